@@ -1,0 +1,20 @@
+//! The machine on which a training runs: nodes, devices, memories, links, storage.
+//!
+//! Does: reads, checks and writes machine files; says which link joins two ranks.
+//! Knows: facts, each with the source it was taken from and on what basis.
+//! Must not know: models, programs, strategies, or how a time is made of these facts (no formula
+//! of cost lives here, no number of a machine lives in code).
+
+mod error;
+mod load;
+mod machine;
+mod nearest;
+mod quantity;
+mod read;
+mod write;
+
+pub use error::MachineError;
+pub use machine::{
+    Allreduce, AllreduceLink, Basis, ConvEfficiency, ConvPass, Device, DeviceKind, Efficiency,
+    Fact, InterLink, IntraLink, Io, LinkKind, Links, Machine, Share,
+};

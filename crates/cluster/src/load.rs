@@ -1,0 +1,78 @@
+use crate::error::MachineError;
+use crate::machine::Machine;
+use crate::nearest::nearest;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The machine files of this repository, so that the binary works from any folder.
+const BUILT_IN: [(&str, &str); 2] = [
+    ("abci", include_str!("../../../machines/abci.toml")),
+    ("lassen", include_str!("../../../machines/lassen.toml")),
+];
+
+impl Machine {
+    /// A machine by its name or by the path of its file.
+    ///
+    /// What holds a separator or ends in `.toml` is a path. A name is `NAME.toml` in the first of
+    /// `search_dirs` that has it, else one of the machines that are compiled in.
+    /// Errors: an unknown name (with those that exist), a file that cannot be read, and all that
+    /// [`Machine::parse`] refuses.
+    pub fn load(name_or_path: &str, search_dirs: &[PathBuf]) -> Result<Machine, MachineError> {
+        let path = Path::new(name_or_path);
+        let is_path = name_or_path.ends_with(".toml") || path.components().count() > 1;
+        if is_path {
+            return read_file(path);
+        }
+        let file_name = format!("{name_or_path}.toml");
+        for dir in search_dirs {
+            let path = dir.join(&file_name);
+            if path.is_file() {
+                return read_file(&path);
+            }
+        }
+        match BUILT_IN.iter().find(|&&(name, _)| name == name_or_path) {
+            Some(&(name, text)) => Machine::parse(text, &format!("machines/{name}.toml")),
+            None => Err(unknown(name_or_path, search_dirs)),
+        }
+    }
+
+    /// The names that [`Machine::load`] knows, sorted: those in `search_dirs` and those compiled in.
+    ///
+    /// A folder that cannot be listed has none.
+    pub fn available(search_dirs: &[PathBuf]) -> Vec<String> {
+        let mut names: BTreeSet<String> =
+            BUILT_IN.iter().map(|&(name, _)| name.to_owned()).collect();
+        for dir in search_dirs {
+            let paths = fs::read_dir(dir).into_iter().flatten().flatten();
+            names.extend(paths.filter_map(|entry| machine_name(&entry.path())));
+        }
+        names.into_iter().collect()
+    }
+}
+
+fn machine_name(path: &Path) -> Option<String> {
+    let is_toml = path
+        .extension()
+        .is_some_and(|extension| extension == "toml");
+    let stem = path.file_stem()?.to_str()?;
+    is_toml.then(|| stem.to_owned())
+}
+
+fn read_file(path: &Path) -> Result<Machine, MachineError> {
+    let text = fs::read_to_string(path).map_err(|source| MachineError::Unreadable {
+        path: path.to_owned(),
+        source,
+    })?;
+    Machine::parse(&text, &path.display().to_string())
+}
+
+fn unknown(asked: &str, search_dirs: &[PathBuf]) -> MachineError {
+    let available = Machine::available(search_dirs);
+    let nearest = nearest(asked, available.iter().map(String::as_str));
+    MachineError::Unknown {
+        asked: asked.to_owned(),
+        available,
+        nearest,
+    }
+}

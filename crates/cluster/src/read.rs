@@ -1,0 +1,348 @@
+use crate::error::MachineError;
+use crate::machine::{
+    Allreduce, AllreduceLink, Basis, ConvEfficiency, Device, DeviceKind, Efficiency, Fact,
+    InterLink, IntraLink, Io, Links, Machine, Share,
+};
+use crate::nearest::nearest;
+use crate::quantity::Quantity;
+use partita_space::BytesPerSecond;
+use serde::Deserialize;
+use toml::{Spanned, Value};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawMachine {
+    name: Spanned<String>,
+    nodes: RawFact,
+    devices_per_node: RawFact,
+    device: RawDevice,
+    links: RawLinks,
+    allreduce: Option<RawAllreduce>,
+    io: Option<RawIo>,
+}
+
+#[derive(Deserialize)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "a number with its source, { value = ..., source = \"...\" }"
+)]
+struct RawFact {
+    value: Spanned<Value>,
+    basis: Option<Spanned<String>>,
+    source: Spanned<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawDevice {
+    name: Spanned<String>,
+    kind: Spanned<String>,
+    memory: RawFact,
+    peak_flops_f32: RawFact,
+    memory_bandwidth: RawFact,
+    kernel_start: Option<RawFact>,
+    efficiency: RawEfficiency,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawEfficiency {
+    conv2d: RawConvEfficiency,
+    conv3d: RawConvEfficiency,
+    memory_bound: RawFact,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawConvEfficiency {
+    forward: RawFact,
+    backward_data: RawFact,
+    backward_weight: RawFact,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawLinks {
+    intra: RawLink,
+    inter: RawInterLink,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawLink {
+    latency: RawFact,
+    bandwidth: RawFact,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawInterLink {
+    latency: RawFact,
+    bandwidth: RawFact,
+    node_bandwidth: RawFact,
+    nics_per_node: RawFact,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawAllreduce {
+    intra: RawLink,
+    inter: RawLink,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawIo {
+    bandwidth_total: RawFact,
+    bandwidth_per_node: RawFact,
+    latency: RawFact,
+}
+
+impl Machine {
+    /// Reads the text of a machine file; `file` is the name that errors give it.
+    ///
+    /// Errors: the first fault, with its line, its key and what is possible there.
+    pub fn parse(text: &str, file: &str) -> Result<Machine, MachineError> {
+        let reader = Reader { text, file };
+        let raw = toml::from_str(text).map_err(|error| reader.refuse(&error))?;
+        reader.machine(raw)
+    }
+}
+
+/// The text being read, for the lines of its faults.
+struct Reader<'a> {
+    text: &'a str,
+    file: &'a str,
+}
+
+impl Reader<'_> {
+    fn machine(&self, raw: RawMachine) -> Result<Machine, MachineError> {
+        Ok(Machine {
+            name: self.word("name", raw.name)?,
+            nodes: self.fact("nodes", raw.nodes)?,
+            devices_per_node: self.fact("devices_per_node", raw.devices_per_node)?,
+            device: self.device(raw.device)?,
+            links: self.links(raw.links)?,
+            allreduce: raw.allreduce.map(|raw| self.allreduce(raw)).transpose()?,
+            io: raw.io.map(|raw| self.io(raw)).transpose()?,
+        })
+    }
+
+    fn device(&self, raw: RawDevice) -> Result<Device, MachineError> {
+        let kinds = DeviceKind::ALL.map(|kind| (kind.name(), kind));
+        Ok(Device {
+            name: self.word("device.name", raw.name)?,
+            kind: self.choice("device.kind", &raw.kind, &kinds)?,
+            memory: self.fact("device.memory", raw.memory)?,
+            peak_flops_f32: self.fact("device.peak_flops_f32", raw.peak_flops_f32)?,
+            memory_bandwidth: self.fact("device.memory_bandwidth", raw.memory_bandwidth)?,
+            kernel_start: raw
+                .kernel_start
+                .map(|raw| self.fact("device.kernel_start", raw))
+                .transpose()?,
+            efficiency: self.efficiency("device.efficiency", raw.efficiency)?,
+        })
+    }
+
+    fn efficiency(&self, key: &str, raw: RawEfficiency) -> Result<Efficiency, MachineError> {
+        Ok(Efficiency {
+            conv2d: self.conv_efficiency(&format!("{key}.conv2d"), raw.conv2d)?,
+            conv3d: self.conv_efficiency(&format!("{key}.conv3d"), raw.conv3d)?,
+            memory_bound: self.memory_share(&format!("{key}.memory_bound"), raw.memory_bound)?,
+        })
+    }
+
+    fn conv_efficiency(
+        &self,
+        key: &str,
+        raw: RawConvEfficiency,
+    ) -> Result<ConvEfficiency, MachineError> {
+        Ok(ConvEfficiency {
+            forward: self.share(&format!("{key}.forward"), raw.forward)?,
+            backward_data: self.share(&format!("{key}.backward_data"), raw.backward_data)?,
+            backward_weight: self.share(&format!("{key}.backward_weight"), raw.backward_weight)?,
+        })
+    }
+
+    /// A share is never a vendor's number, so it must say how it was come by.
+    fn share(&self, key: &str, raw: RawFact) -> Result<Fact<Share>, MachineError> {
+        if raw.basis.is_none() {
+            let expected = format!("one of {}", listed(&bases()));
+            let key = format!("{key}.basis");
+            return Err(self.bad(&key, raw.value.span().start, "missing", expected));
+        }
+        self.fact(key, raw)
+    }
+
+    fn memory_share(&self, key: &str, raw: RawFact) -> Result<Fact<Share>, MachineError> {
+        let (offset, given) = (raw.value.span().start, raw.value.get_ref().to_string());
+        let share = self.share(key, raw)?;
+        if share.value.0 > 1.0 {
+            let expected = "at most 1, since no kernel moves bytes faster than the peak";
+            return Err(self.bad(key, offset, &given, expected.to_owned()));
+        }
+        Ok(share)
+    }
+
+    fn links(&self, raw: RawLinks) -> Result<Links, MachineError> {
+        let node_offset = raw.inter.node_bandwidth.value.span().start;
+        let inter = InterLink {
+            latency: self.fact("links.inter.latency", raw.inter.latency)?,
+            bandwidth: self.fact("links.inter.bandwidth", raw.inter.bandwidth)?,
+            node_bandwidth: self.fact("links.inter.node_bandwidth", raw.inter.node_bandwidth)?,
+            nics_per_node: self.fact("links.inter.nics_per_node", raw.inter.nics_per_node)?,
+        };
+        self.at_most(
+            ("links.inter.bandwidth", &inter.bandwidth),
+            ("links.inter.node_bandwidth", &inter.node_bandwidth),
+            node_offset,
+        )?;
+        Ok(Links {
+            intra: IntraLink {
+                latency: self.fact("links.intra.latency", raw.intra.latency)?,
+                bandwidth: self.fact("links.intra.bandwidth", raw.intra.bandwidth)?,
+            },
+            inter,
+        })
+    }
+
+    fn allreduce(&self, raw: RawAllreduce) -> Result<Allreduce, MachineError> {
+        let link = |key: &str, raw: RawLink| {
+            Ok::<_, MachineError>(AllreduceLink {
+                latency: self.fact(&format!("{key}.latency"), raw.latency)?,
+                bandwidth: self.fact(&format!("{key}.bandwidth"), raw.bandwidth)?,
+            })
+        };
+        Ok(Allreduce {
+            intra: link("allreduce.intra", raw.intra)?,
+            inter: link("allreduce.inter", raw.inter)?,
+        })
+    }
+
+    fn io(&self, raw: RawIo) -> Result<Io, MachineError> {
+        let total_offset = raw.bandwidth_total.value.span().start;
+        let io = Io {
+            bandwidth_total: self.fact("io.bandwidth_total", raw.bandwidth_total)?,
+            bandwidth_per_node: self.fact("io.bandwidth_per_node", raw.bandwidth_per_node)?,
+            latency: self.fact("io.latency", raw.latency)?,
+        };
+        self.at_most(
+            ("io.bandwidth_per_node", &io.bandwidth_per_node),
+            ("io.bandwidth_total", &io.bandwidth_total),
+            total_offset,
+        )?;
+        Ok(io)
+    }
+
+    fn at_most(
+        &self,
+        (part_key, part): (&str, &Fact<BytesPerSecond>),
+        (whole_key, whole): (&str, &Fact<BytesPerSecond>),
+        whole_offset: usize,
+    ) -> Result<(), MachineError> {
+        if part.value.0 <= whole.value.0 {
+            return Ok(());
+        }
+        let given = whole.value.write().to_string();
+        let expected = format!("at least {part_key}, which is {}", part.value.write());
+        Err(self.bad(whole_key, whole_offset, &given, expected))
+    }
+
+    fn fact<T: Quantity>(&self, key: &str, raw: RawFact) -> Result<Fact<T>, MachineError> {
+        let value = T::read(raw.value.get_ref()).map_err(|expected| {
+            let given = raw.value.get_ref().to_string();
+            self.bad(key, raw.value.span().start, &given, expected)
+        })?;
+        let basis = match &raw.basis {
+            Some(word) => self.choice(&format!("{key}.basis"), word, &bases())?,
+            None => Basis::Stated,
+        };
+        let source = self.word(&format!("{key}.source"), raw.source)?;
+        Ok(Fact {
+            value,
+            basis,
+            source,
+        })
+    }
+
+    fn word(&self, key: &str, raw: Spanned<String>) -> Result<String, MachineError> {
+        if raw.get_ref().trim().is_empty() {
+            let expected = "a text that says something".to_owned();
+            return Err(self.bad(key, raw.span().start, "empty", expected));
+        }
+        Ok(raw.into_inner())
+    }
+
+    fn choice<T: Copy>(
+        &self,
+        key: &str,
+        raw: &Spanned<String>,
+        choices: &[(&str, T)],
+    ) -> Result<T, MachineError> {
+        let given = raw.get_ref();
+        if let Some(&(_, choice)) = choices.iter().find(|&(name, _)| name == given) {
+            return Ok(choice);
+        }
+        let mut expected = format!("one of {}", listed(choices));
+        if let Some(name) = nearest(given, choices.iter().map(|&(name, _)| name)) {
+            expected.push_str(&format!(" (did you mean \"{name}\"?)"));
+        }
+        Err(self.bad(key, raw.span().start, &format!("\"{given}\""), expected))
+    }
+
+    fn bad(&self, key: &str, offset: usize, given: &str, expected: String) -> MachineError {
+        MachineError::BadValue {
+            file: self.file.to_owned(),
+            line: self.line(offset).0,
+            key: key.to_owned(),
+            given: given.to_owned(),
+            expected,
+        }
+    }
+
+    /// What the TOML reader refused, in our words where it is an unknown key.
+    fn refuse(&self, error: &toml::de::Error) -> MachineError {
+        let (line, text) = self.line(error.span().map_or(0, |span| span.start));
+        let file = self.file.to_owned();
+        if error.message().starts_with("unknown field") {
+            // serde has no structured form of this: the names stand between backticks.
+            let mut names = error.message().split('`').skip(1).step_by(2);
+            let key = names.next().unwrap_or_default().to_owned();
+            let possible: Vec<String> = names.map(str::to_owned).collect();
+            let nearest = nearest(&key, possible.iter().map(String::as_str));
+            return MachineError::UnknownKey {
+                file,
+                line,
+                key,
+                possible,
+                nearest,
+            };
+        }
+        MachineError::Malformed {
+            file,
+            line,
+            text: text.to_owned(),
+            message: error.message().to_owned(),
+        }
+    }
+
+    /// The line (from 1) that holds a byte offset, and what stands in it.
+    fn line(&self, offset: usize) -> (usize, &str) {
+        let before = &self.text.as_bytes()[..offset.min(self.text.len())];
+        let index = before.iter().filter(|&&byte| byte == b'\n').count();
+        let text = self.text.lines().nth(index).unwrap_or_default();
+        (index + 1, text.trim())
+    }
+}
+
+fn bases() -> [(&'static str, Basis); 5] {
+    Basis::ALL.map(|basis| (basis.name(), basis))
+}
+
+fn listed<T>(choices: &[(&str, T)]) -> String {
+    let names: Vec<String> = choices
+        .iter()
+        .map(|(name, _)| format!("\"{name}\""))
+        .collect();
+    names.join(", ")
+}

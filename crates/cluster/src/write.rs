@@ -1,0 +1,104 @@
+use crate::machine::{Basis, ConvEfficiency, Fact, Machine};
+use crate::quantity::Quantity;
+use toml::Value;
+
+impl Machine {
+    /// The text of a machine file; reading it back gives an equal machine.
+    pub fn to_toml(&self) -> String {
+        let mut text = String::new();
+        word(&mut text, "name", &self.name);
+        fact(&mut text, "nodes", &self.nodes);
+        fact(&mut text, "devices_per_node", &self.devices_per_node);
+        self.write_device(&mut text);
+        self.write_links(&mut text);
+        if let Some(io) = &self.io {
+            table(&mut text, "io");
+            fact(&mut text, "bandwidth_total", &io.bandwidth_total);
+            fact(&mut text, "bandwidth_per_node", &io.bandwidth_per_node);
+            fact(&mut text, "latency", &io.latency);
+        }
+        text
+    }
+
+    fn write_device(&self, text: &mut String) {
+        let device = &self.device;
+        table(text, "device");
+        word(text, "name", &device.name);
+        word(text, "kind", device.kind.name());
+        fact(text, "memory", &device.memory);
+        fact(text, "peak_flops_f32", &device.peak_flops_f32);
+        fact(text, "memory_bandwidth", &device.memory_bandwidth);
+        if let Some(start) = &device.kernel_start {
+            fact(text, "kernel_start", start);
+        }
+        table(text, "device.efficiency");
+        fact(text, "memory_bound", &device.efficiency.memory_bound);
+        conv(text, "device.efficiency.conv2d", &device.efficiency.conv2d);
+        conv(text, "device.efficiency.conv3d", &device.efficiency.conv3d);
+    }
+
+    fn write_links(&self, text: &mut String) {
+        let (intra, inter) = (&self.links.intra, &self.links.inter);
+        table(text, "links.intra");
+        fact(text, "latency", &intra.latency);
+        fact(text, "bandwidth", &intra.bandwidth);
+        table(text, "links.inter");
+        fact(text, "latency", &inter.latency);
+        fact(text, "bandwidth", &inter.bandwidth);
+        fact(text, "node_bandwidth", &inter.node_bandwidth);
+        fact(text, "nics_per_node", &inter.nics_per_node);
+        let Some(allreduce) = &self.allreduce else {
+            return;
+        };
+        for (name, link) in [
+            ("allreduce.intra", &allreduce.intra),
+            ("allreduce.inter", &allreduce.inter),
+        ] {
+            table(text, name);
+            fact(text, "latency", &link.latency);
+            fact(text, "bandwidth", &link.bandwidth);
+        }
+    }
+}
+
+fn table(text: &mut String, name: &str) {
+    line(text, format_args!("\n[{name}]"));
+}
+
+fn word(text: &mut String, key: &str, value: &str) {
+    line(text, format_args!("{key} = {}", quoted(value)));
+}
+
+fn conv(text: &mut String, name: &str, efficiency: &ConvEfficiency) {
+    table(text, name);
+    fact(text, "forward", &efficiency.forward);
+    fact(text, "backward_data", &efficiency.backward_data);
+    fact(text, "backward_weight", &efficiency.backward_weight);
+}
+
+fn fact<T: Quantity>(text: &mut String, key: &str, fact: &Fact<T>) {
+    let value = fact.value.write();
+    let (basis, source) = (fact.basis.name(), quoted(&fact.source));
+    // The basis that is assumed when none is given stays unsaid, except for shares, which need one.
+    let unsaid = fact.basis == Basis::Stated && !matches!(value, Value::Float(_));
+    if unsaid {
+        line(
+            text,
+            format_args!("{key} = {{ value = {value}, source = {source} }}"),
+        );
+    } else {
+        line(
+            text,
+            format_args!("{key} = {{ value = {value}, basis = \"{basis}\", source = {source} }}"),
+        );
+    }
+}
+
+fn quoted(text: &str) -> String {
+    Value::String(text.to_owned()).to_string()
+}
+
+fn line(text: &mut String, content: std::fmt::Arguments<'_>) {
+    text.push_str(&content.to_string());
+    text.push('\n');
+}

@@ -1,0 +1,115 @@
+//! The machine files of the repository: they load, they survive writing, their arithmetic holds.
+
+use partita_cluster::{Basis, ConvPass, LinkKind, Machine};
+use std::path::PathBuf;
+
+fn load(name: &str) -> Machine {
+    Machine::load(name, &[]).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn built_in_machines_survive_writing() {
+    for name in Machine::available(&[]) {
+        let machine = load(&name);
+        assert_eq!(machine.name, name);
+        let text = machine.to_toml();
+        let again = Machine::parse(&text, "again").unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(again, machine);
+        assert_eq!(again.to_toml(), text);
+    }
+}
+
+#[test]
+fn every_file_in_the_folder_is_built_in() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../machines");
+    assert_eq!(Machine::available(&[folder]), Machine::available(&[]));
+}
+
+#[test]
+fn links_follow_the_nodes() {
+    let lassen = load("lassen");
+    assert_eq!(lassen.devices(), 2048);
+    assert_eq!(lassen.link(5, 5), LinkKind::Same);
+    assert_eq!(lassen.link(4, 7), LinkKind::Intra);
+    assert_eq!(lassen.link(3, 4), LinkKind::Inter);
+    assert_eq!(lassen.link(4, 3), LinkKind::Inter);
+    assert_eq!(lassen.bandwidth(LinkKind::Inter).0, 25e9);
+    assert_eq!(lassen.latency(LinkKind::Same).0, 0.0);
+    assert_eq!(lassen.bandwidth(LinkKind::Same).0, 0.8 * 900e9);
+}
+
+/// Forward flops of CosmoFlow's seven 3D convolutions: (inputs, outputs, kernel, output extent).
+fn conv3d_flops(layers: &[(f64, f64, i32, f64)]) -> f64 {
+    let flops = |&(inputs, outputs, kernel, extent): &(f64, f64, i32, f64)| {
+        2.0 * f64::from(kernel.pow(3)) * inputs * outputs * extent.powi(3)
+    };
+    layers.iter().map(flops).sum()
+}
+
+fn within(a: f64, b: f64, tolerance: f64) {
+    assert!((a / b - 1.0).abs() <= tolerance, "{a} against {b}");
+}
+
+#[test]
+fn lassen_reproduces_the_times_it_was_derived_from() {
+    let lassen = load("lassen");
+    let device = &lassen.device;
+    let flops = conv3d_flops(&[
+        (4.0, 16.0, 3, 512.0),
+        (16.0, 32.0, 3, 256.0),
+        (32.0, 64.0, 3, 128.0),
+        (64.0, 128.0, 3, 32.0),
+        (128.0, 256.0, 3, 16.0),
+        (256.0, 256.0, 3, 8.0),
+        (256.0, 256.0, 3, 4.0),
+    ]);
+    within(flops, 1183.42e9, 1e-5);
+    let seconds = |pass| flops / 8.0 / device.conv_rate(3, pass).0;
+    let memory = |gib: f64| gib * 1024f64.powi(3) / 8.0 / device.memory_rate().0;
+    within(seconds(ConvPass::Forward) + memory(32.88), 0.04925, 0.005);
+    let backward = seconds(ConvPass::BackwardData) + seconds(ConvPass::BackwardWeight);
+    within(backward + memory(43.40), (0.1370 + 0.1618) / 2.0, 0.005);
+}
+
+#[test]
+fn abci_reproduces_the_times_it_was_derived_from() {
+    let abci = load("abci");
+    let device = &abci.device;
+    let cosmoflow = conv3d_flops(&[
+        (4.0, 16.0, 3, 256.0),
+        (16.0, 32.0, 3, 128.0),
+        (32.0, 64.0, 3, 64.0),
+        (64.0, 128.0, 3, 16.0),
+        (128.0, 256.0, 2, 8.0),
+        (256.0, 256.0, 2, 4.0),
+        (256.0, 128.0, 2, 2.0),
+    ]);
+    let training = |flops: f64, dims: usize, memory_bytes: f64| {
+        let passes = [
+            ConvPass::Forward,
+            ConvPass::BackwardData,
+            ConvPass::BackwardWeight,
+        ];
+        let conv: f64 = passes
+            .map(|pass| flops / device.conv_rate(dims, pass).0)
+            .iter()
+            .sum();
+        conv + memory_bytes / device.memory_rate().0
+    };
+    within(training(cosmoflow, 3, 10.24e9), 0.263_517_898, 0.01);
+    // One share for both 2D networks: it may not fit either exactly.
+    within(training(9.249e9, 2, 0.767e9), 0.003_119_502, 0.07);
+    within(training(30.86e9, 2, 0.277e9), 0.008_245_589, 0.07);
+}
+
+#[test]
+fn shares_say_how_they_were_come_by() {
+    for name in ["lassen", "abci"] {
+        let efficiency = load(name).device.efficiency;
+        for conv in [efficiency.conv2d, efficiency.conv3d] {
+            for share in [conv.forward, conv.backward_data, conv.backward_weight] {
+                assert_ne!(share.basis, Basis::Stated, "{name}");
+            }
+        }
+    }
+}

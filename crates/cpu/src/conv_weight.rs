@@ -1,0 +1,391 @@
+//! Gradient of a convolution with respect to its weights and bias.
+//!
+//! A tile of Q input channels x V vectors of output channels stays in registers and streams over
+//! the positions of a block; taps that are neighbors in W are more input channels of one tap.
+//! Legend: Q input channels (taps in W included), V vectors, L lanes.
+
+use crate::conv_forward::Convolution;
+use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work, part};
+use crate::simd::{Level, Op, Simd};
+use crate::team::{Poll, Team};
+
+/// Tiles per thread from which on the threads share the tiles, not the positions.
+const TILES_PER_THREAD: usize = 8;
+/// Elements of dy in a block of positions, so that it stays in the nearest caches.
+const BLOCK_ELEMENTS: usize = 8 * 1024;
+/// Positions of a block, so that loading and storing a tile does not matter.
+const BLOCK_POSITIONS_MIN: usize = 128;
+/// The tallest tile.
+const Q_MAX: usize = 12;
+
+/// How the work is cut.
+#[derive(Clone, Copy)]
+struct Cut {
+    /// Parts of the positions; each but the first sums into scratch.
+    position_parts: usize,
+    /// Parts of the tiles.
+    tile_parts: usize,
+}
+
+/// The weights seen as stretches of rows: taps in W and input channels in one where x allows.
+#[derive(Clone, Copy)]
+struct Shape {
+    level: Level,
+    c: usize,
+    f: usize,
+    /// Stretches of all taps and rows in each.
+    stretches: usize,
+    rows: usize,
+}
+
+impl Shape {
+    fn new(level: Level, conv: &Convolution, xg: &Grid, f: usize) -> Shape {
+        let (c, f) = (xg.channels / conv.groups, f / conv.groups);
+        let merges = conv.groups == 1
+            && xg.pitch[3] == c
+            && (conv.window.dilation[2] == 1 || conv.window.kernel[2] == 1);
+        let merged = if merges { conv.window.kernel[2] } else { 1 };
+        let stretches = conv.window.volume() / merged;
+        Shape { level, c, f, stretches, rows: merged * c }
+    }
+
+    fn vectors(&self) -> usize {
+        // The last, partial vector is a tile of its own.
+        self.f / self.level.lanes()
+    }
+
+    fn f_tiles(&self) -> usize {
+        self.vectors().div_ceil(2) + usize::from(self.f % self.level.lanes() != 0)
+    }
+
+    /// First channel, vectors, and lanes of the last vector.
+    fn f_tile(&self, index: usize) -> (usize, usize, usize) {
+        let lanes = self.level.lanes();
+        let (f0, whole) = (2 * index * lanes, self.vectors());
+        match whole.saturating_sub(2 * index) {
+            0 => (whole * lanes, 1, self.f % lanes),
+            1 => (f0, 1, lanes),
+            2.. => (f0, 2, lanes),
+        }
+    }
+
+    fn q_max(&self) -> usize {
+        let v = self.vectors().clamp(1, 2);
+        (self.level.accumulators() / v).min(Q_MAX)
+    }
+
+    fn q_tiles(&self) -> usize {
+        self.rows.div_ceil(self.q_max())
+    }
+
+    fn tiles(&self) -> usize {
+        self.stretches * self.q_tiles() * self.f_tiles()
+    }
+
+    fn cut(&self, threads: usize) -> Cut {
+        match self.tiles() >= TILES_PER_THREAD * threads {
+            true => Cut { position_parts: 1, tile_parts: threads },
+            false => Cut { position_parts: threads, tile_parts: 1 },
+        }
+    }
+}
+
+/// Scratch elements that [`conv_backward_weight`] needs for input boxes like `xg` and F outputs.
+pub fn conv_backward_weight_scratch(
+    team: &Team,
+    conv: &Convolution,
+    xg: &Grid,
+    f: usize,
+) -> usize {
+    let shape = Shape::new(team.level(), conv, xg, f);
+    (shape.cut(team.threads()).position_parts - 1) * conv.weight_elements(xg.channels, f)
+}
+
+/// dw[k, c, f] (+)= sum over n, o of x[n, o * stride + k * dilation, c] * dy[n, o, f].
+///
+/// Shapes: x (N, D, H, W, C) complete as in the forward convolution, dy (N, D, H, W, F),
+/// dw (Kd, Kh, Kw, C / groups, F). `accumulate` adds to dw. Bit-reproducible for a given number
+/// of threads: their shares are fixed and summed in order.
+/// Errors: [`Canceled`]. Panics if the boxes do not fit each other.
+pub fn conv_backward_weight(
+    call: &mut Call,
+    x: View,
+    dy: View,
+    dw: &mut [f32],
+    conv: &Convolution,
+    accumulate: bool,
+) -> Result<Work, Canceled> {
+    let (xg, yg) = (x.grid, dy.grid);
+    let (c, f) = (xg.channels, yg.channels);
+    conv.assert_valid(c, f, dw.len());
+    assert!(xg.samples == yg.samples, "samples of {xg:?} and {yg:?}");
+    assert!(
+        yg.positions() == 0 || conv.window.input_extent(yg.extent) == xg.extent,
+        "{xg:?} is not the complete input of {yg:?} under {conv:?}"
+    );
+    let weights = conv.weight_elements(c, f);
+    let bytes = xg.bytes() + yg.bytes() + 4 * weights as u64 * (1 + u64::from(accumulate));
+    let work = Work { flops: conv.flops(yg.positions(), c, f), bytes };
+    let dw = &mut dw[..weights];
+    if weights == 0 || yg.positions() == 0 {
+        if !accumulate {
+            dw.fill(0.0);
+        }
+        return Ok(work);
+    }
+    let threads = call.team.threads();
+    let shape = Shape::new(call.team.level(), conv, xg, f);
+    let cut = shape.cut(threads);
+    let need = (cut.position_parts - 1) * weights;
+    let parts = Shared(call.scratch[..need].as_mut_ptr());
+    let out = Shared(dw.as_mut_ptr());
+    let gradient = Gradient { x, dy, conv, shape };
+    let units = cut.position_parts * cut.tile_parts;
+    let flops = work.flops / units as u64;
+    call.team.units(call.progress, units, flops, &|unit, poll| {
+        let (p, t) = (unit / cut.tile_parts, unit % cut.tile_parts);
+        // SAFETY: part p > 0 of the positions has elements (p - 1) * weights.. of the scratch.
+        let (to, load) = match p {
+            0 => (out.get(), accumulate),
+            1.. => (unsafe { parts.get().add((p - 1) * weights) }, false),
+        };
+        let rows = part(gradient.rows(), p, cut.position_parts);
+        let tiles = part(conv.groups * shape.tiles(), t, cut.tile_parts);
+        gradient.share(rows, tiles, to, load, poll);
+    })?;
+    for p in 1..cut.position_parts {
+        let scratch = &call.scratch[(p - 1) * weights..p * weights];
+        for (sum, a) in dw.iter_mut().zip(scratch) {
+            *sum += a;
+        }
+    }
+    Ok(work)
+}
+
+/// db[f] (+)= sum over all positions of dy[.., f]; sums in f64, in a fixed order.
+///
+/// Counts one flop an element of dy.
+pub fn bias_backward(dy: View, db: &mut [f32], accumulate: bool) -> Work {
+    const LANES: usize = 16;
+    let g = dy.grid;
+    assert!(db.len() >= g.channels, "db of {} for {g:?}", db.len());
+    for f0 in (0..g.channels).step_by(LANES) {
+        let width = (g.channels - f0).min(LANES);
+        let mut sum = [0f64; LANES];
+        for row in 0..g.rows() {
+            let start = g.row_offset(row) + f0;
+            for w in 0..g.extent[2] {
+                let at = start + w * g.pitch[3];
+                for (sum, a) in sum.iter_mut().zip(&dy.data[at..at + width]) {
+                    *sum += f64::from(*a);
+                }
+            }
+        }
+        for (db, sum) in db[f0..f0 + width].iter_mut().zip(sum) {
+            *db = sum as f32 + if accumulate { *db } else { 0.0 };
+        }
+    }
+    let bytes = g.bytes() + 4 * g.channels as u64 * (1 + u64::from(accumulate));
+    Work { flops: g.elements() as u64, bytes }
+}
+
+struct Gradient<'a> {
+    x: View<'a>,
+    dy: View<'a>,
+    conv: &'a Convolution,
+    shape: Shape,
+}
+
+impl Gradient<'_> {
+    /// The innermost dim with more than one position (N D H W = 0..4): the tiles stream over it.
+    fn inner(&self) -> usize {
+        let counts = self.dy.grid.counts();
+        (0..4).rev().find(|i| counts[*i] > 1).unwrap_or(3)
+    }
+
+    /// Steps of x and dy per position of each dim.
+    fn steps(&self) -> ([usize; 4], [usize; 4]) {
+        let (s, p) = (self.conv.window.stride, self.x.grid.pitch);
+        ([p[0], s[0] * p[1], s[1] * p[2], s[2] * p[3]], self.dy.grid.pitch)
+    }
+
+    fn inner_count(&self) -> usize {
+        self.dy.grid.counts()[self.inner()]
+    }
+
+    fn rows(&self) -> usize {
+        self.dy.grid.positions() / self.inner_count()
+    }
+
+    /// Some tiles over some rows of positions.
+    fn share(
+        &self,
+        rows: std::ops::Range<usize>,
+        tiles: std::ops::Range<usize>,
+        dw: *mut f32,
+        load: bool,
+        poll: &mut Poll,
+    ) {
+        let (inner, s) = (self.inner_count(), &self.shape);
+        let positions = (BLOCK_ELEMENTS / s.f).max(BLOCK_POSITIONS_MIN);
+        let step = positions.div_ceil(inner);
+        let mut at = rows.start;
+        let mut load = load;
+        // An empty share must still write its zeros.
+        loop {
+            let block = at..(at + step).min(rows.end);
+            let flops = 2 * block.len() * inner * s.f * s.rows;
+            let flops = (flops / (s.f_tiles() * s.q_tiles())) as u64;
+            for tile in tiles.clone() {
+                self.tile(block.clone(), tile, dw, load);
+                if !poll.tick(flops) {
+                    return;
+                }
+            }
+            load = true;
+            at += step;
+            if at >= rows.end {
+                return;
+            }
+        }
+    }
+
+    /// One tile over a block of rows.
+    fn tile(&self, rows: std::ops::Range<usize>, tile: usize, dw: *mut f32, load: bool) {
+        let s = &self.shape;
+        let (ft, rest) = (tile % s.f_tiles(), tile / s.f_tiles());
+        let (qt, rest) = (rest % s.q_tiles(), rest / s.q_tiles());
+        let (stretch, g) = (rest % s.stretches, rest / s.stretches);
+        let (f0, v, lanes) = s.f_tile(ft);
+        let q = part(s.rows, qt, s.q_tiles());
+        let f = s.f * self.conv.groups;
+        let k = self.conv.window.kernel;
+        let merged = s.rows / s.c.max(1);
+        let tap = stretch * merged;
+        let (kw, kh, kd) = (tap % k[2], tap / k[2] % k[1], tap / k[2] / k[1]);
+        let (d, p) = (self.conv.window.dilation, self.x.grid.pitch);
+        let x0 = kd * d[0] * p[1] + kh * d[1] * p[2] + kw * d[2] * p[3] + g * s.c + q.start;
+        let (x_step, y_step) = self.steps();
+        let inner = self.inner();
+        let args = TileArgs {
+            x: self.x.data[x0..].as_ptr(),
+            y: self.dy.data[g * s.f + f0..].as_ptr(),
+            // SAFETY: rows of the weights that exist, by the assertion on the length of dw.
+            dw: unsafe { dw.add((stretch * s.rows + q.start) * f + g * s.f + f0) },
+            dw_pitch: f,
+            rows: (rows.start, rows.end),
+            counts: std::array::from_fn(|i| {
+                if i < inner { self.dy.grid.counts()[i] } else { 1 }
+            }),
+            x_step,
+            y_step,
+            inner: (self.inner_count(), x_step[inner], y_step[inner]),
+            lanes,
+            load,
+        };
+        dispatch(s.level, v, q.len(), lanes < s.level.lanes(), args);
+    }
+}
+
+#[derive(Clone, Copy)]
+struct TileArgs {
+    x: *const f32,
+    y: *const f32,
+    dw: *mut f32,
+    dw_pitch: usize,
+    rows: (usize, usize),
+    /// Extents of the dims outside the inner one; the others 1.
+    counts: [usize; 4],
+    x_step: [usize; 4],
+    y_step: [usize; 4],
+    /// Positions of a row, steps of x and dy.
+    inner: (usize, usize, usize),
+    lanes: usize,
+    load: bool,
+}
+
+impl TileArgs {
+    /// Offsets of x and dy at a row.
+    #[inline(always)]
+    fn row(&self, row: usize) -> (usize, usize) {
+        let (mut rest, mut x, mut y) = (row, 0, 0);
+        for dim in [2, 1, 0] {
+            let index = rest % self.counts[dim];
+            rest /= self.counts[dim];
+            x += index * self.x_step[dim];
+            y += index * self.y_step[dim];
+        }
+        (x, y)
+    }
+}
+
+/// `PART`: only some lanes of the one vector exist.
+struct Tile<const V: usize, const Q: usize, const PART: bool>(TileArgs);
+
+impl<const V: usize, const Q: usize, const PART: bool> Op for Tile<V, Q, PART> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        if const { V * Q > S::ACCUMULATORS } {
+            unreachable!("tile larger than the registers of its level");
+        }
+        let t = self.0;
+        // SAFETY: positions and channels are those of the boxes, which were checked.
+        unsafe {
+            let load = |p: *const f32| if PART { S::load_part(p, t.lanes) } else { S::load(p) };
+            let mut acc = [[S::splat(0.0); V]; Q];
+            if t.load {
+                for (q, row) in acc.iter_mut().enumerate() {
+                    for (v, a) in row.iter_mut().enumerate() {
+                        *a = load(t.dw.add(q * t.dw_pitch + v * S::LANES));
+                    }
+                }
+            }
+            let (count, x_step, y_step) = t.inner;
+            for row in t.rows.0..t.rows.1 {
+                let (x0, y0) = t.row(row);
+                let (mut x, mut y) = (t.x.add(x0), t.y.add(y0));
+                for _ in 0..count {
+                    let g: [S::V; V] = std::array::from_fn(|v| load(y.add(v * S::LANES)));
+                    for q in 0..Q {
+                        let b = S::splat(*x.add(q));
+                        for v in 0..V {
+                            acc[q][v] = S::fma(b, g[v], acc[q][v]);
+                        }
+                    }
+                    // The last step may leave the slice.
+                    x = x.wrapping_add(x_step);
+                    y = y.wrapping_add(y_step);
+                }
+            }
+            for (q, row) in acc.iter().enumerate() {
+                for (v, a) in row.iter().enumerate() {
+                    let to = t.dw.add(q * t.dw_pitch + v * S::LANES);
+                    match PART {
+                        true => S::store_part(to, t.lanes, *a),
+                        false => S::store(to, *a),
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn dispatch(level: Level, v: usize, q: usize, partial: bool, t: TileArgs) {
+    macro_rules! pick {
+        ($v:literal, $part:literal: $($q:literal)*) => {
+            match q {
+                $($q => return level.run(Tile::<$v, $q, $part>(t)),)*
+                _ => {}
+            }
+        };
+    }
+    match (v, partial) {
+        (1, true) => pick!(1, true: 1 2 3 4 5 6 7 8 9 10 11 12),
+        (1, false) => pick!(1, false: 1 2 3 4 5 6 7 8 9 10 11 12),
+        (2, false) => pick!(2, false: 1 2 3 4 5 6 7 8 9 10 11 12),
+        _ => {}
+    }
+    unreachable!("no tile of {v} vectors and {q} rows");
+}

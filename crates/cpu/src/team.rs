@@ -1,0 +1,291 @@
+//! The threads of a rank.
+
+use crate::grid::Canceled;
+use crate::simd::Level;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Flops between two calls of `progress`, at about 50 GFLOP/s: 0.2 ms.
+const FLOPS_PER_TICK: u64 = 10_000_000;
+/// A kernel below this runs on the caller alone: waking a thread costs as much.
+const FLOPS_PARALLEL_MIN: u64 = 1_000_000;
+/// The caller looks after `progress` this often while it waits for the others.
+const WAIT: Duration = Duration::from_millis(1);
+
+/// The threads of a rank: the caller and `threads - 1` workers, which sleep between kernels.
+pub struct Team {
+    level: Level,
+    threads: usize,
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+/// Cannot make a team.
+#[derive(Debug, thiserror::Error)]
+pub enum TeamError {
+    /// No thread asked for.
+    #[error("a team needs at least one thread")]
+    Empty,
+    /// The processor lacks the level.
+    #[error("this processor lacks {0:?}; it has {1:?}")]
+    Level(Level, Level),
+    /// The system refused the pinning.
+    #[error("cannot pin a thread to core {0}")]
+    Pin(usize),
+    /// The system refused a thread.
+    #[error("cannot start a thread: {0}")]
+    Spawn(#[from] std::io::Error),
+}
+
+/// A job as the workers see it; the lifetime is erased, see `Team::each`.
+type Job = &'static (dyn Fn(usize) + Sync);
+
+struct State {
+    epoch: u64,
+    job: Option<Job>,
+    working: usize,
+    panicked: bool,
+    stop: bool,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    start: Condvar,
+    done: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Team {
+    /// A team of `threads` threads, the caller included, not pinned.
+    ///
+    /// Errors: no thread, or a level that this processor lacks.
+    pub fn new(threads: usize, level: Level) -> Result<Team, TeamError> {
+        Team::build(&vec![None; threads], level)
+    }
+
+    /// A team with a thread for each of the core ids; pins the caller to the first of them.
+    ///
+    /// Errors: no core, a core the system refuses, or a level that this processor lacks.
+    pub fn pinned(cores: &[usize], level: Level) -> Result<Team, TeamError> {
+        let cores: Vec<_> = cores.iter().map(|c| Some(*c)).collect();
+        Team::build(&cores, level)
+    }
+
+    /// Threads, the caller included.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// The instruction level of the kernels that run on this team.
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
+    fn build(cores: &[Option<usize>], level: Level) -> Result<Team, TeamError> {
+        let (Some(first), true) = (cores.first(), level.available()) else {
+            return Err(match cores.is_empty() {
+                true => TeamError::Empty,
+                false => TeamError::Level(level, Level::detect()),
+            });
+        };
+        pin(*first)?;
+        let state = State { epoch: 0, job: None, working: 0, panicked: false, stop: false };
+        let (start, done) = (Condvar::new(), Condvar::new());
+        let shared = Arc::new(Shared { state: Mutex::new(state), start, done });
+        let mut team = Team { level, threads: cores.len(), shared, workers: Vec::new() };
+        let (sender, receiver) = std::sync::mpsc::channel();
+        for (index, core) in cores.iter().copied().enumerate().skip(1) {
+            let (shared, sender) = (team.shared.clone(), sender.clone());
+            let body = move || {
+                let pinned = pin(core);
+                let go = pinned.is_ok();
+                // The receiver waits for one answer of each worker, so it is there.
+                let heard = sender.send(pinned).is_ok();
+                drop(sender);
+                if go && heard {
+                    work(&shared, index);
+                }
+            };
+            let builder = std::thread::Builder::new().name(format!("partita-cpu-{index}"));
+            team.workers.push(builder.spawn(body)?);
+        }
+        drop(sender);
+        receiver.iter().collect::<Result<Vec<()>, _>>()?;
+        Ok(team)
+    }
+
+    /// Calls `body` for every unit in `0..units`, on any thread, in any order.
+    ///
+    /// `flops` is the work of one unit: a small call stays on the caller.
+    pub(crate) fn units(
+        &mut self,
+        progress: &mut dyn FnMut() -> bool,
+        units: usize,
+        flops: u64,
+        body: &(dyn Fn(usize, &mut Poll) + Sync),
+    ) -> Result<(), Canceled> {
+        let cancel = AtomicBool::new(false);
+        let small = flops.saturating_mul(units as u64) < FLOPS_PARALLEL_MIN;
+        let next = AtomicUsize::new(0);
+        let share = |poll: &mut Poll| {
+            while !poll.canceled() {
+                let unit = next.fetch_add(1, Ordering::Relaxed);
+                if unit >= units {
+                    break;
+                }
+                body(unit, poll);
+                poll.tick(flops);
+            }
+        };
+        if self.threads == 1 || units <= 1 || small {
+            share(&mut Poll { cancel: &cancel, progress: Some(progress), flops: 0 });
+        } else {
+            self.each(progress, &cancel, &share);
+        }
+        match cancel.into_inner() {
+            true => Err(Canceled),
+            false => Ok(()),
+        }
+    }
+
+    /// Runs `share` on all threads and returns when all are done.
+    fn each(
+        &mut self,
+        progress: &mut dyn FnMut() -> bool,
+        cancel: &AtomicBool,
+        share: &(dyn Fn(&mut Poll) + Sync),
+    ) {
+        let job = |_: usize| share(&mut Poll { cancel, progress: None, flops: 0 });
+        let job: &(dyn Fn(usize) + Sync) = &job;
+        // SAFETY: this function does not return, nor unwind, before `working` is zero again, that
+        // is before the last worker has let go of the job.
+        let job: Job = unsafe { std::mem::transmute(job) };
+        let mut state = self.shared.lock();
+        state.epoch += 1;
+        state.job = Some(job);
+        state.working = self.workers.len();
+        drop(state);
+        self.shared.start.notify_all();
+        let mine = catch_unwind(AssertUnwindSafe(|| {
+            share(&mut Poll { cancel, progress: Some(&mut *progress), flops: 0 });
+        }));
+        if mine.is_err() {
+            cancel.store(true, Ordering::Relaxed);
+        }
+        let waited = self.wait(progress, cancel);
+        match (mine, waited) {
+            (Err(panic), _) | (Ok(()), Err(panic)) => resume_unwind(panic),
+            (Ok(()), Ok(panicked)) => assert!(!panicked, "a worker of the team panicked"),
+        }
+    }
+
+    /// Waits for the workers; answers whether one of them panicked.
+    fn wait(
+        &self,
+        progress: &mut dyn FnMut() -> bool,
+        cancel: &AtomicBool,
+    ) -> std::thread::Result<bool> {
+        let mut broken = None;
+        let mut state = self.shared.lock();
+        while state.working > 0 {
+            let waited = self.shared.done.wait_timeout(state, WAIT);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if state.working > 0 && !cancel.load(Ordering::Relaxed) {
+                drop(state);
+                let go = catch_unwind(AssertUnwindSafe(&mut *progress)).unwrap_or_else(|panic| {
+                    broken = Some(panic);
+                    false
+                });
+                if !go {
+                    cancel.store(true, Ordering::Relaxed);
+                }
+                state = self.shared.lock();
+            }
+        }
+        state.job = None;
+        let panicked = std::mem::take(&mut state.panicked);
+        match broken {
+            Some(panic) => Err(panic),
+            None => Ok(panicked),
+        }
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        self.shared.lock().stop = true;
+        self.shared.start.notify_all();
+        for worker in self.workers.drain(..) {
+            // A worker catches the panics of its jobs, so there is nothing to learn here.
+            let _ended = worker.join();
+        }
+    }
+}
+
+fn pin(core: Option<usize>) -> Result<(), TeamError> {
+    match core {
+        Some(id) if !core_affinity::set_for_current(core_affinity::CoreId { id }) => {
+            Err(TeamError::Pin(id))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// The life of a worker.
+fn work(shared: &Shared, index: usize) {
+    let mut seen = 0;
+    let mut state = shared.lock();
+    loop {
+        if state.stop {
+            return;
+        }
+        let Some(job) = state.job.filter(|_| state.epoch != seen) else {
+            state = shared.start.wait(state).unwrap_or_else(PoisonError::into_inner);
+            continue;
+        };
+        seen = state.epoch;
+        drop(state);
+        let ok = catch_unwind(AssertUnwindSafe(|| job(index))).is_ok();
+        state = shared.lock();
+        state.panicked |= !ok;
+        state.working -= 1;
+        if state.working == 0 {
+            shared.done.notify_all();
+        }
+    }
+}
+
+/// Asks for progress once in a while (on the caller), and knows whether to stop.
+pub(crate) struct Poll<'a> {
+    cancel: &'a AtomicBool,
+    progress: Option<&'a mut dyn FnMut() -> bool>,
+    flops: u64,
+}
+
+impl Poll<'_> {
+    pub(crate) fn canceled(&self) -> bool {
+        self.cancel.load(Ordering::Relaxed)
+    }
+
+    /// Accounts for `flops` done since the last tick; answers whether to go on.
+    pub(crate) fn tick(&mut self, flops: u64) -> bool {
+        if let Some(progress) = &mut self.progress {
+            self.flops += flops;
+            if self.flops >= FLOPS_PER_TICK {
+                self.flops = 0;
+                if !self.cancel.load(Ordering::Relaxed) && !progress() {
+                    self.cancel.store(true, Ordering::Relaxed);
+                }
+            }
+        }
+        !self.canceled()
+    }
+}

@@ -1,0 +1,445 @@
+//! The direct convolution at the core of forward and backward-data.
+//!
+//! A tile of P output positions x V vectors of output channels stays in registers while the loops
+//! run over taps and input channels: one broadcast of the input against V vectors of weights.
+//! Positions are a list of offsets, so rows, strides and samples need no cases of their own.
+//! Legend: P positions, V vectors, L lanes, C input channels, F output channels.
+
+use crate::grid::{Canceled, Shared};
+use crate::simd::{Level, Op, Simd};
+use crate::team::{Poll, Team};
+
+/// Stretches of the input that one sweep over the positions covers, at most.
+const RUNS_MAX: usize = 64;
+/// Weights that one sweep over the positions reads, in elements: stays in the caches close by.
+const WEIGHTS_PER_SWEEP: usize = 32 * 1024;
+/// Work of one unit; bounds the time between calls of progress.
+const FLOPS_PER_UNIT: usize = 30_000_000;
+/// Positions of a unit are a multiple of this, which every P divides or nearly does.
+const POSITIONS_STEP: usize = 24;
+/// The widest tile in positions.
+const P_MAX: usize = 12;
+
+/// The taps of one dim that a job sums over, an arithmetic sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Taps {
+    pub count: usize,
+    /// Row of the first tap in the weights of this dim, and the step.
+    pub row: usize,
+    pub row_step: usize,
+    /// Input offset in elements of the first tap, and the step.
+    pub x: usize,
+    pub x_step: usize,
+}
+
+/// Where the weights of a job are.
+#[derive(Clone, Copy)]
+pub(crate) enum Weights<'a> {
+    /// Packed by tiles of V vectors: rows of V * L, padded with zeros.
+    Packed(&'a [f32]),
+    /// Rows of `pitch` elements; F must be whole vectors.
+    Rows(&'a [f32], usize),
+}
+
+/// What a tile of the output starts from.
+#[derive(Clone, Copy)]
+pub(crate) struct Start<'a> {
+    pub bias: Option<&'a [f32]>,
+    /// Add to what is there.
+    pub load: bool,
+}
+
+/// y[p, f] (+)= sum over taps and c of x[p + tap, c] * w[tap, c, f], over a grid of positions.
+pub(crate) struct Job<'a> {
+    pub x: &'a [f32],
+    /// Of the position (0, 0, 0, 0), in elements.
+    pub x_base: usize,
+    pub x_step: [usize; 4],
+    pub y: Shared,
+    pub y_base: usize,
+    pub y_step: [usize; 4],
+    pub count: [usize; 4],
+    pub taps: [Taps; 3],
+    /// Taps of the whole kernel in D, H, W, which the rows of the weights count.
+    pub kernel: [usize; 3],
+    pub c: usize,
+    pub f: usize,
+    pub weights: Weights<'a>,
+    pub start: Start<'a>,
+}
+
+/// The tiles of output channels at one level.
+#[derive(Clone, Copy)]
+pub(crate) struct Tiles {
+    pub level: Level,
+    pub f: usize,
+}
+
+impl Tiles {
+    fn vectors(self) -> usize {
+        self.f.div_ceil(self.level.lanes())
+    }
+
+    fn vectors_max(self) -> usize {
+        match self.level {
+            Level::Portable | Level::Avx2 => 2,
+            Level::Avx512 => 4,
+        }
+    }
+
+    pub(crate) fn count(self) -> usize {
+        self.vectors().div_ceil(self.vectors_max())
+    }
+
+    /// First channel and number of vectors of a tile.
+    pub(crate) fn tile(self, index: usize) -> (usize, usize) {
+        let first = index * self.vectors_max();
+        let v = (self.vectors() - first).min(self.vectors_max());
+        (first * self.level.lanes(), v)
+    }
+
+    /// Channels with the padding.
+    pub(crate) fn padded(self) -> usize {
+        self.vectors() * self.level.lanes()
+    }
+}
+
+/// A stretch of the input against as many consecutive rows of the weights.
+#[derive(Clone, Copy, Default)]
+struct Stretch {
+    x: usize,
+    row: usize,
+    len: usize,
+}
+
+/// Where the walk over taps and channels stands.
+#[derive(Clone, Copy, Default)]
+struct Cursor {
+    tap: usize,
+    within: usize,
+}
+
+impl Job<'_> {
+    fn positions(&self) -> usize {
+        self.count.iter().product()
+    }
+
+    fn taps_all(&self) -> usize {
+        self.taps.iter().map(|t| t.count).product()
+    }
+
+    /// Input offset and row of the weights of a tap.
+    fn tap(&self, tap: usize) -> (usize, usize) {
+        let [d, h, w] = &self.taps;
+        let (iw, rest) = (tap % w.count, tap / w.count);
+        let (ih, id) = (rest % h.count, rest / h.count);
+        let row = |t: &Taps, i: usize| t.row + i * t.row_step;
+        let x = [(d, id), (h, ih), (w, iw)].iter().map(|(t, i)| t.x + i * t.x_step).sum();
+        let tap = (row(d, id) * self.kernel[1] + row(h, ih)) * self.kernel[2] + row(w, iw);
+        (x, tap * self.c)
+    }
+
+    /// The next stretches, of `rows` rows at most; adjacent taps become one stretch.
+    fn stretches(
+        &self,
+        cursor: &mut Cursor,
+        out: &mut [Stretch; RUNS_MAX],
+        rows_max: usize,
+    ) -> usize {
+        let (mut n, mut rows, taps) = (0, 0, self.taps_all());
+        while cursor.tap < taps && rows < rows_max {
+            let (x, row) = self.tap(cursor.tap);
+            let (x, row) = (x + cursor.within, row + cursor.within);
+            let len = (self.c - cursor.within).min(rows_max - rows);
+            let last = if n > 0 { out[n - 1] } else { Stretch::default() };
+            if n > 0 && last.x + last.len == x && last.row + last.len == row {
+                out[n - 1].len += len;
+            } else if n < RUNS_MAX {
+                out[n] = Stretch { x, row, len };
+                n += 1;
+            } else {
+                break;
+            }
+            rows += len;
+            cursor.within += len;
+            if cursor.within == self.c {
+                *cursor = Cursor { tap: cursor.tap + 1, within: 0 };
+            }
+        }
+        n
+    }
+
+    /// Weights from the first row of a tile on, and the distance of rows.
+    fn tile_weights(&self, f0: usize, v: usize, level: Level) -> (*const f32, usize) {
+        let rows: usize = self.kernel.iter().product::<usize>() * self.c;
+        let (slice, pitch, start) = match self.weights {
+            Weights::Packed(w) => (w, v * level.lanes(), rows * f0),
+            Weights::Rows(w, pitch) => (w, pitch, f0),
+        };
+        if rows == 0 {
+            return (slice.as_ptr(), pitch);
+        }
+        let last = start + (rows - 1) * pitch + v * level.lanes();
+        assert!(last <= slice.len(), "weights too short");
+        (slice[start..].as_ptr(), pitch)
+    }
+
+    /// Runs the job on the team.
+    pub(crate) fn run(
+        &self,
+        team: &mut Team,
+        progress: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Canceled> {
+        let positions = self.positions();
+        if positions == 0 || self.f == 0 {
+            return Ok(());
+        }
+        let (level, threads) = (team.level(), team.threads());
+        let tiles = Tiles { level, f: self.f };
+        let per_position = 2 * self.taps_all() * self.c * self.f;
+        let slow = if level == Level::Portable { 4 } else { 1 };
+        let by_time = FLOPS_PER_UNIT / slow / per_position.max(1);
+        let by_share = positions / (4 * threads);
+        let block = by_time.min(by_share).max(1).next_multiple_of(POSITIONS_STEP);
+        let blocks = positions.div_ceil(block);
+        let split = if blocks < 4 * threads { tiles.count() } else { 1 };
+        let flops = (per_position / split) as u64 * block.min(positions) as u64;
+        team.units(progress, blocks * split, flops, &|unit, poll| {
+            let (b, s) = (unit / split, unit % split);
+            let range = b * block..((b + 1) * block).min(positions);
+            for tile in s * tiles.count() / split..(s + 1) * tiles.count() / split {
+                self.block(level, range.clone(), tiles.tile(tile), poll);
+            }
+        })
+    }
+
+    /// One tile of output channels for a range of positions.
+    fn block(
+        &self,
+        level: Level,
+        range: std::ops::Range<usize>,
+        (f0, v): (usize, usize),
+        poll: &mut Poll,
+    ) {
+        let (w, w_pitch) = self.tile_weights(f0, v, level);
+        let width = (self.f - f0).min(v * level.lanes());
+        let rows = self.taps_all() * self.c;
+        let sweeps = (rows * v * level.lanes()).div_ceil(WEIGHTS_PER_SWEEP).max(1);
+        let rows_max = rows.div_ceil(sweeps).next_multiple_of(4);
+        let p_max = (level.accumulators() / v).min(P_MAX);
+        let p = range.len().div_ceil(range.len().div_ceil(p_max));
+        let (mut cursor, mut stretches) = (Cursor::default(), [Stretch::default(); RUNS_MAX]);
+        let bias = self.start.bias.map(|b| b[f0..f0 + width].as_ptr());
+        let mut first = true;
+        loop {
+            let n = self.stretches(&mut cursor, &mut stretches, rows_max);
+            if n == 0 && !first {
+                break;
+            }
+            let (load, bias) = if first { (self.start.load, bias) } else { (true, None) };
+            first = false;
+            let mut walk = Walk::new(self, range.start);
+            let mut at = range.start;
+            while at < range.end {
+                let (xo, yo) = walk.take(p.min(range.end - at));
+                let tile = TileArgs {
+                    x: self.x.as_ptr(),
+                    xo: &xo,
+                    // SAFETY: inside the output, by the offsets of the job.
+                    y: unsafe { self.y.get().add(f0) },
+                    yo: &yo,
+                    w,
+                    w_pitch,
+                    stretches: &stretches[..n],
+                    load,
+                    bias,
+                    width,
+                };
+                dispatch(level, v, p, tile);
+                at += p;
+            }
+            if poll.canceled() {
+                return;
+            }
+        }
+    }
+}
+
+/// A walk over the positions of a job.
+struct Walk<'a> {
+    job: &'a Job<'a>,
+    index: [usize; 4],
+    x: usize,
+    y: usize,
+}
+
+impl<'a> Walk<'a> {
+    fn new(job: &'a Job<'a>, position: usize) -> Walk<'a> {
+        let (mut index, mut rest) = ([0; 4], position);
+        for dim in (0..4).rev() {
+            index[dim] = rest % job.count[dim];
+            rest /= job.count[dim];
+        }
+        let dot = |step: &[usize; 4]| (0..4).map(|i| index[i] * step[i]).sum::<usize>();
+        let (x, y) = (job.x_base + dot(&job.x_step), job.y_base + dot(&job.y_step));
+        Walk { job, index, x, y }
+    }
+
+    /// Offsets of the next `n` positions; the rest repeats the last of them, which is harmless
+    /// because a tile loads all its outputs before it stores any.
+    #[inline]
+    fn take(&mut self, n: usize) -> ([usize; P_MAX], [usize; P_MAX]) {
+        let (mut xo, mut yo) = ([self.x; P_MAX], [self.y; P_MAX]);
+        for i in 0..P_MAX {
+            if i < n {
+                xo[i] = self.x;
+                yo[i] = self.y;
+                self.step();
+            } else {
+                xo[i] = xo[n - 1];
+                yo[i] = yo[n - 1];
+            }
+        }
+        (xo, yo)
+    }
+
+    #[inline]
+    fn step(&mut self) {
+        let job = self.job;
+        for dim in (0..4).rev() {
+            self.index[dim] += 1;
+            self.x += job.x_step[dim];
+            self.y += job.y_step[dim];
+            if self.index[dim] < job.count[dim] {
+                return;
+            }
+            self.x -= job.count[dim] * job.x_step[dim];
+            self.y -= job.count[dim] * job.y_step[dim];
+            self.index[dim] = 0;
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct TileArgs<'a> {
+    x: *const f32,
+    xo: &'a [usize; P_MAX],
+    y: *mut f32,
+    yo: &'a [usize; P_MAX],
+    w: *const f32,
+    w_pitch: usize,
+    stretches: &'a [Stretch],
+    load: bool,
+    bias: Option<*const f32>,
+    /// Output channels of the tile that exist; the others are padding.
+    width: usize,
+}
+
+struct Tile<'a, const V: usize, const P: usize>(TileArgs<'a>);
+
+impl<const V: usize, const P: usize> Op for Tile<'_, V, P> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        if const { V * P > S::ACCUMULATORS } {
+            unreachable!("tile larger than the registers of its level");
+        }
+        let t = self.0;
+        // SAFETY: offsets, widths and rows are those of the job, whose boxes were checked.
+        unsafe {
+            let mut acc = [[S::splat(0.0); V]; P];
+            if t.load || t.bias.is_some() {
+                start::<S, V, P>(&t, &mut acc);
+            }
+            let xo: [usize; P] = std::array::from_fn(|p| t.xo[p]);
+            for s in t.stretches {
+                let mut x = t.x.add(s.x);
+                let mut w = t.w.add(s.row * t.w_pitch);
+                for _ in 0..s.len / 4 {
+                    for u in 0..4 {
+                        multiply::<S, V, P>(x.add(u), &xo, w, &mut acc);
+                        w = w.add(t.w_pitch);
+                    }
+                    x = x.add(4);
+                }
+                for _ in 0..s.len % 4 {
+                    multiply::<S, V, P>(x, &xo, w, &mut acc);
+                    w = w.add(t.w_pitch);
+                    x = x.add(1);
+                }
+            }
+            for (p, row) in acc.iter().enumerate() {
+                let y = t.y.add(t.yo[p]);
+                for (v, a) in row.iter().enumerate() {
+                    let left = t.width - v * S::LANES;
+                    match left >= S::LANES {
+                        true => S::store(y.add(v * S::LANES), *a),
+                        false => S::store_part(y.add(v * S::LANES), left, *a),
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn multiply<S: Simd, const V: usize, const P: usize>(
+    x: *const f32,
+    xo: &[usize; P],
+    w: *const f32,
+    acc: &mut [[S::V; V]; P],
+) {
+    unsafe {
+        let wv: [S::V; V] = std::array::from_fn(|v| S::load(w.add(v * S::LANES)));
+        for p in 0..P {
+            let b = S::splat(*x.add(xo[p]));
+            for v in 0..V {
+                acc[p][v] = S::fma(b, wv[v], acc[p][v]);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn start<S: Simd, const V: usize, const P: usize>(
+    t: &TileArgs,
+    acc: &mut [[S::V; V]; P],
+) {
+    unsafe {
+        for v in 0..V {
+            let lanes = (t.width - v * S::LANES).min(S::LANES);
+            let bias = match t.bias {
+                Some(b) => S::load_part(b.add(v * S::LANES), lanes),
+                None => S::splat(0.0),
+            };
+            for p in 0..P {
+                acc[p][v] = bias;
+                if t.load {
+                    let y = S::load_part(t.y.add(t.yo[p] + v * S::LANES), lanes);
+                    acc[p][v] = S::add(acc[p][v], y);
+                }
+            }
+        }
+    }
+}
+
+/// Picks the smallest tile of at least `p` positions.
+fn dispatch(level: Level, v: usize, p: usize, t: TileArgs) {
+    macro_rules! pick {
+        ($v:literal: $($p:literal)*) => {{
+            $(if p <= $p { return level.run(Tile::<$v, $p>(t)); })*
+        }};
+    }
+    match v {
+        1 => pick!(1: 1 2 3 4 6 8 10 12),
+        2 => match level {
+            Level::Portable | Level::Avx2 => pick!(2: 1 2 3 4 5 6),
+            Level::Avx512 => pick!(2: 1 2 3 4 6 8 10 12),
+        },
+        3 => pick!(3: 1 2 3 4 6 8),
+        4 => pick!(4: 1 2 3 4 5 6),
+        _ => {}
+    }
+    unreachable!("no tile of {v} vectors and {p} positions");
+}

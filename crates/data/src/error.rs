@@ -1,0 +1,263 @@
+//! What can go wrong with a dataset or a weight file.
+
+use std::path::PathBuf;
+
+/// Failure of an operation on a dataset or a weight file.
+///
+/// Each text says what was asked, what was found, and what would be valid.
+#[derive(Debug, thiserror::Error)]
+pub enum DataError {
+    /// No file or folder at a path.
+    #[error("{path} does not exist; {valid}")]
+    Missing {
+        /// The path asked for.
+        path: PathBuf,
+        /// What would be valid there.
+        valid: String,
+    },
+    /// The operating system refused to open or list a path.
+    #[error("{path} cannot be opened: {reason}; a readable HDF5 file or dataset folder is needed")]
+    Unopenable {
+        /// The path asked for.
+        path: PathBuf,
+        /// The reason the system gave.
+        reason: String,
+    },
+    /// A file without an HDF5 signature.
+    #[error(
+        "{path} is not an HDF5 file: it has no HDF5 signature (it begins with {found}); \
+         a file made by `partita data make`, h5py or the HDF5 library is needed"
+    )]
+    NotHdf5 {
+        /// The file.
+        path: PathBuf,
+        /// Its first bytes, in hexadecimal.
+        found: String,
+    },
+    /// An HDF5 file without a key that a dataset needs.
+    #[error(
+        "{path} has no key `{key}`; its keys are {}{}; a dataset file holds `full` \
+         (the volumes) and `unitPar` (the targets)",
+        list(.found),
+        near(.nearest)
+    )]
+    MissingKey {
+        /// The file.
+        path: PathBuf,
+        /// The key asked for.
+        key: String,
+        /// All keys of the file, sorted.
+        found: Vec<String>,
+        /// The key whose spelling is nearest, if one is near.
+        nearest: Option<String>,
+    },
+    /// A key with the wrong number of dims.
+    #[error("{path}: key `{key}` has rank {} (shape {got:?}); valid is {expected}", .got.len())]
+    WrongRank {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: String,
+        /// The ranks that would be valid.
+        expected: String,
+        /// The shape found.
+        got: Vec<usize>,
+    },
+    /// A key with the right rank and the wrong extents.
+    #[error("{path}: key `{key}` has shape {got:?}; valid is {expected}")]
+    WrongShape {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: String,
+        /// The shape that would be valid.
+        expected: String,
+        /// The shape found.
+        got: Vec<usize>,
+    },
+    /// A key with an element type that is not supported there.
+    #[error("{path}: key `{key}` holds {got}; valid is {expected}")]
+    WrongDtype {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: String,
+        /// The element types that would be valid.
+        expected: String,
+        /// The element type found.
+        got: String,
+    },
+    /// A sample number beyond the end of a split.
+    #[error(
+        "{path}: sample {sample} of split {split} was asked for; {}",
+        valid_samples(*.samples)
+    )]
+    SampleOutOfRange {
+        /// The dataset.
+        path: PathBuf,
+        /// The split.
+        split: &'static str,
+        /// The sample asked for.
+        sample: usize,
+        /// How many samples the split has.
+        samples: usize,
+    },
+    /// A region that leaves the sample.
+    #[error(
+        "{path}: region {region} (C, D, H, W; half-open) was asked for; samples have shape \
+         {shape:?}, so valid regions lie within it with start <= end"
+    )]
+    RegionOutOfRange {
+        /// The dataset.
+        path: PathBuf,
+        /// The region asked for.
+        region: String,
+        /// The shape of every sample.
+        shape: [usize; 4],
+    },
+    /// Stored bytes that cannot be read or decoded.
+    #[error(
+        "{path}: {} cannot be read: {reason}; the file is truncated or damaged, restore it \
+         from a copy or make the dataset again",
+        place(.key, *.sample)
+    )]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The key, where reading got that far.
+        key: Option<String>,
+        /// The sample within the file, where reading got that far.
+        sample: Option<usize>,
+        /// What the HDF5 library found.
+        reason: String,
+    },
+    /// A dataset folder whose making did not finish or whose files are partly gone.
+    #[error("the dataset {path} is incomplete: {found}; make it again or restore what is missing")]
+    Incomplete {
+        /// The folder.
+        path: PathBuf,
+        /// What is missing.
+        found: String,
+    },
+    /// An index file that does not say what it must.
+    #[error("the index {path} is not valid: {found}; valid is {expected}")]
+    BadIndex {
+        /// The index file.
+        path: PathBuf,
+        /// What was found.
+        found: String,
+        /// What would be valid.
+        expected: String,
+    },
+    /// A writer was asked for a path that is in use.
+    #[error("{path} cannot be written: {found}; name a path that does not exist yet")]
+    Occupied {
+        /// The path asked for.
+        path: PathBuf,
+        /// What is there.
+        found: String,
+    },
+    /// A value given to a writer that does not fit.
+    #[error("{what}: got {got}; valid is {expected}")]
+    BadValue {
+        /// What the value is for.
+        what: &'static str,
+        /// The value given.
+        got: String,
+        /// What would be valid.
+        expected: String,
+    },
+    /// The system or the HDF5 library could not write.
+    #[error("{path} cannot be written: {reason}; a writable folder with enough room is needed")]
+    Unwritable {
+        /// The file or folder.
+        path: PathBuf,
+        /// The reason given.
+        reason: String,
+    },
+    /// A weight file that is not what it should be.
+    #[error(
+        "the weight file {path} cannot be read: {reason}; a safetensors file of F32 or F64 \
+         tensors is needed"
+    )]
+    BadWeights {
+        /// The file.
+        path: PathBuf,
+        /// What was found.
+        reason: String,
+    },
+}
+
+/// The name nearest to `wanted` by edits, if no more than half of it differs.
+pub(crate) fn nearest(wanted: &str, names: &[String]) -> Option<String> {
+    let near = names
+        .iter()
+        .map(|name| (edits(&wanted.to_lowercase(), &name.to_lowercase()), name))
+        .min_by_key(|&(distance, _)| distance)?;
+    (near.0 <= wanted.chars().count().div_ceil(2)).then(|| near.1.clone())
+}
+
+/// Levenshtein distance between two words.
+fn edits(left: &str, right: &str) -> usize {
+    let right: Vec<char> = right.chars().collect();
+    let mut row: Vec<usize> = (0..=right.len()).collect();
+    for (i, a) in left.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, &b) in right.iter().enumerate() {
+            let substitute = diagonal + usize::from(a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = substitute.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[right.len()]
+}
+
+fn list(names: &[String]) -> String {
+    match names {
+        [] => "none".to_string(),
+        names => names
+            .iter()
+            .map(|name| format!("`{name}`"))
+            .collect::<Vec<_>>()
+            .join(", "),
+    }
+}
+
+fn near(name: &Option<String>) -> String {
+    name.as_ref()
+        .map(|name| format!(", the nearest is `{name}`"))
+        .unwrap_or_default()
+}
+
+fn valid_samples(samples: usize) -> String {
+    match samples {
+        0 => "that split is empty".to_string(),
+        samples => format!("valid samples are 0 to {}", samples - 1),
+    }
+}
+
+fn place(key: &Option<String>, sample: Option<usize>) -> String {
+    match (key, sample) {
+        (None, _) => "its structure".to_string(),
+        (Some(key), None) => format!("key `{key}`"),
+        (Some(key), Some(sample)) => format!("key `{key}`, sample {sample} of the file"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_name_is_found_by_spelling() {
+        let names = [
+            "unitpar".to_string(),
+            "namePar".to_string(),
+            "redshifts".to_string(),
+        ];
+        assert_eq!(nearest("unitPar", &names).as_deref(), Some("unitpar"));
+        assert_eq!(nearest("full", &names), None);
+        assert_eq!(edits("kitten", "sitting"), 3);
+    }
+}

@@ -1,0 +1,174 @@
+//! The index file of a dataset folder, `dataset.toml`.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::dataset::Split;
+use crate::error::DataError;
+use crate::samples::{DType, VolumeShape};
+
+/// Name of the index file in a dataset folder.
+pub const INDEX_FILE: &str = "dataset.toml";
+
+/// Version of the index format that this crate reads and writes.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// What a dataset is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Volumes of matter density (channels are redshifts); targets are cosmological parameters.
+    Cosmology,
+}
+
+/// Contents of the index file. Scalars come first: TOML wants them before tables.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Index {
+    pub(crate) format: u32,
+    pub(crate) kind: Kind,
+    /// Samples of all splits together.
+    pub(crate) samples: usize,
+    pub(crate) channels: usize,
+    /// D, H, W.
+    pub(crate) extent: [usize; 3],
+    pub(crate) dtype: DType,
+    pub(crate) targets: Vec<String>,
+    #[serde(default)]
+    pub(crate) train: SplitIndex,
+    #[serde(default)]
+    pub(crate) validation: SplitIndex,
+    #[serde(default)]
+    pub(crate) test: SplitIndex,
+    /// What the maker was asked for, as it chose to write it.
+    #[serde(default, skip_serializing_if = "toml::Table::is_empty")]
+    pub(crate) spec: toml::Table,
+}
+
+/// Where the samples of one split are. Exactly one of `file` and `files`, or neither if empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SplitIndex {
+    /// One file with all samples stacked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) file: Option<String>,
+    /// One file per sample.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) files: Option<Vec<String>>,
+    /// Universe of each sample, in the order of the samples.
+    pub(crate) universes: Vec<u64>,
+}
+
+impl Index {
+    pub(crate) fn shape(&self) -> VolumeShape {
+        let [depth, height, width] = self.extent;
+        [self.channels, depth, height, width]
+    }
+
+    pub(crate) fn split(&self, split: Split) -> &SplitIndex {
+        match split {
+            Split::Train => &self.train,
+            Split::Validation => &self.validation,
+            Split::Test => &self.test,
+        }
+    }
+
+    pub(crate) fn read(path: &Path) -> Result<Self, DataError> {
+        let text = std::fs::read_to_string(path).map_err(|error| DataError::Unopenable {
+            path: path.to_path_buf(),
+            reason: error.to_string(),
+        })?;
+        let index: Index = toml::from_str(&text).map_err(|error| DataError::BadIndex {
+            path: path.to_path_buf(),
+            found: error.to_string().trim_end().to_string(),
+            expected: "an index as written by `partita data make`".to_string(),
+        })?;
+        match index.fault() {
+            None => Ok(index),
+            Some((found, expected)) => Err(DataError::BadIndex {
+                path: path.to_path_buf(),
+                found,
+                expected,
+            }),
+        }
+    }
+
+    /// The first thing that contradicts itself: what was found, what would be valid.
+    pub(crate) fn fault(&self) -> Option<(String, String)> {
+        if self.format != FORMAT_VERSION {
+            return Some((
+                format!("format = {}", self.format),
+                format!("format = {FORMAT_VERSION}"),
+            ));
+        }
+        if self.shape().contains(&0) {
+            return Some((
+                format!("channels = {}, extent = {:?}", self.channels, self.extent),
+                "extents of at least 1".to_string(),
+            ));
+        }
+        if self.targets.is_empty() {
+            return Some((
+                "targets = []".to_string(),
+                "the name of every target".to_string(),
+            ));
+        }
+        let total: usize = Split::ALL
+            .iter()
+            .map(|&split| self.split(split).universes.len())
+            .sum();
+        if total != self.samples {
+            return Some((
+                format!("samples = {}, but the splits list {total}", self.samples),
+                format!("samples = {total}"),
+            ));
+        }
+        Split::ALL
+            .iter()
+            .find_map(|&split| self.split(split).fault(split))
+            .or_else(|| self.leak())
+    }
+
+    /// A universe in two splits: validation would then be of trained data.
+    fn leak(&self) -> Option<(String, String)> {
+        let mut home = std::collections::BTreeMap::new();
+        for split in Split::ALL {
+            for &universe in &self.split(split).universes {
+                match home.insert(universe, split) {
+                    Some(other) if other != split => {
+                        return Some((
+                            format!("universe {universe} in {other} and in {split}"),
+                            "every universe in one split only".to_string(),
+                        ));
+                    }
+                    Some(_) | None => {}
+                }
+            }
+        }
+        None
+    }
+}
+
+impl SplitIndex {
+    fn fault(&self, split: Split) -> Option<(String, String)> {
+        let samples = self.universes.len();
+        match (&self.file, &self.files) {
+            (Some(_), None) => None,
+            (None, Some(files)) if files.len() == samples => None,
+            (None, None) if samples == 0 => None,
+            (None, Some(files)) => Some((
+                format!("[{split}] with {} files for {samples} samples", files.len()),
+                "one file per sample".to_string(),
+            )),
+            (None, None) => Some((
+                format!("[{split}] with {samples} samples and no file"),
+                "`file` (all samples) or `files` (one each)".to_string(),
+            )),
+            (Some(_), Some(_)) => Some((
+                format!("[{split}] with both `file` and `files`"),
+                "`file` (all samples) or `files` (one each)".to_string(),
+            )),
+        }
+    }
+}

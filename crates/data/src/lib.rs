@@ -1,0 +1,28 @@
+//! Datasets on disk: HDF5 volumes with their targets, sample order, and weights as safetensors.
+//!
+//! Does: opens, reads by hyperslab, writes atomically and inspects datasets; saves weights.
+//! Knows: the two file shapes of a dataset, its index file, the HDF5 and safetensors formats.
+//! Must not know: models, strategies, ranks beyond "one reader each", machines, time, printing.
+//! The HDF5 library is named in one module, `hdf5`, and in no public type.
+
+mod dataset;
+mod error;
+mod hdf5;
+mod index;
+mod inspect;
+pub mod order;
+mod reader;
+mod samples;
+mod slab;
+pub mod weights;
+mod writer;
+
+pub use dataset::{Dataset, Split};
+pub use error::DataError;
+pub use index::{FORMAT_VERSION, INDEX_FILE, Kind};
+pub use inspect::{
+    ArraySummary, DatasetSummary, SplitSummary, StorageSummary, ValueSummary, inspect,
+};
+pub use reader::{ReadTally, Reader};
+pub use samples::{DType, Samples, VolumeShape};
+pub use writer::{DatasetSpec, DatasetWriter, Layout};

@@ -1,0 +1,182 @@
+//! Reading regions of samples.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use partita_space::Bytes;
+
+use crate::dataset::{Inner, PHYSICAL_KEY, Split, TARGET_KEY};
+use crate::error::DataError;
+use crate::hdf5::{SourceArray, SourceFile, Stored};
+use crate::samples::Samples;
+use crate::slab::{self, Region4};
+
+/// What a reader has asked of its files so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadTally {
+    /// Regions of volumes read.
+    pub volumes: u64,
+    /// Bytes of these regions, uncompressed: exactly the hyperslabs, no byte around them.
+    pub volume_bytes: Bytes,
+    /// Pieces of file they came in: contiguous runs, or chunks where storage is chunked.
+    pub volume_pieces: u64,
+    /// Target vectors read.
+    pub targets: u64,
+    /// Bytes of these vectors.
+    pub target_bytes: Bytes,
+}
+
+/// Reads the samples of one split through file handles of its own.
+///
+/// `Send`, so that each rank takes its own to its thread. Keeps one file open at a time.
+pub struct Reader {
+    dataset: Arc<Inner>,
+    split: Split,
+    open: Option<OpenFile>,
+    tally: ReadTally,
+}
+
+struct OpenFile {
+    path: PathBuf,
+    volumes: SourceArray,
+    targets: SourceArray,
+    physical: Option<SourceArray>,
+}
+
+impl Reader {
+    pub(crate) fn new(dataset: Arc<Inner>, split: Split) -> Self {
+        Self {
+            dataset,
+            split,
+            open: None,
+            tally: ReadTally::default(),
+        }
+    }
+
+    /// Number of samples of the split.
+    pub fn samples(&self) -> usize {
+        self.dataset.splits[self.split as usize].samples()
+    }
+
+    /// Reads one region of a sample, exactly that hyperslab.
+    ///
+    /// Shapes: `region` is half-open over (C, D, H, W); `out` is replaced by the elements of the
+    /// region in that order, with the dataset's element type. An empty region reads nothing.
+    /// Chunked storage: the chunks that the region touches are decoded, no others.
+    /// Errors: `SampleOutOfRange`, `RegionOutOfRange`, and those of the file; `out` is
+    /// unspecified then.
+    pub fn read_volume(
+        &mut self,
+        sample: usize,
+        region: Region4,
+        out: &mut Samples,
+    ) -> Result<(), DataError> {
+        self.check_region(&region)?;
+        let (file, place) = self.locate(sample)?;
+        let box_nc: Vec<(usize, usize)> = place
+            .map(|place| (place, 1))
+            .into_iter()
+            .chain(region.iter().map(|range| (range.start, range.len())))
+            .collect();
+        let (starts, counts): (Vec<usize>, Vec<usize>) = box_nc.iter().copied().unzip();
+        file.volumes.read_box(&starts, &counts, out)?;
+        let pieces = match &file.volumes.stored {
+            Stored::Contiguous | Stored::Compact => slab::runs(&file.volumes.shape, &box_nc),
+            Stored::Chunked { chunk, .. } => slab::chunks(chunk, &box_nc),
+            Stored::Virtual => 1,
+        };
+        let bytes = slab::elements(&region) * self.dataset.dtype.size_bytes();
+        self.tally.volumes += 1;
+        self.tally.volume_bytes += Bytes(bytes as u64);
+        self.tally.volume_pieces += pieces;
+        Ok(())
+    }
+
+    /// Reads the targets of a sample, normalized to [-1, 1] (key `unitPar`).
+    ///
+    /// Errors: `SampleOutOfRange` and those of the file.
+    pub fn read_target(&mut self, sample: usize) -> Result<Vec<f32>, DataError> {
+        let (file, place) = self.locate(sample)?;
+        let values = read_row(&file.targets, place)?;
+        self.tally.targets += 1;
+        self.tally.target_bytes += Bytes(4 * values.len() as u64);
+        Ok(values)
+    }
+
+    /// Reads the targets of a sample in physical units (key `physPar`), where the file has them.
+    ///
+    /// Errors: `SampleOutOfRange` and those of the file.
+    pub fn read_physical(&mut self, sample: usize) -> Result<Option<Vec<f32>>, DataError> {
+        let (file, place) = self.locate(sample)?;
+        file.physical
+            .as_ref()
+            .map(|array| read_row(array, place))
+            .transpose()
+    }
+
+    /// What was read so far.
+    pub fn tally(&self) -> ReadTally {
+        self.tally
+    }
+
+    fn check_region(&self, region: &Region4) -> Result<(), DataError> {
+        let shape = self.dataset.shape;
+        let inside = region
+            .iter()
+            .zip(shape)
+            .all(|(r, extent)| r.start <= r.end && r.end <= extent);
+        if inside {
+            return Ok(());
+        }
+        Err(DataError::RegionOutOfRange {
+            path: self.dataset.path.clone(),
+            region: format!("{region:?}"),
+            shape,
+        })
+    }
+
+    /// The open file of a sample and the sample's place in it.
+    fn locate(&mut self, sample: usize) -> Result<(&OpenFile, Option<usize>), DataError> {
+        let files = &self.dataset.splits[self.split as usize];
+        if sample >= files.samples() {
+            return Err(DataError::SampleOutOfRange {
+                path: self.dataset.path.clone(),
+                split: self.split.name(),
+                sample,
+                samples: files.samples(),
+            });
+        }
+        let (path, place) = files.locate(sample);
+        let stacked = place.map(|_| files.samples());
+        let open = match self.open.take() {
+            Some(open) if open.path == path => open,
+            Some(_) | None => OpenFile::open(&self.dataset, path.to_path_buf(), stacked)?,
+        };
+        Ok((self.open.insert(open), place))
+    }
+}
+
+impl OpenFile {
+    fn open(dataset: &Inner, path: PathBuf, samples: Option<usize>) -> Result<Self, DataError> {
+        let file = SourceFile::open(&path)?;
+        let physical = file
+            .has(PHYSICAL_KEY)
+            .then(|| dataset.parameters(&file, PHYSICAL_KEY, samples))
+            .transpose()?;
+        Ok(Self {
+            volumes: dataset.volumes(&file, samples)?,
+            targets: dataset.parameters(&file, TARGET_KEY, samples)?,
+            physical,
+            path,
+        })
+    }
+}
+
+/// One row of an (N, targets) array, or the whole of a (targets) array.
+fn read_row(array: &SourceArray, place: Option<usize>) -> Result<Vec<f32>, DataError> {
+    let length = array.shape.last().copied().unwrap_or(0);
+    match place {
+        Some(place) => array.read_floats(&[place, 0], &[1, length]),
+        None => array.read_floats(&[0], &[length]),
+    }
+}

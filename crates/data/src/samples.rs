@@ -1,0 +1,130 @@
+//! Element types and the buffers that volumes are read into.
+
+use serde::{Deserialize, Serialize};
+
+use crate::slab::Region4;
+
+/// Shape of one sample, (C, D, H, W).
+pub type VolumeShape = [usize; 4];
+
+/// Element type of the volumes of a dataset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DType {
+    /// Signed 16-bit integers (particle counts).
+    Int16,
+    /// IEEE 754 single precision.
+    Float32,
+}
+
+impl DType {
+    /// Size of one element. Units: bytes.
+    pub fn size_bytes(self) -> usize {
+        match self {
+            DType::Int16 => 2,
+            DType::Float32 => 4,
+        }
+    }
+
+    /// Name as it stands in the index file.
+    pub fn name(self) -> &'static str {
+        match self {
+            DType::Int16 => "int16",
+            DType::Float32 => "float32",
+        }
+    }
+}
+
+/// Elements of a volume or of a region of one, in (C, D, H, W) order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Samples {
+    /// Elements of an `int16` dataset.
+    I16(Vec<i16>),
+    /// Elements of a `float32` dataset.
+    F32(Vec<f32>),
+}
+
+impl Samples {
+    /// An empty buffer.
+    pub fn new(dtype: DType) -> Self {
+        Self::zeros(dtype, 0)
+    }
+
+    /// A buffer of `len` zeros.
+    pub fn zeros(dtype: DType, len: usize) -> Self {
+        match dtype {
+            DType::Int16 => Samples::I16(vec![0; len]),
+            DType::Float32 => Samples::F32(vec![0.0; len]),
+        }
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        match self {
+            Samples::I16(values) => values.len(),
+            Samples::F32(values) => values.len(),
+        }
+    }
+
+    /// Whether there is no element.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        match self {
+            Samples::I16(_) => DType::Int16,
+            Samples::F32(_) => DType::Float32,
+        }
+    }
+
+    /// Replaces the contents of `out` by the elements as `f32` (exact: |i16| < 2^24).
+    pub fn write_f32(&self, out: &mut Vec<f32>) {
+        out.clear();
+        match self {
+            Samples::I16(values) => out.extend(values.iter().map(|&value| f32::from(value))),
+            Samples::F32(values) => out.extend_from_slice(values),
+        }
+    }
+
+    /// The elements of `region` of a whole volume of shape `shape`, in (C, D, H, W) order.
+    ///
+    /// Panics if `self` does not hold the whole volume or `region` leaves it.
+    pub fn slice(&self, shape: VolumeShape, region: &Region4) -> Samples {
+        assert_eq!(
+            self.len(),
+            shape.iter().product::<usize>(),
+            "not a volume of {shape:?}"
+        );
+        match self {
+            Samples::I16(values) => Samples::I16(slice_of(values, shape, region)),
+            Samples::F32(values) => Samples::F32(slice_of(values, shape, region)),
+        }
+    }
+
+    pub(crate) fn make(&mut self, dtype: DType, len: usize) {
+        if self.dtype() != dtype {
+            *self = Samples::new(dtype);
+        }
+        match self {
+            Samples::I16(values) => values.resize(len, 0),
+            Samples::F32(values) => values.resize(len, 0.0),
+        }
+    }
+}
+
+fn slice_of<T: Copy>(values: &[T], shape: VolumeShape, region: &Region4) -> Vec<T> {
+    let [_, depth, height, width] = shape;
+    let [cs, ds, hs, ws] = region;
+    let mut out = Vec::with_capacity(cs.len() * ds.len() * hs.len() * ws.len());
+    for c in cs.clone() {
+        for d in ds.clone() {
+            for h in hs.clone() {
+                let row = ((c * depth + d) * height + h) * width;
+                out.extend_from_slice(&values[row + ws.start..row + ws.end]);
+            }
+        }
+    }
+    out
+}

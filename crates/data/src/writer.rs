@@ -1,0 +1,416 @@
+//! Writing a dataset folder, all or nothing.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use crate::dataset::{Dataset, PHYSICAL_KEY, Split, TARGET_KEY, VOLUME_KEY};
+use crate::error::DataError;
+use crate::hdf5::{TargetArray, TargetFile};
+use crate::index::{FORMAT_VERSION, INDEX_FILE, Index, Kind, SplitIndex};
+use crate::samples::{DType, Samples, VolumeShape};
+
+/// Held (by an advisory lock) while a maker works in a `.partial` folder.
+const LOCK_FILE: &str = "maker.lock";
+
+/// How the volumes lie in their file.
+///
+/// Contiguous is the default choice: a depth slab of all channels is then one read per channel.
+/// Chunks pay where volumes compress well, or where slabs are cut along the width.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Layout {
+    /// One array in C, D, H, W order per sample, sample after sample.
+    #[default]
+    Contiguous,
+    /// Blocks of one sample each.
+    Chunked {
+        /// Extents (C, D, H, W) of a chunk; need not divide the sample's.
+        chunk: VolumeShape,
+        /// Compression level 0 to 9 of gzip; `None` stores chunks as they are.
+        deflate: Option<u32>,
+        /// Whether bytes of equal significance are grouped before compression.
+        shuffle: bool,
+    },
+}
+
+/// What a dataset will hold, fixed before the first sample is written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DatasetSpec {
+    /// What it is about.
+    pub kind: Kind,
+    /// Shape of every sample, (C, D, H, W).
+    pub shape: VolumeShape,
+    /// Element type of the volumes.
+    pub dtype: DType,
+    /// Names of the targets.
+    pub targets: Vec<String>,
+    /// How the volumes lie in their file.
+    pub layout: Layout,
+    /// Universe of each training sample; several samples may be cut from one universe.
+    pub train: Vec<u64>,
+    /// Universe of each validation sample.
+    pub validation: Vec<u64>,
+    /// Universe of each test sample.
+    pub test: Vec<u64>,
+    /// What the maker was asked for; stands in the index file under `[spec]`.
+    pub spec: toml::Table,
+}
+
+/// Writes a dataset folder: `train.h5`, `validation.h5`, `test.h5` (none for an empty split),
+/// each with `full` (N, C, D, H, W), `unitPar` and `physPar` (N, targets), and `dataset.toml`.
+///
+/// Everything goes to a sibling folder `NAME.partial`, which one rename turns into `NAME` at
+/// [`finish`](Self::finish). Dropped before, the writer removes it; a maker that stops on Ctrl-C
+/// only has to return. What a killed process leaves is replaced by the next writer.
+/// The same spec and samples give the same bytes.
+pub struct DatasetWriter {
+    path: PathBuf,
+    partial: PathBuf,
+    lock: Option<File>,
+    index: Index,
+    splits: [Option<SplitWriter>; 3],
+    finished: bool,
+}
+
+struct SplitWriter {
+    file: TargetFile,
+    volumes: TargetArray,
+    targets: TargetArray,
+    physical: TargetArray,
+    written: usize,
+}
+
+impl DatasetWriter {
+    /// Starts a dataset at `path`, which must not exist or be an empty folder.
+    ///
+    /// Errors: `BadValue` for a spec that contradicts itself, `Occupied`, `Unwritable`.
+    pub fn create(path: impl AsRef<Path>, spec: &DatasetSpec) -> Result<Self, DataError> {
+        let path = path.as_ref();
+        check_layout(spec)?;
+        let index = index_of(spec);
+        if let Some((got, expected)) = index.fault() {
+            return Err(DataError::BadValue {
+                what: "dataset spec",
+                got,
+                expected,
+            });
+        }
+        check_free(path)?;
+        let partial = partial_path(path)?;
+        let lock = claim(&partial)?;
+        let mut writer = Self {
+            path: path.to_path_buf(),
+            partial,
+            lock: Some(lock),
+            index,
+            splits: [None, None, None],
+            finished: false,
+        };
+        for split in Split::ALL {
+            if let Some(file) = &writer.index.split(split).file {
+                let path = writer.partial.join(file);
+                let samples = writer.index.split(split).universes.len();
+                writer.splits[split as usize] = Some(SplitWriter::create(&path, samples, spec)?);
+            }
+        }
+        Ok(writer)
+    }
+
+    /// Writes the next sample of a split, in the order of the spec's universes.
+    ///
+    /// Shapes: `volume` is (C, D, H, W); `unit` (normalized) and `physical` have one value per
+    /// target. Errors: `BadValue` where one does not fit or the split is full, `Unwritable`.
+    pub fn append(
+        &mut self,
+        split: Split,
+        volume: &Samples,
+        unit: &[f32],
+        physical: &[f32],
+    ) -> Result<(), DataError> {
+        let shape = self.index.shape();
+        let samples = self.index.split(split).universes.len();
+        check_sample(&self.index, volume, unit, physical)?;
+        match &mut self.splits[split as usize] {
+            Some(writer) if writer.written < samples => {
+                writer.append(shape, volume, unit, physical)
+            }
+            Some(_) | None => Err(DataError::BadValue {
+                what: "number of samples of a split",
+                got: format!("one more than {samples} for {split}"),
+                expected: format!("the {samples} of the spec"),
+            }),
+        }
+    }
+
+    /// Universe that the next sample of a split is expected from; `None` when the split is full.
+    pub fn next_universe(&self, split: Split) -> Option<u64> {
+        let written = self.splits[split as usize]
+            .as_ref()
+            .map_or(0, |writer| writer.written);
+        self.index.split(split).universes.get(written).copied()
+    }
+
+    /// Completes the dataset under its name and opens it.
+    ///
+    /// Errors: `Incomplete` if samples are still due (the partial folder is removed then),
+    /// `Occupied` if something appeared at the path meanwhile, `Unwritable`.
+    pub fn finish(mut self) -> Result<Dataset, DataError> {
+        self.check_complete()?;
+        for writer in &mut self.splits {
+            if let Some(writer) = writer.take() {
+                writer.file.close()?;
+            }
+        }
+        self.write_index()?;
+        self.lock = None;
+        let lock_path = self.partial.join(LOCK_FILE);
+        fs::remove_file(&lock_path).map_err(|error| unwritable(&lock_path, &error))?;
+        sync_folder(&self.partial)?;
+        check_free(&self.path)?;
+        if self.path.is_dir() {
+            fs::remove_dir(&self.path).map_err(|error| unwritable(&self.path, &error))?;
+        }
+        fs::rename(&self.partial, &self.path).map_err(|error| unwritable(&self.path, &error))?;
+        self.finished = true;
+        sync_folder(parent(&self.path))?;
+        Dataset::open(&self.path)
+    }
+
+    fn check_complete(&self) -> Result<(), DataError> {
+        for split in Split::ALL {
+            let due = self.index.split(split).universes.len();
+            let written = self.splits[split as usize]
+                .as_ref()
+                .map_or(0, |writer| writer.written);
+            if written < due {
+                return Err(DataError::Incomplete {
+                    path: self.path.clone(),
+                    found: format!("{written} of {due} samples of {split} were written"),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn write_index(&self) -> Result<(), DataError> {
+        let path = self.partial.join(INDEX_FILE);
+        let text = toml::to_string(&self.index).map_err(|error| DataError::BadValue {
+            what: "spec of the dataset",
+            got: error.to_string(),
+            expected: "a table that TOML can hold".to_string(),
+        })?;
+        let write = || {
+            fs::write(&path, text)?;
+            File::open(&path)?.sync_all()
+        };
+        write().map_err(|error: std::io::Error| unwritable(&path, &error))
+    }
+}
+
+impl Drop for DatasetWriter {
+    fn drop(&mut self) {
+        if self.finished {
+            return;
+        }
+        // Open HDF5 files write their tail when they close, so they go before the folder.
+        self.splits = [None, None, None];
+        self.lock = None;
+        // A failure has nobody to go to; the next writer removes what is left.
+        let _ = fs::remove_dir_all(&self.partial);
+    }
+}
+
+impl SplitWriter {
+    fn create(path: &Path, samples: usize, spec: &DatasetSpec) -> Result<Self, DataError> {
+        let file = TargetFile::create(path)?;
+        let [c, d, h, w] = spec.shape;
+        let parameters = [samples, spec.targets.len()];
+        Ok(Self {
+            targets: file.floats(TARGET_KEY, &parameters)?,
+            physical: file.floats(PHYSICAL_KEY, &parameters)?,
+            volumes: file.volumes(VOLUME_KEY, &[samples, c, d, h, w], spec.dtype, &spec.layout)?,
+            file,
+            written: 0,
+        })
+    }
+
+    fn append(
+        &mut self,
+        [c, d, h, w]: VolumeShape,
+        volume: &Samples,
+        unit: &[f32],
+        physical: &[f32],
+    ) -> Result<(), DataError> {
+        let row = [self.written, 0];
+        self.volumes
+            .write_box(&[self.written, 0, 0, 0, 0], &[1, c, d, h, w], volume)?;
+        self.targets.write_floats(&row, &[1, unit.len()], unit)?;
+        self.physical
+            .write_floats(&row, &[1, physical.len()], physical)?;
+        self.written += 1;
+        Ok(())
+    }
+}
+
+fn check_sample(
+    index: &Index,
+    volume: &Samples,
+    unit: &[f32],
+    physical: &[f32],
+) -> Result<(), DataError> {
+    let elements: usize = index.shape().iter().product();
+    if volume.dtype() != index.dtype || volume.len() != elements {
+        return Err(DataError::BadValue {
+            what: "volume",
+            got: format!("{} elements of {}", volume.len(), volume.dtype().name()),
+            expected: format!("{elements} of {} (C, D, H, W)", index.dtype.name()),
+        });
+    }
+    for (what, values) in [("unitPar", unit), ("physPar", physical)] {
+        if values.len() != index.targets.len() {
+            return Err(DataError::BadValue {
+                what,
+                got: format!("{} values", values.len()),
+                expected: format!("{} ({})", index.targets.len(), index.targets.join(", ")),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn check_layout(spec: &DatasetSpec) -> Result<(), DataError> {
+    match &spec.layout {
+        Layout::Contiguous => Ok(()),
+        Layout::Chunked { chunk, deflate, .. } => {
+            let fits = chunk
+                .iter()
+                .zip(spec.shape)
+                .all(|(&size, extent)| (1..=extent).contains(&size));
+            let level = deflate.is_none_or(|level| level <= 9);
+            if fits && level {
+                return Ok(());
+            }
+            Err(DataError::BadValue {
+                what: "layout of the volumes",
+                got: format!("chunk {chunk:?}, deflate {deflate:?}"),
+                expected: format!(
+                    "chunk extents from 1 to {:?}, deflate from 0 to 9",
+                    spec.shape
+                ),
+            })
+        }
+    }
+}
+
+fn index_of(spec: &DatasetSpec) -> Index {
+    let [channels, depth, height, width] = spec.shape;
+    let split = |split: Split, universes: &[u64]| SplitIndex {
+        file: (!universes.is_empty()).then(|| file_name(split)),
+        files: None,
+        universes: universes.to_vec(),
+    };
+    Index {
+        format: FORMAT_VERSION,
+        kind: spec.kind,
+        samples: spec.train.len() + spec.validation.len() + spec.test.len(),
+        channels,
+        extent: [depth, height, width],
+        dtype: spec.dtype,
+        targets: spec.targets.clone(),
+        train: split(Split::Train, &spec.train),
+        validation: split(Split::Validation, &spec.validation),
+        test: split(Split::Test, &spec.test),
+        spec: spec.spec.clone(),
+    }
+}
+
+/// A path is free if nothing is there, or a folder with nothing in it.
+fn check_free(path: &Path) -> Result<(), DataError> {
+    let found = match fs::read_dir(path).map(|mut entries| entries.next().is_none()) {
+        Ok(true) => return Ok(()),
+        Ok(false) if path.join(INDEX_FILE).exists() => "a dataset is there already".to_string(),
+        Ok(false) => "a folder with other files is there".to_string(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(_) if path.is_file() => "a file is there".to_string(),
+        Err(error) => return Err(unwritable(path, &error)),
+    };
+    Err(DataError::Occupied {
+        path: path.to_path_buf(),
+        found,
+    })
+}
+
+fn partial_path(path: &Path) -> Result<PathBuf, DataError> {
+    let name = path.file_name().ok_or_else(|| DataError::BadValue {
+        what: "path of the dataset",
+        got: path.display().to_string(),
+        expected: "a path that ends in the name of the new folder".to_string(),
+    })?;
+    let mut partial = name.to_os_string();
+    partial.push(".partial");
+    Ok(path.with_file_name(partial))
+}
+
+/// Makes the partial folder this writer's own, replacing what a dead one left.
+fn claim(partial: &Path) -> Result<File, DataError> {
+    let failed = |error: std::io::Error| unwritable(partial, &error);
+    fs::create_dir_all(partial).map_err(failed)?;
+    let lock_path = partial.join(LOCK_FILE);
+    let lock = File::create(&lock_path).map_err(failed)?;
+    lock.try_lock().map_err(|error| match error {
+        fs::TryLockError::WouldBlock => DataError::Occupied {
+            path: partial.to_path_buf(),
+            found: "another maker is writing it".to_string(),
+        },
+        fs::TryLockError::Error(error) => failed(error),
+    })?;
+    for entry in fs::read_dir(partial).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path == lock_path {
+            continue;
+        }
+        // Nothing is deleted that a maker cannot have written.
+        if !path
+            .file_name()
+            .is_some_and(|name| made_here(&name.to_string_lossy()))
+        {
+            return Err(DataError::Occupied {
+                path: partial.to_path_buf(),
+                found: format!("{} is in the folder of unfinished datasets", path.display()),
+            });
+        }
+        fs::remove_file(&path).map_err(|error| unwritable(&path, &error))?;
+    }
+    Ok(lock)
+}
+
+fn made_here(name: &str) -> bool {
+    name == INDEX_FILE || Split::ALL.iter().any(|&split| name == file_name(split))
+}
+
+fn file_name(split: Split) -> String {
+    format!("{split}.h5")
+}
+
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        Some(_) | None => Path::new("."),
+    }
+}
+
+/// A rename is durable only after the folder that holds the names is.
+fn sync_folder(path: &Path) -> Result<(), DataError> {
+    if cfg!(unix) {
+        File::open(path)
+            .and_then(|folder| folder.sync_all())
+            .map_err(|error| unwritable(path, &error))?;
+    }
+    Ok(())
+}
+
+fn unwritable(path: &Path, error: &std::io::Error) -> DataError {
+    DataError::Unwritable {
+        path: path.to_path_buf(),
+        reason: error.to_string(),
+    }
+}

@@ -1,0 +1,92 @@
+//! Cases shared by the tests: the formulas of `fixtures/make.py` and a seeded generator.
+#![allow(dead_code)] // Each test file uses a part of it.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use partita_data::{DType, DatasetSpec, Kind, Layout, Samples, VolumeShape};
+
+pub const SHAPE: VolumeShape = [2, 6, 5, 7];
+pub const TARGETS: usize = 4;
+
+pub type Region = [Range<usize>; 4];
+
+pub fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/fixtures")
+        .join(name)
+}
+
+pub fn whole(shape: VolumeShape) -> Region {
+    shape.map(|extent| 0..extent)
+}
+
+pub fn volume(n: usize, shape: VolumeShape, dtype: DType) -> Samples {
+    let [channels, depth, height, width] = shape;
+    let mut values = Vec::new();
+    for c in 0..channels {
+        for d in 0..depth {
+            for h in 0..height {
+                for w in 0..width {
+                    let word = (n * 31 + c * 17 + d * 13 + h * 7 + w * 3) * 29 % 4001;
+                    values.push(word as i16 - 2000);
+                }
+            }
+        }
+    }
+    match dtype {
+        DType::Int16 => Samples::I16(values),
+        DType::Float32 => Samples::F32(values.iter().map(|&v| f32::from(v) / 8.0).collect()),
+    }
+}
+
+pub fn target(n: usize) -> Vec<f32> {
+    (0..TARGETS)
+        .map(|t| ((n * 5 + t * 3) % 17) as f32 / 8.0 - 1.0)
+        .collect()
+}
+
+pub fn physical(n: usize) -> Vec<f32> {
+    target(n).iter().map(|value| value * 10.0).collect()
+}
+
+pub fn spec(shape: VolumeShape, dtype: DType, layout: Layout) -> DatasetSpec {
+    let mut spec = toml::Table::new();
+    spec.insert("seed".to_string(), toml::Value::Integer(7));
+    DatasetSpec {
+        kind: Kind::Cosmology,
+        shape,
+        dtype,
+        targets: ["omega_m", "sigma_8", "n_s", "h_0"]
+            .map(str::to_string)
+            .to_vec(),
+        layout,
+        train: vec![0, 1, 1, 4],
+        validation: vec![2],
+        test: vec![3, 5],
+        spec,
+    }
+}
+
+/// A seeded generator (xorshift64*, Vigna 2016).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % bound
+    }
+
+    /// A region of a volume; may be empty, is whole in some dims.
+    pub fn region(&mut self, shape: VolumeShape) -> Region {
+        shape.map(|extent| match self.below(3) {
+            0 => 0..extent,
+            _ => {
+                let start = self.below(extent + 1);
+                start..start + self.below(extent - start + 1)
+            }
+        })
+    }
+}

@@ -1,0 +1,198 @@
+//! Damaged, truncated and incomplete datasets are answered with errors, never with a panic.
+
+mod common;
+
+use std::fs;
+use std::panic::catch_unwind;
+use std::path::{Path, PathBuf};
+
+use common::{Random, SHAPE, fixture, physical, spec, target, volume, whole};
+use partita_data::{DType, DataError, Dataset, DatasetWriter, INDEX_FILE, Layout, Samples, Split};
+
+fn made(folder: &Path, layout: Layout) -> PathBuf {
+    let path = folder.join("set");
+    let spec = spec(SHAPE, DType::Int16, layout);
+    let mut writer = DatasetWriter::create(&path, &spec).unwrap();
+    for (split, samples) in [(Split::Train, 4), (Split::Validation, 1), (Split::Test, 2)] {
+        for n in 0..samples {
+            let volume = volume(n, SHAPE, DType::Int16);
+            writer
+                .append(split, &volume, &target(n), &physical(n))
+                .unwrap();
+        }
+    }
+    writer.finish().unwrap();
+    path
+}
+
+fn read_all(path: &Path) -> Result<(), DataError> {
+    let dataset = Dataset::open(path)?;
+    let mut reader = dataset.reader(Split::Train);
+    let mut out = Samples::new(dataset.dtype());
+    for n in 0..reader.samples() {
+        reader.read_volume(n, whole(dataset.shape()), &mut out)?;
+        reader.read_target(n)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_missing_path_and_a_foreign_file_are_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = Dataset::open(folder.path().join("nowhere")).unwrap_err();
+    assert!(matches!(error, DataError::Missing { .. }), "{error}");
+    for text in [&b"a text file"[..], b""] {
+        let path = folder.path().join("text.h5");
+        fs::write(&path, text).unwrap();
+        let error = Dataset::open(&path).unwrap_err();
+        assert!(matches!(error, DataError::NotHdf5 { .. }), "{error}");
+    }
+}
+
+#[test]
+fn an_incomplete_folder_is_named_as_such() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = made(folder.path(), Layout::Contiguous);
+    fs::rename(path.join("test.h5"), path.join("moved.h5")).unwrap();
+    let error = Dataset::open(&path).unwrap_err();
+    assert!(
+        error.to_string().contains("1 of its files missing"),
+        "{error}"
+    );
+    fs::copy(path.join("validation.h5"), path.join("test.h5")).unwrap();
+    let error = Dataset::open(&path).unwrap_err();
+    assert!(
+        error.to_string().contains("holds 1 of 2 samples"),
+        "{error}"
+    );
+    fs::rename(path.join("moved.h5"), path.join("test.h5")).unwrap();
+    Dataset::open(&path).unwrap();
+    fs::remove_file(path.join(INDEX_FILE)).unwrap();
+    let error = Dataset::open(&path).unwrap_err();
+    assert!(matches!(&error, DataError::Incomplete { .. }), "{error}");
+}
+
+#[test]
+fn an_index_that_disagrees_with_the_files_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = made(folder.path(), Layout::Contiguous);
+    let index = fs::read_to_string(path.join(INDEX_FILE)).unwrap();
+    let refused = |from: &str, to: &str, word: &str| {
+        assert!(index.contains(from), "{index}");
+        fs::write(path.join(INDEX_FILE), index.replacen(from, to, 1)).unwrap();
+        let error = Dataset::open(&path).unwrap_err().to_string();
+        assert!(error.contains(word), "{error}");
+    };
+    refused(
+        "extent = [6, 5, 7]",
+        "extent = [6, 5, 8]",
+        "[4, 2, 6, 5, 8]",
+    );
+    refused("\"int16\"", "\"float32\"", "holds int16; valid is float32");
+    refused("format = 1", "format = 9", "valid is format = 1");
+    refused("samples = 7", "samples = 8", "the splits list 7");
+    refused("channels = 2", "chanels = 2", "chanels");
+    refused(
+        "file = \"train.h5\"\n",
+        "",
+        "[train] with 4 samples and no file",
+    );
+    refused(
+        "\"sigma_8\", ",
+        "",
+        "key `unitPar` has shape [4, 4]; valid is [4, 3]",
+    );
+}
+
+#[test]
+fn a_truncated_file_names_file_key_and_sample() {
+    let folder = tempfile::tempdir().unwrap();
+    for layout in [
+        Layout::Contiguous,
+        Layout::Chunked {
+            chunk: [1, 6, 5, 7],
+            deflate: Some(1),
+            shuffle: false,
+        },
+    ] {
+        let path = made(folder.path(), layout);
+        let file = path.join("train.h5");
+        let bytes = fs::read(&file).unwrap();
+        let mut seen = 0;
+        for length in (0..bytes.len()).step_by(97) {
+            fs::write(&file, &bytes[..length]).unwrap();
+            let error = read_all(&path).expect_err("a truncated file must not read as whole");
+            assert!(error.to_string().contains("train.h5"), "{error}");
+            if let DataError::Unreadable {
+                key: Some(key),
+                sample: Some(_),
+                ..
+            } = &error
+            {
+                assert!(["full", "unitPar"].contains(&key.as_str()), "{error}");
+                seen += 1;
+            }
+        }
+        println!("{seen} truncations were found only when a sample was read");
+        fs::remove_dir_all(&path).unwrap();
+    }
+}
+
+#[test]
+fn a_damaged_chunk_names_its_sample() {
+    let folder = tempfile::tempdir().unwrap();
+    let layout = Layout::Chunked {
+        chunk: SHAPE,
+        deflate: Some(6),
+        shuffle: true,
+    };
+    let path = made(folder.path(), layout);
+    let file = path.join("train.h5");
+    let bytes = fs::read(&file).unwrap();
+    // A zlib stream of this level begins with 78 9c or 78 5e (RFC 1950).
+    let streams: Vec<usize> = (0..bytes.len() - 1)
+        .filter(|&at| bytes[at] == 0x78 && bytes[at + 1] == 0x9c)
+        .collect();
+    assert!(streams.len() >= 4, "no streams found");
+    let mut damaged = bytes.clone();
+    damaged[streams[2] + 2..streams[2] + 40].fill(0xff);
+    fs::write(&file, &damaged).unwrap();
+    let mut reader = Dataset::open(&path).unwrap().reader(Split::Train);
+    let mut out = Samples::new(DType::Int16);
+    let failed: Vec<usize> = (0..4)
+        .filter_map(|n| match reader.read_volume(n, whole(SHAPE), &mut out) {
+            Ok(()) => None,
+            Err(DataError::Unreadable { key, sample, .. }) => {
+                assert_eq!(key.as_deref(), Some("full"));
+                assert_eq!(sample, Some(n));
+                Some(n)
+            }
+            Err(error) => panic!("{error}"),
+        })
+        .collect();
+    assert_eq!(failed, [2]);
+}
+
+#[test]
+fn random_damage_never_panics() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("damaged.h5");
+    let mut random = Random(31_337);
+    for name in [
+        "contiguous_int16.h5",
+        "gzip_int16.h5",
+        "latest_gzip_shuffle_int16.h5",
+    ] {
+        let bytes = fs::read(fixture(name)).unwrap();
+        for round in 0..300 {
+            let mut damaged = bytes.clone();
+            for _ in 0..1 + random.below(8) {
+                let at = random.below(damaged.len().min(4096));
+                damaged[at] = random.below(256) as u8;
+            }
+            fs::write(&path, &damaged).unwrap();
+            let outcome = catch_unwind(|| read_all(&path).is_ok());
+            assert!(outcome.is_ok(), "{name}, round {round}");
+        }
+    }
+}

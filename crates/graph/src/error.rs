@@ -1,0 +1,313 @@
+use crate::Shape;
+use thiserror::Error;
+
+/// Why a graph cannot be built: the node, what was asked, what is possible, the nearest valid choice.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum GraphError {
+    /// A name that the text form could not hold.
+    #[error(
+        "{asked:?} is no valid name: possible are letters, digits and {also}; nearest is `{nearest}`"
+    )]
+    InvalidName {
+        /// As given.
+        asked: String,
+        /// Characters that are possible besides letters and digits.
+        also: &'static str,
+        /// Without the invalid characters.
+        nearest: String,
+    },
+    /// Two nodes of one name.
+    #[error("`{node}` is the name of an earlier node; nearest free name is `{nearest}`")]
+    DuplicateName {
+        /// The name.
+        node: String,
+        /// A free one.
+        nearest: String,
+    },
+    /// A node or parameter that does not exist.
+    #[error("there is no {what} `{asked}`: possible are {possible}; nearest is `{nearest}`")]
+    UnknownName {
+        /// `node` or `parameter`.
+        what: &'static str,
+        /// As given.
+        asked: String,
+        /// All names so far.
+        possible: String,
+        /// The most similar of them.
+        nearest: String,
+    },
+    /// An id that this builder did not give out.
+    #[error("`{node}` asks for {what} {asked}, but there are {count} so far, counted from 0; nearest is {nearest}")]
+    UnknownId {
+        /// The node that asks.
+        node: String,
+        /// `node` or `parameter`.
+        what: &'static str,
+        /// The id.
+        asked: usize,
+        /// How many ids exist.
+        count: usize,
+        /// The last id, or `none`.
+        nearest: String,
+    },
+    /// The first node is not an input.
+    #[error("`{node}` has nothing to read: the first node must be the input")]
+    NoInput {
+        /// The node, or the graph when it has none.
+        node: String,
+    },
+    /// A second input.
+    #[error("`{node}` is a second input, a graph has exactly one; nearest is to read `{first}`")]
+    SecondInput {
+        /// The second.
+        node: String,
+        /// The first.
+        first: String,
+    },
+    /// Spatial dims out of range.
+    #[error(
+        "input `{node}` has {asked} spatial dims; possible are 1 (W), 2 (H, W), 3 (D, H, W); nearest is {nearest}"
+    )]
+    SpatialRank {
+        /// The input.
+        node: String,
+        /// Dims given.
+        asked: usize,
+        /// 1 or 3.
+        nearest: usize,
+    },
+    /// No loss at the end.
+    #[error("graph `{graph}` has no loss; nearest is a loss that reads its last node, `{last}`")]
+    NoLoss {
+        /// The graph.
+        graph: String,
+        /// The last node.
+        last: String,
+    },
+    /// A node after the loss.
+    #[error("`{node}` comes after the loss `{loss}`, which must be the last node, once; put it before")]
+    AfterLoss {
+        /// The node.
+        node: String,
+        /// The loss.
+        loss: String,
+    },
+    /// A node that nothing reads.
+    #[error("nothing reads `{node}`; use it or leave it out; nearest node that could read it is `{nearest}`")]
+    Unused {
+        /// The node.
+        node: String,
+        /// The next node in order.
+        nearest: String,
+    },
+    /// Wrong number of inputs.
+    #[error("`{node}`: {operation} reads {expected} tensor(s), {asked} given")]
+    InputCount {
+        /// The node.
+        node: String,
+        /// Its operation.
+        operation: &'static str,
+        /// Tensors given.
+        asked: usize,
+        /// Tensors it reads.
+        expected: usize,
+    },
+    /// A number outside its range.
+    #[error("`{node}`: {key}={asked} is not possible: {key} is {possible}; nearest is {nearest}")]
+    OutOfRange {
+        /// The node.
+        node: String,
+        /// Which number.
+        key: &'static str,
+        /// As given.
+        asked: String,
+        /// The range.
+        possible: &'static str,
+        /// The nearest in the range.
+        nearest: String,
+    },
+    /// Groups that do not divide the channels or the filters.
+    #[error(
+        "`{node}`: groups={groups} must divide {channels} input channels and {filters} filters: possible are {possible}; nearest is {nearest}"
+    )]
+    Groups {
+        /// The convolution.
+        node: String,
+        /// As given.
+        groups: usize,
+        /// Input channels.
+        channels: usize,
+        /// Output channels.
+        filters: usize,
+        /// Common divisors.
+        possible: String,
+        /// The nearest of them, the smaller of two.
+        nearest: usize,
+    },
+    /// A window that does not fit.
+    #[error(
+        "`{node}`: kernel {kernel} with dilation {dilation} spans {span} along {dim}, more than extent {extent} with padding, {padded}: possible are kernels up to {nearest}; nearest is {nearest}"
+    )]
+    WindowTooLarge {
+        /// The convolution or pooling.
+        node: String,
+        /// D, H or W.
+        dim: &'static str,
+        /// Taps.
+        kernel: usize,
+        /// Inputs between taps.
+        dilation: usize,
+        /// Inputs from the first to the last tap.
+        span: usize,
+        /// Input extent.
+        extent: usize,
+        /// Input extent and padding.
+        padded: usize,
+        /// The largest kernel that fits.
+        nearest: usize,
+    },
+    /// A window along a dim that the model does not have.
+    #[error(
+        "`{node}` slides along {dim}, but the model has {spatial_rank} spatial dim(s): possible is Window::ONE there"
+    )]
+    MissingDim {
+        /// The convolution or pooling.
+        node: String,
+        /// D or H.
+        dim: &'static str,
+        /// Spatial dims of the model.
+        spatial_rank: usize,
+    },
+    /// Padding of a pooling beyond half its kernel.
+    #[error(
+        "`{node}`: pad={asked} along {dim} is more than half of kernel {kernel}: possible is 0 to {nearest}; nearest is {nearest}"
+    )]
+    PoolPadding {
+        /// The pooling.
+        node: String,
+        /// D, H or W.
+        dim: &'static str,
+        /// The larger side.
+        asked: usize,
+        /// Taps.
+        kernel: usize,
+        /// Half the kernel.
+        nearest: usize,
+    },
+    /// A dilated pooling.
+    #[error("`{node}`: dilation={asked} along {dim}: a pooling has dilation 1; nearest is 1")]
+    PoolDilation {
+        /// The pooling.
+        node: String,
+        /// D, H or W.
+        dim: &'static str,
+        /// As given.
+        asked: usize,
+    },
+    /// Periodic padding that would repeat the input more than once.
+    #[error(
+        "`{node}`: periodic pad={asked} along {dim} is more than the extent {extent}: possible is 0 to {extent}; nearest is {extent}"
+    )]
+    PeriodicPadding {
+        /// The convolution.
+        node: String,
+        /// D, H or W.
+        dim: &'static str,
+        /// The larger side.
+        asked: usize,
+        /// Input extent.
+        extent: usize,
+    },
+    /// A linear layer on an input with positions.
+    #[error(
+        "`{node}`: linear reads features only (extent 1x1x1), its input is {shape}; nearest is a flatten before it, which gives {nearest} features"
+    )]
+    LinearBeforeFlatten {
+        /// The linear layer.
+        node: String,
+        /// Its input.
+        shape: Shape,
+        /// Features after a flatten.
+        nearest: usize,
+    },
+    /// A sum of two shapes.
+    #[error("`{node}`: add reads two tensors of one shape, not {left} and {right}; {nearest}")]
+    AddShapes {
+        /// The sum.
+        node: String,
+        /// First input.
+        left: Shape,
+        /// Second input.
+        right: Shape,
+        /// What would make them equal.
+        nearest: String,
+    },
+    /// A parameter that the operation does not have.
+    #[error("`{node}`: {operation} has no {asked}: possible are {possible}; nearest is {nearest}")]
+    NoSuchParameter {
+        /// The node.
+        node: String,
+        /// Its operation.
+        operation: &'static str,
+        /// The role asked for.
+        asked: &'static str,
+        /// Roles it has.
+        possible: String,
+        /// The most similar of them, or to leave it out.
+        nearest: String,
+    },
+    /// A shared parameter of another role or shape.
+    #[error(
+        "`{node}`: its {role} {shape:?} cannot be `{parameter}`, a {other_role} {other_shape:?}: possible are {possible}; nearest is {nearest}"
+    )]
+    SharedShape {
+        /// The node.
+        node: String,
+        /// What it needs.
+        role: &'static str,
+        /// Shape it needs.
+        shape: [usize; 5],
+        /// Name of the parameter.
+        parameter: String,
+        /// What that is.
+        other_role: &'static str,
+        /// Shape of that.
+        other_shape: [usize; 5],
+        /// Parameters that fit.
+        possible: String,
+        /// The most similar name, or one of its own.
+        nearest: String,
+    },
+    /// Running statistics shared by two batch norms.
+    #[error("`{node}`: its {role} cannot be shared, because each batch norm updates its own; nearest is one of its own")]
+    SharedState {
+        /// The batch norm.
+        node: String,
+        /// Which one.
+        role: &'static str,
+    },
+    /// A vector with an initialization that is made for weights.
+    #[error("`{node}`: its {role} starts with a finite constant, not {asked}; nearest is {nearest}")]
+    VectorInitialization {
+        /// The node.
+        node: String,
+        /// Which one.
+        role: &'static str,
+        /// As given.
+        asked: String,
+        /// The default constant.
+        nearest: f64,
+    },
+    /// A size that no machine could hold.
+    #[error("`{node}`: {asked} {what} are too many: possible are up to {limit}; nearest is {limit}")]
+    TooLarge {
+        /// The node.
+        node: String,
+        /// What is counted.
+        what: &'static str,
+        /// How many.
+        asked: u128,
+        /// The bound.
+        limit: u64,
+    },
+}

@@ -1,0 +1,111 @@
+use crate::{Loss, Op, PoolKind};
+
+/// The words of the text form that name operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keyword {
+    Input,
+    Conv,
+    MaxPool,
+    AveragePool,
+    BatchNorm,
+    Relu,
+    LeakyRelu,
+    Linear,
+    Dropout,
+    Flatten,
+    Add,
+    Mse,
+    SoftmaxCrossEntropy,
+}
+
+impl Keyword {
+    /// All words that may follow `NAME =`.
+    pub(crate) const OPERATIONS: [Keyword; 12] = [
+        Self::Conv,
+        Self::MaxPool,
+        Self::AveragePool,
+        Self::BatchNorm,
+        Self::Relu,
+        Self::LeakyRelu,
+        Self::Linear,
+        Self::Dropout,
+        Self::Flatten,
+        Self::Add,
+        Self::Mse,
+        Self::SoftmaxCrossEntropy,
+    ];
+
+    /// The word for an operation.
+    pub(crate) fn of(op: &Op) -> Self {
+        match op {
+            Op::Input => Self::Input,
+            Op::Convolution(_) => Self::Conv,
+            Op::Pool(pool) => match pool.kind {
+                PoolKind::Max => Self::MaxPool,
+                PoolKind::Average { .. } => Self::AveragePool,
+            },
+            Op::BatchNorm { .. } => Self::BatchNorm,
+            Op::LeakyRelu { negative_slope } if *negative_slope == 0.0 => Self::Relu,
+            Op::LeakyRelu { .. } => Self::LeakyRelu,
+            Op::Linear { .. } => Self::Linear,
+            Op::Dropout { .. } => Self::Dropout,
+            Op::Flatten => Self::Flatten,
+            Op::Add => Self::Add,
+            Op::Loss(Loss::MeanSquaredError) => Self::Mse,
+            Op::Loss(Loss::SoftmaxCrossEntropy) => Self::SoftmaxCrossEntropy,
+        }
+    }
+
+    /// As written.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Input => "input",
+            Self::Conv => "conv",
+            Self::MaxPool => "max_pool",
+            Self::AveragePool => "average_pool",
+            Self::BatchNorm => "batch_norm",
+            Self::Relu => "relu",
+            Self::LeakyRelu => "leaky_relu",
+            Self::Linear => "linear",
+            Self::Dropout => "dropout",
+            Self::Flatten => "flatten",
+            Self::Add => "add",
+            Self::Mse => "mse",
+            Self::SoftmaxCrossEntropy => "softmax_cross_entropy",
+        }
+    }
+
+    /// The keys that its line may carry.
+    pub(crate) fn keys(self) -> &'static [&'static str] {
+        match self {
+            Self::Input => &["channels", "extent"],
+            Self::Conv => &[
+                "filters", "kernel", "stride", "dilation", "pad", "padding", "groups", "bias",
+                "weight", "init", "init_bias",
+            ],
+            Self::MaxPool => &["kernel", "stride", "pad"],
+            Self::AveragePool => &["kernel", "stride", "pad", "count_padding"],
+            Self::BatchNorm => &[
+                "epsilon",
+                "momentum",
+                "gamma",
+                "beta",
+                "init_gamma",
+                "init_beta",
+                "init_running_mean",
+                "init_running_variance",
+            ],
+            Self::LeakyRelu => &["slope"],
+            Self::Linear => &["features", "bias", "weight", "init", "init_bias"],
+            Self::Dropout => &["rate"],
+            Self::Relu | Self::Flatten | Self::Add | Self::Mse | Self::SoftmaxCrossEntropy => &[],
+        }
+    }
+}
+
+impl Op {
+    /// The word of the text form for this operation, `conv`, `average_pool`, `mse`.
+    pub fn keyword(&self) -> &'static str {
+        Keyword::of(self).name()
+    }
+}

@@ -1,0 +1,25 @@
+//! The model: operations, parameters, shapes, the zoo and the text form.
+//!
+//! Does: builds and checks a graph of operations, infers shapes, counts parameters, flops and bytes.
+//! Knows: layers and their mathematics, per sample; windows and extents of `space`.
+//! Must not know: ranks, strategies, machines, programs, time. No number here depends on a split.
+
+mod builder;
+mod count;
+mod error;
+mod infer;
+mod keyword;
+mod model;
+mod nearest;
+mod op;
+pub mod text;
+pub mod zoo;
+
+pub use builder::{GraphBuilder, ParameterSource};
+pub use count::{Counts, LayerCount, count};
+pub use error::GraphError;
+pub use model::{
+    Graph, Initialization, Node, NodeId, Parameter, ParameterId, ParameterRole, Shape, fans,
+};
+pub use nearest::nearest;
+pub use op::{Convolution, Loss, Op, Pool, PoolKind};

@@ -1,0 +1,189 @@
+use crate::Op;
+
+/// Index of a node; the tensor it computes has the same id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub usize);
+
+/// Index of a parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ParameterId(pub usize);
+
+/// Shape of one sample of an activation; missing spatial dims have extent 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// D, H, W.
+    pub extent: [usize; 3],
+    /// C.
+    pub channels: usize,
+}
+
+impl Shape {
+    /// Elements of one sample.
+    pub fn volume(&self) -> usize {
+        self.extent.iter().product::<usize>() * self.channels
+    }
+
+    /// Shape with `samples` of them, (N, D, H, W, C).
+    pub fn batched(&self, samples: usize) -> [usize; 5] {
+        let [d, h, w] = self.extent;
+        [samples, d, h, w, self.channels]
+    }
+}
+
+/// What a parameter is to the operation that uses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ParameterRole {
+    /// (Kd, Kh, Kw, C / groups, F) of a convolution or (1, 1, 1, C, F) of a linear layer.
+    Weight,
+    /// (F).
+    Bias,
+    /// Scale of a batch norm, (C).
+    Gamma,
+    /// Shift of a batch norm, (C).
+    Beta,
+    /// Running mean of a batch norm, (C); state, not trained.
+    RunningMean,
+    /// Running unbiased variance of a batch norm, (C); state, not trained.
+    RunningVariance,
+}
+
+impl ParameterRole {
+    /// The part of a parameter's name after the layer's, and its key in the text form.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Weight => "weight",
+            Self::Bias => "bias",
+            Self::Gamma => "gamma",
+            Self::Beta => "beta",
+            Self::RunningMean => "running_mean",
+            Self::RunningVariance => "running_variance",
+        }
+    }
+
+    /// How a parameter of this role starts unless the model says otherwise.
+    pub fn default_initialization(self) -> Initialization {
+        match self {
+            Self::Weight => Initialization::GlorotUniform,
+            Self::Bias | Self::Beta | Self::RunningMean => Initialization::Constant(0.0),
+            Self::Gamma | Self::RunningVariance => Initialization::Constant(1.0),
+        }
+    }
+
+    /// Whether the optimizer updates it.
+    pub fn is_trained(self) -> bool {
+        match self {
+            Self::Weight | Self::Bias | Self::Gamma | Self::Beta => true,
+            Self::RunningMean | Self::RunningVariance => false,
+        }
+    }
+}
+
+/// How a parameter starts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Initialization {
+    /// Uniform in `+-sqrt(6 / (fan_in + fan_out))`, fans counted with the kernel's volume.
+    GlorotUniform,
+    /// Normal with variance `2 / fan_in`.
+    HeNormal,
+    /// One value everywhere.
+    Constant(f64),
+}
+
+/// A parameter, a node of its own: several operations may share it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parameter {
+    /// Unique, `layer.role`.
+    pub name: String,
+    /// What it is.
+    pub role: ParameterRole,
+    /// (Kd, Kh, Kw, C, F); vectors are (1, 1, 1, 1, F).
+    pub shape: [usize; 5],
+    /// How it starts.
+    pub initialization: Initialization,
+}
+
+impl Parameter {
+    /// Number of elements.
+    pub fn volume(&self) -> usize {
+        self.shape.iter().product()
+    }
+}
+
+/// Inputs per output and outputs per input of a parameter, (fan_in, fan_out), for initialization.
+///
+/// A weight (Kd, Kh, Kw, C / groups, F) has `K * C / groups` and `K * F`, K being the kernel's volume;
+/// a vector of F elements has 1 and F.
+/// Source: Glorot and Bengio, AISTATS 2010, section 4.2.1, with a kernel's taps counted as units.
+pub fn fans(parameter: &Parameter) -> (usize, usize) {
+    let [d, h, w, channels, features] = parameter.shape;
+    (d * h * w * channels, d * h * w * features)
+}
+
+/// An operation with its inputs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// Unique in the graph.
+    pub name: String,
+    /// What it computes.
+    pub op: Op,
+    /// Tensors it reads, all of smaller id.
+    pub inputs: Vec<NodeId>,
+    /// Parameters it uses, in the order weight, bias; gamma, beta, running mean, running variance.
+    pub parameters: Vec<ParameterId>,
+    /// Shape of what it computes, per sample; of a loss its input's shape.
+    pub shape: Shape,
+}
+
+/// A checked model: nodes in topological order, the first is the input, the last is the loss.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Graph {
+    /// As asked for, `cosmoflow@32+bn`, or as the text form says.
+    pub name: String,
+    /// Spatial dims the model has, 1 (W), 2 (H, W) or 3.
+    pub spatial_rank: usize,
+    /// Operations.
+    pub nodes: Vec<Node>,
+    /// Parameters.
+    pub parameters: Vec<Parameter>,
+}
+
+impl Graph {
+    /// The node of this name.
+    pub fn find(&self, name: &str) -> Option<NodeId> {
+        self.nodes.iter().position(|node| node.name == name).map(NodeId)
+    }
+
+    /// Per node, whether training needs the gradient of the tensor it computes.
+    ///
+    /// True from the first trained parameter on: a convolution on a node without needs no
+    /// backward-data pass.
+    pub fn needs_gradient(&self) -> Vec<bool> {
+        let mut needs: Vec<bool> = Vec::with_capacity(self.nodes.len());
+        for node in &self.nodes {
+            let trained = |&id: &ParameterId| self.parameter(id).role.is_trained();
+            let trains = node.parameters.iter().any(trained);
+            needs.push(trains || node.inputs.iter().any(|input| needs[input.0]));
+        }
+        needs
+    }
+
+    /// The node of this id.
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id.0]
+    }
+
+    /// The parameter of this id.
+    pub fn parameter(&self, id: ParameterId) -> &Parameter {
+        &self.parameters[id.0]
+    }
+
+    /// Ids of the nodes that read `id`, each as often as it does.
+    pub fn consumers(&self, id: NodeId) -> Vec<NodeId> {
+        let reads = |node: &Node| node.inputs.iter().filter(|&&input| input == id).count();
+        self.nodes
+            .iter()
+            .enumerate()
+            .flat_map(|(i, node)| std::iter::repeat_n(NodeId(i), reads(node)))
+            .collect()
+    }
+}

@@ -1,0 +1,90 @@
+use partita_space::Window;
+
+/// What a node computes. The set is closed: a new kind must be decided on everywhere.
+///
+/// Shapes are per sample: spatial extents (D, H, W) and channels C; see [`crate::Shape`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum Op {
+    /// The sample as it comes from the dataset.
+    Input,
+    /// Convolution (cross-correlation) with weights (Kd, Kh, Kw, C / groups, F).
+    Convolution(Convolution),
+    /// Maximum or average over a window.
+    Pool(Pool),
+    /// Normalization per channel by the mean and biased variance over the mini-batch and all positions.
+    BatchNorm {
+        /// Added to the variance.
+        epsilon: f64,
+        /// Weight of the new value in the running statistics: `r = (1 - momentum) r + momentum s`,
+        /// the running variance being unbiased.
+        momentum: f64,
+    },
+    /// `y = x` for `x > 0`, else `negative_slope * x`; a ReLU has slope 0.
+    LeakyRelu {
+        /// Factor for negative inputs, at least 0.
+        negative_slope: f64,
+    },
+    /// `y = x W + b` with weights (C, F), on a flattened input.
+    Linear {
+        /// Output features F.
+        features: usize,
+        /// Whether there is a `b`.
+        bias: bool,
+    },
+    /// Zeroes elements with probability `rate` in training and scales the others by `1 / (1 - rate)`.
+    Dropout {
+        /// Probability of zero, in `[0, 1)`.
+        rate: f64,
+    },
+    /// (D, H, W, C) to D * H * W * C features, in that order (channels fastest).
+    Flatten,
+    /// Sum of two inputs of one shape.
+    Add,
+    /// The scalar that training minimizes; the last node.
+    Loss(Loss),
+}
+
+/// A convolution. Dims that the model does not have carry [`Window::ONE`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Convolution {
+    /// Output channels F.
+    pub filters: usize,
+    /// Per spatial dim D, H, W.
+    pub window: [Window; 3],
+    /// Padding repeats the opposite border instead of being zero.
+    pub periodic: bool,
+    /// Groups of channels; divides both C and F.
+    pub groups: usize,
+    /// Whether a value per filter is added.
+    pub bias: bool,
+}
+
+/// A pooling. Padding never wins a maximum.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pool {
+    /// Maximum or average.
+    pub kind: PoolKind,
+    /// Per spatial dim D, H, W. Dilation is 1; padding is at most half the kernel.
+    pub window: [Window; 3],
+}
+
+/// The kinds of pooling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PoolKind {
+    /// Maximum; the gradient goes to the first maximum in (D, H, W) order.
+    Max,
+    /// Mean over the window.
+    Average {
+        /// Divide by the whole window even where it lies over padding.
+        count_padding: bool,
+    },
+}
+
+/// Losses, as the mean over the mini-batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Loss {
+    /// Mean over all elements of the squared difference; the target has the input's shape.
+    MeanSquaredError,
+    /// Negative log of the softmax over C at the target class, mean over samples and positions.
+    SoftmaxCrossEntropy,
+}

@@ -1,0 +1,295 @@
+use partita_space::{Axis, Bytes, Coord, Interval, Mesh, Region, Split};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// Type of the elements of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dtype {
+    /// 32-bit IEEE float.
+    F32,
+    /// 64-bit IEEE float.
+    F64,
+    /// 16-bit signed integer.
+    I16,
+}
+
+impl Dtype {
+    /// Bytes of one element.
+    pub fn size(self) -> usize {
+        match self {
+            Dtype::F32 => 4,
+            Dtype::F64 => 8,
+            Dtype::I16 => 2,
+        }
+    }
+}
+
+/// Index of a buffer in its body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct BufferId(pub u32);
+
+/// What a buffer is for; decides how long it lives and under which heading its memory is listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// A trained parameter; lives across steps.
+    Parameter,
+    /// Running statistics; live across steps.
+    State,
+    /// Momentum or second moment of a parameter; lives across steps.
+    Optimizer,
+    /// Gradient of a parameter.
+    Gradient,
+    /// Samples and targets as they were read; live across steps.
+    Staging,
+    /// Value of a tensor, its frame included.
+    Activation,
+    /// Gradient of a tensor, its frame included.
+    ActivationGradient,
+    /// Sums over ranks and scalars.
+    Statistics,
+    /// Scratch of one kernel.
+    Workspace,
+}
+
+impl Role {
+    /// Whether the contents outlive a step. Such buffers come first in every body of a run and lie at
+    /// the same place in each of its programs.
+    pub fn is_persistent(self) -> bool {
+        match self {
+            Role::Parameter | Role::State | Role::Optimizer | Role::Staging => true,
+            Role::Gradient
+            | Role::Activation
+            | Role::ActivationGradient
+            | Role::Statistics
+            | Role::Workspace => false,
+        }
+    }
+}
+
+/// How the dims of a tensor lie on the axes of the mesh: the owned region of every rank follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Place {
+    /// Global extents (N, D, H, W, C).
+    pub shape: [usize; 5],
+    /// The axis that splits each dim, if any; a dim without one is replicated.
+    pub axes: [Option<Axis>; 5],
+}
+
+impl Place {
+    /// A tensor that every rank owns whole.
+    pub fn replicated(shape: [usize; 5]) -> Self {
+        Self {
+            shape,
+            axes: [None; 5],
+        }
+    }
+
+    /// What the rank at `coord` owns, in global indices.
+    pub fn owned(&self, mesh: &Mesh, coord: &Coord) -> Region {
+        let mut region = Region::all(self.shape);
+        for dim in 0..5 {
+            if let Some(axis) = self.axes[dim] {
+                let split = Split {
+                    extent: self.shape[dim],
+                    parts: mesh.extent(axis),
+                };
+                region.0[dim] = split.part(coord[axis.index()]);
+            }
+        }
+        region
+    }
+}
+
+/// Which part of which tensor a buffer holds.
+///
+/// Element `i` of dim `d` holds global index `owned(coord).start[d] - low[d] + i`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Home {
+    /// Number of the tensor, the same on all ranks.
+    pub tensor: u32,
+    /// How the tensor is split.
+    pub place: Place,
+    /// Width of the frame below the owned region, per dim.
+    pub low: [usize; 5],
+}
+
+impl Home {
+    /// The global region of a view of this buffer on the rank at `coord`.
+    pub fn region(&self, view: &View, mesh: &Mesh, coord: &Coord) -> Region {
+        let owned = self.place.owned(mesh, coord);
+        let mut region = view.region();
+        for dim in 0..5 {
+            region.0[dim] = region.0[dim].shift(owned.0[dim].start - self.low[dim] as i64);
+        }
+        region
+    }
+}
+
+/// A piece of memory of one rank, dense, last dim fastest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Buffer {
+    /// Readable name, unique in the body.
+    pub name: String,
+    /// What it is for.
+    pub role: Role,
+    /// Type of its elements.
+    pub dtype: Dtype,
+    /// Extents, frame included, in memory order.
+    pub dims: [usize; 5],
+    /// The tensor part it holds, where it takes part in movements.
+    pub home: Option<Home>,
+    /// Where it starts in the arena.
+    pub offset: Bytes,
+}
+
+impl Buffer {
+    /// Size in the arena.
+    pub fn bytes(&self) -> Bytes {
+        Bytes((self.dims.iter().product::<usize>() * self.dtype.size()) as u64)
+    }
+
+    /// Elements between neighbors along each dim.
+    pub fn pitches(&self) -> [usize; 5] {
+        let mut pitches = [1; 5];
+        for dim in (0..4).rev() {
+            pitches[dim] = pitches[dim + 1] * self.dims[dim + 1];
+        }
+        pitches
+    }
+
+    /// The view of all of it.
+    pub fn view(&self, id: BufferId) -> View {
+        View {
+            buffer: id,
+            start: [0; 5],
+            extent: self.dims,
+        }
+    }
+}
+
+/// A box inside a buffer, in the buffer's own indices. Its pitches are those of the buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct View {
+    /// The buffer.
+    pub buffer: BufferId,
+    /// First element per dim.
+    pub start: [usize; 5],
+    /// Extent per dim.
+    pub extent: [usize; 5],
+}
+
+impl View {
+    /// Number of elements.
+    pub fn volume(&self) -> usize {
+        self.extent.iter().product()
+    }
+
+    /// Whether it holds no element.
+    pub fn is_empty(&self) -> bool {
+        self.extent.contains(&0)
+    }
+
+    /// As a region of buffer indices.
+    pub fn region(&self) -> Region {
+        let mut region = Region::default();
+        for dim in 0..5 {
+            let start = self.start[dim] as i64;
+            region.0[dim] = Interval::new(start, start + self.extent[dim] as i64);
+        }
+        region
+    }
+
+    /// From a region of buffer indices, none negative.
+    pub fn of(buffer: BufferId, region: &Region) -> Self {
+        let start = region.0.map(|interval| {
+            usize::try_from(interval.start).expect("a view starts inside its buffer")
+        });
+        Self {
+            buffer,
+            start,
+            extent: region.shape(),
+        }
+    }
+
+    /// Bytes of its elements.
+    pub fn bytes(&self, buffers: &[Buffer]) -> Bytes {
+        let size = buffers[self.buffer.0 as usize].dtype.size();
+        Bytes((self.volume() * size) as u64)
+    }
+}
+
+impl fmt::Display for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "b{}{}", self.buffer.0, self.region())
+    }
+}
+
+impl From<View> for String {
+    fn from(view: View) -> String {
+        view.to_string()
+    }
+}
+
+/// A text that is not a view.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a view; a view reads `b7[0:1,0:4,0:4,0:4,0:16]`")]
+pub struct ViewError(String);
+
+impl FromStr for View {
+    type Err = ViewError;
+    fn from_str(text: &str) -> Result<Self, ViewError> {
+        parse_view(text).ok_or_else(|| ViewError(text.to_owned()))
+    }
+}
+
+impl TryFrom<String> for View {
+    type Error = ViewError;
+    fn try_from(text: String) -> Result<Self, ViewError> {
+        text.parse()
+    }
+}
+
+fn parse_view(text: &str) -> Option<View> {
+    let (buffer, rest) = text.strip_prefix('b')?.split_once('[')?;
+    let mut view = View {
+        buffer: BufferId(buffer.parse().ok()?),
+        start: [0; 5],
+        extent: [0; 5],
+    };
+    let mut dims = rest.strip_suffix(']')?.split(',');
+    for dim in 0..5 {
+        let (start, end) = dims.next()?.split_once(':')?;
+        view.start[dim] = start.parse().ok()?;
+        view.extent[dim] = end.parse::<usize>().ok()?.checked_sub(view.start[dim])?;
+    }
+    dims.next().is_none().then_some(view)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_view_reads_as_it_prints() {
+        let view = View {
+            buffer: BufferId(7),
+            start: [0, 1, 2, 3, 4],
+            extent: [1, 2, 0, 4, 5],
+        };
+        assert_eq!(view.to_string(), "b7[0:1,1:3,2:2,3:7,4:9]");
+        assert_eq!(view.to_string().parse(), Ok(view));
+        for wrong in [
+            "b7",
+            "b7[1:0,0:1,0:1,0:1,0:1]",
+            "b7[0:1,0:1,0:1,0:1]",
+            "x[0:1]",
+        ] {
+            assert!(wrong.parse::<View>().is_err(), "{wrong}");
+        }
+    }
+}

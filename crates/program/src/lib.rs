@@ -1,0 +1,26 @@
+//! The program: what each rank does, task by task, in one explicit form.
+//!
+//! Does: defines tasks, kernels, buffers and views; counts them exactly; verifies, prints, parses and
+//! digests a program.
+//! Knows: local shapes, peers as mesh offsets, the order of each lane, and the menu type.
+//! Must not know: the model a program came from, machines, seconds, threads or devices.
+
+mod buffer;
+mod count;
+mod kernel;
+mod menu;
+mod program;
+mod task;
+mod text;
+pub mod verify;
+
+pub use buffer::{Buffer, BufferId, Dtype, Home, Place, Role, View, ViewError};
+pub use count::Count;
+pub use kernel::{Access, Kernel, Optimizer, PoolKind, Taps, Transform};
+pub use menu::{Algorithm, Choice, KernelShape, Menu, MenuError};
+pub use program::{Body, Output, Program, ProgramKind};
+pub use task::{
+    Collective, CollectiveKind, Exchange, Item, Lane, Load, Origin, Phase, Receive, Send, Task,
+    TaskId, When, Work,
+};
+pub use text::ParseError;

@@ -1,0 +1,147 @@
+use crate::{Buffer, Kernel};
+use partita_space::Bytes;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Which implementation of a kernel runs, by its name in the backend that offers it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Algorithm(pub String);
+
+impl Algorithm {
+    /// May be costed but never runs.
+    pub fn unpinned() -> Self {
+        Self("unpinned".to_owned())
+    }
+
+    /// Whether it may run.
+    pub fn is_pinned(&self) -> bool {
+        self.0 != "unpinned"
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A kernel with the buffers its views lie in: all that an implementation can depend on.
+#[derive(Clone, Copy, Debug)]
+pub struct KernelShape<'a> {
+    /// The kernel.
+    pub kernel: &'a Kernel,
+    /// Buffers of the body it belongs to.
+    pub buffers: &'a [Buffer],
+}
+
+impl KernelShape<'_> {
+    /// The same text for kernels that take the same time: the kind, its constants, and extents, dtype
+    /// and pitches of every view, without places.
+    pub fn signature(&self) -> String {
+        let views: Vec<String> = self
+            .kernel
+            .accesses()
+            .iter()
+            .map(|(view, _)| {
+                let buffer = &self.buffers[view.buffer.0 as usize];
+                let join = |dims: &[usize]| {
+                    dims.iter()
+                        .map(usize::to_string)
+                        .collect::<Vec<_>>()
+                        .join("x")
+                };
+                format!(
+                    "{:?} {} of {}",
+                    buffer.dtype,
+                    join(&view.extent),
+                    join(&buffer.dims)
+                )
+            })
+            .collect();
+        format!(
+            "{} {} | {}",
+            self.kernel.name(),
+            self.constants(),
+            views.join(" | ")
+        )
+    }
+
+    fn constants(&self) -> String {
+        match self.kernel {
+            Kernel::ConvolutionForward { taps, groups, .. }
+            | Kernel::ConvolutionBackwardWeight { taps, groups, .. } => {
+                format!("{taps:?} {groups}")
+            }
+            Kernel::ConvolutionBackwardData {
+                taps,
+                groups,
+                shift,
+                accumulate,
+                ..
+            } => {
+                format!("{taps:?} {groups} {shift:?} {accumulate}")
+            }
+            Kernel::PoolForward {
+                kind, taps, shift, ..
+            } => format!("{kind:?} {taps:?} {shift:?}"),
+            Kernel::PoolBackward {
+                kind,
+                taps,
+                shift,
+                accumulate,
+                ..
+            } => {
+                format!("{kind:?} {taps:?} {shift:?} {accumulate}")
+            }
+            Kernel::Import { transform, .. } => format!("{transform:?}"),
+            Kernel::Update { rule, clip, .. } => format!("{rule:?} {}", clip.is_some()),
+            Kernel::Copy { accumulate, .. }
+            | Kernel::BiasBackward { accumulate, .. }
+            | Kernel::BatchNormBackwardData { accumulate, .. }
+            | Kernel::BatchNormBackwardParameters { accumulate, .. }
+            | Kernel::LeakyReluBackward { accumulate, .. }
+            | Kernel::LinearBackwardData { accumulate, .. }
+            | Kernel::LinearBackwardWeight { accumulate, .. }
+            | Kernel::Dropout { accumulate, .. } => format!("{accumulate}"),
+            Kernel::Fill { .. }
+            | Kernel::BatchNormStatistics { .. }
+            | Kernel::BatchNormForward { .. }
+            | Kernel::BatchNormRunning { .. }
+            | Kernel::BatchNormInference { .. }
+            | Kernel::BatchNormBackwardStatistics { .. }
+            | Kernel::LeakyReluForward { .. }
+            | Kernel::LinearForward { .. }
+            | Kernel::Add { .. }
+            | Kernel::MeanSquaredError { .. }
+            | Kernel::SoftmaxCrossEntropy { .. }
+            | Kernel::OutputErrors { .. }
+            | Kernel::SumOfSquares { .. } => String::new(),
+        }
+    }
+}
+
+/// What a menu says of one kernel: pinned in the task by lowering.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The implementation.
+    pub algorithm: Algorithm,
+    /// Scratch it needs while it runs.
+    pub workspace: Bytes,
+}
+
+/// A kernel that no backend offers.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{backend} has no implementation of {kernel}; choose another kernel set")]
+pub struct MenuError {
+    /// Who was asked.
+    pub backend: String,
+    /// The kernel's signature.
+    pub kernel: String,
+}
+
+/// What a backend offers for each kernel shape.
+pub trait Menu {
+    /// The implementation to pin for this kernel.
+    fn choose(&self, shape: &KernelShape<'_>) -> Result<Choice, MenuError>;
+}

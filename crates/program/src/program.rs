@@ -1,0 +1,124 @@
+use crate::{Buffer, BufferId, Count, Dtype, Role, Task, View};
+use partita_space::{Bytes, Mesh, Rank};
+use serde::{Deserialize, Serialize};
+
+/// What a program is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProgramKind {
+    /// A step of training.
+    Train,
+    /// Loss and errors without training.
+    Evaluate,
+    /// Reads the samples of the first step of another program.
+    Fetch,
+}
+
+/// A value that can be read after a step, the same on all ranks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Output {
+    /// `loss`, `errors`.
+    pub name: String,
+    /// Where it stands, in f64.
+    pub view: View,
+}
+
+/// What one class of ranks does in a step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Body {
+    /// Memory; persistent buffers first.
+    pub buffers: Vec<Buffer>,
+    /// Tasks; those of a lane start in this order, and each comes after all it waits for.
+    pub tasks: Vec<Task>,
+    /// Values that can be read after the step.
+    pub outputs: Vec<Output>,
+    /// Size of the arena.
+    pub arena: Bytes,
+}
+
+/// What every rank of a placement does in a step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Program {
+    /// Model, batch and strategy, for people.
+    pub title: String,
+    /// What it is for.
+    pub kind: ProgramKind,
+    /// Type of the activations and parameters.
+    pub dtype: Dtype,
+    /// Samples per step over all ranks.
+    pub batch: usize,
+    /// The ranks.
+    pub mesh: Mesh,
+    /// One body per class of ranks.
+    pub bodies: Vec<Body>,
+    /// Class of each rank.
+    pub class_of: Vec<u32>,
+}
+
+impl Body {
+    /// The buffer of this id.
+    pub fn buffer(&self, id: BufferId) -> &Buffer {
+        &self.buffers[id.0 as usize]
+    }
+
+    /// Bytes of all buffers of a role, as if none shared memory.
+    pub fn bytes_of(&self, role: Role) -> Bytes {
+        self.buffers
+            .iter()
+            .filter(|buffer| buffer.role == role)
+            .map(Buffer::bytes)
+            .sum()
+    }
+
+    /// Exact counts of a step.
+    pub fn count(&self) -> Count {
+        self.tasks
+            .iter()
+            .map(|task| Count::of(task, &self.buffers))
+            .sum()
+    }
+}
+
+impl Program {
+    /// The body of a rank.
+    pub fn body(&self, rank: Rank) -> &Body {
+        &self.bodies[self.class_of[rank] as usize]
+    }
+
+    /// The first rank of each class.
+    pub fn representatives(&self) -> Vec<Rank> {
+        let mut first = vec![usize::MAX; self.bodies.len()];
+        for (rank, &class) in self.class_of.iter().enumerate().rev() {
+            first[class as usize] = rank;
+        }
+        first
+    }
+
+    /// Number of ranks in each class.
+    pub fn class_sizes(&self) -> Vec<usize> {
+        let mut sizes = vec![0; self.bodies.len()];
+        for &class in &self.class_of {
+            sizes[class as usize] += 1;
+        }
+        sizes
+    }
+
+    /// Exact counts of a step over all ranks.
+    pub fn count(&self) -> Count {
+        let sizes = self.class_sizes();
+        self.bodies
+            .iter()
+            .zip(sizes)
+            .map(|(body, ranks)| body.count() * ranks as u64)
+            .sum()
+    }
+
+    /// Largest arena of a rank.
+    pub fn memory_max(&self) -> Bytes {
+        self.bodies
+            .iter()
+            .map(|body| body.arena)
+            .max()
+            .unwrap_or_default()
+    }
+}

@@ -1,0 +1,281 @@
+use crate::{Algorithm, Kernel, Place, View};
+use partita_space::{AxisSet, Offset};
+use serde::{Deserialize, Serialize};
+
+/// Index of a task in its body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TaskId(pub u32);
+
+/// A queue of a rank. Tasks of a lane start in their order in the body. The compute and io lanes run
+/// one task at a time; exchanges and collectives may be under way together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Lane {
+    /// Kernels.
+    Compute,
+    /// Messages between neighbors.
+    Exchange,
+    /// Collectives.
+    Collective,
+    /// Reading of samples.
+    Io,
+}
+
+impl Lane {
+    /// All lanes.
+    pub const ALL: [Lane; 4] = [Lane::Compute, Lane::Exchange, Lane::Collective, Lane::Io];
+
+    /// Whether a task starts only when the one before it has completed.
+    pub fn is_serial(self) -> bool {
+        match self {
+            Lane::Compute | Lane::Io => true,
+            Lane::Exchange | Lane::Collective => false,
+        }
+    }
+
+    /// The word used in texts.
+    pub fn name(self) -> &'static str {
+        match self {
+            Lane::Compute => "compute",
+            Lane::Exchange => "exchange",
+            Lane::Collective => "collective",
+            Lane::Io => "io",
+        }
+    }
+}
+
+/// Part of a step that a task belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// Reading samples and bringing them into the network.
+    Load,
+    /// From the input to the loss.
+    Forward,
+    /// From the loss to the gradients.
+    Backward,
+    /// Sums of gradients over ranks.
+    Reduce,
+    /// The optimizer.
+    Update,
+    /// Loss and metrics.
+    Report,
+}
+
+impl Phase {
+    /// The word used in texts.
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Load => "load",
+            Phase::Forward => "forward",
+            Phase::Backward => "backward",
+            Phase::Reduce => "reduce",
+            Phase::Update => "update",
+            Phase::Report => "report",
+        }
+    }
+}
+
+/// Where a task comes from, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Origin {
+    /// Name of the layer or parameter.
+    pub layer: String,
+    /// Part of the step.
+    pub phase: Phase,
+}
+
+/// An entry of a lane.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Task {
+    /// Where it comes from.
+    pub origin: Origin,
+    /// Tasks of this rank that must have completed before it starts, ascending.
+    pub after: Vec<TaskId>,
+    /// What it does.
+    pub work: Work,
+}
+
+/// What a task does.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Work {
+    /// A kernel with its implementation pinned.
+    Compute {
+        /// The computation.
+        kernel: Kernel,
+        /// The implementation.
+        algorithm: Algorithm,
+        /// Scratch, with undefined contents.
+        workspace: Option<View>,
+    },
+    /// Messages with other ranks.
+    Exchange(Exchange),
+    /// A collective.
+    Collective(Collective),
+    /// Reading of samples.
+    Load(Load),
+}
+
+impl Work {
+    /// The lane it belongs to.
+    pub fn lane(&self) -> Lane {
+        match self {
+            Work::Compute { .. } => Lane::Compute,
+            Work::Exchange(_) => Lane::Exchange,
+            Work::Collective(_) => Lane::Collective,
+            Work::Load(_) => Lane::Io,
+        }
+    }
+
+    /// Name of the kind of work.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Work::Compute { kernel, .. } => kernel.name(),
+            Work::Exchange(_) => "exchange",
+            Work::Collective(collective) => match collective.kind {
+                CollectiveKind::AllReduce { .. } => "allreduce",
+                CollectiveKind::AllGather { .. } => "allgather",
+            },
+            Work::Load(_) => "load",
+        }
+    }
+}
+
+/// Sends and receives that start together. Completes when all have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exchange {
+    /// Number of the exchange, the same on all ranks that take part.
+    pub sequence: u32,
+    /// Messages out.
+    pub sends: Vec<Send>,
+    /// Messages in.
+    pub receives: Vec<Receive>,
+}
+
+/// A message out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Send {
+    /// The receiver.
+    pub to: Offset,
+    /// Number among the messages of this exchange between the two ranks in this direction.
+    pub part: u32,
+    /// What is sent.
+    pub view: View,
+}
+
+/// A message in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Receive {
+    /// The sender.
+    pub from: Offset,
+    /// Number among the messages of this exchange between the two ranks in this direction.
+    pub part: u32,
+    /// Where it goes.
+    pub view: View,
+    /// Add to what is there.
+    pub accumulate: bool,
+}
+
+/// A collective over all ranks that differ only along `group`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Collective {
+    /// Number of the collective, the same on all members; ascending in each rank's lane.
+    pub sequence: u32,
+    /// Axes of the group.
+    pub group: AxisSet,
+    /// What is done.
+    pub kind: CollectiveKind,
+}
+
+/// The collectives.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CollectiveKind {
+    /// Every member's view becomes the sum over the members.
+    AllReduce {
+        /// In and out.
+        view: View,
+    },
+    /// Every member receives every member's view.
+    AllGather {
+        /// What this member gives; may be empty.
+        source: View,
+        /// Where each member's part goes, in rank order, this member's own among them.
+        targets: Vec<View>,
+    },
+}
+
+/// What is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Item {
+    /// The sample, (N, C, D, H, W) as stored.
+    Sample,
+    /// What the network shall answer, (N, 1, 1, 1, T) or (N, T, D, H, W).
+    Target,
+}
+
+/// For which step samples are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum When {
+    /// The one under way.
+    Now,
+    /// The one after it, so that reading hides behind the work.
+    Next,
+}
+
+/// Reading of this rank's own part of the mini-batch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Load {
+    /// What.
+    pub item: Item,
+    /// For which step.
+    pub when: When,
+    /// Split of the tensor (N, D, H, W, C), from which the part follows.
+    pub place: Place,
+    /// Where it goes.
+    pub target: View,
+}
+
+impl Exchange {
+    /// Every view it touches.
+    pub fn accesses(&self) -> Vec<(View, crate::Access)> {
+        let sends = self
+            .sends
+            .iter()
+            .map(|send| (send.view, crate::Access::Read));
+        let receives = self.receives.iter().map(|receive| {
+            let access = if receive.accumulate {
+                crate::Access::Update
+            } else {
+                crate::Access::Write
+            };
+            (receive.view, access)
+        });
+        sends.chain(receives).collect()
+    }
+}
+
+impl Task {
+    /// Every view it touches, and how.
+    pub fn accesses(&self) -> Vec<(View, crate::Access)> {
+        use crate::Access::{Read, Update, Write};
+        match &self.work {
+            Work::Compute {
+                kernel, workspace, ..
+            } => {
+                let mut all = kernel.accesses();
+                all.extend(workspace.map(|view| (view, Write)));
+                all
+            }
+            Work::Exchange(exchange) => exchange.accesses(),
+            Work::Collective(Collective { kind, .. }) => match kind {
+                CollectiveKind::AllReduce { view } => vec![(*view, Update)],
+                CollectiveKind::AllGather { source, targets } => [(*source, Read)]
+                    .into_iter()
+                    .chain(targets.iter().map(|&view| (view, Write)))
+                    .collect(),
+            },
+            Work::Load(load) => vec![(load.target, Write)],
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! The text form of a program: a header, then per class its buffers, outputs and tasks, a line each.
+
+use crate::{Body, Buffer, Output, Phase, Program, Task, TaskId};
+use partita_space::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
+use std::fmt::Write;
+
+/// A text that is not a program.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line} of the program: {reason}")]
+pub struct ParseError {
+    /// Counted from 1.
+    pub line: usize,
+    /// What was expected and what stands there.
+    pub reason: String,
+}
+
+const PHASES: [Phase; 6] = [
+    Phase::Load,
+    Phase::Forward,
+    Phase::Backward,
+    Phase::Reduce,
+    Phase::Update,
+    Phase::Report,
+];
+
+fn ron<T: Serialize>(value: &T) -> String {
+    ron::to_string(value).expect("program types have a text form")
+}
+
+impl Program {
+    /// The text form; [`Program::parse`] is its inverse.
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        let kind = format!("{:?}", self.kind).to_lowercase();
+        let dtype = format!("{:?}", self.dtype).to_lowercase();
+        let _ = writeln!(text, "program {}", self.title);
+        let _ = writeln!(text, "kind {kind}");
+        let _ = writeln!(text, "dtype {dtype}");
+        let _ = writeln!(text, "batch {}", self.batch);
+        let _ = writeln!(text, "mesh {}", ron(&self.mesh));
+        let _ = writeln!(text, "classes {}", runs(&self.class_of));
+        for (class, body) in self.bodies.iter().enumerate() {
+            let _ = writeln!(text, "class {class} arena={}", body.arena.0);
+            body.write(&mut text);
+        }
+        text
+    }
+
+    /// Reads the text form.
+    ///
+    /// Errors: the first line that does not fit, and why.
+    pub fn parse(text: &str) -> Result<Program, ParseError> {
+        Lines {
+            lines: text.lines().enumerate().peekable(),
+        }
+        .program()
+    }
+
+    /// Identity of the program: 16 hexadecimal digits of the SHA-256 of its text without the title.
+    pub fn digest(&self) -> String {
+        let text = self.to_text();
+        let (_, identity) = text.split_once('\n').expect("the text has a title line");
+        let hash = Sha256::digest(identity.as_bytes());
+        hash[..8].iter().fold(String::new(), |mut hex, byte| {
+            let _ = write!(hex, "{byte:02x}");
+            hex
+        })
+    }
+}
+
+/// Run lengths, `0*3 1*1`.
+fn runs(classes: &[u32]) -> String {
+    let mut parts: Vec<(u32, usize)> = Vec::new();
+    for &class in classes {
+        match parts.last_mut() {
+            Some((last, count)) if *last == class => *count += 1,
+            Some(_) | None => parts.push((class, 1)),
+        }
+    }
+    parts
+        .iter()
+        .map(|(class, count)| format!("{class}*{count}"))
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+impl Body {
+    fn write(&self, text: &mut String) {
+        for (id, buffer) in self.buffers.iter().enumerate() {
+            let _ = writeln!(
+                text,
+                "  buffer b{id} {} {} {} {} @{} {}",
+                buffer.name,
+                ron(&buffer.role),
+                ron(&buffer.dtype),
+                buffer.dims.map(|dim| dim.to_string()).join("x"),
+                buffer.offset.0,
+                ron(&buffer.home),
+            );
+        }
+        for output in &self.outputs {
+            let _ = writeln!(text, "  output {} {}", output.name, output.view);
+        }
+        for (id, task) in self.tasks.iter().enumerate() {
+            let after: Vec<_> = task.after.iter().map(|id| format!("t{}", id.0)).collect();
+            let _ = writeln!(
+                text,
+                "  t{id} {} {} {} after [{}] {}",
+                task.work.lane().name(),
+                task.origin.phase.name(),
+                task.origin.layer,
+                after.join(","),
+                ron(&task.work),
+            );
+        }
+    }
+}
+
+struct Lines<'a> {
+    lines: std::iter::Peekable<std::iter::Enumerate<std::str::Lines<'a>>>,
+}
+
+impl<'a> Lines<'a> {
+    fn next(&mut self, key: &str) -> Result<(usize, &'a str), ParseError> {
+        let Some((index, line)) = self.lines.next() else {
+            return Err(ParseError {
+                line: 0,
+                reason: format!("ends before `{key}`"),
+            });
+        };
+        match line
+            .trim_start()
+            .strip_prefix(key)
+            .and_then(|rest| rest.strip_prefix(' '))
+        {
+            Some(rest) => Ok((index + 1, rest)),
+            None => Err(ParseError {
+                line: index + 1,
+                reason: format!("`{key}` is expected, `{line}` stands there"),
+            }),
+        }
+    }
+
+    fn value<T: DeserializeOwned>(&mut self, key: &str) -> Result<T, ParseError> {
+        let (line, rest) = self.next(key)?;
+        read(line, rest)
+    }
+
+    fn word<T: DeserializeOwned>(&mut self, key: &str) -> Result<T, ParseError> {
+        let (line, rest) = self.next(key)?;
+        read(line, rest)
+    }
+
+    fn program(mut self) -> Result<Program, ParseError> {
+        let title = self.next("program")?.1.to_owned();
+        let kind = self.word("kind")?;
+        let dtype = self.word("dtype")?;
+        let batch = self.value("batch")?;
+        let mesh = self.value("mesh")?;
+        let (line, classes) = self.next("classes")?;
+        let class_of = read_runs(line, classes)?;
+        let mut bodies = Vec::new();
+        while self.lines.peek().is_some() {
+            let (line, rest) = self.next("class")?;
+            let arena = rest
+                .split_once("arena=")
+                .map(|(_, bytes)| bytes)
+                .unwrap_or(rest);
+            let mut body = Body {
+                arena: Bytes(read(line, arena)?),
+                ..Body::default()
+            };
+            while let Some(&(index, text)) = self.lines.peek() {
+                if !text.starts_with("  ") {
+                    break;
+                }
+                self.lines.next();
+                body_line(&mut body, index + 1, text.trim_start())?;
+            }
+            bodies.push(body);
+        }
+        Ok(Program {
+            title,
+            kind,
+            dtype,
+            batch,
+            mesh,
+            bodies,
+            class_of,
+        })
+    }
+}
+
+fn body_line(body: &mut Body, line: usize, text: &str) -> Result<(), ParseError> {
+    let fail = |reason: &str| ParseError {
+        line,
+        reason: format!("{reason}: `{text}`"),
+    };
+    if let Some(rest) = text.strip_prefix("buffer ") {
+        let parts: Vec<&str> = rest.splitn(7, ' ').collect();
+        let [_, name, role, dtype, dims, offset, home] = parts[..] else {
+            return Err(fail("a buffer has seven words"));
+        };
+        let dims: Result<Vec<usize>, _> = dims.split('x').map(str::parse).collect();
+        let dims = dims.ok().and_then(|dims| dims.try_into().ok());
+        body.buffers.push(Buffer {
+            name: name.to_owned(),
+            role: read(line, role)?,
+            dtype: read(line, dtype)?,
+            dims: dims.ok_or_else(|| fail("five extents are expected"))?,
+            home: read(line, home)?,
+            offset: Bytes(read(line, offset.trim_start_matches('@'))?),
+        });
+    } else if let Some(rest) = text.strip_prefix("output ") {
+        let (name, view) = rest
+            .split_once(' ')
+            .ok_or_else(|| fail("an output has a view"))?;
+        let view = view.parse().map_err(|error| fail(&format!("{error}")))?;
+        body.outputs.push(Output {
+            name: name.to_owned(),
+            view,
+        });
+    } else {
+        body.tasks.push(task_line(line, text)?);
+    }
+    Ok(())
+}
+
+fn task_line(line: usize, text: &str) -> Result<Task, ParseError> {
+    let fail = |reason: &str| ParseError {
+        line,
+        reason: format!("{reason}: `{text}`"),
+    };
+    let parts: Vec<&str> = text.splitn(7, ' ').collect();
+    let [_, lane, phase, layer, _, after, work] = parts[..] else {
+        return Err(fail("a task has seven words"));
+    };
+    let phase = PHASES.into_iter().find(|known| known.name() == phase);
+    let after = after.trim_start_matches('[').trim_end_matches(']');
+    let after: Option<Vec<TaskId>> = after
+        .split(',')
+        .filter(|word| !word.is_empty())
+        .map(|word| word.strip_prefix('t')?.parse().ok().map(TaskId))
+        .collect();
+    let task = Task {
+        origin: crate::Origin {
+            layer: layer.to_owned(),
+            phase: phase.ok_or_else(|| fail("no such phase"))?,
+        },
+        after: after.ok_or_else(|| fail("tasks to wait for read `[t1,t2]`"))?,
+        work: read(line, work)?,
+    };
+    if task.work.lane().name() != lane {
+        return Err(fail("the work belongs to another lane"));
+    }
+    Ok(task)
+}
+
+fn read<T: DeserializeOwned>(line: usize, text: &str) -> Result<T, ParseError> {
+    ron::from_str(text).map_err(|error| ParseError {
+        line,
+        reason: format!("{error}: `{text}`"),
+    })
+}
+
+fn read_runs(line: usize, text: &str) -> Result<Vec<u32>, ParseError> {
+    let mut classes = Vec::new();
+    for run in text.split_whitespace() {
+        let parsed = run.split_once('*').and_then(|(class, count)| {
+            Some((class.parse::<u32>().ok()?, count.parse::<usize>().ok()?))
+        });
+        let (class, count) = parsed.ok_or_else(|| ParseError {
+            line,
+            reason: format!("a run of classes reads `0*4`, `{run}` stands there"),
+        })?;
+        classes.extend(std::iter::repeat_n(class, count));
+    }
+    Ok(classes)
+}

@@ -1,0 +1,1 @@
+//! Proof, before anything runs, that a program is sound.

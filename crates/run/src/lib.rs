@@ -1,0 +1,20 @@
+//! The runner: plays one rank's body of a program on a world.
+//!
+//! Does: starts tasks in lane order as they become ready, counts what was done, records a trace, and
+//! notices when nothing moves.
+//! Knows: programs, the traits of a world (kernels, transport, source, clock), the arena.
+//! Must not know: models, strategies, how a program was made, or which world it runs on.
+
+mod driver;
+mod error;
+mod memory;
+mod rank;
+mod trace;
+mod world;
+
+pub use driver::Driver;
+pub use error::RunError;
+pub use memory::{Arena, Block, BlockMut, Cells, Element, Memory};
+pub use rank::{RankRunner, StepReport};
+pub use trace::{Event, Trace};
+pub use world::{Clock, Inputs, Kernels, Source, SystemClock, Transport, Worked};

@@ -1,0 +1,261 @@
+use crate::{Arena, Clock, Driver, Event, Inputs, Kernels, RunError, Source, Trace, Transport};
+use partita_program::{Body, Count, TaskId, Work};
+use partita_space::{Rank, Seconds};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How long a rank sleeps at most before it looks around again.
+const NAP: Duration = Duration::from_millis(20);
+
+/// One rank with everything it needs to run programs.
+pub struct RankRunner<'w> {
+    /// Who it is.
+    pub rank: Rank,
+    /// Its memory.
+    pub arena: Arena,
+    /// Its kernels.
+    pub kernels: Box<dyn Kernels + 'w>,
+    /// Its messages.
+    pub transport: Box<dyn Transport + 'w>,
+    /// Its samples.
+    pub source: Box<dyn Source + 'w>,
+    /// Its time.
+    pub clock: Box<dyn Clock + 'w>,
+    /// Set by anyone to end all ranks.
+    pub cancel: &'w AtomicBool,
+    /// How long nothing may complete before the run is given up.
+    pub watchdog: Seconds,
+}
+
+/// What a step gave.
+#[derive(Clone, Debug)]
+pub struct StepReport {
+    /// From the first start to the last completion.
+    pub seconds: Seconds,
+    /// Every task in time.
+    pub trace: Trace,
+    /// Values of the body's outputs, in their order.
+    pub outputs: Vec<Vec<f64>>,
+}
+
+/// What the rank did in a step, as the world counted it.
+#[derive(Default)]
+struct Tally {
+    flops: u64,
+    bytes: u64,
+}
+
+impl RankRunner<'_> {
+    /// Plays one step of a body.
+    ///
+    /// Errors: a failing world, a standstill beyond the watchdog's limit, a cancellation, or a count
+    /// that differs from the program's.
+    pub fn step(&mut self, body: &Body, inputs: &Inputs) -> Result<StepReport, RunError> {
+        let expected = body.count();
+        let mut step = Step {
+            driver: Driver::new(body),
+            body,
+            inputs,
+            compute: VecDeque::new(),
+            started: vec![Seconds(0.0); body.tasks.len()],
+            under_way: Vec::new(),
+            events: Vec::with_capacity(body.tasks.len()),
+            tally: Tally::default(),
+        };
+        let start = self.clock.now();
+        step.run(self)?;
+        let seconds = self.clock.now() - start;
+        let (tally, events) = (step.tally, step.events);
+        self.check_tally(&tally, &expected)?;
+        let memory = self.arena.memory(body);
+        let outputs = body
+            .outputs
+            .iter()
+            .map(|output| {
+                let mut values = Vec::new();
+                memory.pack::<f64>(&output.view, &mut values);
+                values
+            })
+            .collect();
+        let trace = Trace {
+            rank: self.rank,
+            step: inputs.step,
+            events,
+        };
+        Ok(StepReport {
+            seconds,
+            trace,
+            outputs,
+        })
+    }
+
+    fn check_tally(&mut self, tally: &Tally, expected: &Count) -> Result<(), RunError> {
+        let [messages, message_bytes, collectives, collective_bytes] = self.transport.take_tally();
+        let pairs = [
+            ("flops", tally.flops, expected.flops.0),
+            (
+                "bytes of kernels",
+                tally.bytes,
+                expected.read.0 + expected.written.0,
+            ),
+            ("messages", messages, expected.messages),
+            ("bytes of messages", message_bytes, expected.message_bytes.0),
+            ("collectives", collectives, expected.collectives),
+            (
+                "bytes of collectives",
+                collective_bytes,
+                expected.collective_bytes.0,
+            ),
+            (
+                "bytes loaded",
+                self.source.take_tally(),
+                expected.load_bytes.0,
+            ),
+        ];
+        for (what, counted, expected) in pairs {
+            if counted != expected {
+                let what = what.to_owned();
+                return Err(RunError::Tally {
+                    rank: self.rank,
+                    what,
+                    counted,
+                    expected,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Step<'b> {
+    driver: Driver<'b>,
+    body: &'b Body,
+    inputs: &'b Inputs,
+    compute: VecDeque<TaskId>,
+    started: Vec<Seconds>,
+    under_way: Vec<TaskId>,
+    events: Vec<Event>,
+    tally: Tally,
+}
+
+impl Step<'_> {
+    fn run(&mut self, rank: &mut RankRunner<'_>) -> Result<(), RunError> {
+        let mut done = Vec::new();
+        let mut last = rank.clock.now();
+        while !self.driver.is_finished() {
+            if rank.cancel.load(Ordering::Relaxed) {
+                return Err(RunError::Cancelled);
+            }
+            self.start_ready(rank)?;
+            if let Some(task) = self.compute.pop_front() {
+                self.execute(rank, task)?;
+                done.push(task);
+            }
+            self.deliver(rank, &mut done)?;
+            if done.is_empty() {
+                rank.transport.wait(NAP);
+                self.deliver(rank, &mut done)?;
+            }
+            let now = rank.clock.now();
+            if done.is_empty() && now - last > rank.watchdog {
+                return Err(self.stalled(rank));
+            }
+            for task in done.drain(..) {
+                last = now;
+                self.driver.complete(task);
+                self.under_way.retain(|&other| other != task);
+                let start = self.started[task.0 as usize];
+                self.events.push(Event {
+                    task,
+                    start,
+                    end: now,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn start_ready(&mut self, rank: &mut RankRunner<'_>) -> Result<(), RunError> {
+        while let Some(task) = self.driver.next_ready() {
+            self.started[task.0 as usize] = rank.clock.now();
+            let memory = rank.arena.memory(self.body);
+            match &self.body.tasks[task.0 as usize].work {
+                Work::Compute { .. } => {
+                    self.compute.push_back(task);
+                    continue;
+                }
+                Work::Exchange(exchange) => {
+                    rank.transport.start_exchange(task, exchange, &memory)?;
+                }
+                Work::Collective(collective) => {
+                    rank.transport.start_collective(task, collective, &memory)?;
+                }
+                Work::Load(load) => rank.source.start(task, load, self.inputs)?,
+            }
+            self.under_way.push(task);
+        }
+        Ok(())
+    }
+
+    fn execute(&mut self, rank: &mut RankRunner<'_>, task: TaskId) -> Result<(), RunError> {
+        let Work::Compute {
+            kernel,
+            algorithm,
+            workspace,
+        } = &self.body.tasks[task.0 as usize].work
+        else {
+            panic!("task {} is no kernel", task.0);
+        };
+        self.started[task.0 as usize] = rank.clock.now();
+        let memory = rank.arena.memory(self.body);
+        let (transport, cancel) = (&mut rank.transport, rank.cancel);
+        let mut progress = || {
+            transport.advance();
+            !cancel.load(Ordering::Relaxed)
+        };
+        let worked = rank.kernels.execute(
+            kernel,
+            algorithm,
+            workspace.as_ref(),
+            &memory,
+            self.inputs,
+            &mut progress,
+        )?;
+        self.tally.flops += worked.flops;
+        self.tally.bytes += worked.bytes;
+        Ok(())
+    }
+
+    fn deliver(
+        &mut self,
+        rank: &mut RankRunner<'_>,
+        done: &mut Vec<TaskId>,
+    ) -> Result<(), RunError> {
+        let memory = rank.arena.memory(self.body);
+        rank.transport.poll(&memory, done)?;
+        rank.source.poll(&memory, done)
+    }
+
+    fn stalled(&self, rank: &RankRunner<'_>) -> RunError {
+        let task = *self
+            .under_way
+            .first()
+            .expect("a step that waits has a task under way");
+        let body_task = &self.body.tasks[task.0 as usize];
+        let sequence = match &body_task.work {
+            Work::Exchange(exchange) => exchange.sequence,
+            Work::Collective(collective) => collective.sequence,
+            Work::Compute { .. } | Work::Load(_) => 0,
+        };
+        RunError::Stalled {
+            rank: rank.rank,
+            limit: rank.watchdog,
+            work: body_task.work.name().to_owned(),
+            layer: body_task.origin.layer.clone(),
+            task: task.0,
+            sequence,
+            missing: rank.transport.missing(task),
+        }
+    }
+}

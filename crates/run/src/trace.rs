@@ -1,0 +1,49 @@
+use partita_program::{Body, TaskId};
+use partita_space::{Rank, Seconds};
+use serde_json::{Value, json};
+
+/// A task of a rank in time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Event {
+    /// Which.
+    pub task: TaskId,
+    /// When it started.
+    pub start: Seconds,
+    /// When it was seen to have completed.
+    pub end: Seconds,
+}
+
+/// One step of one rank, measured or simulated.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trace {
+    /// Whose.
+    pub rank: Rank,
+    /// Number of the step.
+    pub step: u64,
+    /// In order of completion.
+    pub events: Vec<Event>,
+}
+
+impl Trace {
+    /// Events of the Chrome trace format (also read by Perfetto): one process per rank, one thread
+    /// per lane, times in microseconds.
+    pub fn to_chrome(&self, body: &Body) -> Vec<Value> {
+        self.events
+            .iter()
+            .map(|event| {
+                let task = &body.tasks[event.task.0 as usize];
+                let lane = task.work.lane();
+                json!({
+                    "name": format!("{} {}", task.origin.layer, task.work.name()),
+                    "cat": task.origin.phase.name(),
+                    "ph": "X",
+                    "pid": self.rank,
+                    "tid": lane as usize,
+                    "ts": event.start.0 * 1e6,
+                    "dur": (event.end.0 - event.start.0) * 1e6,
+                    "args": { "task": event.task.0, "step": self.step, "lane": lane.name() },
+                })
+            })
+            .collect()
+    }
+}

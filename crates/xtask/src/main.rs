@@ -1,0 +1,84 @@
+//! The checks of this repository that a compiler does not make.
+//!
+//! Does: `tidy` (rules on the text), `walls` (which crate may depend on which), `test` (the whole
+//! suite with its sum).
+//! Knows: the layout of the repository, `cargo metadata`, the table of rooms in ARCHITECTURE.md.
+//! Must not know: any crate of the workspace. No file is exempted by its name from any rule.
+
+mod dependencies;
+mod matches;
+mod source;
+mod suite;
+mod tidy;
+mod walls;
+
+use std::env;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo run --release -p xtask -- tidy | walls | test [--long]";
+
+/// One broken rule.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Fault {
+    /// The file, relative to the repository's root.
+    path: String,
+    /// The line, from 1; 0 for the file as a whole.
+    line: usize,
+    /// What is wrong, and what would be right.
+    message: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => write!(f, "{}: {}", self.path, self.message),
+            line => write!(f, "{}:{line}: {}", self.path, self.message),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let root = root();
+    let outcome = match words[..] {
+        ["tidy"] => report("tidy", tidy::check(&root)),
+        ["walls"] => report("walls", walls::check(&root)),
+        ["test"] => suite::run(&root, false),
+        ["test", "--long"] => suite::run(&root, true),
+        _ => Err(USAGE.to_owned()),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The repository that this program was built from.
+fn root() -> PathBuf {
+    let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
+    crate_dir
+        .ancestors()
+        .nth(2)
+        .unwrap_or(crate_dir)
+        .to_owned()
+}
+
+fn report(name: &str, faults: Result<Vec<Fault>, String>) -> Result<bool, String> {
+    let mut faults = faults?;
+    faults.sort();
+    for fault in &faults {
+        println!("{fault}");
+    }
+    match faults.len() {
+        0 => println!("{name}: nothing to mend"),
+        count => println!("{name}: {count} to mend"),
+    }
+    Ok(faults.is_empty())
+}
