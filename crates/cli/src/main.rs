@@ -1,2 +1,75 @@
-//! Room `cli`.
-fn main() {}
+//! The command line: reads what the user typed, calls one verb, prints its answer.
+//!
+//! Does: parses arguments, resolves models and machines, prints reports and errors, ends the process.
+//! Knows: every room, the environment, the terminal.
+//! Must not know: how a program is lowered, costed or run; each verb asks the room that does.
+
+mod args;
+
+mod compare;
+mod data;
+mod doctor;
+mod inspect;
+mod lower;
+mod models;
+mod plan;
+mod predict;
+
+mod here;
+mod host;
+mod interrupt;
+mod library;
+mod lowered;
+mod machine;
+mod menu;
+mod model;
+mod search;
+mod trace;
+
+mod error;
+mod number;
+mod table;
+
+use args::{Arguments, DataVerb, Verb};
+use clap::Parser;
+use error::CliError;
+use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Help and version come this way too, with code 0; a closed pipe has no reader to tell.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    let mut out = BufWriter::new(io::stdout().lock());
+    let answer = run(&arguments.verb, &mut out).and_then(|()| Ok(out.flush()?));
+    match answer {
+        Ok(()) | Err(CliError::ClosedPipe) => ExitCode::SUCCESS,
+        Err(error) => {
+            // What was printed before the error belongs before it.
+            let _ = out.flush();
+            let _ = writeln!(io::stderr(), "partita: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn run(verb: &Verb, out: &mut dyn Write) -> Result<(), CliError> {
+    match verb {
+        Verb::Models(args) => models::run(args, out),
+        Verb::Inspect(args) => inspect::run(args, out),
+        Verb::Lower(args) => lower::run(args, out),
+        Verb::Predict(args) => predict::run(args, out),
+        Verb::Plan(args) => plan::run(args, out),
+        Verb::Compare(args) => compare::run(args, out),
+        Verb::Data { verb } => match verb {
+            DataVerb::Cosmology(args) => data::make_cosmology(args, out),
+            DataVerb::Inspect(args) => data::inspect(args, out),
+        },
+        Verb::Doctor(args) => doctor::run(args, out),
+    }
+}

@@ -60,7 +60,9 @@ impl Quantity for Bytes {
             .iter()
             .filter_map(|&(unit, scale)| {
                 let size = scale.integer()?;
-                (self.0 % size == 0).then(|| format!("{} {unit}", self.0 / size))
+                self.0
+                    .is_multiple_of(size)
+                    .then(|| format!("{} {unit}", self.0 / size))
             })
             .min_by_key(String::len);
         Value::String(shortest.unwrap_or_else(|| format!("{} B", self.0)))

@@ -5,6 +5,7 @@
 //! kernel on dy with flipped, transposed weights.
 
 use crate::conv_forward::Convolution;
+use crate::dot;
 use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work};
 use crate::team::Team;
 use crate::tile::{Job, Start, Taps, Tiles, Weights};
@@ -12,9 +13,31 @@ use crate::tile::{Job, Start, Taps, Tiles, Weights};
 /// Side of the square in which the weights are transposed; a few cache lines each way.
 const TRANSPOSE: usize = 16;
 
-/// Scratch elements that [`conv_backward_data`] needs for C and F channels.
-pub fn conv_backward_data_scratch(team: &Team, conv: &Convolution, c: usize, f: usize) -> usize {
-    let padded = Tiles { level: team.level(), f: c / conv.groups }.padded();
+/// Scratch elements that [`conv_backward_data`] needs for C and F channels and `positions`
+/// elements of dx per channel (of all samples); zero where it reads the weights as they are.
+pub fn conv_backward_data_scratch(
+    team: &Team,
+    conv: &Convolution,
+    c: usize,
+    f: usize,
+    positions: usize,
+) -> usize {
+    if dots(team, f / conv.groups, positions) {
+        return 0;
+    }
+    packed(team, conv, c, f)
+}
+
+fn dots(team: &Team, fg: usize, positions: usize) -> bool {
+    positions <= dot::POSITIONS_MAX && fg >= team.level().lanes()
+}
+
+fn packed(team: &Team, conv: &Convolution, c: usize, f: usize) -> usize {
+    let padded = Tiles {
+        level: team.level(),
+        f: c / conv.groups,
+    }
+    .padded();
     conv.window.volume() * f * padded
 }
 
@@ -41,11 +64,18 @@ pub fn conv_backward_data(
     assert!(xg.samples == yg.samples, "samples of {xg:?} and {yg:?}");
     let weights = conv.weight_elements(c, f);
     let bytes = yg.bytes() + 4 * weights as u64 + xg.bytes() * (1 + u64::from(accumulate));
-    let work = Work { flops: conv.flops(yg.positions(), c, f), bytes };
+    let work = Work {
+        flops: conv.flops(yg.positions(), c, f),
+        bytes,
+    };
     if xg.elements() == 0 {
         return Ok(work);
     }
-    pack(call, w, conv, c, f)?;
+    let dots = dots(call.team, f / conv.groups, xg.positions());
+    if !dots {
+        pack(call, w, conv, c, f)?;
+    }
+    let plain = dots.then_some(w);
     let mut d = Segments::new(xg, yg, conv, shift, 0);
     let out = Shared(dx.data.as_mut_ptr());
     while let Some(sd) = d.next() {
@@ -53,7 +83,7 @@ pub fn conv_backward_data(
         while let Some(sh) = h.next() {
             let mut w = Segments::new(xg, yg, conv, shift, 2);
             while let Some(sw) = w.next() {
-                segment(call, dy, (xg, out), conv, [sd, sh, sw], accumulate)?;
+                segment(call, dy, (xg, out), plain, conv, [sd, sh, sw], accumulate)?;
             }
         }
     }
@@ -65,31 +95,47 @@ fn segment(
     call: &mut Call,
     dy: View,
     (xg, dx): (&Grid, Shared),
+    plain: Option<&[f32]>,
     conv: &Convolution,
     at: [Segment; 3],
     accumulate: bool,
 ) -> Result<(), Canceled> {
     let (cg, fg) = (xg.channels / conv.groups, dy.grid.channels / conv.groups);
-    let padded = Tiles { level: call.team.level(), f: cg }.padded();
+    let padded = Tiles {
+        level: call.team.level(),
+        f: cg,
+    }
+    .padded();
     let packed = conv.window.volume() * fg * padded;
     let p = xg.pitch;
     for g in 0..conv.groups {
-        Job {
+        let job = Job {
             x: dy.data,
             x_base: g * fg,
             x_step: dy.grid.pitch,
             y: dx,
             y_base: g * cg + (0..3).map(|i| at[i].first * p[i + 1]).sum::<usize>(),
-            y_step: [p[0], at[0].step * p[1], at[1].step * p[2], at[2].step * p[3]],
+            y_step: [
+                p[0],
+                at[0].step * p[1],
+                at[1].step * p[2],
+                at[2].step * p[3],
+            ],
             count: [xg.samples, at[0].count, at[1].count, at[2].count],
             taps: at.map(|s| s.taps),
             kernel: conv.window.kernel,
             c: fg,
             f: cg,
-            weights: Weights::Packed(&call.scratch[g * packed..(g + 1) * packed]),
-            start: Start { bias: None, load: accumulate },
-        }
-        .run(call.team, call.progress)?;
+            weights: match plain {
+                Some(w) => Weights::Transposed(&w[g * fg..], dy.grid.channels),
+                None => Weights::Packed(&call.scratch[g * packed..(g + 1) * packed]),
+            },
+            start: Start {
+                bias: None,
+                load: accumulate,
+            },
+        };
+        job.run(call.team, call.progress)?;
     }
     Ok(())
 }
@@ -134,7 +180,16 @@ impl Segments {
     /// Contributing taps of one input, last tap first, so that outputs ascend; with the output
     /// of the first of them.
     fn taps(&self, input: usize) -> (Taps, usize) {
-        let (mut taps, mut first) = (Taps { count: 0, row: 0, row_step: 1, x: 0, x_step: 0 }, 0);
+        let (mut taps, mut first) = (
+            Taps {
+                count: 0,
+                row: 0,
+                row_step: 1,
+                x: 0,
+                x_step: 0,
+            },
+            0,
+        );
         for row in 0..self.kernel {
             let k = self.kernel - 1 - row;
             let at = input as i64 + self.shift - (k * self.dilation) as i64;
@@ -178,7 +233,12 @@ impl Segments {
             count += 1;
         }
         self.next = first + count * self.stride;
-        Some(Segment { first, step: self.stride, count, taps })
+        Some(Segment {
+            first,
+            step: self.stride,
+            count,
+            taps,
+        })
     }
 }
 
@@ -191,8 +251,11 @@ fn pack(
     f: usize,
 ) -> Result<(), Canceled> {
     let (cg, fg, volume) = (c / conv.groups, f / conv.groups, conv.window.volume());
-    let tiles = Tiles { level: call.team.level(), f: cg };
-    let need = conv_backward_data_scratch(call.team, conv, c, f);
+    let tiles = Tiles {
+        level: call.team.level(),
+        f: cg,
+    };
+    let need = packed(call.team, conv, c, f);
     let out = Shared(call.scratch[..need].as_mut_ptr());
     let lanes = tiles.level.lanes();
     let flops = (fg * tiles.padded() / tiles.count()) as u64;

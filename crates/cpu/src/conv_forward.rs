@@ -5,7 +5,7 @@ use crate::simd::Level;
 use crate::team::Team;
 use crate::tile::{Job, Start, Taps, Tiles, Weights};
 
-/// Positions per weight element above which packing the weights pays.
+/// Outputs from which on packing the weights pays.
 const PACK_POSITIONS_MIN: usize = 48;
 
 /// A window and the groups of channels it works on.
@@ -26,11 +26,14 @@ impl Convolution {
     pub(crate) fn assert_valid(&self, c: usize, f: usize, w: usize) {
         self.window.assert_valid();
         assert!(
-            self.groups > 0 && c % self.groups == 0 && f % self.groups == 0,
+            self.groups > 0 && c.is_multiple_of(self.groups) && f.is_multiple_of(self.groups),
             "{} groups of {c} and {f} channels",
             self.groups
         );
-        assert!(w >= self.weight_elements(c, f), "weights of {w} for {self:?}, {c} to {f}");
+        assert!(
+            w >= self.weight_elements(c, f),
+            "weights of {w} for {self:?}, {c} to {f}"
+        );
     }
 
     /// Flops of any direction: `2 * positions * volume * C / groups * F`.
@@ -51,7 +54,11 @@ pub fn conv_forward_scratch(
     let (cg, fg) = (c / conv.groups, f / conv.groups);
     match packs(team.level(), fg, positions) {
         true => {
-            let padded = Tiles { level: team.level(), f: fg }.padded();
+            let padded = Tiles {
+                level: team.level(),
+                f: fg,
+            }
+            .padded();
             conv.groups * conv.window.volume() * cg * padded
         }
         false => 0,
@@ -60,7 +67,7 @@ pub fn conv_forward_scratch(
 
 fn packs(level: Level, fg: usize, positions: usize) -> bool {
     let narrow = Tiles { level, f: fg }.count() == 1;
-    fg % level.lanes() != 0 || (positions >= PACK_POSITIONS_MIN && !narrow)
+    !fg.is_multiple_of(level.lanes()) || (positions >= PACK_POSITIONS_MIN && !narrow)
 }
 
 /// y[n, o, f] (+)= bias[f] + sum over k, c of x[n, o * stride + k * dilation, c] * w[k, c, f].
@@ -90,12 +97,18 @@ pub fn conv_forward(
     let (cg, fg) = (c / conv.groups, f / conv.groups);
     let weights = conv.weight_elements(c, f);
     let bytes = xg.bytes() + 4 * weights as u64 + yg.bytes() * (1 + u64::from(accumulate));
-    let work = Work { flops: conv.flops(yg.positions(), c, f), bytes };
+    let work = Work {
+        flops: conv.flops(yg.positions(), c, f),
+        bytes,
+    };
     if yg.elements() == 0 {
         return Ok(work);
     }
     let need = conv_forward_scratch(call.team, conv, c, f, yg.positions());
-    let tiles = Tiles { level: call.team.level(), f: fg };
+    let tiles = Tiles {
+        level: call.team.level(),
+        f: fg,
+    };
     if need > 0 {
         pack(call, w, conv, (cg, fg), tiles)?;
     }
@@ -128,7 +141,10 @@ pub fn conv_forward(
                 true => Weights::Packed(&call.scratch[g * packed..(g + 1) * packed]),
                 false => Weights::Rows(&w[g * fg..], f),
             },
-            start: Start { bias: bias.map(|b| &b[g * fg..(g + 1) * fg]), load: accumulate },
+            start: Start {
+                bias: bias.map(|b| &b[g * fg..(g + 1) * fg]),
+                load: accumulate,
+            },
         }
         .run(call.team, call.progress)?;
     }
@@ -148,17 +164,22 @@ fn pack(
     let out = Shared(call.scratch[..all].as_mut_ptr());
     let lanes = tiles.level.lanes();
     let flops = (rows * lanes) as u64;
-    call.team.units(call.progress, conv.groups * tiles.count(), flops, &|unit, _| {
-        let (g, tile) = (unit / tiles.count(), unit % tiles.count());
-        let (f0, v) = tiles.tile(tile);
-        let (width, take) = (v * lanes, (v * lanes).min(fg - f0));
-        let start = rows * (g * tiles.padded() + f0);
-        // SAFETY: the tiles are disjoint parts of the `all` elements.
-        let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(start), rows * width) };
-        for (row, out) in out.chunks_exact_mut(width).enumerate() {
-            let from = row * f + g * fg + f0;
-            out[..take].copy_from_slice(&w[from..from + take]);
-            out[take..].fill(0.0);
-        }
-    })
+    call.team.units(
+        call.progress,
+        conv.groups * tiles.count(),
+        flops,
+        &|unit, _| {
+            let (g, tile) = (unit / tiles.count(), unit % tiles.count());
+            let (f0, v) = tiles.tile(tile);
+            let (width, take) = (v * lanes, (v * lanes).min(fg - f0));
+            let start = rows * (g * tiles.padded() + f0);
+            // SAFETY: the tiles are disjoint parts of the `all` elements.
+            let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(start), rows * width) };
+            for (row, out) in out.chunks_exact_mut(width).enumerate() {
+                let from = row * f + g * fg + f0;
+                out[..take].copy_from_slice(&w[from..from + take]);
+                out[take..].fill(0.0);
+            }
+        },
+    )
 }

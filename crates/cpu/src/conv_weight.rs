@@ -1,11 +1,11 @@
-//! Gradient of a convolution with respect to its weights and bias.
+//! Gradient of a convolution with respect to its weights.
 //!
 //! A tile of Q input channels x V vectors of output channels stays in registers and streams over
 //! the positions of a block; taps that are neighbors in W are more input channels of one tap.
 //! Legend: Q input channels (taps in W included), V vectors, L lanes.
 
 use crate::conv_forward::Convolution;
-use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work, part};
+use crate::grid::{Call, Canceled, Grid, Shared, View, Work, part};
 use crate::simd::{Level, Op, Simd};
 use crate::team::{Poll, Team};
 
@@ -46,7 +46,13 @@ impl Shape {
             && (conv.window.dilation[2] == 1 || conv.window.kernel[2] == 1);
         let merged = if merges { conv.window.kernel[2] } else { 1 };
         let stretches = conv.window.volume() / merged;
-        Shape { level, c, f, stretches, rows: merged * c }
+        Shape {
+            level,
+            c,
+            f,
+            stretches,
+            rows: merged * c,
+        }
     }
 
     fn vectors(&self) -> usize {
@@ -55,7 +61,7 @@ impl Shape {
     }
 
     fn f_tiles(&self) -> usize {
-        self.vectors().div_ceil(2) + usize::from(self.f % self.level.lanes() != 0)
+        self.vectors().div_ceil(2) + usize::from(!self.f.is_multiple_of(self.level.lanes()))
     }
 
     /// First channel, vectors, and lanes of the last vector.
@@ -84,19 +90,20 @@ impl Shape {
 
     fn cut(&self, threads: usize) -> Cut {
         match self.tiles() >= TILES_PER_THREAD * threads {
-            true => Cut { position_parts: 1, tile_parts: threads },
-            false => Cut { position_parts: threads, tile_parts: 1 },
+            true => Cut {
+                position_parts: 1,
+                tile_parts: threads,
+            },
+            false => Cut {
+                position_parts: threads,
+                tile_parts: 1,
+            },
         }
     }
 }
 
 /// Scratch elements that [`conv_backward_weight`] needs for input boxes like `xg` and F outputs.
-pub fn conv_backward_weight_scratch(
-    team: &Team,
-    conv: &Convolution,
-    xg: &Grid,
-    f: usize,
-) -> usize {
+pub fn conv_backward_weight_scratch(team: &Team, conv: &Convolution, xg: &Grid, f: usize) -> usize {
     let shape = Shape::new(team.level(), conv, xg, f);
     (shape.cut(team.threads()).position_parts - 1) * conv.weight_elements(xg.channels, f)
 }
@@ -125,7 +132,10 @@ pub fn conv_backward_weight(
     );
     let weights = conv.weight_elements(c, f);
     let bytes = xg.bytes() + yg.bytes() + 4 * weights as u64 * (1 + u64::from(accumulate));
-    let work = Work { flops: conv.flops(yg.positions(), c, f), bytes };
+    let work = Work {
+        flops: conv.flops(yg.positions(), c, f),
+        bytes,
+    };
     let dw = &mut dw[..weights];
     if weights == 0 || yg.positions() == 0 {
         if !accumulate {
@@ -142,17 +152,18 @@ pub fn conv_backward_weight(
     let gradient = Gradient { x, dy, conv, shape };
     let units = cut.position_parts * cut.tile_parts;
     let flops = work.flops / units as u64;
-    call.team.units(call.progress, units, flops, &|unit, poll| {
-        let (p, t) = (unit / cut.tile_parts, unit % cut.tile_parts);
-        // SAFETY: part p > 0 of the positions has elements (p - 1) * weights.. of the scratch.
-        let (to, load) = match p {
-            0 => (out.get(), accumulate),
-            1.. => (unsafe { parts.get().add((p - 1) * weights) }, false),
-        };
-        let rows = part(gradient.rows(), p, cut.position_parts);
-        let tiles = part(conv.groups * shape.tiles(), t, cut.tile_parts);
-        gradient.share(rows, tiles, to, load, poll);
-    })?;
+    call.team
+        .units(call.progress, units, flops, &|unit, poll| {
+            let (p, t) = (unit / cut.tile_parts, unit % cut.tile_parts);
+            // SAFETY: part p > 0 of the positions has elements (p - 1) * weights.. of the scratch.
+            let (to, load) = match p {
+                0 => (out.get(), accumulate),
+                1.. => (unsafe { parts.get().add((p - 1) * weights) }, false),
+            };
+            let rows = part(gradient.rows(), p, cut.position_parts);
+            let tiles = part(conv.groups * shape.tiles(), t, cut.tile_parts);
+            gradient.share(rows, tiles, to, load, poll);
+        })?;
     for p in 1..cut.position_parts {
         let scratch = &call.scratch[(p - 1) * weights..p * weights];
         for (sum, a) in dw.iter_mut().zip(scratch) {
@@ -160,33 +171,6 @@ pub fn conv_backward_weight(
         }
     }
     Ok(work)
-}
-
-/// db[f] (+)= sum over all positions of dy[.., f]; sums in f64, in a fixed order.
-///
-/// Counts one flop an element of dy.
-pub fn bias_backward(dy: View, db: &mut [f32], accumulate: bool) -> Work {
-    const LANES: usize = 16;
-    let g = dy.grid;
-    assert!(db.len() >= g.channels, "db of {} for {g:?}", db.len());
-    for f0 in (0..g.channels).step_by(LANES) {
-        let width = (g.channels - f0).min(LANES);
-        let mut sum = [0f64; LANES];
-        for row in 0..g.rows() {
-            let start = g.row_offset(row) + f0;
-            for w in 0..g.extent[2] {
-                let at = start + w * g.pitch[3];
-                for (sum, a) in sum.iter_mut().zip(&dy.data[at..at + width]) {
-                    *sum += f64::from(*a);
-                }
-            }
-        }
-        for (db, sum) in db[f0..f0 + width].iter_mut().zip(sum) {
-            *db = sum as f32 + if accumulate { *db } else { 0.0 };
-        }
-    }
-    let bytes = g.bytes() + 4 * g.channels as u64 * (1 + u64::from(accumulate));
-    Work { flops: g.elements() as u64, bytes }
 }
 
 struct Gradient<'a> {
@@ -206,7 +190,10 @@ impl Gradient<'_> {
     /// Steps of x and dy per position of each dim.
     fn steps(&self) -> ([usize; 4], [usize; 4]) {
         let (s, p) = (self.conv.window.stride, self.x.grid.pitch);
-        ([p[0], s[0] * p[1], s[1] * p[2], s[2] * p[3]], self.dy.grid.pitch)
+        (
+            [p[0], s[0] * p[1], s[1] * p[2], s[2] * p[3]],
+            self.dy.grid.pitch,
+        )
     }
 
     fn inner_count(&self) -> usize {
@@ -275,7 +262,11 @@ impl Gradient<'_> {
             dw_pitch: f,
             rows: (rows.start, rows.end),
             counts: std::array::from_fn(|i| {
-                if i < inner { self.dy.grid.counts()[i] } else { 1 }
+                if i < inner {
+                    self.dy.grid.counts()[i]
+                } else {
+                    1
+                }
             }),
             x_step,
             y_step,
@@ -333,7 +324,13 @@ impl<const V: usize, const Q: usize, const PART: bool> Op for Tile<V, Q, PART> {
         let t = self.0;
         // SAFETY: positions and channels are those of the boxes, which were checked.
         unsafe {
-            let load = |p: *const f32| if PART { S::load_part(p, t.lanes) } else { S::load(p) };
+            let load = |p: *const f32| {
+                if PART {
+                    S::load_part(p, t.lanes)
+                } else {
+                    S::load(p)
+                }
+            };
             let mut acc = [[S::splat(0.0); V]; Q];
             if t.load {
                 for (q, row) in acc.iter_mut().enumerate() {

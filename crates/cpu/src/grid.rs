@@ -26,7 +26,12 @@ impl Grid {
         let w = channels;
         let h = w * extent[2];
         let d = h * extent[1];
-        Grid { samples, extent, channels, pitch: [d * extent[0], d, h, w] }
+        Grid {
+            samples,
+            extent,
+            channels,
+            pitch: [d * extent[0], d, h, w],
+        }
     }
 
     /// Positions of all samples: N * D * H * W.
@@ -104,7 +109,10 @@ impl Window {
 
     pub(crate) fn assert_valid(&self) {
         let all = self.kernel.iter().chain(&self.stride).chain(&self.dilation);
-        assert!(all.copied().min() >= Some(1), "window with a zero: {self:?}");
+        assert!(
+            all.copied().min() >= Some(1),
+            "window with a zero: {self:?}"
+        );
     }
 }
 
@@ -120,7 +128,11 @@ pub struct View<'a> {
 impl<'a> View<'a> {
     /// Panics if the slice is too short for the box.
     pub fn new(data: &'a [f32], grid: &'a Grid) -> View<'a> {
-        assert!(data.len() >= grid.span(), "slice of {} for {grid:?}", data.len());
+        assert!(
+            data.len() >= grid.span(),
+            "slice of {} for {grid:?}",
+            data.len()
+        );
         View { data, grid }
     }
 }
@@ -136,7 +148,11 @@ pub struct ViewMut<'a> {
 impl<'a> ViewMut<'a> {
     /// Panics if the slice is too short for the box.
     pub fn new(data: &'a mut [f32], grid: &'a Grid) -> ViewMut<'a> {
-        assert!(data.len() >= grid.span(), "slice of {} for {grid:?}", data.len());
+        assert!(
+            data.len() >= grid.span(),
+            "slice of {} for {grid:?}",
+            data.len()
+        );
         ViewMut { data, grid }
     }
 }

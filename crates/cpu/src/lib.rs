@@ -11,11 +11,31 @@ mod team;
 mod conv_data;
 mod conv_forward;
 mod conv_weight;
+mod dot;
 mod tile;
+
+mod elementwise;
+mod linear;
+mod norm;
+mod optimizer;
+mod pool;
+mod probe;
 
 pub use conv_data::{conv_backward_data, conv_backward_data_scratch};
 pub use conv_forward::{Convolution, conv_forward, conv_forward_scratch};
-pub use conv_weight::{bias_backward, conv_backward_weight, conv_backward_weight_scratch};
+pub use conv_weight::{conv_backward_weight, conv_backward_weight_scratch};
+pub use elementwise::{
+    Activation, Planes, Transform, accumulate, activate, activate_backward,
+    activate_backward_in_place, activate_in_place, add, copy, fill, import, scale,
+};
 pub use grid::{Call, Canceled, Grid, View, ViewMut, Window, Work};
+pub use linear::{linear_backward_data, linear_backward_weight, linear_forward, linear_scratch};
+pub use norm::{
+    Normalization, bias_backward, norm_backward, norm_backward_statistics, norm_forward,
+    norm_scratch, norm_statistics,
+};
+pub use optimizer::{Adam, Sgd, adam, sgd, sum_of_squares};
+pub use pool::{PoolKind, Pooling, pool_backward, pool_forward};
+pub use probe::multiply_adds;
 pub use simd::Level;
 pub use team::{Team, TeamError};

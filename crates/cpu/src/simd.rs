@@ -339,7 +339,10 @@ mod x86 {
             unsafe {
                 let larger = _mm512_cmp_ps_mask(x, m, _CMP_GT_OQ);
                 let take = larger | _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-                (_mm512_mask_blend_ps(take, m, x), _mm512_mask_blend_ps(take, i, t))
+                (
+                    _mm512_mask_blend_ps(take, m, x),
+                    _mm512_mask_blend_ps(take, i, t),
+                )
             }
         }
         #[inline(always)]

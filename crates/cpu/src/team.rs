@@ -2,6 +2,7 @@
 
 use crate::grid::Canceled;
 use crate::simd::Level;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,6 +11,10 @@ use std::time::Duration;
 
 /// Flops between two calls of `progress`, at about 50 GFLOP/s: 0.2 ms.
 const FLOPS_PER_TICK: u64 = 10_000_000;
+/// What an element costs that comes from memory, in flops.
+pub(crate) const ELEMENT: u64 = 8;
+/// Work of one range, small enough that the last ranges end at about the same time.
+const COST_PER_RANGE: u64 = 500_000;
 /// A kernel below this runs on the caller alone: waking a thread costs as much.
 const FLOPS_PARALLEL_MIN: u64 = 1_000_000;
 /// The caller looks after `progress` this often while it waits for the others.
@@ -97,10 +102,25 @@ impl Team {
             });
         };
         pin(*first)?;
-        let state = State { epoch: 0, job: None, working: 0, panicked: false, stop: false };
+        let state = State {
+            epoch: 0,
+            job: None,
+            working: 0,
+            panicked: false,
+            stop: false,
+        };
         let (start, done) = (Condvar::new(), Condvar::new());
-        let shared = Arc::new(Shared { state: Mutex::new(state), start, done });
-        let mut team = Team { level, threads: cores.len(), shared, workers: Vec::new() };
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            start,
+            done,
+        });
+        let mut team = Team {
+            level,
+            threads: cores.len(),
+            shared,
+            workers: Vec::new(),
+        };
         let (sender, receiver) = std::sync::mpsc::channel();
         for (index, core) in cores.iter().copied().enumerate().skip(1) {
             let (shared, sender) = (team.shared.clone(), sender.clone());
@@ -146,7 +166,11 @@ impl Team {
             }
         };
         if self.threads == 1 || units <= 1 || small {
-            share(&mut Poll { cancel: &cancel, progress: Some(progress), flops: 0 });
+            share(&mut Poll {
+                cancel: &cancel,
+                progress: Some(progress),
+                flops: 0,
+            });
         } else {
             self.each(progress, &cancel, &share);
         }
@@ -156,6 +180,26 @@ impl Team {
         }
     }
 
+    /// Calls `body` for ranges that make up `0..items`; `cost` is that of one item, in flops or,
+    /// where memory is the limit, in elements times [`ELEMENT`].
+    pub(crate) fn ranges(
+        &mut self,
+        progress: &mut dyn FnMut() -> bool,
+        items: usize,
+        cost: u64,
+        body: &(dyn Fn(Range<usize>) + Sync),
+    ) -> Result<(), Canceled> {
+        let step = (COST_PER_RANGE / cost.max(1)).max(1) as usize;
+        self.units(
+            progress,
+            items.div_ceil(step),
+            cost * step as u64,
+            &|unit, _| {
+                body(unit * step..((unit + 1) * step).min(items));
+            },
+        )
+    }
+
     /// Runs `share` on all threads and returns when all are done.
     fn each(
         &mut self,
@@ -163,7 +207,13 @@ impl Team {
         cancel: &AtomicBool,
         share: &(dyn Fn(&mut Poll) + Sync),
     ) {
-        let job = |_: usize| share(&mut Poll { cancel, progress: None, flops: 0 });
+        let job = |_: usize| {
+            share(&mut Poll {
+                cancel,
+                progress: None,
+                flops: 0,
+            })
+        };
         let job: &(dyn Fn(usize) + Sync) = &job;
         // SAFETY: this function does not return, nor unwind, before `working` is zero again, that
         // is before the last worker has let go of the job.
@@ -175,7 +225,11 @@ impl Team {
         drop(state);
         self.shared.start.notify_all();
         let mine = catch_unwind(AssertUnwindSafe(|| {
-            share(&mut Poll { cancel, progress: Some(&mut *progress), flops: 0 });
+            share(&mut Poll {
+                cancel,
+                progress: Some(&mut *progress),
+                flops: 0,
+            });
         }));
         if mine.is_err() {
             cancel.store(true, Ordering::Relaxed);
@@ -248,7 +302,10 @@ fn work(shared: &Shared, index: usize) {
             return;
         }
         let Some(job) = state.job.filter(|_| state.epoch != seen) else {
-            state = shared.start.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = shared
+                .start
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
             continue;
         };
         seen = state.epoch;

@@ -5,20 +5,25 @@
 //! Positions are a list of offsets, so rows, strides and samples need no cases of their own.
 //! Legend: P positions, V vectors, L lanes, C input channels, F output channels.
 
-use crate::grid::{Canceled, Shared};
+use crate::grid::{Canceled, Shared, part};
 use crate::simd::{Level, Op, Simd};
 use crate::team::{Poll, Team};
+use std::ops::Range;
 
 /// Stretches of the input that one sweep over the positions covers, at most.
 const RUNS_MAX: usize = 64;
 /// Weights that one sweep over the positions reads, in elements: stays in the caches close by.
 const WEIGHTS_PER_SWEEP: usize = 32 * 1024;
+/// The same for weights that are not packed, in rows: few enough for the pages they lie on.
+const ROWS_PER_SWEEP: usize = match option_env!("PF") {
+    Some(a) => match a.as_bytes()[0] { b'1' => 128, b'2' => 256, b'4' => 512, _ => 1 << 20 },
+    None => 64 };
 /// Work of one unit; bounds the time between calls of progress.
 const FLOPS_PER_UNIT: usize = 30_000_000;
 /// Positions of a unit are a multiple of this, which every P divides or nearly does.
 const POSITIONS_STEP: usize = 24;
 /// The widest tile in positions.
-const P_MAX: usize = 12;
+pub(crate) const P_MAX: usize = 12;
 
 /// The taps of one dim that a job sums over, an arithmetic sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +44,8 @@ pub(crate) enum Weights<'a> {
     Packed(&'a [f32]),
     /// Rows of `pitch` elements; F must be whole vectors.
     Rows(&'a [f32], usize),
+    /// Taps flipped and channels transposed: (tap, F, C), rows of `pitch` elements.
+    Transposed(&'a [f32], usize),
 }
 
 /// What a tile of the output starts from.
@@ -124,19 +131,22 @@ impl Job<'_> {
         self.count.iter().product()
     }
 
-    fn taps_all(&self) -> usize {
+    pub(crate) fn taps_all(&self) -> usize {
         self.taps.iter().map(|t| t.count).product()
     }
 
-    /// Input offset and row of the weights of a tap.
-    fn tap(&self, tap: usize) -> (usize, usize) {
+    /// Input offset of a tap of the job, and its number among all taps of the kernel.
+    pub(crate) fn tap(&self, tap: usize) -> (usize, usize) {
         let [d, h, w] = &self.taps;
         let (iw, rest) = (tap % w.count, tap / w.count);
         let (ih, id) = (rest % h.count, rest / h.count);
         let row = |t: &Taps, i: usize| t.row + i * t.row_step;
-        let x = [(d, id), (h, ih), (w, iw)].iter().map(|(t, i)| t.x + i * t.x_step).sum();
+        let x = [(d, id), (h, ih), (w, iw)]
+            .iter()
+            .map(|(t, i)| t.x + i * t.x_step)
+            .sum();
         let tap = (row(d, id) * self.kernel[1] + row(h, ih)) * self.kernel[2] + row(w, iw);
-        (x, tap * self.c)
+        (x, tap)
     }
 
     /// The next stretches, of `rows` rows at most; adjacent taps become one stretch.
@@ -148,10 +158,14 @@ impl Job<'_> {
     ) -> usize {
         let (mut n, mut rows, taps) = (0, 0, self.taps_all());
         while cursor.tap < taps && rows < rows_max {
-            let (x, row) = self.tap(cursor.tap);
-            let (x, row) = (x + cursor.within, row + cursor.within);
+            let (x, tap) = self.tap(cursor.tap);
+            let (x, row) = (x + cursor.within, tap * self.c + cursor.within);
             let len = (self.c - cursor.within).min(rows_max - rows);
-            let last = if n > 0 { out[n - 1] } else { Stretch::default() };
+            let last = if n > 0 {
+                out[n - 1]
+            } else {
+                Stretch::default()
+            };
             if n > 0 && last.x + last.len == x && last.row + last.len == row {
                 out[n - 1].len += len;
             } else if n < RUNS_MAX {
@@ -163,7 +177,10 @@ impl Job<'_> {
             rows += len;
             cursor.within += len;
             if cursor.within == self.c {
-                *cursor = Cursor { tap: cursor.tap + 1, within: 0 };
+                *cursor = Cursor {
+                    tap: cursor.tap + 1,
+                    within: 0,
+                };
             }
         }
         n
@@ -175,6 +192,7 @@ impl Job<'_> {
         let (slice, pitch, start) = match self.weights {
             Weights::Packed(w) => (w, v * level.lanes(), rows * f0),
             Weights::Rows(w, pitch) => (w, pitch, f0),
+            Weights::Transposed(..) => unreachable!("transposed weights have tiles of their own"),
         };
         if rows == 0 {
             return (slice.as_ptr(), pitch);
@@ -190,6 +208,9 @@ impl Job<'_> {
         team: &mut Team,
         progress: &mut dyn FnMut() -> bool,
     ) -> Result<(), Canceled> {
+        if let Weights::Transposed(w, pitch) = self.weights {
+            return self.run_dot(w, pitch, team, progress);
+        }
         let positions = self.positions();
         if positions == 0 || self.f == 0 {
             return Ok(());
@@ -200,73 +221,113 @@ impl Job<'_> {
         let slow = if level == Level::Portable { 4 } else { 1 };
         let by_time = FLOPS_PER_UNIT / slow / per_position.max(1);
         let by_share = positions / (4 * threads);
-        let block = by_time.min(by_share).max(1).next_multiple_of(POSITIONS_STEP);
+        let block = by_time
+            .min(by_share)
+            .max(1)
+            .next_multiple_of(POSITIONS_STEP);
         let blocks = positions.div_ceil(block);
-        let split = if blocks < 4 * threads { tiles.count() } else { 1 };
+        let split = match self.weights {
+            Weights::Rows(..) => tiles.count().min(threads),
+            Weights::Packed(_) | Weights::Transposed(..) if blocks < 4 * threads => tiles.count(),
+            Weights::Packed(_) | Weights::Transposed(..) => 1,
+        };
         let flops = (per_position / split) as u64 * block.min(positions) as u64;
         team.units(progress, blocks * split, flops, &|unit, poll| {
             let (b, s) = (unit / split, unit % split);
             let range = b * block..((b + 1) * block).min(positions);
-            for tile in s * tiles.count() / split..(s + 1) * tiles.count() / split {
-                self.block(level, range.clone(), tiles.tile(tile), poll);
+            let own = part(tiles.count(), s, split);
+            match self.weights {
+                // A few rows for all tiles, so that the rows are read as they lie.
+                Weights::Rows(_, pitch) if pitch > tiles.padded() || tiles.count() > 1 => {
+                    self.block(range, tiles, own, ROWS_PER_SWEEP, poll);
+                }
+                Weights::Rows(..) | Weights::Packed(_) | Weights::Transposed(..) => {
+                    for tile in own {
+                        let width = tiles.tile(tile).1 * level.lanes();
+                        let rows = WEIGHTS_PER_SWEEP / width;
+                        self.block(range.clone(), tiles, tile..tile + 1, rows, poll);
+                    }
+                }
             }
         })
     }
 
-    /// One tile of output channels for a range of positions.
+    /// Some tiles of output channels for a range of positions, some rows of the weights at a time.
     fn block(
         &self,
-        level: Level,
-        range: std::ops::Range<usize>,
-        (f0, v): (usize, usize),
+        range: Range<usize>,
+        tiles: Tiles,
+        own: Range<usize>,
+        rows_per_sweep: usize,
         poll: &mut Poll,
     ) {
-        let (w, w_pitch) = self.tile_weights(f0, v, level);
-        let width = (self.f - f0).min(v * level.lanes());
         let rows = self.taps_all() * self.c;
-        let sweeps = (rows * v * level.lanes()).div_ceil(WEIGHTS_PER_SWEEP).max(1);
+        let sweeps = rows.div_ceil(rows_per_sweep).max(1);
         let rows_max = rows.div_ceil(sweeps).next_multiple_of(4);
-        let p_max = (level.accumulators() / v).min(P_MAX);
-        let p = range.len().div_ceil(range.len().div_ceil(p_max));
         let (mut cursor, mut stretches) = (Cursor::default(), [Stretch::default(); RUNS_MAX]);
-        let bias = self.start.bias.map(|b| b[f0..f0 + width].as_ptr());
         let mut first = true;
         loop {
             let n = self.stretches(&mut cursor, &mut stretches, rows_max);
             if n == 0 && !first {
-                break;
-            }
-            let (load, bias) = if first { (self.start.load, bias) } else { (true, None) };
-            first = false;
-            let mut walk = Walk::new(self, range.start);
-            let mut at = range.start;
-            while at < range.end {
-                let (xo, yo) = walk.take(p.min(range.end - at));
-                let tile = TileArgs {
-                    x: self.x.as_ptr(),
-                    xo: &xo,
-                    // SAFETY: inside the output, by the offsets of the job.
-                    y: unsafe { self.y.get().add(f0) },
-                    yo: &yo,
-                    w,
-                    w_pitch,
-                    stretches: &stretches[..n],
-                    load,
-                    bias,
-                    width,
-                };
-                dispatch(level, v, p, tile);
-                at += p;
-            }
-            if poll.canceled() {
                 return;
             }
+            let depth: usize = stretches[..n].iter().map(|s| s.len).sum();
+            for tile in own.clone() {
+                let (f0, v) = tiles.tile(tile);
+                self.sweep(tiles.level, range.clone(), (f0, v), &stretches[..n], first);
+                let width = v * tiles.level.lanes();
+                if !poll.tick((2 * depth * width * range.len()) as u64) {
+                    return;
+                }
+            }
+            first = false;
+        }
+    }
+
+    /// Adds some stretches to one tile of output channels, for a range of positions.
+    fn sweep(
+        &self,
+        level: Level,
+        range: Range<usize>,
+        (f0, v): (usize, usize),
+        stretches: &[Stretch],
+        first: bool,
+    ) {
+        let (w, w_pitch) = self.tile_weights(f0, v, level);
+        let width = (self.f - f0).min(v * level.lanes());
+        let p_max = (level.accumulators() / v).min(P_MAX);
+        let p = range.len().div_ceil(range.len().div_ceil(p_max));
+        let bias = self.start.bias.map(|b| b[f0..f0 + width].as_ptr());
+        let (load, bias) = if first {
+            (self.start.load, bias)
+        } else {
+            (true, None)
+        };
+        let mut walk = Walk::new(self, range.start);
+        let mut at = range.start;
+        while at < range.end {
+            let (xo, yo) = walk.take(p.min(range.end - at));
+            let tile = TileArgs {
+                x: self.x.as_ptr(),
+                xo: &xo,
+                // SAFETY: inside the output, by the offsets of the job.
+                y: unsafe { self.y.get().add(f0) },
+                yo: &yo,
+                w,
+                w_pitch,
+                stretches,
+                load,
+                bias,
+                width,
+            };
+            dispatch(level, v, p, tile);
+            at += p;
         }
     }
 }
 
 /// A walk over the positions of a job.
-struct Walk<'a> {
+pub(crate) struct Walk<'a> {
     job: &'a Job<'a>,
     index: [usize; 4],
     x: usize,
@@ -274,7 +335,7 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(job: &'a Job<'a>, position: usize) -> Walk<'a> {
+    pub(crate) fn new(job: &'a Job<'a>, position: usize) -> Walk<'a> {
         let (mut index, mut rest) = ([0; 4], position);
         for dim in (0..4).rev() {
             index[dim] = rest % job.count[dim];
@@ -288,7 +349,7 @@ impl<'a> Walk<'a> {
     /// Offsets of the next `n` positions; the rest repeats the last of them, which is harmless
     /// because a tile loads all its outputs before it stores any.
     #[inline]
-    fn take(&mut self, n: usize) -> ([usize; P_MAX], [usize; P_MAX]) {
+    pub(crate) fn take(&mut self, n: usize) -> ([usize; P_MAX], [usize; P_MAX]) {
         let (mut xo, mut yo) = ([self.x; P_MAX], [self.y; P_MAX]);
         for i in 0..P_MAX {
             if i < n {
@@ -402,10 +463,7 @@ unsafe fn multiply<S: Simd, const V: usize, const P: usize>(
 }
 
 #[inline(always)]
-unsafe fn start<S: Simd, const V: usize, const P: usize>(
-    t: &TileArgs,
-    acc: &mut [[S::V; V]; P],
-) {
+unsafe fn start<S: Simd, const V: usize, const P: usize>(t: &TileArgs, acc: &mut [[S::V; V]; P]) {
     unsafe {
         for v in 0..V {
             let lanes = (t.width - v * S::LANES).min(S::LANES);

@@ -19,6 +19,9 @@ pub(crate) const TARGET_KEY: &str = "unitPar";
 /// Key of the targets in physical units; may be absent.
 pub(crate) const PHYSICAL_KEY: &str = "physPar";
 
+/// Longest target vector accepted where no index says its length.
+const TARGETS_MAX: usize = 4096;
+
 /// Part of a dataset; no universe is in two of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -151,7 +154,7 @@ impl Dataset {
         &self.inner.targets
     }
 
-    /// Universe of each sample of a split.
+    /// Universe of each sample of a split; empty for a single HDF5 file, which does not say.
     pub fn universes(&self, split: Split) -> &[u64] {
         &self.inner.universes[split as usize]
     }
@@ -319,7 +322,11 @@ fn open_file(path: &Path) -> Result<Inner, DataError> {
     if shape.contains(&0) {
         return Err(volumes.wrong_shape("extents of at least 1".to_string()));
     }
-    let count = file.array(TARGET_KEY)?.shape.last().copied().unwrap_or(0);
+    let parameters = file.array(TARGET_KEY)?;
+    let count = parameters.shape.last().copied().unwrap_or(0);
+    if !(1..=TARGETS_MAX).contains(&count) {
+        return Err(parameters.wrong_shape(format!("1 to {TARGETS_MAX} targets in the last dim")));
+    }
     let train = match samples {
         Some(samples) => Files::Stacked {
             path: path.to_path_buf(),
@@ -327,7 +334,6 @@ fn open_file(path: &Path) -> Result<Inner, DataError> {
         },
         None => Files::Single(vec![path.to_path_buf()]),
     };
-    let universes = (0..train.samples() as u64).collect();
     let inner = Inner {
         path: path.to_path_buf(),
         kind: None,
@@ -335,7 +341,7 @@ fn open_file(path: &Path) -> Result<Inner, DataError> {
         dtype,
         targets: (0..count).map(|target| format!("target{target}")).collect(),
         splits: [train, Files::Single(Vec::new()), Files::Single(Vec::new())],
-        universes: [universes, Vec::new(), Vec::new()],
+        universes: [Vec::new(), Vec::new(), Vec::new()],
         spec: toml::Table::new(),
     };
     inner.parameters(&file, TARGET_KEY, samples)?;

@@ -47,6 +47,7 @@ pub(crate) enum Stored {
 /// An HDF5 file open for reading.
 pub(crate) struct SourceFile {
     path: PathBuf,
+    length_bytes: u64,
     file: H5File,
 }
 
@@ -62,7 +63,7 @@ pub(crate) struct SourceArray {
 
 impl SourceFile {
     pub(crate) fn open(path: &Path) -> Result<Self, DataError> {
-        check_signature(path)?;
+        let length_bytes = check_signature(path)?;
         let file =
             H5File::options()
                 .no_locking()
@@ -75,6 +76,7 @@ impl SourceFile {
                 })?;
         Ok(Self {
             path: path.to_path_buf(),
+            length_bytes,
             file,
         })
     }
@@ -110,6 +112,7 @@ impl SourceFile {
         let array = self.file.dataset(key).map_err(unreadable)?;
         let element = element_of(&array.datatype().map_err(unreadable)?);
         let stored = stored_of(&array).map_err(unreadable)?;
+        self.check_room(key, &array, &stored)?;
         Ok(SourceArray {
             path: self.path.clone(),
             key: key.to_string(),
@@ -121,25 +124,75 @@ impl SourceFile {
     }
 }
 
+impl SourceFile {
+    /// Refuses an array larger than its file can hold: a truncated file, or damaged extents that
+    /// would make readers allocate without bounds.
+    fn check_room(&self, key: &str, array: &H5Dataset, stored: &Stored) -> Result<(), DataError> {
+        let size = |extents: &[usize]| {
+            extents
+                .iter()
+                .try_fold(array.element_size(), |bytes, &extent| {
+                    bytes.checked_mul(extent)
+                })
+        };
+        let chunk = match stored {
+            Stored::Chunked { chunk, .. } => chunk.as_slice(),
+            Stored::Contiguous | Stored::Compact | Stored::Virtual => &[],
+        };
+        let claimed = size(&array.shape()).and_then(|whole| Some(whole.max(size(chunk)?)));
+        let Some(factor) = packing(stored) else {
+            return Ok(());
+        };
+        let room = self.length_bytes.saturating_mul(factor);
+        if claimed.is_some_and(|bytes| bytes as u64 <= room) {
+            return Ok(());
+        }
+        Err(DataError::Unreadable {
+            path: self.path.clone(),
+            key: Some(key.to_string()),
+            sample: None,
+            reason: format!(
+                "values of shape {:?}{} do not fit in its {} bytes",
+                array.shape(),
+                if chunk.is_empty() {
+                    String::new()
+                } else {
+                    format!(" in chunks of {chunk:?}")
+                },
+                self.length_bytes
+            ),
+        })
+    }
+}
+
 impl SourceArray {
-    /// Reads the box `starts`, `counts` into `out`, which takes the array's element type.
-    ///
-    /// Errors: `WrongDtype` for elements other than `int16` and `float32`; `Unreadable`.
+    /// Reads a box, given as (start, count) per dim, into `out`, which takes the array's element
+    /// type. Errors: `WrongDtype` for elements other than `int16` and `float32`; `Unreadable`.
     pub(crate) fn read_box(
         &self,
-        starts: &[usize],
-        counts: &[usize],
+        starts_counts: &[(usize, usize)],
         out: &mut Samples,
     ) -> Result<(), DataError> {
-        out.make(self.dtype()?, counts.iter().product());
+        let (starts, counts): (Vec<usize>, Vec<usize>) = starts_counts.iter().copied().unzip();
+        self.make_room(counts.iter().product(), out)?;
         if out.is_empty() {
             return Ok(());
         }
         let result = match out {
-            Samples::I16(values) => self.array.read_slice_into(values, starts, counts),
-            Samples::F32(values) => self.array.read_slice_into(values, starts, counts),
+            Samples::I16(values) => self.array.read_slice_into(values, &starts, &counts),
+            Samples::F32(values) => self.array.read_slice_into(values, &starts, &counts),
         };
-        result.map_err(|error| self.unreadable(starts, &error))
+        result.map_err(|error| self.unreadable(&starts, error.to_string()))
+    }
+
+    /// Gives `out` the array's element type and `elements` elements.
+    pub(crate) fn make_room(&self, elements: usize, out: &mut Samples) -> Result<(), DataError> {
+        out.make(self.dtype()?, elements).map_err(|error| {
+            self.unreadable(
+                &[],
+                format!("{elements} values do not fit in memory: {error}"),
+            )
+        })
     }
 
     /// Reads a box of a `float32` or `float64` array as `f32` (rounding to nearest).
@@ -158,7 +211,7 @@ impl SourceArray {
                 return Err(self.wrong_dtype("float32 or float64"));
             }
         };
-        values.map_err(|error| self.unreadable(starts, &error))
+        values.map_err(|error| self.unreadable(starts, error.to_string()))
     }
 
     /// Element type of a volume array.
@@ -198,13 +251,13 @@ impl SourceArray {
     }
 
     /// The first dim of a stacked array (rank 5 or 2) numbers the samples of the file.
-    fn unreadable(&self, starts: &[usize], error: &rust_hdf5::Hdf5Error) -> DataError {
+    fn unreadable(&self, starts: &[usize], reason: String) -> DataError {
         let stacked = matches!(starts.len(), 2 | 5);
         DataError::Unreadable {
             path: self.path.clone(),
             key: Some(self.key.clone()),
             sample: stacked.then(|| starts[0]),
-            reason: error.to_string(),
+            reason,
         }
     }
 }
@@ -321,8 +374,9 @@ impl TargetArray {
 
 /// Looks for the signature where the format allows it: at 0, 512, 1024, 2048 and so on.
 ///
+/// Returns the length of the file in bytes.
 /// Source: HDF5 File Format Specification 3.0, section II.A.
-fn check_signature(path: &Path) -> Result<(), DataError> {
+fn check_signature(path: &Path) -> Result<u64, DataError> {
     const SIGNATURE: [u8; 8] = *b"\x89HDF\r\n\x1a\n";
     let unopenable = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::NotFound => DataError::Missing {
@@ -353,7 +407,7 @@ fn check_signature(path: &Path) -> Result<(), DataError> {
         at *= 2;
     }
     if word == SIGNATURE {
-        return Ok(());
+        return Ok(length);
     }
     let found = match head.as_slice() {
         [] => "nothing, it is empty".to_string(),
@@ -410,6 +464,25 @@ fn stored_of(array: &H5Dataset) -> rust_hdf5::Result<Stored> {
                 .collect(),
         },
     })
+}
+
+/// Bytes of values that a byte of file can hold at most; `None` where there is no bound.
+///
+/// Source: RFC 1951: a deflate block codes at most 258 bytes in two bits, 1032 to 1.
+fn packing(stored: &Stored) -> Option<u64> {
+    match stored {
+        Stored::Contiguous | Stored::Compact => Some(1),
+        Stored::Virtual => None,
+        Stored::Chunked { filters, .. } => {
+            filters
+                .iter()
+                .try_fold(1, |factor, filter| match filter.as_str() {
+                    "shuffle" | "fletcher32" => Some(factor),
+                    "gzip" => Some(factor * 1032),
+                    _ => None,
+                })
+        }
+    }
 }
 
 /// Source: HDF5 File Format Specification 3.0, section IV.A.2.l (filter pipeline message).

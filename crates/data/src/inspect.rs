@@ -44,7 +44,7 @@ pub struct SplitSummary {
     pub split: Split,
     /// Number of samples.
     pub samples: usize,
-    /// Number of different universes they are cut from.
+    /// Number of different universes they are cut from; 0 where the dataset does not say.
     pub universes: usize,
     /// Number of files.
     pub files: usize,

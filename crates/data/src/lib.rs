@@ -1,8 +1,8 @@
 //! Datasets on disk: HDF5 volumes with their targets, sample order, and weights as safetensors.
 //!
-//! Does: opens, reads by hyperslab, writes atomically and inspects datasets; saves weights.
-//! Knows: the two file shapes of a dataset, its index file, the HDF5 and safetensors formats.
-//! Must not know: models, strategies, ranks beyond "one reader each", machines, time, printing.
+//! Does: opens, reads by hyperslab, writes atomically and inspects datasets; feeds ranks; saves weights.
+//! Knows: the two file shapes of a dataset, its index, HDF5 and safetensors, the loads of programs.
+//! Must not know: models, strategies, how ranks run or talk, machines, time, printing.
 //! The HDF5 library is named in one module, `hdf5`, and in no public type.
 
 mod dataset;
@@ -13,7 +13,9 @@ mod inspect;
 pub mod order;
 mod reader;
 mod samples;
+mod sieve;
 mod slab;
+mod source;
 pub mod weights;
 mod writer;
 
@@ -25,4 +27,5 @@ pub use inspect::{
 };
 pub use reader::{ReadTally, Reader};
 pub use samples::{DType, Samples, VolumeShape};
+pub use source::{HyperslabSource, Waker, first_sample};
 pub use writer::{DatasetSpec, DatasetWriter, Layout};

@@ -9,6 +9,7 @@ use crate::dataset::{Inner, PHYSICAL_KEY, Split, TARGET_KEY};
 use crate::error::DataError;
 use crate::hdf5::{SourceArray, SourceFile, Stored};
 use crate::samples::Samples;
+use crate::sieve::{self, Asked};
 use crate::slab::{self, Region4};
 
 /// What a reader has asked of its files so far.
@@ -16,10 +17,13 @@ use crate::slab::{self, Region4};
 pub struct ReadTally {
     /// Regions of volumes read.
     pub volumes: u64,
-    /// Bytes of these regions, uncompressed: exactly the hyperslabs, no byte around them.
+    /// Bytes of these regions, uncompressed.
     pub volume_bytes: Bytes,
     /// Pieces of file they came in: contiguous runs, or chunks where storage is chunked.
-    pub volume_pieces: u64,
+    pub file_pieces: u64,
+    /// Bytes of these pieces, uncompressed: more than `volume_bytes` by whole chunks, and by the
+    /// gaps between rows shorter than a page where a region is cut along the width.
+    pub file_bytes: Bytes,
     /// Target vectors read.
     pub targets: u64,
     /// Bytes of these vectors.
@@ -33,6 +37,7 @@ pub struct Reader {
     dataset: Arc<Inner>,
     split: Split,
     open: Option<OpenFile>,
+    buffer: Samples,
     tally: ReadTally,
 }
 
@@ -49,6 +54,7 @@ impl Reader {
             dataset,
             split,
             open: None,
+            buffer: Samples::I16(Vec::new()),
             tally: ReadTally::default(),
         }
     }
@@ -58,11 +64,13 @@ impl Reader {
         self.dataset.splits[self.split as usize].samples()
     }
 
-    /// Reads one region of a sample, exactly that hyperslab.
+    /// Reads one region of a sample: that hyperslab, never the whole sample.
     ///
     /// Shapes: `region` is half-open over (C, D, H, W); `out` is replaced by the elements of the
     /// region in that order, with the dataset's element type. An empty region reads nothing.
-    /// Chunked storage: the chunks that the region touches are decoded, no others.
+    /// Contiguous storage: only the region's bytes are read, or its whole rows where it is cut
+    /// along the width and a row is no longer than a page. Chunked storage: only the chunks that
+    /// the region touches are decoded.
     /// Errors: `SampleOutOfRange`, `RegionOutOfRange`, and those of the file; `out` is
     /// unspecified then.
     pub fn read_volume(
@@ -72,23 +80,17 @@ impl Reader {
         out: &mut Samples,
     ) -> Result<(), DataError> {
         self.check_region(&region)?;
-        let (file, place) = self.locate(sample)?;
-        let box_nc: Vec<(usize, usize)> = place
-            .map(|place| (place, 1))
-            .into_iter()
-            .chain(region.iter().map(|range| (range.start, range.len())))
-            .collect();
-        let (starts, counts): (Vec<usize>, Vec<usize>) = box_nc.iter().copied().unzip();
-        file.volumes.read_box(&starts, &counts, out)?;
-        let pieces = match &file.volumes.stored {
-            Stored::Contiguous | Stored::Compact => slab::runs(&file.volumes.shape, &box_nc),
-            Stored::Chunked { chunk, .. } => slab::chunks(chunk, &box_nc),
-            Stored::Virtual => 1,
-        };
-        let bytes = slab::elements(&region) * self.dataset.dtype.size_bytes();
+        let mut buffer = std::mem::replace(&mut self.buffer, Samples::I16(Vec::new()));
+        let result = self
+            .locate(sample)
+            .and_then(|(file, place)| read_region(&file.volumes, place, &region, &mut buffer, out));
+        self.buffer = buffer;
+        let asked = result?;
+        let element_bytes = self.dataset.dtype.size_bytes() as u64;
         self.tally.volumes += 1;
-        self.tally.volume_bytes += Bytes(bytes as u64);
-        self.tally.volume_pieces += pieces;
+        self.tally.volume_bytes += Bytes(slab::elements(&region) as u64 * element_bytes);
+        self.tally.file_pieces += asked.pieces;
+        self.tally.file_bytes += Bytes(asked.elements * element_bytes);
         Ok(())
     }
 
@@ -169,6 +171,49 @@ impl OpenFile {
             physical,
             path,
         })
+    }
+}
+
+fn read_region(
+    array: &SourceArray,
+    place: Option<usize>,
+    region: &Region4,
+    buffer: &mut Samples,
+    out: &mut Samples,
+) -> Result<Asked, DataError> {
+    let box_nc: Vec<(usize, usize)> = place
+        .map(|place| (place, 1))
+        .into_iter()
+        .chain(region.iter().map(|range| (range.start, range.len())))
+        .collect();
+    let width = array.shape[array.shape.len() - 1];
+    let elements = slab::elements(region) as u64;
+    match &array.stored {
+        Stored::Contiguous if sieve::pays(region, width, array.dtype()?) => {
+            sieve::read(array, place, region, buffer, out)
+        }
+        Stored::Contiguous | Stored::Compact => {
+            array.read_box(&box_nc, out)?;
+            Ok(Asked {
+                pieces: slab::runs(&array.shape, &box_nc),
+                elements,
+            })
+        }
+        Stored::Chunked { chunk, .. } => {
+            array.read_box(&box_nc, out)?;
+            let pieces = slab::chunks(chunk, &box_nc);
+            Ok(Asked {
+                pieces,
+                elements: pieces * chunk.iter().product::<usize>() as u64,
+            })
+        }
+        Stored::Virtual => {
+            array.read_box(&box_nc, out)?;
+            Ok(Asked {
+                pieces: 1,
+                elements,
+            })
+        }
     }
 }
 

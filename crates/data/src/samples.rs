@@ -1,5 +1,7 @@
 //! Element types and the buffers that volumes are read into.
 
+use std::collections::TryReserveError;
+
 use serde::{Deserialize, Serialize};
 
 use crate::slab::Region4;
@@ -103,14 +105,22 @@ impl Samples {
         }
     }
 
-    pub(crate) fn make(&mut self, dtype: DType, len: usize) {
+    /// Takes an element type and a length; refuses what cannot be allocated.
+    pub(crate) fn make(&mut self, dtype: DType, len: usize) -> Result<(), TryReserveError> {
         if self.dtype() != dtype {
             *self = Samples::new(dtype);
         }
         match self {
-            Samples::I16(values) => values.resize(len, 0),
-            Samples::F32(values) => values.resize(len, 0.0),
+            Samples::I16(values) => {
+                values.try_reserve_exact(len.saturating_sub(values.len()))?;
+                values.resize(len, 0);
+            }
+            Samples::F32(values) => {
+                values.try_reserve_exact(len.saturating_sub(values.len()))?;
+                values.resize(len, 0.0);
+            }
         }
+        Ok(())
     }
 }
 

@@ -42,7 +42,7 @@ fn fill(writer: &mut DatasetWriter, spec: &DatasetSpec) {
             let volume = volume(n, spec.shape, spec.dtype);
             writer
                 .append(split, &volume, &target(n), &physical(n))
-                .unwrap();
+                .expect("a sample that fits");
         }
         assert_eq!(writer.next_universe(split), None);
     }
@@ -53,15 +53,21 @@ fn number(split: Split, place: usize) -> usize {
 }
 
 fn make(path: &Path, spec: &DatasetSpec) -> Dataset {
-    let mut writer = DatasetWriter::create(path, spec).unwrap();
+    let mut writer = DatasetWriter::create(path, spec).expect("a new path");
     fill(&mut writer, spec);
-    writer.finish().unwrap()
+    writer.finish().expect("all samples written")
 }
 
 fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .expect("a folder")
+        .map(|entry| {
+            entry
+                .expect("an entry")
+                .file_name()
+                .to_string_lossy()
+                .into_owned()
+        })
         .collect();
     names.sort();
     names
@@ -103,6 +109,27 @@ fn every_layout_and_dtype_is_read_back_by_hyperslabs() {
             }
         }
     }
+}
+
+#[test]
+fn regions_of_rows_longer_than_a_page_are_read_exactly() {
+    const WIDE: VolumeShape = [2, 3, 4, 2100];
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("set");
+    let dataset = make(&path, &spec(WIDE, DType::Int16, Layout::Contiguous));
+    let mut reader = dataset.reader(Split::Train);
+    let mut out = Samples::new(DType::Int16);
+    let mut random = Random(5);
+    for _ in 0..60 {
+        let region = random.region(WIDE);
+        reader.read_volume(3, region.clone(), &mut out).unwrap();
+        assert_eq!(
+            out,
+            volume(3, WIDE, DType::Int16).slice(WIDE, &region),
+            "{region:?}"
+        );
+    }
+    assert_eq!(reader.tally().file_bytes, reader.tally().volume_bytes);
 }
 
 #[test]
@@ -310,7 +337,7 @@ fn readers_go_to_threads_and_share_nothing() {
                 }
                 let tally = reader.tally();
                 assert_eq!(tally.volume_bytes.0, 4 * 4 * 2 * 64 * 2);
-                assert_eq!(tally.volume_pieces, 4 * 4, "one run per sample and channel");
+                assert_eq!(tally.file_pieces, 4 * 4, "one run per sample and channel");
             });
         }
     });

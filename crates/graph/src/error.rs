@@ -37,7 +37,9 @@ pub enum GraphError {
         nearest: String,
     },
     /// An id that this builder did not give out.
-    #[error("`{node}` asks for {what} {asked}, but there are {count} so far, counted from 0; nearest is {nearest}")]
+    #[error(
+        "`{node}` asks for {what} {asked}, but there are {count} so far, counted from 0; nearest is {nearest}"
+    )]
     UnknownId {
         /// The node that asks.
         node: String,
@@ -85,7 +87,9 @@ pub enum GraphError {
         last: String,
     },
     /// A node after the loss.
-    #[error("`{node}` comes after the loss `{loss}`, which must be the last node, once; put it before")]
+    #[error(
+        "`{node}` comes after the loss `{loss}`, which must be the last node, once; put it before"
+    )]
     AfterLoss {
         /// The node.
         node: String,
@@ -93,7 +97,9 @@ pub enum GraphError {
         loss: String,
     },
     /// A node that nothing reads.
-    #[error("nothing reads `{node}`; use it or leave it out; nearest node that could read it is `{nearest}`")]
+    #[error(
+        "nothing reads `{node}`; use it or leave it out; nearest node that could read it is `{nearest}`"
+    )]
     Unused {
         /// The node.
         node: String,
@@ -258,48 +264,48 @@ pub enum GraphError {
     },
     /// A shared parameter of another role or shape.
     #[error(
-        "`{node}`: its {role} {shape:?} cannot be `{parameter}`, a {other_role} {other_shape:?}: possible are {possible}; nearest is {nearest}"
+        "`{node}`: its {wanted} cannot be {asked}: possible are {possible}; nearest is {nearest}"
     )]
     SharedShape {
         /// The node.
         node: String,
-        /// What it needs.
-        role: &'static str,
-        /// Shape it needs.
-        shape: [usize; 5],
-        /// Name of the parameter.
-        parameter: String,
-        /// What that is.
-        other_role: &'static str,
-        /// Shape of that.
-        other_shape: [usize; 5],
+        /// Role and shape that it needs.
+        wanted: String,
+        /// Name, role and shape of the parameter asked for.
+        asked: String,
         /// Parameters that fit.
         possible: String,
         /// The most similar name, or one of its own.
         nearest: String,
     },
     /// Running statistics shared by two batch norms.
-    #[error("`{node}`: its {role} cannot be shared, because each batch norm updates its own; nearest is one of its own")]
+    #[error(
+        "`{node}`: its {role} cannot be shared, because each batch norm updates its own; nearest is one of its own"
+    )]
     SharedState {
         /// The batch norm.
         node: String,
         /// Which one.
         role: &'static str,
     },
-    /// A vector with an initialization that is made for weights.
-    #[error("`{node}`: its {role} starts with a finite constant, not {asked}; nearest is {nearest}")]
-    VectorInitialization {
+    /// A vector with an initialization that is made for weights, or a constant that is not finite.
+    #[error(
+        "`{node}`: its {role} cannot start with {asked}: possible is a finite constant, for a weight also glorot_uniform and he_normal; nearest is {nearest}"
+    )]
+    ConstantOnly {
         /// The node.
         node: String,
         /// Which one.
         role: &'static str,
         /// As given.
         asked: String,
-        /// The default constant.
+        /// The default constant, 0 for a weight.
         nearest: f64,
     },
     /// A size that no machine could hold.
-    #[error("`{node}`: {asked} {what} are too many: possible are up to {limit}; nearest is {limit}")]
+    #[error(
+        "`{node}`: {asked} {what} are too many: possible are up to {limit}; nearest is {limit}"
+    )]
     TooLarge {
         /// The node.
         node: String,

@@ -8,6 +8,7 @@ mod builder;
 mod count;
 mod error;
 mod infer;
+mod initialize;
 mod keyword;
 mod model;
 mod nearest;
@@ -18,6 +19,7 @@ pub mod zoo;
 pub use builder::{GraphBuilder, ParameterSource};
 pub use count::{Counts, LayerCount, count};
 pub use error::GraphError;
+pub use initialize::initial_values;
 pub use model::{
     Graph, Initialization, Node, NodeId, Parameter, ParameterId, ParameterRole, Shape, fans,
 };

@@ -1,4 +1,5 @@
 use crate::Op;
+use std::fmt;
 
 /// Index of a node; the tensor it computes has the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -27,6 +28,13 @@ impl Shape {
     pub fn batched(&self, samples: usize) -> [usize; 5] {
         let [d, h, w] = self.extent;
         [samples, d, h, w, self.channels]
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [d, h, w] = self.extent;
+        write!(f, "{d}x{h}x{w} with {} channels", self.channels)
     }
 }
 
@@ -87,6 +95,16 @@ pub enum Initialization {
     HeNormal,
     /// One value everywhere.
     Constant(f64),
+}
+
+impl fmt::Display for Initialization {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::GlorotUniform => f.write_str("glorot_uniform"),
+            Self::HeNormal => f.write_str("he_normal"),
+            Self::Constant(value) => write!(f, "constant:{value:?}"),
+        }
+    }
 }
 
 /// A parameter, a node of its own: several operations may share it.
@@ -150,7 +168,10 @@ pub struct Graph {
 impl Graph {
     /// The node of this name.
     pub fn find(&self, name: &str) -> Option<NodeId> {
-        self.nodes.iter().position(|node| node.name == name).map(NodeId)
+        self.nodes
+            .iter()
+            .position(|node| node.name == name)
+            .map(NodeId)
     }
 
     /// Per node, whether training needs the gradient of the tensor it computes.

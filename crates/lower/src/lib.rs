@@ -1,1 +1,22 @@
-//! Room `lower`.
+//! Lowering: graph and strategy become an explicit program.
+//!
+//! Does: places tensors on the mesh, derives every movement from regions, orders tasks in lanes, plans
+//! the arena of each rank, and groups ranks into classes.
+//! Knows: the model, the strategy, and what kernels a menu offers.
+//! Must not know: seconds, devices, threads, files; it never decides by a measured time.
+
+mod arena;
+mod backward;
+mod body;
+mod classes;
+mod depend;
+mod exchange;
+mod forward;
+mod geometry;
+mod lowering;
+mod place;
+mod storage;
+mod strategy;
+
+pub use lowering::{LowerError, Request, SampleFormat, lower};
+pub use strategy::{Strategy, StrategyError};

@@ -1,1 +1,19 @@
-//! Room `oracle`.
+//! The oracle: how long a program takes on a machine, and why.
+//!
+//! Does: costs kernels, messages, collectives and reads; plays a program in virtual time with the
+//! runner's own driver; names the critical path; compares with measured traces; fits laws to points.
+//! Knows: programs, machines, the published formulas of cost.
+//! Must not know: models, strategies, how a program was made, files, or the clock of this machine.
+
+pub mod compare;
+pub mod cost;
+pub mod fit;
+pub mod prediction;
+pub mod simulate;
+
+pub use compare::{CompareError, Comparison, compare};
+pub use cost::{CollectiveCost, CostBasis, CostError, Costs, MessageCost};
+pub use cost::{LinkFit, MachineCosts, MeasuredCosts};
+pub use fit::{FitError, LineFit, fit_line};
+pub use prediction::{Prediction, TaskPrediction, predict};
+pub use simulate::{Breakdown, Classes, Mode, SimulateError, Simulation, refine, simulate};

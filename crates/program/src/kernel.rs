@@ -89,7 +89,8 @@ pub enum Access {
 pub enum Kernel {
     /// Sets every element.
     Fill { target: View, value: f64 },
-    /// Copies or adds a view of one shape and dtype to another.
+    /// Copies or adds a view to another of the same volume and dtype, both taken in memory order: with
+    /// equal extents a copy of a box, else a change of shape.
     Copy {
         source: View,
         target: View,

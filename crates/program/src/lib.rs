@@ -10,6 +10,7 @@ mod count;
 mod kernel;
 mod menu;
 mod program;
+pub mod random;
 mod task;
 mod text;
 pub mod verify;

@@ -9,6 +9,7 @@ mod driver;
 mod error;
 mod memory;
 mod rank;
+mod session;
 mod trace;
 mod world;
 
@@ -16,5 +17,9 @@ pub use driver::Driver;
 pub use error::RunError;
 pub use memory::{Arena, Block, BlockMut, Cells, Element, Memory};
 pub use rank::{RankRunner, StepReport};
+pub use session::{
+    End, EpochReport, NamedValues, Outcome, Plan, Played, Progress, Schedule, Session, SessionError,
+    Validation, batch_sizes,
+};
 pub use trace::{Event, Trace};
 pub use world::{Clock, Inputs, Kernels, Source, SystemClock, Transport, Worked};

@@ -22,7 +22,7 @@ fn growing_mode(omega_m: f64, a: f64) -> f64 {
 /// Simpson's rule over an even number of intervals.
 pub(crate) fn simpson(f: impl Fn(f64) -> f64, low: f64, high: f64, intervals: usize) -> f64 {
     assert!(
-        intervals % 2 == 0,
+        intervals.is_multiple_of(2),
         "Simpson's rule needs an even number of intervals"
     );
     let step = (high - low) / intervals as f64;

@@ -35,7 +35,7 @@ impl SpectrumSpec {
             });
         }
         let voxels = self.grid.pow(3);
-        if counts.is_empty() || counts.len() % voxels != 0 {
+        if counts.is_empty() || !counts.len().is_multiple_of(voxels) {
             let expected = counts.len().div_ceil(voxels).max(1) * voxels;
             return Err(SynthError::Length {
                 what: "counts",

@@ -1,1 +1,17 @@
-//! Room `testkit`.
+//! Cases and random programs from a printed seed, and the harness that runs and compares them.
+//!
+//! Does: draws graphs and strategies, runs programs on threads, compares results norm-wise.
+//! Knows: every room that takes part in a run.
+//! Must not know: how a user calls it; no room depends on it but for its tests.
+
+mod cases;
+mod compare;
+mod harness;
+mod kinks;
+mod random;
+
+pub use cases::{Case, random_case};
+pub use compare::{distance, mismatch};
+pub use harness::{KernelFactory, Outcome, Setup, reference_kernels, run};
+pub use kinks::KinkWatch;
+pub use random::Draws;

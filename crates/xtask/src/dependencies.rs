@@ -103,7 +103,10 @@ mod tests {
         let faults = documented(&manifest, document);
         assert_eq!(faults.len(), 2);
         assert!(faults[0].message.contains("`rayon`"));
-        assert_eq!((faults[1].line, faults[1].path.as_str()), (4, "DEPENDENCIES.md"));
+        assert_eq!(
+            (faults[1].line, faults[1].path.as_str()),
+            (4, "DEPENDENCIES.md")
+        );
         assert!(faults[1].message.contains("`gone`"));
     }
 

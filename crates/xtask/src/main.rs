@@ -14,7 +14,7 @@ mod walls;
 
 use std::env;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo run --release -p xtask -- tidy | walls | test [--long]";
@@ -60,14 +60,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// The repository that this program was built from.
+/// The repository that cargo runs this program for.
+///
+/// The path known when it was built comes second: a checkout may have moved with its target folder.
 fn root() -> PathBuf {
-    let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
-    crate_dir
-        .ancestors()
-        .nth(2)
-        .unwrap_or(crate_dir)
-        .to_owned()
+    let built_in = || env!("CARGO_MANIFEST_DIR").into();
+    let crate_dir = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(built_in));
+    let root = crate_dir.ancestors().nth(2);
+    root.unwrap_or(&crate_dir).to_owned()
 }
 
 fn report(name: &str, faults: Result<Vec<Fault>, String>) -> Result<bool, String> {

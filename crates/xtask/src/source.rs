@@ -46,7 +46,7 @@ pub(crate) fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = us
             };
             let starts = word.starts_with(|letter: char| letter.is_alphanumeric());
             let ends = word.ends_with(|letter: char| letter.is_alphanumeric());
-            !(starts && joins(before)) && !(ends && joins(after))
+            !(starts && joins(before) || ends && joins(after))
         })
 }
 
@@ -196,7 +196,8 @@ mod tests {
 
     #[test]
     fn literals_and_comments_are_blanked_in_place() {
-        let text = "let a = \"todo!\\\"()\"; // dbg!\n/* a /* dbg! */ b */ f('\"', r#\"x\"y\"#, 'a')";
+        let text =
+            "let a = \"todo!\\\"()\"; // dbg!\n/* a /* dbg! */ b */ f('\"', r#\"x\"y\"#, 'a')";
         let code = blanked(text);
         assert_eq!(code.len(), text.len());
         assert_eq!(code.find('\n'), text.find('\n'));

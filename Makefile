@@ -1,0 +1,30 @@
+# Everything builds in release form, so that all targets share what is built.
+
+CARGO ?= cargo
+PARTITA = target/release/partita
+XTASK = $(CARGO) run --quiet --release --locked --package xtask --
+
+.PHONY: all test test-long demo bench
+
+all:
+	$(CARGO) build --release --locked --workspace
+
+# The checks from the quickest to the longest; the last line is the sum of all tests.
+test:
+	$(CARGO) fmt --all --check
+	$(XTASK) tidy
+	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked --workspace --no-deps
+	$(CARGO) build --release --locked --package partita
+	$(XTASK) walls
+	$(XTASK) test
+
+test-long:
+	$(XTASK) test --long
+
+demo:
+	$(CARGO) build --release --locked --package partita
+	$(PARTITA) demo
+
+bench:
+	$(CARGO) run --release --locked --package partita -- bench

@@ -1,0 +1,239 @@
+use crate::number;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use partita_space::Bytes;
+use std::path::PathBuf;
+
+/// Plans, predicts and runs hybrid-parallel training of large convolutional networks.
+#[derive(Debug, Parser)]
+#[command(name = "partita", version, propagate_version = true)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// What `partita` can do.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// List the models of the zoo with parameters, flops and memory
+    Models(ModelsArgs),
+    /// Show layers, shapes, parameters, flops and bytes of a model
+    Inspect(InspectArgs),
+    /// Print the program of every rank as text, verified
+    Lower(LowerArgs),
+    /// Say how long a step takes on a machine, and why
+    Predict(PredictArgs),
+    /// Rank the ways to split a training on a machine
+    Plan(PlanArgs),
+    /// Hold a prediction against the trace of a run, task by task
+    Compare(CompareArgs),
+    /// Make and inspect datasets
+    Data {
+        /// What to do with them.
+        #[command(subcommand)]
+        verb: DataVerb,
+    },
+    /// Show what this machine offers, and what mends what is missing
+    Doctor(DoctorArgs),
+}
+
+/// `partita models`.
+#[derive(Debug, Args)]
+pub struct ModelsArgs {
+    /// Answer in JSON, in SI base units
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `partita inspect`.
+#[derive(Debug, Args)]
+pub struct InspectArgs {
+    /// A name of the zoo (`partita models` lists them) or the path of a model file
+    pub model: String,
+    /// Print the model in the text form that model files have
+    #[arg(long, conflicts_with = "json")]
+    pub text: bool,
+    /// Answer in JSON, in SI base units
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What is to be lowered: common to all verbs that lower.
+#[derive(Debug, Args)]
+pub struct TrainingArgs {
+    /// A name of the zoo (`partita models` lists them) or the path of a model file
+    pub model: String,
+    /// Ranks that train together
+    #[arg(long, value_name = "P", value_parser = number::count)]
+    pub ranks: usize,
+    /// Samples per step over all ranks
+    #[arg(long, value_name = "B", value_parser = number::count)]
+    pub batch: usize,
+    /// Rule by which parameters move
+    #[arg(long, value_enum, default_value_t)]
+    pub optimizer: OptimizerName,
+    /// How the dataset stores its values
+    #[arg(long, value_enum, default_value_t)]
+    pub samples: SampleName,
+}
+
+/// `partita lower`.
+#[derive(Debug, Args)]
+pub struct LowerArgs {
+    #[command(flatten)]
+    pub training: TrainingArgs,
+    /// How to split, like `data=4,depth=2`
+    #[arg(long, value_name = "S")]
+    pub strategy: String,
+    /// Kernels to pin in the program
+    #[arg(long, value_enum, default_value_t = KernelSet::Reference)]
+    pub kernels: KernelSet,
+    /// What the program is for
+    #[arg(long, value_enum, default_value_t)]
+    pub kind: KindName,
+    /// Answer in JSON: digest, counts per class and memory instead of the text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `partita predict`.
+#[derive(Debug, Args)]
+pub struct PredictArgs {
+    #[command(flatten)]
+    pub training: TrainingArgs,
+    /// How to split, like `data=4,depth=2`
+    #[arg(long, value_name = "S")]
+    pub strategy: String,
+    /// Name or path of a machine file; `here` is this machine
+    #[arg(long, value_name = "M", default_value = "here")]
+    pub machine: String,
+    /// Kernels to pin in the program; a prediction for another machine leaves them open
+    #[arg(long, value_enum, default_value_t = KernelSet::Unpinned)]
+    pub kernels: KernelSet,
+    /// List every task with its seconds, as `partita compare` needs it
+    #[arg(long)]
+    pub tasks: bool,
+    /// Answer in JSON, in SI base units
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `partita plan`.
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    #[command(flatten)]
+    pub training: TrainingArgs,
+    /// Name or path of a machine file; `here` is this machine
+    #[arg(long, value_name = "M", default_value = "here")]
+    pub machine: String,
+    /// Memory that a rank may fill, like `16GiB`; that of the machine's device if not given
+    #[arg(long, value_name = "SIZE", value_parser = number::bytes)]
+    pub memory: Option<Bytes>,
+    /// Answer in JSON, in SI base units
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `partita compare`.
+#[derive(Debug, Args)]
+pub struct CompareArgs {
+    /// What `partita predict --tasks --json` printed
+    pub prediction: PathBuf,
+    /// The trace that `partita train` wrote
+    pub trace: PathBuf,
+    /// Answer in JSON, in SI base units
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `partita data`.
+#[derive(Debug, Subcommand)]
+pub enum DataVerb {
+    /// Make universes whose four cosmological parameters are known
+    Cosmology(CosmologyArgs),
+    /// Show what a dataset holds
+    Inspect(DataInspectArgs),
+}
+
+/// `partita data cosmology`.
+#[derive(Debug, Args)]
+pub struct CosmologyArgs {
+    /// Folder to make; it must not exist, or be empty
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Universes of all splits together, one sample each
+    #[arg(long, value_name = "N", value_parser = number::count)]
+    pub universes: usize,
+    /// Voxels a side: a power of two from 16 to 512
+    #[arg(long, value_name = "VOXELS", value_parser = number::count)]
+    pub grid: usize,
+    /// Names the dataset; same seed and options, same bytes
+    #[arg(long, value_name = "S", default_value_t = 2019)]
+    pub seed: u64,
+    /// Share of the universes that steer the training
+    #[arg(long, value_name = "SHARE", default_value = "0.1", value_parser = number::share)]
+    pub validation: f64,
+    /// Share of the universes that are seen once, at the end
+    #[arg(long, value_name = "SHARE", default_value = "0.1", value_parser = number::share)]
+    pub test: f64,
+    /// Universes made at a time; as many as there are cores if not given
+    #[arg(long, value_name = "T", value_parser = number::count)]
+    pub threads: Option<usize>,
+}
+
+/// `partita data inspect`.
+#[derive(Debug, Args)]
+pub struct DataInspectArgs {
+    /// A dataset folder or a single HDF5 file
+    pub path: PathBuf,
+    /// Answer in JSON, in SI base units
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `partita doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Answer in JSON, in SI base units
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Kernels that a program can pin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KernelSet {
+    /// Plain and exact
+    Reference,
+    /// None: the program can be costed but not run
+    Unpinned,
+}
+
+/// What a program is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum KindName {
+    /// A step of training
+    #[default]
+    Train,
+    /// Loss and errors without training
+    Evaluate,
+}
+
+/// Rules by which parameters move, with their customary constants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum OptimizerName {
+    /// Adam: two moments beside each parameter
+    #[default]
+    Adam,
+    /// Gradient descent with momentum 0.9
+    Sgd,
+}
+
+/// How stored values look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum SampleName {
+    /// Counts, of which the network sees ln(1 + x)
+    #[default]
+    Int16,
+    /// Values that the network sees as they are
+    Float32,
+}

@@ -1,0 +1,132 @@
+use crate::args::{KernelSet, KindName, OptimizerName, SampleName, TrainingArgs};
+use crate::error::CliError;
+use crate::{menu, model};
+use partita_graph::Graph;
+use partita_lower::{Request, SampleFormat, Strategy, lower};
+use partita_program::verify::{Fault, Faults, verify};
+use partita_program::{Dtype, Optimizer, Program, ProgramKind, Transform};
+use partita_space::AXES;
+
+/// A program that passed `verify`, with what it was made from.
+pub struct Lowered {
+    /// The model.
+    pub graph: Graph,
+    /// How it is split.
+    pub strategy: Strategy,
+    /// What the ranks do.
+    pub program: Program,
+}
+
+/// Lowers what the user asked for and verifies the outcome.
+///
+/// Errors of the user: a model, strategy, number of ranks or batch that does not exist or fit.
+/// Failures: faults of the program, which are faults of lowering.
+pub fn lowered(
+    training: &TrainingArgs,
+    strategy_text: &str,
+    kernels: KernelSet,
+    kind: KindName,
+) -> Result<Lowered, CliError> {
+    let graph = model::resolve(&training.model)?;
+    let strategy = strategy(strategy_text, training.ranks)?;
+    let program = lower_verified(&graph, strategy, training, kernels, kind)?;
+    Ok(Lowered {
+        graph,
+        strategy,
+        program,
+    })
+}
+
+/// The same for a model and a strategy at hand; `training` gives the rest.
+pub fn lower_verified(
+    graph: &Graph,
+    strategy: Strategy,
+    training: &TrainingArgs,
+    kernels: KernelSet,
+    kind: KindName,
+) -> Result<Program, CliError> {
+    // Lowering itself allows ranks without a sample, for the last batch of an epoch.
+    strategy
+        .check(graph, training.batch)
+        .map_err(|error| CliError::user(&error))?;
+    let request = Request {
+        graph,
+        strategy,
+        batch: training.batch,
+        kind: match kind {
+            KindName::Train => ProgramKind::Train,
+            KindName::Evaluate => ProgramKind::Evaluate,
+        },
+        dtype: Dtype::F32,
+        optimizer: optimizer(training.optimizer),
+        clip: None,
+        samples: sample_format(training.samples),
+        menu: menu::of(kernels),
+    };
+    let program = lower(&request).map_err(|error| CliError::user(&error))?;
+    check(&program)?;
+    Ok(program)
+}
+
+/// Reads a strategy for a number of ranks.
+pub fn strategy(text: &str, ranks: usize) -> Result<Strategy, CliError> {
+    let strategy: Strategy = text
+        .parse()
+        .map_err(|error: partita_lower::StrategyError| CliError::user(&error))?;
+    let mut product = Some(1usize);
+    for axis in AXES {
+        product = product.and_then(|product| product.checked_mul(strategy.extent(axis)));
+    }
+    if product.is_none() {
+        return Err(CliError::User(format!(
+            "strategy `{text}` is for more ranks than can be counted, but {ranks} are asked for; \
+             nearest is `data={ranks}`"
+        )));
+    }
+    strategy
+        .check_ranks(ranks)
+        .map_err(|error| CliError::user(&error))?;
+    Ok(strategy)
+}
+
+/// Verifies; kernels left open are no fault here, since nothing is run.
+fn check(program: &Program) -> Result<(), CliError> {
+    let Err(Faults(mut faults)) = verify(program) else {
+        return Ok(());
+    };
+    faults.retain(|fault| !matches!(fault, Fault::Unpinned { .. }));
+    if faults.is_empty() {
+        return Ok(());
+    }
+    let faults = Faults(faults);
+    Err(CliError::Run(format!("`{}`: {faults}", program.title)))
+}
+
+/// Adam with the constants of Kingma and Ba 2015, or gradient descent with momentum 0.9.
+fn optimizer(name: OptimizerName) -> Optimizer {
+    match name {
+        OptimizerName::Adam => Optimizer::Adam {
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: 1e-8,
+            weight_decay: 0.0,
+        },
+        OptimizerName::Sgd => Optimizer::Sgd {
+            momentum: 0.9,
+            weight_decay: 0.0,
+        },
+    }
+}
+
+fn sample_format(name: SampleName) -> SampleFormat {
+    match name {
+        SampleName::Int16 => SampleFormat {
+            dtype: Dtype::I16,
+            transform: Transform::LogOnePlus,
+        },
+        SampleName::Float32 => SampleFormat {
+            dtype: Dtype::F32,
+            transform: Transform::Identity,
+        },
+    }
+}

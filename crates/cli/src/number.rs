@@ -1,0 +1,127 @@
+//! Numbers as the user types them and as reports print them.
+
+use partita_space::{Bytes, Flops};
+
+/// Units of bytes, the ones printed first.
+const UNITS: [(&str, f64); 9] = [
+    ("B", 1.0),
+    ("KiB", 1024.0),
+    ("MiB", 1_048_576.0),
+    ("GiB", 1_073_741_824.0),
+    ("TiB", 1_099_511_627_776.0),
+    ("kB", 1e3),
+    ("MB", 1e6),
+    ("GB", 1e9),
+    ("TB", 1e12),
+];
+
+/// Ranks and samples of a step are counted up to here; more is a typing error.
+const COUNT_MAX: usize = 1 << 24;
+
+/// A count from 1 to 2^24.
+pub fn count(text: &str) -> Result<usize, String> {
+    let nearest = match text.parse::<f64>() {
+        Ok(number) if number >= COUNT_MAX as f64 => COUNT_MAX,
+        Ok(number) if number >= 1.0 => number as usize,
+        Ok(_) | Err(_) => 1,
+    };
+    match text.parse::<usize>() {
+        Ok(number) if (1..=COUNT_MAX).contains(&number) => Ok(number),
+        Ok(_) | Err(_) => Err(format!(
+            "possible is a whole number from 1 to {COUNT_MAX}; nearest is {nearest}"
+        )),
+    }
+}
+
+/// A share from 0 to 1.
+pub fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if (0.0..=1.0).contains(&number) => Ok(number),
+        Ok(number) => Err(format!(
+            "possible is a number from 0 to 1; nearest is {}",
+            if number > 1.0 { 1 } else { 0 }
+        )),
+        Err(_) => Err("possible is a number from 0 to 1, like 0.1".to_owned()),
+    }
+}
+
+/// A size with its unit, `16GiB` or `500 MB`.
+pub fn bytes(text: &str) -> Result<Bytes, String> {
+    let text = text.trim();
+    let split = text
+        .find(|letter: char| letter.is_alphabetic())
+        .unwrap_or(text.len());
+    let (number, unit) = (text[..split].trim(), text[split..].trim());
+    let scale = UNITS
+        .into_iter()
+        .find(|(name, _)| *name == unit)
+        .map(|(_, scale)| scale);
+    let bytes = number.parse::<f64>().ok().zip(scale);
+    match bytes.map(|(number, scale)| (number * scale).round()) {
+        // Above 2^53 an f64 no longer tells one byte from the next.
+        Some(bytes) if (1.0..=2f64.powi(53)).contains(&bytes) => Ok(Bytes(bytes as u64)),
+        Some(_) | None => Err(format!(
+            "possible is a positive number with a unit, like `16GiB`; units are {}",
+            UNITS.map(|(name, _)| name).join(", ")
+        )),
+    }
+}
+
+/// Flops in the unit of published tables, `1183.42 GFlop`.
+pub fn giga(flops: Flops) -> String {
+    format!("{:.2} GFlop", flops.0 as f64 / 1e9)
+}
+
+/// Bytes in the unit of published tables, `52.71 GiB`.
+pub fn gibi(bytes: Bytes) -> String {
+    format!("{:.2} GiB", bytes.0 as f64 / 1_073_741_824.0)
+}
+
+/// A count with its digits in groups of three, `9,437,344`.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_sizes() {
+        assert_eq!(bytes("16GiB"), Ok(Bytes(17_179_869_184)));
+        assert_eq!(bytes("0.5 MB"), Ok(Bytes(500_000)));
+        assert_eq!(bytes("1B"), Ok(Bytes(1)));
+        for wrong in [
+            "", "16", "GiB", "-1GiB", "0GiB", "16gib", "nanGiB", "1e30TB",
+        ] {
+            assert!(bytes(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn reads_counts() {
+        assert_eq!(count("16384"), Ok(16384));
+        assert!(count("0").unwrap_err().ends_with("nearest is 1"));
+        assert!(count("2.7").unwrap_err().ends_with("nearest is 2"));
+        assert!(count("99999999999999999999").is_err());
+        assert!(count("-3").is_err());
+        assert!(share("1.5").unwrap_err().ends_with("nearest is 1"));
+        assert!(share("x").is_err());
+        assert!(share("NaN").is_err());
+    }
+
+    #[test]
+    fn groups_digits() {
+        assert_eq!(grouped(9_437_344), "9,437,344");
+        assert_eq!(grouped(100), "100");
+        assert_eq!(grouped(0), "0");
+    }
+}

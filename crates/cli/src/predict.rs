@@ -1,0 +1,160 @@
+use crate::args::{KindName, PredictArgs};
+use crate::error::CliError;
+use crate::lowered::{Lowered, lowered};
+use crate::machine;
+use crate::table::{Side, Table, write_json, write_pairs};
+use partita_cluster::Machine;
+use partita_oracle::simulate::Category;
+use partita_oracle::{
+    CostBasis, MachineCosts, Mode, Prediction, SimulateError, TaskPrediction, predict,
+};
+use partita_space::Bytes;
+use serde::Serialize;
+use std::io::Write;
+
+/// Steps that are played; without jitter in the model, all are alike.
+const STEPS: usize = 1;
+
+/// A prediction with what it was asked for.
+#[derive(Serialize)]
+struct Record<'a> {
+    model: &'a str,
+    strategy: String,
+    machine: &'a str,
+    batch: usize,
+    memory_bytes_device: Bytes,
+    #[serde(flatten)]
+    prediction: &'a Prediction,
+}
+
+/// Predicts time and memory of a training step.
+pub fn run(args: &PredictArgs, out: &mut dyn Write) -> Result<(), CliError> {
+    let machine = machine::resolve(&args.machine)?;
+    let asked = &args.training;
+    machine::check_capacity(&machine, asked.ranks)?;
+    let lowered = lowered(asked, &args.strategy, args.kernels, KindName::Train)?;
+    let costs = MachineCosts::new(machine);
+    let mut prediction = predict(&lowered.program, &costs, Mode::Classes, STEPS, args.tasks)
+        .map_err(|error| cost_error(&error))?;
+    let device_memory = costs.machine().device.memory.value;
+    if prediction.memory_bytes_max > device_memory {
+        prediction
+            .limits
+            .insert(0, misfit(&prediction, device_memory));
+    }
+    if args.json {
+        let record = Record {
+            model: &lowered.graph.name,
+            strategy: lowered.strategy.to_string(),
+            machine: &costs.machine().name,
+            batch: lowered.program.batch,
+            memory_bytes_device: device_memory,
+            prediction: &prediction,
+        };
+        return write_json(out, &record);
+    }
+    write_report(&lowered, costs.machine(), &prediction, out)
+}
+
+/// A fact that the machine file lacks is the user's to add; all else is a fault of the program.
+fn cost_error(error: &SimulateError) -> CliError {
+    match error {
+        SimulateError::Cost(_) => CliError::user(error),
+        SimulateError::Peer { .. }
+        | SimulateError::Unmatched { .. }
+        | SimulateError::Standstill { .. }
+        | SimulateError::NoSteps => CliError::run(error),
+    }
+}
+
+fn misfit(prediction: &Prediction, device_memory: Bytes) -> String {
+    format!(
+        "It does not fit: the largest rank needs {}, its device has {device_memory}; split a \
+         sample over more ranks or lower the batch.",
+        prediction.memory_bytes_max
+    )
+}
+
+fn write_report(
+    lowered: &Lowered,
+    machine: &Machine,
+    prediction: &Prediction,
+    out: &mut dyn Write,
+) -> Result<(), CliError> {
+    let basis = match prediction.basis {
+        CostBasis::Modelled => "modelled from the facts of the machine file",
+        CostBasis::Measured => "measured on the machine",
+    };
+    let memory = format!(
+        "{} of {} on the largest rank",
+        prediction.memory_bytes_max, machine.device.memory.value
+    );
+    let ranks = format!("{} in {} classes", prediction.ranks, prediction.classes);
+    write_pairs(
+        out,
+        &[
+            ("model", lowered.graph.name.clone()),
+            ("strategy", lowered.strategy.to_string()),
+            ("machine", machine.name.clone()),
+            ("ranks", ranks),
+            ("batch", lowered.program.batch.to_string()),
+            ("program", prediction.digest.clone()),
+            ("seconds", basis.to_owned()),
+            ("iteration", prediction.iteration_seconds.to_string()),
+            ("samples/s", format!("{:.2}", prediction.samples_per_second)),
+            ("memory", memory),
+        ],
+    )?;
+    writeln!(out)?;
+    write_breakdown(prediction, out)?;
+    writeln!(out, "\n{}", prediction.bottleneck)?;
+    for limit in &prediction.limits {
+        writeln!(out, "- {limit}")?;
+    }
+    if let Some(tasks) = &prediction.tasks {
+        writeln!(out)?;
+        write_tasks(tasks, out)?;
+    }
+    Ok(())
+}
+
+fn write_breakdown(prediction: &Prediction, out: &mut dyn Write) -> Result<(), CliError> {
+    let mut table = Table::new(&[
+        ("critical path", Side::Left),
+        ("seconds", Side::Right),
+        ("share", Side::Right),
+    ]);
+    let whole = prediction.iteration_seconds.0;
+    for category in Category::ALL {
+        let seconds = prediction.breakdown.of(category);
+        let share = if whole > 0.0 { seconds.0 / whole } else { 0.0 };
+        table.row(vec![
+            category.to_string(),
+            seconds.to_string(),
+            format!("{:.1} %", 100.0 * share),
+        ]);
+    }
+    table.write(out)
+}
+
+fn write_tasks(tasks: &[TaskPrediction], out: &mut dyn Write) -> Result<(), CliError> {
+    let mut table = Table::new(&[
+        ("class", Side::Right),
+        ("task", Side::Right),
+        ("phase", Side::Left),
+        ("layer", Side::Left),
+        ("kind", Side::Left),
+        ("seconds", Side::Right),
+    ]);
+    for task in tasks {
+        table.row(vec![
+            task.class.to_string(),
+            task.task.to_string(),
+            task.phase.name().to_owned(),
+            task.layer.clone(),
+            task.kind.clone(),
+            task.seconds.to_string(),
+        ]);
+    }
+    table.write(out)
+}

@@ -1,0 +1,106 @@
+//! The trace file of a run: what ran when, and the program it belongs to.
+//!
+//! An object in the Chrome trace format, which Perfetto draws as it is: `traceEvents` hold the tasks
+//! (`ts` and `dur` in microseconds, `pid` the rank, `args.task` and `args.step`); beside them stand
+//! `digest` and `program`, the program's text, so that a comparison needs no other file.
+
+use crate::error::CliError;
+use partita_program::{Program, TaskId};
+use partita_run::{Event, Trace};
+use partita_space::Seconds;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// A trace file that was read.
+pub struct Recorded {
+    /// Digest under which it was recorded.
+    pub digest: String,
+    /// What was run.
+    pub program: Program,
+    /// One per rank and step, in that order.
+    pub traces: Vec<Trace>,
+}
+
+#[derive(Deserialize)]
+struct File {
+    digest: String,
+    program: String,
+    #[serde(rename = "traceEvents")]
+    events: Vec<ChromeEvent>,
+}
+
+#[derive(Deserialize)]
+struct ChromeEvent {
+    ph: String,
+    pid: usize,
+    ts: f64,
+    dur: f64,
+    args: Arguments,
+}
+
+#[derive(Deserialize)]
+struct Arguments {
+    task: u32,
+    step: u64,
+}
+
+/// The trace file of a run.
+pub fn record(program: &Program, traces: &[Trace]) -> Value {
+    let events: Vec<Value> = traces
+        .iter()
+        .flat_map(|trace| trace.to_chrome(program.body(trace.rank)))
+        .collect();
+    json!({
+        "digest": program.digest(),
+        "program": program.to_text(),
+        "displayTimeUnit": "ms",
+        "traceEvents": events,
+    })
+}
+
+/// Reads a trace file.
+///
+/// Errors: a file that cannot be read, is no trace, or names tasks that its program does not have.
+pub fn read(path: &Path) -> Result<Recorded, CliError> {
+    let text =
+        fs::read_to_string(path).map_err(|error| CliError::file("read", path.display(), &error))?;
+    parse(&text).map_err(|reason| {
+        CliError::User(format!(
+            "{} is no trace of `partita train`: {reason}",
+            path.display()
+        ))
+    })
+}
+
+fn parse(text: &str) -> Result<Recorded, String> {
+    let file: File = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let program = Program::parse(&file.program).map_err(|error| error.to_string())?;
+    let mut by_step: BTreeMap<(usize, u64), Vec<Event>> = BTreeMap::new();
+    for event in file.events.iter().filter(|event| event.ph == "X") {
+        let (rank, task) = (event.pid, event.args.task);
+        let known = rank < program.mesh.ranks() && (task as usize) < program.body(rank).tasks.len();
+        if !known {
+            return Err(format!("its program has no task {task} on rank {rank}"));
+        }
+        by_step
+            .entry((rank, event.args.step))
+            .or_default()
+            .push(Event {
+                task: TaskId(task),
+                start: Seconds(event.ts / 1e6),
+                end: Seconds((event.ts + event.dur) / 1e6),
+            });
+    }
+    let traces = by_step
+        .into_iter()
+        .map(|((rank, step), events)| Trace { rank, step, events })
+        .collect();
+    Ok(Recorded {
+        digest: file.digest,
+        program,
+        traces,
+    })
+}

@@ -1,0 +1,272 @@
+//! Speed of the convolutions on the layers of CosmoFlow, next to the measured FMA peak.
+//!
+//! `cargo run --release -p partita-cpu --example kernels -- [threads] [level]`
+
+use partita_cpu::{
+    Activation, Adam, Call, Canceled, Convolution, Grid, Level, Normalization, Planes, PoolKind,
+    Pooling, Sgd, Team, Transform, View, ViewMut, Window, Work, activate_backward_in_place,
+    activate_in_place, adam, import, linear_backward_data, linear_backward_weight, linear_forward,
+    linear_scratch, multiply_adds, norm_backward, norm_backward_statistics, norm_forward,
+    norm_scratch, norm_statistics, pool_backward, pool_forward, sgd, sum_of_squares,
+};
+
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let threads = args.next().and_then(|a| a.parse().ok()).unwrap_or(1);
+    let level = match args.next().as_deref() {
+        Some("portable") => Level::Portable,
+        Some("avx2") => Level::Avx2,
+        Some("avx512") => Level::Avx512,
+        _ => Level::detect(),
+    };
+    let mut team = Team::new(threads, level).unwrap_or_else(|e| panic!("{e}"));
+    println!("{level:?}, {threads} threads");
+    let peak = median(|| multiply_adds(level, 1_000_000).flops);
+    println!("GFLOP/s, median (best); multiply-adds in registers of one core: {peak}");
+    println!(
+        "{:26} {:>14} {:>14} {:>14}",
+        "layer", "forward", "data", "weight"
+    );
+    let layers = [
+        ("c0   4->16  @128", 4, 16, 128, 1),
+        ("c1  16->32  @64", 16, 32, 64, 1),
+        ("c2  32->64  @32", 32, 64, 32, 1),
+        ("c3  64->128 @16 stride 2", 64, 128, 16, 2),
+        ("c4 128->256 @4", 128, 256, 4, 1),
+        ("c5 256->256 @2", 256, 256, 2, 1),
+    ];
+    for (name, c, f, extent, stride) in layers {
+        layer(&mut team, name, c, f, extent, stride);
+    }
+    println!("GB/s as counted, median (best)");
+    streams(&mut team);
+    linear(&mut team);
+}
+
+/// Pooling, normalization, activation and update on boxes beyond the caches.
+fn streams(team: &mut Team) {
+    let (c, extent) = (16, 96);
+    let xg = Grid::dense(1, [extent; 3], c);
+    let yg = Grid::dense(1, [extent / 2; 3], c);
+    let (x, dy) = (ramp(xg.elements()), ramp(yg.elements()));
+    let (mut a, mut b) = (ramp(xg.elements()), ramp(yg.elements()));
+    let mut m = vec![0.0; a.len()];
+    let mut v = vec![0.0; a.len()];
+    let mut sums = vec![0.0; 2 * c];
+    let counts: Vec<i16> = (0..a.len()).map(|i| (i % 999) as i16).collect();
+    let mut scratch = vec![0.0; norm_scratch(team, c)];
+    let mut progress = || true;
+    let mut call = Call {
+        team,
+        scratch: &mut scratch,
+        progress: &mut progress,
+    };
+    let k = &mut call;
+    let two = Window {
+        kernel: [2; 3],
+        stride: [2; 3],
+        dilation: [1; 3],
+    };
+    let pooling = Pooling {
+        kind: PoolKind::Max,
+        window: two,
+        shift: [0; 3],
+    };
+    let (xv, yv) = (View::new(&x, &xg), View::new(&dy, &yg));
+    show("max pool forward", || {
+        pool_forward(k, xv, ViewMut::new(&mut b, &yg), &pooling)
+    });
+    show("max pool backward", || {
+        pool_backward(k, Some(xv), yv, ViewMut::new(&mut a, &xg), &pooling, false)
+    });
+    show("norm statistics", || norm_statistics(k, xv, &mut sums));
+    let (gamma, beta) = (vec![1.0; c], vec![0.0; c]);
+    let count = xg.positions() as f64;
+    let norm = Normalization {
+        sums: &sums,
+        count,
+        epsilon: 1e-5,
+        gamma: &gamma,
+        beta: &beta,
+    };
+    show("norm forward", || {
+        norm_forward(k, xv, ViewMut::new(&mut a, &xg), &norm)
+    });
+    let mut gradient = vec![0.0; 2 * c];
+    show("norm backward statistics", || {
+        norm_backward_statistics(k, xv, xv, &norm, &mut gradient)
+    });
+    show("norm backward", || {
+        norm_backward(
+            k,
+            xv,
+            xv,
+            ViewMut::new(&mut a, &xg),
+            &norm,
+            &gradient,
+            false,
+        )
+    });
+    let kind = Activation::LeakyRelu { slope: 0.01 };
+    show("leaky relu in place", || {
+        activate_in_place(k, kind, ViewMut::new(&mut a, &xg))
+    });
+    show("leaky relu backward in place", || {
+        activate_backward_in_place(k, kind, xv, ViewMut::new(&mut a, &xg))
+    });
+    let planes = Planes::I16(&counts);
+    let pitch = [a.len(), a.len() / c, extent * extent, extent];
+    show("import log1p", || {
+        import(
+            k,
+            planes,
+            pitch,
+            Transform::Log1p,
+            ViewMut::new(&mut a, &xg),
+        )
+    });
+    let sgd_options = Sgd {
+        rate: 0.1,
+        momentum: 0.9,
+        weight_decay: 0.0,
+        scale: 1.0,
+    };
+    show("sgd", || sgd(k, &sgd_options, &mut a, &x, &mut m));
+    let options = Adam {
+        rate: 0.1,
+        beta1: 0.9,
+        beta2: 0.99,
+        epsilon: 1e-8,
+        weight_decay: 0.0,
+        scale: 1.0,
+        step: 1,
+    };
+    show("adam", || adam(k, &options, &mut a, &x, &mut m, &mut v));
+    show("sum of squares", || sum_of_squares(k, &x).map(|s| s.1));
+}
+
+/// The first linear layer of CosmoFlow, forward and both gradients.
+fn linear(team: &mut Team) {
+    let (c, f) = (2048, 2048);
+    for n in [1, 4, 64] {
+        let (xg, yg) = (Grid::dense(n, [1; 3], c), Grid::dense(n, [1; 3], f));
+        let (x, dy, w) = (ramp(n * c), ramp(n * f), ramp(c * f));
+        let (mut y, mut dx, mut dw) = (dy.clone(), x.clone(), w.clone());
+        let mut scratch = vec![0.0; linear_scratch(team, n, c, f)];
+        let mut progress = || true;
+        let mut call = Call {
+            team,
+            scratch: &mut scratch,
+            progress: &mut progress,
+        };
+        let k = &mut call;
+        let (xv, dyv) = (View::new(&x, &xg), View::new(&dy, &yg));
+        show(&format!("linear {c}->{f} N={n}"), || {
+            linear_forward(k, xv, &w, None, ViewMut::new(&mut y, &yg), false)
+        });
+        show(&format!("linear {c}->{f} N={n} data"), || {
+            linear_backward_data(k, dyv, &w, ViewMut::new(&mut dx, &xg), false)
+        });
+        show(&format!("linear {c}->{f} N={n} weight"), || {
+            linear_backward_weight(k, xv, dyv, &mut dw, false)
+        });
+    }
+}
+
+fn show(name: &str, mut run: impl FnMut() -> Result<Work, Canceled>) {
+    let mut work = Work::default();
+    let rate = median(|| {
+        work = run().unwrap_or_else(|e| panic!("{e}"));
+        work.bytes
+    });
+    let flops = work.flops as f64 / work.bytes as f64;
+    println!("{name:32} {rate:>14} GB/s, {flops:.2} flops a byte");
+}
+
+fn layer(team: &mut Team, name: &str, c: usize, f: usize, extent: usize, stride: usize) {
+    let out = extent / stride;
+    let conv = Convolution {
+        window: Window {
+            kernel: [3; 3],
+            stride: [stride; 3],
+            dilation: [1; 3],
+        },
+        groups: 1,
+    };
+    let full = Grid::dense(1, [extent + 2; 3], c);
+    let xg = Grid {
+        extent: conv.window.input_extent([out; 3]),
+        ..full
+    };
+    let yg = Grid::dense(1, [out; 3], f);
+    let x = ramp(full.elements());
+    let w = ramp(conv.weight_elements(c, f));
+    let mut y = vec![0.0f32; yg.elements()];
+    let need = [
+        partita_cpu::conv_forward_scratch(team, &conv, c, f, yg.positions()),
+        partita_cpu::conv_backward_data_scratch(team, &conv, c, f, extent.pow(3)),
+        partita_cpu::conv_backward_weight_scratch(team, &conv, &xg, f),
+    ];
+    let mut scratch = vec![0.0; need.into_iter().max().unwrap_or(0)];
+    let mut progress = || true;
+    let mut call = Call {
+        team,
+        scratch: &mut scratch,
+        progress: &mut progress,
+    };
+    let forward = median(|| {
+        let (xv, yv) = (View::new(&x, &xg), ViewMut::new(&mut y, &yg));
+        let work = partita_cpu::conv_forward(&mut call, xv, &w, None, yv, &conv, false);
+        work.unwrap_or_else(|e| panic!("{e}")).flops
+    });
+    // The gradient of the image without its frame, from a dy with a frame: complete for stride 1.
+    let framed = Grid::dense(1, [out + 2; 3], f);
+    let (dyg, shift) = match stride {
+        1 => (framed, [2; 3]),
+        _ => (yg, [1; 3]),
+    };
+    let dy = ramp(framed.elements());
+    let dxg = Grid::dense(1, [extent; 3], c);
+    let mut dx = vec![0.0f32; dxg.elements()];
+    let useful = 2 * (yg.positions() * w.len()) as u64;
+    let data = median(|| {
+        let (dyv, dxv) = (View::new(&dy, &dyg), ViewMut::new(&mut dx, &dxg));
+        let work = partita_cpu::conv_backward_data(&mut call, dyv, &w, dxv, &conv, shift, false);
+        // dy with its frame counts more than the image needs.
+        work.unwrap_or_else(|e| panic!("{e}")).flops.min(useful)
+    });
+    let mut dw = vec![0.0; w.len()];
+    let weight = median(|| {
+        let (xv, dyv) = (View::new(&x, &xg), View::new(&dy, &yg));
+        let work = partita_cpu::conv_backward_weight(&mut call, xv, dyv, &mut dw, &conv, false);
+        work.unwrap_or_else(|e| panic!("{e}")).flops
+    });
+    println!("{name:26} {forward:>14} {data:>14} {weight:>14}");
+}
+
+fn ramp(n: usize) -> Vec<f32> {
+    (0..n)
+        .map(|i| ((i * 7919) % 1000) as f32 * 1e-3 - 0.5)
+        .collect()
+}
+
+
+fn cpu() -> f64 {
+    let t = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    t.split(' ').next().unwrap().parse::<f64>().unwrap() * 1e-9
+}
+fn median(mut run: impl FnMut() -> u64) -> String {
+    run();
+    let (mut rates, begin) = (Vec::new(), cpu());
+    while cpu() - begin < 0.3 || rates.len() < 3 {
+        let start = cpu();
+        let mut flops = run();
+        let mut n = 1;
+        while cpu() - start < 0.004 { flops += run(); n += 1; }
+        rates.push(flops as f64 / (cpu() - start) * 1e-9);
+        let _ = n;
+    }
+    rates.sort_by(f64::total_cmp);
+    format!("{:.0} ({:.0})", rates[rates.len() / 2], rates[rates.len() - 1])
+}

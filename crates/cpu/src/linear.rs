@@ -1,0 +1,70 @@
+//! Linear layers: convolutions of one tap over positions of extent 1.
+//!
+//! For few samples the forward kernel reads the weights once, as they lie, and so do both
+//! gradients; what memory delivers is then the limit, and no matrix product does better.
+
+use crate::conv_data::{conv_backward_data, conv_backward_data_scratch};
+use crate::conv_forward::{Convolution, conv_forward, conv_forward_scratch};
+use crate::conv_weight::{conv_backward_weight, conv_backward_weight_scratch};
+use crate::grid::{Call, Canceled, Grid, View, ViewMut, Window, Work};
+use crate::team::Team;
+
+const ONE: Convolution = Convolution {
+    window: Window {
+        kernel: [1; 3],
+        stride: [1; 3],
+        dilation: [1; 3],
+    },
+    groups: 1,
+};
+
+/// Scratch elements that any of the linear kernels needs for N samples, C inputs, F outputs.
+pub fn linear_scratch(team: &Team, n: usize, c: usize, f: usize) -> usize {
+    let weight = conv_backward_weight_scratch(team, &ONE, &Grid::dense(n, [1; 3], c), f);
+    conv_forward_scratch(team, &ONE, c, f, n)
+        .max(conv_backward_data_scratch(team, &ONE, c, f, n))
+        .max(weight)
+}
+
+/// y[n, f] (+)= b[f] + sum over c of x[n, c] * w[c, f].
+///
+/// Shapes: x (N, 1, 1, 1, C), w (C, F), y (N, 1, 1, 1, F). Counts 2 N C F flops.
+/// Errors: [`Canceled`]. Panics if the boxes do not fit each other.
+pub fn linear_forward(
+    call: &mut Call,
+    x: View,
+    w: &[f32],
+    bias: Option<&[f32]>,
+    y: ViewMut,
+    accumulate: bool,
+) -> Result<Work, Canceled> {
+    conv_forward(call, x, w, bias, y, &ONE, accumulate)
+}
+
+/// dx[n, c] (+)= sum over f of dy[n, f] * w[c, f]. Shapes and counts as [`linear_forward`].
+pub fn linear_backward_data(
+    call: &mut Call,
+    dy: View,
+    w: &[f32],
+    dx: ViewMut,
+    accumulate: bool,
+) -> Result<Work, Canceled> {
+    assert!(
+        dy.grid.extent == dx.grid.extent,
+        "{:?} and {:?}",
+        dy.grid,
+        dx.grid
+    );
+    conv_backward_data(call, dy, w, dx, &ONE, [0; 3], accumulate)
+}
+
+/// dw[c, f] (+)= sum over n of x[n, c] * dy[n, f]. Shapes and counts as [`linear_forward`].
+pub fn linear_backward_weight(
+    call: &mut Call,
+    x: View,
+    dy: View,
+    dw: &mut [f32],
+    accumulate: bool,
+) -> Result<Work, Canceled> {
+    conv_backward_weight(call, x, dy, dw, &ONE, accumulate)
+}

@@ -1,0 +1,354 @@
+//! The samples of a rank: its own hyperslab of each, read by a thread of its own.
+
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
+use std::thread;
+
+use partita_program::{Dtype, Item, Load, TaskId, View, When};
+use partita_run::{Inputs, Memory, RunError, Source};
+use partita_space::{Interval, Mesh, Rank, Region};
+
+use crate::dataset::{Dataset, Split};
+use crate::error::DataError;
+use crate::reader::Reader;
+use crate::samples::{DType, Samples};
+use crate::slab::Region4;
+
+/// Pieces that wait for the rank; reading goes on while it computes, but not far ahead of it.
+const WAITING_MAX: usize = 2;
+
+/// Called after each piece was read, by the thread that read it, to wake the rank if it sleeps.
+pub type Waker = Box<dyn Fn() + Send>;
+
+/// Reads this rank's own part of every sample of a dataset, behind the rank's back.
+///
+/// Samples of all splits are numbered in one sequence: training, validation, test; see
+/// [`first_sample`]. Nothing but the rank's own region is read. `poll` takes what has been read and
+/// never waits; the thread sleeps while there is nothing to read, or when the rank does not keep up.
+/// A load for the next step where the step inputs list no next samples delivers zeros, and counts
+/// them. Errors are [`RunError::Source`] with the rank, the file and the key.
+pub struct HyperslabSource {
+    shape: [usize; 4],
+    targets: usize,
+    mesh: Mesh,
+    rank: Rank,
+    orders: Sender<Order>,
+    pieces: Receiver<Piece>,
+    emptied: Sender<Samples>,
+    zeros: Vec<(TaskId, View)>,
+    bytes: u64,
+}
+
+/// One load, with the samples that this rank reads a part of.
+struct Order {
+    task: TaskId,
+    target: View,
+    samples: Vec<usize>,
+    part: Part,
+}
+
+#[derive(Clone)]
+enum Part {
+    Volume(Region4),
+    Targets(std::ops::Range<usize>),
+}
+
+/// What was read of one sample, or why not.
+struct Piece {
+    task: TaskId,
+    view: View,
+    values: Result<Values, DataError>,
+    is_last: bool,
+}
+
+enum Values {
+    Volume(Samples),
+    Targets(Vec<f32>),
+    /// The rank has no sample in this load.
+    Nothing,
+}
+
+/// Number of the first sample of a split among all samples of the dataset.
+pub fn first_sample(dataset: &Dataset, split: Split) -> usize {
+    let before = Split::ALL.into_iter().take_while(|&other| other != split);
+    before.map(|other| dataset.samples(other)).sum()
+}
+
+impl HyperslabSource {
+    /// The source of this rank of a mesh. Files are opened at the first load.
+    ///
+    /// Errors: the system gives no thread.
+    pub fn new(
+        dataset: &Dataset,
+        mesh: Mesh,
+        rank: Rank,
+        wake: Option<Waker>,
+    ) -> Result<Self, RunError> {
+        let (orders, to_read) = channel();
+        let (filled, pieces) = sync_channel(WAITING_MAX);
+        let (emptied, blanks) = channel();
+        let worker = Worker {
+            readers: Split::ALL.map(|split| dataset.reader(split)),
+            dtype: dataset.dtype(),
+            filled,
+            blanks,
+            wake,
+        };
+        // The thread is left to itself: it ends when the source is dropped, after the read under way.
+        thread::Builder::new()
+            .name(format!("reader {rank}"))
+            .spawn(move || worker.work(&to_read))
+            .map_err(|error| RunError::Source {
+                rank,
+                reason: format!("no thread to read with: {error}"),
+            })?;
+        Ok(Self {
+            shape: dataset.shape(),
+            targets: dataset.targets().len(),
+            mesh,
+            rank,
+            orders,
+            pieces,
+            emptied,
+            zeros: Vec::new(),
+            bytes: 0,
+        })
+    }
+
+    fn refuse(&self, reason: String) -> RunError {
+        let rank = self.rank;
+        RunError::Source { rank, reason }
+    }
+
+    fn gone(&self) -> RunError {
+        self.refuse("its reading thread ended".to_owned())
+    }
+
+    /// The region of a load in the terms of the dataset, checked against its shapes.
+    fn part(&self, load: &Load, owned: &Region) -> Result<Part, RunError> {
+        let [_, d, h, w, c] = load.place.shape;
+        let [n, depth, height, width, channels] = owned.0.map(range);
+        let local = [
+            n.len(),
+            depth.len(),
+            height.len(),
+            width.len(),
+            channels.len(),
+        ];
+        let [n, ld, lh, lw, lc] = local;
+        match load.item {
+            Item::Sample => {
+                if self.shape != [c, d, h, w] {
+                    let (got, expected) = (self.shape, [c, d, h, w]);
+                    let reason = format!("samples are (C, D, H, W) = {got:?}, not {expected:?}");
+                    return Err(self.refuse(reason));
+                }
+                assert_eq!(
+                    load.target.extent,
+                    [n, lc, ld, lh, lw],
+                    "staging of a sample"
+                );
+                Ok(Part::Volume([channels, depth, height, width]))
+            }
+            Item::Target => {
+                if [d, h, w, c] != [1, 1, 1, self.targets] {
+                    let (got, expected) = (self.targets, [d, h, w, c]);
+                    let reason = format!(
+                        "targets are vectors of {got}, the network answers (D, H, W, C) = {expected:?}"
+                    );
+                    return Err(self.refuse(reason));
+                }
+                assert_eq!(load.target.extent, local, "staging of a target");
+                Ok(Part::Targets(channels))
+            }
+        }
+    }
+
+    fn take(&mut self, memory: &Memory<'_>, piece: Piece) -> Result<(), RunError> {
+        let dtype = memory.body().buffer(piece.view.buffer).dtype;
+        let values = piece
+            .values
+            .map_err(|error| self.refuse(error.to_string()))?;
+        let elements = match values {
+            Values::Volume(samples) => {
+                match (&samples, dtype) {
+                    (Samples::I16(values), Dtype::I16) => memory.unpack(&piece.view, values, false),
+                    (Samples::F32(values), Dtype::F32) => memory.unpack(&piece.view, values, false),
+                    (Samples::I16(_) | Samples::F32(_), Dtype::I16 | Dtype::F32 | Dtype::F64) => {
+                        let stored = samples.dtype().name();
+                        let reason = format!("samples are {stored}, the program stages {dtype:?}");
+                        return Err(self.refuse(reason));
+                    }
+                }
+                let elements = samples.len();
+                // Where the thread has ended, nobody needs the buffer.
+                let _ = self.emptied.send(samples);
+                elements
+            }
+            Values::Targets(values) => {
+                unpack_floats(memory, &piece.view, &values);
+                values.len()
+            }
+            Values::Nothing => 0,
+        };
+        self.bytes += (elements * dtype.size()) as u64;
+        Ok(())
+    }
+}
+
+fn range(interval: Interval) -> std::ops::Range<usize> {
+    let start = usize::try_from(interval.start).expect("an owned region starts inside its tensor");
+    start..start + interval.len()
+}
+
+fn unpack_floats(memory: &Memory<'_>, view: &View, values: &[f32]) {
+    match memory.body().buffer(view.buffer).dtype {
+        Dtype::F32 => memory.unpack(view, values, false),
+        Dtype::F64 => {
+            let wide: Vec<f64> = values.iter().copied().map(f64::from).collect();
+            memory.unpack(view, &wide, false);
+        }
+        Dtype::I16 => panic!("targets are staged in a floating-point type"),
+    }
+}
+
+fn unpack_zeros(memory: &Memory<'_>, view: &View) -> u64 {
+    let dtype = memory.body().buffer(view.buffer).dtype;
+    match dtype {
+        Dtype::F32 => memory.unpack(view, &vec![0.0f32; view.volume()], false),
+        Dtype::F64 => memory.unpack(view, &vec![0.0f64; view.volume()], false),
+        Dtype::I16 => memory.unpack(view, &vec![0i16; view.volume()], false),
+    }
+    (view.volume() * dtype.size()) as u64
+}
+
+impl Source for HyperslabSource {
+    fn start(&mut self, task: TaskId, load: &Load, inputs: &Inputs) -> Result<(), RunError> {
+        let listed = match load.when {
+            When::Now => &inputs.samples,
+            When::Next if inputs.next_samples.is_empty() => {
+                self.zeros.push((task, load.target));
+                return Ok(());
+            }
+            When::Next => &inputs.next_samples,
+        };
+        let owned = load.place.owned(&self.mesh, &self.mesh.coord(self.rank));
+        let part = self.part(load, &owned)?;
+        let mine = range(owned.0[0]);
+        assert!(
+            mine.end <= listed.len(),
+            "{} samples for {}",
+            listed.len(),
+            load.place.shape[0]
+        );
+        let order = Order {
+            task,
+            target: load.target,
+            samples: listed[mine].to_vec(),
+            part,
+        };
+        self.orders.send(order).map_err(|_| self.gone())
+    }
+
+    fn poll(&mut self, memory: &Memory<'_>, done: &mut Vec<TaskId>) -> Result<(), RunError> {
+        for (task, view) in std::mem::take(&mut self.zeros) {
+            self.bytes += unpack_zeros(memory, &view);
+            done.push(task);
+        }
+        loop {
+            match self.pieces.try_recv() {
+                Ok(piece) => {
+                    let finished = piece.is_last.then_some(piece.task);
+                    self.take(memory, piece)?;
+                    done.extend(finished);
+                }
+                Err(TryRecvError::Empty) => return Ok(()),
+                Err(TryRecvError::Disconnected) => return Err(self.gone()),
+            }
+        }
+    }
+
+    fn take_tally(&mut self) -> u64 {
+        std::mem::take(&mut self.bytes)
+    }
+}
+
+/// The reading thread.
+struct Worker {
+    readers: [Reader; 3],
+    dtype: DType,
+    filled: SyncSender<Piece>,
+    blanks: Receiver<Samples>,
+    wake: Option<Waker>,
+}
+
+impl Worker {
+    /// Reads until the source is dropped, or an error was handed over.
+    fn work(mut self, orders: &Receiver<Order>) {
+        while let Ok(order) = orders.recv() {
+            let count = order.samples.len();
+            if count == 0 && !self.hand_over(&order, 0, Ok(Values::Nothing), true) {
+                return;
+            }
+            for (index, &sample) in order.samples.iter().enumerate() {
+                let values = self.read(sample, &order.part);
+                if !self.hand_over(&order, index, values, index + 1 == count) {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn hand_over(
+        &self,
+        order: &Order,
+        index: usize,
+        values: Result<Values, DataError>,
+        is_last: bool,
+    ) -> bool {
+        let failed = values.is_err();
+        let mut view = order.target;
+        view.start[0] += index;
+        view.extent[0] = view.extent[0].min(1);
+        let task = order.task;
+        let piece = Piece {
+            task,
+            view,
+            values,
+            is_last,
+        };
+        let sent = self.filled.send(piece).is_ok();
+        if let (true, Some(wake)) = (sent, &self.wake) {
+            wake();
+        }
+        sent && !failed
+    }
+
+    fn read(&mut self, sample: usize, part: &Part) -> Result<Values, DataError> {
+        let (split, sample) = self.locate(sample);
+        let reader = &mut self.readers[split];
+        match part {
+            Part::Volume(region) => {
+                let blank = self.blanks.try_recv();
+                let mut values = blank.unwrap_or_else(|_| Samples::new(self.dtype));
+                reader.read_volume(sample, region.clone(), &mut values)?;
+                Ok(Values::Volume(values))
+            }
+            Part::Targets(range) => {
+                let values = reader.read_target(sample)?;
+                Ok(Values::Targets(values[range.clone()].to_vec()))
+            }
+        }
+    }
+
+    /// The split of a sample and its number there; beyond all splits the last one refuses it.
+    fn locate(&self, mut sample: usize) -> (usize, usize) {
+        let last = self.readers.len() - 1;
+        for (split, reader) in self.readers[..last].iter().enumerate() {
+            if sample < reader.samples() {
+                return (split, sample);
+            }
+            sample -= reader.samples();
+        }
+        (last, sample)
+    }
+}

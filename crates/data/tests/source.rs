@@ -1,0 +1,280 @@
+//! What a rank's source delivers is its own part of its own samples, whatever the split.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use common::{SHAPE, TARGETS, physical, spec, target, volume};
+use partita_data::{
+    DType, Dataset, DatasetWriter, HyperslabSource, Layout, Samples, Split, first_sample,
+};
+use partita_program::{Body, Buffer, BufferId, Dtype, Item, Load, Place, Role, TaskId, When};
+use partita_run::{Arena, Inputs, RunError, Source};
+use partita_space::{Axis, Bytes, Mesh};
+
+const DATA_AND_SPACE: [Option<Axis>; 5] = [
+    Some(Axis::Data),
+    Some(Axis::Depth),
+    Some(Axis::Height),
+    Some(Axis::Width),
+    None,
+];
+
+fn make(path: &Path, dtype: DType) -> Dataset {
+    let spec = spec(SHAPE, dtype, Layout::Contiguous);
+    let mut writer = DatasetWriter::create(path, &spec).unwrap();
+    let mut n = 0;
+    for split in Split::ALL {
+        while writer.next_universe(split).is_some() {
+            let volume = volume(n, SHAPE, dtype);
+            writer
+                .append(split, &volume, &target(n), &physical(n))
+                .unwrap();
+            n += 1;
+        }
+    }
+    writer.finish().unwrap()
+}
+
+fn mesh(data: usize, [depth, height, width]: [usize; 3]) -> Mesh {
+    Mesh::new([data, depth, height, width, 1, 1, 1])
+}
+
+fn places(batch: usize) -> [Place; 2] {
+    let [c, d, h, w] = SHAPE;
+    let sample = Place {
+        shape: [batch, d, h, w, c],
+        axes: DATA_AND_SPACE,
+    };
+    let target = Place {
+        shape: [batch, 1, 1, 1, TARGETS],
+        axes: [Some(Axis::Data), None, None, None, None],
+    };
+    [sample, target]
+}
+
+/// A body of nothing but the staging buffers of a rank, and its loads.
+fn staged(
+    mesh: &Mesh,
+    rank: usize,
+    batch: usize,
+    dtypes: [Dtype; 2],
+    when: When,
+) -> (Body, [Load; 2]) {
+    let coord = mesh.coord(rank);
+    let places = places(batch);
+    let [n, d, h, w, c] = places[0].owned(mesh, &coord).shape();
+    let target = places[1].owned(mesh, &coord).shape();
+    let mut body = Body::default();
+    let mut loads = Vec::new();
+    for (index, dims) in [[n, c, d, h, w], target].into_iter().enumerate() {
+        let buffer = Buffer {
+            name: format!("staging{index}"),
+            role: Role::Staging,
+            dtype: dtypes[index],
+            dims,
+            home: None,
+            offset: body.arena,
+        };
+        body.arena = Bytes((body.arena.0 + buffer.bytes().0).next_multiple_of(64));
+        loads.push(Load {
+            item: [Item::Sample, Item::Target][index],
+            when,
+            place: places[index],
+            target: buffer.view(BufferId(index as u32)),
+        });
+        body.buffers.push(buffer);
+    }
+    (body, [loads[0].clone(), loads[1].clone()])
+}
+
+/// Plays the loads and gives what was staged, and the bytes counted.
+fn play(
+    source: &mut HyperslabSource,
+    body: &Body,
+    loads: &[Load; 2],
+    inputs: &Inputs,
+) -> Result<(Vec<f64>, Vec<f64>, u64), RunError> {
+    let mut arena = Arena::new(body.arena);
+    let memory = arena.memory(body);
+    let mut done = Vec::new();
+    for (index, load) in loads.iter().enumerate() {
+        source.start(TaskId(index as u32), load, inputs)?;
+    }
+    let end = Instant::now() + Duration::from_secs(20);
+    while done.len() < 2 {
+        source.poll(&memory, &mut done)?;
+        std::thread::sleep(Duration::from_micros(200));
+        assert!(Instant::now() < end, "nothing came");
+    }
+    let values = |load: &Load| match body.buffer(load.target.buffer).dtype {
+        Dtype::I16 => {
+            let mut values = Vec::new();
+            memory.pack::<i16>(&load.target, &mut values);
+            values.into_iter().map(f64::from).collect()
+        }
+        Dtype::F32 => {
+            let mut values = Vec::new();
+            memory.pack::<f32>(&load.target, &mut values);
+            values.into_iter().map(f64::from).collect()
+        }
+        Dtype::F64 => {
+            let mut values = Vec::new();
+            memory.pack::<f64>(&load.target, &mut values);
+            values
+        }
+    };
+    Ok((values(&loads[0]), values(&loads[1]), source.take_tally()))
+}
+
+fn wide(samples: &Samples) -> Vec<f64> {
+    match samples {
+        Samples::I16(values) => values.iter().copied().map(f64::from).collect(),
+        Samples::F32(values) => values.iter().copied().map(f64::from).collect(),
+    }
+}
+
+fn inputs(samples: &[usize], next: &[usize]) -> Inputs {
+    Inputs {
+        samples: samples.to_vec(),
+        next_samples: next.to_vec(),
+        ..Inputs::default()
+    }
+}
+
+#[test]
+fn every_rank_gets_its_slab_of_its_samples_from_all_splits() {
+    let folder = tempfile::tempdir().unwrap();
+    let types = [(DType::Int16, Dtype::I16), (DType::Float32, Dtype::F32)];
+    for (index, (stored, staging)) in types.into_iter().enumerate() {
+        let dataset = make(&folder.path().join(index.to_string()), stored);
+        let meshes = [
+            mesh(1, [1, 1, 1]),
+            mesh(2, [1, 1, 1]),
+            mesh(3, [2, 1, 1]),
+            mesh(1, [4, 1, 2]),
+            mesh(4, [1, 3, 1]),
+        ];
+        for mesh in meshes {
+            for (when, target_dtype) in [(When::Now, Dtype::F32), (When::Next, Dtype::F64)] {
+                // Samples 4 and 5 lie in the validation and test splits.
+                let ids = [5, 0, 3, 4, 1];
+                let inputs = match when {
+                    When::Now => inputs(&ids, &[]),
+                    When::Next => inputs(&[], &ids),
+                };
+                for rank in 0..mesh.ranks() {
+                    let dtypes = [staging, target_dtype];
+                    let (body, loads) = staged(&mesh, rank, ids.len(), dtypes, when);
+                    let mut source = HyperslabSource::new(&dataset, mesh, rank, None).unwrap();
+                    let (samples, targets, bytes) =
+                        play(&mut source, &body, &loads, &inputs).unwrap();
+                    let owned = loads[0].place.owned(&mesh, &mesh.coord(rank));
+                    let [n, d, h, w, c] =
+                        owned.0.map(|side| side.start as usize..side.end as usize);
+                    let mine = &ids[n];
+                    let region = [c, d, h, w];
+                    let slabs = mine
+                        .iter()
+                        .flat_map(|&id| wide(&volume(id, SHAPE, stored).slice(SHAPE, &region)));
+                    assert_eq!(
+                        samples,
+                        slabs.collect::<Vec<_>>(),
+                        "rank {rank} of {mesh:?}"
+                    );
+                    let expected = mine.iter().flat_map(|&id| target(id)).map(f64::from);
+                    assert_eq!(targets, expected.collect::<Vec<_>>());
+                    let counted: u64 = loads
+                        .iter()
+                        .map(|load| load.target.bytes(&body.buffers).0)
+                        .sum();
+                    assert_eq!(bytes, counted);
+                }
+            }
+        }
+        assert_eq!(
+            Split::ALL.map(|split| first_sample(&dataset, split)),
+            [0, 4, 5]
+        );
+    }
+}
+
+#[test]
+fn nothing_to_read_ahead_delivers_zeros_that_count() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = make(&folder.path().join("set"), DType::Int16);
+    let mesh = mesh(1, [2, 1, 1]);
+    let (body, loads) = staged(&mesh, 1, 2, [Dtype::I16, Dtype::F32], When::Next);
+    let mut source = HyperslabSource::new(&dataset, mesh, 1, None).unwrap();
+    let (samples, targets, bytes) =
+        play(&mut source, &body, &loads, &inputs(&[0, 1], &[])).unwrap();
+    assert!(samples.iter().chain(&targets).all(|&value| value == 0.0));
+    assert_eq!(bytes, 2 * (2 * 3 * 5 * 7 * 2 + 4 * 4));
+}
+
+#[test]
+fn what_cannot_be_read_names_rank_file_and_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("set");
+    let dataset = make(&path, DType::Int16);
+    let mesh = mesh(1, [2, 1, 1]);
+    let (body, loads) = staged(&mesh, 1, 1, [Dtype::I16, Dtype::F32], When::Now);
+    let refused = |ids: &[usize]| {
+        let mut source = HyperslabSource::new(&dataset, mesh, 1, None).unwrap();
+        play(&mut source, &body, &loads, &inputs(ids, &[]))
+            .unwrap_err()
+            .to_string()
+    };
+    let beyond = refused(&[7]);
+    assert!(
+        beyond.contains("rank 1") && beyond.contains("valid samples are 0 to 1"),
+        "{beyond}"
+    );
+    let file = path.join("train.h5");
+    let length = fs::metadata(&file).unwrap().len();
+    fs::OpenOptions::new()
+        .write(true)
+        .open(&file)
+        .unwrap()
+        .set_len(length / 2)
+        .unwrap();
+    let cut = refused(&[3]);
+    assert!(cut.contains("rank 1") && cut.contains("train.h5"), "{cut}");
+    let (body, loads) = staged(&mesh, 1, 1, [Dtype::F32, Dtype::F32], When::Now);
+    let mut source = HyperslabSource::new(&dataset, mesh, 1, None).unwrap();
+    let wrong = play(&mut source, &body, &loads, &inputs(&[4], &[]))
+        .unwrap_err()
+        .to_string();
+    assert!(wrong.contains("int16") && wrong.contains("F32"), "{wrong}");
+}
+
+#[test]
+fn the_rank_is_woken_once_per_piece_and_reading_does_not_run_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = make(&folder.path().join("set"), DType::Int16);
+    let mesh = mesh(1, [1, 1, 1]);
+    let (body, loads) = staged(&mesh, 0, 4, [Dtype::I16, Dtype::F32], When::Now);
+    let (wake, woken) = mpsc::channel();
+    let waker = Box::new(move || wake.send(()).unwrap_or(()));
+    let mut source = HyperslabSource::new(&dataset, mesh, 0, Some(waker)).unwrap();
+    let mut arena = Arena::new(body.arena);
+    let memory = arena.memory(&body);
+    source
+        .start(TaskId(0), &loads[0], &inputs(&[0, 1, 2, 3], &[]))
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(
+        woken.try_iter().count(),
+        2,
+        "two pieces wait, the third is held back"
+    );
+    let mut done = Vec::new();
+    while done.is_empty() {
+        source.poll(&memory, &mut done).unwrap();
+        woken.recv_timeout(Duration::from_secs(20)).unwrap_or(());
+    }
+    assert_eq!(done, [TaskId(0)]);
+}

@@ -1,0 +1,462 @@
+use crate::infer::{
+    check_initialization, check_input, check_parameter_volume, infer, list, parameter_shapes,
+};
+use crate::{
+    Convolution, Graph, GraphError, Initialization, Loss, Node, NodeId, Op, Parameter, ParameterId,
+    ParameterRole, Pool, Shape, nearest,
+};
+use partita_space::Window;
+
+/// Characters of a node's name besides letters and digits.
+const NAME_ALSO: &str = "_-./";
+/// Characters of a graph's name besides letters and digits.
+const GRAPH_NAME_ALSO: &str = "_-./@+";
+
+/// Builds a [`Graph`] node by node, input first and loss last, and checks every step.
+///
+/// A call that fails leaves the builder as it was.
+#[derive(Clone, Debug)]
+pub struct GraphBuilder {
+    graph: Graph,
+}
+
+/// Where a parameter of a node comes from, if it does not start by its role's default.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ParameterSource {
+    /// A parameter of its own that starts in this way.
+    Own(Initialization),
+    /// A parameter of an earlier node, of the same role and shape.
+    Shared(ParameterId),
+}
+
+impl GraphBuilder {
+    /// An empty graph. The name may hold letters, digits and `_-./@+`.
+    pub fn new(name: &str) -> Result<Self, GraphError> {
+        check_characters(name, GRAPH_NAME_ALSO)?;
+        let graph = Graph {
+            name: name.to_owned(),
+            spatial_rank: 0,
+            nodes: Vec::new(),
+            parameters: Vec::new(),
+        };
+        Ok(Self { graph })
+    }
+
+    /// The input, first node of the graph: `extent` holds W, or H and W, or D, H and W.
+    pub fn input(
+        &mut self,
+        name: &str,
+        extent: &[usize],
+        channels: usize,
+    ) -> Result<NodeId, GraphError> {
+        if let Some(first) = self.graph.nodes.first() {
+            return Err(GraphError::SecondInput {
+                node: name.to_owned(),
+                first: first.name.clone(),
+            });
+        }
+        check_characters(name, NAME_ALSO)?;
+        if !(1..=3).contains(&extent.len()) {
+            return Err(GraphError::SpatialRank {
+                node: name.to_owned(),
+                asked: extent.len(),
+                nearest: extent.len().clamp(1, 3),
+            });
+        }
+        let mut padded = [1; 3];
+        padded[3 - extent.len()..].copy_from_slice(extent);
+        let shape = Shape {
+            extent: padded,
+            channels,
+        };
+        check_input(name, shape)?;
+        self.graph.spatial_rank = extent.len();
+        Ok(self.push(name, Op::Input, &[], Vec::new(), shape))
+    }
+
+    /// A convolution with parameters of its own.
+    pub fn convolution(
+        &mut self,
+        name: &str,
+        input: NodeId,
+        convolution: Convolution,
+    ) -> Result<NodeId, GraphError> {
+        self.node(name, Op::Convolution(convolution), &[input], &[])
+    }
+
+    /// A maximum or average pooling.
+    pub fn pool(&mut self, name: &str, input: NodeId, pool: Pool) -> Result<NodeId, GraphError> {
+        self.node(name, Op::Pool(pool), &[input], &[])
+    }
+
+    /// A batch norm with parameters of its own; `momentum` is the weight of the new value.
+    pub fn batch_norm(
+        &mut self,
+        name: &str,
+        input: NodeId,
+        epsilon: f64,
+        momentum: f64,
+    ) -> Result<NodeId, GraphError> {
+        self.node(name, Op::BatchNorm { epsilon, momentum }, &[input], &[])
+    }
+
+    /// A ReLU.
+    pub fn relu(&mut self, name: &str, input: NodeId) -> Result<NodeId, GraphError> {
+        self.leaky_relu(name, input, 0.0)
+    }
+
+    /// A leaky ReLU with this factor for negative inputs.
+    pub fn leaky_relu(
+        &mut self,
+        name: &str,
+        input: NodeId,
+        negative_slope: f64,
+    ) -> Result<NodeId, GraphError> {
+        self.node(name, Op::LeakyRelu { negative_slope }, &[input], &[])
+    }
+
+    /// A linear layer with parameters of its own; its input has extent 1x1x1.
+    pub fn linear(
+        &mut self,
+        name: &str,
+        input: NodeId,
+        features: usize,
+        bias: bool,
+    ) -> Result<NodeId, GraphError> {
+        self.node(name, Op::Linear { features, bias }, &[input], &[])
+    }
+
+    /// A dropout that zeroes with probability `rate`.
+    pub fn dropout(&mut self, name: &str, input: NodeId, rate: f64) -> Result<NodeId, GraphError> {
+        self.node(name, Op::Dropout { rate }, &[input], &[])
+    }
+
+    /// All positions and channels as features.
+    pub fn flatten(&mut self, name: &str, input: NodeId) -> Result<NodeId, GraphError> {
+        self.node(name, Op::Flatten, &[input], &[])
+    }
+
+    /// The sum of two tensors of one shape.
+    pub fn add(&mut self, name: &str, left: NodeId, right: NodeId) -> Result<NodeId, GraphError> {
+        self.node(name, Op::Add, &[left, right], &[])
+    }
+
+    /// The loss, last node of the graph.
+    pub fn loss(&mut self, name: &str, input: NodeId, loss: Loss) -> Result<NodeId, GraphError> {
+        self.node(name, Op::Loss(loss), &[input], &[])
+    }
+
+    /// Any operation but the input; roles that `sources` leaves out have a parameter of their own
+    /// with the default initialization. The first source of a role counts.
+    pub fn node(
+        &mut self,
+        name: &str,
+        op: Op,
+        inputs: &[NodeId],
+        sources: &[(ParameterRole, ParameterSource)],
+    ) -> Result<NodeId, GraphError> {
+        self.check_place(name, &op)?;
+        self.check_name(name)?;
+        let count = self.graph.nodes.len();
+        for &NodeId(asked) in inputs {
+            check_id(name, "node", asked, count)?;
+        }
+        let shapes: Vec<Shape> = inputs.iter().map(|&id| self.shape(id)).collect();
+        let shape = infer(name, &op, &shapes, self.graph.spatial_rank)?;
+        let wanted = parameter_shapes(&op, shapes[0]);
+        check_roles(name, &op, &wanted, sources)?;
+        let mut resolved = Vec::with_capacity(wanted.len());
+        for (role, shape) in wanted {
+            let source = sources.iter().find(|(other, _)| *other == role);
+            resolved.push(self.resolve(name, role, shape, source.map(|&(_, source)| source))?);
+        }
+        let parameters = resolved
+            .into_iter()
+            .map(|found| self.settle(found))
+            .collect();
+        Ok(self.push(name, op, inputs, parameters, shape))
+    }
+
+    /// The graph, when it ends with a loss and every node is read.
+    pub fn build(self) -> Result<Graph, GraphError> {
+        let graph = self.graph;
+        let Some(last) = graph.nodes.last() else {
+            return Err(GraphError::NoInput { node: graph.name });
+        };
+        if !matches!(last.op, Op::Loss(_)) {
+            return Err(GraphError::NoLoss {
+                last: last.name.clone(),
+                graph: graph.name,
+            });
+        }
+        let mut is_read = vec![false; graph.nodes.len()];
+        for node in &graph.nodes {
+            node.inputs.iter().for_each(|input| is_read[input.0] = true);
+        }
+        for (i, pair) in graph.nodes.windows(2).enumerate() {
+            if !is_read[i] {
+                return Err(GraphError::Unused {
+                    node: pair[0].name.clone(),
+                    nearest: pair[1].name.clone(),
+                });
+            }
+        }
+        Ok(graph)
+    }
+
+    /// The node of this name.
+    pub fn find(&self, name: &str) -> Result<NodeId, GraphError> {
+        let found = self.graph.find(name);
+        found.ok_or_else(|| {
+            unknown_name(
+                "node",
+                name,
+                self.graph.nodes.iter().map(|node| node.name.as_str()),
+            )
+        })
+    }
+
+    /// The parameter of this name, `layer.role`.
+    pub fn find_parameter(&self, name: &str) -> Result<ParameterId, GraphError> {
+        let parameters = &self.graph.parameters;
+        let found = parameters
+            .iter()
+            .position(|parameter| parameter.name == name);
+        found.map(ParameterId).ok_or_else(|| {
+            unknown_name(
+                "parameter",
+                name,
+                parameters.iter().map(|p| p.name.as_str()),
+            )
+        })
+    }
+
+    /// Shape of what a node computes. The id must be of this builder.
+    pub fn shape(&self, id: NodeId) -> Shape {
+        self.graph.node(id).shape
+    }
+
+    /// The parameters so far, by id.
+    pub fn parameters(&self) -> &[Parameter] {
+        &self.graph.parameters
+    }
+
+    /// Spatial dims of the input, 0 before it.
+    pub fn spatial_rank(&self) -> usize {
+        self.graph.spatial_rank
+    }
+
+    /// One window for all spatial dims of the model, [`Window::ONE`] for those that it lacks.
+    pub fn windows(&self, window: Window) -> [Window; 3] {
+        let missing = 3 - self.graph.spatial_rank;
+        std::array::from_fn(|i| if i < missing { Window::ONE } else { window })
+    }
+
+    fn check_place(&self, name: &str, op: &Op) -> Result<(), GraphError> {
+        let node = name.to_owned();
+        let (Some(first), Some(last)) = (self.graph.nodes.first(), self.graph.nodes.last()) else {
+            return Err(GraphError::NoInput { node });
+        };
+        if *op == Op::Input {
+            let first = first.name.clone();
+            return Err(GraphError::SecondInput { node, first });
+        }
+        if matches!(last.op, Op::Loss(_)) {
+            let loss = last.name.clone();
+            return Err(GraphError::AfterLoss { node, loss });
+        }
+        Ok(())
+    }
+
+    fn check_name(&self, name: &str) -> Result<(), GraphError> {
+        check_characters(name, NAME_ALSO)?;
+        if self.graph.find(name).is_none() {
+            return Ok(());
+        }
+        let mut suffix = 2;
+        while self.graph.find(&format!("{name}_{suffix}")).is_some() {
+            suffix += 1;
+        }
+        Err(GraphError::DuplicateName {
+            node: name.to_owned(),
+            nearest: format!("{name}_{suffix}"),
+        })
+    }
+
+    fn resolve(
+        &self,
+        node: &str,
+        role: ParameterRole,
+        shape: [usize; 5],
+        source: Option<ParameterSource>,
+    ) -> Result<Resolved, GraphError> {
+        let default = ParameterSource::Own(role.default_initialization());
+        match source.unwrap_or(default) {
+            ParameterSource::Own(initialization) => {
+                check_parameter_volume(node, shape)?;
+                check_initialization(node, role, initialization)?;
+                Ok(Resolved::New(Parameter {
+                    name: format!("{node}.{}", role.name()),
+                    role,
+                    shape,
+                    initialization,
+                }))
+            }
+            ParameterSource::Shared(id) => {
+                check_id(node, "parameter", id.0, self.graph.parameters.len())?;
+                self.check_shared(node, role, shape, id)?;
+                Ok(Resolved::Existing(id))
+            }
+        }
+    }
+
+    fn check_shared(
+        &self,
+        node: &str,
+        role: ParameterRole,
+        shape: [usize; 5],
+        id: ParameterId,
+    ) -> Result<(), GraphError> {
+        let asked = self.graph.parameter(id);
+        let node = node.to_owned();
+        if !role.is_trained() {
+            let role = role.name();
+            return Err(GraphError::SharedState { node, role });
+        }
+        let fits = |parameter: &&Parameter| parameter.role == role && parameter.shape == shape;
+        if fits(&asked) {
+            return Ok(());
+        }
+        let possible = self.graph.parameters.iter().filter(fits);
+        let possible: Vec<&str> = possible.map(|parameter| parameter.name.as_str()).collect();
+        let own = "one of its own";
+        let nearest = nearest(&asked.name, possible.iter().copied());
+        Err(GraphError::SharedShape {
+            node,
+            wanted: describe(role, shape),
+            asked: format!("`{}`, a {}", asked.name, describe(asked.role, asked.shape)),
+            nearest: nearest.unwrap_or(own).to_owned(),
+            possible: list(possible.into_iter().chain([own])),
+        })
+    }
+
+    fn settle(&mut self, found: Resolved) -> ParameterId {
+        match found {
+            Resolved::Existing(id) => id,
+            Resolved::New(parameter) => {
+                self.graph.parameters.push(parameter);
+                ParameterId(self.graph.parameters.len() - 1)
+            }
+        }
+    }
+
+    fn push(
+        &mut self,
+        name: &str,
+        op: Op,
+        inputs: &[NodeId],
+        parameters: Vec<ParameterId>,
+        shape: Shape,
+    ) -> NodeId {
+        self.graph.nodes.push(Node {
+            name: name.to_owned(),
+            op,
+            inputs: inputs.to_vec(),
+            parameters,
+            shape,
+        });
+        NodeId(self.graph.nodes.len() - 1)
+    }
+}
+
+/// A parameter that has passed all checks but is not in the graph yet.
+enum Resolved {
+    Existing(ParameterId),
+    New(Parameter),
+}
+
+/// `weight 3x3x3x4x16`.
+fn describe(role: ParameterRole, shape: [usize; 5]) -> String {
+    let [d, h, w, channels, features] = shape;
+    format!("{} {d}x{h}x{w}x{channels}x{features}", role.name())
+}
+
+fn check_characters(name: &str, also: &'static str) -> Result<(), GraphError> {
+    let valid = |c: &char| c.is_ascii_alphanumeric() || also.contains(*c);
+    if !name.is_empty() && name.chars().all(|c| valid(&c)) {
+        return Ok(());
+    }
+    let kept: String = name
+        .chars()
+        .map(|c| if valid(&c) { c } else { '_' })
+        .collect();
+    Err(GraphError::InvalidName {
+        asked: name.to_owned(),
+        also,
+        nearest: if kept.is_empty() {
+            "_".to_owned()
+        } else {
+            kept
+        },
+    })
+}
+
+fn check_id(node: &str, what: &'static str, asked: usize, count: usize) -> Result<(), GraphError> {
+    if asked < count {
+        return Ok(());
+    }
+    Err(GraphError::UnknownId {
+        node: node.to_owned(),
+        what,
+        asked,
+        count,
+        nearest: count
+            .checked_sub(1)
+            .map_or("none".to_owned(), |last| last.to_string()),
+    })
+}
+
+fn check_roles(
+    node: &str,
+    op: &Op,
+    wanted: &[(ParameterRole, [usize; 5])],
+    sources: &[(ParameterRole, ParameterSource)],
+) -> Result<(), GraphError> {
+    let unknown = |asked: ParameterRole| wanted.iter().all(|&(role, _)| role != asked);
+    let Some((asked, _)) = sources.iter().find(|&&(role, _)| unknown(role)) else {
+        return Ok(());
+    };
+    let possible: Vec<&str> = wanted.iter().map(|(role, _)| role.name()).collect();
+    let nearest = nearest(asked.name(), possible.iter().copied());
+    Err(GraphError::NoSuchParameter {
+        node: node.to_owned(),
+        operation: op.keyword(),
+        asked: asked.name(),
+        nearest: nearest.unwrap_or("to leave it out").to_owned(),
+        possible: if possible.is_empty() {
+            "none".to_owned()
+        } else {
+            list(possible)
+        },
+    })
+}
+
+fn unknown_name<'a>(
+    what: &'static str,
+    asked: &str,
+    names: impl Iterator<Item = &'a str>,
+) -> GraphError {
+    let names: Vec<&str> = names.collect();
+    GraphError::UnknownName {
+        what,
+        asked: asked.to_owned(),
+        nearest: nearest(asked, names.iter().copied())
+            .unwrap_or("none")
+            .to_owned(),
+        possible: if names.is_empty() {
+            "none".to_owned()
+        } else {
+            list(names)
+        },
+    }
+}

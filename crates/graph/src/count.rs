@@ -1,0 +1,139 @@
+use crate::infer::flops_per_sample;
+use crate::{Graph, Node, Op, ParameterId, Shape};
+use partita_space::{Bytes, Flops};
+
+/// A value and its gradient in single precision.
+const BYTES_PER_ELEMENT: u64 = 8;
+
+/// What one layer holds and computes, per sample.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerCount {
+    /// Name of the node.
+    pub name: String,
+    /// Word of the text form for its operation.
+    pub operation: &'static str,
+    /// Shape of its output.
+    pub shape: Shape,
+    /// Trained parameters; a shared one counts at the first layer that uses it.
+    pub parameters: u64,
+    /// Multiplications and additions with weights in the forward pass; 0 but for convolutions and
+    /// linear layers.
+    pub forward_flops: Flops,
+    /// The same for forward and backward together, as a training step computes them.
+    pub executed_flops: Flops,
+    /// Its part of [`Counts::memory_bytes_per_sample`].
+    pub memory_bytes: Bytes,
+}
+
+/// Totals of a model, per sample.
+///
+/// Source: Oyama et al., "The Case for Strong Scaling in Deep Learning: Training Large 3D CNNs with
+/// Hybrid Parallelism", table 1, whose flops are those of the convolutions alone.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Counts {
+    /// One row per node, in order.
+    pub layers: Vec<LayerCount>,
+    /// Trained parameters, each once; running statistics are not among them.
+    pub parameters: u64,
+    /// Forward pass of the convolutions, `2 * K * C / groups * F * outputs` each: the published
+    /// convention, which leaves out linear layers.
+    pub forward_flops: Flops,
+    /// Forward pass of the linear layers, `2 * C * F` each.
+    pub linear_flops: Flops,
+    /// The published convention, `3 * forward_flops`.
+    pub training_flops: Flops,
+    /// What a training step computes in convolutions and linear layers: forward, backward-filter,
+    /// and backward-data wherever a parameter lies before the layer.
+    pub executed_flops: Flops,
+    /// Value and gradient in single precision of the input, counted twice, and of every layer
+    /// output before the flatten and the linear layers.
+    pub memory_bytes_per_sample: Bytes,
+}
+
+/// Counts parameters, flops and bytes of a model.
+///
+/// Units: per sample. Errors: none; a [`Graph`] is checked.
+pub fn count(graph: &Graph) -> Counts {
+    let needs_gradient = graph.needs_gradient();
+    let in_head = head(graph);
+    let mut is_counted = vec![false; graph.parameters.len()];
+    let layer = |(i, node): (usize, &Node)| {
+        let forward = forward_flops(graph, node);
+        let has_backward_data = node
+            .inputs
+            .first()
+            .is_some_and(|input| needs_gradient[input.0]);
+        LayerCount {
+            name: node.name.clone(),
+            operation: node.op.keyword(),
+            shape: node.shape,
+            parameters: own_parameters(graph, node, &mut is_counted),
+            forward_flops: forward,
+            executed_flops: Flops(forward.0 * if has_backward_data { 3 } else { 2 }),
+            memory_bytes: memory_bytes(node, in_head[i]),
+        }
+    };
+    let layers: Vec<LayerCount> = graph.nodes.iter().enumerate().map(layer).collect();
+    let sum_of = |wanted: fn(&Op) -> bool| -> Flops {
+        let rows = graph.nodes.iter().zip(&layers);
+        let rows = rows.filter(|(node, _)| wanted(&node.op));
+        rows.map(|(_, layer)| layer.forward_flops).sum()
+    };
+    let forward_flops = sum_of(|op| matches!(op, Op::Convolution(_)));
+    Counts {
+        parameters: layers.iter().map(|layer| layer.parameters).sum(),
+        forward_flops,
+        linear_flops: sum_of(|op| matches!(op, Op::Linear { .. })),
+        training_flops: Flops(3 * forward_flops.0),
+        executed_flops: layers.iter().map(|layer| layer.executed_flops).sum(),
+        memory_bytes_per_sample: layers.iter().map(|layer| layer.memory_bytes).sum(),
+        layers,
+    }
+}
+
+fn forward_flops(graph: &Graph, node: &Node) -> Flops {
+    let Some(&input) = node.inputs.first() else {
+        return Flops(0);
+    };
+    let flops = flops_per_sample(&node.op, graph.node(input).shape, node.shape);
+    // The builder bounds the flops of a layer far below 2^64.
+    Flops(flops as u64)
+}
+
+fn own_parameters(graph: &Graph, node: &Node, is_counted: &mut [bool]) -> u64 {
+    let mut count = |&id: &ParameterId| {
+        let parameter = graph.parameter(id);
+        let is_first = !std::mem::replace(&mut is_counted[id.0], true);
+        if is_first && parameter.role.is_trained() {
+            parameter.volume() as u64
+        } else {
+            0
+        }
+    };
+    node.parameters.iter().map(&mut count).sum()
+}
+
+/// Per node, whether it is a flatten or linear layer or comes after one.
+fn head(graph: &Graph) -> Vec<bool> {
+    let mut head: Vec<bool> = Vec::with_capacity(graph.nodes.len());
+    for node in &graph.nodes {
+        let begins = matches!(node.op, Op::Flatten | Op::Linear { .. });
+        head.push(begins || node.inputs.iter().any(|input| head[input.0]));
+    }
+    head
+}
+
+fn memory_bytes(node: &Node, in_head: bool) -> Bytes {
+    let times = match node.op {
+        Op::Input => 2,
+        Op::Loss(_) => 0,
+        Op::Flatten | Op::Linear { .. } => 0,
+        Op::Convolution(_)
+        | Op::Pool(_)
+        | Op::BatchNorm { .. }
+        | Op::LeakyRelu { .. }
+        | Op::Dropout { .. }
+        | Op::Add => u64::from(!in_head),
+    };
+    Bytes(BYTES_PER_ELEMENT * times * node.shape.volume() as u64)
+}

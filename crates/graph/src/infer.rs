@@ -1,0 +1,450 @@
+use crate::{Convolution, GraphError, Initialization, Loss, Op, ParameterRole, Pool, Shape};
+use partita_space::Window;
+
+/// Names of the spatial dims.
+pub(crate) const DIM_NAMES: [&str; 3] = ["D", "H", "W"];
+
+/// Largest number an attribute may hold; keeps products inside 64 bits.
+pub(crate) const MAX_NUMBER: usize = 1 << 31;
+/// Elements of one tensor or parameter, exact in `f64`.
+const MAX_ELEMENTS: u64 = 1 << 48;
+/// Flops of one layer and sample.
+const MAX_FLOPS: u64 = 1 << 52;
+
+/// Shape of what an operation computes, after all checks of its attributes.
+pub(crate) fn infer(
+    node: &str,
+    op: &Op,
+    inputs: &[Shape],
+    spatial_rank: usize,
+) -> Result<Shape, GraphError> {
+    let input = check_inputs(node, op, inputs)?;
+    let shape = match op {
+        Op::Input | Op::Loss(Loss::MeanSquaredError | Loss::SoftmaxCrossEntropy) => input,
+        Op::Convolution(convolution) => infer_convolution(node, convolution, input, spatial_rank)?,
+        Op::Pool(pool) => infer_pool(node, pool, input, spatial_rank)?,
+        &Op::BatchNorm { epsilon, momentum } => {
+            check_batch_norm(node, epsilon, momentum)?;
+            input
+        }
+        &Op::LeakyRelu { negative_slope } => {
+            let ok = negative_slope.is_finite() && negative_slope >= 0.0;
+            in_range(
+                node,
+                "slope",
+                ok,
+                negative_slope,
+                "finite and at least 0",
+                0.0,
+            )?;
+            input
+        }
+        &Op::Linear { features, bias: _ } => infer_linear(node, features, input)?,
+        &Op::Dropout { rate } => {
+            let nearest = if rate >= 1.0 { 0.99 } else { 0.0 };
+            let ok = (0.0..1.0).contains(&rate);
+            in_range(node, "rate", ok, rate, "at least 0 and below 1", nearest)?;
+            input
+        }
+        Op::Flatten => Shape {
+            extent: [1; 3],
+            channels: input.volume(),
+        },
+        Op::Add => input,
+    };
+    let flops = flops_per_sample(op, input, shape);
+    at_most(node, "flop per sample", flops, MAX_FLOPS)?;
+    check_volume(node, shape)?;
+    Ok(shape)
+}
+
+/// Checks the extents and channels of the model's input.
+pub(crate) fn check_input(node: &str, shape: Shape) -> Result<(), GraphError> {
+    for extent in shape.extent {
+        number(node, "extent", extent)?;
+    }
+    number(node, "channels", shape.channels)?;
+    check_volume(node, shape)
+}
+
+/// Roles and shapes of the parameters that an operation on `input` has, in the order of a node.
+pub(crate) fn parameter_shapes(op: &Op, input: Shape) -> Vec<(ParameterRole, [usize; 5])> {
+    let weight_and_bias = |weight: [usize; 5], bias: bool| {
+        let vector = (ParameterRole::Bias, [1, 1, 1, 1, weight[4]]);
+        let mut shapes = vec![(ParameterRole::Weight, weight)];
+        shapes.extend(bias.then_some(vector));
+        shapes
+    };
+    match op {
+        Op::Convolution(Convolution {
+            filters,
+            window: [d, h, w],
+            groups,
+            bias,
+            periodic: _,
+        }) => {
+            let channels = input.channels / groups;
+            weight_and_bias([d.kernel, h.kernel, w.kernel, channels, *filters], *bias)
+        }
+        &Op::Linear { features, bias } => {
+            weight_and_bias([1, 1, 1, input.channels, features], bias)
+        }
+        Op::BatchNorm { .. } => {
+            let roles = [
+                ParameterRole::Gamma,
+                ParameterRole::Beta,
+                ParameterRole::RunningMean,
+                ParameterRole::RunningVariance,
+            ];
+            roles
+                .map(|role| (role, [1, 1, 1, 1, input.channels]))
+                .to_vec()
+        }
+        Op::Input
+        | Op::Pool(_)
+        | Op::LeakyRelu { .. }
+        | Op::Dropout { .. }
+        | Op::Flatten
+        | Op::Add
+        | Op::Loss(_) => Vec::new(),
+    }
+}
+
+/// Flops of the forward pass of convolutions and linear layers, 0 for the others: two per
+/// multiplication of a weight, taps over padding included, `2 * K * C / groups * F * outputs`.
+pub(crate) fn flops_per_sample(op: &Op, input: Shape, output: Shape) -> u128 {
+    match op {
+        Op::Convolution(_) | Op::Linear { .. } => {
+            let weight: u128 = parameter_shapes(op, input)
+                .iter()
+                .filter(|(role, _)| *role == ParameterRole::Weight)
+                .map(|(_, shape)| product(shape))
+                .sum();
+            weight.saturating_mul(2 * product(&output.extent))
+        }
+        Op::Input
+        | Op::Pool(_)
+        | Op::BatchNorm { .. }
+        | Op::LeakyRelu { .. }
+        | Op::Dropout { .. }
+        | Op::Flatten
+        | Op::Add
+        | Op::Loss(_) => 0,
+    }
+}
+
+/// Refuses a parameter of more elements than can be counted exactly.
+pub(crate) fn check_parameter_volume(node: &str, shape: [usize; 5]) -> Result<(), GraphError> {
+    at_most(
+        node,
+        "elements of a parameter",
+        product(&shape),
+        MAX_ELEMENTS,
+    )
+}
+
+/// Refuses an initialization that does not suit the role: vectors start with a finite constant.
+pub(crate) fn check_initialization(
+    node: &str,
+    role: ParameterRole,
+    initialization: Initialization,
+) -> Result<(), GraphError> {
+    let ok = match initialization {
+        Initialization::GlorotUniform | Initialization::HeNormal => role == ParameterRole::Weight,
+        Initialization::Constant(value) => value.is_finite(),
+    };
+    if ok {
+        return Ok(());
+    }
+    let nearest = match role.default_initialization() {
+        Initialization::Constant(value) => value,
+        Initialization::GlorotUniform | Initialization::HeNormal => 0.0,
+    };
+    Err(GraphError::ConstantOnly {
+        node: node.to_owned(),
+        role: role.name(),
+        asked: initialization.to_string(),
+        nearest,
+    })
+}
+
+fn check_inputs(node: &str, op: &Op, inputs: &[Shape]) -> Result<Shape, GraphError> {
+    let expected = match op {
+        Op::Add => 2,
+        Op::Input
+        | Op::Convolution(_)
+        | Op::Pool(_)
+        | Op::BatchNorm { .. }
+        | Op::LeakyRelu { .. }
+        | Op::Linear { .. }
+        | Op::Dropout { .. }
+        | Op::Flatten
+        | Op::Loss(_) => 1,
+    };
+    if inputs.len() != expected {
+        return Err(GraphError::InputCount {
+            node: node.to_owned(),
+            operation: op.keyword(),
+            asked: inputs.len(),
+            expected,
+        });
+    }
+    let (left, right) = (inputs[0], inputs[expected - 1]);
+    if left == right {
+        return Ok(left);
+    }
+    let nearest = if left.extent == right.extent {
+        format!(
+            "a 1x1x1 convolution of one side gives it {} filters",
+            left.channels
+        )
+    } else {
+        format!("the other side would need {left}")
+    };
+    Err(GraphError::AddShapes {
+        node: node.to_owned(),
+        left,
+        right,
+        nearest,
+    })
+}
+
+fn infer_convolution(
+    node: &str,
+    convolution: &Convolution,
+    input: Shape,
+    spatial_rank: usize,
+) -> Result<Shape, GraphError> {
+    let Convolution {
+        filters,
+        window,
+        periodic,
+        groups,
+        bias: _,
+    } = convolution;
+    number(node, "filters", *filters)?;
+    number(node, "groups", *groups)?;
+    let extent = slide(node, window, input, spatial_rank)?;
+    check_groups(node, *groups, input.channels, *filters)?;
+    for ((window, dim), extent) in window.iter().zip(DIM_NAMES).zip(input.extent) {
+        let asked = window.pad_low.max(window.pad_high);
+        if *periodic && asked > extent {
+            return Err(GraphError::PeriodicPadding {
+                node: node.to_owned(),
+                dim,
+                asked,
+                extent,
+            });
+        }
+    }
+    Ok(Shape {
+        extent,
+        channels: *filters,
+    })
+}
+
+fn infer_pool(
+    node: &str,
+    pool: &Pool,
+    input: Shape,
+    spatial_rank: usize,
+) -> Result<Shape, GraphError> {
+    for (window, dim) in pool.window.iter().zip(DIM_NAMES) {
+        let asked = window.pad_low.max(window.pad_high);
+        if asked > window.kernel / 2 && window.kernel >= 1 {
+            return Err(GraphError::PoolPadding {
+                node: node.to_owned(),
+                dim,
+                asked,
+                kernel: window.kernel,
+                nearest: window.kernel / 2,
+            });
+        }
+        if window.dilation != 1 {
+            return Err(GraphError::PoolDilation {
+                node: node.to_owned(),
+                dim,
+                asked: window.dilation,
+            });
+        }
+    }
+    Ok(Shape {
+        extent: slide(node, &pool.window, input, spatial_rank)?,
+        channels: input.channels,
+    })
+}
+
+fn infer_linear(node: &str, features: usize, input: Shape) -> Result<Shape, GraphError> {
+    if input.extent != [1; 3] {
+        return Err(GraphError::LinearBeforeFlatten {
+            node: node.to_owned(),
+            shape: input,
+            nearest: input.volume(),
+        });
+    }
+    number(node, "features", features)?;
+    Ok(Shape {
+        extent: [1; 3],
+        channels: features,
+    })
+}
+
+fn check_batch_norm(node: &str, epsilon: f64, momentum: f64) -> Result<(), GraphError> {
+    let ok = epsilon.is_finite() && epsilon > 0.0;
+    in_range(node, "epsilon", ok, epsilon, "finite and above 0", 1e-5)?;
+    let nearest = if momentum > 1.0 { 1.0 } else { 0.0 };
+    let ok = (0.0..=1.0).contains(&momentum);
+    in_range(node, "momentum", ok, momentum, "0 to 1", nearest)
+}
+
+/// Extents after a window has slid over all dims.
+fn slide(
+    node: &str,
+    window: &[Window; 3],
+    input: Shape,
+    spatial_rank: usize,
+) -> Result<[usize; 3], GraphError> {
+    let mut output = [1; 3];
+    for (i, window) in window.iter().enumerate() {
+        let dim = DIM_NAMES[i];
+        if i < 3 - spatial_rank && *window != Window::ONE {
+            return Err(GraphError::MissingDim {
+                node: node.to_owned(),
+                dim,
+                spatial_rank,
+            });
+        }
+        output[i] = slide_along(node, dim, window, input.extent[i])?;
+    }
+    Ok(output)
+}
+
+fn slide_along(
+    node: &str,
+    dim: &'static str,
+    window: &Window,
+    extent: usize,
+) -> Result<usize, GraphError> {
+    number(node, "kernel", window.kernel)?;
+    number(node, "stride", window.stride)?;
+    number(node, "dilation", window.dilation)?;
+    for pad in [window.pad_low, window.pad_high] {
+        let ok = pad <= MAX_NUMBER;
+        in_range(node, "pad", ok, pad, "0 to 2^31", MAX_NUMBER)?;
+    }
+    let padded = extent + window.pad_low + window.pad_high;
+    if window.span() > padded {
+        return Err(GraphError::WindowTooLarge {
+            node: node.to_owned(),
+            dim,
+            kernel: window.kernel,
+            dilation: window.dilation,
+            span: window.span(),
+            extent,
+            padded,
+            nearest: (padded - 1) / window.dilation + 1,
+        });
+    }
+    Ok(window.output_extent(extent))
+}
+
+fn check_groups(
+    node: &str,
+    groups: usize,
+    channels: usize,
+    filters: usize,
+) -> Result<(), GraphError> {
+    if channels.is_multiple_of(groups) && filters.is_multiple_of(groups) {
+        return Ok(());
+    }
+    let possible = common_divisors(channels, filters);
+    let nearest = possible
+        .iter()
+        .min_by_key(|&&divisor| divisor.abs_diff(groups));
+    Err(GraphError::Groups {
+        node: node.to_owned(),
+        groups,
+        channels,
+        filters,
+        nearest: nearest.copied().unwrap_or(1),
+        possible: list(possible.iter().map(usize::to_string)),
+    })
+}
+
+/// Ascending.
+fn common_divisors(a: usize, b: usize) -> Vec<usize> {
+    let (mut common, mut rest) = (a, b);
+    while rest != 0 {
+        (common, rest) = (rest, common % rest);
+    }
+    let small: Vec<usize> = (1..=common.isqrt())
+        .filter(|&divisor| common.is_multiple_of(divisor))
+        .collect();
+    let large = small.iter().rev().map(|divisor| common / divisor);
+    let mut divisors: Vec<usize> = small.iter().copied().chain(large).collect();
+    divisors.dedup();
+    divisors
+}
+
+fn number(node: &str, key: &'static str, asked: usize) -> Result<(), GraphError> {
+    let ok = (1..=MAX_NUMBER).contains(&asked);
+    in_range(
+        node,
+        key,
+        ok,
+        asked,
+        "1 to 2^31",
+        asked.clamp(1, MAX_NUMBER),
+    )
+}
+
+fn in_range<T: ToString>(
+    node: &str,
+    key: &'static str,
+    ok: bool,
+    asked: T,
+    possible: &'static str,
+    nearest: T,
+) -> Result<(), GraphError> {
+    if ok {
+        return Ok(());
+    }
+    Err(GraphError::OutOfRange {
+        node: node.to_owned(),
+        key,
+        asked: asked.to_string(),
+        possible,
+        nearest: nearest.to_string(),
+    })
+}
+
+fn check_volume(node: &str, shape: Shape) -> Result<(), GraphError> {
+    let [d, h, w] = shape.extent;
+    let volume = product(&[d, h, w, shape.channels]);
+    at_most(node, "elements of its output", volume, MAX_ELEMENTS)
+}
+
+fn at_most(node: &str, what: &'static str, asked: u128, limit: u64) -> Result<(), GraphError> {
+    if asked <= u128::from(limit) {
+        return Ok(());
+    }
+    Err(GraphError::TooLarge {
+        node: node.to_owned(),
+        what,
+        asked,
+        limit,
+    })
+}
+
+fn product(factors: &[usize]) -> u128 {
+    factors.iter().fold(1, |product: u128, &factor| {
+        product.saturating_mul(factor as u128)
+    })
+}
+
+/// Joined by commas.
+pub(crate) fn list<T: AsRef<str>>(items: impl IntoIterator<Item = T>) -> String {
+    let items: Vec<T> = items.into_iter().collect();
+    let items: Vec<&str> = items.iter().map(AsRef::as_ref).collect();
+    items.join(", ")
+}

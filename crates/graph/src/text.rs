@@ -1,0 +1,149 @@
+//! The text form of a model: one line per node, `#` starts a comment, words are set apart by blanks.
+//!
+//! ```text
+//! model tiny
+//! input x channels=4 extent=32x32x32
+//! c1 = conv x filters=16 kernel=3 stride=2 pad=0:1 bias=true init=he_normal init_bias=0.1
+//! b1 = batch_norm c1 epsilon=1e-5 momentum=0.1
+//! a1 = leaky_relu b1 slope=0.01
+//! p1 = average_pool a1 kernel=3x3x1 stride=2 pad=1x1x0 count_padding=true
+//! c2 = conv p1 filters=16 kernel=3 dilation=2 pad=2 padding=periodic groups=4 bias=false
+//! c3 = conv c2 filters=16 kernel=3 dilation=2 pad=2 groups=4 bias=false weight=c2.weight
+//! s = add c3 p1
+//! f = flatten s
+//! d = dropout f rate=0.2
+//! fc = linear d features=4 bias=false
+//! loss = mse fc
+//! ```
+//!
+//! The operations are `conv`, `max_pool`, `average_pool`, `batch_norm`, `relu`, `leaky_relu`,
+//! `linear`, `dropout`, `flatten`, `add`, `mse` and `softmax_cross_entropy`. `extent` gives W, or
+//! HxW, or DxHxW, and with it the spatial dims of the model. A value per dim is one for all or one
+//! each, in the order of `extent`; padding is `LOW:HIGH`, or one value for both sides.
+//!
+//! A `conv` may leave out `stride=1`, `dilation=1`, `pad=0`, `padding=zero` and `groups=1`, a pooling
+//! `pad=0`; all else whose custom differs between frameworks must be said. A parameter is shared by
+//! its name in place of a value: `weight=`, `bias=`, `gamma=` or `beta=LAYER.ROLE`. Initializations,
+//! `glorot_uniform`, `he_normal` or `constant:NUMBER` (for vectors just `NUMBER`), are set by `init`
+//! for weights and `init_ROLE` for the others.
+
+mod parse;
+mod print;
+mod values;
+
+pub use parse::parse;
+pub use print::print;
+
+use crate::GraphError;
+use thiserror::Error;
+
+/// Why a text is no model. Lines count from 1.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum TextError {
+    /// The text does not begin with its model line.
+    #[error(
+        "line {line}: {asked:?} is not possible here: the first line is `model NAME`; nearest is `{nearest}`"
+    )]
+    Model {
+        /// Where.
+        line: usize,
+        /// What stands there.
+        asked: String,
+        /// As it could be.
+        nearest: String,
+    },
+    /// A line that is neither an input nor a node.
+    #[error("line {line}: {asked:?} is no node: possible are {possible}; nearest is `{nearest}`")]
+    Form {
+        /// Where.
+        line: usize,
+        /// What stands there.
+        asked: String,
+        /// The forms of a line.
+        possible: &'static str,
+        /// As it could be.
+        nearest: String,
+    },
+    /// An operation that does not exist.
+    #[error(
+        "line {line}: there is no operation `{asked}`: possible are {possible}; nearest is `{nearest}`"
+    )]
+    UnknownOperation {
+        /// Where.
+        line: usize,
+        /// As given.
+        asked: String,
+        /// All operations.
+        possible: String,
+        /// The most similar of them.
+        nearest: String,
+    },
+    /// A key that the operation does not have.
+    #[error(
+        "line {line}: {operation} has no key `{asked}`: possible are {possible}; nearest is `{nearest}`"
+    )]
+    UnknownKey {
+        /// Where.
+        line: usize,
+        /// The operation.
+        operation: &'static str,
+        /// As given.
+        asked: String,
+        /// Its keys.
+        possible: String,
+        /// The most similar of them.
+        nearest: String,
+    },
+    /// A key given twice.
+    #[error(
+        "line {line}: key `{key}` is given twice, possible is once; nearest is `{key}={nearest}`"
+    )]
+    DuplicateKey {
+        /// Where.
+        line: usize,
+        /// The key.
+        key: String,
+        /// Its first value.
+        nearest: String,
+    },
+    /// A key that must be given.
+    #[error(
+        "line {line}: {operation} needs the key `{key}`: possible is {possible}; nearest is `{key}={nearest}`"
+    )]
+    MissingKey {
+        /// Where.
+        line: usize,
+        /// The operation.
+        operation: &'static str,
+        /// The key.
+        key: &'static str,
+        /// What its value may be.
+        possible: String,
+        /// A customary value.
+        nearest: String,
+    },
+    /// A value that its key cannot have.
+    #[error(
+        "line {line}: `{key}={asked}` is not possible: possible is {possible}; nearest is `{key}={nearest}`"
+    )]
+    Value {
+        /// Where.
+        line: usize,
+        /// The key.
+        key: &'static str,
+        /// As given.
+        asked: String,
+        /// What the value may be.
+        possible: String,
+        /// The nearest of them.
+        nearest: String,
+    },
+    /// A line that does not fit the graph.
+    #[error("line {line}: {error}")]
+    Graph {
+        /// Where.
+        line: usize,
+        /// Why.
+        error: Box<GraphError>,
+    },
+}

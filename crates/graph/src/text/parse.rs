@@ -1,0 +1,294 @@
+use super::TextError;
+use super::values::Attributes;
+use crate::infer::list;
+use crate::keyword::Keyword;
+use crate::{
+    Convolution, Graph, GraphBuilder, GraphError, Loss, NodeId, Op, ParameterRole, ParameterSource,
+    Pool, PoolKind, nearest,
+};
+use partita_space::Window;
+
+const FORMS: &str = "`input NAME channels=C extent=DxHxW` and `NAME = OPERATION INPUT KEY=VALUE`";
+
+type Sources = Vec<(ParameterRole, ParameterSource)>;
+
+/// Reads a model from its text form, see the module.
+///
+/// Errors: the first faulty line, what was asked, what is possible and the nearest of it.
+pub fn parse(text: &str) -> Result<Graph, TextError> {
+    let mut lines = text.lines().enumerate().filter_map(|(i, line)| {
+        let line = line.split_once('#').map_or(line, |(before, _)| before);
+        let words: Vec<&str> = line.split_whitespace().collect();
+        (!words.is_empty()).then_some((i + 1, words))
+    });
+    let (line, words) = lines.next().unwrap_or((1, Vec::new()));
+    let mut builder = parse_model(line, &words)?;
+    let mut places = vec![line];
+    for (line, words) in lines {
+        parse_line(&mut builder, line, &words)?;
+        places.push(line);
+    }
+    let last = places[places.len() - 1];
+    let place_of = |error: &GraphError| {
+        if let GraphError::Unused { node, .. } = error
+            && let Ok(id) = builder.find(node)
+        {
+            return places[id.0 + 1];
+        }
+        last
+    };
+    let built = builder.clone().build();
+    built.map_err(|error| refuse(place_of(&error), error))
+}
+
+fn parse_model(line: usize, words: &[&str]) -> Result<GraphBuilder, TextError> {
+    match words {
+        ["model", name] => GraphBuilder::new(name).map_err(|error| refuse(line, error)),
+        ["model", first, ..] => Err(TextError::Model {
+            line,
+            asked: words.join(" "),
+            nearest: format!("model {first}"),
+        }),
+        _ => Err(TextError::Model {
+            line,
+            asked: words.join(" "),
+            nearest: "model unnamed".to_owned(),
+        }),
+    }
+}
+
+fn refuse(line: usize, error: GraphError) -> TextError {
+    let error = Box::new(error);
+    TextError::Graph { line, error }
+}
+
+fn parse_line(
+    builder: &mut GraphBuilder,
+    line: usize,
+    words: &[&str],
+) -> Result<NodeId, TextError> {
+    match words {
+        [name, "=", operation, rest @ ..] => {
+            let keyword = find_keyword(line, operation)?;
+            let (inputs, attributes) = split_words(line, keyword, rest)?;
+            parse_node(builder, line, name, &inputs, &attributes, keyword)
+        }
+        ["input", name, rest @ ..] if !name.contains('=') => {
+            let (inputs, attributes) = split_words(line, Keyword::Input, rest)?;
+            if !inputs.is_empty() {
+                return Err(bad_form(line, words));
+            }
+            let extent = attributes.extent("extent")?;
+            let channels = attributes.whole("channels", None)?;
+            let input = builder.input(name, &extent, channels);
+            input.map_err(|error| refuse(line, error))
+        }
+        _ => Err(bad_form(line, words)),
+    }
+}
+
+fn bad_form(line: usize, words: &[&str]) -> TextError {
+    // The usual slips: an input without its name or with two, and no blanks around the `=`.
+    let nearest = match words {
+        ["input", rest @ ..] => {
+            let pairs: Vec<&str> = rest
+                .iter()
+                .copied()
+                .filter(|word| word.contains('='))
+                .collect();
+            let name = rest.iter().find(|word| !word.contains('=')).unwrap_or(&"x");
+            format!("input {name} {}", pairs.join(" "))
+        }
+        [first, rest @ ..] => match first.split_once('=') {
+            Some((name, operation)) => format!("{name} = {operation} {}", rest.join(" ")),
+            None => format!("{first} = {}", rest.join(" ")),
+        },
+        [] => String::new(),
+    };
+    TextError::Form {
+        line,
+        asked: words.join(" "),
+        possible: FORMS,
+        nearest: nearest.trim_end().to_owned(),
+    }
+}
+
+fn find_keyword(line: usize, word: &str) -> Result<Keyword, TextError> {
+    let found = Keyword::OPERATIONS
+        .into_iter()
+        .find(|keyword| keyword.name() == word);
+    found.ok_or_else(|| {
+        let names = Keyword::OPERATIONS.map(Keyword::name);
+        TextError::UnknownOperation {
+            line,
+            asked: word.to_owned(),
+            possible: list(names),
+            nearest: nearest(word, names).unwrap_or("conv").to_owned(),
+        }
+    })
+}
+
+/// Words without `=` are inputs, the others attributes.
+fn split_words<'a>(
+    line: usize,
+    keyword: Keyword,
+    words: &[&'a str],
+) -> Result<(Vec<&'a str>, Attributes<'a>), TextError> {
+    let (mut inputs, mut pairs) = (Vec::new(), Vec::new());
+    for word in words {
+        match word.split_once('=') {
+            Some(pair) => pairs.push(pair),
+            None => inputs.push(*word),
+        }
+    }
+    Ok((inputs, Attributes::new(line, keyword, pairs)?))
+}
+
+fn parse_node(
+    builder: &mut GraphBuilder,
+    line: usize,
+    name: &str,
+    inputs: &[&str],
+    attributes: &Attributes,
+    keyword: Keyword,
+) -> Result<NodeId, TextError> {
+    let at_line = |error| refuse(line, error);
+    let ids: Result<Vec<NodeId>, GraphError> =
+        inputs.iter().map(|input| builder.find(input)).collect();
+    let ids = ids.map_err(at_line)?;
+    let rank = builder.spatial_rank();
+    let op = parse_op(keyword, attributes, rank)?;
+    let sources = parse_sources(builder, line, keyword, attributes)?;
+    builder.node(name, op, &ids, &sources).map_err(at_line)
+}
+
+fn parse_op(keyword: Keyword, attributes: &Attributes, rank: usize) -> Result<Op, TextError> {
+    Ok(match keyword {
+        Keyword::Input => Op::Input,
+        Keyword::Conv => parse_convolution(attributes, rank)?,
+        Keyword::MaxPool => parse_pool(attributes, rank, PoolKind::Max)?,
+        Keyword::AveragePool => {
+            let count_padding = attributes.flag("count_padding")?;
+            parse_pool(attributes, rank, PoolKind::Average { count_padding })?
+        }
+        Keyword::BatchNorm => Op::BatchNorm {
+            epsilon: attributes.real("epsilon")?,
+            momentum: attributes.real("momentum")?,
+        },
+        Keyword::Relu => Op::LeakyRelu {
+            negative_slope: 0.0,
+        },
+        Keyword::LeakyRelu => Op::LeakyRelu {
+            negative_slope: attributes.real("slope")?,
+        },
+        Keyword::Linear => Op::Linear {
+            features: attributes.whole("features", None)?,
+            bias: attributes.flag_or_name("bias")?.0,
+        },
+        Keyword::Dropout => Op::Dropout {
+            rate: attributes.real("rate")?,
+        },
+        Keyword::Flatten => Op::Flatten,
+        Keyword::Add => Op::Add,
+        Keyword::Mse => Op::Loss(Loss::MeanSquaredError),
+        Keyword::SoftmaxCrossEntropy => Op::Loss(Loss::SoftmaxCrossEntropy),
+    })
+}
+
+fn parse_convolution(attributes: &Attributes, rank: usize) -> Result<Op, TextError> {
+    let kernel = attributes.dims("kernel", rank, None)?;
+    let stride = attributes.dims("stride", rank, Some(1))?;
+    let dilation = attributes.dims("dilation", rank, Some(1))?;
+    let pads = attributes.pads("pad", rank)?;
+    Ok(Op::Convolution(Convolution {
+        filters: attributes.whole("filters", None)?,
+        window: windows(kernel, stride, dilation, pads),
+        periodic: attributes.periodic()?,
+        groups: attributes.whole("groups", Some(1))?,
+        bias: attributes.flag_or_name("bias")?.0,
+    }))
+}
+
+fn parse_pool(attributes: &Attributes, rank: usize, kind: PoolKind) -> Result<Op, TextError> {
+    let kernel = attributes.dims("kernel", rank, None)?;
+    let stride = attributes.dims("stride", rank, None)?;
+    let pads = attributes.pads("pad", rank)?;
+    Ok(Op::Pool(Pool {
+        kind,
+        window: windows(kernel, stride, [1; 3], pads),
+    }))
+}
+
+fn windows(
+    kernel: [usize; 3],
+    stride: [usize; 3],
+    dilation: [usize; 3],
+    pads: [(usize, usize); 3],
+) -> [Window; 3] {
+    std::array::from_fn(|i| Window {
+        kernel: kernel[i],
+        stride: stride[i],
+        dilation: dilation[i],
+        pad_low: pads[i].0,
+        pad_high: pads[i].1,
+    })
+}
+
+/// Shared parameters and initializations that the line gives.
+fn parse_sources(
+    builder: &GraphBuilder,
+    line: usize,
+    keyword: Keyword,
+    attributes: &Attributes,
+) -> Result<Sources, TextError> {
+    let roles: &[ParameterRole] = match keyword {
+        Keyword::Conv | Keyword::Linear => &[ParameterRole::Weight, ParameterRole::Bias],
+        Keyword::BatchNorm => &[
+            ParameterRole::Gamma,
+            ParameterRole::Beta,
+            ParameterRole::RunningMean,
+            ParameterRole::RunningVariance,
+        ],
+        Keyword::Input
+        | Keyword::MaxPool
+        | Keyword::AveragePool
+        | Keyword::Relu
+        | Keyword::LeakyRelu
+        | Keyword::Dropout
+        | Keyword::Flatten
+        | Keyword::Add
+        | Keyword::Mse
+        | Keyword::SoftmaxCrossEntropy => &[],
+    };
+    let mut sources = Vec::new();
+    for &role in roles {
+        let shared = match role {
+            ParameterRole::Bias => attributes.flag_or_name("bias")?.1,
+            ParameterRole::Weight | ParameterRole::Gamma | ParameterRole::Beta => {
+                attributes.get(role.name())
+            }
+            ParameterRole::RunningMean | ParameterRole::RunningVariance => None,
+        };
+        let key = initialization_key(role);
+        if let Some(name) = shared {
+            attributes.refuse_with_shared(key, name)?;
+            let found = builder.find_parameter(name);
+            let id = found.map_err(|error| refuse(line, error))?;
+            sources.push((role, ParameterSource::Shared(id)));
+        } else if let Some(start) = attributes.initialization(key, role != ParameterRole::Weight)? {
+            sources.push((role, ParameterSource::Own(start)));
+        }
+    }
+    Ok(sources)
+}
+
+fn initialization_key(role: ParameterRole) -> &'static str {
+    match role {
+        ParameterRole::Weight => "init",
+        ParameterRole::Bias => "init_bias",
+        ParameterRole::Gamma => "init_gamma",
+        ParameterRole::Beta => "init_beta",
+        ParameterRole::RunningMean => "init_running_mean",
+        ParameterRole::RunningVariance => "init_running_variance",
+    }
+}

@@ -1,0 +1,170 @@
+use crate::keyword::Keyword;
+use crate::{
+    Convolution, Graph, Initialization, Node, Op, Parameter, ParameterRole, Pool, PoolKind,
+};
+use partita_space::Window;
+use std::fmt::Display;
+
+/// The text form of a model; [`super::parse`] reads it back as an equal graph.
+pub fn print(graph: &Graph) -> String {
+    let mut text = format!("model {}\n", graph.name);
+    for node in &graph.nodes {
+        text += &line(graph, node);
+        text.push('\n');
+    }
+    text
+}
+
+fn line(graph: &Graph, node: &Node) -> String {
+    let word = Keyword::of(&node.op).name();
+    let rank = graph.spatial_rank;
+    if node.op == Op::Input {
+        let extent = join(&node.shape.extent[3 - rank..]);
+        return format!(
+            "{word} {} channels={} extent={extent}",
+            node.name, node.shape.channels
+        );
+    }
+    let mut line = format!("{} = {word}", node.name);
+    for &input in &node.inputs {
+        line += &format!(" {}", graph.node(input).name);
+    }
+    for (key, value) in attributes(&node.op, rank) {
+        line += &format!(" {key}={value}");
+    }
+    for &id in &node.parameters {
+        line += &parameter(&node.name, graph.parameter(id));
+    }
+    line
+}
+
+fn attributes(op: &Op, rank: usize) -> Vec<(&'static str, String)> {
+    match op {
+        Op::Convolution(convolution) => convolution_attributes(convolution, rank),
+        Op::Pool(pool) => pool_attributes(pool, rank),
+        Op::BatchNorm { epsilon, momentum } => {
+            vec![("epsilon", real(*epsilon)), ("momentum", real(*momentum))]
+        }
+        Op::LeakyRelu { negative_slope } if *negative_slope == 0.0 => Vec::new(),
+        Op::LeakyRelu { negative_slope } => vec![("slope", real(*negative_slope))],
+        Op::Linear { features, bias: _ } => vec![("features", features.to_string())],
+        Op::Dropout { rate } => vec![("rate", real(*rate))],
+        Op::Input | Op::Flatten | Op::Add | Op::Loss(_) => Vec::new(),
+    }
+    .into_iter()
+    .chain(no_bias(op))
+    .collect()
+}
+
+/// An existing bias is printed with its source, see [`parameter`].
+fn no_bias(op: &Op) -> Option<(&'static str, String)> {
+    let lacks = match op {
+        Op::Convolution(convolution) => !convolution.bias,
+        Op::Linear { bias, .. } => !bias,
+        Op::Input
+        | Op::Pool(_)
+        | Op::BatchNorm { .. }
+        | Op::LeakyRelu { .. }
+        | Op::Dropout { .. }
+        | Op::Flatten
+        | Op::Add
+        | Op::Loss(_) => false,
+    };
+    lacks.then(|| ("bias", "false".to_owned()))
+}
+
+fn convolution_attributes(convolution: &Convolution, rank: usize) -> Vec<(&'static str, String)> {
+    let Convolution {
+        filters,
+        window,
+        periodic,
+        groups,
+        bias: _,
+    } = convolution;
+    let window = &window[3 - rank..];
+    let mut attributes = vec![
+        ("filters", filters.to_string()),
+        ("kernel", per_dim(window, |window| window.kernel)),
+        ("stride", per_dim(window, |window| window.stride)),
+    ];
+    if window.iter().any(|window| window.dilation != 1) {
+        attributes.push(("dilation", per_dim(window, |window| window.dilation)));
+    }
+    attributes.push(("pad", per_dim(window, padding)));
+    if *periodic {
+        attributes.push(("padding", "periodic".to_owned()));
+    }
+    if *groups != 1 {
+        attributes.push(("groups", groups.to_string()));
+    }
+    attributes
+}
+
+fn pool_attributes(pool: &Pool, rank: usize) -> Vec<(&'static str, String)> {
+    let window = &pool.window[3 - rank..];
+    let mut attributes = vec![
+        ("kernel", per_dim(window, |window| window.kernel)),
+        ("stride", per_dim(window, |window| window.stride)),
+        ("pad", per_dim(window, padding)),
+    ];
+    match pool.kind {
+        PoolKind::Max => {}
+        PoolKind::Average { count_padding } => {
+            attributes.push(("count_padding", count_padding.to_string()));
+        }
+    }
+    attributes
+}
+
+/// Says where a parameter comes from, or nothing where the default holds; begins with a blank.
+fn parameter(node: &str, parameter: &Parameter) -> String {
+    let role = parameter.role;
+    let key = role.name();
+    if parameter.name != format!("{node}.{key}") {
+        return format!(" {key}={}", parameter.name);
+    }
+    let exists = match role {
+        ParameterRole::Bias => " bias=true",
+        ParameterRole::Weight
+        | ParameterRole::Gamma
+        | ParameterRole::Beta
+        | ParameterRole::RunningMean
+        | ParameterRole::RunningVariance => "",
+    };
+    if parameter.initialization == role.default_initialization() {
+        return exists.to_owned();
+    }
+    match (role, parameter.initialization) {
+        (ParameterRole::Weight, initialization) => format!(" init={initialization}"),
+        (_, Initialization::Constant(value)) => format!("{exists} init_{key}={}", real(value)),
+        (_, initialization) => format!("{exists} init_{key}={initialization}"),
+    }
+}
+
+fn per_dim<T: Display + PartialEq>(window: &[Window], value: impl Fn(&Window) -> T) -> String {
+    let values: Vec<T> = window.iter().map(value).collect();
+    if values.iter().all(|value| *value == values[0]) {
+        return values[0].to_string();
+    }
+    join(&values)
+}
+
+fn padding(window: &Window) -> String {
+    let Window {
+        pad_low, pad_high, ..
+    } = window;
+    if pad_low == pad_high {
+        return pad_low.to_string();
+    }
+    format!("{pad_low}:{pad_high}")
+}
+
+fn join<T: Display>(values: &[T]) -> String {
+    let values: Vec<String> = values.iter().map(T::to_string).collect();
+    values.join("x")
+}
+
+/// The shortest decimal that reads back as the same number.
+fn real(value: f64) -> String {
+    format!("{value:?}")
+}

@@ -1,0 +1,318 @@
+use super::TextError;
+use crate::infer::{MAX_NUMBER, list};
+use crate::keyword::Keyword;
+use crate::{Initialization, nearest};
+
+/// Key, value pairs of one line, checked against the keys of its operation.
+pub(super) struct Attributes<'a> {
+    line: usize,
+    keyword: Keyword,
+    pairs: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> Attributes<'a> {
+    /// Takes the pairs of a line.
+    pub(super) fn new(
+        line: usize,
+        keyword: Keyword,
+        pairs: Vec<(&'a str, &'a str)>,
+    ) -> Result<Self, TextError> {
+        let possible = keyword.keys();
+        for (i, &(key, _)) in pairs.iter().enumerate() {
+            if !possible.contains(&key) {
+                let closest = nearest(key, possible.iter().copied());
+                return Err(TextError::UnknownKey {
+                    line,
+                    operation: keyword.name(),
+                    asked: key.to_owned(),
+                    possible: if possible.is_empty() {
+                        "none".to_owned()
+                    } else {
+                        list(possible)
+                    },
+                    nearest: closest.unwrap_or("no key").to_owned(),
+                });
+            }
+            if let Some((_, first)) = pairs[..i].iter().find(|(other, _)| *other == key) {
+                return Err(TextError::DuplicateKey {
+                    line,
+                    key: key.to_owned(),
+                    nearest: (*first).to_owned(),
+                });
+            }
+        }
+        Ok(Self {
+            line,
+            keyword,
+            pairs,
+        })
+    }
+
+    /// The value of a key.
+    pub(super) fn get(&self, key: &str) -> Option<&'a str> {
+        let found = self.pairs.iter().find(|(other, _)| *other == key);
+        found.map(|&(_, value)| value)
+    }
+
+    fn needed(&self, key: &'static str, kind: Kind) -> Result<&'a str, TextError> {
+        self.get(key).ok_or_else(|| TextError::MissingKey {
+            line: self.line,
+            operation: self.keyword.name(),
+            key,
+            possible: kind.possible().to_owned(),
+            nearest: kind.example().to_owned(),
+        })
+    }
+
+    /// A whole number.
+    pub(super) fn whole(
+        &self,
+        key: &'static str,
+        default: Option<usize>,
+    ) -> Result<usize, TextError> {
+        match (self.get(key), default) {
+            (None, Some(default)) => Ok(default),
+            _ => self.read(key, Kind::Whole, self.needed(key, Kind::Whole)?, |value| {
+                value.parse().ok()
+            }),
+        }
+    }
+
+    /// A number.
+    pub(super) fn real(&self, key: &'static str) -> Result<f64, TextError> {
+        let value = self.needed(key, Kind::Real)?;
+        self.read(key, Kind::Real, value, |value| value.parse().ok())
+    }
+
+    /// `true` or `false`.
+    pub(super) fn flag(&self, key: &'static str) -> Result<bool, TextError> {
+        let value = self.needed(key, Kind::Flag)?;
+        self.read(key, Kind::Flag, value, |value| value.parse().ok())
+    }
+
+    /// `true`, `false`, or the name of a shared parameter, which contains a dot.
+    pub(super) fn flag_or_name(
+        &self,
+        key: &'static str,
+    ) -> Result<(bool, Option<&'a str>), TextError> {
+        let value = self.needed(key, Kind::FlagOrName)?;
+        if value.contains('.') {
+            return Ok((true, Some(value)));
+        }
+        let flag = self.read(key, Kind::FlagOrName, value, |value| value.parse().ok())?;
+        Ok((flag, None))
+    }
+
+    /// Whether `padding` is periodic; by default it is zero.
+    pub(super) fn periodic(&self) -> Result<bool, TextError> {
+        let value = self.get("padding").unwrap_or("zero");
+        self.read("padding", Kind::Padding, value, |value| match value {
+            "zero" => Some(false),
+            "periodic" => Some(true),
+            _ => None,
+        })
+    }
+
+    /// `NUMBERxNUMBER..`, as many as there are; 1 to 3 of them.
+    pub(super) fn extent(&self, key: &'static str) -> Result<Vec<usize>, TextError> {
+        let value = self.needed(key, Kind::Extent)?;
+        self.read(key, Kind::Extent, value, |value| {
+            let numbers: Result<Vec<usize>, _> = value.split('x').map(str::parse).collect();
+            numbers.ok()
+        })
+    }
+
+    /// A whole number per dim of a model with `rank` dims; dims that it lacks have 1.
+    pub(super) fn dims(
+        &self,
+        key: &'static str,
+        rank: usize,
+        default: Option<usize>,
+    ) -> Result<[usize; 3], TextError> {
+        let value = match (self.get(key), default) {
+            (None, Some(default)) => return Ok(spread(&[default], rank, 1)),
+            _ => self.needed(key, Kind::Dims)?,
+        };
+        let words = self.per_dim(key, value, rank, Kind::Dims)?;
+        let mut numbers = Vec::with_capacity(words.len());
+        for word in words {
+            numbers.push(self.read(key, Kind::Dims, word, |word| word.parse().ok())?);
+        }
+        Ok(spread(&numbers, rank, 1))
+    }
+
+    /// Low and high padding per dim; dims that the model lacks have none.
+    pub(super) fn pads(
+        &self,
+        key: &'static str,
+        rank: usize,
+    ) -> Result<[(usize, usize); 3], TextError> {
+        let value = self.get(key).unwrap_or("0");
+        let sides = |word: &str| match word.split_once(':') {
+            Some((low, high)) => Some((low.parse().ok()?, high.parse().ok()?)),
+            None => word.parse().ok().map(|both| (both, both)),
+        };
+        let mut pads = Vec::new();
+        for word in self.per_dim(key, value, rank, Kind::Pads)? {
+            pads.push(self.read(key, Kind::Pads, word, sides)?);
+        }
+        Ok(spread(&pads, rank, (0, 0)))
+    }
+
+    /// How a parameter starts, when the line says so. `bare` allows a number for a constant.
+    pub(super) fn initialization(
+        &self,
+        key: &'static str,
+        bare: bool,
+    ) -> Result<Option<Initialization>, TextError> {
+        let Some(value) = self.get(key) else {
+            return Ok(None);
+        };
+        let constant = |number: &str| number.parse().ok().map(Initialization::Constant);
+        let kind = if bare {
+            Kind::Constant
+        } else {
+            Kind::Initialization
+        };
+        self.read(key, kind, value, |value| {
+            match value.strip_prefix("constant:") {
+                Some(number) => constant(number),
+                None if value == "glorot_uniform" => Some(Initialization::GlorotUniform),
+                None if value == "he_normal" => Some(Initialization::HeNormal),
+                None if bare => constant(value),
+                None => None,
+            }
+        })
+        .map(Some)
+    }
+
+    /// The error that a line both shares a parameter and says how it starts.
+    pub(super) fn refuse_with_shared(
+        &self,
+        key: &'static str,
+        shared: &str,
+    ) -> Result<(), TextError> {
+        let Some(value) = self.get(key) else {
+            return Ok(());
+        };
+        Err(TextError::Value {
+            line: self.line,
+            key,
+            asked: value.to_owned(),
+            possible: format!("to leave it out, because `{shared}` starts as its own layer says"),
+            nearest: "(left out)".to_owned(),
+        })
+    }
+
+    /// Words per dim: one for all or `rank` of them.
+    fn per_dim(
+        &self,
+        key: &'static str,
+        value: &'a str,
+        rank: usize,
+        kind: Kind,
+    ) -> Result<Vec<&'a str>, TextError> {
+        let words: Vec<&str> = value.split('x').collect();
+        if words.len() == 1 || words.len() == rank {
+            return Ok(words);
+        }
+        let last = words[words.len() - 1];
+        let fitted: Vec<&str> = (0..rank).map(|i| *words.get(i).unwrap_or(&last)).collect();
+        Err(TextError::Value {
+            line: self.line,
+            key,
+            asked: value.to_owned(),
+            possible: format!("{}, for {rank} dim(s)", kind.possible()),
+            nearest: fitted.join("x"),
+        })
+    }
+
+    fn read<T>(
+        &self,
+        key: &'static str,
+        kind: Kind,
+        value: &str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Result<T, TextError> {
+        parse(value).ok_or_else(|| TextError::Value {
+            line: self.line,
+            key,
+            asked: value.to_owned(),
+            possible: kind.possible().to_owned(),
+            nearest: kind.nearest(value),
+        })
+    }
+}
+
+/// Kinds of values.
+#[derive(Clone, Copy)]
+enum Kind {
+    Whole,
+    Real,
+    Flag,
+    FlagOrName,
+    Padding,
+    Extent,
+    Dims,
+    Pads,
+    Initialization,
+    Constant,
+}
+
+impl Kind {
+    fn possible(self) -> &'static str {
+        match self {
+            Self::Whole => "a whole number",
+            Self::Real => "a number",
+            Self::Flag => "true or false",
+            Self::FlagOrName => "true, false or the name of a bias to share, LAYER.bias",
+            Self::Padding => "zero or periodic",
+            Self::Extent => "whole numbers W, HxW or DxHxW",
+            Self::Dims => "a whole number, or one per dim as in 3x3x3",
+            Self::Pads => "a whole number, LOW:HIGH, or one of these per dim as in 1:2x0x1",
+            Self::Initialization => "glorot_uniform, he_normal or constant:NUMBER",
+            Self::Constant => "a number",
+        }
+    }
+
+    /// A valid value.
+    fn example(self) -> &'static str {
+        match self {
+            Self::Whole | Self::Dims => "1",
+            Self::Real | Self::Pads | Self::Constant => "0",
+            Self::Flag | Self::FlagOrName => "false",
+            Self::Padding => "zero",
+            Self::Extent => "32x32x32",
+            Self::Initialization => "glorot_uniform",
+        }
+    }
+
+    /// The valid value nearest to an invalid one.
+    fn nearest(self, value: &str) -> String {
+        let words: &[&str] = match self {
+            Self::Flag | Self::FlagOrName => &["false", "true"],
+            Self::Padding => &["zero", "periodic"],
+            Self::Initialization => &["glorot_uniform", "he_normal", "constant:0"],
+            Self::Whole | Self::Dims | Self::Pads => match value.parse::<f64>() {
+                Ok(number) => {
+                    let least = if matches!(self, Self::Pads) { 0.0 } else { 1.0 };
+                    let nearest = number.round().max(least).min(MAX_NUMBER as f64);
+                    return (nearest as usize).to_string();
+                }
+                Err(_) => &[],
+            },
+            Self::Real | Self::Extent | Self::Constant => &[],
+        };
+        nearest(value, words.iter().copied())
+            .unwrap_or(self.example())
+            .to_owned()
+    }
+}
+
+/// One value for all or one each, at the last `rank` of three dims.
+fn spread<T: Copy>(values: &[T], rank: usize, missing: T) -> [T; 3] {
+    std::array::from_fn(|i| match (i + rank).checked_sub(3) {
+        Some(dim) => *values.get(dim).unwrap_or(&values[0]),
+        None => missing,
+    })
+}

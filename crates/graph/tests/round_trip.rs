@@ -1,0 +1,233 @@
+//! The text form gives back what was printed.
+
+#![allow(clippy::unwrap_used)] // The setting for tests leaves out their helper functions.
+
+use partita_graph::{
+    Convolution, Graph, GraphBuilder, Initialization, Loss, NodeId, Op, ParameterRole,
+    ParameterSource, Pool, PoolKind, text,
+};
+use partita_space::Window;
+
+const TINY: &str = "model tiny
+input x channels=4 extent=32x32x32
+c1 = conv x filters=16 kernel=3 stride=1 pad=1 bias=false
+a1 = leaky_relu c1 slope=0.01
+p1 = average_pool a1 kernel=3 stride=2 pad=1 count_padding=true
+b1 = batch_norm p1 epsilon=1e-5 momentum=0.1 gamma=b0.gamma init_running_variance=2.0
+";
+
+/// Lines in their printed form, one of each kind.
+const PRINTED: &str = "model all
+input x channels=4 extent=12x8
+c1 = conv x filters=4 kernel=3x1 stride=1 dilation=2x1 pad=1:3x0 padding=periodic groups=2 \
+bias=true init_bias=0.1
+c2 = conv c1 filters=4 kernel=3x1 stride=1 dilation=2x1 pad=2x0 groups=2 weight=c1.weight \
+bias=c1.bias
+s = add c2 c1
+b1 = batch_norm s epsilon=1e-5 momentum=0.1 init_gamma=0.5
+b2 = batch_norm b1 epsilon=0.001 momentum=0.25 gamma=b1.gamma init_running_variance=2.0
+r = relu b2
+l = leaky_relu r slope=0.01
+p1 = max_pool l kernel=3 stride=2 pad=1
+p2 = average_pool p1 kernel=2 stride=2x1 pad=0:1x1:0 count_padding=false
+d = dropout p2 rate=0.2
+f = flatten d
+fc1 = linear f features=7 init=constant:0.01 bias=true
+fc2 = linear fc1 features=4 bias=false init=he_normal
+loss = softmax_cross_entropy fc2
+";
+
+#[test]
+fn the_printed_form_is_stable() {
+    let graph = text::parse(PRINTED).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(text::print(&graph), PRINTED);
+}
+
+#[test]
+fn the_example_of_the_documentation_is_a_model() {
+    let source = include_str!("../src/text.rs");
+    let lines = source.lines().filter_map(|line| line.strip_prefix("//! "));
+    let lines = lines.skip_while(|line| *line != "```text").skip(1);
+    let example: Vec<&str> = lines.take_while(|line| *line != "```").collect();
+    let graph = text::parse(&example.join("\n")).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(graph.nodes.len(), example.len() - 1);
+}
+
+#[test]
+fn comments_blanks_and_defaults_do_not_matter() {
+    let long = "model m\ninput x channels=2 extent=6x6x6\n\
+        c = conv x filters=2 kernel=3x3x3 stride=1x1x1 dilation=1 pad=0:0x0x0 padding=zero groups=1 bias=false\n\
+        loss = mse c\n";
+    let short = "# a model\r\n\r\n  model m # its name\r\ninput x   extent=6x6x6\tchannels=2\r\n\
+        c = conv x bias=false kernel=3 filters=2 #stride=2\r\nloss = mse c";
+    assert_eq!(text::parse(long).unwrap(), text::parse(short).unwrap());
+}
+
+#[test]
+fn the_line_of_a_fault_is_named() {
+    let error = text::parse(TINY).unwrap_err().to_string();
+    assert!(
+        error.starts_with("line 6: there is no parameter `b0.gamma`"),
+        "{error}"
+    );
+    assert!(error.ends_with("nearest is `c1.weight`"), "{error}");
+}
+
+#[test]
+fn random_graphs_come_back_from_their_text() {
+    let mut kinds = std::collections::BTreeSet::new();
+    for seed in 0..1000 {
+        let graph = random_graph(seed);
+        let printed = text::print(&graph);
+        let back = text::parse(&printed).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{printed}"));
+        assert_eq!(back, graph, "seed {seed}\n{printed}");
+        kinds.extend(graph.nodes.iter().map(|node| node.op.keyword()));
+    }
+    assert_eq!(kinds.len(), 13, "{kinds:?}");
+}
+
+/// SplitMix64; Steele, Lea and Flood, OOPSLA 2014.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % bound as u64) as usize
+    }
+
+    fn coin(&mut self) -> bool {
+        self.below(2) == 0
+    }
+
+    /// In `[0, 1)`, with all digits.
+    fn real(&mut self) -> f64 {
+        self.below(1 << 53) as f64 / (1u64 << 53) as f64
+    }
+
+    fn window(&mut self, pool: bool) -> Window {
+        let kernel = 1 + self.below(4);
+        let pads = if pool { kernel / 2 + 1 } else { 3 };
+        Window {
+            kernel,
+            stride: 1 + self.below(3),
+            dilation: if pool { 1 } else { 1 + self.below(2) },
+            pad_low: self.below(pads),
+            pad_high: self.below(pads),
+        }
+    }
+
+    fn windows(&mut self, rank: usize, pool: bool) -> [Window; 3] {
+        let same = self.coin().then(|| self.window(pool));
+        std::array::from_fn(|i| match same {
+            _ if i + rank < 3 => Window::ONE,
+            Some(window) => window,
+            None => self.window(pool),
+        })
+    }
+
+    fn op(&mut self, rank: usize, channels: usize) -> Op {
+        match self.below(7) {
+            0 => {
+                let groups = 1 + self.below(2) * (channels - 1);
+                Op::Convolution(Convolution {
+                    filters: groups * (1 + self.below(3)),
+                    window: self.windows(rank, false),
+                    periodic: self.coin(),
+                    groups,
+                    bias: self.coin(),
+                })
+            }
+            1 => Op::Pool(Pool {
+                kind: match self.below(3) {
+                    0 => PoolKind::Max,
+                    n => PoolKind::Average {
+                        count_padding: n == 1,
+                    },
+                },
+                window: self.windows(rank, true),
+            }),
+            2 => Op::BatchNorm {
+                epsilon: self.real() + 1e-9,
+                momentum: self.real(),
+            },
+            3 => Op::LeakyRelu {
+                negative_slope: self.below(2) as f64 * self.real(),
+            },
+            4 => Op::Dropout { rate: self.real() },
+            5 => Op::Add,
+            _ => Op::Linear {
+                features: 1 + self.below(9),
+                bias: self.coin(),
+            },
+        }
+    }
+
+    /// Shares what happens to fit and starts the rest anyhow.
+    fn sources(&mut self, parameters: usize) -> Vec<(ParameterRole, ParameterSource)> {
+        let mut sources = Vec::new();
+        for role in [
+            ParameterRole::Weight,
+            ParameterRole::Bias,
+            ParameterRole::Gamma,
+        ] {
+            let start = match (role, self.below(3)) {
+                (ParameterRole::Weight, 0) => Initialization::HeNormal,
+                _ => Initialization::Constant(self.real() - 0.5),
+            };
+            match self.below(3) {
+                0 => {}
+                1 if parameters > 0 => {
+                    let id = partita_graph::ParameterId(self.below(parameters));
+                    sources.push((role, ParameterSource::Shared(id)));
+                }
+                _ => sources.push((role, ParameterSource::Own(start))),
+            }
+        }
+        sources
+    }
+}
+
+/// Tries random steps; those that the builder refuses are left out.
+fn random_graph(seed: u64) -> Graph {
+    let mut random = Random(seed);
+    let rank = 1 + random.below(3);
+    let extent: Vec<usize> = (0..rank).map(|_| 1 + random.below(12)).collect();
+    let mut builder = GraphBuilder::new(&format!("random-{seed}")).unwrap();
+    let mut last = builder.input("in", &extent, 1 + random.below(4)).unwrap();
+    for step in 0..30 {
+        let op = random.op(rank, builder.shape(last).channels);
+        let inputs: Vec<NodeId> = match op {
+            Op::Add => vec![last, last],
+            _ => vec![last],
+        };
+        let wanted: &[ParameterRole] = match &op {
+            Op::Convolution(Convolution { bias, .. }) | Op::Linear { bias, .. } => {
+                if *bias {
+                    &[ParameterRole::Weight, ParameterRole::Bias]
+                } else {
+                    &[ParameterRole::Weight]
+                }
+            }
+            Op::BatchNorm { .. } => &[ParameterRole::Gamma],
+            _ => &[],
+        };
+        let mut sources = random.sources(builder.parameters().len());
+        sources.retain(|(role, _)| wanted.contains(role));
+        if let Ok(id) = builder.node(&format!("n{step}"), op, &inputs, &sources) {
+            last = id;
+        }
+        if step == 20 {
+            last = builder.flatten("f", last).unwrap();
+        }
+    }
+    let loss = if random.coin() {
+        Loss::MeanSquaredError
+    } else {
+        Loss::SoftmaxCrossEntropy
+    };
+    builder.loss("loss", last, loss).unwrap();
+    builder.build().unwrap()
+}

@@ -1,0 +1,193 @@
+//! Shape inference, parameters and counts against values worked out by hand.
+
+#![allow(clippy::unwrap_used)] // The setting for tests leaves out their helper functions.
+
+use partita_graph::{
+    Convolution, Graph, GraphBuilder, Initialization, Loss, Op, ParameterRole, ParameterSource,
+    Pool, PoolKind, count, fans, text,
+};
+use partita_space::Window;
+
+fn model(body: &str) -> Graph {
+    text::parse(&format!("model m\n{body}")).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn shape(graph: &Graph, name: &str) -> [usize; 4] {
+    let shape = graph.node(graph.find(name).unwrap()).shape;
+    let [d, h, w] = shape.extent;
+    [d, h, w, shape.channels]
+}
+
+fn parameter_shape(graph: &Graph, name: &str) -> [usize; 5] {
+    graph
+        .parameters
+        .iter()
+        .find(|parameter| parameter.name == name)
+        .unwrap()
+        .shape
+}
+
+#[test]
+fn one_dim() {
+    let graph = model(
+        "input x channels=3 extent=50
+         c = conv x filters=8 kernel=5 stride=2 dilation=3 pad=1:4 bias=true
+         p = max_pool c kernel=4 stride=3 pad=2:1
+         f = flatten p
+         l = linear f features=10 bias=true
+         loss = softmax_cross_entropy l",
+    );
+    assert_eq!(graph.spatial_rank, 1);
+    // (50 + 5 - 13) / 2 + 1, then (22 + 3 - 4) / 3 + 1.
+    assert_eq!(shape(&graph, "c"), [1, 1, 22, 8]);
+    assert_eq!(shape(&graph, "p"), [1, 1, 8, 8]);
+    assert_eq!(shape(&graph, "f"), [1, 1, 1, 64]);
+    assert_eq!(shape(&graph, "loss"), [1, 1, 1, 10]);
+    assert_eq!(parameter_shape(&graph, "c.weight"), [1, 1, 5, 3, 8]);
+    assert_eq!(parameter_shape(&graph, "l.weight"), [1, 1, 1, 64, 10]);
+    assert_eq!(parameter_shape(&graph, "l.bias"), [1, 1, 1, 1, 10]);
+    let Op::Convolution(convolution) = &graph.nodes[1].op else {
+        panic!("not a convolution");
+    };
+    assert_eq!(convolution.window[..2], [Window::ONE; 2]);
+    let counts = count(&graph);
+    assert_eq!(counts.parameters, 5 * 3 * 8 + 8 + 64 * 10 + 10);
+    assert_eq!(counts.forward_flops.0, 2 * 5 * 3 * 8 * 22);
+    assert_eq!(counts.linear_flops.0, 2 * 64 * 10);
+    assert_eq!(
+        counts.executed_flops.0,
+        2 * 2 * 5 * 3 * 8 * 22 + 3 * 2 * 64 * 10
+    );
+    assert_eq!(
+        counts.memory_bytes_per_sample.0,
+        8 * (2 * 150 + 22 * 8 + 8 * 8)
+    );
+}
+
+#[test]
+fn two_dims_with_groups_and_a_residual() {
+    let graph = model(
+        "input x channels=6 extent=17x24
+         c1 = conv x filters=12 kernel=3x5 stride=1x2 pad=1x2:1 groups=3 bias=false
+         b = batch_norm c1 epsilon=1e-5 momentum=0.1
+         c2 = conv c1 filters=12 kernel=3 pad=1 padding=periodic groups=12 bias=false
+         s = add b c2
+         loss = softmax_cross_entropy s",
+    );
+    // H: (17 + 2 - 3) + 1; W: (24 + 3 - 5) / 2 + 1.
+    assert_eq!(shape(&graph, "c1"), [1, 17, 12, 12]);
+    assert_eq!(shape(&graph, "s"), [1, 17, 12, 12]);
+    assert_eq!(parameter_shape(&graph, "c1.weight"), [1, 3, 5, 2, 12]);
+    assert_eq!(parameter_shape(&graph, "c2.weight"), [1, 3, 3, 1, 12]);
+    let counts = count(&graph);
+    let outputs = 17 * 12;
+    let (first, second) = (2 * 15 * 2 * 12 * outputs, 2 * 9 * 12 * outputs);
+    assert_eq!(counts.forward_flops.0, first + second);
+    assert_eq!(counts.executed_flops.0, 2 * first + 3 * second);
+    assert_eq!(counts.parameters, 15 * 2 * 12 + 2 * 12 + 9 * 12);
+    assert_eq!(
+        counts.memory_bytes_per_sample.0,
+        8 * (2 * 6 * 17 * 24 + 4 * 12 * outputs)
+    );
+    assert_eq!(graph.consumers(graph.find("c1").unwrap()).len(), 2);
+}
+
+#[test]
+fn three_dims_with_a_value_per_dim() {
+    let graph = model(
+        "input x channels=2 extent=9x10x11
+         c = conv x filters=4 kernel=3x2x1 stride=2x1x3 pad=0x1x0:1 bias=false
+         p = average_pool c kernel=2x3x2 stride=1x2x2 pad=1x1x0 count_padding=false
+         r = relu p
+         loss = mse r",
+    );
+    // 9 -> (9-3)/2+1; 10 -> 12-2+1; 11 -> (12-1)/3+1.
+    assert_eq!(shape(&graph, "c"), [4, 11, 4, 4]);
+    // 4 -> 6-2+1; 11 -> (13-3)/2+1; 4 -> (4-2)/2+1.
+    assert_eq!(shape(&graph, "p"), [5, 6, 2, 4]);
+    assert_eq!(shape(&graph, "r"), [5, 6, 2, 4]);
+    assert_eq!(parameter_shape(&graph, "c.weight"), [3, 2, 1, 2, 4]);
+}
+
+#[test]
+fn parameters_start_by_default_or_as_said() {
+    let graph = model(
+        "input x channels=2 extent=4x4
+         c = conv x filters=4 kernel=3 bias=true
+         b = batch_norm c epsilon=1e-5 momentum=0.1 init_gamma=0.5
+         f = flatten b
+         l = linear f features=2 bias=true init=he_normal init_bias=0.1
+         loss = mse l",
+    );
+    let starts: Vec<(&str, Initialization)> = graph
+        .parameters
+        .iter()
+        .map(|parameter| (parameter.name.as_str(), parameter.initialization))
+        .collect();
+    assert_eq!(
+        starts,
+        [
+            ("c.weight", Initialization::GlorotUniform),
+            ("c.bias", Initialization::Constant(0.0)),
+            ("b.gamma", Initialization::Constant(0.5)),
+            ("b.beta", Initialization::Constant(0.0)),
+            ("b.running_mean", Initialization::Constant(0.0)),
+            ("b.running_variance", Initialization::Constant(1.0)),
+            ("l.weight", Initialization::HeNormal),
+            ("l.bias", Initialization::Constant(0.1)),
+        ]
+    );
+    assert_eq!(fans(&graph.parameters[0]), (9 * 2, 9 * 4));
+    assert_eq!(fans(&graph.parameters[1]), (1, 4));
+    assert_eq!(fans(&graph.parameters[6]), (16, 2));
+}
+
+#[test]
+fn a_shared_parameter_is_one_parameter() {
+    let convolution = Convolution {
+        filters: 5,
+        window: [Window::ONE; 3],
+        periodic: false,
+        groups: 1,
+        bias: true,
+    };
+    let mut builder = GraphBuilder::new("shared").unwrap();
+    let x = builder.input("x", &[4], 5).unwrap();
+    let a = builder.convolution("a", x, convolution.clone()).unwrap();
+    let weight = builder.find_parameter("a.weight").unwrap();
+    let sources = [(ParameterRole::Weight, ParameterSource::Shared(weight))];
+    let b = builder
+        .node("b", Op::Convolution(convolution), &[a], &sources)
+        .unwrap();
+    builder.loss("loss", b, Loss::MeanSquaredError).unwrap();
+    let graph = builder.build().unwrap();
+    assert_eq!(graph.nodes[1].parameters[0], graph.nodes[2].parameters[0]);
+    assert_eq!(graph.parameters.len(), 3);
+    let counts = count(&graph);
+    assert_eq!(counts.parameters, 25 + 5 + 5);
+    assert_eq!(
+        [counts.layers[1].parameters, counts.layers[2].parameters],
+        [30, 5]
+    );
+}
+
+#[test]
+fn a_gradient_is_needed_from_the_first_trained_parameter_on() {
+    let mut builder = GraphBuilder::new("late").unwrap();
+    let x = builder.input("x", &[8, 8], 1).unwrap();
+    let pool = Pool {
+        kind: PoolKind::Max,
+        window: builder.windows(Window {
+            kernel: 2,
+            stride: 2,
+            ..Window::ONE
+        }),
+    };
+    let p = builder.pool("p", x, pool).unwrap();
+    let n = builder.batch_norm("n", p, 1e-5, 0.1).unwrap();
+    let d = builder.dropout("d", n, 0.5).unwrap();
+    builder.loss("loss", d, Loss::MeanSquaredError).unwrap();
+    let graph = builder.build().unwrap();
+    assert_eq!(graph.needs_gradient(), [false, false, true, true, true]);
+    assert_eq!(graph.nodes[1].shape.extent, [1, 4, 4]);
+}

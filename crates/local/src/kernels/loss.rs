@@ -1,0 +1,132 @@
+use super::Call;
+use crate::values::{Values, cell, each_element, each_position, entry};
+use partita_program::{Kernel, View};
+use partita_run::{RunError, Worked};
+use partita_space::Rank;
+
+pub(super) fn execute(
+    kernel: &Kernel,
+    rank: Rank,
+    call: &mut Call<'_, '_>,
+) -> Result<Worked, RunError> {
+    match kernel {
+        Kernel::MeanSquaredError {
+            x,
+            target,
+            dx,
+            loss,
+            count,
+        } => mean_squared_error([x, target, loss], dx.as_ref(), *count, call),
+        Kernel::SoftmaxCrossEntropy {
+            x,
+            target,
+            dx,
+            loss,
+            count,
+        } => softmax_cross_entropy([x, target, loss], dx.as_ref(), *count, rank, call),
+        Kernel::OutputErrors { x, target, errors } => output_errors([x, target, errors], call),
+        other => panic!("{} is no loss", other.name()),
+    }
+}
+
+fn mean_squared_error(
+    [x, target, loss]: [&View; 3],
+    dx: Option<&View>,
+    count: u64,
+    call: &mut Call<'_, '_>,
+) -> Result<Worked, RunError> {
+    assert_eq!(x.extent, target.extent, "{x} and its target have one shape");
+    let (x, target, loss) = (call.values(x), call.values(target), call.values(loss));
+    let dx = dx.map(|dx| call.values(dx));
+    let mut sum = 0.0;
+    let visits = each_element(x.extent(), call.progress, |i| {
+        let error = x.get(i) - target.get(i);
+        sum += error * error;
+        if let Some(dx) = &dx {
+            dx.set(i, 2.0 * error / count as f64);
+        }
+    })?;
+    loss.set(entry(0), sum / count as f64);
+    let dx_bytes = dx.as_ref().map_or(0, Values::bytes);
+    Ok(Worked {
+        flops: 4 * visits,
+        bytes: x.bytes() + target.bytes() + dx_bytes + loss.bytes(),
+    })
+}
+
+fn softmax_cross_entropy(
+    [x, target, loss]: [&View; 3],
+    dx: Option<&View>,
+    count: u64,
+    rank: Rank,
+    call: &mut Call<'_, '_>,
+) -> Result<Worked, RunError> {
+    let (x, target, loss) = (call.values(x), call.values(target), call.values(loss));
+    assert_eq!(
+        x.extent()[..4],
+        target.extent()[..4],
+        "positions of x and its target"
+    );
+    let dx = dx.map(|dx| call.values(dx));
+    let classes = x.extent()[4];
+    let (mut sum, mut visits, mut wrong) = (0.0, 0, None);
+    each_position(x.extent(), call.progress, |[n, d, h, w]| {
+        let at = |c: usize| [n, d, h, w, c];
+        let class = target.get(at(0));
+        if !(class >= 0.0 && class < classes as f64 && class.fract() == 0.0) {
+            wrong.get_or_insert(class);
+            return;
+        }
+        let most = (0..classes)
+            .map(|c| x.get(at(c)))
+            .fold(f64::NEG_INFINITY, f64::max);
+        let total: f64 = (0..classes).map(|c| (x.get(at(c)) - most).exp()).sum();
+        let log_total = most + total.ln();
+        sum += log_total - x.get(at(class as usize));
+        for c in 0..classes {
+            visits += 1;
+            if let Some(dx) = &dx {
+                let hit = if c == class as usize { 1.0 } else { 0.0 };
+                dx.set(
+                    at(c),
+                    ((x.get(at(c)) - log_total).exp() - hit) / count as f64,
+                );
+            }
+        }
+    })?;
+    if let Some(class) = wrong {
+        let reason = format!(
+            "a target names class {class}; classes are 0 to {}",
+            classes - 1
+        );
+        return Err(RunError::Source { rank, reason });
+    }
+    loss.set(entry(0), sum / count as f64);
+    let dx_bytes = dx.as_ref().map_or(0, Values::bytes);
+    Ok(Worked {
+        flops: 5 * visits,
+        bytes: x.bytes() + target.bytes() + dx_bytes + loss.bytes(),
+    })
+}
+
+fn output_errors(
+    [x, target, errors]: [&View; 3],
+    call: &mut Call<'_, '_>,
+) -> Result<Worked, RunError> {
+    assert_eq!(x.extent, target.extent, "{x} and its target have one shape");
+    let (x, target, errors) = (call.values(x), call.values(target), call.values(errors));
+    let mut totals = vec![[0.0; 2]; x.extent()[4]];
+    let visits = each_element(x.extent(), call.progress, |i| {
+        let error = x.get(i) - target.get(i);
+        totals[i[4]][0] += error.abs();
+        totals[i[4]][1] += error * error;
+    })?;
+    for (c, total) in totals.iter().enumerate() {
+        errors.set(cell(0, c), total[0]);
+        errors.set(cell(1, c), total[1]);
+    }
+    Ok(Worked {
+        flops: 4 * visits,
+        bytes: x.bytes() + target.bytes() + errors.bytes(),
+    })
+}

@@ -1,0 +1,265 @@
+mod collective;
+mod mailbox;
+mod packet;
+
+use self::collective::{Gather, Group, Reduction};
+use self::mailbox::{Key, Mail, Mailbox, Stage};
+use partita_program::{Collective, CollectiveKind, Exchange, Receive, TaskId, View};
+use partita_run::{Memory, RunError, Transport};
+use partita_space::{AxisSet, Mesh, Offset, Rank};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The transports of all ranks of a mesh, in rank order. Each moves to the thread of its rank.
+pub fn connect(mesh: Mesh) -> Vec<ThreadTransport> {
+    let mailboxes: Arc<[Mailbox]> = (0..mesh.ranks()).map(|_| Mailbox::default()).collect();
+    (0..mesh.ranks())
+        .map(|rank| ThreadTransport {
+            mesh,
+            rank,
+            mail: Mail::new(rank, Arc::clone(&mailboxes)),
+            groups: HashMap::new(),
+            pending: Vec::new(),
+            tally: [0; 4],
+        })
+        .collect()
+}
+
+/// Messages and collectives between ranks that are threads of one process.
+///
+/// Messages are packed into vectors and moved through one mailbox per rank; the vectors go back to
+/// their sender. Those of one key (stage, sequence, sender, part) are taken in the order in which they
+/// were sent, so a peer may be steps ahead, as long as all ranks run the same programs in one order.
+/// Sums are taken in rank order and are the same bits on all members. When a transport is dropped,
+/// peers that still wait for it get [`RunError::Lost`].
+pub struct ThreadTransport {
+    mesh: Mesh,
+    rank: Rank,
+    mail: Mail,
+    groups: HashMap<AxisSet, Arc<Group>>,
+    pending: Vec<Pending>,
+    tally: [u64; 4],
+}
+
+/// A task under way.
+struct Pending {
+    task: TaskId,
+    sequence: u32,
+    doing: Doing,
+}
+
+enum Doing {
+    Exchange(Vec<Expected>),
+    Reduce(Reduction),
+    Gather(Gather),
+}
+
+/// A message that an exchange still waits for.
+struct Expected {
+    key: Key,
+    view: View,
+    accumulate: bool,
+}
+
+impl ThreadTransport {
+    fn peer(&self, offset: Offset) -> Rank {
+        let peer = self.mesh.neighbor(self.rank, offset);
+        peer.unwrap_or_else(|| panic!("rank {} has no peer at {offset:?}", self.rank))
+    }
+
+    fn group(&mut self, axes: AxisSet) -> Arc<Group> {
+        let (mesh, rank) = (&self.mesh, self.rank);
+        let group = self.groups.entry(axes).or_insert_with(|| {
+            let members = mesh.group(rank, axes);
+            Arc::new(Group::new(members, rank))
+        });
+        Arc::clone(group)
+    }
+
+    fn expect(&self, sequence: u32, receive: &Receive) -> Expected {
+        Expected {
+            key: Key {
+                stage: Stage::Exchange,
+                sequence,
+                from: self.peer(receive.from),
+                part: receive.part,
+            },
+            view: receive.view,
+            accumulate: receive.accumulate,
+        }
+    }
+
+    fn refuse_lost(&self, memory: &Memory<'_>) -> Result<(), RunError> {
+        if !self.mail.any_closed() {
+            return Ok(());
+        }
+        for pending in &self.pending {
+            let mut missing = pending.missing(&self.mail).into_iter();
+            if let Some(peer) = missing.find(|&rank| self.mail.is_closed(rank)) {
+                let task = &memory.body().tasks[pending.task.0 as usize];
+                return Err(RunError::Lost {
+                    rank: self.rank,
+                    peer,
+                    work: task.work.name().to_owned(),
+                    layer: task.origin.layer.clone(),
+                    sequence: pending.sequence,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Pending {
+    fn missing(&self, mail: &Mail) -> Vec<Rank> {
+        let mut ranks: Vec<Rank> = match &self.doing {
+            Doing::Exchange(expected) => expected
+                .iter()
+                .filter(|expected| !mail.has(&expected.key))
+                .map(|expected| expected.key.from)
+                .collect(),
+            Doing::Reduce(reduction) => reduction.missing(mail),
+            Doing::Gather(gather) => gather.missing(mail),
+        };
+        ranks.sort_unstable();
+        ranks.dedup();
+        ranks
+    }
+
+    /// Moves packed parts on, without the arena.
+    fn advance(&mut self, mail: &mut Mail) {
+        match &mut self.doing {
+            Doing::Reduce(reduction) => reduction.advance(mail),
+            Doing::Exchange(_) | Doing::Gather(_) => {}
+        }
+    }
+
+    /// Unpacks what has come, and tells whether that was all.
+    fn deliver(&mut self, mail: &mut Mail, memory: &Memory<'_>) -> bool {
+        match &mut self.doing {
+            Doing::Exchange(expected) => deliver_exchange(expected, mail, memory),
+            Doing::Reduce(reduction) => reduction.deliver(mail, memory),
+            Doing::Gather(gather) => gather.deliver(mail, memory),
+        }
+    }
+}
+
+/// Sums are unpacked in the order of the task, whatever came first, so that their bits do not depend
+/// on timing.
+fn deliver_exchange(expected: &mut Vec<Expected>, mail: &mut Mail, memory: &Memory<'_>) -> bool {
+    let mut sum_is_open = false;
+    expected.retain(|expected| {
+        let waits_its_turn = expected.accumulate && sum_is_open;
+        let packet = if waits_its_turn {
+            None
+        } else {
+            mail.take(&expected.key)
+        };
+        let Some(packet) = packet else {
+            sum_is_open |= expected.accumulate;
+            return true;
+        };
+        packet.unpack(memory, &expected.view, expected.accumulate);
+        mail.give_back(expected.key.from, packet);
+        false
+    });
+    expected.is_empty()
+}
+
+impl Transport for ThreadTransport {
+    fn start_exchange(
+        &mut self,
+        task: TaskId,
+        exchange: &Exchange,
+        memory: &Memory<'_>,
+    ) -> Result<(), RunError> {
+        for send in &exchange.sends {
+            let packet = self.mail.pack(memory, &send.view);
+            self.tally[0] += 1;
+            self.tally[1] += packet.bytes();
+            let key = Key {
+                stage: Stage::Exchange,
+                sequence: exchange.sequence,
+                from: self.rank,
+                part: send.part,
+            };
+            let to = self.peer(send.to);
+            self.mail.post(to, key, packet);
+        }
+        let receives = exchange.receives.iter();
+        let expected = receives
+            .map(|receive| self.expect(exchange.sequence, receive))
+            .collect();
+        self.pending.push(Pending {
+            task,
+            sequence: exchange.sequence,
+            doing: Doing::Exchange(expected),
+        });
+        Ok(())
+    }
+
+    fn start_collective(
+        &mut self,
+        task: TaskId,
+        collective: &Collective,
+        memory: &Memory<'_>,
+    ) -> Result<(), RunError> {
+        let (group, sequence) = (self.group(collective.group), collective.sequence);
+        let (doing, given) = match &collective.kind {
+            CollectiveKind::AllReduce { view } => {
+                let own = self.mail.pack(memory, view);
+                let given = own.bytes();
+                let reduction = Reduction::start(group, sequence, *view, own, &mut self.mail);
+                (Doing::Reduce(reduction), given)
+            }
+            CollectiveKind::AllGather { source, targets } => {
+                let own = self.mail.pack(memory, source);
+                let given = own.bytes();
+                let gather = Gather::start(group, sequence, targets, own, &mut self.mail);
+                (Doing::Gather(gather), given)
+            }
+        };
+        self.tally[2] += 1;
+        self.tally[3] += given;
+        self.pending.push(Pending {
+            task,
+            sequence,
+            doing,
+        });
+        Ok(())
+    }
+
+    fn advance(&mut self) {
+        self.mail.fetch();
+        for pending in &mut self.pending {
+            pending.advance(&mut self.mail);
+        }
+    }
+
+    fn poll(&mut self, memory: &Memory<'_>, done: &mut Vec<TaskId>) -> Result<(), RunError> {
+        self.advance();
+        let mail = &mut self.mail;
+        self.pending.retain_mut(|pending| {
+            let finished = pending.deliver(mail, memory);
+            if finished {
+                done.push(pending.task);
+            }
+            !finished
+        });
+        self.refuse_lost(memory)
+    }
+
+    fn wait(&mut self, limit: Duration) {
+        self.mail.wait(limit);
+    }
+
+    fn missing(&self, task: TaskId) -> Vec<Rank> {
+        let pending = self.pending.iter().find(|pending| pending.task == task);
+        pending.map_or_else(Vec::new, |pending| pending.missing(&self.mail))
+    }
+
+    fn take_tally(&mut self) -> [u64; 4] {
+        std::mem::take(&mut self.tally)
+    }
+}

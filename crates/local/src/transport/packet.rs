@@ -1,0 +1,93 @@
+use partita_program::{Dtype, View};
+use partita_run::Memory;
+use std::ops::Range;
+
+/// Packed elements of one dtype.
+pub(super) enum Packet {
+    F32(Vec<f32>),
+    F64(Vec<f64>),
+    I16(Vec<i16>),
+}
+
+/// Evaluates an expression on the elements of a packet, whatever their type.
+macro_rules! on_elements {
+    ($packet:expr, $elements:ident => $value:expr) => {
+        match $packet {
+            Packet::F32($elements) => $value,
+            Packet::F64($elements) => $value,
+            Packet::I16($elements) => $value,
+        }
+    };
+}
+
+/// Evaluates an expression on the elements of two packets of one type.
+macro_rules! on_both {
+    ($one:expr, $other:expr, ($a:ident, $b:ident) => $value:expr) => {
+        match ($one, $other) {
+            (Packet::F32($a), Packet::F32($b)) => $value,
+            (Packet::F64($a), Packet::F64($b)) => $value,
+            (Packet::I16($a), Packet::I16($b)) => $value,
+            (one, other) => panic!("{:?} meets {:?} in a message", one.dtype(), other.dtype()),
+        }
+    };
+}
+
+impl Packet {
+    pub(super) fn with_room(dtype: Dtype, elements: usize) -> Self {
+        match dtype {
+            Dtype::F32 => Packet::F32(Vec::with_capacity(elements)),
+            Dtype::F64 => Packet::F64(Vec::with_capacity(elements)),
+            Dtype::I16 => Packet::I16(Vec::with_capacity(elements)),
+        }
+    }
+
+    pub(super) fn dtype(&self) -> Dtype {
+        match self {
+            Packet::F32(_) => Dtype::F32,
+            Packet::F64(_) => Dtype::F64,
+            Packet::I16(_) => Dtype::I16,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        on_elements!(self, elements => elements.len())
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        (self.len() * self.dtype().size()) as u64
+    }
+
+    pub(super) fn room(&self) -> usize {
+        on_elements!(self, elements => elements.capacity())
+    }
+
+    pub(super) fn pack(&mut self, memory: &Memory<'_>, view: &View) {
+        on_elements!(self, elements => memory.pack(view, elements));
+    }
+
+    pub(super) fn unpack(&self, memory: &Memory<'_>, view: &View, accumulate: bool) {
+        on_elements!(self, elements => memory.unpack(view, elements, accumulate));
+    }
+
+    /// Becomes a copy of a range of another packet.
+    pub(super) fn copy_from(&mut self, other: &Packet, range: Range<usize>) {
+        on_both!(self, other, (mine, theirs) => {
+            mine.clear();
+            mine.extend_from_slice(&theirs[range]);
+        });
+    }
+
+    /// Adds another packet to a range of this one.
+    pub(super) fn add_at(&mut self, range: Range<usize>, other: &Packet) {
+        on_both!(self, other, (mine, theirs) => {
+            let mine = &mut mine[range];
+            assert_eq!(mine.len(), theirs.len(), "length of a part of a sum");
+            mine.iter_mut().zip(theirs).for_each(|(sum, &part)| *sum += part);
+        });
+    }
+
+    /// Puts another packet into a range of this one.
+    pub(super) fn set_at(&mut self, range: Range<usize>, other: &Packet) {
+        on_both!(self, other, (mine, theirs) => mine[range].copy_from_slice(theirs));
+    }
+}

@@ -1,0 +1,361 @@
+//! Backward kernels against central differences of the forward kernels, in f64.
+
+mod common;
+
+use common::{Bench, Dice, close};
+use partita_program::{Dtype, Kernel, PoolKind, Taps, View};
+
+const STEP: f64 = 1e-5;
+const TOLERANCE: f64 = 1e-7;
+
+/// Gradient of `sum(forward output * weights)` with respect to the elements of `input`.
+fn differences(
+    bench: &mut Bench,
+    input: &View,
+    forward: &[Kernel],
+    output: &View,
+    weights: &[f64],
+) -> Vec<f64> {
+    let at = bench.get(input);
+    let mut value_at = |values: &[f64]| {
+        bench.set(input, values);
+        for kernel in forward {
+            bench.run(kernel);
+        }
+        let out = bench.get(output);
+        out.iter().zip(weights).map(|(y, w)| y * w).sum::<f64>()
+    };
+    let mut gradient = Vec::new();
+    for i in 0..at.len() {
+        let mut moved = at.clone();
+        moved[i] = at[i] + STEP;
+        let above = value_at(&moved);
+        moved[i] = at[i] - STEP;
+        gradient.push((above - value_at(&moved)) / (2.0 * STEP));
+    }
+    value_at(&at);
+    gradient
+}
+
+/// Runs a backward kernel twice, setting and adding.
+fn check(bench: &mut Bench, target: &View, expected: &[f64], kernel: impl Fn(bool) -> Kernel) {
+    bench.run(&kernel(false));
+    close(&bench.get(target), expected, TOLERANCE);
+    bench.run(&kernel(true));
+    let twice: Vec<_> = expected.iter().map(|x| 2.0 * x).collect();
+    close(&bench.get(target), &twice, TOLERANCE);
+}
+
+fn random_taps(dice: &mut Dice, dilated: bool) -> Taps {
+    let dilation = if dilated { 2 } else { 1 };
+    Taps {
+        kernel: std::array::from_fn(|_| dice.pick(1, 3)),
+        stride: std::array::from_fn(|_| dice.pick(1, 2)),
+        dilation: std::array::from_fn(|_| dice.pick(1, dilation)),
+    }
+}
+
+#[test]
+fn convolution_gradients() {
+    for seed in 0..12 {
+        let mut dice = Dice::new(seed);
+        let bench = &mut Bench::new();
+        let taps = random_taps(&mut dice, true);
+        let groups = dice.pick(1, 3);
+        let (channels, filters) = (groups * dice.pick(1, 2), groups * dice.pick(1, 2));
+        let out: [usize; 3] = std::array::from_fn(|_| dice.pick(1, 3));
+        let n = dice.pick(1, 2);
+        let input = |dim: usize| {
+            (out[dim] - 1) * taps.stride[dim] + (taps.kernel[dim] - 1) * taps.dilation[dim] + 1
+        };
+        let x = bench.framed(
+            Dtype::F64,
+            [n, input(0), input(1), input(2), channels],
+            &mut dice,
+        );
+        let dx = bench.framed(Dtype::F64, x.extent, &mut dice);
+        let [kd, kh, kw] = taps.kernel;
+        let w_extent = [kd, kh, kw, channels / groups, filters];
+        let w = bench.framed(Dtype::F64, w_extent, &mut dice);
+        let dw = bench.framed(Dtype::F64, w_extent, &mut dice);
+        let bias = bench.framed(Dtype::F64, [1, 1, 1, 1, filters], &mut dice);
+        let db = bench.framed(Dtype::F64, [1, 1, 1, 1, filters], &mut dice);
+        let y_extent = [n, out[0], out[1], out[2], filters];
+        let y = bench.framed(Dtype::F64, y_extent, &mut dice);
+        let dy = bench.framed(Dtype::F64, y_extent, &mut dice);
+        let weights = bench.get(&dy);
+        let forward = [Kernel::ConvolutionForward {
+            x,
+            w,
+            bias: Some(bias),
+            y,
+            taps,
+            groups,
+        }];
+        let expected = differences(bench, &x, &forward, &y, &weights);
+        check(bench, &dx, &expected, |accumulate| {
+            Kernel::ConvolutionBackwardData {
+                dy,
+                w,
+                dx,
+                taps,
+                shift: [0; 3],
+                groups,
+                accumulate,
+            }
+        });
+        let expected = differences(bench, &w, &forward, &y, &weights);
+        check(bench, &dw, &expected, |accumulate| {
+            Kernel::ConvolutionBackwardWeight {
+                x,
+                dy,
+                dw,
+                taps,
+                groups,
+                accumulate,
+            }
+        });
+        let expected = differences(bench, &bias, &forward, &y, &weights);
+        check(bench, &db, &expected, |accumulate| Kernel::BiasBackward {
+            dy,
+            db,
+            accumulate,
+        });
+    }
+}
+
+#[test]
+fn convolution_data_gradient_of_an_inner_part() {
+    // A rank computes dx on its own rows from dy with halo: shift = start of dx - start of dy taps.
+    let mut dice = Dice::new(3);
+    let bench = &mut Bench::new();
+    let taps = Taps {
+        kernel: [1, 1, 3],
+        stride: [1, 1, 2],
+        dilation: [1; 3],
+    };
+    let w = bench.framed(Dtype::F64, [1, 1, 3, 2, 2], &mut dice);
+    let dy = bench.framed(Dtype::F64, [1, 1, 1, 4, 2], &mut dice);
+    let whole = bench.framed(Dtype::F64, [1, 1, 1, 9, 2], &mut dice);
+    let part = bench.framed(Dtype::F64, [1, 1, 1, 4, 2], &mut dice);
+    let kernel = |dx: View, shift: i64| Kernel::ConvolutionBackwardData {
+        dy,
+        w,
+        dx,
+        taps,
+        shift: [0, 0, shift],
+        groups: 1,
+        accumulate: false,
+    };
+    bench.run(&kernel(whole, 0));
+    bench.run(&kernel(part, 3));
+    let expected = bench.get(&whole)[6..14].to_vec();
+    assert_eq!(bench.get(&part), expected);
+    bench.run(&kernel(part, -2));
+    let mut expected = vec![0.0; 4];
+    expected.extend(&bench.get(&whole)[..4]);
+    assert_eq!(bench.get(&part), expected);
+}
+
+#[test]
+fn pool_gradients() {
+    for seed in 0..12 {
+        for kind in [PoolKind::Max, PoolKind::AverageAll, PoolKind::AverageInside] {
+            let mut dice = Dice::new(100 + seed);
+            let bench = &mut Bench::new();
+            let taps = random_taps(&mut dice, false);
+            let pad: [usize; 3] = std::array::from_fn(|dim| dice.pick(0, taps.kernel[dim] / 2));
+            let out: [usize; 3] = std::array::from_fn(|_| dice.pick(2, 3));
+            let input =
+                |dim: usize| (out[dim] - 1) * taps.stride[dim] + taps.kernel[dim] - 2 * pad[dim];
+            let c = dice.pick(1, 3);
+            let x = bench.framed(Dtype::F64, [2, input(0), input(1), input(2), c], &mut dice);
+            let dx = bench.framed(Dtype::F64, x.extent, &mut dice);
+            let y = bench.framed(Dtype::F64, [2, out[0], out[1], out[2], c], &mut dice);
+            let dy = bench.framed(Dtype::F64, y.extent, &mut dice);
+            let weights = bench.get(&dy);
+            let shift = pad.map(|pad| pad as i64);
+            let forward = [Kernel::PoolForward {
+                kind,
+                x,
+                y,
+                taps,
+                shift,
+            }];
+            let expected = differences(bench, &x, &forward, &y, &weights);
+            check(bench, &dx, &expected, |accumulate| Kernel::PoolBackward {
+                kind,
+                x: (kind == PoolKind::Max).then_some(x),
+                dy,
+                dx,
+                taps,
+                shift,
+                accumulate,
+            });
+        }
+    }
+}
+
+#[test]
+fn linear_gradients() {
+    let mut dice = Dice::new(5);
+    let bench = &mut Bench::new();
+    // The input keeps its spatial extents; features count channels fastest.
+    let x = bench.framed(Dtype::F64, [3, 2, 1, 2, 3], &mut dice);
+    let dx = bench.framed(Dtype::F64, x.extent, &mut dice);
+    let w = bench.framed(Dtype::F64, [1, 1, 1, 12, 4], &mut dice);
+    let dw = bench.framed(Dtype::F64, w.extent, &mut dice);
+    let bias = bench.framed(Dtype::F64, [1, 1, 1, 1, 4], &mut dice);
+    let y = bench.framed(Dtype::F64, [3, 1, 1, 1, 4], &mut dice);
+    let dy = bench.framed(Dtype::F64, y.extent, &mut dice);
+    let weights = bench.get(&dy);
+    let forward = [Kernel::LinearForward {
+        x,
+        w,
+        bias: Some(bias),
+        y,
+    }];
+    let expected = differences(bench, &x, &forward, &y, &weights);
+    check(bench, &dx, &expected, |accumulate| {
+        Kernel::LinearBackwardData {
+            dy,
+            w,
+            dx,
+            accumulate,
+        }
+    });
+    let expected = differences(bench, &w, &forward, &y, &weights);
+    check(bench, &dw, &expected, |accumulate| {
+        Kernel::LinearBackwardWeight {
+            x,
+            dy,
+            dw,
+            accumulate,
+        }
+    });
+}
+
+#[test]
+fn batch_norm_gradients() {
+    let mut dice = Dice::new(6);
+    let bench = &mut Bench::new();
+    let x = bench.framed(Dtype::F64, [2, 2, 1, 3, 3], &mut dice);
+    let dx = bench.framed(Dtype::F64, x.extent, &mut dice);
+    let y = bench.framed(Dtype::F64, x.extent, &mut dice);
+    let dy = bench.framed(Dtype::F64, x.extent, &mut dice);
+    let vector = [1, 1, 1, 1, 3];
+    let [gamma, beta, dgamma, dbeta] = [0; 4].map(|_| bench.framed(Dtype::F64, vector, &mut dice));
+    let sums = bench.put(Dtype::F64, [1, 1, 1, 2, 3], &[0.0; 6]);
+    let gradient_sums = bench.put(Dtype::F64, [1, 1, 1, 2, 3], &[0.0; 6]);
+    let weights = bench.get(&dy);
+    let (count, epsilon) = (12, 1e-3);
+    let forward = [
+        Kernel::BatchNormStatistics { x, sums },
+        Kernel::BatchNormForward {
+            x,
+            sums,
+            gamma,
+            beta,
+            y,
+            count,
+            epsilon,
+        },
+    ];
+    let expected = differences(bench, &x, &forward, &y, &weights);
+    bench.run(&Kernel::BatchNormBackwardStatistics {
+        x,
+        sums,
+        dy,
+        gradient_sums,
+        count,
+        epsilon,
+    });
+    check(bench, &dx, &expected, |accumulate| {
+        Kernel::BatchNormBackwardData {
+            x,
+            sums,
+            gamma,
+            dy,
+            gradient_sums,
+            dx,
+            count,
+            epsilon,
+            accumulate,
+        }
+    });
+    let of_gamma = differences(bench, &gamma, &forward, &y, &weights);
+    let of_beta = differences(bench, &beta, &forward, &y, &weights);
+    let parameters = |accumulate| Kernel::BatchNormBackwardParameters {
+        gradient_sums,
+        dgamma,
+        dbeta,
+        accumulate,
+    };
+    check(bench, &dgamma, &of_gamma, parameters);
+    check(bench, &dbeta, &of_beta, parameters);
+}
+
+#[test]
+fn leaky_relu_gradients() {
+    let mut dice = Dice::new(7);
+    let bench = &mut Bench::new();
+    let [x, y, dy, dx] = [0; 4].map(|_| bench.framed(Dtype::F64, [2, 2, 2, 2, 3], &mut dice));
+    let weights = bench.get(&dy);
+    let negative_slope = 0.1;
+    let forward = [Kernel::LeakyReluForward {
+        x,
+        y,
+        negative_slope,
+    }];
+    let expected = differences(bench, &x, &forward, &y, &weights);
+    let backward = |dx: View, accumulate| Kernel::LeakyReluBackward {
+        y,
+        dy,
+        dx,
+        negative_slope,
+        accumulate,
+    };
+    check(bench, &dx, &expected, |accumulate| backward(dx, accumulate));
+    bench.run(&backward(dy, false));
+    close(&bench.get(&dy), &expected, TOLERANCE);
+    // In place forward gives the same values.
+    let out = bench.get(&y);
+    bench.run(&Kernel::LeakyReluForward {
+        x,
+        y: x,
+        negative_slope,
+    });
+    assert_eq!(bench.get(&x), out);
+}
+
+#[test]
+fn loss_gradients() {
+    let mut dice = Dice::new(8);
+    let bench = &mut Bench::new();
+    let x = bench.framed(Dtype::F64, [2, 1, 2, 2, 4], &mut dice);
+    let dx = bench.framed(Dtype::F64, x.extent, &mut dice);
+    let target = bench.framed(Dtype::F32, x.extent, &mut dice);
+    let loss = bench.put(Dtype::F64, [1; 5], &[0.0]);
+    let squared = Kernel::MeanSquaredError {
+        x,
+        target,
+        dx: Some(dx),
+        loss,
+        count: 64,
+    };
+    let expected = differences(bench, &x, std::slice::from_ref(&squared), &loss, &[1.0]);
+    bench.run(&squared);
+    close(&bench.get(&dx), &expected, TOLERANCE);
+    let classes = bench.framed(Dtype::I16, [2, 1, 2, 2, 1], &mut dice);
+    bench.set(&classes, &[0.0, 1.0, 2.0, 3.0, 3.0, 0.0, 1.0, 1.0]);
+    let entropy = Kernel::SoftmaxCrossEntropy {
+        x,
+        target: classes,
+        dx: Some(dx),
+        loss,
+        count: 8,
+    };
+    let expected = differences(bench, &x, std::slice::from_ref(&entropy), &loss, &[1.0]);
+    bench.run(&entropy);
+    close(&bench.get(&dx), &expected, TOLERANCE);
+}

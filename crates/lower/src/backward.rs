@@ -1,0 +1,567 @@
+//! From the loss to the gradients of the parameters, and their update.
+
+use crate::body::Held;
+use crate::exchange::{gather_frame, scatter_frame, zero_outside};
+use crate::forward::{inputs_of, pool_kind, taps};
+use crate::lowering::{Emit, GradientState, ParameterGradient};
+use crate::place::split_axes;
+use crate::storage::{DataGradient, window};
+use partita_graph::{Convolution, NodeId, Op, ParameterId, Pool};
+use partita_program::{Kernel, Phase, Role, View};
+use partita_space::{AxisSet, Region};
+
+const BACKWARD: Phase = Phase::Backward;
+
+impl Emit<'_> {
+    pub(crate) fn backward(&mut self) {
+        self.open_parameter_gradients();
+        for index in (0..self.graph.nodes.len()).rev() {
+            let id = NodeId(index);
+            let storage = self.storages.of(id);
+            if storage.has_gradient && !matches!(self.node(id).op, Op::Loss(_)) {
+                if storage.members.last() == Some(&id) {
+                    self.complete_gradient(id);
+                }
+                self.backward_node(id);
+            }
+        }
+    }
+
+    /// Where `region` of the gradient of a tensor is to be written, and whether to add.
+    ///
+    /// The first contribution replaces; where it does not cover all that later ones, or other ranks,
+    /// add to, everything is set to zero before.
+    pub(crate) fn contribute(&mut self, node: NodeId, region: &Region) -> (View, bool) {
+        let state = self.gradient(node);
+        let held = state.held;
+        let mut accumulate = true;
+        if !state.written {
+            let storage = self.storages.of(node);
+            let all = storage.partial.held(&self.builder.coord);
+            let inside = all.intersect(&self.partial_reach(node, &all));
+            if region.holds(&inside) {
+                accumulate = false;
+            } else {
+                let layer = self.node(node).name.clone();
+                self.builder.fill(&layer, BACKWARD, held.view(&inside), 0.0);
+            }
+            self.mark_written(node);
+        }
+        (held.view(region), accumulate)
+    }
+
+    /// The part of `all` that can receive contributions: padding that does not wrap cannot.
+    fn partial_reach(&self, node: NodeId, all: &Region) -> Region {
+        let geometry = &self.storages.of(node).partial;
+        let mut reach = *all;
+        for dim in 0..5 {
+            let line = geometry.lines_at(&self.builder.coord)[dim];
+            let pieces = line.pieces.iter();
+            reach.0[dim] = pieces.fold(line.owned, |hull, piece| hull.hull(&piece.at));
+        }
+        reach
+    }
+
+    fn mark_written(&mut self, node: NodeId) {
+        let index = self.storages.of[node.0];
+        if let Some(state) = &mut self.gradients[index] {
+            state.written = true;
+        }
+    }
+
+    /// Memory for the gradient of a storage.
+    fn gradient(&mut self, node: NodeId) -> GradientState {
+        let index = self.storages.of[node.0];
+        if let Some(state) = self.gradients[index] {
+            return state;
+        }
+        let storage = &self.storages.all[index];
+        let coord = self.builder.coord;
+        // The hull by dims, not of boxes: an empty own part still says where the buffer begins.
+        let (partial, around) = (storage.partial.held(&coord), storage.around.held(&coord));
+        let mut region = partial;
+        for dim in 0..5 {
+            region.0[dim].start = partial.0[dim].start.min(around.0[dim].start);
+            region.0[dim].end = partial.0[dim].end.max(around.0[dim].end);
+        }
+        let name = format!("d.{}", self.node(storage.members[0]).name);
+        let tensor = 2 * index as u32 + 1;
+        let place = storage.value.place;
+        let held = self
+            .builder
+            .held(&name, Role::ActivationGradient, tensor, place, region);
+        let state = GradientState {
+            held,
+            written: false,
+        };
+        self.gradients[index] = Some(state);
+        state
+    }
+
+    /// All contributions have been made: those for other ranks go there, and theirs come here.
+    fn complete_gradient(&mut self, id: NodeId) {
+        let state = self.gradient(id);
+        let storage = self.storages.of(id);
+        let layer = self.node(id).name.clone();
+        let owned = self.owned(id);
+        if !state.written {
+            let all = storage.partial.held(&self.builder.coord);
+            let inside = all.intersect(&self.partial_reach(id, &all));
+            self.builder
+                .fill(&layer, BACKWARD, state.held.view(&inside.hull(&owned)), 0.0);
+            self.mark_written(id);
+        }
+        scatter_frame(
+            &mut self.builder,
+            &layer,
+            BACKWARD,
+            &state.held,
+            &storage.partial,
+        );
+    }
+
+    fn owned_gradient(&mut self, id: NodeId) -> View {
+        let held = self.gradient(id).held;
+        held.view(&self.owned(id))
+    }
+
+    fn backward_node(&mut self, id: NodeId) {
+        let layer = self.node(id).name.clone();
+        match self.node(id).op.clone() {
+            Op::Input | Op::Loss(_) => {}
+            Op::Convolution(convolution) => self.convolution_backward(id, &layer, &convolution),
+            Op::Pool(pool) => self.pool_backward(id, &layer, &pool),
+            Op::BatchNorm { epsilon, .. } => self.batch_norm_backward(id, &layer, epsilon),
+            Op::LeakyRelu { negative_slope } => self.relu_backward(id, &layer, negative_slope),
+            Op::Linear { bias, .. } => self.linear_backward(id, &layer, bias),
+            Op::Dropout { rate } => {
+                let (operation, place) = (id.0 as u32, *self.place(id));
+                self.pass_back(id, 0, &layer, |dy, dx, accumulate| Kernel::Dropout {
+                    x: dy,
+                    y: dx,
+                    rate,
+                    operation,
+                    place,
+                    accumulate,
+                });
+            }
+            Op::Flatten => self.flatten_backward(id, &layer),
+            Op::Add => {
+                for input in 0..2 {
+                    self.pass_back(id, input, &layer, |source, target, accumulate| {
+                        Kernel::Copy {
+                            source,
+                            target,
+                            accumulate,
+                        }
+                    });
+                }
+            }
+        }
+    }
+
+    /// A kernel from the own part of the output's gradient to that of one input.
+    fn pass_back(
+        &mut self,
+        id: NodeId,
+        input: usize,
+        layer: &str,
+        kernel: impl Fn(View, View, bool) -> Kernel,
+    ) {
+        let input = self.node(id).inputs[input];
+        let owned = self.owned(input);
+        if !self.storages.of(input).has_gradient || owned.is_empty() {
+            return;
+        }
+        let dy = self.owned_gradient(id);
+        let (dx, accumulate) = self.contribute(input, &owned);
+        self.builder
+            .kernel(layer, BACKWARD, kernel(dy, dx, accumulate));
+    }
+
+    fn relu_backward(&mut self, id: NodeId, layer: &str, negative_slope: f64) {
+        let y = self.owned_value(id);
+        let input = self.node(id).inputs[0];
+        if self.storages.of[id.0] == self.storages.of[input.0] {
+            let dy = self.owned_gradient(id);
+            if !dy.is_empty() {
+                let kernel = Kernel::LeakyReluBackward {
+                    y,
+                    dy,
+                    dx: dy,
+                    negative_slope,
+                    accumulate: false,
+                };
+                self.builder.kernel(layer, BACKWARD, kernel);
+            }
+            return;
+        }
+        self.pass_back(id, 0, layer, |dy, dx, accumulate| {
+            Kernel::LeakyReluBackward {
+                y,
+                dy,
+                dx,
+                negative_slope,
+                accumulate,
+            }
+        });
+    }
+
+    fn convolution_backward(&mut self, id: NodeId, layer: &str, convolution: &Convolution) {
+        let storage = self.storages.of(id);
+        let held = self.gradient(id).held;
+        let owned = self.owned(id);
+        match storage.rule {
+            Some(DataGradient::Halo) => {
+                let frame = storage.around.held(&self.builder.coord);
+                let inside = frame.intersect(&Region::all(storage.around.place.shape));
+                let builder = &mut self.builder;
+                zero_outside(builder, layer, BACKWARD, &held, &frame, &inside);
+                gather_frame(builder, layer, BACKWARD, &held, &storage.around);
+                self.convolution_weights(id, layer, convolution);
+                self.convolution_data(id, layer, convolution, &held);
+            }
+            Some(DataGradient::Reverse) => {
+                let frame = storage.around.held(&self.builder.coord);
+                zero_outside(&mut self.builder, layer, BACKWARD, &held, &frame, &owned);
+                self.convolution_data(id, layer, convolution, &held);
+                self.convolution_weights(id, layer, convolution);
+            }
+            None => self.convolution_weights(id, layer, convolution),
+        }
+    }
+
+    fn convolution_weights(&mut self, id: NodeId, layer: &str, convolution: &Convolution) {
+        let input = self.node(id).inputs[0];
+        let axes = split_axes(self.place(id));
+        let owned = self.owned(id);
+        let dy = self.owned_gradient(id);
+        let channels = self.place(input).shape[4];
+        let weight = self.node(id).parameters[0];
+        let x = (!owned.is_empty()).then(|| {
+            self.value(input)
+                .view(&inputs_of(&owned, &convolution.window, channels))
+        });
+        self.parameter_gradient(weight, axes, layer, |dw, accumulate| {
+            Some(Kernel::ConvolutionBackwardWeight {
+                x: x?,
+                dy,
+                dw,
+                taps: taps(&convolution.window),
+                groups: convolution.groups,
+                accumulate,
+            })
+        });
+        if convolution.bias {
+            let bias = self.node(id).parameters[1];
+            self.parameter_gradient(bias, axes, layer, |db, accumulate| {
+                (!dy.is_empty()).then_some(Kernel::BiasBackward { dy, db, accumulate })
+            });
+        }
+    }
+
+    fn convolution_data(
+        &mut self,
+        id: NodeId,
+        layer: &str,
+        convolution: &Convolution,
+        held: &Held,
+    ) {
+        let input = self.node(id).inputs[0];
+        let owned = self.owned(id);
+        let shape = self.place(input).shape;
+        let target = if self.storages.of(id).rule == Some(DataGradient::Halo) {
+            self.owned(input)
+        } else {
+            let inputs = inputs_of(&owned, &convolution.window, shape[4]);
+            if convolution.periodic {
+                inputs
+            } else {
+                inputs.intersect(&Region::all(shape))
+            }
+        };
+        let mut source = owned;
+        for dim in 1..4 {
+            let window = window(self.node(id), dim).expect("a convolution has a window");
+            source.0[dim] = window.outputs_of(&target.0[dim]);
+        }
+        if target.is_empty() || source.is_empty() {
+            return;
+        }
+        let shift = std::array::from_fn(|dim| {
+            let window = &convolution.window[dim];
+            target.0[dim + 1].start + window.pad_low as i64
+                - source.0[dim + 1].start * window.stride as i64
+        });
+        let (dx, accumulate) = self.contribute(input, &target);
+        let kernel = Kernel::ConvolutionBackwardData {
+            dy: held.view(&source),
+            w: self.parameter(id, 0),
+            dx,
+            taps: taps(&convolution.window),
+            shift,
+            groups: convolution.groups,
+            accumulate,
+        };
+        self.builder.kernel(layer, BACKWARD, kernel);
+    }
+
+    fn pool_backward(&mut self, id: NodeId, layer: &str, pool: &Pool) {
+        let dy = self.owned_gradient(id);
+        let input = self.node(id).inputs[0];
+        if dy.is_empty() || !self.storages.of(input).has_gradient {
+            return;
+        }
+        let (inputs, shift) = self.pool_inputs(id, &pool.window);
+        let x = match pool.kind {
+            partita_graph::PoolKind::Max => Some(self.value(input).view(&inputs)),
+            partita_graph::PoolKind::Average { .. } => None,
+        };
+        let (dx, accumulate) = self.contribute(input, &inputs);
+        let kernel = Kernel::PoolBackward {
+            kind: pool_kind(pool.kind),
+            x,
+            dy,
+            dx,
+            taps: taps(&pool.window),
+            shift,
+            accumulate,
+        };
+        self.builder.kernel(layer, BACKWARD, kernel);
+    }
+
+    fn batch_norm_backward(&mut self, id: NodeId, layer: &str, epsilon: f64) {
+        let place = *self.place(id);
+        let count = Self::count(&place);
+        let sums = self.sums[&id];
+        let gradient_sums = self
+            .builder
+            .sums(&format!("{layer}.gradient_sums"), 2, place.shape[4]);
+        let x = self.owned_value(self.node(id).inputs[0]);
+        let dy = self.owned_gradient(id);
+        if x.is_empty() {
+            self.builder.fill(layer, BACKWARD, gradient_sums, 0.0);
+        } else {
+            let kernel = Kernel::BatchNormBackwardStatistics {
+                x,
+                sums,
+                dy,
+                gradient_sums,
+                count,
+                epsilon,
+            };
+            self.builder.kernel(layer, BACKWARD, kernel);
+        }
+        self.allreduce(layer, BACKWARD, split_axes(&place), gradient_sums);
+        let gamma = self.parameter(id, 0);
+        self.pass_back(id, 0, layer, |dy, dx, accumulate| {
+            Kernel::BatchNormBackwardData {
+                x,
+                sums,
+                gamma,
+                dy,
+                gradient_sums,
+                dx,
+                count,
+                epsilon,
+                accumulate,
+            }
+        });
+        let (gamma, beta) = (self.node(id).parameters[0], self.node(id).parameters[1]);
+        self.scale_and_shift(gamma, beta, layer, gradient_sums);
+    }
+
+    /// The sums are complete, so these gradients are too: no axis is left to reduce over.
+    fn scale_and_shift(&mut self, gamma: ParameterId, beta: ParameterId, layer: &str, sums: View) {
+        let mut dbeta = None;
+        self.parameter_gradient(beta, AxisSet::NONE, layer, |view, accumulate| {
+            dbeta = Some((view, accumulate));
+            None
+        });
+        let (dbeta, beta_accumulates) = dbeta.expect("a gradient has a view");
+        self.parameter_gradient(gamma, AxisSet::NONE, layer, |dgamma, accumulate| {
+            assert_eq!(
+                accumulate, beta_accumulates,
+                "gamma and beta are shared together"
+            );
+            let gradient_sums = sums;
+            Some(Kernel::BatchNormBackwardParameters {
+                gradient_sums,
+                dgamma,
+                dbeta,
+                accumulate,
+            })
+        });
+    }
+
+    fn linear_backward(&mut self, id: NodeId, layer: &str, bias: bool) {
+        let x = self.owned_value(self.node(id).inputs[0]);
+        let dy = self.owned_gradient(id);
+        let axes = split_axes(self.place(id));
+        let weight = self.node(id).parameters[0];
+        self.parameter_gradient(weight, axes, layer, |dw, accumulate| {
+            (!x.is_empty()).then_some(Kernel::LinearBackwardWeight {
+                x,
+                dy,
+                dw,
+                accumulate,
+            })
+        });
+        if bias {
+            let bias = self.node(id).parameters[1];
+            self.parameter_gradient(bias, axes, layer, |db, accumulate| {
+                (!dy.is_empty()).then_some(Kernel::BiasBackward { dy, db, accumulate })
+            });
+        }
+        let w = self.parameter(id, 0);
+        self.pass_back(id, 0, layer, |dy, dx, accumulate| {
+            Kernel::LinearBackwardData {
+                dy,
+                w,
+                dx,
+                accumulate,
+            }
+        });
+    }
+
+    /// Features back to (D, H, W, C), then the own part of it: the adjoint of the gather, since every
+    /// rank of the group has the whole gradient.
+    fn flatten_backward(&mut self, id: NodeId, layer: &str) {
+        let input = self.node(id).inputs[0];
+        let Some(place) = self.gathered_place(input) else {
+            self.pass_back(id, 0, layer, |source, target, accumulate| Kernel::Copy {
+                source,
+                target,
+                accumulate,
+            });
+            return;
+        };
+        let owned = self.owned(input);
+        if owned.is_empty() || !self.storages.of(input).has_gradient {
+            return;
+        }
+        let region = place.owned(self.builder.mesh, &self.builder.coord);
+        let tensor = 2 * self.storages.of[input.0] as u32 + 1;
+        let name = format!("d.{layer}.gathered");
+        let whole = self
+            .builder
+            .held(&name, Role::ActivationGradient, tensor, place, region);
+        let source = self.owned_gradient(id);
+        let copy = Kernel::Copy {
+            source,
+            target: whole.view(&region),
+            accumulate: false,
+        };
+        self.builder.kernel(layer, BACKWARD, copy);
+        let (target, accumulate) = self.contribute(input, &owned);
+        let copy = Kernel::Copy {
+            source: whole.view(&owned),
+            target,
+            accumulate,
+        };
+        self.builder.kernel(layer, BACKWARD, copy);
+    }
+
+    /// Counts how often each parameter contributes, so that its reduction starts after the last.
+    fn open_parameter_gradients(&mut self) {
+        for index in 0..self.graph.nodes.len() {
+            let id = NodeId(index);
+            let axes = match self.node(id).op {
+                Op::BatchNorm { .. } => AxisSet::NONE,
+                _ => split_axes(self.place(id)),
+            };
+            for parameter in self.node(id).parameters.clone() {
+                let description = self.graph.parameter(parameter);
+                if !description.role.is_trained() {
+                    continue;
+                }
+                if let Some(known) = self.parameter_gradients.get_mut(&(parameter, axes)) {
+                    known.open += 1;
+                    continue;
+                }
+                let name = format!("d.{}", description.name);
+                let dtype = self.builder.dtype;
+                let shape = description.shape;
+                let buffer = self.builder.buffer(&name, Role::Gradient, dtype, shape);
+                let view = self.builder.whole(buffer);
+                let gradient = ParameterGradient {
+                    view,
+                    written: false,
+                    open: 1,
+                };
+                self.parameter_gradients.insert((parameter, axes), gradient);
+            }
+        }
+    }
+
+    /// One contribution to the gradient of a parameter; after the last, the sum over ranks.
+    fn parameter_gradient(
+        &mut self,
+        parameter: ParameterId,
+        axes: AxisSet,
+        layer: &str,
+        kernel: impl FnOnce(View, bool) -> Option<Kernel>,
+    ) {
+        let mut state = self.parameter_gradients[&(parameter, axes)];
+        if let Some(kernel) = kernel(state.view, state.written) {
+            self.builder.kernel(layer, BACKWARD, kernel);
+            state.written = true;
+        } else if self.graph.parameter(parameter).role == partita_graph::ParameterRole::Beta {
+            // Written together with gamma.
+            state.written = true;
+        }
+        state.open -= 1;
+        if state.open == 0 {
+            if !state.written {
+                self.builder.fill(layer, BACKWARD, state.view, 0.0);
+            }
+            let name = self.graph.parameter(parameter).name.clone();
+            self.allreduce(&name, Phase::Reduce, axes, state.view);
+        }
+        self.parameter_gradients.insert((parameter, axes), state);
+    }
+
+    pub(crate) fn update(&mut self) {
+        let mut gradients: Vec<(ParameterId, View)> = Vec::new();
+        // Gradients of the last layers are complete first.
+        let all: Vec<_> = self
+            .parameter_gradients
+            .iter()
+            .rev()
+            .map(|(&k, &g)| (k, g))
+            .collect();
+        for ((parameter, _), gradient) in all {
+            match gradients.iter().find(|(known, _)| *known == parameter) {
+                None => gradients.push((parameter, gradient.view)),
+                Some(&(_, target)) => {
+                    let source = gradient.view;
+                    let name = self.graph.parameter(parameter).name.clone();
+                    let copy = Kernel::Copy {
+                        source,
+                        target,
+                        accumulate: true,
+                    };
+                    self.builder.kernel(&name, Phase::Update, copy);
+                }
+            }
+        }
+        let clip = self.request.clip.map(|maximum| {
+            let total = self.builder.sums("gradient_norm", 1, 1);
+            let sources = gradients.iter().map(|&(_, view)| view).collect();
+            let kernel = Kernel::SumOfSquares { sources, total };
+            self.builder.kernel("gradient_norm", Phase::Update, kernel);
+            (total, maximum)
+        });
+        for (id, gradient) in gradients {
+            let kernel = Kernel::Update {
+                rule: self.request.optimizer,
+                parameter: self.parameters[id.0],
+                gradient,
+                moments: self.moments[id.0].clone(),
+                clip,
+            };
+            let name = self.graph.parameter(id).name.clone();
+            self.builder.kernel(&name, Phase::Update, kernel);
+        }
+    }
+}

@@ -1,0 +1,442 @@
+//! From the samples to the loss.
+
+use crate::body::Held;
+use crate::exchange::{gather_frame, zero_outside};
+use crate::lowering::Emit;
+use crate::place::split_axes;
+use crate::storage::window;
+use partita_graph::{Convolution, Loss, NodeId, Op, Pool, PoolKind};
+use partita_program::{
+    Collective, CollectiveKind, Kernel, Phase, Place, ProgramKind, Role, Taps, View, Work,
+};
+use partita_space::{Interval, Region, Window};
+
+pub(crate) fn taps(windows: &[Window; 3]) -> Taps {
+    Taps {
+        kernel: windows.map(|window| window.kernel),
+        stride: windows.map(|window| window.stride),
+        dilation: windows.map(|window| window.dilation),
+    }
+}
+
+pub(crate) fn pool_kind(kind: PoolKind) -> partita_program::PoolKind {
+    match kind {
+        PoolKind::Max => partita_program::PoolKind::Max,
+        PoolKind::Average {
+            count_padding: true,
+        } => partita_program::PoolKind::AverageAll,
+        PoolKind::Average {
+            count_padding: false,
+        } => partita_program::PoolKind::AverageInside,
+    }
+}
+
+/// Replaces D, H and W by what windows read of them, and C by all channels of a tensor.
+pub(crate) fn inputs_of(outputs: &Region, windows: &[Window; 3], channels: usize) -> Region {
+    let mut inputs = *outputs;
+    for (dim, window) in windows.iter().enumerate() {
+        inputs.0[dim + 1] = window.inputs_of(&outputs.0[dim + 1]);
+    }
+    inputs.0[4] = Interval::all(channels);
+    inputs
+}
+
+impl Emit<'_> {
+    pub(crate) fn forward(&mut self) {
+        for index in 0..self.graph.nodes.len() {
+            let id = NodeId(index);
+            self.forward_node(id);
+            if self.storages.of(id).members.last() == Some(&id) {
+                self.complete_value(id);
+            }
+        }
+    }
+
+    fn forward_node(&mut self, id: NodeId) {
+        let layer = self.node(id).name.clone();
+        let op = self.node(id).op.clone();
+        let training = self.request.kind == ProgramKind::Train;
+        if !matches!(op, Op::Loss(_)) && self.storages.of(id).members[0] == id {
+            self.hold_value(id);
+        }
+        match op {
+            Op::Input => self.import(id, &layer),
+            Op::Convolution(convolution) => self.convolution(id, &layer, &convolution),
+            Op::Pool(pool) => self.pool(id, &layer, &pool),
+            Op::BatchNorm { epsilon, momentum } if training => {
+                self.batch_norm(id, &layer, epsilon, momentum);
+            }
+            Op::BatchNorm { epsilon, .. } => self.batch_norm_inference(id, &layer, epsilon),
+            Op::LeakyRelu { negative_slope } => {
+                self.elementwise(id, &layer, |x, y| Kernel::LeakyReluForward {
+                    x,
+                    y,
+                    negative_slope,
+                })
+            }
+            Op::Linear { bias, .. } => {
+                let (w, bias) = (self.parameter(id, 0), bias.then(|| self.parameter(id, 1)));
+                self.elementwise(id, &layer, |x, y| Kernel::LinearForward { x, w, bias, y });
+            }
+            Op::Dropout { rate } if training => {
+                let place = *self.place(id);
+                let operation = id.0 as u32;
+                self.elementwise(id, &layer, |x, y| Kernel::Dropout {
+                    x,
+                    y,
+                    rate,
+                    operation,
+                    place,
+                    accumulate: false,
+                });
+            }
+            Op::Dropout { .. } => self.elementwise(id, &layer, |source, target| Kernel::Copy {
+                source,
+                target,
+                accumulate: false,
+            }),
+            Op::Flatten => self.flatten(id, &layer),
+            Op::Add => {
+                let b = self.owned_value(self.node(id).inputs[1]);
+                self.elementwise(id, &layer, |a, y| Kernel::Add { a, b, y });
+            }
+            Op::Loss(loss) => self.loss(id, &layer, loss),
+        }
+    }
+
+    /// Memory for the value of a storage.
+    fn hold_value(&mut self, id: NodeId) {
+        let index = self.storages.of[id.0];
+        let geometry = &self.storages.all[index].value;
+        let region = geometry.held(&self.builder.coord);
+        let name = self.node(id).name.clone();
+        let tensor = 2 * index as u32;
+        let held = self
+            .builder
+            .held(&name, Role::Activation, tensor, geometry.place, region);
+        self.values[index] = Some(held);
+    }
+
+    /// Brings in what readers need around the own part.
+    fn complete_value(&mut self, id: NodeId) {
+        let storage = self.storages.of(id);
+        let Some(held) = self.values[self.storages.of[id.0]] else {
+            return;
+        };
+        let layer = self.node(id).name.clone();
+        if storage.zero_frame {
+            let inside = held
+                .region
+                .intersect(&Region::all(storage.value.place.shape));
+            let builder = &mut self.builder;
+            zero_outside(
+                builder,
+                &layer,
+                Phase::Forward,
+                &held,
+                &held.region,
+                &inside,
+            );
+        }
+        gather_frame(
+            &mut self.builder,
+            &layer,
+            Phase::Forward,
+            &held,
+            &storage.value,
+        );
+    }
+
+    fn import(&mut self, id: NodeId, layer: &str) {
+        let source = self.staging[0].expect("staging comes first");
+        let target = self.owned_value(id);
+        if !target.is_empty() {
+            let transform = self.request.samples.transform;
+            self.builder.kernel(
+                layer,
+                Phase::Load,
+                Kernel::Import {
+                    source,
+                    target,
+                    transform,
+                },
+            );
+        }
+    }
+
+    /// A kernel from the own part of the first input to the own part of the output.
+    fn elementwise(&mut self, id: NodeId, layer: &str, kernel: impl Fn(View, View) -> Kernel) {
+        let x = self.owned_value(self.node(id).inputs[0]);
+        let y = self.owned_value(id);
+        if !y.is_empty() {
+            self.builder.kernel(layer, Phase::Forward, kernel(x, y));
+        }
+    }
+
+    fn convolution(&mut self, id: NodeId, layer: &str, convolution: &Convolution) {
+        let input = self.node(id).inputs[0];
+        let (x, y) = (self.value(input), self.value(id));
+        let w = self.parameter(id, 0);
+        let bias = convolution.bias.then(|| self.parameter(id, 1));
+        for outputs in self.pieces(id) {
+            let channels = self.place(input).shape[4];
+            let kernel = Kernel::ConvolutionForward {
+                x: x.view(&inputs_of(&outputs, &convolution.window, channels)),
+                w,
+                bias,
+                y: y.view(&outputs),
+                taps: taps(&convolution.window),
+                groups: convolution.groups,
+            };
+            self.builder.kernel(layer, Phase::Forward, kernel);
+        }
+    }
+
+    /// The own outputs of a convolution: the interior first, which waits for no message, then the
+    /// border; or all at once where the interior is less than half.
+    fn pieces(&self, id: NodeId) -> Vec<Region> {
+        let owned = self.owned(id);
+        if owned.is_empty() {
+            return Vec::new();
+        }
+        let geometry = &self.storages.of(self.node(id).inputs[0]).value;
+        let waits = geometry
+            .incoming(&self.builder.coord)
+            .iter()
+            .any(|transfer| transfer.peer != self.builder.coord);
+        if !waits || !self.request.strategy.overlap {
+            return vec![owned];
+        }
+        let mut interior = owned;
+        for dim in 1..4 {
+            let line = geometry.lines_at(&self.builder.coord)[dim];
+            let remote = line.pieces.iter().any(|piece| piece.at != line.owned);
+            if let (true, Some(window)) = (remote, window(self.node(id), dim)) {
+                let inside = Interval::all(geometry.place.shape[dim]);
+                let near = |o: i64| {
+                    let inputs = window.inputs_of(&Interval::new(o, o + 1));
+                    let wraps = line.pieces.iter().any(|piece| piece.at != piece.from);
+                    let read = if wraps {
+                        inputs
+                    } else {
+                        inputs.intersect(&inside)
+                    };
+                    line.owned.holds(&read)
+                };
+                let all = owned.0[dim];
+                let start = (all.start..all.end).find(|&o| near(o)).unwrap_or(all.end);
+                let end = (start..all.end).find(|&o| !near(o)).unwrap_or(all.end);
+                interior.0[dim] = Interval::new(start, end);
+            }
+        }
+        if 2 * interior.volume() < owned.volume() {
+            return vec![owned];
+        }
+        let mut pieces = vec![interior];
+        pieces.extend(owned.minus(&interior));
+        pieces
+    }
+
+    fn pool(&mut self, id: NodeId, layer: &str, pool: &Pool) {
+        let y = self.owned_value(id);
+        if y.is_empty() {
+            return;
+        }
+        let (inputs, shift) = self.pool_inputs(id, &pool.window);
+        let x = self.value(self.node(id).inputs[0]).view(&inputs);
+        let kernel = Kernel::PoolForward {
+            kind: pool_kind(pool.kind),
+            x,
+            y,
+            taps: taps(&pool.window),
+            shift,
+        };
+        self.builder.kernel(layer, Phase::Forward, kernel);
+    }
+
+    /// What the own outputs of a pooling read inside the image, and where that lies.
+    pub(crate) fn pool_inputs(&self, id: NodeId, windows: &[Window; 3]) -> (Region, [i64; 3]) {
+        let outputs = self.owned(id);
+        let shape = self.place(self.node(id).inputs[0]).shape;
+        let inputs = inputs_of(&outputs, windows, shape[4]).intersect(&Region::all(shape));
+        let shift = std::array::from_fn(|dim| {
+            let window = &windows[dim];
+            inputs.0[dim + 1].start - outputs.0[dim + 1].start * window.stride as i64
+                + window.pad_low as i64
+        });
+        (inputs, shift)
+    }
+
+    /// Elements per channel over all ranks.
+    pub(crate) fn count(place: &Place) -> u64 {
+        place.shape[..4].iter().product::<usize>() as u64
+    }
+
+    fn batch_norm(&mut self, id: NodeId, layer: &str, epsilon: f64, momentum: f64) {
+        let place = *self.place(id);
+        let count = Self::count(&place);
+        let sums = self
+            .builder
+            .sums(&format!("{layer}.sums"), 2, place.shape[4]);
+        let x = self.owned_value(self.node(id).inputs[0]);
+        if x.is_empty() {
+            self.builder.fill(layer, Phase::Forward, sums, 0.0);
+        } else {
+            self.builder.kernel(
+                layer,
+                Phase::Forward,
+                Kernel::BatchNormStatistics { x, sums },
+            );
+        }
+        self.allreduce(layer, Phase::Forward, split_axes(&place), sums);
+        let [gamma, beta, mean, variance] = std::array::from_fn(|i| self.parameter(id, i));
+        self.elementwise(id, layer, |x, y| Kernel::BatchNormForward {
+            x,
+            sums,
+            gamma,
+            beta,
+            y,
+            count,
+            epsilon,
+        });
+        let running = Kernel::BatchNormRunning {
+            sums,
+            mean,
+            variance,
+            count,
+            momentum,
+        };
+        self.builder.kernel(layer, Phase::Forward, running);
+        self.sums.insert(id, sums);
+    }
+
+    fn batch_norm_inference(&mut self, id: NodeId, layer: &str, epsilon: f64) {
+        let [gamma, beta, mean, variance] = std::array::from_fn(|i| self.parameter(id, i));
+        self.elementwise(id, layer, |x, y| Kernel::BatchNormInference {
+            x,
+            mean,
+            variance,
+            gamma,
+            beta,
+            y,
+            epsilon,
+        });
+    }
+
+    /// Gathers the whole of the own samples, and lays it out as features.
+    fn flatten(&mut self, id: NodeId, layer: &str) {
+        let input = self.node(id).inputs[0];
+        let own = self.owned_value(input);
+        let source = match self.gathered_place(input) {
+            Some(place) => {
+                let tensor = 2 * self.storages.of[input.0] as u32;
+                let region = place.owned(self.builder.mesh, &self.builder.coord);
+                let name = format!("{layer}.gathered");
+                let whole = self
+                    .builder
+                    .held(&name, Role::Activation, tensor, place, region);
+                self.allgather(layer, input, own, &whole);
+                whole.view(&region)
+            }
+            None => own,
+        };
+        let target = self.owned_value(id);
+        if !target.is_empty() {
+            let copy = Kernel::Copy {
+                source,
+                target,
+                accumulate: false,
+            };
+            self.builder.kernel(layer, Phase::Forward, copy);
+        }
+    }
+
+    /// The place of a tensor once its spatial dims are gathered; `None` if nothing splits them.
+    pub(crate) fn gathered_place(&self, input: NodeId) -> Option<Place> {
+        let place = *self.place(input);
+        let mut gathered = place;
+        gathered.axes[1..4].fill(None);
+        (gathered != place).then_some(gathered)
+    }
+
+    fn allgather(&mut self, layer: &str, input: NodeId, source: View, whole: &Held) {
+        let place = *self.place(input);
+        let samples = place.axes[0];
+        let group = split_axes(&place).minus(partita_space::AxisSet::of(samples));
+        let mesh = self.builder.mesh;
+        let members = mesh.group(mesh.rank(self.builder.coord), group);
+        let targets = members
+            .into_iter()
+            .map(|member| {
+                let part = place.owned(mesh, &mesh.coord(member));
+                whole.view(&part)
+            })
+            .collect();
+        let sequence = self.builder.next_sequence();
+        if whole.region.is_empty() {
+            return;
+        }
+        let kind = CollectiveKind::AllGather { source, targets };
+        let collective = Collective {
+            sequence,
+            group,
+            kind,
+        };
+        self.builder
+            .push(layer, Phase::Forward, Work::Collective(collective));
+    }
+
+    fn loss(&mut self, id: NodeId, layer: &str, loss: Loss) {
+        let input = self.node(id).inputs[0];
+        let place = *self.place(input);
+        let axes = split_axes(&place);
+        let x = self.owned_value(input);
+        let target = self.staging[1].expect("staging comes first");
+        let value = self.builder.sums(layer, 1, 1);
+        if x.is_empty() {
+            self.builder.fill(layer, Phase::Forward, value, 0.0);
+        } else {
+            let training = self.request.kind == ProgramKind::Train;
+            let dx = (training && self.storages.of(input).has_gradient).then(|| {
+                // The loss is the first to contribute, so it may overwrite whatever was set before.
+                self.contribute(input, &self.owned(input)).0
+            });
+            let kernel = match loss {
+                Loss::MeanSquaredError => {
+                    let count = place.shape.iter().product::<usize>() as u64;
+                    Kernel::MeanSquaredError {
+                        x,
+                        target,
+                        dx,
+                        loss: value,
+                        count,
+                    }
+                }
+                Loss::SoftmaxCrossEntropy => {
+                    let count = Self::count(&place);
+                    Kernel::SoftmaxCrossEntropy {
+                        x,
+                        target,
+                        dx,
+                        loss: value,
+                        count,
+                    }
+                }
+            };
+            self.builder.kernel(layer, Phase::Forward, kernel);
+        }
+        self.allreduce(layer, Phase::Report, axes, value);
+        self.builder.output("loss", value);
+        if self.request.kind == ProgramKind::Evaluate && loss == Loss::MeanSquaredError {
+            let errors = self.builder.sums("errors", 2, place.shape[4]);
+            if x.is_empty() {
+                self.builder.fill(layer, Phase::Report, errors, 0.0);
+            } else {
+                let kernel = Kernel::OutputErrors { x, target, errors };
+                self.builder.kernel(layer, Phase::Report, kernel);
+            }
+            self.allreduce(layer, Phase::Report, axes, errors);
+            self.builder.output("errors", errors);
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! Which tensors share memory, and how wide the frame of each is.
+
+use crate::geometry::Geometry;
+use partita_graph::{Convolution, Graph, Node, NodeId, Op};
+use partita_program::Place;
+use partita_space::{Interval, Mesh, Split, Window};
+
+/// How the gradient of a convolution's input comes together where a dim is split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DataGradient {
+    /// The output's gradient is exchanged, and each rank computes its own part whole.
+    Halo,
+    /// Each rank computes what its own outputs contribute, and parts in frames go to their owners.
+    Reverse,
+}
+
+/// Memory of a tensor, shared with the tensors computed from it in place.
+pub(crate) struct Storage {
+    /// The producer first, then those in place.
+    pub members: Vec<NodeId>,
+    /// What each rank holds of the value: as much as the largest consumer reads.
+    pub value: Geometry,
+    /// Whether a convolution reads zeros around the image.
+    pub zero_frame: bool,
+    /// What each rank contributes to the gradient of others.
+    pub partial: Geometry,
+    /// What the producer's data gradient reads around the own part.
+    pub around: Geometry,
+    /// How the producer computes the gradient of its input, if it is a convolution.
+    pub rule: Option<DataGradient>,
+    /// Whether there is a gradient at all.
+    pub has_gradient: bool,
+}
+
+/// The storages of a graph under a split.
+pub(crate) struct Storages {
+    /// Storage of each node.
+    pub of: Vec<usize>,
+    /// All of them.
+    pub all: Vec<Storage>,
+}
+
+impl Storages {
+    pub fn new(graph: &Graph, places: &[Place], mesh: &Mesh) -> Self {
+        let needs = graph.needs_gradient();
+        let groups = groups(graph);
+        let mut of = vec![0; graph.nodes.len()];
+        for (index, members) in groups.iter().enumerate() {
+            members.iter().for_each(|member| of[member.0] = index);
+        }
+        let context = Context {
+            graph,
+            places,
+            mesh,
+            needs: &needs,
+        };
+        let rules: Vec<Option<DataGradient>> = groups
+            .iter()
+            .map(|members| context.rule(members[0]))
+            .collect();
+        let all = groups
+            .into_iter()
+            .enumerate()
+            .map(|(index, members)| context.storage(members, rules[index], &of, &rules))
+            .collect();
+        Self { of, all }
+    }
+
+    pub fn of(&self, node: NodeId) -> &Storage {
+        &self.all[self.of[node.0]]
+    }
+}
+
+/// Groups of nodes in one memory: an activation runs in place where nobody else reads its input and
+/// the producer's backward does not look at its own output.
+fn groups(graph: &Graph) -> Vec<Vec<NodeId>> {
+    let mut groups: Vec<Vec<NodeId>> = Vec::new();
+    let mut of: Vec<usize> = Vec::new();
+    for (i, node) in graph.nodes.iter().enumerate() {
+        let in_place = matches!(node.op, Op::LeakyRelu { .. }) && {
+            let input = node.inputs[0];
+            graph.consumers(input).len() == 1 && !reads_own_output(&graph.node(input).op)
+        };
+        if in_place {
+            let group = of[node.inputs[0].0];
+            groups[group].push(NodeId(i));
+            of.push(group);
+        } else {
+            of.push(groups.len());
+            groups.push(vec![NodeId(i)]);
+        }
+    }
+    groups
+}
+
+fn reads_own_output(op: &Op) -> bool {
+    match op {
+        // The input is kept as it was imported, and a flatten may share memory with nobody.
+        Op::Input | Op::LeakyRelu { .. } | Op::Flatten | Op::Loss(_) => true,
+        Op::Convolution(_)
+        | Op::Pool(_)
+        | Op::BatchNorm { .. }
+        | Op::Linear { .. }
+        | Op::Dropout { .. }
+        | Op::Add => false,
+    }
+}
+
+struct Context<'a> {
+    graph: &'a Graph,
+    places: &'a [Place],
+    mesh: &'a Mesh,
+    needs: &'a [bool],
+}
+
+impl Context<'_> {
+    fn part(&self, node: NodeId, dim: usize, coordinate: usize) -> Interval {
+        let place = &self.places[node.0];
+        let parts = place.axes[dim].map_or(1, |axis| self.mesh.extent(axis));
+        Split {
+            extent: place.shape[dim],
+            parts,
+        }
+        .part(coordinate)
+    }
+
+    fn extent(&self, node: NodeId, dim: usize) -> Interval {
+        Interval::all(self.places[node.0].shape[dim])
+    }
+
+    /// Inputs along `dim` that the outputs of `consumer` at a coordinate read, padding included.
+    fn inputs(&self, consumer: NodeId, dim: usize, coordinate: usize) -> Interval {
+        match window(self.graph.node(consumer), dim) {
+            Some(window) => window.inputs_of(&self.part(consumer, dim, coordinate)),
+            None => Interval::default(),
+        }
+    }
+
+    /// The same without zero padding.
+    fn inputs_inside(&self, consumer: NodeId, dim: usize, coordinate: usize) -> Interval {
+        let inputs = self.inputs(consumer, dim, coordinate);
+        if is_periodic(self.graph.node(consumer)) {
+            return inputs;
+        }
+        let input = self.graph.node(consumer).inputs[0];
+        inputs.intersect(&self.extent(input, dim))
+    }
+
+    fn rule(&self, producer: NodeId) -> Option<DataGradient> {
+        let node = self.graph.node(producer);
+        let Op::Convolution(convolution) = &node.op else {
+            return None;
+        };
+        if !self.needs[node.inputs[0].0] {
+            return None;
+        }
+        if convolution.periodic {
+            return Some(DataGradient::Reverse);
+        }
+        let (input, place) = (node.inputs[0], &self.places[producer.0]);
+        let moved = |node: NodeId, held: &dyn Fn(usize, usize) -> Interval| {
+            let sum = |dim: usize, f: &dyn Fn(usize) -> usize| -> u128 {
+                let parts = place.axes[dim].map_or(1, |axis| self.mesh.extent(axis));
+                (0..parts).map(|i| f(i) as u128).sum()
+            };
+            let all: u128 = (0..5)
+                .map(|dim| sum(dim, &|i| held(dim, i).len()))
+                .product();
+            let own: u128 = (0..5)
+                .map(|dim| sum(dim, &|i| self.part(node, dim, i).len()))
+                .product();
+            all - own
+        };
+        let halo = moved(producer, &|dim, i| {
+            let own = self.part(producer, dim, i);
+            let read = self
+                .outputs(node, dim, i)
+                .intersect(&self.extent(producer, dim));
+            own.hull(&read)
+        });
+        let reverse = moved(input, &|dim, i| {
+            let own = self.part(input, dim, i);
+            own.hull(&self.inputs_inside(producer, dim, i))
+        });
+        Some(if reverse < halo {
+            DataGradient::Reverse
+        } else {
+            DataGradient::Halo
+        })
+    }
+
+    /// Outputs of a convolution that touch its input's own part at a coordinate, unclipped.
+    fn outputs(&self, node: &Node, dim: usize, coordinate: usize) -> Interval {
+        window(node, dim).map_or(Interval::default(), |window| {
+            window.outputs_of(&self.part(node.inputs[0], dim, coordinate))
+        })
+    }
+
+    fn storage(
+        &self,
+        members: Vec<NodeId>,
+        rule: Option<DataGradient>,
+        of: &[usize],
+        rules: &[Option<DataGradient>],
+    ) -> Storage {
+        let (first, last) = (members[0], members[members.len() - 1]);
+        let place = self.places[first.0];
+        let readers: Vec<NodeId> = self.graph.consumers(last);
+        let periodic = readers
+            .iter()
+            .any(|&reader| is_periodic(self.graph.node(reader)));
+        let hull = |needs: &dyn Fn(NodeId) -> Interval| {
+            readers
+                .iter()
+                .fold(Interval::default(), |all, &reader| all.hull(&needs(reader)))
+        };
+        let value = Geometry::new(place, self.mesh, periodic, |dim, i| {
+            hull(&|reader| match self.graph.node(reader).op {
+                Op::Convolution(_) => self.inputs(reader, dim, i),
+                _ => self.inputs_inside(reader, dim, i),
+            })
+        });
+        let partial = Geometry::new(place, self.mesh, periodic, |dim, i| {
+            hull(&|reader| {
+                let contributes = match self.graph.node(reader).op {
+                    Op::Convolution(_) => rules[of[reader.0]] == Some(DataGradient::Reverse),
+                    Op::Pool(_) => true,
+                    Op::Input
+                    | Op::BatchNorm { .. }
+                    | Op::LeakyRelu { .. }
+                    | Op::Linear { .. }
+                    | Op::Dropout { .. }
+                    | Op::Flatten
+                    | Op::Add
+                    | Op::Loss(_) => false,
+                };
+                if contributes {
+                    self.inputs_inside(reader, dim, i)
+                } else {
+                    Interval::default()
+                }
+            })
+        });
+        let node = self.graph.node(first);
+        let around = Geometry::new(place, self.mesh, false, |dim, i| match rule {
+            Some(DataGradient::Halo) => self.outputs(node, dim, i),
+            Some(DataGradient::Reverse) => window(node, dim)
+                .map_or(Interval::default(), |window| {
+                    window.outputs_of(&self.inputs_inside(first, dim, i))
+                }),
+            None => Interval::default(),
+        });
+        let zero_frame = readers
+            .iter()
+            .any(|&reader| match &self.graph.node(reader).op {
+                Op::Convolution(convolution) => !convolution.periodic,
+                _ => false,
+            });
+        let has_gradient = self.needs[first.0];
+        Storage {
+            members,
+            value,
+            zero_frame,
+            partial,
+            around,
+            rule,
+            has_gradient,
+        }
+    }
+}
+
+/// The window of a convolution or pooling along a tensor dim; N and C have none.
+pub(crate) fn window(node: &Node, dim: usize) -> Option<&Window> {
+    let windows = match &node.op {
+        Op::Convolution(Convolution { window, .. }) => window,
+        Op::Pool(pool) => &pool.window,
+        Op::Input
+        | Op::BatchNorm { .. }
+        | Op::LeakyRelu { .. }
+        | Op::Linear { .. }
+        | Op::Dropout { .. }
+        | Op::Flatten
+        | Op::Add
+        | Op::Loss(_) => return None,
+    };
+    dim.checked_sub(1).and_then(|spatial| windows.get(spatial))
+}
+
+fn is_periodic(node: &Node) -> bool {
+    match &node.op {
+        Op::Convolution(convolution) => convolution.periodic,
+        _ => false,
+    }
+}

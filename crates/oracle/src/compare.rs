@@ -1,0 +1,254 @@
+//! Predicted against measured seconds.
+
+use crate::prediction::{Prediction, TaskPrediction};
+use partita_program::{Lane, Program};
+use partita_run::Trace;
+use partita_space::{Rank, Seconds};
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+
+/// Why a prediction and traces cannot be compared.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CompareError {
+    /// Prediction, program and traces are not of one program.
+    #[error(
+        "the prediction is of program {prediction}, the traces are of {measured}, the program is \
+         {program}; predict and measure the same program"
+    )]
+    Digests {
+        /// Of the prediction.
+        prediction: String,
+        /// Of the traces.
+        measured: String,
+        /// Of the program given.
+        program: String,
+    },
+    /// The prediction has no table of tasks.
+    #[error("the prediction holds no tasks; predict again with tasks")]
+    NoTasks,
+    /// Nothing was measured.
+    #[error("no traces were given")]
+    NoTraces,
+    /// A trace of a rank that the program does not have.
+    #[error("a trace is of rank {rank}, the program has {ranks} ranks")]
+    Rank {
+        /// Of the trace.
+        rank: Rank,
+        /// Of the program.
+        ranks: usize,
+    },
+}
+
+/// Predicted and measured seconds of one heading.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Pair {
+    /// By the oracle.
+    pub predicted: Seconds,
+    /// By the clock.
+    pub measured: Seconds,
+    /// `1 - |predicted - measured| / measured`; negative beyond twice the measured time,
+    /// minus infinity (`null` in JSON) where the clock saw nothing.
+    pub accuracy: f64,
+}
+
+/// A prediction held against a run of the same program. Seconds of kinds and phases are those of
+/// the mean rank in a step, from start to completion: tasks of different lanes overlap, and
+/// exchanges and collectives include waiting.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// Digest of the program.
+    pub digest: String,
+    /// Steps of the measured run.
+    pub steps: usize,
+    /// Predicted tasks of which no trace was given; they count on neither side.
+    pub tasks_unmeasured: usize,
+    /// The time of a step: the median over the steps of the slowest rank's.
+    pub iteration: Pair,
+    /// All kernels together.
+    pub compute: Pair,
+    /// By kind of work.
+    pub by_kind: BTreeMap<String, Pair>,
+    /// By part of the step.
+    pub by_phase: BTreeMap<String, Pair>,
+}
+
+impl Pair {
+    /// Two durations side by side. Nothing measured and nothing predicted is an accuracy of 1.
+    pub fn new(predicted: Seconds, measured: Seconds) -> Self {
+        let off = (predicted - measured).0.abs();
+        let accuracy = if off == 0.0 {
+            1.0
+        } else {
+            1.0 - off / measured.0
+        };
+        Self {
+            predicted,
+            measured,
+            accuracy,
+        }
+    }
+}
+
+/// Compares a prediction that has tasks with the traces of a run: any number of steps of any of the
+/// ranks, under the digest that was recorded with them. Each task counts with the median over a
+/// rank's steps, then with the mean over the ranks of its class.
+///
+/// Errors: three digests that are not one; no tasks; no traces; a rank outside the program.
+pub fn compare(
+    prediction: &Prediction,
+    program: &Program,
+    measured_digest: &str,
+    traces: &[Trace],
+) -> Result<Comparison, CompareError> {
+    let digest = program.digest();
+    if prediction.digest != digest || measured_digest != digest {
+        return Err(CompareError::Digests {
+            prediction: prediction.digest.clone(),
+            measured: measured_digest.to_owned(),
+            program: digest,
+        });
+    }
+    let tasks = prediction.tasks.as_ref().ok_or(CompareError::NoTasks)?;
+    if traces.is_empty() {
+        return Err(CompareError::NoTraces);
+    }
+    let measured = Measured::new(program, traces)?;
+    let mut sums = Sums::default();
+    let ranks = program.mesh.ranks() as f64;
+    let sizes = program.class_sizes();
+    let mut tasks_unmeasured = 0;
+    for task in tasks {
+        let body = program.bodies.get(task.class as usize);
+        let work = body.and_then(|body| body.tasks.get(task.task as usize));
+        match (work, measured.task(task)) {
+            (Some(work), Some(seconds)) => {
+                let weight = sizes[task.class as usize] as f64 / ranks;
+                sums.add(task, weight, seconds, work.work.lane());
+            }
+            (Some(_) | None, _) => tasks_unmeasured += 1,
+        }
+    }
+    let (steps, iteration) = iteration(traces);
+    Ok(Comparison {
+        digest,
+        steps,
+        tasks_unmeasured,
+        iteration: Pair::new(prediction.iteration_seconds, Seconds(iteration)),
+        compute: sums.compute.pair(),
+        by_kind: sums
+            .by_kind
+            .into_iter()
+            .map(|(kind, sum)| (kind, sum.pair()))
+            .collect(),
+        by_phase: sums
+            .by_phase
+            .into_iter()
+            .map(|(phase, sum)| (phase, sum.pair()))
+            .collect(),
+    })
+}
+
+/// Mean over the measured ranks of a class of the medians over their steps, by (class, task).
+struct Measured {
+    by_task: HashMap<(u32, u32), (f64, usize)>,
+}
+
+impl Measured {
+    fn new(program: &Program, traces: &[Trace]) -> Result<Self, CompareError> {
+        let mut samples: HashMap<(Rank, u32), Vec<f64>> = HashMap::new();
+        for trace in traces {
+            if trace.rank >= program.mesh.ranks() {
+                return Err(CompareError::Rank {
+                    rank: trace.rank,
+                    ranks: program.mesh.ranks(),
+                });
+            }
+            for event in &trace.events {
+                let seconds = (event.end - event.start).0;
+                samples
+                    .entry((trace.rank, event.task.0))
+                    .or_default()
+                    .push(seconds);
+            }
+        }
+        let mut by_task: HashMap<(u32, u32), (f64, usize)> = HashMap::new();
+        for ((rank, task), mut seconds) in samples {
+            let entry = by_task.entry((program.class_of[rank], task)).or_default();
+            entry.0 += median(&mut seconds);
+            entry.1 += 1;
+        }
+        Ok(Self { by_task })
+    }
+
+    fn task(&self, task: &TaskPrediction) -> Option<f64> {
+        let (sum, ranks) = self.by_task.get(&(task.class, task.task))?;
+        Some(sum / *ranks as f64)
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    predicted: f64,
+    measured: f64,
+}
+
+impl Sum {
+    fn pair(self) -> Pair {
+        Pair::new(Seconds(self.predicted), Seconds(self.measured))
+    }
+
+    fn add(&mut self, predicted: f64, measured: f64) {
+        self.predicted += predicted;
+        self.measured += measured;
+    }
+}
+
+#[derive(Default)]
+struct Sums {
+    compute: Sum,
+    by_kind: BTreeMap<String, Sum>,
+    by_phase: BTreeMap<String, Sum>,
+}
+
+impl Sums {
+    fn add(&mut self, task: &TaskPrediction, weight: f64, measured: f64, lane: Lane) {
+        let (predicted, measured) = (task.seconds.0 * weight, measured * weight);
+        match lane {
+            Lane::Compute => self.compute.add(predicted, measured),
+            Lane::Exchange | Lane::Collective | Lane::Io => {}
+        }
+        self.by_kind
+            .entry(task.kind.clone())
+            .or_default()
+            .add(predicted, measured);
+        let phase = task.phase.name().to_owned();
+        self.by_phase
+            .entry(phase)
+            .or_default()
+            .add(predicted, measured);
+    }
+}
+
+/// Number of steps, and the median over them of the slowest rank's seconds.
+fn iteration(traces: &[Trace]) -> (usize, f64) {
+    let mut by_step: BTreeMap<u64, f64> = BTreeMap::new();
+    for trace in traces {
+        let starts = trace.events.iter().map(|event| event.start.0);
+        let ends = trace.events.iter().map(|event| event.end.0);
+        let first = starts.fold(f64::INFINITY, f64::min);
+        let seconds = (ends.fold(first, f64::max) - first).max(0.0);
+        let slowest = by_step.entry(trace.step).or_insert(0.0);
+        *slowest = slowest.max(seconds);
+    }
+    let mut seconds: Vec<f64> = by_step.values().copied().collect();
+    (seconds.len(), median(&mut seconds))
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => 0.0,
+        odd if odd % 2 == 1 => values[odd / 2],
+        even => (values[even / 2 - 1] + values[even / 2]) / 2.0,
+    }
+}

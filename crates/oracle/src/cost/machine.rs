@@ -1,0 +1,309 @@
+use super::collective::{self, Hop, Parts};
+use super::io::{self, FileSystem};
+use super::kernel::{self, Character, Pass};
+use super::{CollectiveCost, CostBasis, CostError, Costs, MessageCost, link};
+use partita_cluster::{ConvPass, DeviceKind, LinkKind, Machine};
+use partita_program::{Algorithm, Count, Dtype, KernelShape};
+use partita_space::{Bytes, FlopsPerSecond, Rank, Seconds};
+
+/// Costs from the facts of a machine file. Modelled, never measured.
+#[derive(Clone, Debug)]
+pub struct MachineCosts {
+    machine: Machine,
+}
+
+/// How the members of a group lie on nodes.
+struct Spread {
+    members: usize,
+    nodes: usize,
+    most_on_node: usize,
+    fewest_on_node: usize,
+}
+
+impl MachineCosts {
+    /// Costs on this machine.
+    pub fn new(machine: Machine) -> Self {
+        Self { machine }
+    }
+
+    /// The machine.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    fn arithmetic_rate(&self, character: Character) -> FlopsPerSecond {
+        let device = &self.machine.device;
+        match character {
+            Character::Convolution { spatial_dims, pass } => {
+                device.conv_rate(spatial_dims, conv_pass(pass))
+            }
+            Character::Linear { pass } => device.conv_rate(2, conv_pass(pass)),
+            Character::Memory => device.peak_flops_f32.value,
+        }
+    }
+
+    /// Kernels limited by memory are costed by their bytes in any dtype; the others need a rate.
+    fn check_dtype(&self, shape: &KernelShape<'_>, character: Character) -> Result<(), CostError> {
+        let needs_rate = match character {
+            Character::Convolution { .. } | Character::Linear { .. } => true,
+            Character::Memory => false,
+        };
+        let other = shape.kernel.accesses().into_iter().find_map(|(view, _)| {
+            match shape.buffers[view.buffer.0 as usize].dtype {
+                Dtype::F32 => None,
+                other @ (Dtype::F64 | Dtype::I16) => Some(other),
+            }
+        });
+        match other {
+            Some(dtype) if needs_rate => Err(CostError::Dtype {
+                machine: self.machine.name.clone(),
+                kernel: shape.kernel.name(),
+                dtype,
+            }),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    fn launch(&self) -> Result<Seconds, CostError> {
+        let device = &self.machine.device;
+        match (&device.kernel_start, device.kind) {
+            (Some(start), DeviceKind::Gpu | DeviceKind::Cpu) => Ok(start.value),
+            // On a host processor a kernel is a function call.
+            (None, DeviceKind::Cpu) => Ok(Seconds(0.0)),
+            (None, DeviceKind::Gpu) => Err(CostError::Missing {
+                machine: self.machine.name.clone(),
+                key: "device.kernel_start",
+                purpose: "the launch of a kernel".to_owned(),
+            }),
+        }
+    }
+
+    /// Time for which traffic of that many bytes keeps a host processor from computing.
+    fn host(&self, traffic: f64) -> Seconds {
+        match self.machine.device.kind {
+            DeviceKind::Gpu => Seconds(0.0),
+            DeviceKind::Cpu => Seconds(traffic / self.machine.device.memory_rate().0),
+        }
+    }
+
+    fn spread(&self, members: &[Rank]) -> Spread {
+        let mut nodes: Vec<usize> = members
+            .iter()
+            .map(|&rank| self.machine.node(rank))
+            .collect();
+        nodes.sort_unstable();
+        let sizes = || nodes.chunk_by(|a, b| a == b).map(<[usize]>::len);
+        Spread {
+            members: members.len(),
+            nodes: sizes().count(),
+            most_on_node: sizes().max().unwrap_or(0),
+            fewest_on_node: sizes().min().unwrap_or(0),
+        }
+    }
+
+    /// Seconds per byte summed: two reads and a write.
+    fn gamma(&self) -> f64 {
+        3.0 / self.machine.device.memory_rate().0
+    }
+
+    fn intra(&self) -> Hop {
+        Hop {
+            alpha: self.machine.latency(LinkKind::Intra).0,
+            beta: 1.0 / self.machine.bandwidth(LinkKind::Intra).0,
+            gamma: self.gamma(),
+        }
+    }
+
+    fn inter(&self, flows: f64) -> Hop {
+        let node = self.machine.links.inter.node_bandwidth.value.0;
+        Hop {
+            alpha: self.machine.latency(LinkKind::Inter).0,
+            beta: (1.0 / self.machine.bandwidth(LinkKind::Inter).0).max(flows / node),
+            gamma: self.gamma(),
+        }
+    }
+
+    /// The worst hop of a flat algorithm in which `flows` messages leave a node at once.
+    fn flat(&self, spread: &Spread, flows: f64) -> Hop {
+        if spread.nodes == 1 {
+            return self.intra();
+        }
+        let (intra, inter) = (self.intra(), self.inter(flows));
+        if spread.most_on_node == 1 {
+            return inter;
+        }
+        Hop {
+            alpha: intra.alpha.max(inter.alpha),
+            beta: intra.beta.max(inter.beta),
+            gamma: inter.gamma,
+        }
+    }
+
+    fn allreduce_parts(&self, spread: &Spread, bytes: f64, sharing: f64) -> Parts {
+        if let Some(law) = &self.machine.allreduce {
+            let single = spread.nodes == 1;
+            let fitted = if single { &law.intra } else { &law.inter };
+            let own = 1.0 / fitted.bandwidth.value.0;
+            let node = sharing / self.machine.links.inter.node_bandwidth.value.0;
+            let beta = if single { own } else { own.max(node) };
+            return collective::allreduce_law(spread.members, bytes, fitted.latency.value.0, beta);
+        }
+        let tree_flows = sharing * spread.most_on_node as f64;
+        let ring = self.flat(spread, sharing);
+        let tree = self.flat(spread, tree_flows);
+        let flat = collective::allreduce_flat(spread.members, bytes, ring, tree);
+        if spread.nodes == 1 || spread.fewest_on_node == 1 {
+            return flat;
+        }
+        flat.min(collective::allreduce_hierarchical(
+            spread.nodes,
+            spread.fewest_on_node,
+            bytes,
+            self.intra(),
+            self.inter(tree_flows),
+        ))
+    }
+}
+
+fn conv_pass(pass: Pass) -> ConvPass {
+    match pass {
+        Pass::Forward => ConvPass::Forward,
+        Pass::BackwardData => ConvPass::BackwardData,
+        Pass::BackwardWeight => ConvPass::BackwardWeight,
+    }
+}
+
+fn collective_cost(parts: Parts, host: Seconds) -> CollectiveCost {
+    CollectiveCost {
+        latency: Seconds(parts.latency),
+        transfer: Seconds(parts.transfer),
+        host,
+    }
+}
+
+impl Costs for MachineCosts {
+    fn basis(&self) -> CostBasis {
+        CostBasis::Modelled
+    }
+
+    fn admit(&self, ranks: usize) -> Result<(), CostError> {
+        let devices = self.machine.devices();
+        if ranks <= devices {
+            return Ok(());
+        }
+        Err(CostError::Capacity {
+            machine: self.machine.name.clone(),
+            ranks,
+            devices,
+        })
+    }
+
+    fn node(&self, rank: Rank) -> usize {
+        self.machine.node(rank)
+    }
+
+    fn link(&self, a: Rank, b: Rank) -> u32 {
+        match self.machine.link(a, b) {
+            LinkKind::Same => 0,
+            LinkKind::Intra => 1,
+            LinkKind::Inter => 2,
+        }
+    }
+
+    fn kernel(
+        &self,
+        shape: &KernelShape<'_>,
+        _algorithm: &Algorithm,
+        count: &Count,
+    ) -> Result<Seconds, CostError> {
+        let character = kernel::character(shape);
+        self.check_dtype(shape, character)?;
+        Ok(kernel::roofline(
+            count.flops,
+            self.arithmetic_rate(character),
+            count.read + count.written,
+            self.machine.device.memory_rate(),
+            self.launch()?,
+        ))
+    }
+
+    fn message(
+        &self,
+        from: Rank,
+        to: Rank,
+        bytes: Bytes,
+        sharing: f64,
+    ) -> Result<MessageCost, CostError> {
+        let kind = self.machine.link(from, to);
+        let node = match kind {
+            LinkKind::Same | LinkKind::Intra => None,
+            LinkKind::Inter => Some(self.machine.links.inter.node_bandwidth.value),
+        };
+        Ok(MessageCost {
+            latency: self.machine.latency(kind),
+            transfer: link::transfer(bytes, self.machine.bandwidth(kind), node, sharing),
+            host: self.host(2.0 * bytes.0 as f64),
+        })
+    }
+
+    fn allreduce(
+        &self,
+        members: &[Rank],
+        bytes: Bytes,
+        sharing: f64,
+    ) -> Result<CollectiveCost, CostError> {
+        let spread = self.spread(members);
+        if spread.members <= 1 {
+            return Ok(CollectiveCost::default());
+        }
+        let n = bytes.0 as f64;
+        let share = (spread.members - 1) as f64 / spread.members as f64;
+        // Each byte is summed once (two reads, a write) and copied once (a read, a write).
+        let host = self.host(5.0 * share * n);
+        Ok(collective_cost(
+            self.allreduce_parts(&spread, n, sharing),
+            host,
+        ))
+    }
+
+    fn allgather(
+        &self,
+        members: &[Rank],
+        bytes_per_member: &[Bytes],
+        sharing: f64,
+    ) -> Result<CollectiveCost, CostError> {
+        let spread = self.spread(members);
+        if spread.members <= 1 {
+            return Ok(CollectiveCost::default());
+        }
+        let blocks: Vec<f64> = bytes_per_member
+            .iter()
+            .map(|bytes| bytes.0 as f64)
+            .collect();
+        let ring = self.flat(&spread, sharing);
+        let tree = self.flat(&spread, sharing * spread.most_on_node as f64);
+        let parts = collective::allgather_ring(&blocks, ring)
+            .min(collective::allgather_doubling(&blocks, tree));
+        let host = self.host(2.0 * blocks.iter().sum::<f64>());
+        Ok(collective_cost(parts, host))
+    }
+
+    fn load(&self, rank: Rank, bytes: Bytes, readers: usize) -> Result<Seconds, CostError> {
+        let Some(facts) = &self.machine.io else {
+            return Err(CostError::Missing {
+                machine: self.machine.name.clone(),
+                key: "io",
+                purpose: "reading of samples".to_owned(),
+            });
+        };
+        let per_node = self.machine.devices_per_node.value;
+        let first = self.machine.node(rank) * per_node;
+        let on_node = readers.saturating_sub(first).clamp(1, per_node);
+        let file_system = FileSystem {
+            latency: facts.latency.value,
+            total: facts.bandwidth_total.value,
+            per_node: facts.bandwidth_per_node.value,
+        };
+        Ok(io::read(bytes, readers, on_node, file_system))
+    }
+}

@@ -1,0 +1,141 @@
+use super::{CollectiveCost, CostBasis, CostError, Costs, MessageCost};
+use partita_program::{Algorithm, Count, KernelShape};
+use partita_space::{Bytes, Rank, Seconds};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A measured law: seconds by bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LinkFit {
+    /// Time without bytes.
+    pub latency: Seconds,
+    /// Seconds for each byte.
+    pub seconds_per_byte: f64,
+    /// Seconds for each byte that the compute lane loses, at each rank that takes part.
+    pub host_seconds_per_byte: f64,
+}
+
+/// Costs measured on the machine that will run the program. Ranks share one node.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MeasuredCosts {
+    /// Seconds of kernels by signature ([`KernelShape::signature`]) and algorithm.
+    pub kernels: BTreeMap<(String, String), Seconds>,
+    /// Messages.
+    pub message: Option<LinkFit>,
+    /// Allreduces by number of members; bytes of one member's view.
+    pub allreduce: BTreeMap<usize, LinkFit>,
+    /// Allgathers by number of members; bytes of all members' views together.
+    pub allgather: BTreeMap<usize, LinkFit>,
+    /// Reads, with as many readers as the run will have.
+    pub load: Option<LinkFit>,
+}
+
+impl LinkFit {
+    fn transfer(&self, bytes: Bytes) -> Seconds {
+        Seconds(bytes.0 as f64 * self.seconds_per_byte)
+    }
+
+    fn host(&self, bytes: Bytes) -> Seconds {
+        Seconds(bytes.0 as f64 * self.host_seconds_per_byte)
+    }
+
+    fn collective(&self, bytes: Bytes) -> CollectiveCost {
+        CollectiveCost {
+            latency: self.latency,
+            transfer: self.transfer(bytes),
+            host: self.host(bytes),
+        }
+    }
+}
+
+fn collective(
+    kind: &'static str,
+    fits: &BTreeMap<usize, LinkFit>,
+    members: usize,
+    bytes: Bytes,
+) -> Result<CollectiveCost, CostError> {
+    if members <= 1 {
+        return Ok(CollectiveCost::default());
+    }
+    match fits.get(&members) {
+        Some(fit) => Ok(fit.collective(bytes)),
+        None => Err(CostError::Collective {
+            kind,
+            members,
+            known: fits.keys().copied().collect(),
+        }),
+    }
+}
+
+impl Costs for MeasuredCosts {
+    fn basis(&self) -> CostBasis {
+        CostBasis::Measured
+    }
+
+    fn admit(&self, _ranks: usize) -> Result<(), CostError> {
+        Ok(())
+    }
+
+    fn node(&self, _rank: Rank) -> usize {
+        0
+    }
+
+    fn link(&self, a: Rank, b: Rank) -> u32 {
+        u32::from(a != b)
+    }
+
+    fn kernel(
+        &self,
+        shape: &KernelShape<'_>,
+        algorithm: &Algorithm,
+        _count: &Count,
+    ) -> Result<Seconds, CostError> {
+        let key = (shape.signature(), algorithm.0.clone());
+        match self.kernels.get(&key) {
+            Some(&seconds) => Ok(seconds),
+            None => Err(CostError::Kernel {
+                signature: key.0,
+                algorithm: key.1,
+            }),
+        }
+    }
+
+    fn message(
+        &self,
+        _from: Rank,
+        _to: Rank,
+        bytes: Bytes,
+        _sharing: f64,
+    ) -> Result<MessageCost, CostError> {
+        let fit = self.message.ok_or(CostError::Fit { what: "messages" })?;
+        Ok(MessageCost {
+            latency: fit.latency,
+            transfer: fit.transfer(bytes),
+            host: fit.host(bytes),
+        })
+    }
+
+    fn allreduce(
+        &self,
+        members: &[Rank],
+        bytes: Bytes,
+        _sharing: f64,
+    ) -> Result<CollectiveCost, CostError> {
+        collective("allreduce", &self.allreduce, members.len(), bytes)
+    }
+
+    fn allgather(
+        &self,
+        members: &[Rank],
+        bytes_per_member: &[Bytes],
+        _sharing: f64,
+    ) -> Result<CollectiveCost, CostError> {
+        let bytes = bytes_per_member.iter().copied().sum();
+        collective("allgather", &self.allgather, members.len(), bytes)
+    }
+
+    fn load(&self, _rank: Rank, bytes: Bytes, _readers: usize) -> Result<Seconds, CostError> {
+        let fit = self.load.ok_or(CostError::Fit { what: "reads" })?;
+        Ok(fit.latency + fit.transfer(bytes))
+    }
+}

@@ -1,0 +1,273 @@
+//! What the oracle says of a program: seconds, memory, where the time goes, what bounds it.
+
+use crate::cost::{CostBasis, Costs};
+use crate::simulate::{Breakdown, Category, Mode, Segment, SimulateError, Simulation, simulate};
+use partita_program::{Lane, Phase, Program};
+use partita_space::{Bytes, Seconds};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The answer to `predict`, for one program on one machine. Seconds are those of one step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Prediction {
+    /// Digest of the program.
+    pub digest: String,
+    /// Ranks of the program.
+    pub ranks: usize,
+    /// Time of a step.
+    pub iteration_seconds: Seconds,
+    /// Samples of all ranks by the time of a step; 0 where nothing takes time.
+    pub samples_per_second: f64,
+    /// Largest arena of a rank.
+    pub memory_bytes_max: Bytes,
+    /// The critical path; sums to the time of a step.
+    pub breakdown: Breakdown,
+    /// Where most of the time goes.
+    pub bottleneck: String,
+    /// What bounds the time, a sentence each.
+    pub limits: Vec<String>,
+    /// Participants of the simulation.
+    pub classes: usize,
+    /// Whether the costs were measured or modelled.
+    pub basis: CostBasis,
+    /// Seconds of kernels by name, on the rank that computes longest.
+    pub by_kind: BTreeMap<String, Seconds>,
+    /// Every task of every class of the program, where asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<Vec<TaskPrediction>>,
+}
+
+/// A task of a class of the program.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TaskPrediction {
+    /// Class of the program.
+    pub class: u32,
+    /// Its number in the body.
+    pub task: u32,
+    /// Where it comes from.
+    pub layer: String,
+    /// Kind of work.
+    pub kind: String,
+    /// Part of the step.
+    pub phase: Phase,
+    /// From start to completion, the mean over the ranks of the class and over the steps.
+    pub seconds: Seconds,
+}
+
+/// Simulates `steps` steps and says what comes of it.
+///
+/// `with_tasks` adds the table that a comparison with measured traces needs.
+/// Errors: those of [`simulate`].
+pub fn predict(
+    program: &Program,
+    costs: &dyn Costs,
+    mode: Mode,
+    steps: usize,
+    with_tasks: bool,
+) -> Result<Prediction, SimulateError> {
+    let simulation = simulate(program, costs, mode, steps)?;
+    Ok(Prediction::of(program, &simulation, with_tasks))
+}
+
+impl Prediction {
+    /// From a simulation of this very program.
+    pub fn of(program: &Program, simulation: &Simulation, with_tasks: bool) -> Self {
+        let per_step = 1.0 / simulation.steps as f64;
+        let seconds = simulation.makespan * per_step;
+        let slowest = slowest(simulation);
+        let kernels = slowest
+            .map(|at| simulation.kernels[at].clone())
+            .unwrap_or_default();
+        let own = |(name, seconds): (&str, Seconds)| (name.to_owned(), seconds);
+        Self {
+            digest: program.digest(),
+            ranks: program.mesh.ranks(),
+            iteration_seconds: seconds,
+            samples_per_second: if seconds.0 > 0.0 {
+                program.batch as f64 / seconds.0
+            } else {
+                0.0
+            },
+            memory_bytes_max: program.memory_max(),
+            breakdown: simulation.breakdown.scaled(per_step),
+            bottleneck: bottleneck(program, simulation),
+            limits: limits(program, simulation),
+            classes: simulation.participants.len(),
+            basis: simulation.basis,
+            by_kind: kernels.into_iter().map(own).collect(),
+            tasks: with_tasks.then(|| tasks(program, simulation)),
+        }
+    }
+}
+
+fn compute_seconds(simulation: &Simulation, participant: usize) -> f64 {
+    simulation.kernels[participant]
+        .values()
+        .map(|seconds| seconds.0)
+        .sum()
+}
+
+fn slowest(simulation: &Simulation) -> Option<usize> {
+    let seconds = |at: &usize| compute_seconds(simulation, *at);
+    (0..simulation.kernels.len()).max_by(|a, b| seconds(a).total_cmp(&seconds(b)))
+}
+
+fn percent(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 {
+        100.0 * part / whole
+    } else {
+        0.0
+    }
+}
+
+/// The heading with the most seconds, and what weighs most under it.
+fn bottleneck(program: &Program, simulation: &Simulation) -> String {
+    let whole = simulation.makespan.0;
+    let most = Category::ALL.into_iter().max_by(|&a, &b| {
+        let of = |category| simulation.breakdown.of(category).0;
+        of(a).total_cmp(&of(b))
+    });
+    let (Some(most), true) = (most, whole > 0.0) else {
+        return "Nothing takes time.".to_owned();
+    };
+    let mut by_work: BTreeMap<(&str, &str), f64> = BTreeMap::new();
+    for segment in simulation
+        .path
+        .iter()
+        .filter(|segment| segment.category == most)
+    {
+        let task = task_of(program, segment);
+        *by_work
+            .entry((&task.origin.layer, task.work.name()))
+            .or_insert(0.0) += segment.seconds.0;
+    }
+    let heaviest = by_work.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
+    let share = percent(simulation.breakdown.of(most).0, whole);
+    let head = format!("{share:.0} % of the critical path is {most}");
+    match heaviest {
+        Some(((layer, work), seconds)) => {
+            let part = percent(seconds, whole);
+            format!("{head}, {part:.0} % is {work} of `{layer}` alone.")
+        }
+        None => format!("{head}."),
+    }
+}
+
+fn task_of<'p>(program: &'p Program, segment: &Segment) -> &'p partita_program::Task {
+    &program.bodies[segment.body as usize].tasks[segment.task.0 as usize]
+}
+
+fn limits(program: &Program, simulation: &Simulation) -> Vec<String> {
+    let mut limits = Vec::new();
+    let per_step = 1.0 / simulation.steps as f64;
+    let iteration = simulation.makespan.0 * per_step;
+    let Some(slowest) = slowest(simulation) else {
+        return limits;
+    };
+    let compute = compute_seconds(simulation, slowest);
+    limits.push(format!(
+        "With communication and input for nothing a step would take {}, {:.0} % of now.",
+        Seconds(compute),
+        percent(compute, iteration)
+    ));
+    let ranks: usize = simulation.participants.iter().map(|one| one.ranks).sum();
+    let sum: f64 = (0..simulation.participants.len())
+        .map(|at| compute_seconds(simulation, at) * simulation.participants[at].ranks as f64)
+        .sum();
+    let mean = sum / ranks.max(1) as f64;
+    if compute > 1.02 * mean {
+        limits.push(format!(
+            "Computation is uneven: rank {} computes {:.2} times as long as the mean rank.",
+            simulation.participants[slowest].rank,
+            compute / mean
+        ));
+    }
+    communication_limits(program, simulation, slowest, &mut limits);
+    limits
+}
+
+/// What of the communication shows, what hides, and whether latency or bandwidth makes it.
+fn communication_limits(
+    program: &Program,
+    simulation: &Simulation,
+    slowest: usize,
+    limits: &mut Vec<String>,
+) {
+    let exposed: f64 = simulation
+        .path
+        .iter()
+        .filter(|segment| is_communication(task_of(program, segment).work.lane()))
+        .map(|segment| segment.seconds.0)
+        .sum();
+    let body = &program.bodies[simulation.participants[slowest].body as usize];
+    let under_way: f64 = simulation.traces[slowest]
+        .iter()
+        .flat_map(|trace| &trace.events)
+        .filter(|event| is_communication(body.tasks[event.task.0 as usize].work.lane()))
+        .map(|event| (event.end - event.start).0)
+        .sum();
+    let per_step = 1.0 / simulation.steps as f64;
+    if under_way == 0.0 {
+        return;
+    }
+    limits.push(format!(
+        "Exchanges and collectives take {} a step on rank {}, waiting included; {} a step lie on \
+         the critical path.",
+        Seconds(under_way * per_step),
+        simulation.participants[slowest].rank,
+        Seconds(exposed * per_step)
+    ));
+    if exposed > 0.0 {
+        let latency = percent(simulation.path_latency.0, exposed);
+        let bound = if latency > 50.0 {
+            "latency"
+        } else {
+            "bandwidth"
+        };
+        limits.push(format!(
+            "Exposed communication is bound by {bound}: latency makes {latency:.0} % of it."
+        ));
+    }
+}
+
+fn is_communication(lane: Lane) -> bool {
+    match lane {
+        Lane::Exchange | Lane::Collective => true,
+        Lane::Compute | Lane::Io => false,
+    }
+}
+
+fn tasks(program: &Program, simulation: &Simulation) -> Vec<TaskPrediction> {
+    let mut sums: Vec<Vec<f64>> = program
+        .bodies
+        .iter()
+        .map(|body| vec![0.0; body.tasks.len()])
+        .collect();
+    let mut ranks = vec![0.0; program.bodies.len()];
+    for (participant, traces) in simulation.participants.iter().zip(&simulation.traces) {
+        let weight = participant.ranks as f64;
+        let body = participant.body as usize;
+        ranks[body] += weight;
+        for event in traces.iter().flat_map(|trace| &trace.events) {
+            sums[body][event.task.0 as usize] += weight * (event.end - event.start).0;
+        }
+    }
+    let mut table = Vec::new();
+    for (class, body) in program.bodies.iter().enumerate() {
+        let parts = ranks[class] * simulation.steps as f64;
+        if parts == 0.0 {
+            continue;
+        }
+        for (id, task) in body.tasks.iter().enumerate() {
+            table.push(TaskPrediction {
+                class: class as u32,
+                task: id as u32,
+                layer: task.origin.layer.clone(),
+                kind: task.work.name().to_owned(),
+                phase: task.origin.phase,
+                seconds: Seconds(sums[class][id] / parts),
+            });
+        }
+    }
+    table
+}

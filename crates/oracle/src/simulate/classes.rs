@@ -1,0 +1,192 @@
+use super::SimulateError;
+use super::topology::{Groups, Topology};
+use partita_program::Program;
+use partita_space::Rank;
+use std::collections::HashMap;
+
+/// A partition of the ranks, in which the ranks of a class have one body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Classes {
+    /// Class of each rank; numbered in the order of their first ranks.
+    pub class_of: Vec<u32>,
+    /// Body of each class in the program.
+    pub body_of: Vec<u32>,
+    /// First rank of each class.
+    pub representatives: Vec<Rank>,
+    /// Ranks of each class.
+    pub sizes: Vec<usize>,
+}
+
+/// The coarsest partition in which all ranks of a class have the same body, peers of the same
+/// classes over the same kinds of link, groups of the same classes laid out alike on nodes, and
+/// nodes filled with the same classes.
+///
+/// `node` says on which node a rank lies, `link` numbers what lies between two ranks.
+/// Bodies are not copied: classes split from one class share its body.
+/// Errors: a peer outside the mesh.
+pub fn refine(
+    program: &Program,
+    node: impl Fn(Rank) -> usize,
+    link: impl Fn(Rank, Rank) -> u32,
+) -> Result<Classes, SimulateError> {
+    let topology = Topology::new(program, &node)?;
+    Ok(stable(program, &topology, &link))
+}
+
+impl Classes {
+    /// Every rank a class of its own.
+    pub(super) fn of_ranks(program: &Program) -> Self {
+        let ranks = program.mesh.ranks();
+        Self::new(program, (0..ranks as u32).collect())
+    }
+
+    fn new(program: &Program, class_of: Vec<u32>) -> Self {
+        let (mut representatives, mut sizes) = (Vec::new(), Vec::new());
+        for (rank, &class) in class_of.iter().enumerate() {
+            if class as usize == sizes.len() {
+                representatives.push(rank);
+                sizes.push(0);
+            }
+            sizes[class as usize] += 1;
+        }
+        let body_of = representatives
+            .iter()
+            .map(|&rank| program.class_of[rank])
+            .collect();
+        Self {
+            class_of,
+            body_of,
+            representatives,
+            sizes,
+        }
+    }
+
+    /// Number of classes.
+    pub fn len(&self) -> usize {
+        self.sizes.len()
+    }
+
+    /// Whether there is no rank.
+    pub fn is_empty(&self) -> bool {
+        self.sizes.is_empty()
+    }
+}
+
+/// Numbers for lists, in the order of their first appearance.
+#[derive(Default)]
+struct Interner {
+    known: HashMap<Vec<u32>, u32>,
+}
+
+impl Interner {
+    fn number(&mut self, list: &[u32]) -> u32 {
+        if let Some(&number) = self.known.get(list) {
+            return number;
+        }
+        let number = self.known.len() as u32;
+        self.known.insert(list.to_vec(), number);
+        number
+    }
+}
+
+pub(super) fn stable(
+    program: &Program,
+    topology: &Topology,
+    link: &dyn Fn(Rank, Rank) -> u32,
+) -> Classes {
+    let links: Vec<Vec<u32>> = topology
+        .peers
+        .iter()
+        .enumerate()
+        .map(|(rank, peers)| peers.iter().map(|&peer| link(rank, peer as Rank)).collect())
+        .collect();
+    let layouts: Vec<Vec<u32>> = topology
+        .groups
+        .iter()
+        .map(|groups| layouts(groups, &topology.node_of))
+        .collect();
+    let mut class_of = program.class_of.clone();
+    let mut count = 0;
+    loop {
+        let (next, classes) = split(program, topology, &links, &layouts, &class_of);
+        class_of = next;
+        if classes == count {
+            return Classes::new(program, class_of);
+        }
+        count = classes;
+    }
+}
+
+/// Per group, a number for how its members lie on nodes and how many groups meet there.
+fn layouts(groups: &Groups, node_of: &[u32]) -> Vec<u32> {
+    let mut interner = Interner::default();
+    let mut list = Vec::new();
+    groups
+        .members
+        .iter()
+        .zip(&groups.sharing)
+        .map(|(members, &sharing)| {
+            let mut order: HashMap<u32, u32> = HashMap::new();
+            list.clear();
+            list.push(sharing);
+            for &rank in members {
+                let next = order.len() as u32;
+                list.push(*order.entry(node_of[rank]).or_insert(next));
+            }
+            interner.number(&list)
+        })
+        .collect()
+}
+
+/// One round: ranks stay together that are alike in everything around them.
+fn split(
+    program: &Program,
+    topology: &Topology,
+    links: &[Vec<u32>],
+    layouts: &[Vec<u32>],
+    class_of: &[u32],
+) -> (Vec<u32>, usize) {
+    let mut list = Vec::new();
+    let mut interner = Interner::default();
+    let nodes: Vec<u32> = topology
+        .node_ranks
+        .iter()
+        .map(|ranks| {
+            list.clear();
+            list.extend(ranks.iter().map(|&rank| class_of[rank]));
+            list.sort_unstable();
+            interner.number(&list)
+        })
+        .collect();
+    let groups: Vec<Vec<u32>> = topology
+        .groups
+        .iter()
+        .zip(layouts)
+        .map(|(groups, layouts)| {
+            let mut interner = Interner::default();
+            let number = |(members, &layout): (&Vec<Rank>, &u32)| {
+                list.clear();
+                list.push(layout);
+                list.extend(members.iter().map(|&rank| class_of[rank]));
+                interner.number(&list)
+            };
+            groups.members.iter().zip(layouts).map(number).collect()
+        })
+        .collect();
+    let mut interner = Interner::default();
+    let next = (0..class_of.len())
+        .map(|rank| {
+            list.clear();
+            list.extend([class_of[rank], nodes[topology.node_of[rank] as usize]]);
+            for (&peer, &link) in topology.peers[rank].iter().zip(&links[rank]) {
+                list.extend([class_of[peer as usize], link]);
+            }
+            for &axes in &topology.body_groups[program.class_of[rank] as usize] {
+                let group = topology.groups[axes].group_of[rank] as usize;
+                list.push(groups[axes][group]);
+            }
+            interner.number(&list)
+        })
+        .collect();
+    (next, interner.known.len())
+}

@@ -1,0 +1,389 @@
+use super::topology::Topology;
+use super::{Classes, Participant, SimulateError};
+use crate::cost::{CollectiveCost, Costs, link};
+use partita_program::{Body, CollectiveKind, Count, KernelShape, Program, Work};
+use partita_space::{Bytes, Rank, Seconds};
+use std::collections::{BTreeMap, HashMap};
+
+/// Everything that can happen in a step, with its cost, as integers and seconds.
+pub(super) struct Schedule<'p> {
+    pub participants: Vec<Player<'p>>,
+    /// Per collective and group, the number of participants that meet.
+    pub meetings: Vec<usize>,
+}
+
+/// A participant with its duties.
+pub(super) struct Player<'p> {
+    pub who: Participant,
+    pub body: &'p Body,
+    /// Per task.
+    pub duties: Vec<Duty>,
+}
+
+/// What a task takes.
+pub(super) enum Duty {
+    /// A kernel or a read.
+    Alone { seconds: f64 },
+    /// An exchange.
+    Exchange { peers: Vec<Peer>, host: f64 },
+    /// A collective.
+    Collective {
+        meeting: usize,
+        latency: f64,
+        seconds: f64,
+        host: f64,
+    },
+}
+
+/// The other end of the messages of an exchange.
+pub(super) struct Peer {
+    pub participant: usize,
+    pub task: usize,
+    /// From the later of the two starts until the last message in either direction has arrived.
+    pub delay: f64,
+    /// The latency in it.
+    pub latency: f64,
+}
+
+/// The messages of an exchange of a body: index of the body's offsets, bytes.
+struct Messages {
+    task: usize,
+    sends: Vec<(usize, u64)>,
+    receives: Vec<(usize, u64)>,
+}
+
+/// A body with what does not depend on the rank worked out.
+struct Facts {
+    kernels: Vec<f64>,
+    exchanges: HashMap<u32, Messages>,
+    collectives: HashMap<u32, usize>,
+}
+
+struct Builder<'a> {
+    program: &'a Program,
+    topology: &'a Topology,
+    classes: &'a Classes,
+    costs: &'a dyn Costs,
+    facts: Vec<Facts>,
+    /// Bytes of the messages that pass a node's adapters in an exchange: (node, sequence, is_out).
+    flows: HashMap<(u32, u32, bool), Vec<u64>>,
+    meetings: Vec<usize>,
+    /// (sequence, axis set, first participant) to its meeting.
+    meeting_of: HashMap<(u32, usize, u32), usize>,
+    /// (sequence, axis set, group) to its cost.
+    collective_costs: HashMap<(u32, usize, u32), CollectiveCost>,
+    /// (axis set, group) to the participants that stand for its members, ascending.
+    attendants: HashMap<(usize, u32), Vec<u32>>,
+}
+
+impl<'p> Schedule<'p> {
+    pub fn new(
+        program: &'p Program,
+        topology: &Topology,
+        classes: &Classes,
+        costs: &dyn Costs,
+    ) -> Result<Self, SimulateError> {
+        let facts = program
+            .bodies
+            .iter()
+            .zip(&topology.offsets)
+            .map(|(body, offsets)| Facts::new(body, offsets, costs))
+            .collect::<Result<_, _>>()?;
+        let mut builder = Builder {
+            program,
+            topology,
+            classes,
+            costs,
+            facts,
+            flows: HashMap::new(),
+            meetings: Vec::new(),
+            meeting_of: HashMap::new(),
+            collective_costs: HashMap::new(),
+            attendants: HashMap::new(),
+        };
+        let mut participants = Vec::with_capacity(classes.len());
+        for class in 0..classes.len() {
+            let body = classes.body_of[class];
+            participants.push(Player {
+                who: Participant {
+                    rank: classes.representatives[class],
+                    ranks: classes.sizes[class],
+                    body,
+                },
+                body: &program.bodies[body as usize],
+                duties: builder.duties(class)?,
+            });
+        }
+        Ok(Self {
+            participants,
+            meetings: builder.meetings,
+        })
+    }
+}
+
+/// Seconds of a participant's kernels in a step, by kernel name.
+pub(super) fn kernels(player: &Player<'_>) -> BTreeMap<&'static str, Seconds> {
+    let mut by_kind = BTreeMap::new();
+    for (task, duty) in player.body.tasks.iter().zip(&player.duties) {
+        match (&task.work, duty) {
+            (Work::Compute { kernel, .. }, Duty::Alone { seconds }) => {
+                *by_kind.entry(kernel.name()).or_insert(Seconds(0.0)) += Seconds(*seconds);
+            }
+            (Work::Compute { .. }, Duty::Exchange { .. } | Duty::Collective { .. })
+            | (Work::Exchange(_) | Work::Collective(_) | Work::Load(_), _) => {}
+        }
+    }
+    by_kind
+}
+
+impl Facts {
+    fn new(
+        body: &Body,
+        offsets: &[partita_space::Offset],
+        costs: &dyn Costs,
+    ) -> Result<Self, SimulateError> {
+        let mut facts = Self {
+            kernels: vec![0.0; body.tasks.len()],
+            exchanges: HashMap::new(),
+            collectives: HashMap::new(),
+        };
+        let index = |offset| {
+            offsets
+                .binary_search(&offset)
+                .unwrap_or_else(|_| panic!("offset {offset:?} is not listed"))
+        };
+        let bytes = |view: &partita_program::View| view.bytes(&body.buffers).0;
+        for (id, task) in body.tasks.iter().enumerate() {
+            match &task.work {
+                Work::Compute {
+                    kernel, algorithm, ..
+                } => {
+                    let shape = KernelShape {
+                        kernel,
+                        buffers: &body.buffers,
+                    };
+                    let count = Count::of(task, &body.buffers);
+                    facts.kernels[id] = costs.kernel(&shape, algorithm, &count)?.0;
+                }
+                Work::Exchange(exchange) => {
+                    let sends = exchange.sends.iter();
+                    let receives = exchange.receives.iter();
+                    let messages = Messages {
+                        task: id,
+                        sends: sends.map(|one| (index(one.to), bytes(&one.view))).collect(),
+                        receives: receives
+                            .map(|one| (index(one.from), bytes(&one.view)))
+                            .collect(),
+                    };
+                    facts.exchanges.insert(exchange.sequence, messages);
+                }
+                Work::Collective(collective) => {
+                    facts.collectives.insert(collective.sequence, id);
+                }
+                Work::Load(_) => {}
+            }
+        }
+        Ok(facts)
+    }
+}
+
+impl Builder<'_> {
+    fn duties(&mut self, class: usize) -> Result<Vec<Duty>, SimulateError> {
+        let rank = self.classes.representatives[class];
+        let body_index = self.classes.body_of[class] as usize;
+        let program = self.program;
+        let body = &program.bodies[body_index];
+        let ranks = program.mesh.ranks();
+        let mut duties = Vec::with_capacity(body.tasks.len());
+        for (id, task) in body.tasks.iter().enumerate() {
+            duties.push(match &task.work {
+                Work::Compute { .. } => Duty::Alone {
+                    seconds: self.facts[body_index].kernels[id],
+                },
+                Work::Load(load) => Duty::Alone {
+                    seconds: self
+                        .costs
+                        .load(rank, load.target.bytes(&body.buffers), ranks)?
+                        .0,
+                },
+                Work::Exchange(exchange) => self.exchange(rank, body_index, exchange.sequence)?,
+                Work::Collective(collective) => {
+                    let axes = self.topology.axes_index(collective.group);
+                    self.collective(rank, collective.sequence, axes, &collective.kind, body)?
+                }
+            });
+        }
+        Ok(duties)
+    }
+
+    fn exchange(&mut self, rank: Rank, body: usize, sequence: u32) -> Result<Duty, SimulateError> {
+        let peers_of = &self.topology.peers[rank];
+        let messages = &self.facts[body].exchanges[&sequence];
+        let out = messages
+            .sends
+            .iter()
+            .map(|&(at, bytes)| (rank, peers_of[at] as Rank, bytes));
+        let back = messages
+            .receives
+            .iter()
+            .map(|&(at, bytes)| (peers_of[at] as Rank, rank, bytes));
+        let all: Vec<(Rank, Rank, u64)> = out.chain(back).collect();
+        let mut peers: BTreeMap<usize, Peer> = BTreeMap::new();
+        let mut host = 0.0;
+        for (from, to, bytes) in all {
+            let sharing = self.sharing(from, to, bytes, sequence);
+            let cost = self.costs.message(from, to, Bytes(bytes), sharing)?;
+            host += cost.host.0;
+            let other = if from == rank { to } else { from };
+            let task = self.peer_task(rank, other, sequence)?;
+            let participant = self.classes.class_of[other] as usize;
+            let peer = peers.entry(participant).or_insert(Peer {
+                participant,
+                task,
+                delay: 0.0,
+                latency: 0.0,
+            });
+            let delay = cost.seconds().0;
+            if delay > peer.delay {
+                (peer.delay, peer.latency) = (delay, cost.latency.0);
+            }
+        }
+        Ok(Duty::Exchange {
+            peers: peers.into_values().collect(),
+            host,
+        })
+    }
+
+    fn peer_task(&self, rank: Rank, peer: Rank, sequence: u32) -> Result<usize, SimulateError> {
+        let body = self.program.class_of[peer] as usize;
+        match self.facts[body].exchanges.get(&sequence) {
+            Some(messages) => Ok(messages.task),
+            None => Err(SimulateError::Unmatched {
+                rank,
+                peer,
+                work: "exchange",
+                sequence,
+            }),
+        }
+    }
+
+    /// The longer of the queues at the sender's and at the receiver's adapters.
+    fn sharing(&mut self, from: Rank, to: Rank, bytes: u64, sequence: u32) -> f64 {
+        let (here, there) = (self.topology.node_of[from], self.topology.node_of[to]);
+        if here == there {
+            return 1.0;
+        }
+        let out = link::fair_sharing(bytes, self.flows(here, sequence, true));
+        let back = link::fair_sharing(bytes, self.flows(there, sequence, false));
+        out.max(back)
+    }
+
+    fn flows(&mut self, node: u32, sequence: u32, is_out: bool) -> &[u64] {
+        let (topology, facts, program) = (self.topology, &self.facts, self.program);
+        self.flows
+            .entry((node, sequence, is_out))
+            .or_insert_with(|| {
+                let mut flows = Vec::new();
+                for &rank in &topology.node_ranks[node as usize] {
+                    let body = program.class_of[rank] as usize;
+                    let Some(messages) = facts[body].exchanges.get(&sequence) else {
+                        continue;
+                    };
+                    let list = if is_out {
+                        &messages.sends
+                    } else {
+                        &messages.receives
+                    };
+                    let leaves =
+                        |at: usize| topology.node_of[topology.peers[rank][at] as usize] != node;
+                    flows.extend(list.iter().filter(|one| leaves(one.0)).map(|one| one.1));
+                }
+                flows
+            })
+    }
+
+    fn collective(
+        &mut self,
+        rank: Rank,
+        sequence: u32,
+        axes: usize,
+        kind: &CollectiveKind,
+        body: &Body,
+    ) -> Result<Duty, SimulateError> {
+        let group = self.topology.groups[axes].group_of[rank];
+        let cost = match self.collective_costs.get(&(sequence, axes, group)) {
+            Some(&cost) => cost,
+            None => {
+                let cost = self.collective_cost(rank, sequence, axes, kind, body)?;
+                self.collective_costs.insert((sequence, axes, group), cost);
+                cost
+            }
+        };
+        let (topology, classes) = (self.topology, self.classes);
+        let attendants = self.attendants.entry((axes, group)).or_insert_with(|| {
+            let members = &topology.groups[axes].members[group as usize];
+            let mut all: Vec<u32> = members.iter().map(|&rank| classes.class_of[rank]).collect();
+            all.sort_unstable();
+            all.dedup();
+            all
+        });
+        let key = (sequence, axes, attendants[0]);
+        let next = self.meetings.len();
+        let meeting = *self.meeting_of.entry(key).or_insert(next);
+        if meeting == next {
+            self.meetings.push(attendants.len());
+        }
+        Ok(Duty::Collective {
+            meeting,
+            latency: cost.latency.0,
+            seconds: cost.seconds().0,
+            host: cost.host.0,
+        })
+    }
+
+    fn collective_cost(
+        &self,
+        rank: Rank,
+        sequence: u32,
+        axes: usize,
+        kind: &CollectiveKind,
+        body: &Body,
+    ) -> Result<CollectiveCost, SimulateError> {
+        let groups = &self.topology.groups[axes];
+        let group = groups.group_of[rank] as usize;
+        let members = &groups.members[group];
+        let sharing = f64::from(groups.sharing[group]);
+        let mut sources = Vec::with_capacity(members.len());
+        for &member in members {
+            sources.push(self.source_bytes(rank, member, sequence)?);
+        }
+        Ok(match kind {
+            CollectiveKind::AllReduce { view } => {
+                self.costs
+                    .allreduce(members, view.bytes(&body.buffers), sharing)?
+            }
+            CollectiveKind::AllGather { .. } => self.costs.allgather(members, &sources, sharing)?,
+        })
+    }
+
+    /// What a member gives to a collective.
+    fn source_bytes(
+        &self,
+        rank: Rank,
+        member: Rank,
+        sequence: u32,
+    ) -> Result<Bytes, SimulateError> {
+        let index = self.program.class_of[member] as usize;
+        let body = &self.program.bodies[index];
+        let task = self.facts[index].collectives.get(&sequence);
+        match task.map(|&id| Count::of(&body.tasks[id], &body.buffers)) {
+            Some(count) => Ok(count.collective_bytes),
+            None => Err(SimulateError::Unmatched {
+                rank,
+                peer: member,
+                work: "collective",
+                sequence,
+            }),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+use super::SimulateError;
+use partita_program::{Program, Work};
+use partita_space::{AxisSet, Offset, Rank};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// Peers, groups and nodes of every rank, as integers.
+pub(super) struct Topology {
+    /// Per body, the offsets of its messages, ascending.
+    pub offsets: Vec<Vec<Offset>>,
+    /// Per rank, its peers, in the order of its body's offsets.
+    pub peers: Vec<Vec<u32>>,
+    /// Per body, its axis sets as indices of `groups`.
+    pub body_groups: Vec<Vec<usize>>,
+    /// Per axis set of a collective, the groups along it.
+    pub groups: Vec<Groups>,
+    /// Per rank, its node, numbered densely.
+    pub node_of: Vec<u32>,
+    /// Per node, its ranks, ascending.
+    pub node_ranks: Vec<Vec<Rank>>,
+}
+
+/// The groups along one axis set.
+pub(super) struct Groups {
+    /// The axes.
+    pub axes: AxisSet,
+    /// Per rank, its group.
+    pub group_of: Vec<u32>,
+    /// Per group, its members, ascending.
+    pub members: Vec<Vec<Rank>>,
+    /// Per group, the most groups that meet on a node of its members; 1 within a node.
+    pub sharing: Vec<u32>,
+}
+
+impl Topology {
+    /// `node` says on which node a rank lies.
+    pub fn new(program: &Program, node: &dyn Fn(Rank) -> usize) -> Result<Self, SimulateError> {
+        let ranks = program.mesh.ranks();
+        let offsets: Vec<Vec<Offset>> = program.bodies.iter().map(body_offsets).collect();
+        let peers = (0..ranks)
+            .map(|rank| {
+                let of_body = &offsets[program.class_of[rank] as usize];
+                of_body
+                    .iter()
+                    .map(|&offset| peer(program, rank, offset))
+                    .collect()
+            })
+            .collect::<Result<_, _>>()?;
+        let (node_of, node_ranks) = nodes(ranks, node);
+        let axes: Vec<BTreeSet<AxisSet>> = program.bodies.iter().map(body_axes).collect();
+        let distinct: BTreeSet<AxisSet> = axes.iter().flatten().copied().collect();
+        let distinct: Vec<AxisSet> = distinct.into_iter().collect();
+        let groups = distinct
+            .iter()
+            .map(|&axes| Groups::new(program, axes, &node_of, &node_ranks))
+            .collect();
+        let body_groups = axes
+            .iter()
+            .map(|set| {
+                (0..distinct.len())
+                    .filter(|&at| set.contains(&distinct[at]))
+                    .collect()
+            })
+            .collect();
+        Ok(Self {
+            offsets,
+            peers,
+            body_groups,
+            groups,
+            node_of,
+            node_ranks,
+        })
+    }
+
+    /// Index of an axis set in `groups`.
+    pub fn axes_index(&self, axes: AxisSet) -> usize {
+        self.groups
+            .iter()
+            .position(|groups| groups.axes == axes)
+            .unwrap_or_else(|| panic!("the groups along {axes} are not listed"))
+    }
+}
+
+fn peer(program: &Program, rank: Rank, offset: Offset) -> Result<u32, SimulateError> {
+    match program.mesh.neighbor(rank, offset) {
+        Some(peer) => Ok(peer as u32),
+        None => Err(SimulateError::Peer { rank, offset }),
+    }
+}
+
+fn body_offsets(body: &partita_program::Body) -> Vec<Offset> {
+    let mut offsets = BTreeSet::new();
+    for task in &body.tasks {
+        match &task.work {
+            Work::Exchange(exchange) => {
+                offsets.extend(exchange.sends.iter().map(|send| send.to));
+                offsets.extend(exchange.receives.iter().map(|receive| receive.from));
+            }
+            Work::Compute { .. } | Work::Collective(_) | Work::Load(_) => {}
+        }
+    }
+    offsets.into_iter().collect()
+}
+
+fn body_axes(body: &partita_program::Body) -> BTreeSet<AxisSet> {
+    body.tasks
+        .iter()
+        .filter_map(|task| match &task.work {
+            Work::Collective(collective) => Some(collective.group),
+            Work::Compute { .. } | Work::Exchange(_) | Work::Load(_) => None,
+        })
+        .collect()
+}
+
+fn nodes(ranks: usize, node: &dyn Fn(Rank) -> usize) -> (Vec<u32>, Vec<Vec<Rank>>) {
+    let mut number: BTreeMap<usize, u32> = BTreeMap::new();
+    let mut node_of = Vec::with_capacity(ranks);
+    let mut node_ranks: Vec<Vec<Rank>> = Vec::new();
+    for rank in 0..ranks {
+        let next = node_ranks.len() as u32;
+        let dense = *number.entry(node(rank)).or_insert(next);
+        if dense == next {
+            node_ranks.push(Vec::new());
+        }
+        node_ranks[dense as usize].push(rank);
+        node_of.push(dense);
+    }
+    (node_of, node_ranks)
+}
+
+impl Groups {
+    fn new(program: &Program, axes: AxisSet, node_of: &[u32], node_ranks: &[Vec<Rank>]) -> Self {
+        let mesh = &program.mesh;
+        let mut number: HashMap<Rank, u32> = HashMap::new();
+        let mut members: Vec<Vec<Rank>> = Vec::new();
+        let mut group_of = Vec::with_capacity(mesh.ranks());
+        for rank in 0..mesh.ranks() {
+            let mut corner = mesh.coord(rank);
+            for axis in axes.iter() {
+                corner[axis.index()] = 0;
+            }
+            let next = members.len() as u32;
+            let group = *number.entry(mesh.rank(corner)).or_insert(next);
+            if group == next {
+                members.push(Vec::new());
+            }
+            members[group as usize].push(rank);
+            group_of.push(group);
+        }
+        let sharing = sharing(&members, &group_of, node_of, node_ranks);
+        Self {
+            axes,
+            group_of,
+            members,
+            sharing,
+        }
+    }
+}
+
+/// How many groups that leave a node meet on the fullest node of each group.
+fn sharing(
+    members: &[Vec<Rank>],
+    group_of: &[u32],
+    node_of: &[u32],
+    node_ranks: &[Vec<Rank>],
+) -> Vec<u32> {
+    let leaves: Vec<bool> = members
+        .iter()
+        .map(|group| group.iter().any(|&rank| node_of[rank] != node_of[group[0]]))
+        .collect();
+    let meeting: Vec<u32> = node_ranks
+        .iter()
+        .map(|ranks| {
+            let groups: BTreeSet<u32> = ranks.iter().map(|&rank| group_of[rank]).collect();
+            groups
+                .iter()
+                .filter(|&&group| leaves[group as usize])
+                .count() as u32
+        })
+        .collect();
+    members
+        .iter()
+        .zip(&leaves)
+        .map(|(group, &leaves)| {
+            let most = group
+                .iter()
+                .map(|&rank| meeting[node_of[rank] as usize])
+                .max();
+            if leaves { most.unwrap_or(1) } else { 1 }
+        })
+        .collect()
+}

@@ -1,0 +1,239 @@
+//! What is told of a simulation, and what comes of holding it against measured traces.
+#![allow(
+    clippy::unwrap_used,
+    reason = "helpers of tests lie outside test functions"
+)]
+
+mod table;
+
+use partita_oracle::{
+    CompareError, CostError, Costs, LinkFit, MachineCosts, MeasuredCosts, Mode, Prediction,
+    compare, predict, simulate,
+};
+use partita_program::{Algorithm, Count, Dtype, Kernel, KernelShape, Taps, View};
+use partita_run::Trace;
+use partita_space::{Bytes, Seconds};
+use std::collections::BTreeMap;
+use table::{Table, spatial, view};
+
+const TABLE: Table = Table {
+    per_node: 4,
+    host: 0.0,
+};
+
+#[test]
+fn a_prediction_has_the_promised_keys_and_reads_back() {
+    let program = spatial([2, 4, 1, 1, 1, 1, 1], 4, 5);
+    let prediction = predict(&program, &TABLE, Mode::Classes, 2, true).unwrap();
+    let json = serde_json::to_value(&prediction).unwrap();
+    for key in [
+        "digest",
+        "ranks",
+        "iteration_seconds",
+        "samples_per_second",
+        "memory_bytes_max",
+        "breakdown",
+        "bottleneck",
+        "limits",
+    ] {
+        assert!(json.get(key).is_some(), "{key}");
+    }
+    let parts = json["breakdown"].as_object().unwrap();
+    assert_eq!(parts.len(), 8);
+    let sum: f64 = parts.values().map(|value| value.as_f64().unwrap()).sum();
+    assert!((sum / prediction.iteration_seconds.0 - 1.0).abs() < 1e-12);
+    let expected = 8.0 / prediction.iteration_seconds.0;
+    assert_eq!(prediction.samples_per_second, expected);
+    assert_eq!(prediction.memory_bytes_max, Bytes(256));
+    let again: Prediction = serde_json::from_value(json).unwrap();
+    assert_eq!(again, prediction);
+    assert!(prediction.bottleneck.contains("% of the critical path"));
+    assert!(prediction.limits.len() >= 3, "{:?}", prediction.limits);
+    let busiest: f64 = prediction.by_kind.values().map(|seconds| seconds.0).sum();
+    assert!(busiest > 0.0 && busiest < prediction.iteration_seconds.0);
+}
+
+/// Traces of all ranks over two steps, every duration stretched.
+fn stretched(simulation: &partita_oracle::Simulation, factor: f64) -> Vec<Trace> {
+    let mut traces: Vec<Trace> = simulation.traces.iter().flatten().cloned().collect();
+    for event in traces.iter_mut().flat_map(|trace| &mut trace.events) {
+        event.start = event.start * factor;
+        event.end = event.end * factor;
+    }
+    traces
+}
+
+#[test]
+fn a_comparison_finds_the_stretch_and_refuses_strangers() {
+    let program = spatial([1, 4, 1, 1, 1, 1, 1], 4, 5);
+    let prediction = predict(&program, &TABLE, Mode::Classes, 1, true).unwrap();
+    let simulation = simulate(&program, &TABLE, Mode::Ranks, 1).unwrap();
+    let digest = program.digest();
+
+    let exact = compare(&prediction, &program, &digest, &stretched(&simulation, 1.0)).unwrap();
+    assert!((exact.iteration.accuracy - 1.0).abs() < 1e-9);
+    for (kind, pair) in &exact.by_kind {
+        assert!((pair.accuracy - 1.0).abs() < 1e-9, "{kind} {pair:?}");
+    }
+    let slower = compare(
+        &prediction,
+        &program,
+        &digest,
+        &stretched(&simulation, 1.25),
+    )
+    .unwrap();
+    assert!((slower.iteration.accuracy - 0.8).abs() < 1e-9);
+    assert!((slower.compute.accuracy - 0.8).abs() < 1e-9);
+    assert!((slower.by_phase["backward"].accuracy - 0.8).abs() < 1e-9);
+    assert_eq!((slower.steps, slower.tasks_unmeasured), (1, 0));
+    let part: Vec<Trace> = stretched(&simulation, 1.0).into_iter().take(1).collect();
+    let part = compare(&prediction, &program, &digest, &part).unwrap();
+    assert_eq!(part.tasks_unmeasured, program.bodies[1].tasks.len() * 2);
+    assert!((part.compute.accuracy - 1.0).abs() < 1e-9);
+
+    let other = spatial([1, 4, 1, 1, 1, 1, 1], 4, 6);
+    let traces = stretched(&simulation, 1.0);
+    let strangers = [
+        compare(&prediction, &other, &digest, &traces),
+        compare(&prediction, &program, &other.digest(), &traces),
+    ];
+    for stranger in strangers {
+        assert!(matches!(stranger, Err(CompareError::Digests { .. })));
+    }
+    assert_eq!(
+        compare(&prediction, &program, &digest, &[]),
+        Err(CompareError::NoTraces)
+    );
+    let bare = Prediction {
+        tasks: None,
+        ..prediction
+    };
+    assert_eq!(
+        compare(&bare, &program, &digest, &traces),
+        Err(CompareError::NoTasks)
+    );
+}
+
+#[test]
+fn measured_costs_know_what_was_measured_and_nothing_else() {
+    let program = spatial([1, 2, 1, 1, 1, 1, 1], 2, 5);
+    let mut costs = MeasuredCosts::default();
+    let error = simulate(&program, &costs, Mode::Ranks, 1).unwrap_err();
+    assert!(error.to_string().contains("fill"), "{error}");
+    for body in &program.bodies {
+        for task in &body.tasks {
+            if let partita_program::Work::Compute {
+                kernel, algorithm, ..
+            } = &task.work
+            {
+                let shape = KernelShape {
+                    kernel,
+                    buffers: &body.buffers,
+                };
+                let key = (shape.signature(), algorithm.0.clone());
+                costs.kernels.insert(key, Seconds(0.001));
+            }
+        }
+    }
+    let error = simulate(&program, &costs, Mode::Ranks, 1).unwrap_err();
+    assert!(error.to_string().contains("fit of"), "{error}");
+    let fit = LinkFit {
+        latency: Seconds(1e-4),
+        seconds_per_byte: 1e-6,
+        host_seconds_per_byte: 1e-7,
+    };
+    costs.message = Some(fit);
+    costs.load = Some(fit);
+    let fits = BTreeMap::from([(2, fit)]);
+    (costs.allreduce, costs.allgather) = (fits.clone(), fits);
+    let simulation = simulate(&program, &costs, Mode::Classes, 1).unwrap();
+    assert!(simulation.makespan.0 > 0.001 && simulation.makespan.0 < 0.1);
+    assert_eq!(
+        costs.allreduce(&[0, 1, 2], Bytes(4), 1.0),
+        Err(CostError::Collective {
+            kind: "allreduce",
+            members: 3,
+            known: vec![2],
+        })
+    );
+}
+
+#[test]
+fn a_machine_costs_kernels_by_the_roofline() {
+    let machine = partita_cluster::Machine::load("lassen", &[]).unwrap();
+    let costs = MachineCosts::new(machine);
+    let buffer = |dtype| partita_program::Buffer {
+        name: "b".to_owned(),
+        role: partita_program::Role::Activation,
+        dtype,
+        dims: [1, 64, 64, 64, 32],
+        home: None,
+        offset: Bytes(0),
+    };
+    let at = |extent| View { extent, ..view(1) };
+    let kernel = Kernel::ConvolutionForward {
+        x: at([1, 64, 64, 64, 32]),
+        w: at([3, 3, 3, 32, 32]),
+        bias: None,
+        y: at([1, 62, 62, 62, 32]),
+        taps: Taps {
+            kernel: [3; 3],
+            stride: [1; 3],
+            dilation: [1; 3],
+        },
+        groups: 1,
+    };
+    let single = [buffer(Dtype::F32)];
+    let shape = KernelShape {
+        kernel: &kernel,
+        buffers: &single,
+    };
+    let count = Count::of_kernel(&kernel, &single);
+    let seconds = costs
+        .kernel(&shape, &Algorithm::unpinned(), &count)
+        .unwrap();
+    let flops = 2.0 * 62f64.powi(3) * 32.0 * 32.0 * 27.0;
+    assert!((seconds.0 - 5e-6 - flops / (0.218 * 15.7e12)).abs() < 1e-9);
+    let double = [buffer(Dtype::F64)];
+    let shape = KernelShape {
+        kernel: &kernel,
+        buffers: &double,
+    };
+    let refused = costs.kernel(&shape, &Algorithm::unpinned(), &count);
+    assert!(matches!(refused, Err(CostError::Dtype { .. })));
+}
+
+#[test]
+fn a_machine_costs_messages_sums_and_reads() {
+    let costs = MachineCosts::new(partita_cluster::Machine::load("lassen", &[]).unwrap());
+    let near = costs.message(0, 3, Bytes(1_000_000), 4.0).unwrap();
+    assert!((near.latency.0 - 8e-6).abs() < 1e-12 && near.host == Seconds(0.0));
+    let far = costs.message(3, 4, Bytes(1_000_000), 4.0).unwrap();
+    assert!((far.transfer.0 - 4.0 * 4e-5).abs() < 1e-9, "{far:?}");
+
+    // CosmoFlow's 9.44 M parameters over 512 GPUs: at least twice the bytes over a node's network.
+    let members: Vec<usize> = (0..512).collect();
+    let sum = costs
+        .allreduce(&members, Bytes(4 * 9_440_000), 1.0)
+        .unwrap();
+    assert!(sum.seconds().0 > 2.0 * 4.0 * 9.44e6 / 37.6e9, "{sum:?}");
+    assert!(sum.seconds().0 < 0.02, "{sum:?}");
+    let one = costs.allreduce(&[7], Bytes(400), 1.0).unwrap();
+    assert_eq!(one.seconds(), Seconds(0.0));
+    assert!(matches!(
+        costs.admit(4096),
+        Err(CostError::Capacity { devices: 2048, .. })
+    ));
+    assert!(costs.load(0, Bytes(1 << 30), 1).unwrap().0 > 0.04);
+
+    // A machine with a fitted law is costed by it: 2 (p - 1) (alpha + m beta / p).
+    let abci = MachineCosts::new(partita_cluster::Machine::load("abci", &[]).unwrap());
+    let law = abci
+        .allreduce(&[0, 1, 2, 3], Bytes(100_000_000), 1.0)
+        .unwrap();
+    assert!((law.seconds().0 - 6.0 * (9e-6 + 25e6 / 50e9)).abs() < 1e-9);
+    assert!(matches!(
+        abci.load(0, Bytes(1), 1),
+        Err(CostError::Missing { key: "io", .. })
+    ));
+}

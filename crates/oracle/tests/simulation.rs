@@ -1,0 +1,427 @@
+//! Makespans computed by hand, and classes against ranks.
+#![allow(
+    clippy::unwrap_used,
+    reason = "helpers of tests lie outside test functions"
+)]
+
+mod table;
+
+use partita_oracle::{Classes, Mode, SimulateError, Simulation, refine, simulate};
+use partita_program::{Phase, Program};
+use partita_space::{Axis, AxisSet, Mesh, Seconds};
+use std::time::Instant;
+use table::{Maker, Table, program, spatial, step};
+
+const TABLE: Table = Table {
+    per_node: 64,
+    host: 0.0,
+};
+
+fn ranks(program: &Program, table: &Table) -> Simulation {
+    simulate(program, table, Mode::Ranks, 1).unwrap()
+}
+
+fn event(simulation: &Simulation, participant: usize, task: u32) -> (f64, f64) {
+    let events = &simulation.traces[participant][0].events;
+    let event = events.iter().find(|event| event.task.0 == task).unwrap();
+    (event.start.0, event.end.0)
+}
+
+/// Two ranks; the second computes `other` seconds before the exchange.
+fn pair(first: f64, other: f64) -> Program {
+    let body = |seconds, by| {
+        let mut maker = Maker::new();
+        let before = maker.kernel(Phase::Forward, &[], seconds);
+        let halo = maker.exchange(Phase::Forward, &[before], 0, &[step(1, by)], 8);
+        maker.kernel(Phase::Forward, &[before], 2.0);
+        let border = maker.kernel(Phase::Backward, &[halo], 4.0);
+        let all = AxisSet::of([Axis::Depth]);
+        let sum = maker.allreduce(Phase::Reduce, &[border], 0, all, 8);
+        maker.kernel(Phase::Update, &[sum], 0.5);
+        maker.body
+    };
+    let mesh = Mesh::new([1, 2, 1, 1, 1, 1, 1]);
+    program(mesh, vec![body(first, 1), body(other, -1)], vec![0, 1])
+}
+
+#[test]
+fn a_chain_of_kernels_messages_and_a_sum() {
+    let simulation = ranks(&pair(5.0, 7.0), &TABLE);
+    // Rendezvous: the message moves from 7 on, 1 + 32 / 4 seconds; the interior hides behind it.
+    assert_eq!(event(&simulation, 0, 1), (5.0, 16.0));
+    assert_eq!(event(&simulation, 1, 1), (7.0, 16.0));
+    assert_eq!(event(&simulation, 0, 2), (5.0, 7.0));
+    assert_eq!(event(&simulation, 1, 2), (7.0, 9.0));
+    assert_eq!(event(&simulation, 0, 3), (16.0, 20.0));
+    // Two members and 8 words: 2 + 8 seconds.
+    assert_eq!(event(&simulation, 0, 4), (20.0, 30.0));
+    assert_eq!(simulation.makespan, Seconds(30.5));
+    let breakdown = simulation.breakdown;
+    assert_eq!(breakdown.forward_compute, Seconds(7.0));
+    assert_eq!(breakdown.forward_exchange, Seconds(9.0));
+    assert_eq!(breakdown.backward_compute, Seconds(4.0));
+    assert_eq!(breakdown.gradient_allreduce_exposed, Seconds(10.0));
+    assert_eq!(breakdown.update, Seconds(0.5));
+    assert_eq!(breakdown.total(), simulation.makespan);
+    assert_eq!(simulation.path_latency, Seconds(3.0));
+}
+
+#[test]
+fn a_sum_of_gradients_hides_behind_later_kernels() {
+    let body = |reduced_first: bool| {
+        let mut maker = Maker::new();
+        let weights = maker.kernel(Phase::Backward, &[], 3.0);
+        let all = AxisSet::of([Axis::Data]);
+        let after = if reduced_first {
+            vec![weights]
+        } else {
+            vec![weights, 1]
+        };
+        if reduced_first {
+            let sum = maker.allreduce(Phase::Reduce, &after, 0, all, 8);
+            let data = maker.kernel(Phase::Backward, &[], 6.0);
+            maker.kernel(Phase::Update, &[sum, data], 1.0);
+        } else {
+            maker.kernel(Phase::Backward, &[], 6.0);
+            let sum = maker.allreduce(Phase::Reduce, &after, 0, all, 8);
+            maker.kernel(Phase::Update, &[sum], 1.0);
+        }
+        maker.body
+    };
+    let mesh = Mesh::new([2, 1, 1, 1, 1, 1, 1]);
+    let early = ranks(&program(mesh, vec![body(true)], vec![0, 0]), &TABLE);
+    let late = ranks(&program(mesh, vec![body(false)], vec![0, 0]), &TABLE);
+    assert_eq!(early.makespan, Seconds(3.0 + 10.0 + 1.0));
+    assert_eq!(late.makespan, Seconds(3.0 + 6.0 + 10.0 + 1.0));
+    // Six of the ten seconds hide: the path runs through the sum alone.
+    assert_eq!(early.breakdown.backward_compute, Seconds(3.0));
+    assert_eq!(early.breakdown.gradient_allreduce_exposed, Seconds(10.0));
+}
+
+#[test]
+fn reading_ahead_is_free_until_it_is_longer_than_the_step() {
+    let body = |elements| {
+        let mut maker = Maker::new();
+        maker.load(&[], elements);
+        maker.kernel(Phase::Forward, &[], 10.0);
+        maker.body
+    };
+    let mesh = Mesh::new([1; 7]);
+    let hidden = ranks(&program(mesh, vec![body(4)], vec![0]), &TABLE);
+    assert_eq!(
+        (hidden.makespan, hidden.breakdown.io),
+        (Seconds(10.0), Seconds(0.0))
+    );
+    let shown = ranks(&program(mesh, vec![body(12)], vec![0]), &TABLE);
+    assert_eq!(
+        (shown.makespan, shown.breakdown.io),
+        (Seconds(12.0), Seconds(12.0))
+    );
+}
+
+#[test]
+fn packing_holds_kernels_up() {
+    let table = Table {
+        per_node: 64,
+        host: 0.5,
+    };
+    let simulation = ranks(&pair(5.0, 5.0), &table);
+    // One send and one receive: a second of host time falls on the interior kernel.
+    assert_eq!(event(&simulation, 0, 2), (5.0, 8.0));
+    // The message still takes its nine seconds, and nothing else runs during the sum.
+    assert_eq!(simulation.makespan, Seconds(5.0 + 9.0 + 4.0 + 10.0 + 0.5));
+
+    let mut long = pair(5.0, 5.0);
+    for body in &mut long.bodies {
+        let mut maker = Maker::new();
+        maker.kernel(Phase::Forward, &[], 20.0);
+        body.tasks[2].work = maker.body.tasks[0].work.clone();
+    }
+    let simulation = ranks(&long, &table);
+    assert_eq!(event(&simulation, 0, 2), (5.0, 26.0));
+    assert_eq!(simulation.breakdown.forward_exchange, Seconds(1.0));
+    assert_eq!(simulation.breakdown.forward_compute, Seconds(25.0));
+    assert_eq!(simulation.breakdown.total(), simulation.makespan);
+}
+
+#[test]
+fn steps_follow_each_other_without_a_barrier() {
+    let one = simulate(&pair(5.0, 7.0), &TABLE, Mode::Ranks, 1).unwrap();
+    let three = simulate(&pair(5.0, 7.0), &TABLE, Mode::Ranks, 3).unwrap();
+    assert_eq!(three.makespan.0, 3.0 * one.makespan.0);
+    assert_eq!(three.breakdown.total(), three.makespan);
+    assert_eq!(three.traces[0].len(), 3);
+    assert!(
+        three.traces[1][2]
+            .events
+            .iter()
+            .all(|event| event.start.0 >= 61.0)
+    );
+}
+
+#[test]
+fn messages_of_a_node_share_its_adapters() {
+    let body = |by| {
+        let mut maker = Maker::new();
+        maker.exchange(Phase::Forward, &[], 0, &[step(1, by)], 8);
+        maker.body
+    };
+    // Depth is the slower axis: ranks 0 to 3 have their peers in ranks 4 to 7.
+    let mesh = Mesh::new([1, 2, 4, 1, 1, 1, 1]);
+    let across = program(mesh, vec![body(1), body(-1)], vec![0, 0, 0, 0, 1, 1, 1, 1]);
+    let makespan = |per_node| {
+        ranks(
+            &across,
+            &Table {
+                per_node,
+                host: 0.0,
+            },
+        )
+        .makespan
+        .0
+    };
+    assert_eq!(makespan(8), 1.0 + 8.0);
+    assert_eq!(makespan(1), 10.0 + 8.0);
+    assert_eq!(makespan(2), 10.0 + 16.0);
+    assert_eq!(makespan(4), 10.0 + 32.0);
+}
+
+#[test]
+fn classes_equal_ranks() {
+    for (seed, per_node, host) in [
+        (1, 64, 0.0),
+        (2, 4, 0.0),
+        (3, 3, 0.0),
+        (4, 5, 0.25),
+        (5, 2, 0.25),
+        (6, 8, 0.1),
+    ] {
+        for extents in [
+            [4, 4, 2, 1, 1, 1, 1],
+            [2, 5, 3, 1, 1, 1, 1],
+            [8, 1, 4, 2, 1, 1, 1],
+        ] {
+            let program = spatial(extents, 6, seed);
+            let table = Table { per_node, host };
+            let all = simulate(&program, &table, Mode::Ranks, 2).unwrap();
+            let few = simulate(&program, &table, Mode::Classes, 2).unwrap();
+            if extents[0] == 4 && matches!(per_node, 2 | 4 | 8 | 64) {
+                assert_eq!(few.participants.len(), 8, "four equal rows of 4 x 2 ranks");
+            }
+            let off = (few.makespan.0 / all.makespan.0 - 1.0).abs();
+            assert!(
+                off < 1e-12,
+                "{seed} {extents:?}: {:?} {:?}",
+                few.makespan,
+                all.makespan
+            );
+            assert!((few.breakdown.total().0 / few.makespan.0 - 1.0).abs() < 1e-12);
+            assert!((all.breakdown.total().0 / all.makespan.0 - 1.0).abs() < 1e-12);
+            every_task_at_the_same_time(&program, &table, &few, &all);
+        }
+    }
+}
+
+fn every_task_at_the_same_time(
+    program: &Program,
+    table: &Table,
+    few: &Simulation,
+    all: &Simulation,
+) {
+    use partita_oracle::Costs;
+    let classes = refine(program, |rank| table.node(rank), |a, b| table.link(a, b)).unwrap();
+    let ends = |simulation: &Simulation, at: usize| {
+        let mut ends = vec![
+            0.0;
+            program.bodies[simulation.participants[at].body as usize]
+                .tasks
+                .len()
+        ];
+        for event in &simulation.traces[at][simulation.steps - 1].events {
+            ends[event.task.0 as usize] = event.end.0;
+        }
+        ends
+    };
+    for rank in 0..program.mesh.ranks() {
+        let by_class = ends(few, classes.class_of[rank] as usize);
+        for (task, (one, other)) in by_class.iter().zip(ends(all, rank)).enumerate() {
+            assert!(
+                (one - other).abs() < 1e-9,
+                "rank {rank} task {task}: {one} {other}"
+            );
+        }
+    }
+}
+
+#[test]
+fn classes_split_by_links_and_by_distance_from_the_edge() {
+    let program = spatial([1, 6, 1, 1, 1, 1, 1], 1, 9);
+    let count = |per_node: usize| {
+        let node = |rank: usize| rank / per_node;
+        refine(&program, node, |a, b| u32::from(node(a) != node(b))).unwrap()
+    };
+    let sizes = |classes: &Classes| classes.sizes.iter().sum::<usize>();
+    // Six in a row on one node: the two ends have bodies of their own, so all six differ.
+    assert_eq!((count(6).len(), sizes(&count(6))), (6, 6));
+    // Four rows beside each other: one row's classes.
+    let rows = spatial([4, 6, 1, 1, 1, 1, 1], 1, 9);
+    let classes = refine(&rows, |rank| rank / 6, |a, b| u32::from(a / 6 != b / 6)).unwrap();
+    assert_eq!(classes.sizes, [4; 6]);
+    // On nodes of four, rows start in the middle of a node every other time.
+    let classes = refine(&rows, |rank| rank / 4, |a, b| u32::from(a / 4 != b / 4)).unwrap();
+    assert_eq!(classes.sizes, [2; 12]);
+}
+
+#[test]
+fn what_cannot_end_is_told() {
+    let mut alone = Maker::new();
+    alone.exchange(Phase::Forward, &[], 0, &[step(1, 1)], 1);
+    let mut other = Maker::new();
+    other.exchange(Phase::Forward, &[], 7, &[step(1, -1)], 1);
+    let mesh = Mesh::new([1, 2, 1, 1, 1, 1, 1]);
+    let unmatched = program(mesh, vec![alone.body.clone(), other.body], vec![0, 1]);
+    let error = simulate(&unmatched, &TABLE, Mode::Ranks, 1).unwrap_err();
+    assert!(
+        matches!(error, SimulateError::Unmatched { sequence: 0, .. }),
+        "{error}"
+    );
+
+    let outside = program(mesh, vec![alone.body], vec![0, 0]);
+    let error = simulate(&outside, &TABLE, Mode::Classes, 1).unwrap_err();
+    assert!(
+        matches!(error, SimulateError::Peer { rank: 1, .. }),
+        "{error}"
+    );
+
+    // Each waits in its first exchange for the other's second.
+    let body = |order: [u32; 2], by| {
+        let mut maker = Maker::new();
+        let first = maker.exchange(Phase::Forward, &[], order[0], &[step(1, by)], 1);
+        maker.exchange(Phase::Forward, &[first], order[1], &[step(1, by)], 1);
+        maker.body
+    };
+    let crossed = program(mesh, vec![body([0, 1], 1), body([1, 0], -1)], vec![0, 1]);
+    let error = simulate(&crossed, &TABLE, Mode::Ranks, 1).unwrap_err();
+    assert!(
+        matches!(error, SimulateError::Standstill { open: 2, .. }),
+        "{error}"
+    );
+
+    let mut unknown = pair(1.0, 1.0);
+    let mut maker = Maker::new();
+    maker.kernel(Phase::Forward, &[], f64::NAN);
+    unknown.bodies[0].tasks[0].work = match maker.body.tasks[0].work.clone() {
+        partita_program::Work::Compute { kernel, .. } => partita_program::Work::Compute {
+            kernel,
+            algorithm: partita_program::Algorithm::unpinned(),
+            workspace: None,
+        },
+        other => other,
+    };
+    let error = simulate(&unknown, &TABLE, Mode::Ranks, 1).unwrap_err();
+    assert!(error.to_string().contains("unpinned"), "{error}");
+    assert_eq!(
+        simulate(&unknown, &TABLE, Mode::Ranks, 0),
+        Err(SimulateError::NoSteps)
+    );
+}
+
+#[test]
+fn thousands_of_ranks_take_less_than_a_second() {
+    let program = spatial([128, 8, 4, 1, 1, 1, 1], 85, 3);
+    assert_eq!(program.mesh.ranks(), 4096);
+    assert!(program.bodies[0].tasks.len() > 500);
+    let table = Table {
+        per_node: 4,
+        host: 0.0,
+    };
+    let start = Instant::now();
+    let simulation = simulate(&program, &table, Mode::Classes, 1).unwrap();
+    let seconds = start.elapsed().as_secs_f64();
+    println!(
+        "{} classes in {seconds:.3} s",
+        simulation.participants.len()
+    );
+    assert_eq!(simulation.participants.len(), 32);
+    assert!(seconds < 1.0 || cfg!(debug_assertions), "{seconds} s");
+
+    let larger = spatial([256, 8, 8, 1, 1, 1, 1], 85, 3);
+    let start = Instant::now();
+    let simulation = simulate(&larger, &table, Mode::Classes, 1).unwrap();
+    let seconds = start.elapsed().as_secs_f64();
+    println!(
+        "16384 ranks: {} classes in {seconds:.3} s",
+        simulation.participants.len()
+    );
+    assert!(seconds < 3.0 || cfg!(debug_assertions), "{seconds} s");
+}
+
+#[test]
+fn a_kernel_that_ends_as_a_message_begins_to_move_is_not_held_up() {
+    let mut late = Maker::new();
+    let before = late.kernel(Phase::Forward, &[], 5.0);
+    late.exchange(Phase::Forward, &[before], 0, &[step(1, 1)], 8);
+    let mut early = Maker::new();
+    early.exchange(Phase::Forward, &[], 0, &[step(1, -1)], 8);
+    early.kernel(Phase::Forward, &[], 5.0);
+    early.kernel(Phase::Forward, &[], 20.0);
+    let mesh = Mesh::new([1, 2, 1, 1, 1, 1, 1]);
+    let table = Table {
+        per_node: 64,
+        host: 0.5,
+    };
+    let simulation = ranks(
+        &program(mesh, vec![late.body, early.body], vec![0, 1]),
+        &table,
+    );
+    assert_eq!(event(&simulation, 1, 1), (0.0, 5.0));
+    assert_eq!(event(&simulation, 1, 2), (5.0, 26.0));
+}
+
+#[test]
+fn collectives_split_classes() {
+    let body = |seconds| {
+        let mut maker = Maker::new();
+        let before = maker.kernel(Phase::Forward, &[], seconds);
+        let depth = AxisSet::of([Axis::Depth]);
+        maker.allreduce(Phase::Forward, &[before], 0, depth, 4);
+        maker.body
+    };
+    let mesh = Mesh::new([4, 2, 1, 1, 1, 1, 1]);
+    // Two of the four pairs have a slow member.
+    let uneven = program(
+        mesh,
+        vec![body(1.0), body(9.0)],
+        vec![0, 1, 0, 0, 0, 1, 0, 0],
+    );
+    let few = simulate(&uneven, &TABLE, Mode::Classes, 1).unwrap();
+    let sizes: Vec<usize> = few.participants.iter().map(|one| one.ranks).collect();
+    assert_eq!(sizes, [2, 2, 4]);
+    // One pair of the four lies on two nodes: nodes of three hold 0 to 2, 3 to 5, 6 and 7.
+    let even = program(mesh, vec![body(1.0)], vec![0; 8]);
+    let table = Table {
+        per_node: 3,
+        host: 0.0,
+    };
+    let few = simulate(&even, &table, Mode::Classes, 1).unwrap();
+    let all = simulate(&even, &table, Mode::Ranks, 1).unwrap();
+    every_task_at_the_same_time(&even, &table, &few, &all);
+    let within = event(&all, 0, 1).1;
+    let across = event(&all, 2, 1).1;
+    assert_eq!((within, across), (1.0 + 2.0 + 4.0, 1.0 + 3.0 + 4.0));
+}
+
+#[test]
+fn kinds_of_links_split_classes() {
+    let body = |by| {
+        let mut maker = Maker::new();
+        maker.exchange(Phase::Forward, &[], 0, &[step(1, by)], 4);
+        maker.body
+    };
+    let mesh = Mesh::new([4, 2, 1, 1, 1, 1, 1]);
+    let pairs = program(mesh, vec![body(1), body(-1)], vec![0, 1, 0, 1, 0, 1, 0, 1]);
+    let alike = refine(&pairs, |_| 0, |_, _| 1).unwrap();
+    assert_eq!(alike.sizes, [4, 4]);
+    let slow = refine(&pairs, |_| 0, |a, b| u32::from(a.min(b) == 4)).unwrap();
+    assert_eq!(slow.sizes, [3, 3, 1, 1]);
+}

@@ -1,0 +1,333 @@
+//! Hand-made programs and costs that can be added up on paper.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use partita_oracle::{CollectiveCost, CostBasis, CostError, Costs, MessageCost};
+use partita_program::{
+    Algorithm, Body, Buffer, BufferId, Collective, CollectiveKind, Count, Dtype, Exchange, Item,
+    Kernel, KernelShape, Load, Origin, Phase, Place, Program, ProgramKind, Receive, Role, Send,
+    Task, TaskId, View, When, Work,
+};
+use partita_space::{AxisSet, Bytes, Mesh, Offset, Rank, Seconds};
+
+/// A kernel takes what its algorithm says; a message 1 s and 1 s per 4 bytes (10 times the latency
+/// between nodes); an allreduce a second per member and 4 bytes; an allgather a second per 4 bytes.
+pub struct Table {
+    pub per_node: usize,
+    pub host: f64,
+}
+
+impl Costs for Table {
+    fn basis(&self) -> CostBasis {
+        CostBasis::Modelled
+    }
+
+    fn admit(&self, _ranks: usize) -> Result<(), CostError> {
+        Ok(())
+    }
+
+    fn node(&self, rank: Rank) -> usize {
+        rank / self.per_node
+    }
+
+    fn link(&self, a: Rank, b: Rank) -> u32 {
+        u32::from(self.node(a) != self.node(b))
+    }
+
+    fn kernel(
+        &self,
+        shape: &KernelShape<'_>,
+        algorithm: &Algorithm,
+        _count: &Count,
+    ) -> Result<Seconds, CostError> {
+        algorithm
+            .0
+            .parse()
+            .map(Seconds)
+            .map_err(|_| CostError::Kernel {
+                signature: shape.signature(),
+                algorithm: algorithm.0.clone(),
+            })
+    }
+
+    fn message(
+        &self,
+        from: Rank,
+        to: Rank,
+        bytes: Bytes,
+        sharing: f64,
+    ) -> Result<MessageCost, CostError> {
+        let inter = f64::from(self.link(from, to));
+        Ok(MessageCost {
+            latency: Seconds(1.0 + 9.0 * inter),
+            transfer: Seconds(bytes.0 as f64 / 4.0 * sharing),
+            host: Seconds(self.host),
+        })
+    }
+
+    fn allreduce(
+        &self,
+        members: &[Rank],
+        bytes: Bytes,
+        sharing: f64,
+    ) -> Result<CollectiveCost, CostError> {
+        let nodes = members
+            .chunk_by(|&a, &b| self.node(a) == self.node(b))
+            .count();
+        Ok(CollectiveCost {
+            latency: Seconds((members.len() + nodes - 1) as f64),
+            transfer: Seconds(bytes.0 as f64 / 4.0 * sharing),
+            host: Seconds(self.host),
+        })
+    }
+
+    fn allgather(
+        &self,
+        _members: &[Rank],
+        bytes_per_member: &[Bytes],
+        sharing: f64,
+    ) -> Result<CollectiveCost, CostError> {
+        let bytes: Bytes = bytes_per_member.iter().copied().sum();
+        Ok(CollectiveCost {
+            latency: Seconds(0.0),
+            transfer: Seconds(bytes.0 as f64 / 4.0 * sharing),
+            host: Seconds(self.host),
+        })
+    }
+
+    fn load(&self, _rank: Rank, bytes: Bytes, _readers: usize) -> Result<Seconds, CostError> {
+        Ok(Seconds(bytes.0 as f64 / 4.0))
+    }
+}
+
+/// A body under construction; every view is a part of one buffer of f32.
+#[derive(Clone, Default)]
+pub struct Maker {
+    pub body: Body,
+}
+
+impl Maker {
+    pub fn new() -> Self {
+        let buffer = Buffer {
+            name: "all".to_owned(),
+            role: Role::Activation,
+            dtype: Dtype::F32,
+            dims: [1, 1, 1, 1, 64],
+            home: None,
+            offset: Bytes(0),
+        };
+        let body = Body {
+            buffers: vec![buffer],
+            arena: Bytes(256),
+            ..Body::default()
+        };
+        Self { body }
+    }
+
+    fn add(&mut self, phase: Phase, after: &[u32], work: Work) -> u32 {
+        self.body.tasks.push(Task {
+            origin: Origin {
+                layer: format!("layer{}", self.body.tasks.len()),
+                phase,
+            },
+            after: after.iter().map(|&id| TaskId(id)).collect(),
+            work,
+        });
+        self.body.tasks.len() as u32 - 1
+    }
+
+    pub fn kernel(&mut self, phase: Phase, after: &[u32], seconds: f64) -> u32 {
+        let kernel = Kernel::Fill {
+            target: view(1),
+            value: 0.0,
+        };
+        let work = Work::Compute {
+            kernel,
+            algorithm: Algorithm(seconds.to_string()),
+            workspace: None,
+        };
+        self.add(phase, after, work)
+    }
+
+    /// Sends and receives `elements` with every offset.
+    pub fn exchange(
+        &mut self,
+        phase: Phase,
+        after: &[u32],
+        sequence: u32,
+        offsets: &[Offset],
+        elements: usize,
+    ) -> u32 {
+        let exchange = Exchange {
+            sequence,
+            sends: offsets
+                .iter()
+                .map(|&to| Send {
+                    to,
+                    part: 0,
+                    view: view(elements),
+                })
+                .collect(),
+            receives: offsets
+                .iter()
+                .map(|&from| Receive {
+                    from,
+                    part: 0,
+                    view: view(elements),
+                    accumulate: false,
+                })
+                .collect(),
+        };
+        self.add(phase, after, Work::Exchange(exchange))
+    }
+
+    pub fn allreduce(
+        &mut self,
+        phase: Phase,
+        after: &[u32],
+        sequence: u32,
+        group: AxisSet,
+        elements: usize,
+    ) -> u32 {
+        let kind = CollectiveKind::AllReduce {
+            view: view(elements),
+        };
+        let work = Work::Collective(Collective {
+            sequence,
+            group,
+            kind,
+        });
+        self.add(phase, after, work)
+    }
+
+    pub fn allgather(
+        &mut self,
+        phase: Phase,
+        after: &[u32],
+        sequence: u32,
+        group: AxisSet,
+        elements: usize,
+    ) -> u32 {
+        let kind = CollectiveKind::AllGather {
+            source: view(elements),
+            targets: Vec::new(),
+        };
+        let work = Work::Collective(Collective {
+            sequence,
+            group,
+            kind,
+        });
+        self.add(phase, after, work)
+    }
+
+    pub fn load(&mut self, after: &[u32], elements: usize) -> u32 {
+        let load = Load {
+            item: Item::Sample,
+            when: When::Next,
+            place: Place::replicated([1, 1, 1, 1, 64]),
+            target: view(elements),
+        };
+        self.add(Phase::Load, after, Work::Load(load))
+    }
+}
+
+pub fn view(elements: usize) -> View {
+    View {
+        buffer: BufferId(0),
+        start: [0; 5],
+        extent: [1, 1, 1, 1, elements],
+    }
+}
+
+/// One step along an axis.
+pub fn step(axis: usize, by: i32) -> Offset {
+    let mut offset = Offset::default();
+    offset.0[axis] = by;
+    offset
+}
+
+pub fn program(mesh: Mesh, bodies: Vec<Body>, class_of: Vec<u32>) -> Program {
+    Program {
+        title: "by hand".to_owned(),
+        kind: ProgramKind::Train,
+        dtype: Dtype::F32,
+        batch: 8,
+        mesh,
+        bodies,
+        class_of,
+    }
+}
+
+/// A program of spatial form: along depth and height each rank exchanges with its neighbors, all
+/// with `layers` of interior kernel, exchange, border kernel, backward, and an allreduce each;
+/// now and then an allgather. Ranks with the same neighbors have one body; the time of kernels is
+/// drawn by body.
+pub fn spatial(extents: [usize; 7], layers: usize, seed: u64) -> Program {
+    let mesh = Mesh::new(extents);
+    let mut known: Vec<Vec<Offset>> = Vec::new();
+    let mut class_of = Vec::new();
+    for rank in 0..mesh.ranks() {
+        let steps = [step(1, -1), step(1, 1), step(2, -1), step(2, 1)];
+        let near: Vec<Offset> = steps
+            .into_iter()
+            .filter(|&by| mesh.neighbor(rank, by).is_some())
+            .collect();
+        let class = known
+            .iter()
+            .position(|other| *other == near)
+            .unwrap_or_else(|| {
+                known.push(near);
+                known.len() - 1
+            });
+        class_of.push(class as u32);
+    }
+    let bodies = known
+        .iter()
+        .enumerate()
+        .map(|(class, near)| spatial_body(&mesh, near, layers, seed + 1000 * class as u64))
+        .collect();
+    program(mesh, bodies, class_of)
+}
+
+fn spatial_body(mesh: &Mesh, near: &[Offset], layers: usize, seed: u64) -> Body {
+    let mut state = seed;
+    let mut draw = move || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        1.0 + ((state >> 33) % 1000) as f64 / 50.0
+    };
+    let all = mesh.split_axes();
+    let depth = AxisSet::of([partita_space::Axis::Depth]);
+    let mut maker = Maker::new();
+    let mut last = maker.load(&[], 3);
+    let mut sequence = 0;
+    for layer in 0..layers {
+        let halo = maker.exchange(
+            Phase::Forward,
+            &[last],
+            sequence,
+            near,
+            2 + layer % 5 + near.len() % 2,
+        );
+        maker.kernel(Phase::Forward, &[last], draw());
+        last = maker.kernel(Phase::Forward, &[halo], draw());
+        sequence += 1;
+    }
+    last = maker.allgather(Phase::Forward, &[last], 0, depth, 2);
+    let mut sums = Vec::new();
+    for layer in 0..layers {
+        let halo = maker.exchange(Phase::Backward, &[last], sequence, near, 3);
+        let weights = maker.kernel(Phase::Backward, &[last], draw());
+        let group = if layer % 3 == 0 {
+            all
+        } else {
+            all.minus(depth)
+        };
+        sums.push(maker.allreduce(Phase::Reduce, &[weights], 1 + layer as u32, group, 5));
+        last = maker.kernel(Phase::Backward, &[halo], draw());
+        sequence += 1;
+    }
+    sums.push(last);
+    maker.kernel(Phase::Update, &sums, draw());
+    maker.body
+}

@@ -1,1 +1,0 @@
-//! Proof, before anything runs, that a program is sound.

@@ -1,0 +1,404 @@
+use super::order::{Bits, completed_before};
+use super::structure::end_of;
+use super::{Case, Fault};
+use crate::{Access, Body, Buffer, Kernel, Role, View, Work};
+use partita_space::Region;
+
+/// No race, no buffer in another's memory while that is in use, and nothing read that was not
+/// written.
+pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
+    for (class, body) in case.bodies() {
+        let body = Memory {
+            case,
+            class,
+            body,
+            before: completed_before(body),
+            accesses: accesses(body),
+        };
+        body.overlaps(faults);
+        body.races(faults);
+        body.sharing(faults);
+        body.initialization(faults);
+        body.contributions(faults);
+    }
+}
+
+/// An access to a buffer. The one past the last task is the reader of the outputs.
+#[derive(Clone, Copy)]
+struct Touch {
+    task: usize,
+    region: Region,
+    access: Access,
+    by: By,
+}
+
+/// What kind of task touches a buffer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// A kernel that sets a constant.
+    Fill,
+    /// Any other kernel.
+    Kernel,
+    /// A kernel's workspace.
+    Workspace,
+    /// Exchanges, collectives, loads and whoever reads the outputs.
+    Other,
+}
+
+fn accesses(body: &Body) -> Vec<Vec<Touch>> {
+    let mut accesses = vec![Vec::new(); body.buffers.len()];
+    let mut push = |task: usize, view: &View, access: Access, by: By| {
+        if !view.is_empty() {
+            accesses[view.buffer.0 as usize].push(Touch {
+                task,
+                region: view.region(),
+                access,
+                by,
+            });
+        }
+    };
+    for (id, task) in body.tasks.iter().enumerate() {
+        match &task.work {
+            Work::Compute {
+                kernel, workspace, ..
+            } => {
+                let is_fill = matches!(kernel, Kernel::Fill { .. });
+                let by = if is_fill { By::Fill } else { By::Kernel };
+                for (view, access) in kernel.accesses() {
+                    push(id, &view, access, by);
+                }
+                if let Some(view) = workspace {
+                    push(id, view, Access::Write, By::Workspace);
+                }
+            }
+            Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => {
+                for (view, access) in task.accesses() {
+                    push(id, &view, access, By::Other);
+                }
+            }
+        }
+    }
+    for output in &body.outputs {
+        push(body.tasks.len(), &output.view, Access::Read, By::Other);
+    }
+    accesses
+}
+
+fn reads(access: Access) -> bool {
+    match access {
+        Access::Read | Access::Update => true,
+        Access::Write => false,
+    }
+}
+
+fn writes(access: Access) -> bool {
+    match access {
+        Access::Write | Access::Update => true,
+        Access::Read => false,
+    }
+}
+
+struct Memory<'a, 'p> {
+    case: &'a Case<'p>,
+    class: usize,
+    body: &'p Body,
+    before: Vec<Bits>,
+    accesses: Vec<Vec<Touch>>,
+}
+
+impl Memory<'_, '_> {
+    fn label(&self, buffer: usize) -> String {
+        format!("b{buffer} ({})", self.body.buffers[buffer].name)
+    }
+
+    fn use_of(&self, task: usize) -> String {
+        match self.body.tasks.get(task) {
+            Some(known) => format!("t{task} {} of {}", known.work.name(), known.origin.layer),
+            None => "the reading of the outputs".to_owned(),
+        }
+    }
+
+    /// Within a task: a view may be read and written by a kernel that works element by element, and
+    /// messages of one exchange may add to the same elements.
+    fn overlaps(&self, faults: &mut Vec<Fault>) {
+        for (buffer, touches) in self.accesses.iter().enumerate() {
+            for (i, second) in touches.iter().enumerate() {
+                let earlier = touches[..i].iter().rev();
+                for first in earlier.take_while(|first| first.task == second.task) {
+                    let common = first.region.intersect(&second.region);
+                    let writes = writes(first.access) || writes(second.access);
+                    if writes && !common.is_empty() && !self.may_overlap(first, second) {
+                        faults.push(Fault::Overlap {
+                            site: self.case.site(self.class, second.task),
+                            spot: self.case.spot_at(self.class, buffer, common),
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    fn may_overlap(&self, first: &Touch, second: &Touch) -> bool {
+        let same = first.region == second.region;
+        let both_write = writes(first.access) && writes(second.access);
+        match &self.body.tasks[second.task].work {
+            Work::Compute { kernel, .. } => {
+                let is_operand = first.by != By::Workspace && second.by != By::Workspace;
+                same && !both_write && is_operand && is_elementwise(kernel)
+            }
+            Work::Exchange(_) => first.access == Access::Update && second.access == Access::Update,
+            // A member's own part may already stand where it is gathered.
+            Work::Collective(_) => same && !both_write,
+            Work::Load(_) => false,
+        }
+    }
+
+    fn races(&self, faults: &mut Vec<Fault>) {
+        for (buffer, touches) in self.accesses.iter().enumerate() {
+            for (i, second) in touches.iter().enumerate() {
+                let before = &self.before[second.task];
+                for first in &touches[..i] {
+                    if first.task == second.task || before.has(first.task) {
+                        continue;
+                    }
+                    let common = first.region.intersect(&second.region);
+                    if (writes(first.access) || writes(second.access)) && !common.is_empty() {
+                        faults.push(Fault::Race {
+                            first: self.case.site(self.class, first.task),
+                            second: self.case.site(self.class, second.task),
+                            spot: self.case.spot_at(self.class, buffer, common),
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Buffers whose memory overlaps: all that touches one comes before all that touches the other.
+    /// A buffer that nothing touches needs no memory.
+    fn sharing(&self, faults: &mut Vec<Fault>) {
+        let length = self.body.tasks.len() + 1;
+        let mut used: Vec<Used> = Vec::new();
+        for (buffer, touches) in self.accesses.iter().enumerate() {
+            let held = &self.body.buffers[buffer];
+            let is_kept = held.role.is_persistent();
+            if touches.is_empty() && !is_kept {
+                continue;
+            }
+            let mut tasks = Bits::empty(length);
+            let mut before = Bits::full(length);
+            for touch in touches {
+                tasks.insert(touch.task);
+                before.intersect(&self.before[touch.task]);
+            }
+            used.push(Used {
+                buffer,
+                start: u128::from(held.offset.0),
+                end: end_of(held),
+                tasks,
+                before,
+            });
+        }
+        used.sort_by_key(|used| (used.start, used.buffer));
+        for (i, first) in used.iter().enumerate() {
+            let rest = used[i + 1..].iter();
+            for second in rest.take_while(|second| second.start < first.end) {
+                if second.start < second.end && first.start < first.end {
+                    faults.extend(self.sharing_fault(first, second));
+                }
+            }
+        }
+    }
+
+    fn sharing_fault(&self, a: &Used, b: &Used) -> Option<Fault> {
+        let (class, rank) = (self.class, self.case.representatives[self.class]);
+        let is_kept = |used: &Used| self.body.buffers[used.buffer].role.is_persistent();
+        if is_kept(a) || is_kept(b) {
+            let (kept, other) = if is_kept(a) { (a, b) } else { (b, a) };
+            return Some(Fault::PersistentShared {
+                class,
+                rank,
+                persistent: self.label(kept.buffer),
+                other: self.label(other.buffer),
+            });
+        }
+        if a.tasks.lies_in(&b.before) || b.tasks.lies_in(&a.before) {
+            return None;
+        }
+        // Told in the order in which they start to be used.
+        let birth = |used: &Used| self.accesses[used.buffer].first().map(|touch| touch.task);
+        let (first, second) = if birth(a) <= birth(b) { (a, b) } else { (b, a) };
+        let late = self.accesses[second.buffer].iter().find_map(|touch| {
+            let before = &self.before[touch.task];
+            let open = self.accesses[first.buffer]
+                .iter()
+                .find(|other| !before.has(other.task))?;
+            Some((open.task, touch.task))
+        });
+        let (first_use, second_use) = late?;
+        Some(Fault::Sharing {
+            class,
+            rank,
+            first: self.label(first.buffer),
+            second: self.label(second.buffer),
+            first_use: self.use_of(first_use),
+            second_use: self.use_of(second_use),
+        })
+    }
+
+    /// What is read has been written in this step, or outlives steps; outputs have been written in
+    /// this step. What kernels read of another rank's part was not merely filled with a constant:
+    /// that is for padding, and for sums that are yet to be added to.
+    fn initialization(&self, faults: &mut Vec<Fault>) {
+        for (id, touches) in self.accesses.iter().enumerate() {
+            let buffer = &self.body.buffers[id];
+            let is_kept = buffer.role.is_persistent();
+            for touch in touches.iter().filter(|touch| reads(touch.access)) {
+                let is_output = touch.task == self.body.tasks.len();
+                if is_kept && !is_output {
+                    continue;
+                }
+                let open = self.unwritten(touches, touch, vec![touch.region], |_| true);
+                if let Some(&region) = open.first() {
+                    faults.push(self.unread(id, touch, region));
+                } else if touch.by == By::Kernel && touch.access == Access::Read {
+                    let foreign = self.foreign(buffer, &touch.region);
+                    let by = |other: &Touch| other.by != By::Fill;
+                    let open = self.unwritten(touches, touch, foreign, by);
+                    faults.extend(open.first().map(|&region| Fault::HaloFilled {
+                        site: self.case.site(self.class, touch.task),
+                        spot: self.case.spot_at(self.class, id, region),
+                    }));
+                }
+            }
+        }
+    }
+
+    fn unread(&self, buffer: usize, touch: &Touch, region: Region) -> Fault {
+        let spot = self.case.spot_at(self.class, buffer, region);
+        if touch.task < self.body.tasks.len() {
+            let site = self.case.site(self.class, touch.task);
+            return Fault::Uninitialized { site, spot };
+        }
+        let is_it = |output: &&crate::Output| {
+            output.view.buffer.0 as usize == buffer && output.view.region() == touch.region
+        };
+        let output = self.body.outputs.iter().find(is_it);
+        Fault::OutputUnwritten {
+            class: self.class,
+            rank: self.case.representatives[self.class],
+            name: output.map(|output| output.name.clone()).unwrap_or_default(),
+            spot,
+        }
+    }
+
+    /// What of `open` nothing before `reader` has written, of the writers that count.
+    fn unwritten(
+        &self,
+        touches: &[Touch],
+        reader: &Touch,
+        mut open: Vec<Region>,
+        counts: impl Fn(&Touch) -> bool,
+    ) -> Vec<Region> {
+        let before = &self.before[reader.task];
+        for writer in touches {
+            if open.is_empty() {
+                break;
+            }
+            let is_writer = writes(writer.access) && writer.by != By::Workspace;
+            if is_writer && before.has(writer.task) && counts(writer) {
+                open = without(open, &writer.region);
+            }
+        }
+        open
+    }
+
+    /// The part of a region that exists in the tensor and belongs to other ranks.
+    fn foreign(&self, buffer: &Buffer, region: &Region) -> Vec<Region> {
+        let Some(home) = &buffer.home else {
+            return Vec::new();
+        };
+        let coord = &self.case.coords[self.class];
+        let owned = home.place.owned(&self.case.program.mesh, coord);
+        let by = std::array::from_fn(|dim| home.low[dim] as i64 - owned.0[dim].start);
+        let exists = Region::all(home.place.shape).shift(by);
+        region.intersect(&exists).minus(&owned.shift(by))
+    }
+
+    /// What a kernel adds to the gradient of another rank's part is used by something later: sent to
+    /// its owner, as a rule.
+    fn contributions(&self, faults: &mut Vec<Fault>) {
+        for (id, touches) in self.accesses.iter().enumerate() {
+            let buffer = &self.body.buffers[id];
+            if buffer.role != Role::ActivationGradient {
+                continue;
+            }
+            let writers = touches.iter();
+            let writers = writers.filter(|touch| writes(touch.access) && touch.by == By::Kernel);
+            for writer in writers {
+                let mut open = self.foreign(buffer, &writer.region);
+                for reader in touches {
+                    if reads(reader.access) && self.before[reader.task].has(writer.task) {
+                        open = without(open, &reader.region);
+                    }
+                }
+                faults.extend(open.first().map(|&region| Fault::ContributionLost {
+                    site: self.case.site(self.class, writer.task),
+                    spot: self.case.spot_at(self.class, id, region),
+                }));
+            }
+        }
+    }
+}
+
+/// When a buffer is used.
+struct Used {
+    buffer: usize,
+    start: u128,
+    end: u128,
+    tasks: Bits,
+    /// What has completed before any of `tasks` starts.
+    before: Bits,
+}
+
+fn without(open: Vec<Region>, hole: &Region) -> Vec<Region> {
+    if open.iter().all(|region| region.intersect(hole).is_empty()) {
+        return open;
+    }
+    open.iter().flat_map(|region| region.minus(hole)).collect()
+}
+
+/// Whether each element of the target depends on the same element of each operand of its extents, so
+/// that an operand may be the target.
+fn is_elementwise(kernel: &Kernel) -> bool {
+    match kernel {
+        Kernel::LeakyReluForward { .. }
+        | Kernel::LeakyReluBackward { .. }
+        | Kernel::Dropout { .. }
+        | Kernel::Add { .. }
+        | Kernel::BatchNormForward { .. }
+        | Kernel::BatchNormInference { .. }
+        | Kernel::BatchNormBackwardData { .. }
+        | Kernel::MeanSquaredError { .. } => true,
+        Kernel::Fill { .. }
+        | Kernel::Copy { .. }
+        | Kernel::Import { .. }
+        | Kernel::ConvolutionForward { .. }
+        | Kernel::ConvolutionBackwardData { .. }
+        | Kernel::ConvolutionBackwardWeight { .. }
+        | Kernel::BiasBackward { .. }
+        | Kernel::PoolForward { .. }
+        | Kernel::PoolBackward { .. }
+        | Kernel::BatchNormStatistics { .. }
+        | Kernel::BatchNormRunning { .. }
+        | Kernel::BatchNormBackwardStatistics { .. }
+        | Kernel::BatchNormBackwardParameters { .. }
+        | Kernel::LinearForward { .. }
+        | Kernel::LinearBackwardData { .. }
+        | Kernel::LinearBackwardWeight { .. }
+        | Kernel::SoftmaxCrossEntropy { .. }
+        | Kernel::OutputErrors { .. }
+        | Kernel::SumOfSquares { .. }
+        | Kernel::Update { .. } => false,
+    }
+}

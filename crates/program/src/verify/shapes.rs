@@ -1,0 +1,587 @@
+use super::{Case, Fault, Spot};
+use crate::{Buffer, Dtype, Item, Kernel, Load, Optimizer, PoolKind, Role, Taps, View, Work};
+
+/// Extents and types of every view of every task, pinned algorithms, and workspaces.
+pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
+    for (class, body) in case.bodies() {
+        for (id, task) in body.tasks.iter().enumerate() {
+            let mut rules = Rules {
+                buffers: &body.buffers,
+                dtype: case.program.dtype,
+                shapes: Vec::new(),
+                dtypes: Vec::new(),
+            };
+            match &task.work {
+                Work::Compute {
+                    kernel,
+                    algorithm,
+                    workspace,
+                } => {
+                    rules.kernel(kernel);
+                    if !algorithm.is_pinned() {
+                        let site = case.site(class, id);
+                        faults.push(Fault::Unpinned { site });
+                    }
+                    if let Some(view) = workspace {
+                        let (role, spot) = (body.buffer(view.buffer).role, case.spot(class, view));
+                        faults.extend(workspace_fault(case, class, id, role, spot));
+                    }
+                }
+                Work::Load(load) => {
+                    let coord = &case.coords[class];
+                    let owned = load.place.owned(&case.program.mesh, coord).shape();
+                    rules.load(load, owned);
+                }
+                Work::Exchange(_) | Work::Collective(_) => {}
+            }
+            let site = || case.site(class, id);
+            faults.extend(rules.shapes.into_iter().map(|reason| Fault::Shape {
+                site: site(),
+                reason,
+            }));
+            faults.extend(rules.dtypes.into_iter().map(|reason| Fault::Dtype {
+                site: site(),
+                reason,
+            }));
+        }
+    }
+}
+
+fn workspace_fault(
+    case: &Case<'_>,
+    class: usize,
+    task: usize,
+    role: Role,
+    spot: Spot,
+) -> Option<Fault> {
+    let site = case.site(class, task);
+    (role != Role::Workspace).then_some(Fault::WorkspaceRole { site, spot, role })
+}
+
+/// One number in f64.
+const SCALAR: [usize; 5] = [1; 5];
+
+struct Rules<'b> {
+    buffers: &'b [Buffer],
+    dtype: Dtype,
+    shapes: Vec<String>,
+    dtypes: Vec<String>,
+}
+
+impl Rules<'_> {
+    fn kernel(&mut self, kernel: &Kernel) {
+        match kernel {
+            Kernel::Fill { target, .. } => self.floats(&[("target", target)]),
+            Kernel::Copy { source, target, .. } => {
+                self.same("target", target, "source", source);
+                let (a, b) = (self.dtype_of(source), self.dtype_of(target));
+                if a != b {
+                    self.dtypes
+                        .push(format!("copies {a:?} to {b:?}; casts are imports"));
+                }
+            }
+            Kernel::Import { source, target, .. } => {
+                self.floats(&[("target", target)]);
+                let [n, c, d, h, w] = source.extent;
+                self.extent("target", target, [n, d, h, w, c]);
+            }
+            Kernel::ConvolutionForward { .. }
+            | Kernel::ConvolutionBackwardData { .. }
+            | Kernel::ConvolutionBackwardWeight { .. } => self.convolution(kernel),
+            Kernel::PoolForward { .. } | Kernel::PoolBackward { .. } => self.pool(kernel),
+            Kernel::BatchNormStatistics { .. }
+            | Kernel::BatchNormForward { .. }
+            | Kernel::BatchNormRunning { .. }
+            | Kernel::BatchNormInference { .. }
+            | Kernel::BatchNormBackwardStatistics { .. }
+            | Kernel::BatchNormBackwardData { .. }
+            | Kernel::BatchNormBackwardParameters { .. } => self.batch_norm(kernel),
+            Kernel::LinearForward { .. }
+            | Kernel::LinearBackwardData { .. }
+            | Kernel::LinearBackwardWeight { .. } => self.linear(kernel),
+            Kernel::BiasBackward { dy, db, .. } => {
+                self.floats(&[("dy", dy), ("db", db)]);
+                self.extent("db", db, vector(dy.extent[4]));
+            }
+            Kernel::LeakyReluForward { x, y, .. } | Kernel::Dropout { x, y, .. } => {
+                self.floats(&[("x", x), ("y", y)]);
+                self.same("y", y, "x", x);
+            }
+            Kernel::LeakyReluBackward { y, dy, dx, .. } => {
+                self.floats(&[("y", y), ("dy", dy), ("dx", dx)]);
+                self.same("dy", dy, "y", y);
+                self.same("dx", dx, "y", y);
+            }
+            Kernel::Add { a, b, y } => {
+                self.floats(&[("a", a), ("b", b), ("y", y)]);
+                self.same("b", b, "a", a);
+                self.same("y", y, "a", a);
+            }
+            Kernel::MeanSquaredError { .. }
+            | Kernel::SoftmaxCrossEntropy { .. }
+            | Kernel::OutputErrors { .. } => self.loss(kernel),
+            Kernel::SumOfSquares { sources, total } => {
+                sources
+                    .iter()
+                    .for_each(|view| self.floats(&[("source", view)]));
+                self.sums("total", total, SCALAR);
+            }
+            Kernel::Update { .. } => self.update(kernel),
+        }
+    }
+
+    fn convolution(&mut self, kernel: &Kernel) {
+        match kernel {
+            Kernel::ConvolutionForward {
+                x,
+                w,
+                bias,
+                y,
+                taps,
+                groups,
+            } => {
+                self.floats(&[("x", x), ("w", w), ("y", y)]);
+                self.weights("w", w, taps, *groups, x.extent[4], y.extent[4]);
+                self.window(x, "y", y, taps);
+                self.bias(bias.as_ref(), y.extent[4]);
+            }
+            Kernel::ConvolutionBackwardData {
+                dy,
+                w,
+                dx,
+                taps,
+                groups,
+                ..
+            } => {
+                self.floats(&[("dy", dy), ("w", w), ("dx", dx)]);
+                self.weights("w", w, taps, *groups, dx.extent[4], dy.extent[4]);
+                self.number("samples of dx", dx.extent[0], dy.extent[0]);
+            }
+            Kernel::ConvolutionBackwardWeight {
+                x,
+                dy,
+                dw,
+                taps,
+                groups,
+                ..
+            } => {
+                self.floats(&[("x", x), ("dy", dy), ("dw", dw)]);
+                self.weights("dw", dw, taps, *groups, x.extent[4], dy.extent[4]);
+                self.window(x, "dy", dy, taps);
+            }
+            other => panic!("{} is no convolution", other.name()),
+        }
+    }
+
+    fn pool(&mut self, kernel: &Kernel) {
+        match kernel {
+            Kernel::PoolForward {
+                kind,
+                x,
+                y,
+                taps,
+                shift,
+            } => {
+                self.floats(&[("x", x), ("y", y)]);
+                self.pooling(*kind, x, "y", y, taps, shift);
+            }
+            Kernel::PoolBackward {
+                kind,
+                x,
+                dy,
+                dx,
+                taps,
+                shift,
+                ..
+            } => {
+                self.floats(&[("dy", dy), ("dx", dx)]);
+                self.pooling(*kind, dx, "dy", dy, taps, shift);
+                match (kind, x) {
+                    (PoolKind::Max, Some(x)) => {
+                        self.floats(&[("x", x)]);
+                        self.same("x", x, "dx", dx);
+                    }
+                    (PoolKind::Max, None) => {
+                        self.shapes.push("a maximum needs x".to_owned());
+                    }
+                    (PoolKind::AverageAll | PoolKind::AverageInside, None) => {}
+                    (PoolKind::AverageAll | PoolKind::AverageInside, Some(_)) => {
+                        self.shapes
+                            .push("x is given, but an average does not read it".to_owned());
+                    }
+                }
+            }
+            other => panic!("{} is no pooling", other.name()),
+        }
+    }
+
+    fn batch_norm(&mut self, kernel: &Kernel) {
+        match kernel {
+            Kernel::BatchNormStatistics { x, sums } => self.normalized(x, sums, &[], &[]),
+            Kernel::BatchNormForward {
+                x,
+                sums,
+                gamma,
+                beta,
+                y,
+                count,
+                ..
+            } => {
+                self.normalized(x, sums, &[("y", y)], &[("gamma", gamma), ("beta", beta)]);
+                self.positive(*count);
+            }
+            Kernel::BatchNormRunning {
+                sums,
+                mean,
+                variance,
+                count,
+                ..
+            } => {
+                let channels = sums.extent[4];
+                self.sums("sums", sums, [1, 1, 1, 2, channels]);
+                self.vectors(&[("mean", mean), ("variance", variance)], channels);
+                self.positive(*count);
+            }
+            Kernel::BatchNormInference {
+                x,
+                mean,
+                variance,
+                gamma,
+                beta,
+                y,
+                ..
+            } => {
+                self.floats(&[("x", x), ("y", y)]);
+                self.same("y", y, "x", x);
+                let moments = [("mean", mean), ("variance", variance)];
+                self.vectors(&moments, x.extent[4]);
+                self.vectors(&[("gamma", gamma), ("beta", beta)], x.extent[4]);
+            }
+            Kernel::BatchNormBackwardStatistics {
+                x,
+                sums,
+                dy,
+                gradient_sums,
+                count,
+                ..
+            } => {
+                self.normalized(x, sums, &[("dy", dy)], &[]);
+                self.sums("gradient_sums", gradient_sums, sums_of(x));
+                self.positive(*count);
+            }
+            Kernel::BatchNormBackwardData {
+                x,
+                sums,
+                gamma,
+                dy,
+                gradient_sums,
+                dx,
+                count,
+                ..
+            } => {
+                self.normalized(x, sums, &[("dy", dy), ("dx", dx)], &[("gamma", gamma)]);
+                self.sums("gradient_sums", gradient_sums, sums_of(x));
+                self.positive(*count);
+            }
+            Kernel::BatchNormBackwardParameters {
+                gradient_sums,
+                dgamma,
+                dbeta,
+                ..
+            } => {
+                let channels = gradient_sums.extent[4];
+                self.sums("gradient_sums", gradient_sums, [1, 1, 1, 2, channels]);
+                self.vectors(&[("dgamma", dgamma), ("dbeta", dbeta)], channels);
+            }
+            other => panic!("{} is no batch norm kernel", other.name()),
+        }
+    }
+
+    fn linear(&mut self, kernel: &Kernel) {
+        let (x, w, y) = match kernel {
+            Kernel::LinearForward { x, w, bias, y } => {
+                self.bias(bias.as_ref(), w.extent[4]);
+                (("x", x), ("w", w), ("y", y))
+            }
+            Kernel::LinearBackwardData { dy, w, dx, .. } => (("dx", dx), ("w", w), ("dy", dy)),
+            Kernel::LinearBackwardWeight { x, dy, dw, .. } => (("x", x), ("dw", dw), ("dy", dy)),
+            other => panic!("{} is no linear kernel", other.name()),
+        };
+        self.floats(&[x, w, y]);
+        let [rows, features @ ..] = x.1.extent;
+        let [.., inputs, outputs] = w.1.extent;
+        self.extent(w.0, w.1, [1, 1, 1, inputs, outputs]);
+        let features = features.iter().product();
+        self.number(&format!("features of {}", x.0), features, inputs);
+        self.extent(y.0, y.1, [rows, 1, 1, 1, outputs]);
+    }
+
+    fn loss(&mut self, kernel: &Kernel) {
+        match kernel {
+            Kernel::MeanSquaredError {
+                x,
+                target,
+                dx,
+                loss,
+                count,
+            } => {
+                self.same("target", target, "x", x);
+                self.any_float("target", target);
+                self.loss_of(x, dx.as_ref(), loss, *count);
+            }
+            Kernel::SoftmaxCrossEntropy {
+                x,
+                target,
+                dx,
+                loss,
+                count,
+            } => {
+                let [n, d, h, w, _] = x.extent;
+                self.extent("target", target, [n, d, h, w, 1]);
+                self.loss_of(x, dx.as_ref(), loss, *count);
+            }
+            Kernel::OutputErrors { x, target, errors } => {
+                self.floats(&[("x", x)]);
+                self.same("target", target, "x", x);
+                self.any_float("target", target);
+                self.sums("errors", errors, sums_of(x));
+            }
+            other => panic!("{} is no loss", other.name()),
+        }
+    }
+
+    fn loss_of(&mut self, x: &View, dx: Option<&View>, loss: &View, count: u64) {
+        self.floats(&[("x", x)]);
+        if let Some(dx) = dx {
+            self.floats(&[("dx", dx)]);
+            self.same("dx", dx, "x", x);
+        }
+        self.sums("loss", loss, SCALAR);
+        self.positive(count);
+    }
+
+    fn update(&mut self, kernel: &Kernel) {
+        let Kernel::Update {
+            rule,
+            parameter,
+            gradient,
+            moments,
+            clip,
+        } = kernel
+        else {
+            panic!("{} is no update", kernel.name());
+        };
+        self.floats(&[("parameter", parameter), ("gradient", gradient)]);
+        self.same("gradient", gradient, "parameter", parameter);
+        for moment in moments {
+            self.floats(&[("moment", moment)]);
+            self.same("moment", moment, "parameter", parameter);
+        }
+        let expected = match rule {
+            Optimizer::Sgd { momentum, .. } => usize::from(*momentum != 0.0),
+            Optimizer::Adam { .. } => 2,
+        };
+        self.number("moments", moments.len(), expected);
+        if let Some((total, _)) = clip {
+            self.sums("total", total, SCALAR);
+        }
+    }
+
+    /// A load fills exactly what the rank owns, in the order of the file; vectors have no dims to
+    /// reorder.
+    fn load(&mut self, load: &Load, owned: [usize; 5]) {
+        let [n, d, h, w, c] = owned;
+        let is_vector = [d, h, w] == [1; 3];
+        match load.item {
+            Item::Target if is_vector && load.target.extent == owned => {}
+            Item::Sample | Item::Target => {
+                self.extent("target", &load.target, [n, c, d, h, w]);
+            }
+        }
+    }
+
+    fn dtype_of(&self, view: &View) -> Dtype {
+        self.buffers[view.buffer.0 as usize].dtype
+    }
+
+    fn expect_dtype(&mut self, name: &str, view: &View, expected: Dtype) {
+        let got = self.dtype_of(view);
+        if got != expected {
+            self.dtypes
+                .push(format!("{name} {view} is of {got:?}, not of {expected:?}"));
+        }
+    }
+
+    /// Operands are of the program's type.
+    fn floats(&mut self, views: &[(&str, &View)]) {
+        for (name, view) in views {
+            // A fill also clears sums.
+            let role = self.buffers[view.buffer.0 as usize].role;
+            let clears = *name == "target" && role == Role::Statistics;
+            if !clears {
+                self.expect_dtype(name, view, self.dtype);
+            }
+        }
+    }
+
+    /// Expected answers may stand as they were read.
+    fn any_float(&mut self, name: &str, view: &View) {
+        if self.dtype_of(view) == Dtype::I16 {
+            self.dtypes.push(format!("{name} {view} is of I16"));
+        }
+    }
+
+    fn sums(&mut self, name: &str, view: &View, extent: [usize; 5]) {
+        self.expect_dtype(name, view, Dtype::F64);
+        self.extent(name, view, extent);
+    }
+
+    fn extent(&mut self, name: &str, view: &View, expected: [usize; 5]) {
+        if view.extent != expected {
+            self.shapes
+                .push(format!("{name} {view} should have extents {expected:?}"));
+        }
+    }
+
+    fn same(&mut self, name: &str, view: &View, other: &str, like: &View) {
+        if view.extent != like.extent {
+            self.shapes.push(format!(
+                "{name} {view} should have the extents of {other} {like}"
+            ));
+        }
+    }
+
+    fn number(&mut self, what: &str, got: usize, expected: usize) {
+        if got != expected {
+            self.shapes
+                .push(format!("{what} are {got}, {expected} are expected"));
+        }
+    }
+
+    fn positive(&mut self, count: u64) {
+        if count == 0 {
+            self.shapes.push("counts no element".to_owned());
+        }
+    }
+
+    fn vectors(&mut self, views: &[(&str, &View)], channels: usize) {
+        self.floats(views);
+        for (name, view) in views {
+            self.extent(name, view, vector(channels));
+        }
+    }
+
+    fn bias(&mut self, bias: Option<&View>, channels: usize) {
+        if let Some(bias) = bias {
+            self.vectors(&[("bias", bias)], channels);
+        }
+    }
+
+    fn normalized(
+        &mut self,
+        x: &View,
+        sums: &View,
+        like: &[(&str, &View)],
+        vectors: &[(&str, &View)],
+    ) {
+        self.floats(&[("x", x)]);
+        self.floats(like);
+        for (name, view) in like {
+            self.same(name, view, "x", x);
+        }
+        self.sums("sums", sums, sums_of(x));
+        self.vectors(vectors, x.extent[4]);
+    }
+
+    fn taps(&mut self, taps: &Taps) -> bool {
+        let sound = [taps.kernel, taps.stride, taps.dilation]
+            .iter()
+            .all(|dims| dims.iter().all(|&value| value > 0));
+        if !sound {
+            self.shapes.push(format!("{taps:?} has a zero"));
+        }
+        sound
+    }
+
+    fn weights(
+        &mut self,
+        name: &str,
+        w: &View,
+        taps: &Taps,
+        groups: usize,
+        inputs: usize,
+        outputs: usize,
+    ) {
+        let [kd, kh, kw] = taps.kernel;
+        if groups == 0 || !inputs.is_multiple_of(groups) || !outputs.is_multiple_of(groups) {
+            self.shapes.push(format!(
+                "{inputs} and {outputs} channels do not split into {groups} groups"
+            ));
+            return;
+        }
+        self.extent(name, w, [kd, kh, kw, inputs / groups, outputs]);
+    }
+
+    /// `x` holds every input of every tap and nothing else.
+    fn window(&mut self, x: &View, name: &str, y: &View, taps: &Taps) {
+        self.number("samples of x", x.extent[0], y.extent[0]);
+        if !self.taps(taps) || y.is_empty() {
+            return;
+        }
+        let mut expected = x.extent;
+        for dim in 0..3 {
+            expected[dim + 1] = (y.extent[dim + 1] - 1) * taps.stride[dim]
+                + (taps.kernel[dim] - 1) * taps.dilation[dim]
+                + 1;
+        }
+        if x.extent != expected {
+            self.shapes.push(format!(
+                "x {x} should have extents {expected:?} for {name} {y} and {taps:?}"
+            ));
+        }
+    }
+
+    /// Channels and samples agree, and where an output would be undefined without an input, it has
+    /// one.
+    fn pooling(
+        &mut self,
+        kind: PoolKind,
+        x: &View,
+        name: &str,
+        y: &View,
+        taps: &Taps,
+        shift: &[i64; 3],
+    ) {
+        self.number("samples of the pooled", x.extent[0], y.extent[0]);
+        self.number("channels of the pooled", x.extent[4], y.extent[4]);
+        if !self.taps(taps) || y.is_empty() {
+            return;
+        }
+        match kind {
+            PoolKind::AverageAll => return,
+            PoolKind::Max | PoolKind::AverageInside => {}
+        }
+        for dim in 0..3 {
+            let inputs = 0..x.extent[dim + 1] as i64;
+            let meets = |o: usize| {
+                (0..taps.kernel[dim]).any(|k| {
+                    let at = o * taps.stride[dim] + k * taps.dilation[dim];
+                    inputs.contains(&(at as i64 - shift[dim]))
+                })
+            };
+            if let Some(o) = (0..y.extent[dim + 1]).find(|&o| !meets(o)) {
+                self.shapes.push(format!(
+                    "output {o} of {name} {y} along spatial dim {dim} has no tap inside {x}"
+                ));
+            }
+        }
+    }
+}
+
+fn vector(channels: usize) -> [usize; 5] {
+    [1, 1, 1, 1, channels]
+}
+
+fn sums_of(x: &View) -> [usize; 5] {
+    [1, 1, 1, 2, x.extent[4]]
+}

@@ -1,0 +1,357 @@
+use super::durations::Durations;
+use super::turns::Turn;
+use super::{Session, outlives_programs};
+use crate::{Arena, RankRunner, RunError, StepReport, Trace};
+use partita_program::{Body, Buffer, BufferId, Dtype, ProgramKind, Role};
+use partita_space::{Rank, Seconds};
+
+/// What happened, as it happens.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Progress {
+    /// A training step.
+    Step {
+        /// From 0.
+        epoch: u64,
+        /// Over the whole run, from 1.
+        step: u64,
+        /// Mean over its samples, before the update.
+        loss: f64,
+        /// As it was.
+        learning_rate: f64,
+        /// Over all ranks.
+        samples: usize,
+        /// On rank 0, reading ahead included.
+        seconds: Seconds,
+    },
+    /// A step of an evaluation.
+    Evaluated {
+        /// From 0.
+        epoch: u64,
+        /// Over all ranks.
+        samples: usize,
+    },
+    /// An epoch with its evaluation.
+    Epoch(EpochReport),
+    /// The run.
+    Done {
+        /// Training steps.
+        steps: u64,
+        /// From the first to the last, evaluations included.
+        seconds: Seconds,
+    },
+}
+
+/// What an epoch gave.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EpochReport {
+    /// From 0.
+    pub epoch: u64,
+    /// Mean over its samples, each before the update to which it contributed.
+    pub training_loss: f64,
+    /// Training samples.
+    pub samples: usize,
+    /// Of its training steps, fetches included.
+    pub training_seconds: Seconds,
+    /// With the parameters as they stood at its end.
+    pub validation: Option<Validation>,
+}
+
+/// What an evaluation gave.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Validation {
+    /// Mean over its samples.
+    pub loss: f64,
+    /// How many.
+    pub samples: usize,
+    /// Per target, the sum of absolute errors over samples; empty where the loss knows none.
+    pub absolute: Vec<f64>,
+    /// Per target, the sum of squared errors.
+    pub squared: Vec<f64>,
+    /// Fetches included.
+    pub seconds: Seconds,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum End {
+    /// As planned.
+    Finished,
+    /// With a loss that is no number.
+    NotFinite {
+        /// What was done.
+        kind: ProgramKind,
+        /// From 0.
+        epoch: u64,
+        /// Training step, from 1; for an evaluation the one it would come before.
+        step: u64,
+        /// Infinite or not a number.
+        loss: f64,
+    },
+}
+
+/// What a run gave on one rank.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Whose.
+    pub rank: Rank,
+    /// How it ended.
+    pub end: End,
+    /// Training steps played.
+    pub steps: u64,
+    /// From the first to the last step.
+    pub seconds: Seconds,
+    /// The same on all ranks but for seconds.
+    pub epochs: Vec<EpochReport>,
+    /// Training steps of full size after the warm-up of two.
+    pub measured_steps: u64,
+    /// Median of these.
+    pub step_seconds: Seconds,
+    /// Median of every task of the main program's body over these steps.
+    pub task_seconds: Vec<Seconds>,
+    /// The last of these steps.
+    pub traces: Vec<Trace>,
+}
+
+/// Contents of a buffer that outlives the run's steps.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NamedValues {
+    /// Of the buffer.
+    pub name: String,
+    /// Parameter or state.
+    pub role: Role,
+    /// In the run.
+    pub dtype: Dtype,
+    /// Extents.
+    pub dims: [usize; 5],
+    /// In memory order.
+    pub values: Vec<f64>,
+}
+
+struct Player<'p, 's> {
+    session: &'p Session<'s>,
+    report: &'p mut dyn FnMut(Progress),
+    /// The program whose next samples are staged.
+    staged: Option<usize>,
+    epochs: Vec<EpochReport>,
+    current: EpochReport,
+    durations: Durations,
+    main: usize,
+    steps: u64,
+}
+
+pub(super) fn play(
+    session: &Session<'_>,
+    runner: &mut RankRunner<'_>,
+    initial: &dyn Fn(&Buffer) -> Option<Vec<f64>>,
+    report: &mut dyn FnMut(Progress),
+) -> Result<Outcome, RunError> {
+    assert!(
+        runner.arena.bytes() >= session.arena_bytes(runner.rank),
+        "the arena holds every program"
+    );
+    set_initial(
+        session.main_program().body(runner.rank),
+        &mut runner.arena,
+        initial,
+    );
+    let mut player = Player {
+        session,
+        report,
+        staged: None,
+        epochs: Vec::new(),
+        current: EpochReport::default(),
+        durations: Durations::new(session.plan.traces_kept),
+        main: session.main(),
+        steps: 0,
+    };
+    let start = runner.clock.now();
+    let end = player.run(runner)?;
+    let seconds = runner.clock.now() - start;
+    if runner.rank == 0 && end == End::Finished {
+        let steps = player.steps;
+        (player.report)(Progress::Done { steps, seconds });
+    }
+    let (medians, traces) = player.durations.finish();
+    Ok(Outcome {
+        rank: runner.rank,
+        end,
+        steps: player.steps,
+        seconds,
+        epochs: player.epochs,
+        measured_steps: medians.steps,
+        step_seconds: medians.step,
+        task_seconds: medians.tasks,
+        traces,
+    })
+}
+
+impl Player<'_, '_> {
+    fn run(&mut self, runner: &mut RankRunner<'_>) -> Result<End, RunError> {
+        let session = self.session;
+        let mut turns = session.turns().peekable();
+        while let Some(turn) = turns.next() {
+            let next = turns.peek();
+            let start = runner.clock.now();
+            let step = self.step(runner, &turn, next)?;
+            let seconds = runner.clock.now() - start;
+            let loss = output(session, &turn, runner.rank, &step, "loss").map_or(0.0, |v| v[0]);
+            if !loss.is_finite() {
+                let (kind, epoch, step) = (turn.kind, turn.epoch, turn.updates + 1);
+                return Ok(End::NotFinite {
+                    kind,
+                    epoch,
+                    step,
+                    loss,
+                });
+            }
+            self.account(runner.rank, &turn, step, loss, seconds);
+            if next.is_none_or(|next| next.epoch != turn.epoch) {
+                self.end_epoch(runner.rank, turn.epoch);
+            }
+        }
+        Ok(End::Finished)
+    }
+
+    fn step(
+        &mut self,
+        runner: &mut RankRunner<'_>,
+        turn: &Turn,
+        next: Option<&Turn>,
+    ) -> Result<StepReport, RunError> {
+        let played = &self.session.played[turn.program];
+        if self.staged != Some(turn.program) {
+            let inputs = self.session.inputs(turn, None);
+            runner.step(played.fetch.body(runner.rank), &inputs)?;
+        }
+        let inputs = self.session.inputs(turn, next);
+        let report = runner.step(played.step.body(runner.rank), &inputs)?;
+        self.staged = (!inputs.next_samples.is_empty()).then_some(turn.program);
+        Ok(report)
+    }
+
+    fn account(&mut self, rank: Rank, turn: &Turn, step: StepReport, loss: f64, seconds: Seconds) {
+        let samples = turn.samples.len();
+        let epoch = turn.epoch;
+        let progress = match turn.kind {
+            ProgramKind::Train => {
+                self.steps += 1;
+                self.current.samples += samples;
+                self.current.training_loss += loss * samples as f64;
+                self.current.training_seconds += seconds;
+                if turn.program == self.main {
+                    self.durations.add(step.seconds, step.trace);
+                }
+                Progress::Step {
+                    epoch,
+                    step: self.steps,
+                    loss,
+                    learning_rate: self.session.plan.schedule.rate(turn.epochs_done),
+                    samples,
+                    seconds,
+                }
+            }
+            ProgramKind::Evaluate => {
+                let errors = output(self.session, turn, rank, &step, "errors");
+                let validation = self.current.validation.get_or_insert_default();
+                validation.add(loss, samples, errors.unwrap_or_default(), seconds);
+                Progress::Evaluated { epoch, samples }
+            }
+            ProgramKind::Fetch => panic!("a fetch is no turn of its own"),
+        };
+        if rank == 0 {
+            (self.report)(progress);
+        }
+    }
+
+    fn end_epoch(&mut self, rank: Rank, epoch: u64) {
+        let mut report = std::mem::take(&mut self.current);
+        report.epoch = epoch;
+        report.training_loss /= report.samples as f64;
+        if let Some(validation) = &mut report.validation {
+            validation.loss /= validation.samples as f64;
+        }
+        if rank == 0 {
+            (self.report)(Progress::Epoch(report.clone()));
+        }
+        self.epochs.push(report);
+    }
+}
+
+impl Validation {
+    /// `errors` holds the sums of absolute errors of all targets, then those of squared errors.
+    fn add(&mut self, loss: f64, samples: usize, errors: &[f64], seconds: Seconds) {
+        self.loss += loss * samples as f64;
+        self.samples += samples;
+        self.seconds += seconds;
+        let (absolute, squared) = errors.split_at(errors.len() / 2);
+        for (sums, more) in [(&mut self.absolute, absolute), (&mut self.squared, squared)] {
+            sums.resize(more.len(), 0.0);
+            sums.iter_mut()
+                .zip(more)
+                .for_each(|(sum, more)| *sum += more);
+        }
+    }
+}
+
+/// The value of a named output of a turn, where its body has it.
+fn output<'r>(
+    session: &Session<'_>,
+    turn: &Turn,
+    rank: Rank,
+    report: &'r StepReport,
+    name: &str,
+) -> Option<&'r [f64]> {
+    let body = session.played[turn.program].step.body(rank);
+    let at = body.outputs.iter().position(|output| output.name == name)?;
+    Some(&report.outputs[at])
+}
+
+fn lasting(body: &Body) -> impl Iterator<Item = (BufferId, &Buffer)> {
+    let ids = (0..).map(BufferId);
+    ids.zip(&body.buffers)
+        .filter(|(_, buffer)| outlives_programs(buffer.role))
+}
+
+fn set_initial(body: &Body, arena: &mut Arena, initial: &dyn Fn(&Buffer) -> Option<Vec<f64>>) {
+    let memory = arena.memory(body);
+    for (id, buffer) in lasting(body) {
+        let elements = buffer.dims.iter().product();
+        let values = initial(buffer).unwrap_or_else(|| vec![0.0; elements]);
+        let view = buffer.view(id);
+        match buffer.dtype {
+            Dtype::F32 => {
+                let narrow: Vec<f32> = values.iter().map(|&value| value as f32).collect();
+                memory.unpack(&view, &narrow, false);
+            }
+            Dtype::F64 => memory.unpack(&view, &values, false),
+            Dtype::I16 => panic!("`{}` is trained in a floating-point type", buffer.name),
+        }
+    }
+}
+
+pub(super) fn values(body: &Body, runner: &mut RankRunner<'_>) -> Vec<NamedValues> {
+    let memory = runner.arena.memory(body);
+    lasting(body)
+        .filter(|(_, buffer)| buffer.role != Role::Optimizer)
+        .map(|(id, buffer)| {
+            let view = buffer.view(id);
+            let mut values = Vec::new();
+            match buffer.dtype {
+                Dtype::F32 => {
+                    let mut narrow = Vec::new();
+                    memory.pack::<f32>(&view, &mut narrow);
+                    values.extend(narrow.into_iter().map(f64::from));
+                }
+                Dtype::F64 => memory.pack::<f64>(&view, &mut values),
+                Dtype::I16 => panic!("`{}` is trained in a floating-point type", buffer.name),
+            }
+            NamedValues {
+                name: buffer.name.clone(),
+                role: buffer.role,
+                dtype: buffer.dtype,
+                dims: buffer.dims,
+                values,
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,50 @@
+/// Norm-wise relative distance `|a - b| / |b|` of two tensors; the denominator is at least `floor`.
+pub fn distance(a: &[f64], b: &[f64], floor: f64) -> f64 {
+    assert_eq!(a.len(), b.len(), "two tensors of one length");
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
+    let difference = norm(&mut a.iter().zip(b).map(|(a, b)| a - b));
+    difference / norm(&mut b.iter().copied()).max(floor)
+}
+
+/// The first thing in which two outcomes differ by more than `tolerance`, in words.
+///
+/// Compares losses, and what each parameter gained in each step, so that a small error of a gradient
+/// is not hidden behind a large weight.
+pub fn mismatch(got: &crate::Outcome, expected: &crate::Outcome, tolerance: f64) -> Option<String> {
+    for (step, (a, b)) in got.losses.iter().zip(&expected.losses).enumerate() {
+        let far = (a - b).abs() > tolerance * b.abs().max(1e-3);
+        if far || a.is_nan() || b.is_nan() {
+            return Some(format!("loss of step {step}: {a} instead of {b}"));
+        }
+    }
+    for step in 1..expected.parameters.len() {
+        for (index, (name, after)) in expected.parameters[step].iter().enumerate() {
+            let before = &expected.parameters[step - 1][index].1;
+            let gain = |after: &[f64], before: &[f64]| -> Vec<f64> {
+                after
+                    .iter()
+                    .zip(before)
+                    .map(|(after, before)| after - before)
+                    .collect()
+            };
+            let got_after = &got.parameters[step][index].1;
+            let got_before = &got.parameters[step - 1][index].1;
+            let floor = 1e-4 * (after.len() as f64).sqrt();
+            let far = distance(&gain(got_after, got_before), &gain(after, before), floor);
+            if far > tolerance || far.is_nan() {
+                return Some(format!(
+                    "{name} gained differently by {far:.2e} in step {step}"
+                ));
+            }
+        }
+    }
+    if got.evaluation.len() != expected.evaluation.len() {
+        return Some("not the same evaluations".to_owned());
+    }
+    for (a, b) in got.evaluation.iter().zip(&expected.evaluation) {
+        if !((a - b).abs() <= tolerance * b.abs().max(1e-3)) {
+            return Some(format!("evaluation: {a} instead of {b}"));
+        }
+    }
+    None
+}

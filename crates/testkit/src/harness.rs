@@ -1,0 +1,310 @@
+use partita_graph::{Graph, Loss, Op, ParameterRole};
+use partita_local::{
+    LaunchError, MemorySource, ReferenceKernels, Samples, Stored, connect, launch,
+};
+use partita_lower::{LowerError, Request, SampleFormat, Strategy, lower};
+use partita_program::{Dtype, Menu, Optimizer, Program, ProgramKind, Role, Transform, verify};
+use partita_run::{Arena, Inputs, Kernels, Memory, RankRunner, RunError, SystemClock};
+use partita_space::{Mesh, Rank, Seconds};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Makes the kernels of a rank.
+pub type KernelFactory<'a> = &'a (dyn Fn(Mesh, Rank) -> Box<dyn Kernels> + Sync);
+
+/// A run to be compared with others: everything is given, nothing is drawn.
+#[derive(Clone)]
+pub struct Setup<'a> {
+    /// The model.
+    pub graph: &'a Graph,
+    /// How it is split.
+    pub strategy: Strategy,
+    /// Type of activations and parameters.
+    pub dtype: Dtype,
+    /// Kernels on offer.
+    pub menu: &'a (dyn Menu + Sync),
+    /// Kernels of each rank.
+    pub kernels: KernelFactory<'a>,
+    /// Update rule.
+    pub optimizer: Optimizer,
+    /// Largest norm of the gradients.
+    pub clip: Option<f64>,
+    /// Learning rate.
+    pub learning_rate: f64,
+    /// Samples, as many as the mini-batch has; every step uses all of them.
+    pub samples: Arc<Samples>,
+    /// Start of each parameter, in the order of the graph.
+    pub parameters: Vec<Vec<f64>>,
+    /// Steps of training.
+    pub steps: usize,
+    /// Keys dropout.
+    pub seed: u64,
+}
+
+/// What a run gave.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outcome {
+    /// Loss of each step.
+    pub losses: Vec<f64>,
+    /// Parameters and state by name, before the first and after each step.
+    pub parameters: Vec<Vec<(String, Vec<f64>)>>,
+    /// Loss and errors of an evaluation after the last step.
+    pub evaluation: Vec<f64>,
+}
+
+/// The reference kernels of a dtype.
+pub fn reference_kernels(dtype: Dtype) -> impl Fn(Mesh, Rank) -> Box<dyn Kernels> + Sync {
+    move |mesh, rank| match dtype {
+        Dtype::F32 => Box::new(ReferenceKernels::<f32>::new(mesh, rank)),
+        Dtype::F64 => Box::new(ReferenceKernels::<f64>::new(mesh, rank)),
+        Dtype::I16 => panic!("no kernels compute in 16-bit integers"),
+    }
+}
+
+impl Setup<'_> {
+    /// Deterministic samples and parameters for a graph from a seed.
+    pub fn draw(graph: &Graph, batch: usize, seed: u64) -> (Arc<Samples>, Vec<Vec<f64>>) {
+        let mut draws = crate::Draws::new(seed);
+        let input = graph.nodes[0].shape;
+        let [d, h, w] = input.extent;
+        let last = &graph.nodes[graph.nodes.len() - 1];
+        let output = graph.node(last.inputs[0]).shape;
+        let mut values = Vec::new();
+        let mut targets = Vec::new();
+        for _ in 0..batch {
+            values.push(Stored::F64(
+                (0..input.volume()).map(|_| draws.unit()).collect(),
+            ));
+            targets.push(match last.op {
+                Op::Loss(Loss::SoftmaxCrossEntropy) => {
+                    let positions = output.volume() / output.channels;
+                    let class = |draws: &mut crate::Draws| draws.between(0, output.channels - 1);
+                    (0..positions).map(|_| class(&mut draws) as f64).collect()
+                }
+                _ => (0..output.volume()).map(|_| draws.unit()).collect(),
+            });
+        }
+        let samples = Samples {
+            shape: [input.channels, d, h, w],
+            values,
+            targets,
+        };
+        let parameters = graph
+            .parameters
+            .iter()
+            .map(|parameter| {
+                let mut value = || match parameter.role {
+                    ParameterRole::Weight => {
+                        let taps = parameter.volume() / parameter.shape[4];
+                        draws.unit() * (3.0 / taps as f64).sqrt()
+                    }
+                    ParameterRole::Bias | ParameterRole::Beta | ParameterRole::RunningMean => {
+                        0.3 * draws.unit()
+                    }
+                    ParameterRole::Gamma | ParameterRole::RunningVariance => {
+                        1.0 + 0.3 * draws.unit()
+                    }
+                };
+                (0..parameter.volume()).map(|_| value()).collect()
+            })
+            .collect();
+        (Arc::new(samples), parameters)
+    }
+
+    /// The request for one kind of program.
+    pub fn request(&self, kind: ProgramKind) -> Request<'_> {
+        let dtype = match self.samples.values[0] {
+            Stored::I16(_) => Dtype::I16,
+            Stored::F32(_) => Dtype::F32,
+            Stored::F64(_) => Dtype::F64,
+        };
+        Request {
+            graph: self.graph,
+            strategy: self.strategy,
+            batch: self.samples.values.len(),
+            kind,
+            dtype: self.dtype,
+            optimizer: self.optimizer,
+            clip: self.clip,
+            samples: SampleFormat {
+                dtype,
+                transform: Transform::Identity,
+            },
+            menu: self.menu,
+        }
+    }
+
+    /// The program of one kind, verified.
+    ///
+    /// Panics where verification finds a fault: lowering must never make one.
+    pub fn program(&self, kind: ProgramKind) -> Result<Program, LowerError> {
+        let program = lower(&self.request(kind))?;
+        if let Err(faults) = verify::verify(&program) {
+            panic!("{}: {faults}", program.title);
+        }
+        Ok(program)
+    }
+}
+
+/// Trains a few steps on threads, and evaluates.
+///
+/// Errors: a rank that fails. Panics where the strategy cannot be lowered.
+pub fn run(setup: &Setup<'_>) -> Result<Outcome, LaunchError> {
+    let programs = [
+        ProgramKind::Fetch,
+        ProgramKind::Train,
+        ProgramKind::Evaluate,
+    ]
+    .map(|kind| setup.program(kind).expect("a case can be lowered"));
+    run_programs(setup, &programs)
+}
+
+fn run_programs(setup: &Setup<'_>, programs: &[Program; 3]) -> Result<Outcome, LaunchError> {
+    let mesh = programs[1].mesh;
+    let cancel = AtomicBool::new(false);
+    let outcomes = launch(connect(mesh), &cancel, |rank, transport| {
+        let bytes = programs
+            .iter()
+            .map(|program| program.body(rank).arena)
+            .max();
+        let mut runner = RankRunner {
+            rank,
+            arena: Arena::new(bytes.unwrap_or_default()),
+            kernels: (setup.kernels)(mesh, rank),
+            transport: Box::new(transport),
+            source: Box::new(MemorySource::new(Arc::clone(&setup.samples), mesh, rank)),
+            clock: Box::new(SystemClock::start()),
+            cancel: &cancel,
+            watchdog: Seconds(30.0),
+        };
+        play(setup, programs, rank, &mut runner)
+    })?;
+    // Replicas must hold the same bits.
+    for other in &outcomes[1..] {
+        assert_eq!(
+            other.parameters, outcomes[0].parameters,
+            "ranks drifted apart"
+        );
+        assert_eq!(other.losses, outcomes[0].losses, "ranks drifted apart");
+    }
+    Ok(outcomes.into_iter().next().unwrap_or_default())
+}
+
+fn play(
+    setup: &Setup<'_>,
+    [fetch, train, evaluate]: &[Program; 3],
+    rank: Rank,
+    runner: &mut RankRunner<'_>,
+) -> Result<Outcome, RunError> {
+    let body = train.body(rank);
+    scribble(runner);
+    write_parameters(setup, &runner.arena.memory(body));
+    let all: Vec<usize> = (0..setup.samples.values.len()).collect();
+    let mut inputs = Inputs {
+        step: 0,
+        epoch: 0,
+        seed: setup.seed,
+        learning_rate: setup.learning_rate,
+        samples: all.clone(),
+        next_samples: all,
+    };
+    let mut outcome = Outcome::default();
+    outcome
+        .parameters
+        .push(read_parameters(setup, &runner.arena.memory(body)));
+    runner.step(fetch.body(rank), &inputs)?;
+    for _ in 0..setup.steps {
+        inputs.step += 1;
+        let report = runner.step(body, &inputs)?;
+        outcome.losses.push(report.outputs[0][0]);
+        outcome
+            .parameters
+            .push(read_parameters(setup, &runner.arena.memory(body)));
+    }
+    runner.step(fetch.body(rank), &inputs)?;
+    let report = runner.step(evaluate.body(rank), &inputs)?;
+    outcome.evaluation = report.outputs.into_iter().flatten().collect();
+    Ok(outcome)
+}
+
+/// Fills the arena with NaN, so that whatever reads what was never written is noticed.
+fn scribble(runner: &mut RankRunner<'_>) {
+    let bytes = runner.arena.bytes();
+    let elements = bytes.0 as usize / 8;
+    let buffer = partita_program::Buffer {
+        name: "arena".to_owned(),
+        role: Role::Workspace,
+        dtype: Dtype::F64,
+        dims: [1, 1, 1, 1, elements],
+        home: None,
+        offset: partita_space::Bytes(0),
+    };
+    let view = buffer.view(partita_program::BufferId(0));
+    let body = partita_program::Body {
+        buffers: vec![buffer],
+        arena: bytes,
+        ..partita_program::Body::default()
+    };
+    runner
+        .arena
+        .memory(&body)
+        .write::<f64>(&view)
+        .data
+        .fill(f64::NAN);
+}
+
+/// Parameters and state of the first body, with the index in the graph; optimizer state as `None`.
+fn persistent<'m>(
+    setup: &'m Setup<'_>,
+    memory: &Memory<'m>,
+) -> Vec<(partita_program::View, Option<usize>)> {
+    let body = memory.body();
+    (0..body.buffers.len())
+        .filter(|&id| body.buffers[id].role.is_persistent())
+        .filter(|&id| body.buffers[id].role != Role::Staging)
+        .map(|id| {
+            let buffer = &body.buffers[id];
+            let named = setup
+                .graph
+                .parameters
+                .iter()
+                .position(|p| p.name == buffer.name);
+            let view = buffer.view(partita_program::BufferId(id as u32));
+            (view, named)
+        })
+        .collect()
+}
+
+fn write_parameters(setup: &Setup<'_>, memory: &Memory<'_>) {
+    for (view, named) in persistent(setup, memory) {
+        let zeros = vec![0.0; view.volume()];
+        let values = named.map_or(&zeros, |index| &setup.parameters[index]);
+        match setup.dtype {
+            Dtype::F64 => memory.unpack(&view, values, false),
+            Dtype::F32 => {
+                let values: Vec<f32> = values.iter().map(|&value| value as f32).collect();
+                memory.unpack(&view, &values, false);
+            }
+            Dtype::I16 => panic!("no parameters in 16-bit integers"),
+        }
+    }
+}
+
+fn read_parameters(setup: &Setup<'_>, memory: &Memory<'_>) -> Vec<(String, Vec<f64>)> {
+    let mut all = Vec::new();
+    for (view, named) in persistent(setup, memory) {
+        let Some(index) = named else { continue };
+        let mut values = Vec::new();
+        match setup.dtype {
+            Dtype::F64 => memory.pack::<f64>(&view, &mut values),
+            Dtype::F32 => {
+                let mut narrow = Vec::new();
+                memory.pack::<f32>(&view, &mut narrow);
+                values.extend(narrow.into_iter().map(f64::from));
+            }
+            Dtype::I16 => panic!("no parameters in 16-bit integers"),
+        }
+        all.push((setup.graph.parameters[index].name.clone(), values));
+    }
+    all
+}

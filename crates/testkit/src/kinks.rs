@@ -1,0 +1,102 @@
+use partita_program::{Algorithm, Kernel, PoolKind, View};
+use partita_run::{Inputs, Kernels, Memory, RunError, Worked};
+use std::sync::{Arc, Mutex};
+
+/// Wraps f64 kernels and notes how close any activation or maximum comes to a kink: there the
+/// gradient jumps, and rounding decides on which side a value falls.
+pub struct KinkWatch<K> {
+    kernels: K,
+    nearest: Arc<Mutex<f64>>,
+}
+
+impl<K: Kernels> KinkWatch<K> {
+    /// Watches `kernels`; the second part tells the nearest kink so far.
+    pub fn new(kernels: K) -> (Self, Arc<Mutex<f64>>) {
+        let nearest = Arc::new(Mutex::new(f64::INFINITY));
+        (
+            Self {
+                kernels,
+                nearest: Arc::clone(&nearest),
+            },
+            nearest,
+        )
+    }
+
+    fn note(&self, margin: f64) {
+        let mut nearest = self.nearest.lock().expect("nobody panics while noting");
+        *nearest = nearest.min(margin);
+    }
+
+    fn watch(&self, kernel: &Kernel, memory: &Memory<'_>) {
+        match kernel {
+            Kernel::LeakyReluForward { x, .. } => {
+                let mut values = Vec::new();
+                memory.pack::<f64>(x, &mut values);
+                values.iter().for_each(|value| self.note(value.abs()));
+            }
+            Kernel::PoolForward {
+                kind: PoolKind::Max,
+                x,
+                y,
+                taps,
+                shift,
+            } => {
+                let block = memory.read::<f64>(x);
+                for_each(y.extent, |out| {
+                    let mut inside = Vec::new();
+                    for_each(
+                        [1, taps.kernel[0], taps.kernel[1], taps.kernel[2], 1],
+                        |tap| {
+                            let mut at = out;
+                            for dim in 0..3 {
+                                let input = (out[dim + 1] * taps.stride[dim]
+                                    + tap[dim + 1] * taps.dilation[dim])
+                                    as i64
+                                    - shift[dim];
+                                if input < 0 || input >= x.extent[dim + 1] as i64 {
+                                    return;
+                                }
+                                at[dim + 1] = input as usize;
+                            }
+                            inside.push(block.data[block.at(at)]);
+                        },
+                    );
+                    inside.sort_by(|a, b| b.total_cmp(a));
+                    if let [first, second, ..] = inside[..] {
+                        self.note(first - second);
+                    }
+                });
+            }
+            _ => {}
+        }
+    }
+}
+
+fn for_each(extent: [usize; 5], mut visit: impl FnMut([usize; 5])) {
+    let total: usize = extent.iter().product();
+    for flat in 0..total {
+        let mut rest = flat;
+        let mut index = [0; 5];
+        for dim in (0..5).rev() {
+            index[dim] = rest % extent[dim];
+            rest /= extent[dim];
+        }
+        visit(index);
+    }
+}
+
+impl<K: Kernels> Kernels for KinkWatch<K> {
+    fn execute(
+        &mut self,
+        kernel: &Kernel,
+        algorithm: &Algorithm,
+        workspace: Option<&View>,
+        memory: &Memory<'_>,
+        inputs: &Inputs,
+        progress: &mut dyn FnMut() -> bool,
+    ) -> Result<Worked, RunError> {
+        self.watch(kernel, memory);
+        self.kernels
+            .execute(kernel, algorithm, workspace, memory, inputs, progress)
+    }
+}

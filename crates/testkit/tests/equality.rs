@@ -1,0 +1,70 @@
+//! Every strategy equals one rank.
+
+use partita_local::ReferenceMenu;
+use partita_lower::Strategy;
+use partita_program::{Dtype, Optimizer};
+use partita_testkit::{Setup, mismatch, random_case, reference_kernels, run};
+
+fn setups(seed: u64) -> (partita_testkit::Case, [partita_testkit::Outcome; 2]) {
+    let case = random_case(seed);
+    let (samples, parameters) = Setup::draw(&case.graph, case.batch, seed);
+    let kernels = reference_kernels(Dtype::F64);
+    let split = Setup {
+        graph: &case.graph,
+        strategy: case.strategy,
+        dtype: Dtype::F64,
+        menu: &ReferenceMenu,
+        kernels: &kernels,
+        optimizer: Optimizer::Sgd {
+            momentum: 0.5,
+            weight_decay: 0.01,
+        },
+        clip: seed.is_multiple_of(3).then_some(0.5),
+        learning_rate: 0.1,
+        samples,
+        parameters,
+        steps: 3,
+        seed,
+    };
+    let single = Setup {
+        strategy: Strategy::single(),
+        ..split.clone()
+    };
+    let outcomes = [&split, &single].map(|setup| {
+        run(setup).unwrap_or_else(|error| panic!("seed {seed} {}: {error}", case.strategy))
+    });
+    (case, outcomes)
+}
+
+#[test]
+fn every_strategy_equals_one_rank_in_f64() {
+    let long = std::env::var("PARTITA_TEST_LONG").is_ok();
+    let cases = if long { 10_000 } else { 600 };
+    let start: u64 = std::env::var("PARTITA_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(0);
+    let mut failures = Vec::new();
+    for seed in start..start + cases {
+        let (case, [split, single]) = setups(seed);
+        if let Some(what) = mismatch(&split, &single, 1e-10) {
+            failures.push(format!(
+                "PARTITA_SEED={seed} {} batch {}: {what}\n{}",
+                case.strategy,
+                case.batch,
+                partita_graph::text::print(&case.graph)
+            ));
+        }
+    }
+    assert!(
+        failures.is_empty(),
+        "{} of {cases} cases differ; the first:\n{}",
+        failures.len(),
+        failures
+            .iter()
+            .take(4)
+            .cloned()
+            .collect::<Vec<_>>()
+            .join("\n")
+    );
+}

@@ -1,0 +1,301 @@
+//! Rules on the text of the repository. Each is a function from a file to its faults.
+//!
+//! Code is judged without comments and literals; where a rule spares tests it spares what stands
+//! under `#[cfg(test)]`, in a file `tests.rs`, or in a folder `tests`, `benches` or `examples`.
+
+use crate::Fault;
+use crate::dependencies;
+use crate::matches;
+use crate::source::{Source, line_of, words};
+use std::fs;
+use std::path::Path;
+use toml::Table;
+
+/// Lines that a file may have.
+const LINES_MAX: usize = 800;
+/// Lines of documentation that open a library.
+const OPENING_LINES_MIN: usize = 5;
+/// What stands for work not done or not meant to stay.
+const UNFINISHED: [&str; 4] = ["todo!", "unimplemented!", "dbg!", "#[ignore"];
+/// Module names that name nothing.
+const EMPTY_NAMES: [&str; 5] = ["utils", "util", "common", "misc", "helpers"];
+/// Rooms that may print.
+const PRINTERS: [&str; 3] = ["cli", "xtask", "testkit"];
+/// Rooms that may read the environment.
+const ENVIRONMENT_READERS: [&str; 3] = ["cli", "xtask", "testkit"];
+/// Files that may end the process.
+const EXITS: &str = "crates/cli/src/main.rs";
+
+/// All faults of the repository at `root`.
+pub(crate) fn check(root: &Path) -> Result<Vec<Fault>, String> {
+    let mut paths = Vec::new();
+    collect(root, "crates", &mut paths)?;
+    let mut faults = Vec::new();
+    for path in &paths {
+        if path.ends_with(".rs") {
+            faults.extend(check_file(path, &read(root, path)?));
+        } else if path.ends_with("/Cargo.toml") {
+            faults.extend(dependencies::inherited(&manifest(root, path)?, path));
+        }
+    }
+    let document = read(root, "DEPENDENCIES.md")?;
+    let root_manifest = manifest(root, "Cargo.toml")?;
+    faults.extend(dependencies::documented(&root_manifest, &document));
+    Ok(faults)
+}
+
+/// All faults of one Rust file.
+fn check_file(path: &str, text: &str) -> Vec<Fault> {
+    let file = File::new(path, text);
+    let rules = [
+        length,
+        unfinished,
+        exits,
+        empty_names,
+        opening,
+        wildcards,
+        printing,
+        environment,
+    ];
+    rules.iter().flat_map(|rule| rule(&file)).collect()
+}
+
+/// A Rust file as the rules see it.
+struct File {
+    path: String,
+    /// The folder under `crates`.
+    room: String,
+    source: Source,
+    /// The code that is not a test: empty if the whole file is one.
+    product_code: String,
+}
+
+impl File {
+    fn new(path: &str, text: &str) -> File {
+        let parts: Vec<&str> = path.split('/').collect();
+        let in_test_folder = parts
+            .iter()
+            .any(|part| ["tests", "tests.rs", "benches", "examples"].contains(part));
+        let source = Source::new(text);
+        let product_code = if in_test_folder {
+            String::new()
+        } else {
+            source.code_outside_tests()
+        };
+        File {
+            path: path.to_owned(),
+            room: parts.get(1).copied().unwrap_or_default().to_owned(),
+            source,
+            product_code,
+        }
+    }
+
+    fn fault(&self, line: usize, message: String) -> Fault {
+        Fault {
+            path: self.path.clone(),
+            line,
+            message,
+        }
+    }
+
+    /// A fault for each place of `code` (of this file) where one of `found` stands.
+    fn each(&self, code: &str, found: &[&str], message: &str) -> Vec<Fault> {
+        let fault =
+            |word: &str, offset| self.fault(line_of(code, offset), format!("`{word}`: {message}"));
+        found
+            .iter()
+            .flat_map(|word| words(code, word).map(|offset| fault(word, offset)))
+            .collect()
+    }
+
+    fn is_build_script(&self) -> bool {
+        self.path.ends_with("/build.rs")
+    }
+}
+
+fn length(file: &File) -> Vec<Fault> {
+    let lines = file.source.text.lines().count();
+    if lines <= LINES_MAX {
+        return Vec::new();
+    }
+    vec![file.fault(0, format!("{lines} lines, at most {LINES_MAX}: split it"))]
+}
+
+fn unfinished(file: &File) -> Vec<Fault> {
+    let message = "finish it, or leave it out";
+    file.each(&file.source.code, &UNFINISHED, message)
+}
+
+fn exits(file: &File) -> Vec<Fault> {
+    if file.path == EXITS {
+        return Vec::new();
+    }
+    let message = format!("return an error; only {EXITS} ends the process");
+    file.each(&file.source.code, &["process::exit"], &message)
+}
+
+fn empty_names(file: &File) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for name in EMPTY_NAMES {
+        let message = format!("`{name}` names nothing: call the module by what it holds");
+        let mut parts = file.path.split('/');
+        if parts.any(|part| part == name || part == format!("{name}.rs")) {
+            faults.push(file.fault(0, message.clone()));
+        }
+        let inline = format!("mod {name}");
+        let code = &file.source.code;
+        let lines = words(code, &inline).map(|offset| line_of(code, offset));
+        faults.extend(lines.map(|line| file.fault(line, message.clone())));
+    }
+    faults
+}
+
+fn opening(file: &File) -> Vec<Fault> {
+    if !file.path.ends_with("/src/lib.rs") {
+        return Vec::new();
+    }
+    let lines = file.source.text.lines();
+    let count = lines.take_while(|line| line.starts_with("//!")).count();
+    if count >= OPENING_LINES_MIN {
+        return Vec::new();
+    }
+    let wanted = "what it does, what it knows, what it must not know";
+    let message =
+        format!("opens with {count} lines of `//!`, at least {OPENING_LINES_MIN}: {wanted}");
+    vec![file.fault(1, message)]
+}
+
+fn wildcards(file: &File) -> Vec<Fault> {
+    let message = "a catch-all arm in a match over work or kernels: name every kind";
+    matches::wildcards(&file.product_code)
+        .into_iter()
+        .map(|line| file.fault(line, message.to_owned()))
+        .collect()
+}
+
+fn printing(file: &File) -> Vec<Fault> {
+    if PRINTERS.contains(&file.room.as_str()) || file.is_build_script() {
+        return Vec::new();
+    }
+    let found = ["println!", "eprintln!", "print!", "eprint!"];
+    let message = format!("return it instead; only {} print", PRINTERS.join(", "));
+    file.each(&file.product_code, &found, &message)
+}
+
+fn environment(file: &File) -> Vec<Fault> {
+    if ENVIRONMENT_READERS.contains(&file.room.as_str()) || file.is_build_script() {
+        return Vec::new();
+    }
+    let readers = ENVIRONMENT_READERS.join(", ");
+    let message = format!("take it as an argument; only {readers} read the environment");
+    file.each(&file.product_code, &["env::", "std::env"], &message)
+}
+
+/// Paths of all files below `folder`, relative to `root`, with `/` between their parts.
+fn collect(root: &Path, folder: &str, paths: &mut Vec<String>) -> Result<(), String> {
+    let unreadable = |error| format!("{folder} cannot be listed: {error}");
+    for entry in fs::read_dir(root.join(folder)).map_err(unreadable)? {
+        let entry = entry.map_err(unreadable)?;
+        let path = format!("{folder}/{}", entry.file_name().to_string_lossy());
+        if entry.path().is_dir() {
+            collect(root, &path, paths)?;
+        } else {
+            paths.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn read(root: &Path, path: &str) -> Result<String, String> {
+    fs::read_to_string(root.join(path)).map_err(|error| format!("{path} cannot be read: {error}"))
+}
+
+fn manifest(root: &Path, path: &str) -> Result<Table, String> {
+    let text = read(root, path)?;
+    text.parse()
+        .map_err(|error| format!("{path} is not TOML: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIB: &str = "//! 1\n//! 2\n//! 3\n//! 4\n//! 5\n";
+
+    fn lines(path: &str, text: &str) -> Vec<usize> {
+        check_file(path, text)
+            .iter()
+            .map(|fault| fault.line)
+            .collect()
+    }
+
+    #[test]
+    fn long_files_are_caught() {
+        assert!(lines("crates/run/src/a.rs", &"\n".repeat(800)).is_empty());
+        assert_eq!(lines("crates/run/src/a.rs", &"\n".repeat(801)), [0]);
+    }
+
+    #[test]
+    fn unfinished_code_is_caught_in_tests_too() {
+        for bad in [
+            "fn f() { todo!() }",
+            "fn f() { unimplemented!(\"x\") }",
+            "fn f() { dbg!(1); }",
+            "#[test]\n#[ignore]\nfn t() {}",
+            "#[test]\n#[ignore = \"slow\"]\nfn t() {}",
+        ] {
+            assert_eq!(lines("crates/run/src/a.rs", bad).len(), 1, "{bad}");
+            assert_eq!(lines("crates/run/tests/a.rs", bad).len(), 1, "{bad}");
+        }
+        assert!(lines("crates/run/src/a.rs", "// todo!()\nlet a = \"dbg!(1)\";").is_empty());
+    }
+
+    #[test]
+    fn exits_are_caught_outside_the_one_main() {
+        let bad = "fn f() {\n    std::process::exit(1)\n}";
+        assert_eq!(lines("crates/cli/src/report.rs", bad), [2]);
+        assert_eq!(lines("crates/xtask/src/main.rs", bad), [2]);
+        assert!(lines("crates/cli/src/main.rs", bad).is_empty());
+        assert!(lines("crates/run/src/a.rs", "use std::process::ExitCode;").is_empty());
+    }
+
+    #[test]
+    fn empty_names_are_caught() {
+        assert_eq!(lines("crates/run/src/utils.rs", ""), [0]);
+        assert_eq!(lines("crates/run/src/common/a.rs", ""), [0]);
+        assert_eq!(lines("crates/run/src/a.rs", "\nmod misc {}"), [2]);
+        assert!(lines("crates/run/src/a.rs", "mod miscellany {}").is_empty());
+    }
+
+    #[test]
+    fn libraries_open_with_their_contract() {
+        assert!(lines("crates/run/src/lib.rs", LIB).is_empty());
+        assert_eq!(lines("crates/run/src/lib.rs", "//! 1\n\n//! 2\n"), [1]);
+        assert!(lines("crates/run/src/a.rs", "").is_empty());
+    }
+
+    #[test]
+    fn wildcards_are_caught_outside_tests() {
+        let bad = "fn f() {\n match w { Work::A => 1,\n _ => 2 }\n}";
+        assert_eq!(lines("crates/oracle/src/cost.rs", bad), [3]);
+        assert!(lines("crates/oracle/tests/cost.rs", bad).is_empty());
+        let tested = format!("#[cfg(test)]\nmod tests {{ {bad} }}");
+        assert!(lines("crates/oracle/src/cost.rs", &tested).is_empty());
+    }
+
+    #[test]
+    fn printing_and_the_environment_belong_to_few_rooms() {
+        for bad in [
+            "fn f() { println!(); }",
+            "fn f() { eprint!(\"x\"); }",
+            "fn f() { env::var(\"HOME\"); }",
+            "use std::env;",
+        ] {
+            assert_eq!(lines("crates/run/src/a.rs", bad), [1], "{bad}");
+            assert!(lines("crates/cli/src/a.rs", bad).is_empty(), "{bad}");
+            assert!(lines("crates/run/examples/a.rs", bad).is_empty(), "{bad}");
+            assert!(lines("crates/cuda/build.rs", bad).is_empty(), "{bad}");
+        }
+        assert!(lines("crates/run/src/a.rs", "include_str!(env!(\"A\"));").is_empty());
+    }
+}
