@@ -295,18 +295,41 @@ struct TileArgs {
     load: bool,
 }
 
-impl TileArgs {
-    /// Offsets of x and dy at a row.
+/// A walk over rows of positions; divides once, not for every row.
+struct Rows<'a> {
+    tile: &'a TileArgs,
+    index: [usize; 4],
+    x: usize,
+    y: usize,
+}
+
+impl Rows<'_> {
     #[inline(always)]
-    fn row(&self, row: usize) -> (usize, usize) {
-        let (mut rest, mut x, mut y) = (row, 0, 0);
+    fn new(tile: &TileArgs) -> Rows<'_> {
+        let (mut index, mut rest) = ([0; 4], tile.rows.0);
         for dim in [2, 1, 0] {
-            let index = rest % self.counts[dim];
-            rest /= self.counts[dim];
-            x += index * self.x_step[dim];
-            y += index * self.y_step[dim];
+            index[dim] = rest % tile.counts[dim];
+            rest /= tile.counts[dim];
         }
-        (x, y)
+        let dot = |step: &[usize; 4]| (0..3).map(|i| index[i] * step[i]).sum();
+        let (x, y) = (dot(&tile.x_step), dot(&tile.y_step));
+        Rows { tile, index, x, y }
+    }
+
+    #[inline(always)]
+    fn step(&mut self) {
+        let t = self.tile;
+        for dim in [2, 1, 0] {
+            self.index[dim] += 1;
+            self.x += t.x_step[dim];
+            self.y += t.y_step[dim];
+            if self.index[dim] < t.counts[dim] {
+                return;
+            }
+            self.index[dim] = 0;
+            self.x -= t.counts[dim] * t.x_step[dim];
+            self.y -= t.counts[dim] * t.y_step[dim];
+        }
     }
 }
 
@@ -340,9 +363,10 @@ impl<const V: usize, const Q: usize, const PART: bool> Op for Tile<V, Q, PART> {
                 }
             }
             let (count, x_step, y_step) = t.inner;
-            for row in t.rows.0..t.rows.1 {
-                let (x0, y0) = t.row(row);
-                let (mut x, mut y) = (t.x.add(x0), t.y.add(y0));
+            let mut rows = Rows::new(&t);
+            for _ in t.rows.0..t.rows.1 {
+                let (mut x, mut y) = (t.x.add(rows.x), t.y.add(rows.y));
+                rows.step();
                 for _ in 0..count {
                     let g: [S::V; V] = std::array::from_fn(|v| load(y.add(v * S::LANES)));
                     for q in 0..Q {

@@ -15,9 +15,7 @@ const RUNS_MAX: usize = 64;
 /// Weights that one sweep over the positions reads, in elements: stays in the caches close by.
 const WEIGHTS_PER_SWEEP: usize = 32 * 1024;
 /// The same for weights that are not packed, in rows: few enough for the pages they lie on.
-const ROWS_PER_SWEEP: usize = match option_env!("PF") {
-    Some(a) => match a.as_bytes()[0] { b'1' => 128, b'2' => 256, b'4' => 512, _ => 1 << 20 },
-    None => 64 };
+const ROWS_PER_SWEEP: usize = 128;
 /// Work of one unit; bounds the time between calls of progress.
 const FLOPS_PER_UNIT: usize = 30_000_000;
 /// Positions of a unit are a multiple of this, which every P divides or nearly does.
@@ -127,10 +125,6 @@ struct Cursor {
 }
 
 impl Job<'_> {
-    fn positions(&self) -> usize {
-        self.count.iter().product()
-    }
-
     pub(crate) fn taps_all(&self) -> usize {
         self.taps.iter().map(|t| t.count).product()
     }
@@ -211,7 +205,7 @@ impl Job<'_> {
         if let Weights::Transposed(w, pitch) = self.weights {
             return self.run_dot(w, pitch, team, progress);
         }
-        let positions = self.positions();
+        let positions: usize = self.count.iter().product();
         if positions == 0 || self.f == 0 {
             return Ok(());
         }
@@ -298,11 +292,7 @@ impl Job<'_> {
         let p_max = (level.accumulators() / v).min(P_MAX);
         let p = range.len().div_ceil(range.len().div_ceil(p_max));
         let bias = self.start.bias.map(|b| b[f0..f0 + width].as_ptr());
-        let (load, bias) = if first {
-            (self.start.load, bias)
-        } else {
-            (true, None)
-        };
+        let (load, bias) = (!first || self.start.load, bias.filter(|_| first));
         let mut walk = Walk::new(self, range.start);
         let mut at = range.start;
         while at < range.end {

@@ -218,8 +218,10 @@ fn cancels() {
             ViewMut::new(&mut y, &large.yg),
         );
         let end = conv_forward(&mut call, x, &large.w, None, yv, &large.conv, false);
-        assert_eq!(end, Err(Canceled), "{threads} threads");
-        assert_eq!(calls, 2);
+        // Alone, the caller is sure to ask; a worker may be done before it does.
+        assert!(threads > 1 || calls == 2, "{calls} calls");
+        assert_eq!(end.is_err(), calls == 2, "{threads} threads");
+        assert!(calls <= 2 && (end.is_ok() || end == Err(Canceled)));
     }
 }
 

@@ -425,3 +425,30 @@ fn kinds_of_links_split_classes() {
     let slow = refine(&pairs, |_| 0, |a, b| u32::from(a.min(b) == 4)).unwrap();
     assert_eq!(slow.sizes, [3, 3, 1, 1]);
 }
+
+#[test]
+fn the_longest_message_between_two_ranks_counts() {
+    let body = |by| {
+        let mut maker = Maker::new();
+        let offsets = [step(1, by), step(1, by), step(1, by)];
+        maker.exchange(Phase::Forward, &[], 0, &offsets, 2);
+        if let partita_program::Work::Exchange(exchange) = &mut maker.body.tasks[0].work {
+            for (part, elements) in [5, 8, 3].into_iter().enumerate() {
+                exchange.sends[part].part = part as u32;
+                exchange.sends[part].view = table::view(elements);
+                exchange.receives[part].part = part as u32;
+                exchange.receives[part].view = table::view(elements);
+            }
+        }
+        maker.body
+    };
+    let mesh = Mesh::new([1, 2, 1, 1, 1, 1, 1]);
+    let pair = program(mesh, vec![body(1), body(-1)], vec![0, 1]);
+    assert_eq!(ranks(&pair, &TABLE).makespan, Seconds(1.0 + 8.0));
+    // Over one adapter: 3 words three times, 2 more twice, 3 more alone, 16 in all for the longest.
+    let apart = Table {
+        per_node: 1,
+        host: 0.0,
+    };
+    assert_eq!(ranks(&pair, &apart).makespan, Seconds(10.0 + 16.0));
+}

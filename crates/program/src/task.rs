@@ -210,7 +210,7 @@ pub enum CollectiveKind {
 pub enum Item {
     /// The sample, (N, C, D, H, W) as stored.
     Sample,
-    /// What the network shall answer, (N, 1, 1, 1, T) or (N, T, D, H, W).
+    /// What the network shall answer, (N, D, H, W, C) as the tensor that the loss reads.
     Target,
 }
 

@@ -175,6 +175,32 @@ fn broken_kernels() {
             "Shape",
         ),
         (
+            "a copy to less",
+            |p| {
+                *kernel_of(p, 1, COPY_GOAL) = Kernel::Copy {
+                    source: part(X, 1, 4),
+                    target: part(GOAL, 0, 4),
+                    accumulate: false,
+                }
+            },
+            "Shape",
+        ),
+        (
+            "a copy to another type",
+            |p| {
+                let mut source = part(X, 1, 2);
+                source.extent[4] = 1;
+                let mut target = part(TOTAL, 0, 1);
+                target.extent[4] = 1;
+                *kernel_of(p, 1, NORM) = Kernel::Copy {
+                    source,
+                    target,
+                    accumulate: false,
+                }
+            },
+            "Dtype",
+        ),
+        (
             "a load brings too much",
             |p| {
                 if let Work::Load(load) = &mut p.bodies[1].tasks[LOAD].work {

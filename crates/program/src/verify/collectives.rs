@@ -36,14 +36,18 @@ pub(super) struct Group {
     pub firsts: Vec<Rank>,
 }
 
-/// Groups of the representatives, each made once.
+/// Groups of the representatives by their first member, each made once.
 #[derive(Default)]
-pub(super) struct Groups(HashMap<(usize, AxisSet), Group>);
+pub(super) struct Groups(HashMap<(Rank, AxisSet), Group>);
 
 impl Groups {
     pub fn of(&mut self, case: &Case<'_>, class: usize, axes: AxisSet) -> &Group {
-        self.0.entry((class, axes)).or_insert_with(|| {
-            let members = case.program.mesh.group(case.representatives[class], axes);
+        let mesh = &case.program.mesh;
+        let mut coord = case.coords[class];
+        axes.iter().for_each(|axis| coord[axis.index()] = 0);
+        let first = mesh.rank(coord);
+        self.0.entry((first, axes)).or_insert_with(|| {
+            let members = mesh.group(first, axes);
             let mut seen = vec![false; case.program.bodies.len()];
             let firsts = members
                 .iter()

@@ -3,7 +3,7 @@ use super::matching::{exchanges, messages};
 use super::{Case, Fault};
 use crate::{CollectiveKind, Place, Work};
 use partita_space::{AXES, Axis, AxisSet, Coord, Interval, Mesh, Offset, Rank, Split};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Every rank of a class stands to its peers as the representative does: classes of neighbors and of
 /// group members, extents of what it owns, and distances between its own regions and its peers'.
@@ -229,20 +229,35 @@ impl Class<'_, '_> {
             let what = || format!("classes of the group along {axes}");
             self.compare(&ranks, number, what, faults);
         }
+        // Parts depend on one or two coordinates only: one rank stands for all that have them.
+        let mut known = HashMap::new();
+        let mut distinct = |axes: [Option<Axis>; 2]| -> Vec<Rank> {
+            let known = known.entry(axes);
+            known.or_insert_with(|| self.distinct(&ranks, axes)).clone()
+        };
         for part in &uses.parts {
             let length = |rank| part.at(mesh, &self.coords[rank], 0).map(|part| part.len());
             let what = || format!("share of {} along {}", part.extent, name(part.axis));
-            self.compare(&ranks, length, what, faults);
+            self.compare(&distinct([part.axis, None]), length, what, faults);
         }
         for distance in &uses.distances {
             let apart = |rank| distance.at(mesh, &self.coords[rank]);
+            let axes = [distance.mine.axis, distance.theirs.axis];
             let what = || {
                 let (extent, step) = (distance.mine.extent, distance.step);
-                let (mine, theirs) = (name(distance.mine.axis), name(distance.theirs.axis));
+                let [mine, theirs] = axes.map(name);
                 format!("distance of {step} from its part of {extent} along {mine} to {theirs}")
             };
-            self.compare(&ranks, apart, what, faults);
+            self.compare(&distinct(axes), apart, what, faults);
         }
+    }
+
+    /// The first rank for each pair of coordinates along these axes.
+    fn distinct(&self, ranks: &[Rank], axes: [Option<Axis>; 2]) -> Vec<Rank> {
+        let mut seen = HashSet::new();
+        let key = |rank: Rank| axes.map(|axis| axis.map(|axis| self.coords[rank][axis.index()]));
+        let ranks = ranks.iter().copied();
+        ranks.filter(|&rank| seen.insert(key(rank))).collect()
     }
 
     fn compare<T: PartialEq>(

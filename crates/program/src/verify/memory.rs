@@ -247,8 +247,9 @@ impl Memory<'_, '_> {
     }
 
     /// What is read has been written in this step, or outlives steps; outputs have been written in
-    /// this step. What kernels read of another rank's part was not merely filled with a constant:
-    /// that is for padding, and for sums that are yet to be added to.
+    /// this step. What kernels read of a value that belongs to another rank was not merely filled
+    /// with a constant: that is for padding. (In gradients, zeros mean that a rank leaves out what
+    /// others contribute.)
     fn initialization(&self, faults: &mut Vec<Fault>) {
         for (id, touches) in self.accesses.iter().enumerate() {
             let buffer = &self.body.buffers[id];
@@ -261,7 +262,7 @@ impl Memory<'_, '_> {
                 let open = self.unwritten(touches, touch, vec![touch.region], |_| true);
                 if let Some(&region) = open.first() {
                     faults.push(self.unread(id, touch, region));
-                } else if touch.by == By::Kernel && touch.access == Access::Read {
+                } else if touch.by == By::Kernel && buffer.role == Role::Activation {
                     let foreign = self.foreign(buffer, &touch.region);
                     let by = |other: &Touch| other.by != By::Fill;
                     let open = self.unwritten(touches, touch, foreign, by);

@@ -73,7 +73,7 @@ impl Rules<'_> {
         match kernel {
             Kernel::Fill { target, .. } => self.floats(&[("target", target)]),
             Kernel::Copy { source, target, .. } => {
-                self.same("target", target, "source", source);
+                self.number("elements of the target", target.volume(), source.volume());
                 let (a, b) = (self.dtype_of(source), self.dtype_of(target));
                 if a != b {
                     self.dtypes
@@ -387,17 +387,14 @@ impl Rules<'_> {
         }
     }
 
-    /// A load fills exactly what the rank owns, in the order of the file; vectors have no dims to
-    /// reorder.
+    /// A load fills exactly what the rank owns; samples lie in the order of the file.
     fn load(&mut self, load: &Load, owned: [usize; 5]) {
         let [n, d, h, w, c] = owned;
-        let is_vector = [d, h, w] == [1; 3];
-        match load.item {
-            Item::Target if is_vector && load.target.extent == owned => {}
-            Item::Sample | Item::Target => {
-                self.extent("target", &load.target, [n, c, d, h, w]);
-            }
-        }
+        let expected = match load.item {
+            Item::Sample => [n, c, d, h, w],
+            Item::Target => owned,
+        };
+        self.extent("target", &load.target, expected);
     }
 
     fn dtype_of(&self, view: &View) -> Dtype {

@@ -34,7 +34,7 @@ pub const LOAD: usize = 0;
 pub const IMPORT: usize = 2;
 pub const PAD: usize = 3;
 pub const HALO: usize = 4;
-pub const IMPORT_GOAL: usize = 5;
+pub const COPY_GOAL: usize = 5;
 pub const FORWARD: usize = 6;
 pub const GATHER: usize = 7;
 pub const ERROR: usize = 8;
@@ -121,7 +121,7 @@ fn buffers(ranks: usize) -> Vec<Buffer> {
     let list = [
         ("w", Role::Parameter, F32, weight, None, 0),
         ("sample", Role::Staging, F32, stored, None, 1),
-        ("answer", Role::Staging, F32, stored, None, 2),
+        ("answer", Role::Staging, F32, share, None, 2),
         ("x", Role::Activation, F32, framed, home(0, 1), 3),
         ("y", Role::Activation, F32, share, home(1, 0), 4),
         ("dx", Role::ActivationGradient, F32, framed, home(2, 1), 4),
@@ -155,28 +155,32 @@ fn body(ranks: usize, left: bool, right: bool) -> Body {
         work,
     };
     let mut tasks = Vec::new();
-    for (item, buffer) in [(Item::Sample, SAMPLE), (Item::Target, ANSWER)] {
+    let stored = whole(SAMPLE, [1, CHANNELS, 1, 1, SHARE]);
+    for (item, target) in [(Item::Sample, stored), (Item::Target, part(ANSWER, 0, 4))] {
         let load = Load {
             item,
             when: When::Now,
             place: place(ranks),
-            target: whole(buffer, [1, CHANNELS, 1, 1, SHARE]),
+            target,
         };
         tasks.push(task("input", Phase::Load, &[], Work::Load(load)));
     }
-    let import = |source, target| {
-        kernel(Kernel::Import {
-            source: whole(source, [1, CHANNELS, 1, 1, SHARE]),
-            target,
-            transform: Transform::Scale { factor: 0.1 },
-        })
-    };
+    let import = kernel(Kernel::Import {
+        source: stored,
+        target: part(X, 1, 5),
+        transform: Transform::Scale { factor: 0.1 },
+    });
+    let copy = kernel(Kernel::Copy {
+        source: part(ANSWER, 0, 4),
+        target: part(GOAL, 0, 4),
+        accumulate: false,
+    });
     let (forward, backward) = (Phase::Forward, Phase::Backward);
     tasks.extend([
-        task("input", Phase::Load, &[0], import(SAMPLE, part(X, 1, 5))),
+        task("input", Phase::Load, &[0], import),
         task("input", forward, &[], kernel(padding(left, right))),
         task("conv", forward, &[IMPORT], halo(left, right)),
-        task("input", Phase::Load, &[1], import(ANSWER, part(GOAL, 0, 4))),
+        task("input", Phase::Load, &[1], copy),
         task("conv", forward, &[HALO], convolution()),
         task("line", forward, &[FORWARD], gather(ranks)),
         task("loss", forward, &[], kernel(error(ranks))),
