@@ -1,4 +1,5 @@
 use crate::number;
+use crate::train::TrainRequest;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use partita_space::Bytes;
 use std::path::PathBuf;
@@ -25,6 +26,8 @@ pub enum Verb {
     Predict(PredictArgs),
     /// Rank the ways to split a training on a machine
     Plan(PlanArgs),
+    /// Train a network as a run file says
+    Train(TrainArgs),
     /// Hold a prediction against the trace of a run, task by task
     Compare(CompareArgs),
     /// Make and inspect datasets
@@ -132,6 +135,39 @@ pub struct PlanArgs {
     /// Answer in JSON, in SI base units
     #[arg(long)]
     pub json: bool,
+}
+
+/// `partita train`.
+#[derive(Debug, Args)]
+pub struct TrainArgs {
+    /// What to train on what, for how long, and where to write the results
+    #[arg(value_name = "RUN.toml")]
+    pub run: PathBuf,
+    /// Ranks that train together, instead of those of the run file
+    #[arg(long, value_name = "P", value_parser = number::count)]
+    pub ranks: Option<usize>,
+    /// Threads of a rank, instead of those of the run file
+    #[arg(long, value_name = "T", value_parser = number::count)]
+    pub threads: Option<usize>,
+    /// How to split, like `data=2,depth=2`, or `auto`, instead of what the run file says
+    #[arg(long, value_name = "S")]
+    pub strategy: Option<String>,
+    /// Answer in JSON, in SI base units
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl TrainArgs {
+    /// As training takes it.
+    pub fn request(&self) -> TrainRequest {
+        TrainRequest {
+            run_file: self.run.clone(),
+            ranks: self.ranks,
+            threads: self.threads,
+            strategy: self.strategy.clone(),
+            json: self.json,
+        }
+    }
 }
 
 /// `partita compare`.

@@ -14,6 +14,7 @@ mod lower;
 mod models;
 mod plan;
 mod predict;
+mod train;
 
 mod here;
 mod host;
@@ -65,6 +66,7 @@ fn run(verb: &Verb, out: &mut dyn Write) -> Result<(), CliError> {
         Verb::Lower(args) => lower::run(args, out),
         Verb::Predict(args) => predict::run(args, out),
         Verb::Plan(args) => plan::run(args, out),
+        Verb::Train(args) => train::run(&args.request(), out),
         Verb::Compare(args) => compare::run(args, out),
         Verb::Data { verb } => match verb {
             DataVerb::Cosmology(args) => data::make_cosmology(args, out),

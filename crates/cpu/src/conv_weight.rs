@@ -14,7 +14,7 @@ const TILES_PER_THREAD: usize = 8;
 /// Elements of dy in a block of positions, so that it stays in the nearest caches.
 const BLOCK_ELEMENTS: usize = 8 * 1024;
 /// Positions of a block, so that loading and storing a tile does not matter.
-const BLOCK_POSITIONS_MIN: usize = 128;
+const BLOCK_POSITIONS_MIN: usize = 512;
 /// The tallest tile.
 const Q_MAX: usize = 12;
 

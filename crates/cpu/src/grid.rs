@@ -54,6 +54,16 @@ impl Grid {
         last + self.channels
     }
 
+    /// Whether each position lies beyond the one before; threads write them at the same time.
+    fn disjoint(&self) -> bool {
+        let (count, mut span) = (self.counts(), self.channels);
+        (0..4).rev().all(|dim| {
+            let beyond = count[dim] <= 1 || self.pitch[dim] >= span;
+            span += count[dim].saturating_sub(1) * self.pitch[dim];
+            beyond
+        })
+    }
+
     pub(crate) fn counts(&self) -> [usize; 4] {
         [self.samples, self.extent[0], self.extent[1], self.extent[2]]
     }
@@ -120,9 +130,9 @@ impl Window {
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     /// Elements, from the first of the box.
-    pub data: &'a [f32],
+    pub(crate) data: &'a [f32],
     /// The box.
-    pub grid: &'a Grid,
+    pub(crate) grid: &'a Grid,
 }
 
 impl<'a> View<'a> {
@@ -135,25 +145,36 @@ impl<'a> View<'a> {
         );
         View { data, grid }
     }
+
+    /// The box.
+    pub fn grid(&self) -> &'a Grid {
+        self.grid
+    }
 }
 
 /// A box that is written.
 pub struct ViewMut<'a> {
     /// Elements, from the first of the box.
-    pub data: &'a mut [f32],
+    pub(crate) data: &'a mut [f32],
     /// The box.
-    pub grid: &'a Grid,
+    pub(crate) grid: &'a Grid,
 }
 
 impl<'a> ViewMut<'a> {
-    /// Panics if the slice is too short for the box.
+    /// Panics if the slice is too short for the box, or if positions of the box overlap.
     pub fn new(data: &'a mut [f32], grid: &'a Grid) -> ViewMut<'a> {
         assert!(
             data.len() >= grid.span(),
             "slice of {} for {grid:?}",
             data.len()
         );
+        assert!(grid.disjoint(), "positions overlap in {grid:?}");
         ViewMut { data, grid }
+    }
+
+    /// The box.
+    pub fn grid(&self) -> &'a Grid {
+        self.grid
     }
 }
 

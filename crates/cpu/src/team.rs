@@ -20,6 +20,9 @@ const FLOPS_PARALLEL_MIN: u64 = 1_000_000;
 /// The caller looks after `progress` this often while it waits for the others.
 const WAIT: Duration = Duration::from_millis(1);
 
+/// Ids that fit the fixed set through which Linux is asked; one beyond it would be an overrun.
+const CORES_MAX: usize = 1024;
+
 /// The threads of a rank: the caller and `threads - 1` workers, which sleep between kernels.
 pub struct Team {
     level: Level,
@@ -76,7 +79,8 @@ impl Team {
         Team::build(&vec![None; threads], level)
     }
 
-    /// A team with a thread for each of the core ids; pins the caller to the first of them.
+    /// A team with a thread for each of the core ids; pins the caller to the first of them,
+    /// which it stays after the team is gone.
     ///
     /// Errors: no core, a core the system refuses, or a level that this processor lacks.
     pub fn pinned(cores: &[usize], level: Level) -> Result<Team, TeamError> {
@@ -144,7 +148,8 @@ impl Team {
 
     /// Calls `body` for every unit in `0..units`, on any thread, in any order.
     ///
-    /// `flops` is the work of one unit: a small call stays on the caller.
+    /// `flops` is the work of one unit: a small call stays on the caller. Units that take long
+    /// tick in between; that their work then counts twice only makes progress more frequent.
     pub(crate) fn units(
         &mut self,
         progress: &mut dyn FnMut() -> bool,
@@ -285,11 +290,12 @@ impl Drop for Team {
 }
 
 fn pin(core: Option<usize>) -> Result<(), TeamError> {
-    match core {
-        Some(id) if !core_affinity::set_for_current(core_affinity::CoreId { id }) => {
-            Err(TeamError::Pin(id))
-        }
-        Some(_) | None => Ok(()),
+    let Some(id) = core else {
+        return Ok(());
+    };
+    match id < CORES_MAX && core_affinity::set_for_current(core_affinity::CoreId { id }) {
+        true => Ok(()),
+        false => Err(TeamError::Pin(id)),
     }
 }
 

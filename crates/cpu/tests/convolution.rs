@@ -256,3 +256,64 @@ fn empty_boxes() {
     });
     assert!(dx.iter().all(|a| *a == 0.0));
 }
+
+#[test]
+#[should_panic(expected = "positions overlap")]
+fn overlapping_output_is_refused() {
+    let grid = Grid {
+        pitch: [64, 16, 4, 3],
+        ..Grid::dense(1, [1, 1, 4], 4)
+    };
+    to(&mut [0.0; 64], &grid);
+}
+
+#[test]
+#[should_panic(expected = "not the complete input")]
+fn incomplete_input_is_refused() {
+    let window = Window {
+        kernel: [3; 3],
+        stride: [1; 3],
+        dilation: [1; 3],
+    };
+    let conv = Convolution { window, groups: 1 };
+    let (xg, yg) = (Grid::dense(1, [4; 3], 1), Grid::dense(1, [4; 3], 1));
+    let (x, mut y) = ([0.0; 64], [0.0; 64]);
+    let mut team = Team::new(1, Level::detect()).unwrap();
+    call(&mut team, 0, |k| {
+        conv_forward(
+            k,
+            on(&x, &xg),
+            &[0.0; 27],
+            None,
+            to(&mut y, &yg),
+            &conv,
+            false,
+        )
+    });
+}
+
+#[test]
+fn teams_refuse_what_they_cannot_do() {
+    assert!(Team::new(0, Level::Portable).is_err());
+    for core in [1023, 1024, usize::MAX] {
+        assert!(
+            Team::pinned(&[core], Level::Portable).is_err(),
+            "core {core}"
+        );
+    }
+    if std::thread::available_parallelism().map_or(1, |n| n.get()) > 1 {
+        // A caller that is pinned already can still make a team on other cores.
+        for cores in [[0, 1], [1, 0]] {
+            assert_eq!(
+                Team::pinned(&cores, Level::Portable)
+                    .map(|t| t.threads())
+                    .ok(),
+                Some(2)
+            );
+        }
+    }
+    assert_eq!(
+        Team::new(3, Level::Portable).map(|t| t.threads()).ok(),
+        Some(3)
+    );
+}

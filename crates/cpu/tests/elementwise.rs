@@ -217,7 +217,7 @@ fn normalize(
     (gamma, beta): (&[f32], &[f32]),
     add_to: bool,
 ) -> Norm {
-    let (g, c) = (*x.grid, x.grid.channels);
+    let (g, c) = (*x.grid(), x.grid().channels);
     let need = norm_scratch(team, c);
     let (mut sums, mut gradient) = (vec![0.0; 2 * c], vec![0.0; 2 * c]);
     call(team, need, |k| norm_statistics(k, x, &mut sums));

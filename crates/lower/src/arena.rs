@@ -29,11 +29,21 @@ pub(crate) fn plan(body: &mut Body) {
         .collect();
     transient.sort_by_key(|&id| (Reverse(body.buffers[id].bytes().0), id));
     // What can be read after the step lives to its end.
-    let outputs: Vec<usize> =
-        body.outputs.iter().map(|output| output.view.buffer.0 as usize).collect();
+    let outputs: Vec<usize> = body
+        .outputs
+        .iter()
+        .map(|output| output.view.buffer.0 as usize)
+        .collect();
     let lifetime = |id: usize| {
         let last = users[id][users[id].len() - 1];
-        (users[id][0], if outputs.contains(&id) { usize::MAX } else { last })
+        (
+            users[id][0],
+            if outputs.contains(&id) {
+                usize::MAX
+            } else {
+                last
+            },
+        )
     };
     let mut placed: Vec<usize> = Vec::new();
     let mut extra = Vec::new();

@@ -18,5 +18,5 @@ mod place;
 mod storage;
 mod strategy;
 
-pub use lowering::{LowerError, Request, SampleFormat, lower};
+pub use lowering::{LowerError, Request, SampleFormat, lower, lower_rank};
 pub use strategy::{Strategy, StrategyError};

@@ -9,7 +9,7 @@ use partita_program::{
     Body, Collective, CollectiveKind, Dtype, Item, Load, Menu, MenuError, Optimizer, Phase, Place,
     Program, ProgramKind, Role, Transform, View, When, Work,
 };
-use partita_space::{AxisSet, Coord, Mesh, Region};
+use partita_space::{AxisSet, Coord, Mesh, Rank, Region};
 use std::collections::BTreeMap;
 
 /// How samples are stored.
@@ -79,7 +79,7 @@ pub fn lower(request: &Request<'_>) -> Result<Program, LowerError> {
     let mut bodies = Vec::with_capacity(representatives.len());
     for rank in representatives {
         let coord = mesh.coord(rank);
-        bodies.push(lower_rank(request, &mesh, &places, &storages, coord)?);
+        bodies.push(lower_coord(request, &mesh, &places, &storages, coord)?);
     }
     let title = format!(
         "{} batch {} {}",
@@ -94,6 +94,25 @@ pub fn lower(request: &Request<'_>) -> Result<Program, LowerError> {
         bodies,
         class_of,
     })
+}
+
+/// Lowers one rank alone, whatever its class.
+///
+/// Errors: as [`lower`].
+pub fn lower_rank(request: &Request<'_>, rank: Rank) -> Result<Body, LowerError> {
+    let (mesh, places, storages) = lay_out(request)?;
+    lower_coord(request, &mesh, &places, &storages, mesh.coord(rank))
+}
+
+fn lay_out(request: &Request<'_>) -> Result<(Mesh, Vec<Place>, Storages), LowerError> {
+    request
+        .strategy
+        .check(request.graph, request.batch.max(data_extent(request)))?;
+    check_padding(request.graph)?;
+    let mesh = request.strategy.mesh();
+    let places = places(request.graph, &mesh, request.batch);
+    let storages = Storages::new(request.graph, &places, &mesh);
+    Ok((mesh, places, storages))
 }
 
 /// A last partial batch may be smaller than the data axis: some ranks then have no sample.
@@ -120,8 +139,8 @@ fn check_padding(graph: &Graph) -> Result<(), LowerError> {
     Ok(())
 }
 
-/// Lowers one rank on its own; ranks of one class give equal bodies.
-pub(crate) fn lower_rank(
+/// Ranks of one class give equal bodies.
+fn lower_coord(
     request: &Request<'_>,
     mesh: &Mesh,
     places: &[Place],

@@ -1,1 +1,13 @@
-//! Room `plan`.
+//! The planner: which way of splitting a training is best, and why not the others.
+//!
+//! Does: enumerates strategies, refuses those that do not fit, costs the others, ranks them.
+//! Knows: models, strategies, programs, predictions, how much memory a rank may fill.
+//! Must not know: machines by name, how a cost is come by, kernels, files, the environment.
+
+mod bound;
+mod candidates;
+mod plan;
+
+pub use bound::compute_bound;
+pub use candidates::hybrids;
+pub use plan::{Candidate, Cost, PlanError, PlanRequest, plan};

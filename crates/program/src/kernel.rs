@@ -282,7 +282,7 @@ pub enum Kernel {
     SumOfSquares { sources: Vec<View>, total: View },
     /// One step of the optimizer, learning rate and step count from the step inputs. `moments` are
     /// the velocity, or first and second moment. With `clip`, gradients are scaled by
-    /// `min(1, maximum / sqrt(total))`.
+    /// `min(1, maximum / (sqrt(total) + 1e-6))`.
     Update {
         rule: Optimizer,
         parameter: View,

@@ -18,8 +18,8 @@ pub use error::RunError;
 pub use memory::{Arena, Block, BlockMut, Cells, Element, Memory};
 pub use rank::{RankRunner, StepReport};
 pub use session::{
-    End, EpochReport, NamedValues, Outcome, Plan, Played, Progress, Schedule, Session, SessionError,
-    Validation, batch_sizes,
+    End, EpochReport, NamedValues, Outcome, Plan, Played, Progress, Schedule, Session,
+    SessionError, Validation, batch_sizes,
 };
 pub use trace::{Event, Trace};
 pub use world::{Clock, Inputs, Kernels, Source, SystemClock, Transport, Worked};

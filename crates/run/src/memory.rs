@@ -73,6 +73,14 @@ impl Arena {
             body.arena <= self.bytes(),
             "the arena is smaller than the body says"
         );
+        for buffer in &body.buffers {
+            let (start, size) = (buffer.offset.0, buffer.dtype.size() as u64);
+            assert!(
+                start.is_multiple_of(size) && start + buffer.bytes().0 <= body.arena.0,
+                "buffer {} does not lie in the arena",
+                buffer.name
+            );
+        }
         let start = self.words.as_mut_ptr().cast::<u8>();
         Memory {
             start,
@@ -229,7 +237,8 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// The elements of a view, for copies between boxes of one buffer. Panics while a block is held.
+    /// The elements of a view, for kernels that may work in place or between boxes of one buffer. Panics
+    /// while a block is held; none may be taken while the cells are in use.
     pub fn cells<T: Element>(&self, view: &View) -> Cells<'_, T> {
         assert!(
             self.claims.borrow().is_empty(),

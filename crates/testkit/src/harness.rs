@@ -159,7 +159,10 @@ pub fn run(setup: &Setup<'_>) -> Result<Outcome, LaunchError> {
     run_programs(setup, &programs)
 }
 
-fn run_programs(setup: &Setup<'_>, programs: &[Program; 3]) -> Result<Outcome, LaunchError> {
+/// As [`run`], with the programs given: fetch, train, evaluate.
+///
+/// Errors: a rank that fails.
+pub fn run_programs(setup: &Setup<'_>, programs: &[Program; 3]) -> Result<Outcome, LaunchError> {
     let mesh = programs[1].mesh;
     let cancel = AtomicBool::new(false);
     let outcomes = launch(connect(mesh), &cancel, |rank, transport| {

@@ -7,11 +7,13 @@
 mod cases;
 mod compare;
 mod harness;
+mod jitter;
 mod kinks;
 mod random;
 
 pub use cases::{Case, random_case};
 pub use compare::{distance, mismatch};
-pub use harness::{KernelFactory, Outcome, Setup, reference_kernels, run};
+pub use harness::{KernelFactory, Outcome, Setup, reference_kernels, run, run_programs};
+pub use jitter::jittery_kernels;
 pub use kinks::KinkWatch;
 pub use random::Draws;

@@ -1,1 +1,21 @@
-//! Room `tune`.
+//! Tuning: how long kernels, messages and reads take on this machine, measured once and kept.
+//!
+//! Does: times kernels, exchanges, collectives and reads with all ranks at work; keeps a database.
+//! Knows: programs, the traits of `run`, the clock of this machine, one file.
+//! Must not know: models, strategies, backends by name, how a time becomes a prediction.
+
+mod contents;
+mod database;
+mod error;
+mod gate;
+mod job;
+mod links;
+mod load;
+mod measure;
+
+pub use database::{Database, Measurements, Setting};
+pub use error::TuneError;
+pub use job::KernelKey;
+pub use links::{LinkTimes, Point, TransportMaker, host_seconds_per_byte, measure_links};
+pub use load::measure_load;
+pub use measure::{KernelMaker, Measured, Options, measure};

@@ -295,6 +295,14 @@ pub enum Fault {
     Uninitialized { site: Site, spot: Spot },
     #[error("{site} reads {spot}, which belongs to another rank and holds a constant")]
     HaloFilled { site: Site, spot: Spot },
+    #[error(
+        "{site}: a message (accumulate={accumulate}) comes to {spot}, where it destroys or is lost"
+    )]
+    ReceiveMisplaced {
+        site: Site,
+        spot: Spot,
+        accumulate: bool,
+    },
     #[error("{site} writes {spot} for another rank, and nothing reads it after that")]
     ContributionLost { site: Site, spot: Spot },
     #[error("class {class} (rank {rank}): output `{name}` is not written: {spot}")]

@@ -1,7 +1,7 @@
 use super::order::{Bits, completed_before};
 use super::structure::end_of;
 use super::{Case, Fault};
-use crate::{Access, Body, Buffer, Kernel, Role, View, Work};
+use crate::{Access, Body, Buffer, Home, Kernel, Role, View, Work};
 use partita_space::Region;
 
 /// No race, no buffer in another's memory while that is in use, and nothing read that was not
@@ -20,6 +20,7 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
         body.sharing(faults);
         body.initialization(faults);
         body.contributions(faults);
+        body.receives(faults);
     }
 }
 
@@ -316,17 +317,29 @@ impl Memory<'_, '_> {
 
     /// The part of a region that exists in the tensor and belongs to other ranks.
     fn foreign(&self, buffer: &Buffer, region: &Region) -> Vec<Region> {
-        let Some(home) = &buffer.home else {
+        let Some((home, owned, by)) = self.own(buffer) else {
             return Vec::new();
         };
+        let exists = Region::all(home.place.shape).shift(by);
+        region.intersect(&exists).minus(&owned)
+    }
+
+    /// The part of a region that is not this rank's own: of others, or padding that wraps.
+    fn outside(&self, buffer: &Buffer, region: &Region) -> Vec<Region> {
+        self.own(buffer)
+            .map_or(Vec::new(), |(_, owned, _)| region.minus(&owned))
+    }
+
+    /// What the rank owns of a buffer, in its indices, and what global indices are shifted by.
+    fn own<'b>(&self, buffer: &'b Buffer) -> Option<(&'b Home, Region, [i64; 5])> {
+        let home = buffer.home.as_ref()?;
         let coord = &self.case.coords[self.class];
         let owned = home.place.owned(&self.case.program.mesh, coord);
         let by = std::array::from_fn(|dim| home.low[dim] as i64 - owned.0[dim].start);
-        let exists = Region::all(home.place.shape).shift(by);
-        region.intersect(&exists).minus(&owned.shift(by))
+        Some((home, owned.shift(by), by))
     }
 
-    /// What a kernel adds to the gradient of another rank's part is used by something later: sent to
+    /// What a kernel adds to the gradient outside the own part is used by something later: sent to
     /// its owner, as a rule.
     fn contributions(&self, faults: &mut Vec<Fault>) {
         for (id, touches) in self.accesses.iter().enumerate() {
@@ -337,7 +350,7 @@ impl Memory<'_, '_> {
             let writers = touches.iter();
             let writers = writers.filter(|touch| writes(touch.access) && touch.by == By::Kernel);
             for writer in writers {
-                let mut open = self.foreign(buffer, &writer.region);
+                let mut open = self.outside(buffer, &writer.region);
                 for reader in touches {
                     if reads(reader.access) && self.before[reader.task].has(writer.task) {
                         open = without(open, &reader.region);
@@ -349,6 +362,63 @@ impl Memory<'_, '_> {
                 }));
             }
         }
+    }
+
+    /// A message that adds does so to the rank's own part; one that replaces does not destroy what
+    /// nobody has read.
+    fn receives(&self, faults: &mut Vec<Fault>) {
+        for (task, entry) in self.body.tasks.iter().enumerate() {
+            let Work::Exchange(exchange) = &entry.work else {
+                continue;
+            };
+            for receive in &exchange.receives {
+                let buffer = self.body.buffer(receive.view.buffer);
+                let region = receive.view.region();
+                let open = if receive.accumulate {
+                    self.outside(buffer, &region)
+                } else {
+                    self.unseen(receive.view.buffer.0 as usize, task, &region)
+                };
+                faults.extend(open.first().map(|&region| {
+                    Fault::ReceiveMisplaced {
+                        site: self.case.site(self.class, task),
+                        spot: self
+                            .case
+                            .spot_at(self.class, receive.view.buffer.0 as usize, region),
+                        accumulate: receive.accumulate,
+                    }
+                }));
+            }
+        }
+    }
+
+    /// Results in a region that nothing has read when a task starts.
+    fn unseen(&self, buffer: usize, task: usize, region: &Region) -> Vec<Region> {
+        let touches = &self.accesses[buffer];
+        let before = &self.before[task];
+        let results = touches
+            .iter()
+            .filter(|touch| writes(touch.access) && touch.by != By::Fill && before.has(touch.task));
+        results
+            .flat_map(|result| {
+                let common = result.region.intersect(region);
+                let open = if common.is_empty() {
+                    Vec::new()
+                } else {
+                    vec![common]
+                };
+                touches.iter().fold(open, |open, reader| {
+                    let reads = reads(reader.access)
+                        && before.has(reader.task)
+                        && self.before[reader.task].has(result.task);
+                    if reads {
+                        without(open, &reader.region)
+                    } else {
+                        open
+                    }
+                })
+            })
+            .collect()
     }
 }
 

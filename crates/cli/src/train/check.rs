@@ -1,0 +1,137 @@
+//! What is checked before any rank starts. Each error says what was asked, what is possible, and the
+//! nearest valid choice.
+
+use super::run_file::RunFile;
+use crate::error::CliError;
+use partita_data::{Dataset, Split};
+use partita_graph::{Graph, Loss, Op, zoo};
+use partita_run::Session;
+use partita_space::{Bytes, Rank};
+
+/// Samples and targets of the dataset are those that the model reads and answers.
+pub fn dataset_fits(run: &RunFile, graph: &Graph, dataset: &Dataset) -> Result<(), CliError> {
+    let input = graph.nodes[0].shape;
+    let [channels, d, h, w] = dataset.shape();
+    if input.channels != channels || input.extent != [d, h, w] {
+        let nearest = match model_for(dataset, &run.model) {
+            Some(name) => format!("model = \"{name}\""),
+            None => format!("a dataset of samples of {input}"),
+        };
+        return Err(CliError::User(format!(
+            "model `{}` reads samples of {input}; {} holds samples of {d}x{h}x{w} with {channels} \
+             channels; possible is a model or a dataset with the shape of the other, nearest is \
+             {nearest}",
+            graph.name,
+            run.data.display()
+        )));
+    }
+    targets_fit(run, graph, dataset)
+}
+
+/// A model of the zoo, of the same family if there is one, that reads the samples of a dataset.
+fn model_for(dataset: &Dataset, asked: &str) -> Option<String> {
+    let [channels, d, h, w] = dataset.shape();
+    let reads = |name: &String| {
+        zoo::build(name).is_ok_and(|graph| {
+            let input = graph.nodes[0].shape;
+            input.channels == channels && input.extent == [d, h, w]
+        })
+    };
+    let suffix = asked.split_once('+').map(|(_, suffix)| suffix);
+    let fitting: Vec<String> = zoo::names().into_iter().filter(reads).collect();
+    let alike = |name: &&String| name.split_once('+').map(|(_, suffix)| suffix) == suffix;
+    fitting.iter().find(alike).or(fitting.first()).cloned()
+}
+
+fn targets_fit(run: &RunFile, graph: &Graph, dataset: &Dataset) -> Result<(), CliError> {
+    let last = &graph.nodes[graph.nodes.len() - 1];
+    let (answer, targets) = (graph.node(last.inputs[0]).shape, dataset.targets().len());
+    let expected = match last.op {
+        Op::Loss(Loss::SoftmaxCrossEntropy) => 1,
+        _ => answer.channels,
+    };
+    if answer.extent != [1; 3] {
+        return Err(CliError::User(format!(
+            "model `{}` answers with {answer}, a value per position; {} holds vectors of {targets} \
+             target(s); possible, and nearest, is a model that ends in a vector of {targets}",
+            graph.name,
+            run.data.display()
+        )));
+    }
+    if expected != targets {
+        return Err(CliError::User(format!(
+            "the loss of model `{}` needs {expected} target(s) per sample; {} holds {targets} ({}); \
+             possible, and nearest, is a model that ends in a vector of {targets}",
+            graph.name,
+            run.data.display(),
+            dataset.targets().join(", ")
+        )));
+    }
+    Ok(())
+}
+
+/// There are samples to train on, at least as many as a step takes.
+pub fn batch_fits(run: &RunFile, dataset: &Dataset) -> Result<(), CliError> {
+    let samples = dataset.samples(Split::Train);
+    if samples == 0 {
+        return Err(CliError::User(format!(
+            "{} has no training samples; possible is a dataset with at least one",
+            run.data.display()
+        )));
+    }
+    if run.batch > samples {
+        return Err(CliError::User(format!(
+            "batch = {} is asked for, {} has {samples} training samples; possible is batch = 1 to \
+             {samples}, nearest is batch = {samples}",
+            run.batch,
+            run.data.display()
+        )));
+    }
+    Ok(())
+}
+
+/// More threads than cores make nothing faster, but nothing wrong either.
+pub fn core_warning(run: &RunFile, cores: usize) -> Option<String> {
+    let threads = run.ranks * run.threads;
+    (threads > cores).then(|| {
+        format!(
+            "{} rank(s) of {} thread(s) share {cores} core(s): they take turns, and measured times \
+             say little about a machine with {threads}",
+            run.ranks, run.threads
+        )
+    })
+}
+
+/// Every rank's arena fits into `limit`; `origin` says where that comes from.
+pub fn memory_fits(
+    run: &RunFile,
+    session: &Session<'_>,
+    limit: Bytes,
+    origin: &str,
+) -> Result<(), CliError> {
+    let ranks = session.main_program().mesh.ranks();
+    let arenas = (0..ranks).map(|rank: Rank| (session.arena_bytes(rank), rank));
+    let Some((bytes, rank)) = arenas.max_by_key(|&(bytes, rank)| (bytes, ranks - rank)) else {
+        return Ok(());
+    };
+    if bytes <= limit {
+        return Ok(());
+    }
+    let share = limit.0 as f64 / bytes.0 as f64;
+    let batch = (run.batch as f64 * share) as usize;
+    let smaller = if batch >= 1 && batch < run.batch {
+        format!("lower the batch, nearest by proportion is batch = {batch}, or ")
+    } else {
+        String::new()
+    };
+    Err(CliError::User(format!(
+        "rank {rank} needs an arena of {bytes} ({} B) under `{}`, the limit is {limit} per rank \
+         ({origin}); {smaller}split a sample over more ranks, like `depth={}`, or raise `memory`",
+        bytes.0,
+        session.main_program().title,
+        2 * session
+            .main_program()
+            .mesh
+            .extent(partita_space::Axis::Depth)
+    )))
+}

@@ -1,0 +1,88 @@
+use super::kernel_set::{KernelSet, Precision};
+use partita_local::{LaunchError, ThreadTransport, connect, launch};
+use partita_program::Buffer;
+use partita_run::{
+    Arena, NamedValues, Outcome, Progress, RankRunner, RunError, Session, Source, SystemClock,
+};
+use partita_space::{Rank, Seconds};
+use std::sync::atomic::AtomicBool;
+
+/// Hears what happens, on the thread of rank 0.
+pub type Listener = Box<dyn FnMut(Progress) + Send>;
+
+/// The world of the ranks of one process.
+pub struct World<'w> {
+    /// Who computes.
+    pub kernels: KernelSet,
+    /// In which type.
+    pub precision: Precision,
+    /// Threads of the kernels of a rank.
+    pub threads: usize,
+    /// How long nothing may move.
+    pub watchdog: Seconds,
+    /// Ends all ranks.
+    pub cancel: &'w AtomicBool,
+    /// Makes the samples of a rank, on its thread.
+    pub source: &'w (dyn Fn(Rank) -> Result<Box<dyn Source>, RunError> + Sync),
+    /// Contents of the lasting buffers at the start.
+    pub initial: &'w (dyn Fn(&Buffer) -> Option<Vec<f64>> + Sync),
+}
+
+struct Part {
+    transport: ThreadTransport,
+    listener: Option<Listener>,
+}
+
+/// Plays a session on as many threads as it has ranks. Gives the outcomes in rank order, and the
+/// parameters and states as rank 0 holds them.
+///
+/// Errors: the first rank that failed.
+pub fn play(
+    session: &Session<'_>,
+    world: &World<'_>,
+    listener: Listener,
+) -> Result<(Vec<Outcome>, Vec<NamedValues>), LaunchError> {
+    let mesh = session.main_program().mesh;
+    let mut listener = Some(listener);
+    let parts = connect(mesh).into_iter().map(|transport| Part {
+        transport,
+        listener: listener.take(),
+    });
+    let clock = SystemClock::start();
+    let results = launch(parts.collect(), world.cancel, |rank, part: Part| {
+        let mut arena = Arena::new(session.arena_bytes(rank));
+        arena.touch();
+        let mut runner = RankRunner {
+            rank,
+            arena,
+            kernels: world
+                .kernels
+                .kernels(world.precision, mesh, rank, world.threads)?,
+            transport: Box::new(part.transport),
+            source: (world.source)(rank)?,
+            clock: Box::new(clock),
+            cancel: world.cancel,
+            watchdog: world.watchdog,
+        };
+        let mut listener = part.listener;
+        let mut report = |progress| {
+            if let Some(listener) = &mut listener {
+                listener(progress);
+            }
+        };
+        let outcome = session.play(&mut runner, world.initial, &mut report)?;
+        let values = if rank == 0 {
+            session.values(&mut runner)
+        } else {
+            Vec::new()
+        };
+        Ok((outcome, values))
+    })?;
+    let mut outcomes = Vec::new();
+    let mut values = Vec::new();
+    for (outcome, held) in results {
+        outcomes.push(outcome);
+        values.extend(held);
+    }
+    Ok((outcomes, values))
+}

@@ -1,0 +1,348 @@
+use super::memory;
+use super::run_file::RunFile;
+use crate::error::CliError;
+use crate::table::{Side, Table, write_pairs};
+use crate::trace;
+use partita_data::weights::{self, Tensor, Values, Weights};
+use partita_oracle::compare::Pair;
+use partita_oracle::{Comparison, Prediction, compare};
+use partita_program::{Dtype, Program};
+use partita_run::{NamedValues, Outcome, Trace, Validation};
+use partita_space::{Bytes, Seconds};
+use serde_json::{Value, json};
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+const TRACE: &str = "trace.json";
+const WEIGHTS: &str = "weights.safetensors";
+const RESULT: &str = "result.json";
+const PREDICTION: &str = "prediction.json";
+
+/// A run that came to its end.
+pub struct Finished<'r> {
+    /// As it was asked for, with what the command line overrode.
+    pub run: &'r RunFile,
+    /// As `auto` was resolved.
+    pub strategy: String,
+    /// Names of the targets.
+    pub targets: &'r [String],
+    /// The training program of full size.
+    pub program: &'r Program,
+    /// Arena of each rank.
+    pub arenas: Vec<Bytes>,
+    /// Largest resident set above that before the arenas.
+    pub peak: Option<Bytes>,
+    /// In rank order.
+    pub outcomes: Vec<Outcome>,
+    /// Parameters and states.
+    pub values: Vec<NamedValues>,
+    /// Said before the run.
+    pub prediction: Option<Prediction>,
+    /// Things worth knowing about the numbers.
+    pub warnings: Vec<String>,
+}
+
+/// Writes a file as a whole: beside its place first, then by one rename.
+pub fn write_whole(path: &Path, text: &str) -> Result<(), CliError> {
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = PathBuf::from(partial);
+    let written = fs::write(&partial, text).and_then(|()| fs::rename(&partial, path));
+    written.map_err(|error| {
+        // The cause is reported; a partial file that cannot be removed either adds nothing.
+        let _ = fs::remove_file(&partial);
+        CliError::Run(format!("{} cannot be written: {error}", path.display()))
+    })
+}
+
+/// Stores a prediction before the run that it is about.
+pub fn write_prediction(output: &Path, prediction: &Prediction) -> Result<(), CliError> {
+    write_whole(&output.join(PREDICTION), &pretty(prediction)?)
+}
+
+fn pretty(value: &impl serde::Serialize) -> Result<String, CliError> {
+    Ok(serde_json::to_string_pretty(value)? + "\n")
+}
+
+impl Finished<'_> {
+    /// Writes trace, weights and result, and gives the result.
+    ///
+    /// Errors: a file that cannot be written; none is left half-written.
+    pub fn save(&self) -> Result<Value, CliError> {
+        let output = &self.run.output;
+        let record = trace::record(self.program, &self.traces());
+        write_whole(&output.join(TRACE), &record.to_string())?;
+        weights::save(output.join(WEIGHTS), &self.weights())
+            .map_err(|error| CliError::run(&error))?;
+        let result = self.result()?;
+        write_whole(&output.join(RESULT), &pretty(&result)?)?;
+        Ok(result)
+    }
+
+    fn traces(&self) -> Vec<Trace> {
+        self.outcomes
+            .iter()
+            .flat_map(|outcome| outcome.traces.clone())
+            .collect()
+    }
+
+    fn weights(&self) -> Weights {
+        let tensor = |values: &NamedValues| {
+            let narrow = values.values.iter().map(|&value| value as f32);
+            let stored = match values.dtype {
+                Dtype::F64 => Values::F64(values.values.clone()),
+                Dtype::F32 | Dtype::I16 => Values::F32(narrow.collect()),
+            };
+            let shape = values.dims.to_vec();
+            (
+                values.name.clone(),
+                Tensor {
+                    shape,
+                    values: stored,
+                },
+            )
+        };
+        let metadata = [
+            ("model", self.run.model.clone()),
+            ("dims", "Kd, Kh, Kw, C, F".to_owned()),
+            ("seed", self.run.seed.to_string()),
+            ("epochs", self.run.epochs.to_string()),
+            ("digest", self.program.digest()),
+        ];
+        Weights {
+            tensors: self.values.iter().map(tensor).collect(),
+            metadata: metadata.map(|(key, value)| (key.to_owned(), value)).into(),
+        }
+    }
+
+    fn first(&self) -> &Outcome {
+        &self.outcomes[0]
+    }
+
+    fn validation(&self) -> Option<&Validation> {
+        self.first().epochs.last()?.validation.as_ref()
+    }
+
+    fn comparison(&self) -> Option<Comparison> {
+        let prediction = self.prediction.as_ref()?;
+        compare(
+            prediction,
+            self.program,
+            &self.program.digest(),
+            &self.traces(),
+        )
+        .ok()
+    }
+
+    fn samples_per_second(&self) -> f64 {
+        let samples: usize = self.first().epochs.iter().map(|epoch| epoch.samples).sum();
+        let seconds: Seconds = self
+            .first()
+            .epochs
+            .iter()
+            .map(|epoch| epoch.training_seconds)
+            .sum();
+        samples as f64 / seconds.0
+    }
+
+    fn result(&self) -> Result<Value, CliError> {
+        let run = self.run;
+        let first = self.first();
+        let epochs: Vec<Value> = first
+            .epochs
+            .iter()
+            .map(|epoch| {
+                json!({
+                    "epoch": epoch.epoch + 1,
+                    "training_loss": epoch.training_loss,
+                    "samples": epoch.samples,
+                    "seconds": epoch.training_seconds,
+                    "validation": epoch.validation.as_ref().map(|v| self.validation_record(v)),
+                })
+            })
+            .collect();
+        let file = |name: &str| run.output.join(name).display().to_string();
+        Ok(json!({
+            "model": run.model,
+            "data": run.data.display().to_string(),
+            "strategy": self.strategy,
+            "ranks": run.ranks,
+            "threads": run.threads,
+            "kernels": run.kernels.name(),
+            "precision": run.precision.name(),
+            "batch": run.batch,
+            "seed": run.seed,
+            "digest": self.program.digest(),
+            "steps": first.steps,
+            "seconds": first.seconds,
+            "samples_per_second": self.samples_per_second(),
+            "step_seconds_median": first.step_seconds,
+            "steps_measured": first.measured_steps,
+            "epochs": epochs,
+            "memory": self.memory_record(),
+            "comparison": self.comparison().map(serde_json::to_value).transpose()?,
+            "tasks": self.task_records(),
+            "files": {
+                "trace": file(TRACE),
+                "weights": file(WEIGHTS),
+                "result": file(RESULT),
+                "prediction": self.prediction.as_ref().map(|_| file(PREDICTION)),
+            },
+            "warnings": self.warnings,
+        }))
+    }
+
+    fn validation_record(&self, validation: &Validation) -> Value {
+        let errors: Vec<Value> = self
+            .errors(validation)
+            .map(|(target, mean_absolute, rms)| {
+                json!({ "target": target, "mean_absolute": mean_absolute, "rms": rms })
+            })
+            .collect();
+        json!({
+            "loss": validation.loss,
+            "samples": validation.samples,
+            "seconds": validation.seconds,
+            "errors": errors,
+        })
+    }
+
+    /// Per target its name, the mean absolute error and the root of the mean squared error.
+    fn errors<'v>(
+        &'v self,
+        validation: &'v Validation,
+    ) -> impl Iterator<Item = (&'v str, f64, f64)> {
+        let count = validation.samples as f64;
+        let sums = validation.absolute.iter().zip(&validation.squared);
+        let targets = self.targets.iter().zip(sums);
+        targets.map(move |(target, (absolute, squared))| {
+            (target.as_str(), absolute / count, (squared / count).sqrt())
+        })
+    }
+
+    fn memory_record(&self) -> Value {
+        json!({
+            "predicted_arena_bytes_max": self.arenas.iter().max(),
+            "predicted_arena_bytes": self.arenas.iter().copied().sum::<Bytes>(),
+            "measured_peak_bytes": self.peak,
+            "method": memory::METHOD,
+        })
+    }
+
+    /// Median seconds of every task of the first rank of each class.
+    fn task_records(&self) -> Vec<Value> {
+        let representatives = self.program.representatives();
+        let of_class = |(class, rank): (usize, usize)| {
+            let tasks = &self.program.bodies[class].tasks;
+            let seconds = &self.outcomes[rank].task_seconds;
+            let rows = tasks.iter().zip(seconds).enumerate();
+            rows.map(move |(task, (body, seconds))| {
+                json!({
+                    "class": class,
+                    "task": task,
+                    "layer": body.origin.layer,
+                    "kind": body.work.name(),
+                    "phase": body.origin.phase.name(),
+                    "seconds_median": seconds,
+                })
+            })
+            .collect::<Vec<_>>()
+        };
+        representatives
+            .into_iter()
+            .enumerate()
+            .flat_map(of_class)
+            .collect()
+    }
+
+    /// Writes what people want to know.
+    pub fn write_report(&self, out: &mut dyn Write) -> Result<(), CliError> {
+        let first = self.first();
+        let arena = self.arenas.iter().copied().max().unwrap_or_default();
+        let all: Bytes = self.arenas.iter().copied().sum();
+        let peak = self
+            .peak
+            .map_or_else(|| "not told".to_owned(), |peak| peak.to_string());
+        write_pairs(
+            out,
+            &[
+                ("program", self.program.title.clone()),
+                ("steps", format!("{} in {}", first.steps, first.seconds)),
+                (
+                    "throughput",
+                    format!("{:.1} samples/s", self.samples_per_second()),
+                ),
+                (
+                    "step",
+                    format!(
+                        "{} (median of {})",
+                        first.step_seconds, first.measured_steps
+                    ),
+                ),
+                (
+                    "memory predicted",
+                    format!("{all} in all arenas, {arena} in the largest"),
+                ),
+                (
+                    "memory measured",
+                    format!("{peak} at the peak, above that before the arenas"),
+                ),
+            ],
+        )?;
+        writeln!(out)?;
+        self.write_seconds(out)?;
+        if let Some(validation) = self.validation() {
+            writeln!(out)?;
+            self.write_errors(validation, out)?;
+        }
+        writeln!(out)?;
+        for (name, file) in [("trace", TRACE), ("weights", WEIGHTS), ("result", RESULT)] {
+            writeln!(out, "{name:8} {}", self.run.output.join(file).display())?;
+        }
+        Ok(())
+    }
+
+    fn write_errors(&self, validation: &Validation, out: &mut dyn Write) -> Result<(), CliError> {
+        let mut table = Table::new(&[
+            ("validation error", Side::Left),
+            ("mean absolute", Side::Right),
+            ("rms", Side::Right),
+        ]);
+        for (target, mean_absolute, rms) in self.errors(validation) {
+            table.row(vec![
+                target.to_owned(),
+                format!("{mean_absolute:.4}"),
+                format!("{rms:.4}"),
+            ]);
+        }
+        table.write(out)
+    }
+
+    fn write_seconds(&self, out: &mut dyn Write) -> Result<(), CliError> {
+        let Some(comparison) = self.comparison() else {
+            writeln!(
+                out,
+                "Nothing was predicted for this machine, so there is nothing to compare."
+            )?;
+            return Ok(());
+        };
+        let mut table = Table::new(&[
+            ("seconds of a step", Side::Left),
+            ("predicted", Side::Right),
+            ("measured", Side::Right),
+            ("accuracy", Side::Right),
+        ]);
+        let mut row = |name: &str, pair: &Pair| {
+            let accuracy = format!("{:.1} %", 100.0 * pair.accuracy);
+            let (predicted, measured) = (pair.predicted.to_string(), pair.measured.to_string());
+            table.row(vec![name.to_owned(), predicted, measured, accuracy]);
+        };
+        row("iteration", &comparison.iteration);
+        row("all kernels", &comparison.compute);
+        for (kind, pair) in &comparison.by_kind {
+            row(kind, pair);
+        }
+        table.write(out)
+    }
+}

@@ -1,0 +1,209 @@
+use crate::error::CliError;
+use partita_graph::nearest;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// A table of a TOML text whose faults are told with file, line, key and what is possible.
+pub struct Section<'t> {
+    file: &'t str,
+    text: &'t str,
+    /// Its own name and a dot, or nothing.
+    prefix: String,
+    /// Where it begins, for keys that are missing.
+    offset: usize,
+    table: &'t DeTable<'t>,
+}
+
+impl<'t> Section<'t> {
+    /// The whole of a text. Errors: a key that is not among `known`.
+    pub fn top(
+        file: &'t str,
+        text: &'t str,
+        table: &'t DeTable<'t>,
+        known: &[&str],
+    ) -> Result<Self, CliError> {
+        let prefix = String::new();
+        let section = Self {
+            file,
+            text,
+            prefix,
+            offset: 0,
+            table,
+        };
+        section.check(known)?;
+        Ok(section)
+    }
+
+    /// Errors: a key that is not among `known`.
+    pub fn check(&self, known: &[&str]) -> Result<(), CliError> {
+        for key in self.table.keys() {
+            let name: &str = key.get_ref();
+            if !known.contains(&name) {
+                let close = nearest(name, known.iter().copied()).unwrap_or("none");
+                let line = self.line(key.span().start);
+                return Err(CliError::User(format!(
+                    "{}, line {line}: there is no key `{}{name}`: possible are {}; nearest is \
+                     `{}{close}`",
+                    self.file,
+                    self.prefix,
+                    known.join(", "),
+                    self.prefix
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// The table under a key, if it is there.
+    pub fn section(&self, key: &str) -> Result<Option<Section<'t>>, CliError> {
+        let Some(value) = self.get(key) else {
+            return Ok(None);
+        };
+        let DeValue::Table(table) = value.get_ref() else {
+            return Err(self.bad(key, value, &format!("a table, `[{}{key}]`", self.prefix)));
+        };
+        Ok(Some(Section {
+            file: self.file,
+            text: self.text,
+            prefix: format!("{}{key}.", self.prefix),
+            offset: value.span().start,
+            table,
+        }))
+    }
+
+    /// What was given for a key.
+    pub fn get(&self, key: &str) -> Option<&'t Spanned<DeValue<'t>>> {
+        let found = self.table.iter().find(|(name, _)| name.get_ref() == key);
+        found.map(|(_, value)| value)
+    }
+
+    /// A value that must be there.
+    pub fn need<T>(&self, key: &str, value: Option<T>, expected: &str) -> Result<T, CliError> {
+        value.ok_or_else(|| {
+            let line = self.line(self.offset);
+            CliError::User(format!(
+                "{}, line {line}: key `{}{key}` is missing; possible is {expected}",
+                self.file, self.prefix
+            ))
+        })
+    }
+
+    /// A text.
+    pub fn text(&self, key: &str, expected: &str) -> Result<Option<String>, CliError> {
+        self.read(key, expected, |value| value.as_str().map(str::to_owned))
+    }
+
+    /// One of a list of words.
+    pub fn choice<T: Copy>(&self, key: &str, choices: &[(&str, T)]) -> Result<Option<T>, CliError> {
+        let names: Vec<String> = choices
+            .iter()
+            .map(|(name, _)| format!("\"{name}\""))
+            .collect();
+        let word = |value: &DeValue<'_>| value.as_str().map(str::to_owned).unwrap_or_default();
+        let given = self.get(key).map(|value| word(value.get_ref()));
+        let names_only = choices.iter().map(|(name, _)| *name);
+        let close = nearest(given.as_deref().unwrap_or_default(), names_only).unwrap_or("none");
+        let expected = format!("one of {}; nearest is \"{close}\"", names.join(", "));
+        self.read(key, &expected, |value| {
+            let found = choices
+                .iter()
+                .find(|(name, _)| value.as_str() == Some(name));
+            found.map(|(_, choice)| *choice)
+        })
+    }
+
+    /// A whole number from 1 on.
+    pub fn count(&self, key: &str) -> Result<Option<usize>, CliError> {
+        self.read(key, "a whole number from 1 to 16777216", |value| {
+            whole(value)
+                .filter(|number| (1..=1 << 24).contains(number))
+                .map(|n| n as usize)
+        })
+    }
+
+    /// A whole number from 0 on.
+    pub fn natural(&self, key: &str) -> Result<Option<u64>, CliError> {
+        self.read(key, "a whole number from 0 on", |value| {
+            u64::try_from(whole(value)?).ok()
+        })
+    }
+
+    /// A number with a condition, told in words.
+    pub fn number(
+        &self,
+        key: &str,
+        expected: &str,
+        holds: impl Fn(f64) -> bool,
+    ) -> Result<Option<f64>, CliError> {
+        self.read(key, expected, |value| {
+            float(value).filter(|&number| holds(number))
+        })
+    }
+
+    /// A value in a form of its own.
+    pub fn read<T>(
+        &self,
+        key: &str,
+        expected: &str,
+        read: impl FnOnce(&DeValue<'t>) -> Option<T>,
+    ) -> Result<Option<T>, CliError> {
+        let Some(value) = self.get(key) else {
+            return Ok(None);
+        };
+        let read = read(value.get_ref());
+        read.map(Some).ok_or_else(|| self.bad(key, value, expected))
+    }
+
+    /// The error of a key whose value, though well-formed, does not fit here.
+    pub fn refuse(&self, key: &str, expected: &str) -> CliError {
+        match self.get(key) {
+            Some(value) => self.bad(key, value, expected),
+            None => CliError::User(format!(
+                "{}: key `{key}`: possible is {expected}",
+                self.file
+            )),
+        }
+    }
+
+    fn bad(&self, key: &str, value: &Spanned<DeValue<'_>>, expected: &str) -> CliError {
+        let given = self.text.get(value.span()).unwrap_or("?");
+        CliError::User(format!(
+            "{}, line {}: key `{}{key}` is {given}; possible is {expected}",
+            self.file,
+            self.line(value.span().start),
+            self.prefix
+        ))
+    }
+
+    fn line(&self, offset: usize) -> usize {
+        line_at(self.text, offset)
+    }
+}
+
+/// Line of a position, from 1.
+pub fn line_at(text: &str, offset: usize) -> usize {
+    text.bytes()
+        .take(offset)
+        .filter(|&byte| byte == b'\n')
+        .count()
+        + 1
+}
+
+fn whole(value: &DeValue<'_>) -> Option<i64> {
+    let integer = value.as_integer()?;
+    i64::from_str_radix(integer.as_str(), integer.radix()).ok()
+}
+
+/// A finite number, whole or not.
+pub fn float(value: &DeValue<'_>) -> Option<f64> {
+    let number = match value {
+        DeValue::Integer(_) => whole(value)? as f64,
+        DeValue::Float(number) => number.as_str().parse().ok()?,
+        DeValue::String(_)
+        | DeValue::Boolean(_)
+        | DeValue::Datetime(_)
+        | DeValue::Array(_)
+        | DeValue::Table(_) => return None,
+    };
+    number.is_finite().then_some(number)
+}

@@ -1,0 +1,3 @@
+mod command;
+mod run_file;
+mod session;

@@ -1,0 +1,56 @@
+use serde_json::Value;
+use std::process::{Command, Output};
+
+/// `partita` with these arguments, in the folder of the tests and without machines of the user.
+pub fn partita(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_partita"));
+    command.args(arguments).env_remove("PARTITA_MACHINES");
+    command
+}
+
+/// Standard output of a call that must succeed.
+pub fn answer(arguments: &[&str]) -> String {
+    let output = partita(arguments).output().unwrap();
+    assert!(
+        output.status.success(),
+        "{arguments:?}: {}",
+        error_text(&output)
+    );
+    assert_eq!(error_text(&output), "", "{arguments:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The JSON that a call prints.
+pub fn json(arguments: &[&str]) -> Value {
+    serde_json::from_str(&answer(arguments)).unwrap()
+}
+
+/// What a call with a user's error says: exit code 2, nothing on standard output, one paragraph.
+pub fn refusal(arguments: &[&str]) -> String {
+    let output = partita(arguments).output().unwrap();
+    let text = error_text(&output);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
+    assert!(
+        output.stdout.is_empty(),
+        "{arguments:?} prints before it refuses"
+    );
+    assert!(!text.contains("panicked"), "{arguments:?}: {text}");
+    assert!(!text.trim_end().contains("\n\n\n"), "{arguments:?}: {text}");
+    text
+}
+
+pub fn error_text(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// Asserts that an object has these keys, in this order at its start.
+pub fn assert_keys(value: &Value, keys: &[&str]) {
+    let object = value.as_object().unwrap();
+    for key in keys {
+        assert!(
+            object.contains_key(*key),
+            "no `{key}` in {:?}",
+            object.keys()
+        );
+    }
+}

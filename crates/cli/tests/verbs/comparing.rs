@@ -1,0 +1,103 @@
+use crate::command::{answer, json, refusal};
+use partita_program::Program;
+use serde_json::{Value, json as record};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const TRAINING: [&str; 7] = [
+    "cosmoflow@32",
+    "--ranks",
+    "2",
+    "--batch",
+    "2",
+    "--strategy",
+    "depth=2",
+];
+
+fn predict(more: &[&str]) -> String {
+    let tail = ["--machine", "lassen", "--kernels", "reference", "--json"];
+    answer(&[&["predict"][..], &TRAINING, &tail, more].concat())
+}
+
+/// Files of a prediction and of a run that took `slower` times as long in every task.
+fn files(folder: &Path, slower: f64) -> (PathBuf, PathBuf) {
+    let prediction = predict(&["--tasks"]);
+    let text = answer(&[&["lower"][..], &TRAINING].concat());
+    let program = Program::parse(&text).unwrap();
+    let predicted: Value = serde_json::from_str(&prediction).unwrap();
+    let mut events = Vec::new();
+    for rank in 0..2 {
+        let mut clock = 0.0;
+        for task in predicted["tasks"].as_array().unwrap() {
+            if task["class"] != program.class_of[rank] {
+                continue;
+            }
+            let micros = 1e6 * slower * task["seconds"].as_f64().unwrap();
+            events.push(record!({
+                "name": "task", "ph": "X", "pid": rank, "tid": 0, "ts": clock, "dur": micros,
+                "args": { "task": task["task"], "step": 3, "lane": "compute" },
+            }));
+            clock += micros;
+        }
+    }
+    events.push(
+        record!({ "ph": "M", "pid": 0, "ts": 0, "dur": 0, "args": { "task": 0, "step": 0 } }),
+    );
+    let trace = record!({
+        "digest": program.digest(), "program": text, "traceEvents": events,
+    });
+    let paths = (folder.join("prediction.json"), folder.join("trace.json"));
+    fs::write(&paths.0, prediction).unwrap();
+    fs::write(&paths.1, trace.to_string()).unwrap();
+    paths
+}
+
+fn compare<'a>(prediction: &'a Path, trace: &'a Path) -> [&'a str; 3] {
+    [
+        "compare",
+        prediction.to_str().unwrap(),
+        trace.to_str().unwrap(),
+    ]
+}
+
+#[test]
+fn a_run_is_held_against_its_prediction() {
+    let folder = tempfile::tempdir().unwrap();
+    for (slower, accuracy) in [(1.0, 1.0), (2.0, 0.5)] {
+        let (prediction, trace) = files(folder.path(), slower);
+        let arguments = compare(&prediction, &trace);
+        let comparison = json(&[&arguments[..], &["--json"]].concat());
+        assert_eq!(comparison["steps"], 1);
+        let compute = comparison["compute"]["accuracy"].as_f64().unwrap();
+        assert!((compute - accuracy).abs() < 1e-3, "{compute} {accuracy}");
+        assert!(answer(&arguments).contains("iteration"));
+    }
+}
+
+#[test]
+fn different_programs_are_not_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let (prediction, trace) = files(folder.path(), 1.0);
+    fs::write(&prediction, predict(&["--tasks", "--optimizer", "sgd"])).unwrap();
+    let text = refusal(&compare(&prediction, &trace));
+    assert!(text.contains("the same program"), "{text}");
+    fs::write(&prediction, predict(&[])).unwrap();
+    let text = refusal(&compare(&prediction, &trace));
+    assert!(text.contains("predict again with tasks"), "{text}");
+}
+
+#[test]
+fn files_of_another_kind_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (prediction, trace) = files(folder.path(), 1.0);
+    let text = refusal(&compare(&trace, &trace));
+    assert!(text.contains("is no prediction"), "{text}");
+    let text = refusal(&compare(&prediction, &prediction));
+    assert!(text.contains("is no trace"), "{text}");
+    let text = refusal(&compare(&prediction, Path::new("no/such.json")));
+    assert!(text.contains("no/such.json cannot be read"), "{text}");
+    let whole = fs::read_to_string(&trace).unwrap();
+    fs::write(&trace, whole.replace("\"pid\":1", "\"pid\":7")).unwrap();
+    let text = refusal(&compare(&prediction, &trace));
+    assert!(text.contains("on rank 7"), "{text}");
+}

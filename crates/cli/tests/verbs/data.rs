@@ -1,0 +1,168 @@
+use crate::command::{answer, error_text, json, partita, refusal};
+use partita_data::{Dataset, Samples, Split};
+use partita_synth::{CosmologySpec, make_universe};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+fn cosmology<'a>(out: &'a Path, universes: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let head = ["data", "cosmology", "--out", out.to_str().unwrap()];
+    let size = ["--grid", "16", "--seed", "7", "--universes", universes];
+    [&head[..], &size, more].concat()
+}
+
+fn make(out: &Path, universes: &str, more: &[&str]) -> String {
+    let output = partita(&cosmology(out, universes, more)).output().unwrap();
+    assert!(output.status.success(), "{}", error_text(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_dataset_holds_the_universes_of_its_seed() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("universes");
+    let text = make(&out, "10", &["--validation", "0.2", "--test", "0.1"]);
+    assert!(text.contains("16x16x16 with 4 channels"), "{text}");
+    let dataset = Dataset::open(&out).unwrap();
+    assert_eq!(Split::ALL.map(|split| dataset.samples(split)), [7, 2, 1]);
+    let spec = CosmologySpec {
+        seed: 7,
+        ..CosmologySpec::small(16)
+    };
+    let mut reader = dataset.reader(Split::Validation);
+    let mut counts = Samples::new(dataset.dtype());
+    reader
+        .read_volume(1, [0..4, 0..16, 0..16, 0..16], &mut counts)
+        .unwrap();
+    assert_eq!(
+        counts,
+        Samples::I16(make_universe(&spec, 8).unwrap().counts)
+    );
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = |threads: &str| {
+        let out = folder.path().join(threads);
+        make(&out, "21", &["--threads", threads]);
+        let read = |file: &str| fs::read(out.join(file)).unwrap();
+        ["train.h5", "validation.h5", "test.h5", "dataset.toml"].map(read)
+    };
+    let one = bytes("1");
+    assert!(one == bytes("3"), "3 threads write other bytes than 1");
+    assert!(one == bytes("40"), "40 threads write other bytes than 1");
+}
+
+#[test]
+fn a_dataset_can_be_inspected() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("universes");
+    make(&out, "10", &[]);
+    let path = out.to_str().unwrap();
+    let summary = json(&["data", "inspect", path, "--json"]);
+    assert_eq!(summary["kind"], "cosmology");
+    assert_eq!(summary["channels"], 4);
+    assert_eq!(summary["splits"][0]["samples"], 8);
+    assert_eq!(summary["spec"]["seed"], 7);
+    // 27 particles in a voxel, as many in every universe.
+    let mean = summary["splits"][0]["values"]["mean"].as_f64().unwrap();
+    assert!((mean - 27.0).abs() < 1e-9, "{mean}");
+    let text = answer(&["data", "inspect", path]);
+    for part in ["Omega_m", "contiguous", "seed = 7"] {
+        assert!(text.contains(part), "no `{part}` in\n{text}");
+    }
+    let text = refusal(&[
+        "data",
+        "inspect",
+        folder.path().join("gone").to_str().unwrap(),
+    ]);
+    assert!(text.contains("does not exist"), "{text}");
+    let stray = folder.path().join("stray.h5");
+    fs::write(&stray, "no hdf5").unwrap();
+    let text = refusal(&["data", "inspect", stray.to_str().unwrap()]);
+    assert!(text.contains("not an HDF5 file"), "{text}");
+}
+
+#[test]
+fn what_cannot_be_made_is_refused_before_anything_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("universes");
+    let odd_grid = ["--grid", "33"];
+    let head = [
+        "data",
+        "cosmology",
+        "--out",
+        out.to_str().unwrap(),
+        "--universes",
+        "4",
+    ];
+    let text = refusal(&[&head[..], &odd_grid].concat());
+    assert!(text.contains("a power of two from 16 to 512"), "{text}");
+    let text = refusal(&cosmology(
+        &out,
+        "10",
+        &["--validation", "0.5", "--test", "0.5"],
+    ));
+    assert!(text.contains("leaves none to train on"), "{text}");
+    let text = refusal(&cosmology(&out, "10", &["--validation", "1.5"]));
+    assert!(text.contains("nearest is 1"), "{text}");
+    let text = refusal(&cosmology(&out, "0", &[]));
+    assert!(text.contains("nearest is 1"), "{text}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    fs::create_dir(&out).unwrap();
+    fs::write(out.join("letter.txt"), "mine").unwrap();
+    let text = refusal(&cosmology(&out, "10", &[]));
+    assert!(
+        text.contains("a folder with other files is there"),
+        "{text}"
+    );
+    assert_eq!(fs::read(out.join("letter.txt")).unwrap(), b"mine");
+}
+
+#[test]
+#[cfg(unix)]
+fn ctrl_c_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("universes");
+    let head = [
+        "data",
+        "cosmology",
+        "--out",
+        out.to_str().unwrap(),
+        "--threads",
+        "1",
+    ];
+    let mut child = partita(&[&head[..], &["--grid", "32", "--universes", "5000"]].concat())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    while !folder.path().join("universes.partial").is_dir() {
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "it never started"
+        );
+        assert_eq!(
+            child.try_wait().unwrap(),
+            None,
+            "it ended before it was asked to"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let sent = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status()
+        .unwrap();
+    assert!(sent.success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", error_text(&output));
+    assert!(
+        error_text(&output).contains("nothing is left"),
+        "{}",
+        error_text(&output)
+    );
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}

@@ -1,0 +1,13 @@
+//! The built binary, verb by verb, as a user calls it.
+
+mod command;
+
+mod comparing;
+mod data;
+mod doctor;
+mod models;
+mod planning;
+mod predicting;
+mod programs;
+mod refusals;
+mod streams;

@@ -1,0 +1,151 @@
+use crate::command::{answer, assert_keys, json, refusal};
+use serde_json::Value;
+use std::fs;
+
+/// Size, forward GFlop, training GFlop, GiB per sample.
+/// Source: Oyama et al., "The Case for Strong Scaling in Deep Learning", table 1.
+const PUBLISHED: [(usize, &str, &str, &str); 3] = [
+    (128, "18.52", "55.55", "0.82"),
+    (256, "147.93", "443.78", "6.59"),
+    (512, "1183.42", "3550.27", "52.71"),
+];
+
+const MODEL_KEYS: [&str; 5] = [
+    "parameters",
+    "forward_flops",
+    "training_flops",
+    "executed_flops",
+    "memory_bytes_per_sample",
+];
+
+#[test]
+fn cosmoflow_prints_the_published_figures() {
+    for (size, forward, training, memory) in PUBLISHED {
+        let text = answer(&["inspect", &format!("cosmoflow@{size}")]);
+        let line = |key: &str| {
+            let mut lines = text.lines().rev();
+            let found = lines.find(|line| line.starts_with(key)).unwrap();
+            found.trim_start_matches(key).trim().to_owned()
+        };
+        assert_eq!(line("forward"), format!("{forward} GFlop"));
+        assert!(
+            line("training").starts_with(&format!("{training} GFlop")),
+            "{text}"
+        );
+        assert_eq!(line("memory"), format!("{memory} GiB"));
+    }
+}
+
+#[test]
+fn inspect_in_json_has_its_keys_and_sums_up() {
+    let record = json(&["inspect", "cosmoflow@512+bn", "--json"]);
+    assert_keys(&record, &MODEL_KEYS);
+    let sum = |key: &str| -> u64 {
+        let layers = record["layers"].as_array().unwrap();
+        layers
+            .iter()
+            .map(|layer| layer[key].as_u64().unwrap())
+            .sum()
+    };
+    assert_eq!(record["parameters"], 9_437_344);
+    assert_eq!(sum("parameters"), 9_437_344);
+    assert_eq!(
+        sum("memory_bytes"),
+        record["memory_bytes_per_sample"].as_u64().unwrap()
+    );
+    assert_eq!(
+        sum("executed_flops"),
+        record["executed_flops"].as_u64().unwrap()
+    );
+    let forward = record["forward_flops"].as_u64().unwrap();
+    assert_eq!(record["training_flops"], 3 * forward);
+    assert_eq!(
+        sum("forward_flops"),
+        forward + record["linear_flops"].as_u64().unwrap()
+    );
+}
+
+#[test]
+fn the_zoo_is_listed_and_every_name_can_be_inspected() {
+    let list = json(&["models", "--json"]);
+    let table = answer(&["models"]);
+    let rows = list.as_array().unwrap();
+    assert!(rows.len() >= 10);
+    for row in rows {
+        assert_keys(row, &MODEL_KEYS);
+        let name = row["model"].as_str().unwrap();
+        assert!(table.contains(name));
+        let record = json(&["inspect", name, "--json"]);
+        for key in MODEL_KEYS {
+            assert_eq!(record[key], row[key], "{name} {key}");
+        }
+    }
+}
+
+#[test]
+fn a_model_file_is_the_model_it_was_printed_from() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("net.model");
+    fs::write(&path, answer(&["inspect", "cosmoflow@64+bn", "--text"])).unwrap();
+    let path = path.to_str().unwrap();
+    let ours = json(&["inspect", path, "--json"]);
+    let zoo = json(&["inspect", "cosmoflow@64+bn", "--json"]);
+    assert_eq!(ours, zoo);
+    assert_eq!(
+        answer(&["inspect", path, "--text"]),
+        answer(&["inspect", "cosmoflow@64+bn", "--text"])
+    );
+}
+
+#[test]
+fn models_that_do_not_exist_are_refused_with_the_nearest() {
+    for (asked, nearest) in [
+        ("cosmoflw@128", "`cosmoflow@128`"),
+        ("cosmoflow", "`cosmoflow@32`"),
+        ("cosmoflow@100", "`cosmoflow@128`"),
+        ("cosmoflow@1000000", "`cosmoflow@512`"),
+        ("cosmoflow@128+gn", "`cosmoflow@128+bn`"),
+        ("", "cosmoflow@32"),
+    ] {
+        let text = refusal(&["inspect", asked]);
+        assert!(text.contains(nearest), "{asked}: {text}");
+        assert!(text.contains("possible are"), "{asked}: {text}");
+    }
+}
+
+#[test]
+fn faulty_model_files_are_refused_with_their_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("net.model");
+    let text = answer(&["inspect", "cosmoflow@32", "--text"]);
+    for (from, to, expected) in [
+        ("filters=", "filter=", "`filters`"),
+        ("= conv ", "= convolution ", "`conv`"),
+        ("channels=4", "channels=four", "channels"),
+        ("model ", "modle ", "line 1"),
+    ] {
+        fs::write(&path, text.replacen(from, to, 1)).unwrap();
+        let text = refusal(&["inspect", path.to_str().unwrap()]);
+        assert!(
+            text.contains(expected) && text.contains("line "),
+            "{to}: {text}"
+        );
+    }
+    let gone = folder.path().join("gone.model");
+    let text = refusal(&["inspect", gone.to_str().unwrap()]);
+    assert!(
+        text.contains("cannot be read") && text.contains("partita models"),
+        "{text}"
+    );
+    let text = refusal(&["inspect", folder.path().to_str().unwrap()]);
+    assert!(text.contains("cannot be read"), "{text}");
+}
+
+#[test]
+fn layers_have_their_shapes() {
+    let record = json(&["inspect", "cosmoflow@512", "--json"]);
+    let input = &record["layers"][0];
+    assert_eq!(input["extent"], Value::from(vec![512, 512, 512]));
+    assert_eq!(input["channels"], 4);
+    assert!(answer(&["inspect", "cosmoflow@512"]).contains("512x512x512"));
+}

@@ -1,0 +1,176 @@
+use crate::command::{answer, assert_keys, json, refusal};
+use serde_json::Value;
+use std::fs;
+
+const KEYS: [&str; 8] = [
+    "digest",
+    "ranks",
+    "iteration_seconds",
+    "samples_per_second",
+    "memory_bytes_max",
+    "breakdown",
+    "bottleneck",
+    "limits",
+];
+
+const HEADINGS: [&str; 8] = [
+    "forward_compute",
+    "forward_exchange",
+    "backward_compute",
+    "backward_exchange",
+    "gradient_allreduce_exposed",
+    "redistribution",
+    "io",
+    "update",
+];
+
+fn asked<'a>(strategy: &'a str, ranks: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let head = [
+        "predict",
+        "cosmoflow@128",
+        "--machine",
+        "lassen",
+        "--batch",
+        "8",
+    ];
+    let tail = ["--ranks", ranks, "--strategy", strategy];
+    [&head[..], &tail, more].concat()
+}
+
+fn number(record: &Value, key: &str) -> f64 {
+    record[key].as_f64().unwrap()
+}
+
+#[test]
+fn a_prediction_has_its_keys_and_its_parts_sum_up() {
+    let record = json(&asked("data=4,depth=2", "8", &["--json"]));
+    assert_keys(&record, &KEYS);
+    assert_keys(&record["breakdown"], &HEADINGS);
+    assert_eq!(record["ranks"], 8);
+    let iteration = number(&record, "iteration_seconds");
+    let parts: f64 = HEADINGS
+        .map(|key| number(&record["breakdown"], key))
+        .iter()
+        .sum();
+    assert!(iteration > 0.0);
+    assert!(
+        (parts - iteration).abs() < 1e-9 * iteration,
+        "{parts} {iteration}"
+    );
+    let rate = number(&record, "samples_per_second");
+    assert!((rate * iteration - 8.0).abs() < 1e-9);
+    assert!(record.get("tasks").is_none());
+}
+
+#[test]
+fn more_ranks_take_less_time() {
+    let seconds = |strategy, ranks| {
+        number(
+            &json(&asked(strategy, ranks, &["--json"])),
+            "iteration_seconds",
+        )
+    };
+    let (one, eight) = (seconds("data=1", "1"), seconds("data=8", "8"));
+    assert!(eight < one / 4.0, "{one} {eight}");
+    assert!(eight > one / 8.5, "{one} {eight}");
+}
+
+#[test]
+fn a_report_says_what_the_json_says() {
+    let text = answer(&asked("data=4,depth=2", "8", &[]));
+    let record = json(&asked("data=4,depth=2", "8", &["--json"]));
+    for part in [
+        "iteration",
+        "samples/s",
+        "memory",
+        "forward computation",
+        "lassen",
+    ] {
+        assert!(text.contains(part), "no `{part}` in\n{text}");
+    }
+    assert!(text.contains(record["bottleneck"].as_str().unwrap()));
+    assert!(text.contains(record["digest"].as_str().unwrap()));
+}
+
+#[test]
+fn what_does_not_fit_is_said_first() {
+    let head = ["predict", "cosmoflow@512", "--machine", "lassen", "--json"];
+    let tail = ["--batch", "1", "--ranks", "1", "--strategy", "data=1"];
+    let record = json(&[&head[..], &tail].concat());
+    assert!(number(&record, "memory_bytes_max") > number(&record, "memory_bytes_device"));
+    let first = record["limits"][0].as_str().unwrap();
+    assert!(first.starts_with("It does not fit"), "{first}");
+}
+
+#[test]
+fn tasks_are_listed_where_asked_for() {
+    let record = json(&asked("depth=2", "2", &["--json", "--tasks"]));
+    let tasks = record["tasks"].as_array().unwrap();
+    assert!(tasks.len() > 50);
+    assert_keys(
+        &tasks[0],
+        &["class", "task", "layer", "kind", "phase", "seconds"],
+    );
+    assert!(answer(&asked("depth=2", "2", &["--tasks"])).contains("convolution"));
+}
+
+#[test]
+fn machines_are_found_by_path_and_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mine.toml");
+    let lassen = concat!(env!("CARGO_MANIFEST_DIR"), "/../../machines/lassen.toml");
+    let text = fs::read_to_string(lassen).unwrap();
+    fs::write(&path, text.replace("name = \"lassen\"", "name = \"mine\"")).unwrap();
+    let on = |machine: &str| {
+        let head = ["predict", "cosmoflow@32", "--batch", "2", "--ranks", "2"];
+        let tail = ["--strategy", "data=2", "--machine", machine, "--json"];
+        [&head[..], &tail]
+            .concat()
+            .into_iter()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let call = |machine: &str| on(machine);
+    let arguments = call(path.to_str().unwrap());
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    assert_eq!(json(&arguments)["machine"], "mine");
+    for (asked, expected) in [
+        ("lasen", "did you mean `lassen`?"),
+        ("summit", "abci"),
+        ("no/such.toml", "cannot be read"),
+    ] {
+        let arguments = call(asked);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let text = refusal(&arguments);
+        assert!(text.contains(expected), "{asked}: {text}");
+    }
+    fs::write(
+        &path,
+        text.replace("[links.inter]\nlatency", "[links.inter]\nlatncy"),
+    )
+    .unwrap();
+    let arguments = call(path.to_str().unwrap());
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let text = refusal(&arguments);
+    assert!(
+        text.contains("latncy") && text.contains("`latency`"),
+        "{text}"
+    );
+}
+
+#[test]
+fn more_ranks_than_devices_are_refused() {
+    let head = [
+        "predict",
+        "cosmoflow@32",
+        "--machine",
+        "lassen",
+        "--batch",
+        "4096",
+    ];
+    let text = refusal(&[&head[..], &["--ranks", "4096", "--strategy", "data=4096"]].concat());
+    assert!(
+        text.contains("2048 devices") && text.contains("--ranks 2048"),
+        "{text}"
+    );
+}

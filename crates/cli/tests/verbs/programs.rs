@@ -1,0 +1,84 @@
+use crate::command::{answer, assert_keys, json};
+use partita_program::Program;
+use serde_json::Value;
+
+const SPLIT: [&str; 8] = [
+    "lower",
+    "cosmoflow@32",
+    "--ranks",
+    "4",
+    "--batch",
+    "4",
+    "--strategy",
+    "data=2,depth=2",
+];
+
+fn with<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    SPLIT.iter().copied().chain(more.iter().copied()).collect()
+}
+
+#[test]
+fn a_program_is_printed_as_text_that_can_be_read_again() {
+    let text = answer(&SPLIT);
+    let program = Program::parse(&text).unwrap();
+    assert_eq!(program.mesh.ranks(), 4);
+    assert_eq!(program.batch, 4);
+    assert_eq!(program.to_text(), text);
+    assert_eq!(json(&with(&["--json"]))["digest"], program.digest());
+}
+
+#[test]
+fn counts_in_json_are_those_of_the_text() {
+    let program = Program::parse(&answer(&SPLIT)).unwrap();
+    let record = json(&with(&["--json"]));
+    assert_keys(
+        &record,
+        &["digest", "ranks", "memory_bytes_max", "count", "classes"],
+    );
+    let count = program.count();
+    assert_eq!(record["count"]["flops"], count.flops.0);
+    assert_eq!(record["count"]["messages"], count.messages);
+    assert_eq!(record["memory_bytes_max"], program.memory_max().0);
+    let classes = record["classes"].as_array().unwrap();
+    assert_eq!(classes.len(), program.bodies.len());
+    let ranks: u64 = classes
+        .iter()
+        .map(|class| class["ranks"].as_u64().unwrap())
+        .sum();
+    assert_eq!(ranks, 4);
+    let flops = |class: &Value| {
+        class["ranks"].as_u64().unwrap() * class["count"]["flops"].as_u64().unwrap()
+    };
+    assert_eq!(classes.iter().map(flops).sum::<u64>(), count.flops.0);
+}
+
+#[test]
+fn evaluation_computes_less_and_updates_nothing() {
+    let train = json(&with(&["--json"]));
+    let evaluate = json(&with(&["--json", "--kind", "evaluate"]));
+    assert_eq!(evaluate["kind"], "evaluate");
+    let flops = |record: &Value| record["count"]["flops"].as_u64().unwrap();
+    assert!(2 * flops(&evaluate) < flops(&train));
+    assert!(!answer(&with(&["--kind", "evaluate"])).contains(" update "));
+}
+
+#[test]
+fn options_change_the_digest() {
+    let mut digests: Vec<String> = [
+        &[][..],
+        &["--kernels", "unpinned"],
+        &["--optimizer", "sgd"],
+        &["--samples", "float32"],
+        &["--kind", "evaluate"],
+    ]
+    .into_iter()
+    .map(|more| {
+        let more = [more, &["--json"]].concat();
+        json(&with(&more))["digest"].as_str().unwrap().to_owned()
+    })
+    .collect();
+    let count = digests.len();
+    digests.sort();
+    digests.dedup();
+    assert_eq!(digests.len(), count);
+}

@@ -1,0 +1,179 @@
+//! What the buffers of a kernel hold while it is measured: finite, normal, within its domain.
+
+use partita_program::{Body, Buffer, Dtype, Kernel, Role, View};
+use partita_run::Memory;
+
+/// Fills every buffer that a view lies in.
+pub(crate) fn fill(memory: &Memory<'_>, kernel: &Kernel, views: impl IntoIterator<Item = View>) {
+    let classes = class_views(kernel);
+    for view in views {
+        let buffer = memory.body().buffer(view.buffer);
+        let whole = buffer.view(view.buffer);
+        let labels = classes.filter(|(target, _)| target.buffer == view.buffer);
+        let draw = Draw::of(buffer, labels.map(|(_, classes)| classes));
+        let channels = buffer.dims[4].max(1);
+        match buffer.dtype {
+            Dtype::F32 => set(memory.write::<f32>(&whole).data, |i| {
+                draw.value(i, channels) as f32
+            }),
+            Dtype::F64 => set(memory.write::<f64>(&whole).data, |i| {
+                draw.value(i, channels)
+            }),
+            Dtype::I16 => set(memory.write::<i16>(&whole).data, |i| {
+                draw.value(i, channels) as i16
+            }),
+        }
+    }
+}
+
+/// Reads all of a view's buffer, as the kernel before would have left it in the caches.
+pub(crate) fn warm(memory: &Memory<'_>, body: &Body, view: &View) -> u64 {
+    fn folded<T: Copy>(data: &[T], bits: impl Fn(T) -> u64) -> u64 {
+        data.iter().fold(0, |sum, &value| sum ^ bits(value))
+    }
+    match body.buffer(view.buffer).dtype {
+        Dtype::F32 => folded(memory.read::<f32>(view).data, |value| {
+            u64::from(value.to_bits())
+        }),
+        Dtype::F64 => folded(memory.read::<f64>(view).data, f64::to_bits),
+        Dtype::I16 => folded(memory.read::<i16>(view).data, |value| value as u64),
+    }
+}
+
+fn set<T>(data: &mut [T], value: impl Fn(usize) -> T) {
+    for (i, element) in data.iter_mut().enumerate() {
+        *element = value(i);
+    }
+}
+
+/// The view that holds class numbers, and how many classes there are.
+fn class_views(kernel: &Kernel) -> Option<(View, usize)> {
+    if let Kernel::SoftmaxCrossEntropy { x, target, .. } = kernel {
+        Some((*target, x.extent[4].max(1)))
+    } else {
+        None
+    }
+}
+
+/// What a buffer is filled with.
+enum Draw {
+    /// Signed, of magnitude 1/16 to 1 times this.
+    Signed(f64),
+    /// Positive, 1/16 to 1.
+    Positive,
+    /// Whole numbers below this.
+    Whole(usize),
+    /// Rows of sums of x and of x squared that are those of no constant.
+    Sums,
+}
+
+impl Draw {
+    fn of(buffer: &Buffer, classes: Option<usize>) -> Self {
+        if let Some(classes) = classes {
+            return Draw::Whole(classes);
+        }
+        match buffer.role {
+            // Trained weights are small; so are gradients.
+            Role::Parameter | Role::Gradient => Draw::Signed(0.125),
+            // Variances and second moments are positive.
+            Role::State | Role::Optimizer => Draw::Positive,
+            // Stored values are counts, whose logarithm may be taken.
+            Role::Staging => Draw::Whole(4),
+            Role::Activation | Role::ActivationGradient | Role::Workspace => Draw::Signed(1.0),
+            Role::Statistics => Draw::Sums,
+        }
+    }
+
+    /// Of element `i` of a buffer with this many channels.
+    fn value(&self, i: usize, channels: usize) -> f64 {
+        let bits = (i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+        let share = 0.0625 + 0.9375 * (bits >> 1) as f64 / f64::from(1 << 23);
+        match self {
+            Draw::Signed(scale) => {
+                if bits & 1 == 0 {
+                    share * scale
+                } else {
+                    -share * scale
+                }
+            }
+            Draw::Positive => share,
+            Draw::Whole(limit) => (bits % *limit as u64) as f64,
+            Draw::Sums => {
+                if (i / channels).is_multiple_of(2) {
+                    0.125 * share
+                } else {
+                    1.0
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partita_space::Bytes;
+
+    fn buffer(role: Role) -> Buffer {
+        Buffer {
+            name: "b".to_owned(),
+            role,
+            dtype: Dtype::F32,
+            dims: [1, 1, 1, 2, 8],
+            home: None,
+            offset: Bytes(0),
+        }
+    }
+
+    #[test]
+    fn values_are_normal_and_in_their_domain() {
+        for role in [
+            Role::Parameter,
+            Role::State,
+            Role::Optimizer,
+            Role::Gradient,
+            Role::Staging,
+            Role::Activation,
+            Role::ActivationGradient,
+            Role::Statistics,
+            Role::Workspace,
+        ] {
+            let draw = Draw::of(&buffer(role), None);
+            let values: Vec<f64> = (0..10_000).map(|i| draw.value(i, 8)).collect();
+            for &value in &values {
+                assert!(
+                    value == 0.0 && role == Role::Staging || (0.001..4.0).contains(&value.abs()),
+                    "{role:?} {value}"
+                );
+                let signed = matches!(draw, Draw::Signed(_));
+                assert!(signed || value >= 0.0, "{role:?} {value}");
+            }
+            if matches!(draw, Draw::Signed(_)) {
+                let negative = values.iter().filter(|value| **value < 0.0).count();
+                assert!((4_000..6_000).contains(&negative), "{role:?} {negative}");
+            }
+        }
+    }
+
+    #[test]
+    fn class_numbers_stay_below_the_number_of_classes() {
+        let draw = Draw::of(&buffer(Role::Staging), Some(3));
+        let mut seen = [false; 3];
+        for i in 0..100 {
+            seen[draw.value(i, 1) as usize] = true;
+        }
+        assert_eq!(seen, [true; 3]);
+    }
+
+    #[test]
+    fn sums_are_those_of_values_that_vary() {
+        let draw = Draw::of(&buffer(Role::Statistics), None);
+        for channel in 0..8 {
+            let (sum, squares) = (draw.value(channel, 8), draw.value(8 + channel, 8));
+            for count in [1.0, 1e6] {
+                let mean = sum / count;
+                assert!(squares / count - mean * mean > 0.0);
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+use crate::gate::{median_of_slowest, together};
+use crate::{Point, TuneError};
+use partita_space::{Bytes, Rank, Seconds};
+use std::time::Instant;
+
+/// Repeats of a size.
+const REPEATS: usize = 3;
+
+/// Times reads of each size by all ranks at the same time. Whoever reads decides what is read; repeats
+/// and ranks should not read the same bytes where the system would keep them.
+///
+/// `read(rank, turn, bytes)` reads that much. A read keeps no kernel from running.
+/// Errors: a read that fails.
+pub fn measure_load(
+    ranks: usize,
+    sizes: &[Bytes],
+    read: &(dyn Fn(Rank, usize, Bytes) -> Result<(), String> + Sync),
+) -> Result<Vec<Point>, TuneError> {
+    let times = together("reading", vec![(); ranks.max(1)], |gate, rank, ()| {
+        let mut all = Vec::with_capacity(sizes.len());
+        for (index, &bytes) in sizes.iter().enumerate() {
+            let mut times = Vec::with_capacity(REPEATS);
+            for turn in 0..REPEATS {
+                gate.wait()?;
+                let start = Instant::now();
+                read(rank, index * REPEATS + turn, bytes)
+                    .map_err(|reason| TuneError::Read { rank, reason })?;
+                times.push(start.elapsed().as_secs_f64());
+            }
+            all.push(times);
+        }
+        Ok(all)
+    })?;
+    let point = |(index, &bytes): (usize, &Bytes)| {
+        let all: Vec<&[f64]> = times.iter().map(|rank| rank[index].as_slice()).collect();
+        Point {
+            bytes,
+            seconds: Seconds(median_of_slowest(&all)),
+            host: Seconds(0.0),
+        }
+    };
+    Ok(sizes.iter().enumerate().map(point).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    #[test]
+    fn the_slowest_reader_counts_and_every_turn_is_new() {
+        let reads = AtomicUsize::new(0);
+        let read = |rank: Rank, turn: usize, bytes: Bytes| {
+            assert!(turn < 2 * REPEATS);
+            reads.fetch_add(1, Ordering::Relaxed);
+            std::thread::sleep(Duration::from_millis(bytes.0 * (1 + rank as u64)));
+            Ok(())
+        };
+        let points = measure_load(2, &[Bytes(2), Bytes(10)], &read).unwrap();
+        assert_eq!(reads.load(Ordering::Relaxed), 12);
+        assert!(points[0].seconds.0 >= 0.004, "{points:?}");
+        assert!(points[1].seconds.0 >= 0.020, "{points:?}");
+    }
+
+    #[test]
+    fn a_failing_read_is_told() {
+        let read = |rank: Rank, _: usize, _: Bytes| {
+            if rank == 1 {
+                Err("no such file".to_owned())
+            } else {
+                Ok(())
+            }
+        };
+        let text = measure_load(2, &[Bytes(1)], &read).unwrap_err().to_string();
+        assert!(
+            text.contains("rank 1") && text.contains("no such file"),
+            "{text}"
+        );
+    }
+}

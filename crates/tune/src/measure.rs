@@ -1,0 +1,199 @@
+use crate::TuneError;
+use crate::contents::{fill, warm};
+use crate::gate::{Gate, Stop, median_of_slowest, together};
+use crate::job::{Job, KernelKey, jobs};
+use partita_program::Program;
+use partita_run::{Arena, Inputs, Kernels};
+use partita_space::{Bytes, Mesh, Rank, Seconds};
+use std::hint::black_box;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// Makes the kernels of a rank, on the thread that will run them.
+pub type KernelMaker<'a> = dyn Fn(Mesh, Rank) -> Box<dyn Kernels> + Sync + 'a;
+
+/// Fewest repeats of a kernel.
+const REPEATS_MIN: usize = 3;
+
+/// Most repeats of a kernel, however short.
+const REPEATS_MAX: usize = 15;
+
+/// How kernels are measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Options {
+    /// Ranks that run the kernel at the same time, as they will in the run.
+    pub concurrency: usize,
+    /// Bytes that empty the caches of the machine, over all ranks; a step that moves less itself
+    /// empties them less.
+    pub flush: Bytes,
+    /// What a short kernel may take in all.
+    pub budget: Seconds,
+}
+
+/// The time of a kernel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measured {
+    /// Which one.
+    pub key: KernelKey,
+    /// The median over repeats of the slowest rank's time.
+    pub seconds: Seconds,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            concurrency: 1,
+            flush: Bytes(64 << 20),
+            budget: Seconds(0.03),
+        }
+    }
+}
+
+/// Times every kernel of the programs that is not known yet, once for each signature and algorithm.
+///
+/// Ranks share the memory's bandwidth and the cores, so `concurrency` ranks run the kernel together,
+/// each on its own memory, and the slowest counts, as it does in a step: the result is the median over
+/// at least 3 repeats of the slowest rank's time, after one run that does not count. Before every
+/// repeat the caches are brought to the state in which a step leaves them: as many bytes as the step's
+/// other buffers hold (at most [`Options::flush`]) pass through them, then what the kernel reads of the
+/// operands of the kernel before it. `progress` is told how many are done, of how many.
+/// Errors: kernels that are not pinned, or that fail.
+pub fn measure(
+    programs: &[&Program],
+    kernels: &KernelMaker<'_>,
+    is_known: &dyn Fn(&KernelKey) -> bool,
+    options: &Options,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> Result<Vec<Measured>, TuneError> {
+    let jobs = jobs(programs, is_known)?;
+    if jobs.is_empty() {
+        return Ok(Vec::new());
+    }
+    let repeats: Vec<AtomicUsize> = jobs.iter().map(|_| AtomicUsize::new(0)).collect();
+    let ranks = options.concurrency.max(1);
+    let times = together("kernels", vec![(); ranks], |gate, rank, ()| {
+        let mut bench = Bench::new(&jobs, options);
+        let mut times = Vec::with_capacity(jobs.len());
+        for (index, job) in jobs.iter().enumerate() {
+            bench.prepare(job, kernels);
+            times.push(bench.run(job, gate, rank, &repeats[index])?);
+            if rank == 0 {
+                progress(index + 1, jobs.len());
+            }
+        }
+        Ok(times)
+    })?;
+    let one = |(index, job): (usize, &Job)| {
+        let all: Vec<&[f64]> = times.iter().map(|rank| rank[index].as_slice()).collect();
+        Measured {
+            key: job.key.clone(),
+            seconds: Seconds(median_of_slowest(&all)),
+        }
+    };
+    Ok(jobs.iter().enumerate().map(one).collect())
+}
+
+/// What a rank measures with.
+struct Bench {
+    arena: Arena,
+    /// Stands for the rest of a step.
+    other: Vec<u64>,
+    budget: f64,
+    kernels: Option<(Mesh, Rank, Box<dyn Kernels>)>,
+}
+
+impl Bench {
+    fn new(jobs: &[Job], options: &Options) -> Self {
+        let arena = jobs.iter().map(|job| job.body.arena).max();
+        let rest = jobs.iter().map(|job| job.rest.0).max().unwrap_or(0);
+        let flush = options.flush.0 / options.concurrency.max(1) as u64;
+        Self {
+            arena: Arena::new(arena.unwrap_or_default()),
+            other: vec![0; (rest.min(flush) / 8) as usize],
+            budget: options.budget.0,
+            kernels: None,
+        }
+    }
+
+    fn prepare(&mut self, job: &Job, maker: &KernelMaker<'_>) {
+        let is_same = |(mesh, rank, _): &(Mesh, Rank, _)| (*mesh, *rank) == (job.mesh, job.rank);
+        if !self.kernels.as_ref().is_some_and(is_same) {
+            // The old team of threads goes before the new one comes.
+            self.kernels = None;
+            self.kernels = Some((job.mesh, job.rank, maker(job.mesh, job.rank)));
+        }
+        let memory = self.arena.memory(&job.body);
+        let views = job.body.tasks[0].accesses();
+        fill(
+            &memory,
+            job.kernel().0,
+            views.into_iter().map(|(view, _)| view),
+        );
+    }
+
+    /// Seconds of each repeat.
+    fn run(
+        &mut self,
+        job: &Job,
+        gate: &Gate,
+        rank: Rank,
+        repeats: &AtomicUsize,
+    ) -> Result<Vec<f64>, Stop> {
+        gate.wait()?;
+        let first = self.execute(job)?;
+        if rank == 0 {
+            let fit = (self.budget / first.max(1e-9)) as usize;
+            let fit = fit.clamp(REPEATS_MIN, REPEATS_MAX);
+            repeats.store(fit, Ordering::Relaxed);
+        }
+        gate.wait()?;
+        let repeats = repeats.load(Ordering::Relaxed);
+        let mut times = Vec::with_capacity(repeats);
+        for _ in 0..repeats {
+            self.settle_caches(job);
+            gate.wait()?;
+            times.push(self.execute(job)?);
+        }
+        Ok(times)
+    }
+
+    fn settle_caches(&mut self, job: &Job) {
+        let memory = self.arena.memory(&job.body);
+        fill(&memory, job.kernel().0, job.renewed.iter().copied());
+        let rest = self.other.len().min((job.rest.0 / 8) as usize);
+        // One word of each line of 64 bytes is enough to bring the line in.
+        for word in self.other[..rest].iter_mut().step_by(8) {
+            *word = word.wrapping_add(1);
+        }
+        black_box(&self.other);
+        for view in &job.warm {
+            black_box(warm(&memory, &job.body, view));
+        }
+    }
+
+    fn execute(&mut self, job: &Job) -> Result<f64, TuneError> {
+        let (kernel, algorithm, workspace) = job.kernel();
+        let memory = self.arena.memory(&job.body);
+        let inputs = Inputs {
+            step: 1,
+            epoch: 0,
+            seed: 1,
+            learning_rate: 1e-4,
+            samples: (0..job.batch).collect(),
+            next_samples: Vec::new(),
+        };
+        let kernels = self.kernels.as_mut().map(|(_, _, kernels)| kernels);
+        let kernels = kernels.expect("kernels are made before they run");
+        let start = Instant::now();
+        let end = kernels.execute(kernel, algorithm, workspace, &memory, &inputs, &mut || true);
+        let seconds = start.elapsed().as_secs_f64();
+        match end {
+            Ok(_) => Ok(seconds),
+            Err(source) => Err(TuneError::Kernel {
+                signature: job.key.signature.clone(),
+                algorithm: job.key.algorithm.clone(),
+                source,
+            }),
+        }
+    }
+}

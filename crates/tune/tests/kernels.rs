@@ -1,0 +1,326 @@
+//! Kernels are measured once per shape, all ranks at a time, on data that suits them.
+
+use partita_program::{
+    Algorithm, Body, Buffer, BufferId, Choice, Dtype, Kernel, KernelShape, Menu, MenuError,
+    Optimizer, Origin, Phase, Program, ProgramKind, Role, Task, TaskId, View, Work,
+};
+use partita_run::{Inputs, Kernels, Memory, RunError, Worked};
+use partita_space::{Bytes, Mesh, Rank, Seconds};
+use partita_testkit::{Setup, random_case, reference_kernels};
+use partita_tune::{KernelKey, Options, TuneError, measure};
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Counts calls by algorithm and sleeps as long as it is told.
+struct Sleeper<'a> {
+    rank: Rank,
+    calls: &'a Mutex<Vec<(String, usize)>>,
+    sleep: &'a (dyn Fn(&str, usize) -> Duration + Sync),
+    inside: &'a AtomicUsize,
+    inside_max: &'a AtomicUsize,
+}
+
+impl Kernels for Sleeper<'_> {
+    fn execute(
+        &mut self,
+        kernel: &Kernel,
+        algorithm: &Algorithm,
+        _workspace: Option<&View>,
+        memory: &Memory<'_>,
+        _inputs: &Inputs,
+        _progress: &mut dyn FnMut() -> bool,
+    ) -> Result<Worked, RunError> {
+        if algorithm.0 == "broken" {
+            return Err(RunError::Cancelled);
+        }
+        for (view, _) in kernel.accesses() {
+            let block = memory.read::<f32>(&view);
+            assert!(block.data.iter().all(|value| value.is_normal()));
+        }
+        let turn = {
+            let mut calls = self.calls.lock().unwrap();
+            let of_rank = calls
+                .iter()
+                .filter(|(name, rank)| *name == algorithm.0 && *rank == self.rank);
+            let turn = of_rank.count();
+            calls.push((algorithm.0.clone(), self.rank));
+            turn
+        };
+        let now = self.inside.fetch_add(1, Ordering::SeqCst) + 1;
+        self.inside_max.fetch_max(now, Ordering::SeqCst);
+        std::thread::sleep((self.sleep)(&algorithm.0, turn));
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+        Ok(Worked::default())
+    }
+}
+
+/// A body of copies between big buffers, one for each algorithm.
+fn program(algorithms: &[&str]) -> Program {
+    let buffer = |index: usize| Buffer {
+        name: format!("b{index}"),
+        role: Role::Activation,
+        dtype: Dtype::F32,
+        dims: [1, 1, 1, 16, 16],
+        home: None,
+        offset: Bytes(1024 * index as u64),
+    };
+    let buffers: Vec<Buffer> = (0..4).map(buffer).collect();
+    let view = |index: u32| buffers[index as usize].view(BufferId(index));
+    let task = |(index, name): (usize, &&str)| Task {
+        origin: Origin {
+            layer: format!("layer {index}"),
+            phase: Phase::Forward,
+        },
+        after: (index > 0)
+            .then(|| TaskId(index as u32 - 1))
+            .into_iter()
+            .collect(),
+        work: Work::Compute {
+            kernel: Kernel::Copy {
+                source: view(index as u32 % 4),
+                target: view((index as u32 + 1) % 4),
+                accumulate: false,
+            },
+            algorithm: Algorithm((*name).to_owned()),
+            workspace: None,
+        },
+    };
+    let tasks = algorithms.iter().enumerate().map(task).collect();
+    Program {
+        title: "copies".to_owned(),
+        kind: ProgramKind::Train,
+        dtype: Dtype::F32,
+        batch: 2,
+        mesh: Mesh::new([2, 1, 1, 1, 1, 1, 1]),
+        bodies: vec![Body {
+            buffers,
+            tasks,
+            outputs: Vec::new(),
+            arena: Bytes(4096),
+        }],
+        class_of: vec![0, 0],
+    }
+}
+
+struct Watch {
+    calls: Mutex<Vec<(String, usize)>>,
+    inside: AtomicUsize,
+    inside_max: AtomicUsize,
+    ranks: AtomicUsize,
+}
+
+impl Watch {
+    fn new() -> Self {
+        Self {
+            calls: Mutex::default(),
+            inside: AtomicUsize::new(0),
+            inside_max: AtomicUsize::new(0),
+            ranks: AtomicUsize::new(0),
+        }
+    }
+
+    fn calls(&self, name: &str) -> usize {
+        self.calls
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|(called, _)| called == name)
+            .count()
+    }
+}
+
+fn measured(
+    watch: &'static Watch,
+    programs: &[&Program],
+    sleep: &'static (dyn Fn(&str, usize) -> Duration + Sync),
+    known: &BTreeSet<KernelKey>,
+    concurrency: usize,
+) -> Result<Vec<partita_tune::Measured>, TuneError> {
+    let maker = |_: Mesh, _: Rank| -> Box<dyn Kernels> {
+        Box::new(Sleeper {
+            rank: watch.ranks.fetch_add(1, Ordering::SeqCst),
+            calls: &watch.calls,
+            sleep,
+            inside: &watch.inside,
+            inside_max: &watch.inside_max,
+        })
+    };
+    let options = Options {
+        concurrency,
+        ..Options::default()
+    };
+    measure(
+        programs,
+        &maker,
+        &|key| known.contains(key),
+        &options,
+        &|_, _| {},
+    )
+}
+
+fn leaked() -> &'static Watch {
+    Box::leak(Box::new(Watch::new()))
+}
+
+#[test]
+fn each_shape_and_algorithm_is_measured_once_and_only_if_missing() {
+    let watch = leaked();
+    let one = program(&["a", "b", "a", "a"]);
+    let two = program(&["b", "c"]);
+    let sleep = &|_: &str, _: usize| Duration::from_millis(4);
+    let first = measured(watch, &[&one], sleep, &BTreeSet::new(), 1).unwrap();
+    assert_eq!(first.len(), 2);
+    assert!(
+        first
+            .iter()
+            .all(|one| (0.004..0.04).contains(&one.seconds.0)),
+        "{first:?}"
+    );
+    // One that does not count, and 30 ms by 4 ms.
+    let calls = watch.calls("a");
+    assert!((4..=8).contains(&calls), "{calls}");
+    let known: BTreeSet<KernelKey> = first.into_iter().map(|one| one.key).collect();
+    let second = measured(watch, &[&one, &two], sleep, &known, 1).unwrap();
+    assert_eq!(second.len(), 1);
+    assert_eq!(second[0].key.algorithm, "c");
+    assert_eq!(watch.calls("a"), calls);
+    let all: BTreeSet<KernelKey> = known.into_iter().chain([second[0].key.clone()]).collect();
+    assert!(
+        measured(watch, &[&one, &two], sleep, &all, 1)
+            .unwrap()
+            .is_empty()
+    );
+}
+
+#[test]
+fn repeats_are_3_for_long_kernels_and_few_for_short_ones() {
+    let watch = leaked();
+    let sleep = &|name: &str, _: usize| match name {
+        "long" => Duration::from_millis(60),
+        _ => Duration::ZERO,
+    };
+    measured(
+        watch,
+        &[&program(&["long", "short"])],
+        sleep,
+        &BTreeSet::new(),
+        1,
+    )
+    .unwrap();
+    assert_eq!(watch.calls("long"), 4);
+    assert_eq!(watch.calls("short"), 16);
+}
+
+#[test]
+fn the_median_of_the_slowest_rank_counts() {
+    let watch = leaked();
+    // The first call warms up, one of the three that count is disturbed.
+    let sleep = &|_: &str, turn: usize| match turn {
+        0 => Duration::from_millis(200),
+        2 => Duration::from_millis(400),
+        _ => Duration::from_millis(40),
+    };
+    let times = measured(watch, &[&program(&["a"])], sleep, &BTreeSet::new(), 2).unwrap();
+    assert!((0.040..0.150).contains(&times[0].seconds.0), "{times:?}");
+    assert_eq!(watch.calls("a"), 8);
+    assert_eq!(
+        watch.inside_max.load(Ordering::SeqCst),
+        2,
+        "ranks run together"
+    );
+}
+
+#[test]
+fn open_and_broken_kernels_are_told() {
+    let sleep = &|_: &str, _: usize| Duration::ZERO;
+    let open = measured(
+        leaked(),
+        &[&program(&["unpinned"])],
+        sleep,
+        &BTreeSet::new(),
+        1,
+    );
+    assert!(matches!(open, Err(TuneError::Unpinned { .. })));
+    let broken = measured(
+        leaked(),
+        &[&program(&["a", "broken"])],
+        sleep,
+        &BTreeSet::new(),
+        2,
+    );
+    let text = broken.unwrap_err().to_string();
+    assert!(text.contains("copy") && text.contains("`broken`"), "{text}");
+}
+
+const ADAM: Optimizer = Optimizer::Adam {
+    beta1: 0.9,
+    beta2: 0.999,
+    epsilon: 1e-8,
+    weight_decay: 0.01,
+};
+const SGD: Optimizer = Optimizer::Sgd {
+    momentum: 0.9,
+    weight_decay: 0.01,
+};
+
+/// Pins the plain kernels.
+struct Reference;
+
+impl Menu for Reference {
+    fn choose(&self, _shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
+        Ok(Choice {
+            algorithm: Algorithm("reference".to_owned()),
+            workspace: Bytes(0),
+        })
+    }
+}
+
+/// Every kind of kernel that lowering makes takes the contents it is given.
+#[test]
+fn kernels_of_random_programs_can_be_measured() {
+    let kernels = reference_kernels(Dtype::F32);
+    let mut kinds = BTreeSet::new();
+    let mut known = BTreeSet::new();
+    for seed in 0..12 {
+        let case = random_case(seed);
+        let (samples, parameters) = Setup::draw(&case.graph, case.batch, seed);
+        let setup = Setup {
+            graph: &case.graph,
+            strategy: case.strategy,
+            dtype: Dtype::F32,
+            menu: &Reference,
+            kernels: &kernels,
+            optimizer: if seed % 2 == 0 { ADAM } else { SGD },
+            clip: Some(1.0),
+            learning_rate: 0.01,
+            samples,
+            parameters,
+            steps: 1,
+            seed,
+        };
+        let train = setup.program(ProgramKind::Train).unwrap();
+        let options = Options {
+            concurrency: 1 + seed as usize % 2,
+            flush: Bytes(1 << 20),
+            budget: Seconds(0.0),
+        };
+        let new = measure(
+            &[&train],
+            &kernels,
+            &|key| known.contains(key),
+            &options,
+            &|_, _| {},
+        );
+        for one in new.unwrap() {
+            assert!(
+                one.seconds.0 > 0.0 && one.seconds.0 < 10.0,
+                "seed {seed}: {one:?}"
+            );
+            kinds.insert(one.key.signature.split(' ').next().unwrap().to_owned());
+            assert!(known.insert(one.key), "seed {seed}");
+        }
+    }
+    assert!(kinds.len() >= 15, "{kinds:?}");
+}

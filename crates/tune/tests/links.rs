@@ -1,0 +1,134 @@
+//! What ranks say to each other is timed for every size and group, all ranks at a time.
+
+use partita_program::{Collective, CollectiveKind, Exchange, TaskId};
+use partita_run::{Memory, RunError, Transport};
+use partita_space::{Mesh, Rank};
+use partita_tune::{host_seconds_per_byte, measure_links};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Completes a task a while after its start, and works 1 ms for every MiB at its start.
+struct Slow {
+    mesh: Mesh,
+    rank: Rank,
+    pending: Option<(TaskId, Instant)>,
+    breaks: bool,
+}
+
+impl Slow {
+    fn begin(&mut self, task: TaskId, bytes: u64) {
+        COUNT.fetch_add(1, Ordering::SeqCst);
+        assert!(self.pending.is_none());
+        std::thread::sleep(Duration::from_nanos(bytes));
+        let wait = Duration::from_micros(300 * (1 + self.rank as u64));
+        self.pending = Some((task, Instant::now() + wait));
+    }
+}
+
+impl Transport for Slow {
+    fn start_exchange(
+        &mut self,
+        task: TaskId,
+        exchange: &Exchange,
+        memory: &Memory<'_>,
+    ) -> Result<(), RunError> {
+        if self.breaks {
+            return Err(RunError::Cancelled);
+        }
+        assert_eq!((exchange.sends.len(), exchange.receives.len()), (1, 1));
+        let peer = self.mesh.neighbor(self.rank, exchange.sends[0].to);
+        assert_eq!(peer, Some(self.rank ^ 1));
+        assert_eq!(exchange.sends[0].to, exchange.receives[0].from);
+        let bytes = exchange.sends[0].view.bytes(&memory.body().buffers);
+        self.begin(task, bytes.0);
+        Ok(())
+    }
+
+    fn start_collective(
+        &mut self,
+        task: TaskId,
+        collective: &Collective,
+        memory: &Memory<'_>,
+    ) -> Result<(), RunError> {
+        let members = self.mesh.group_size(collective.group);
+        let buffers = &memory.body().buffers;
+        let bytes = match &collective.kind {
+            CollectiveKind::AllReduce { view } => view.bytes(buffers),
+            CollectiveKind::AllGather { source, targets } => {
+                assert_eq!(targets.len(), members);
+                assert!(targets.iter().all(|target| target.extent == source.extent));
+                targets.iter().map(|target| target.bytes(buffers)).sum()
+            }
+        };
+        self.begin(task, bytes.0);
+        Ok(())
+    }
+
+    fn advance(&mut self) {}
+
+    fn poll(&mut self, _memory: &Memory<'_>, done: &mut Vec<TaskId>) -> Result<(), RunError> {
+        if let Some((task, _)) = self.pending.take_if(|(_, at)| Instant::now() >= *at) {
+            done.push(task);
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, _limit: Duration) {
+        std::thread::sleep(Duration::from_micros(50));
+    }
+
+    fn missing(&self, _task: TaskId) -> Vec<Rank> {
+        Vec::new()
+    }
+
+    fn take_tally(&mut self) -> [u64; 4] {
+        [0; 4]
+    }
+}
+
+fn transports(mesh: Mesh, breaks: bool) -> Vec<Box<dyn Transport + Send>> {
+    let one = |rank: Rank| -> Box<dyn Transport + Send> {
+        Box::new(Slow {
+            mesh,
+            rank,
+            pending: None,
+            breaks,
+        })
+    };
+    (0..mesh.ranks()).map(one).collect()
+}
+
+#[test]
+fn sizes_and_groups_are_all_there() {
+    let times = measure_links(2, &|mesh| transports(mesh, false), &|_| {}).unwrap();
+    let sizes: Vec<u64> = times.message.iter().map(|point| point.bytes.0).collect();
+    assert_eq!(sizes.first(), Some(&64));
+    assert_eq!(sizes.last(), Some(&(16 << 20)));
+    assert_eq!(times.allreduce.keys().collect::<Vec<_>>(), [&2]);
+    assert_eq!(times.allgather[&2].last().unwrap().bytes.0, 64 << 20);
+    for points in [&times.message, &times.allreduce[&2], &times.allgather[&2]] {
+        for point in points {
+            // The slower rank waits 600 us; sleeping makes it longer.
+            let work = point.bytes.0 as f64 * 1e-9;
+            assert!(point.seconds.0 >= 600e-6 + work, "{point:?}");
+            assert!(
+                point.host.0 >= work && point.host < point.seconds,
+                "{point:?}"
+            );
+        }
+        let host = host_seconds_per_byte(points, 1.0);
+        assert!((1e-9..2e-9).contains(&host), "{host}");
+        assert!((host_seconds_per_byte(points, 2.0) - host / 2.0).abs() < 1e-15);
+    }
+    assert!(COUNT.load(Ordering::SeqCst) > 0);
+}
+
+#[test]
+fn one_rank_has_nothing_to_say_and_failures_are_told() {
+    let none = measure_links(1, &|mesh| transports(mesh, false), &|_| {}).unwrap();
+    assert!(none.message.is_empty() && none.allreduce.is_empty());
+    let error = measure_links(2, &|mesh| transports(mesh, true), &|_| {}).unwrap_err();
+    assert!(error.to_string().starts_with("messages of"), "{error}");
+}
