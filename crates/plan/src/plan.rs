@@ -113,7 +113,10 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
     let mut open: Vec<(Flops, Strategy)> = Vec::new();
     for strategy in hybrids(request.ranks, training.graph.spatial_rank) {
         match strategy.check(training.graph, training.batch) {
-            Ok(()) => open.push((compute_bound(training.graph, &strategy, training.batch), strategy)),
+            Ok(()) => open.push((
+                compute_bound(training.graph, &strategy, training.batch),
+                strategy,
+            )),
             Err(error) => {
                 let candidate = Candidate::refused(strategy, error.to_string());
                 refused.push((Lack::Other, candidate));
@@ -213,7 +216,12 @@ fn memory_reason(program: &Program, memory: Bytes) -> String {
         Role::Statistics,
         Role::Workspace,
     ]);
-    let parameters = of(&[Role::Parameter, Role::State, Role::Optimizer, Role::Gradient]);
+    let parameters = of(&[
+        Role::Parameter,
+        Role::State,
+        Role::Optimizer,
+        Role::Gradient,
+    ]);
     let remedy = if activations >= parameters {
         "more ranks along depth, height or width, more ranks along data, or a smaller batch would \
          lower the first"
@@ -228,14 +236,19 @@ fn memory_reason(program: &Program, memory: Bytes) -> String {
 }
 
 fn none_fits(request: &PlanRequest<'_>, refused: Vec<(Lack, Candidate)>) -> PlanError {
-    let refused: Vec<Candidate> = refused.into_iter().map(|(_, candidate)| candidate).collect();
+    let refused: Vec<Candidate> = refused
+        .into_iter()
+        .map(|(_, candidate)| candidate)
+        .collect();
     let nearest = refused.first();
     PlanError::NoneFits {
         ranks: request.ranks,
         memory: request.memory,
         batch: request.training.batch,
         nearest: Box::new(nearest.map_or_else(Strategy::single, |one| one.strategy)),
-        reason: nearest.and_then(|one| one.reason.clone()).unwrap_or_default(),
+        reason: nearest
+            .and_then(|one| one.reason.clone())
+            .unwrap_or_default(),
         refused,
     }
 }

@@ -18,7 +18,7 @@ use crate::error::CliError;
 use crate::host::Host;
 use crate::table::write_json;
 use crate::{interrupt, model};
-use partita_data::{Dataset, HyperslabSource, Split, first_sample, order::epoch_order};
+use partita_data::{Dataset, HyperslabSource, Split, Waker, first_sample, order::epoch_order};
 use partita_graph::{Graph, initial_values};
 use partita_local::LaunchError;
 use partita_lower::Strategy;
@@ -181,7 +181,7 @@ fn train<'r>(
         threads: run.threads,
         watchdog: run.watchdog,
         cancel,
-        source: &|rank| source(dataset, program.mesh, rank),
+        source: &|rank, wake| source(dataset, program.mesh, rank, wake),
         initial: &|buffer| initial(graph, run.seed, buffer),
     };
     let listener = Box::new(move |progress| screen.show(&progress));
@@ -206,8 +206,13 @@ fn train<'r>(
     })
 }
 
-fn source(dataset: &Dataset, mesh: Mesh, rank: Rank) -> Result<Box<dyn Source>, RunError> {
-    Ok(Box::new(HyperslabSource::new(dataset, mesh, rank, None)?))
+fn source(
+    dataset: &Dataset,
+    mesh: Mesh,
+    rank: Rank,
+    wake: Option<Waker>,
+) -> Result<Box<dyn Source>, RunError> {
+    Ok(Box::new(HyperslabSource::new(dataset, mesh, rank, wake)?))
 }
 
 fn initial(graph: &Graph, seed: u64, buffer: &Buffer) -> Option<Vec<f64>> {

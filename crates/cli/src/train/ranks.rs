@@ -1,14 +1,19 @@
 use super::kernel_set::{KernelSet, Precision};
+use partita_data::Waker;
 use partita_local::{LaunchError, ThreadTransport, connect, launch};
 use partita_program::Buffer;
 use partita_run::{
     Arena, NamedValues, Outcome, Progress, RankRunner, RunError, Session, Source, SystemClock,
 };
 use partita_space::{Rank, Seconds};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Hears what happens, on the thread of rank 0.
 pub type Listener = Box<dyn FnMut(Progress) + Send>;
+
+/// Makes the source of a rank; the waker, where there is one, ends the rank's sleep.
+pub type MakeSource<'w> =
+    dyn Fn(Rank, Option<Waker>) -> Result<Box<dyn Source>, RunError> + Sync + 'w;
 
 /// The world of the ranks of one process.
 pub struct World<'w> {
@@ -23,7 +28,7 @@ pub struct World<'w> {
     /// Ends all ranks.
     pub cancel: &'w AtomicBool,
     /// Makes the samples of a rank, on its thread.
-    pub source: &'w (dyn Fn(Rank) -> Result<Box<dyn Source>, RunError> + Sync),
+    pub source: &'w MakeSource<'w>,
     /// Contents of the lasting buffers at the start.
     pub initial: &'w (dyn Fn(&Buffer) -> Option<Vec<f64>> + Sync),
 }
@@ -49,6 +54,7 @@ pub fn play(
         listener: listener.take(),
     });
     let clock = SystemClock::start();
+    let was_asked = AtomicBool::new(false);
     let results = launch(parts.collect(), world.cancel, |rank, part: Part| {
         let mut arena = Arena::new(session.arena_bytes(rank));
         arena.touch();
@@ -59,7 +65,7 @@ pub fn play(
                 .kernels
                 .kernels(world.precision, mesh, rank, world.threads)?,
             transport: Box::new(part.transport),
-            source: (world.source)(rank)?,
+            source: (world.source)(rank, None)?,
             clock: Box::new(clock),
             cancel: world.cancel,
             watchdog: world.watchdog,
@@ -70,13 +76,28 @@ pub fn play(
                 listener(progress);
             }
         };
-        let outcome = session.play(&mut runner, world.initial, &mut report)?;
+        let outcome = session
+            .play(&mut runner, world.initial, &mut report)
+            .inspect_err(|error| {
+                was_asked.fetch_or(matches!(error, RunError::Cancelled), Ordering::Relaxed);
+            })?;
         let values = if rank == 0 {
             session.values(&mut runner)
         } else {
             Vec::new()
         };
         Ok((outcome, values))
+    });
+    let results = results.map_err(|error| match error {
+        // A failure of a rank would stand here instead: this peer ended because it was asked to.
+        LaunchError::Rank {
+            rank,
+            error: RunError::Lost { .. },
+        } if was_asked.load(Ordering::Relaxed) => LaunchError::Rank {
+            rank,
+            error: RunError::Cancelled,
+        },
+        error => error,
     })?;
     let mut outcomes = Vec::new();
     let mut values = Vec::new();

@@ -303,6 +303,10 @@ pub enum Fault {
         spot: Spot,
         accumulate: bool,
     },
+    #[error("{site} reads {spot}, where the rank's own contribution to another rank still stands")]
+    HaloStale { site: Site, spot: Spot },
+    #[error("{site} leaves out what {spot} contributes, and rank {owner} does not send it")]
+    ContributionMissing { site: Site, spot: Spot, owner: Rank },
     #[error("{site} writes {spot} for another rank, and nothing reads it after that")]
     ContributionLost { site: Site, spot: Spot },
     #[error("class {class} (rank {rank}): output `{name}` is not written: {spot}")]

@@ -1,6 +1,6 @@
 use super::order::{Bits, completed_before};
 use super::structure::end_of;
-use super::{Case, Fault};
+use super::{Case, Fault, adjoint};
 use crate::{Access, Body, Buffer, Home, Kernel, Role, View, Work};
 use partita_space::Region;
 
@@ -21,6 +21,7 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
         body.initialization(faults);
         body.contributions(faults);
         body.receives(faults);
+        body.gradient_frames(faults);
     }
 }
 
@@ -390,6 +391,64 @@ impl Memory<'_, '_> {
                 }));
             }
         }
+    }
+
+    /// What a kernel reads of a gradient around the own part has come by a message, or is a zero that
+    /// stands for what the owners contribute themselves; it is not what the rank has written there
+    /// for others.
+    fn gradient_frames(&self, faults: &mut Vec<Fault>) {
+        for (id, touches) in self.accesses.iter().enumerate() {
+            let buffer = &self.body.buffers[id];
+            let is_reader = |touch: &&Touch| {
+                touch.by == By::Kernel && touch.access == Access::Read && !self.copies(touch.task)
+            };
+            if buffer.role != Role::ActivationGradient {
+                continue;
+            }
+            for reader in touches.iter().filter(is_reader) {
+                let stale = self.stale(touches, reader, self.outside(buffer, &reader.region));
+                faults.extend(stale.first().map(|&region| Fault::HaloStale {
+                    site: self.case.site(self.class, reader.task),
+                    spot: self.case.spot_at(self.class, id, region),
+                }));
+                let foreign = self.foreign(buffer, &reader.region);
+                let zeros = self.unwritten(touches, reader, foreign, |by| by.by == By::Other);
+                adjoint::check(self.case, self.class, reader.task, &zeros, faults);
+            }
+        }
+    }
+
+    fn copies(&self, task: usize) -> bool {
+        match &self.body.tasks[task].work {
+            Work::Compute { kernel, .. } => matches!(kernel, Kernel::Copy { .. }),
+            Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => false,
+        }
+    }
+
+    /// The part of `regions` that a kernel has written last before a task starts.
+    fn stale(&self, touches: &[Touch], reader: &Touch, regions: Vec<Region>) -> Vec<Region> {
+        let before = &self.before[reader.task];
+        let results = touches.iter().filter(|touch| {
+            writes(touch.access) && touch.by == By::Kernel && before.has(touch.task)
+        });
+        results
+            .flat_map(|result| {
+                let common = regions
+                    .iter()
+                    .map(|region| region.intersect(&result.region));
+                let open = common.filter(|region| !region.is_empty()).collect();
+                touches.iter().fold(open, |open, later| {
+                    let replaces = later.access == Access::Write
+                        && before.has(later.task)
+                        && self.before[later.task].has(result.task);
+                    if replaces {
+                        without(open, &later.region)
+                    } else {
+                        open
+                    }
+                })
+            })
+            .collect()
     }
 
     /// Results in a region that nothing has read when a task starts.

@@ -5,6 +5,7 @@
 //! Works on one representative of each class of ranks with its real peers; that the other ranks of a
 //! class stand in the same relation to theirs is checked by loops over integers.
 
+mod adjoint;
 mod collectives;
 mod equity;
 mod fault;

@@ -167,27 +167,27 @@ fn faults_name_key_line_and_what_is_possible() {
         (
             "watchdog = \"1.5 min\"",
             "watchdog = \"1.5\"",
-            ["line 13", "`watchdog`", "like \"60 s\""],
+            ["line 14", "`watchdog`", "like \"60 s\""],
         ),
         (
             "memory = \"16GiB\"",
             "memory = 16",
-            ["line 14", "`memory` is 16", "like \"16GiB\""],
+            ["line 15", "`memory` is 16", "like \"16GiB\""],
         ),
         (
             "transform = { scale = 0.01 }",
             "transform = { scal = 1 }",
-            ["line 12", "`transform`", "{scale = NUMBER}"],
+            ["line 13", "`transform`", "{scale = NUMBER}"],
         ),
         (
             "transform = { scale = 0.01 }",
             "transform = \"log\"",
-            ["line 12", "\"log\"", "\"log1p\""],
+            ["line 13", "\"log\"", "\"log1p\""],
         ),
         (
             "momentum = 0.9",
             "momentum = nan",
-            ["line 17", "`optimizer.momentum` is nan", "not including, 1"],
+            ["line 18", "`optimizer.momentum` is nan", "not including, 1"],
         ),
         ("seed = 7", "seed = = 7", ["RUN.toml", "line 12", ""]),
         (

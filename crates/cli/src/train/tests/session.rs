@@ -159,7 +159,7 @@ fn run_with(
         threads: 1,
         watchdog: Seconds(watchdog),
         cancel,
-        source: &|rank| Ok(make_source(mesh, rank)),
+        source: &|rank, _| Ok(make_source(mesh, rank)),
         initial: &initial,
     };
     let listener = Box::new(move |progress| hear.lock().unwrap().push(progress));

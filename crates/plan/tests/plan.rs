@@ -1,0 +1,364 @@
+//! Plans over small models with costs that can be reasoned about.
+
+use partita_graph::{Graph, zoo};
+use partita_lower::{LowerError, Request, SampleFormat, Strategy, lower};
+use partita_oracle::{
+    CollectiveCost, CostBasis, CostError, Costs, MessageCost, Mode, Prediction, predict,
+};
+use partita_plan::{Candidate, PlanError, PlanRequest, compute_bound, hybrids, plan};
+use partita_program::{
+    Algorithm, Choice, Count, Dtype, KernelShape, Menu, MenuError, Optimizer, Program, ProgramKind,
+    Transform,
+};
+use partita_space::{Axis, Bytes, FlopsPerSecond, Rank, Seconds};
+use std::cell::RefCell;
+use std::time::Instant;
+
+/// Flops and bytes at fixed rates; messages at `alpha + beta n`; reads for nothing.
+struct Flat {
+    rate: f64,
+    alpha: f64,
+    beta: f64,
+}
+
+impl Flat {
+    fn line(&self, bytes: f64) -> (Seconds, Seconds) {
+        (Seconds(self.alpha), Seconds(self.beta * bytes))
+    }
+}
+
+impl Costs for Flat {
+    fn basis(&self) -> CostBasis {
+        CostBasis::Modelled
+    }
+    fn admit(&self, _ranks: usize) -> Result<(), CostError> {
+        Ok(())
+    }
+    fn node(&self, rank: Rank) -> usize {
+        rank / 4
+    }
+    fn link(&self, a: Rank, b: Rank) -> u32 {
+        u32::from(a != b) + u32::from(self.node(a) != self.node(b))
+    }
+    fn kernel(
+        &self,
+        _shape: &KernelShape<'_>,
+        _algorithm: &Algorithm,
+        count: &Count,
+    ) -> Result<Seconds, CostError> {
+        let bytes = (count.read + count.written).0 as f64;
+        Ok(Seconds(count.flops.0 as f64 / self.rate + bytes / 1e11))
+    }
+    fn message(
+        &self,
+        _from: Rank,
+        _to: Rank,
+        bytes: Bytes,
+        _sharing: f64,
+    ) -> Result<MessageCost, CostError> {
+        let (latency, transfer) = self.line(bytes.0 as f64);
+        let host = Seconds(0.0);
+        Ok(MessageCost {
+            latency,
+            transfer,
+            host,
+        })
+    }
+    fn allreduce(
+        &self,
+        members: &[Rank],
+        bytes: Bytes,
+        _sharing: f64,
+    ) -> Result<CollectiveCost, CostError> {
+        if members.len() < 2 {
+            return Ok(CollectiveCost::default());
+        }
+        let (latency, transfer) = self.line(2.0 * bytes.0 as f64);
+        let host = Seconds(0.0);
+        Ok(CollectiveCost {
+            latency,
+            transfer,
+            host,
+        })
+    }
+    fn allgather(
+        &self,
+        _members: &[Rank],
+        bytes_per_member: &[Bytes],
+        _sharing: f64,
+    ) -> Result<CollectiveCost, CostError> {
+        let bytes: Bytes = bytes_per_member.iter().copied().sum();
+        let (latency, transfer) = self.line(bytes.0 as f64);
+        let host = Seconds(0.0);
+        Ok(CollectiveCost {
+            latency,
+            transfer,
+            host,
+        })
+    }
+    fn load(&self, _rank: Rank, _bytes: Bytes, _readers: usize) -> Result<Seconds, CostError> {
+        Ok(Seconds(0.0))
+    }
+}
+
+const FAST_LINK: Flat = Flat {
+    rate: 1e10,
+    alpha: 1e-6,
+    beta: 1e-11,
+};
+
+struct Open;
+
+impl Menu for Open {
+    fn choose(&self, _shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
+        Ok(Choice {
+            algorithm: Algorithm::unpinned(),
+            workspace: Bytes(0),
+        })
+    }
+}
+
+fn training(graph: &Graph, batch: usize) -> Request<'_> {
+    Request {
+        graph,
+        strategy: Strategy::single(),
+        batch,
+        kind: ProgramKind::Train,
+        dtype: Dtype::F32,
+        optimizer: Optimizer::Sgd {
+            momentum: 0.0,
+            weight_decay: 0.0,
+        },
+        clip: None,
+        samples: SampleFormat {
+            dtype: Dtype::F32,
+            transform: Transform::Identity,
+        },
+        menu: &Open,
+    }
+}
+
+fn oracle(costs: &Flat, program: &Program) -> Result<Prediction, String> {
+    predict(program, costs, Mode::Classes, 1, false).map_err(|error| error.to_string())
+}
+
+fn planned(
+    graph: &Graph,
+    (ranks, batch): (usize, usize),
+    costs: &Flat,
+    memory: Bytes,
+    rate_max: Option<f64>,
+) -> Result<Vec<Candidate>, PlanError> {
+    plan(&PlanRequest {
+        training: training(graph, batch),
+        ranks,
+        memory,
+        rate_max: rate_max.map(FlopsPerSecond),
+        cost: &|program| oracle(costs, program),
+        progress: &|_, _| {},
+    })
+}
+
+const PLENTY: Bytes = Bytes(1 << 50);
+
+#[test]
+fn every_candidate_is_ranked_or_refused_and_the_order_is_that_of_the_oracle() {
+    let graph = zoo::build("cosmoflow@32").unwrap();
+    let all = planned(&graph, (8, 4), &FAST_LINK, PLENTY, None).unwrap();
+    assert_eq!(all.len(), hybrids(8, 3).len());
+    let fit = all.iter().take_while(|one| one.reason.is_none()).count();
+    assert!(
+        all[fit..]
+            .iter()
+            .all(|one| one.reason.is_some() && one.prediction.is_none())
+    );
+    let seconds: Vec<f64> = all[..fit]
+        .iter()
+        .map(|one| one.seconds().unwrap().0)
+        .collect();
+    assert!(seconds.is_sorted(), "{seconds:?}");
+    for one in &all[..fit] {
+        let request = Request {
+            strategy: one.strategy,
+            ..training(&graph, 4)
+        };
+        let program = lower(&request).unwrap();
+        assert_eq!(one.prediction, Some(oracle(&FAST_LINK, &program).unwrap()));
+        assert!(
+            one.explanation().contains("critical path"),
+            "{}",
+            one.explanation()
+        );
+    }
+    // Eight ranks on the data axis want eight samples.
+    let reason = |text: &str| {
+        let one = all.iter().find(|one| one.strategy.to_string() == text);
+        one.unwrap().reason.clone().unwrap_or_default()
+    };
+    assert!(
+        reason("data=8").contains("mini-batch of 4 into 8"),
+        "{}",
+        reason("data=8")
+    );
+}
+
+#[test]
+fn dear_messages_favor_data_and_cheap_ones_let_a_small_batch_be_split() {
+    let graph = zoo::build("cosmoflow@32").unwrap();
+    let dear = Flat {
+        alpha: 1.0,
+        ..FAST_LINK
+    };
+    let all = planned(&graph, (4, 4), &dear, PLENTY, None).unwrap();
+    assert_eq!(all[0].strategy.to_string(), "data=4");
+    let all = planned(&graph, (4, 1), &FAST_LINK, PLENTY, None).unwrap();
+    assert_eq!(all[0].strategy.extent(Axis::Data), 1);
+}
+
+#[test]
+fn the_bound_is_below_every_step_and_prunes_without_changing_the_best() {
+    let graph = zoo::build("cosmoflow@32").unwrap();
+    let all = planned(&graph, (12, 6), &FAST_LINK, PLENTY, None).unwrap();
+    for one in all.iter().filter(|one| one.reason.is_none()) {
+        let bound = compute_bound(&graph, &one.strategy, 6).0 as f64 / FAST_LINK.rate;
+        let seconds = one.seconds().unwrap().0;
+        assert!(bound <= seconds, "{}: {bound} {seconds}", one.strategy);
+        assert!(
+            bound >= 0.2 * seconds,
+            "{}: {bound} {seconds}",
+            one.strategy
+        );
+    }
+    let costed = RefCell::new(0);
+    let pruned = plan(&PlanRequest {
+        training: training(&graph, 6),
+        ranks: 12,
+        memory: PLENTY,
+        rate_max: Some(FlopsPerSecond(FAST_LINK.rate)),
+        cost: &|program| {
+            *costed.borrow_mut() += 1;
+            oracle(&FAST_LINK, program)
+        },
+        progress: &|_, _| {},
+    })
+    .unwrap();
+    assert_eq!(pruned[0].strategy, all[0].strategy);
+    assert_eq!(pruned.len(), all.len());
+    let passed_over = pruned
+        .iter()
+        .filter(|one| one.explanation().contains("not costed further"));
+    let passed_over = passed_over.count();
+    assert!(passed_over > 0);
+    let fit = all.iter().filter(|one| one.reason.is_none()).count();
+    assert_eq!(passed_over + *costed.borrow(), fit);
+}
+
+#[test]
+fn memory_is_looked_at_before_time() {
+    let graph = zoo::build("cosmoflow@32").unwrap();
+    let all = planned(&graph, (4, 4), &FAST_LINK, PLENTY, None).unwrap();
+    let mut needs: Vec<Bytes> = all
+        .iter()
+        .filter_map(|one| one.prediction.as_ref())
+        .map(|prediction| prediction.memory_bytes_max)
+        .collect();
+    needs.sort_unstable();
+    let limit = needs[needs.len() / 2];
+    let asked = RefCell::new(Vec::new());
+    let some = plan(&PlanRequest {
+        training: training(&graph, 4),
+        ranks: 4,
+        memory: limit,
+        rate_max: None,
+        cost: &|program| {
+            asked.borrow_mut().push(program.memory_max());
+            oracle(&FAST_LINK, program)
+        },
+        progress: &|_, _| {},
+    })
+    .unwrap();
+    assert!(asked.borrow().iter().all(|&needed| needed <= limit));
+    let refused: Vec<&Candidate> = some.iter().filter(|one| one.reason.is_some()).collect();
+    assert_eq!(
+        refused.len(),
+        needs.iter().filter(|&&needed| needed > limit).count()
+    );
+    for one in refused {
+        assert!(
+            one.explanation().contains(&limit.to_string()),
+            "{}",
+            one.explanation()
+        );
+    }
+    let error = planned(&graph, (4, 4), &FAST_LINK, Bytes(1000), None).unwrap_err();
+    let text = error.to_string();
+    let PlanError::NoneFits {
+        refused, nearest, ..
+    } = error
+    else {
+        panic!("{text}");
+    };
+    assert_eq!(refused.len(), hybrids(4, 3).len());
+    let smallest = all
+        .iter()
+        .filter_map(|one| one.prediction.as_ref().zip(Some(one.strategy)));
+    let smallest = smallest
+        .min_by_key(|(prediction, _)| prediction.memory_bytes_max)
+        .unwrap();
+    assert_eq!(smallest.0.memory_bytes_max, needs[0]);
+    assert!(
+        text.contains(&needs[0].to_string()) && text.contains(&nearest.to_string()),
+        "{text}"
+    );
+}
+
+#[test]
+fn unknown_costs_and_missing_kernels_are_told() {
+    let graph = zoo::build("cosmoflow@32").unwrap();
+    let request = |menu| PlanRequest {
+        training: Request {
+            menu,
+            ..training(&graph, 2)
+        },
+        ranks: 2,
+        memory: PLENTY,
+        rate_max: None,
+        cost: &|_| Err("nobody measured this".to_owned()),
+        progress: &|_, _| {},
+    };
+    let error = plan(&request(&Open)).unwrap_err().to_string();
+    assert!(error.contains("nobody measured this"), "{error}");
+    struct Empty;
+    impl Menu for Empty {
+        fn choose(&self, shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
+            Err(MenuError {
+                backend: "nobody".to_owned(),
+                kernel: shape.signature(),
+            })
+        }
+    }
+    let error = plan(&request(&Empty)).unwrap_err();
+    assert!(
+        matches!(error, PlanError::Lower(LowerError::Menu(_))),
+        "{error}"
+    );
+}
+
+/// Planning for a large machine takes seconds. The limit is loose, for slow and busy machines.
+#[test]
+fn a_thousand_ranks_are_planned_in_seconds() {
+    let graph = zoo::build("cosmoflow@512").unwrap();
+    let start = Instant::now();
+    let costs = Flat {
+        rate: 8e12,
+        alpha: 5e-6,
+        beta: 5e-11,
+    };
+    let memory = Bytes(16_000_000_000);
+    let all = planned(&graph, (1024, 64), &costs, memory, Some(8e12)).unwrap();
+    let seconds = start.elapsed().as_secs_f64();
+    assert_eq!(all.len(), 571);
+    assert!(all[0].reason.is_none());
+    println!("{} in {seconds:.1} s", all[0].strategy);
+    assert!(seconds < 60.0, "{seconds} s");
+}

@@ -1,0 +1,113 @@
+use super::{Case, Fault};
+use crate::{Body, Home, Kernel, Work};
+use partita_space::{Coord, Interval, Rank, Region, Split};
+
+/// A data gradient that reads zeros where other ranks own outputs leaves out their contribution; then
+/// each of these ranks must compute it: its own data gradient of the layer reaches as far as its
+/// outputs do.
+///
+/// `zeros` are regions of the buffer of `dy`, in its indices.
+pub(super) fn check(
+    case: &Case<'_>,
+    class: usize,
+    task: usize,
+    zeros: &[Region],
+    faults: &mut Vec<Fault>,
+) {
+    let body = &case.program.bodies[class];
+    let Work::Compute {
+        kernel: Kernel::ConvolutionBackwardData { dy, .. },
+        ..
+    } = &body.tasks[task].work
+    else {
+        return;
+    };
+    let Some(home) = case.home(class, dy) else {
+        return;
+    };
+    let layer = &body.tasks[task].origin.layer;
+    for zero in zeros {
+        for owner in owners(case, home, &case.coords[class], zero) {
+            if !reaches_all(case, owner, layer) {
+                faults.push(Fault::ContributionMissing {
+                    site: case.site(class, task),
+                    spot: case.spot_at(class, dy.buffer.0 as usize, *zero),
+                    owner,
+                });
+            }
+        }
+    }
+}
+
+/// Ranks that own part of a region of a buffer and hold it for the same other axes as this rank.
+fn owners(case: &Case<'_>, home: &Home, coord: &Coord, region: &Region) -> Vec<Rank> {
+    let mesh = &case.program.mesh;
+    let owned = home.place.owned(mesh, coord);
+    let mut coords = vec![*coord];
+    for dim in 0..5 {
+        let Some(axis) = home.place.axes[dim] else {
+            continue;
+        };
+        let global = region.0[dim].shift(owned.0[dim].start - home.low[dim] as i64);
+        let split = Split {
+            extent: home.place.shape[dim],
+            parts: mesh.extent(axis),
+        };
+        coords = coords
+            .into_iter()
+            .flat_map(|coord| {
+                split.owners(&global).map(move |part| {
+                    let mut coord = coord;
+                    coord[axis.index()] = part;
+                    coord
+                })
+            })
+            .collect();
+    }
+    coords.into_iter().map(|coord| mesh.rank(coord)).collect()
+}
+
+/// Whether a rank's data gradient of a layer covers every input that the rank's own outputs touch.
+fn reaches_all(case: &Case<'_>, rank: Rank, layer: &str) -> bool {
+    let class = case.class_of(rank);
+    let body: &Body = &case.program.bodies[class];
+    let found = body.tasks.iter().find_map(|task| match &task.work {
+        Work::Compute {
+            kernel:
+                Kernel::ConvolutionBackwardData {
+                    dy,
+                    dx,
+                    taps,
+                    shift,
+                    ..
+                },
+            ..
+        } if task.origin.layer == layer => Some((dy, dx, taps, shift)),
+        Work::Compute { .. } | Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => None,
+    });
+    let Some((dy, dx, taps, shift)) = found else {
+        return false;
+    };
+    let (Some(dy_home), Some(dx_home)) = (case.home(class, dy), case.home(class, dx)) else {
+        return false;
+    };
+    let coord = &case.coords[class];
+    let outputs = dy_home.place.owned(&case.program.mesh, coord);
+    let inputs = dx_home.region(dx, &case.program.mesh, coord);
+    let read = dy_home.region(dy, &case.program.mesh, coord);
+    (0..3).all(|dim| {
+        let own = outputs.0[dim + 1];
+        if outputs.is_empty() {
+            return true;
+        }
+        // Input i of dx belongs to output o of dy and tap k if i + shift = o * stride + k * dilation.
+        let stride = taps.stride[dim] as i64;
+        let at = |output: i64| {
+            (output - read.0[dim + 1].start) * stride - shift[dim] + inputs.0[dim + 1].start
+        };
+        let span = ((taps.kernel[dim] - 1) * taps.dilation[dim]) as i64;
+        let reach = Interval::new(at(own.start), at(own.end - 1) + span + 1);
+        let exists = Interval::all(dx_home.place.shape[dim + 1]);
+        inputs.0[dim + 1].holds(&reach.intersect(&exists))
+    })
+}
