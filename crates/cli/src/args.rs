@@ -110,6 +110,9 @@ pub struct PredictArgs {
     /// Name or path of a machine file; `here` is this machine
     #[arg(long, value_name = "M", default_value = "here")]
     pub machine: String,
+    /// Leave reading out: the samples lie in the memory of the ranks already
+    #[arg(long)]
+    pub no_io: bool,
     /// Kernels to pin in the program; a prediction for another machine leaves them open
     #[arg(long, value_enum, default_value_t = KernelSet::Unpinned)]
     pub kernels: KernelSet,
@@ -129,6 +132,9 @@ pub struct PlanArgs {
     /// Name or path of a machine file; `here` is this machine
     #[arg(long, value_name = "M", default_value = "here")]
     pub machine: String,
+    /// Leave reading out: the samples lie in the memory of the ranks already
+    #[arg(long)]
+    pub no_io: bool,
     /// Memory that a rank may fill, like `16GiB`; that of the machine's device if not given
     #[arg(long, value_name = "SIZE", value_parser = number::bytes)]
     pub memory: Option<Bytes>,

@@ -18,6 +18,7 @@ mod train;
 
 mod here;
 mod host;
+mod in_memory;
 mod interrupt;
 mod library;
 mod lowered;

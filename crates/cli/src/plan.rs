@@ -2,7 +2,7 @@ use crate::args::PlanArgs;
 use crate::error::CliError;
 use crate::search::search;
 use crate::table::{Side, Table, write_json};
-use crate::{machine, model};
+use crate::{machine, model, predict};
 use partita_oracle::Prediction;
 use partita_space::Bytes;
 use serde::Serialize;
@@ -27,7 +27,8 @@ pub fn run(args: &PlanArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let graph = model::resolve(&args.training.model)?;
     machine::check_capacity(&machine, args.training.ranks)?;
     let memory = args.memory.unwrap_or(machine.device.memory.value);
-    let candidates = search(&graph, machine, &args.training, memory)?;
+    let costs = predict::costs(&machine, args.no_io);
+    let candidates = search(&graph, costs.as_ref(), &args.training, memory)?;
     write_ranking(&candidates, memory, args.json, out)?;
     if candidates
         .iter()

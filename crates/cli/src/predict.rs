@@ -1,12 +1,14 @@
 use crate::args::{KindName, PredictArgs};
 use crate::error::CliError;
+use crate::in_memory::InMemory;
 use crate::lowered::{Lowered, lowered};
 use crate::machine;
 use crate::table::{Side, Table, write_json, write_pairs};
 use partita_cluster::Machine;
 use partita_oracle::simulate::Category;
 use partita_oracle::{
-    CostBasis, MachineCosts, Mode, Prediction, SimulateError, TaskPrediction, predict,
+    CostBasis, CostError, Costs, MachineCosts, Mode, Prediction, SimulateError, TaskPrediction,
+    predict,
 };
 use partita_space::Bytes;
 use serde::Serialize;
@@ -23,6 +25,7 @@ struct Record<'a> {
     machine: &'a str,
     batch: usize,
     memory_bytes_device: Bytes,
+    no_io: bool,
     #[serde(flatten)]
     prediction: &'a Prediction,
 }
@@ -33,10 +36,16 @@ pub fn run(args: &PredictArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let asked = &args.training;
     machine::check_capacity(&machine, asked.ranks)?;
     let lowered = lowered(asked, &args.strategy, args.kernels, KindName::Train)?;
-    let costs = MachineCosts::new(machine);
-    let mut prediction = predict(&lowered.program, &costs, Mode::Classes, STEPS, args.tasks)
-        .map_err(|error| cost_error(&error))?;
-    let device_memory = costs.machine().device.memory.value;
+    let costs = costs(&machine, args.no_io);
+    let mut prediction = predict(
+        &lowered.program,
+        costs.as_ref(),
+        Mode::Classes,
+        STEPS,
+        args.tasks,
+    )
+    .map_err(|error| cost_error(&error))?;
+    let device_memory = machine.device.memory.value;
     if prediction.memory_bytes_max > device_memory {
         prediction
             .limits
@@ -46,19 +55,33 @@ pub fn run(args: &PredictArgs, out: &mut dyn Write) -> Result<(), CliError> {
         let record = Record {
             model: &lowered.graph.name,
             strategy: lowered.strategy.to_string(),
-            machine: &costs.machine().name,
+            machine: &machine.name,
             batch: lowered.program.batch,
             memory_bytes_device: device_memory,
+            no_io: args.no_io,
             prediction: &prediction,
         };
         return write_json(out, &record);
     }
-    write_report(&lowered, costs.machine(), &prediction, out)
+    write_report(&lowered, &machine, &prediction, out)
+}
+
+/// Costs on a machine, with or without those of reading.
+pub fn costs(machine: &Machine, no_io: bool) -> Box<dyn Costs> {
+    let costs = MachineCosts::new(machine.clone());
+    if no_io {
+        Box::new(InMemory(costs))
+    } else {
+        Box::new(costs)
+    }
 }
 
 /// A fact that the machine file lacks is the user's to add; all else is a fault of the program.
-fn cost_error(error: &SimulateError) -> CliError {
+pub fn cost_error(error: &SimulateError) -> CliError {
     match error {
+        SimulateError::Cost(CostError::Missing { key: "io", .. }) => {
+            CliError::User(format!("{error}; `--no-io` leaves reading out"))
+        }
         SimulateError::Cost(_) => CliError::user(error),
         SimulateError::Peer { .. }
         | SimulateError::Unmatched { .. }

@@ -2,26 +2,25 @@ use crate::args::{KernelSet, KindName, TrainingArgs};
 use crate::error::CliError;
 use crate::lowered::lower_verified;
 use crate::plan::Candidate;
-use partita_cluster::Machine;
+use crate::predict::cost_error;
 use partita_graph::Graph;
 use partita_lower::Strategy;
-use partita_oracle::{MachineCosts, Mode, Prediction, predict};
+use partita_oracle::{Costs, Mode, Prediction, predict};
 use partita_space::Bytes;
 
 /// Every way to lay the ranks on the data axis and the spatial axes of the model: those that fit
 /// `memory` by the time of a step, shortest first, then those refused.
 ///
-/// Errors: a program that does not pass `verify`.
+/// Errors: a cost that is not known, a program that does not pass `verify`.
 pub fn search(
     graph: &Graph,
-    machine: Machine,
+    costs: &dyn Costs,
     training: &TrainingArgs,
     memory: Bytes,
 ) -> Result<Vec<Candidate>, CliError> {
-    let costs = MachineCosts::new(machine);
     let mut candidates = Vec::new();
     for strategy in hybrids(training.ranks, graph.spatial_rank) {
-        candidates.push(candidate(graph, strategy, &costs, training, memory)?);
+        candidates.push(candidate(graph, strategy, costs, training, memory)?);
     }
     candidates.sort_by(|a, b| {
         let key = |candidate: &Candidate| {
@@ -43,7 +42,7 @@ fn seconds(prediction: &Prediction) -> f64 {
 fn candidate(
     graph: &Graph,
     strategy: Strategy,
-    costs: &MachineCosts,
+    costs: &dyn Costs,
     training: &TrainingArgs,
     memory: Bytes,
 ) -> Result<Candidate, CliError> {
@@ -63,10 +62,8 @@ fn candidate(
         Err(CliError::User(reason)) => return Ok(refused(reason)),
         Err(error) => return Err(error),
     };
-    let prediction = match predict(&program, costs, Mode::Classes, 1, false) {
-        Ok(prediction) => prediction,
-        Err(error) => return Ok(refused(error.to_string())),
-    };
+    let prediction =
+        predict(&program, costs, Mode::Classes, 1, false).map_err(|error| cost_error(&error))?;
     let needed = prediction.memory_bytes_max;
     let reason =
         (needed > memory).then(|| format!("the largest rank needs {needed}, it may fill {memory}"));

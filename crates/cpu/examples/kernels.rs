@@ -55,7 +55,7 @@ fn streams(team: &mut Team) {
     let mut v = vec![0.0; a.len()];
     let mut sums = vec![0.0; 2 * c];
     let counts: Vec<i16> = (0..a.len()).map(|i| (i % 999) as i16).collect();
-    let mut scratch = vec![0.0; norm_scratch(team, c)];
+    let mut scratch = vec![0.0; norm_scratch(team.kind(), c)];
     let mut progress = || true;
     let mut call = Call {
         team,
@@ -153,7 +153,7 @@ fn linear(team: &mut Team) {
         let (xg, yg) = (Grid::dense(n, [1; 3], c), Grid::dense(n, [1; 3], f));
         let (x, dy, w) = (ramp(n * c), ramp(n * f), ramp(c * f));
         let (mut y, mut dx, mut dw) = (dy.clone(), x.clone(), w.clone());
-        let mut scratch = vec![0.0; linear_scratch(team, n, c, f)];
+        let mut scratch = vec![0.0; linear_scratch(team.kind(), n, c, f)];
         let mut progress = || true;
         let mut call = Call {
             team,
@@ -204,9 +204,9 @@ fn layer(team: &mut Team, name: &str, c: usize, f: usize, extent: usize, stride:
     let w = ramp(conv.weight_elements(c, f));
     let mut y = vec![0.0f32; yg.elements()];
     let need = [
-        partita_cpu::conv_forward_scratch(team, &conv, c, f, yg.positions()),
-        partita_cpu::conv_backward_data_scratch(team, &conv, c, f, extent.pow(3)),
-        partita_cpu::conv_backward_weight_scratch(team, &conv, &xg, f),
+        partita_cpu::conv_forward_scratch(team.kind(), &conv, c, f, yg.positions()),
+        partita_cpu::conv_backward_data_scratch(team.kind(), &conv, c, f, extent.pow(3)),
+        partita_cpu::conv_backward_weight_scratch(team.kind(), &conv, &xg, f),
     ];
     let mut scratch = vec![0.0; need.into_iter().max().unwrap_or(0)];
     let mut progress = || true;

@@ -7,7 +7,7 @@
 use crate::conv_forward::Convolution;
 use crate::dot;
 use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work};
-use crate::team::Team;
+use crate::team::TeamKind;
 use crate::tile::{Job, Start, Taps, Tiles, Weights};
 
 /// Side of the square in which the weights are transposed; a few cache lines each way.
@@ -16,7 +16,7 @@ const TRANSPOSE: usize = 16;
 /// Scratch elements that [`conv_backward_data`] needs for C and F channels and `positions`
 /// elements of dx per channel (of all samples); zero where it reads the weights as they are.
 pub fn conv_backward_data_scratch(
-    team: &Team,
+    team: TeamKind,
     conv: &Convolution,
     c: usize,
     f: usize,
@@ -28,13 +28,13 @@ pub fn conv_backward_data_scratch(
     packed(team, conv, c, f)
 }
 
-fn dots(team: &Team, fg: usize, positions: usize) -> bool {
-    positions <= dot::POSITIONS_MAX && fg >= team.level().lanes()
+fn dots(team: TeamKind, fg: usize, positions: usize) -> bool {
+    positions <= dot::POSITIONS_MAX && fg >= team.level.lanes()
 }
 
-fn packed(team: &Team, conv: &Convolution, c: usize, f: usize) -> usize {
+fn packed(team: TeamKind, conv: &Convolution, c: usize, f: usize) -> usize {
     let padded = Tiles {
-        level: team.level(),
+        level: team.level,
         f: c / conv.groups,
     }
     .padded();
@@ -71,7 +71,7 @@ pub fn conv_backward_data(
     if xg.elements() == 0 {
         return Ok(work);
     }
-    let dots = dots(call.team, f / conv.groups, xg.positions());
+    let dots = dots(call.team.kind(), f / conv.groups, xg.positions());
     if !dots {
         pack(call, w, conv, c, f)?;
     }
@@ -255,7 +255,7 @@ fn pack(
         level: call.team.level(),
         f: cg,
     };
-    let need = packed(call.team, conv, c, f);
+    let need = packed(call.team.kind(), conv, c, f);
     let out = Shared(call.scratch[..need].as_mut_ptr());
     let lanes = tiles.level.lanes();
     let flops = (fg * tiles.padded() / tiles.count()) as u64;

@@ -2,7 +2,7 @@
 
 use crate::grid::{Call, Canceled, Shared, View, ViewMut, Window, Work};
 use crate::simd::Level;
-use crate::team::Team;
+use crate::team::TeamKind;
 use crate::tile::{Job, Start, Taps, Tiles, Weights};
 
 /// Outputs from which on packing the weights pays.
@@ -45,17 +45,17 @@ impl Convolution {
 /// Scratch elements that [`conv_forward`] needs for C and F channels and `positions` outputs
 /// (of all samples); zero where it reads the weights as they are.
 pub fn conv_forward_scratch(
-    team: &Team,
+    team: TeamKind,
     conv: &Convolution,
     c: usize,
     f: usize,
     positions: usize,
 ) -> usize {
     let (cg, fg) = (c / conv.groups, f / conv.groups);
-    match packs(team.level(), fg, positions) {
+    match packs(team.level, fg, positions) {
         true => {
             let padded = Tiles {
-                level: team.level(),
+                level: team.level,
                 f: fg,
             }
             .padded();
@@ -104,7 +104,7 @@ pub fn conv_forward(
     if yg.elements() == 0 {
         return Ok(work);
     }
-    let need = conv_forward_scratch(call.team, conv, c, f, yg.positions());
+    let need = conv_forward_scratch(call.team.kind(), conv, c, f, yg.positions());
     let tiles = Tiles {
         level: call.team.level(),
         f: fg,

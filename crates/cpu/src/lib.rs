@@ -31,11 +31,11 @@ pub use elementwise::{
 pub use grid::{Call, Canceled, Grid, View, ViewMut, Window, Work};
 pub use linear::{linear_backward_data, linear_backward_weight, linear_forward, linear_scratch};
 pub use norm::{
-    Normalization, bias_backward, norm_backward, norm_backward_statistics, norm_forward,
-    norm_scratch, norm_statistics,
+    Inference, Normalization, bias_backward, norm_backward, norm_backward_statistics, norm_forward,
+    norm_inference, norm_scratch, norm_statistics,
 };
 pub use optimizer::{Adam, Sgd, adam, sgd, sum_of_squares};
 pub use pool::{PoolKind, Pooling, pool_backward, pool_forward};
 pub use probe::multiply_adds;
 pub use simd::Level;
-pub use team::{Team, TeamError};
+pub use team::{Team, TeamError, TeamKind};

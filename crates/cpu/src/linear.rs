@@ -7,7 +7,7 @@ use crate::conv_data::{conv_backward_data, conv_backward_data_scratch};
 use crate::conv_forward::{Convolution, conv_forward, conv_forward_scratch};
 use crate::conv_weight::{conv_backward_weight, conv_backward_weight_scratch};
 use crate::grid::{Call, Canceled, Grid, View, ViewMut, Window, Work};
-use crate::team::Team;
+use crate::team::TeamKind;
 
 const ONE: Convolution = Convolution {
     window: Window {
@@ -19,7 +19,7 @@ const ONE: Convolution = Convolution {
 };
 
 /// Scratch elements that any of the linear kernels needs for N samples, C inputs, F outputs.
-pub fn linear_scratch(team: &Team, n: usize, c: usize, f: usize) -> usize {
+pub fn linear_scratch(team: TeamKind, n: usize, c: usize, f: usize) -> usize {
     let weight = conv_backward_weight_scratch(team, &ONE, &Grid::dense(n, [1; 3], c), f);
     conv_forward_scratch(team, &ONE, c, f, n)
         .max(conv_backward_data_scratch(team, &ONE, c, f, n))

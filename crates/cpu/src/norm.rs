@@ -5,15 +5,15 @@
 
 use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work, part};
 use crate::simd::{Op, Simd};
-use crate::team::{ELEMENT, Team};
+use crate::team::{ELEMENT, Team, TeamKind};
 
 /// Channels that are summed together.
 const WIDTH: usize = 16;
 
 /// Scratch elements that any kernel of this module needs for C channels.
-pub fn norm_scratch(team: &Team, c: usize) -> usize {
+pub fn norm_scratch(team: TeamKind, c: usize) -> usize {
     // Two f64 a channel for the total and for each thread, and room to align them.
-    4 * (team.threads() + 1) * c + 2
+    4 * (team.threads + 1) * c + 2
 }
 
 /// What a batch normalization uses: global sums, count, and its parameters.
@@ -85,7 +85,7 @@ pub fn bias_backward(
     })
 }
 
-/// y = (x - mean) / sqrt(variance + epsilon) * gamma + beta. Counts 3 flops an element.
+/// y = (x - mean) / sqrt(variance + epsilon) * gamma + beta. Counts 2 flops an element.
 pub fn norm_forward(
     call: &mut Call,
     x: View,
@@ -100,14 +100,58 @@ pub fn norm_forward(
         mean[c] = m as f32;
         scale[c] = (inverse * f64::from(norm.gamma[c])) as f32;
     }
+    affine(call, x, y, norm.beta)
+}
+
+/// What a batch normalization uses outside of training: its running statistics and parameters.
+#[derive(Clone, Copy, Debug)]
+pub struct Inference<'a> {
+    /// Running mean per channel.
+    pub mean: &'a [f32],
+    /// Running variance per channel.
+    pub variance: &'a [f32],
+    /// Added to the variance.
+    pub epsilon: f64,
+    /// Scale per channel.
+    pub gamma: &'a [f32],
+    /// Offset per channel.
+    pub beta: &'a [f32],
+}
+
+/// As [`norm_forward`], by the running statistics. Counts 2 flops an element.
+pub fn norm_inference(
+    call: &mut Call,
+    x: View,
+    y: ViewMut,
+    norm: &Inference,
+) -> Result<Work, Canceled> {
+    let n = y.grid.channels;
+    let all = [norm.mean, norm.variance, norm.gamma, norm.beta];
+    assert!(
+        all.iter().all(|values| values.len() >= n),
+        "normalization of {n} channels: {norm:?}"
+    );
+    let [mean, scale, ..] = columns(call.scratch, n);
+    for c in 0..n {
+        let inverse = 1.0 / (f64::from(norm.variance[c]) + norm.epsilon).sqrt();
+        mean[c] = norm.mean[c];
+        scale[c] = (inverse * f64::from(norm.gamma[c])) as f32;
+    }
+    affine(call, x, y, norm.beta)
+}
+
+/// y = (x - mean) * scale + beta, with mean and scale in the first two columns of the scratch.
+fn affine(call: &mut Call, x: View, y: ViewMut, beta: &[f32]) -> Result<Work, Canceled> {
+    let g = y.grid;
     let bytes = x.grid.bytes() + g.bytes();
-    let columns: [&[f32]; 4] = [mean, scale, norm.beta, norm.beta];
+    let [mean, scale, ..] = columns(call.scratch, g.channels);
+    let columns: [&[f32]; 4] = [mean, scale, beta, beta];
     let (team, progress) = (&mut *call.team, &mut *call.progress);
     apply(team, progress, (x, x), (y, columns), |x, _, _, k| {
         (x - k[0]) * k[1] + k[2]
     })?;
     Ok(Work {
-        flops: 3 * g.elements() as u64,
+        flops: 2 * g.elements() as u64,
         bytes,
     })
 }
@@ -138,7 +182,7 @@ pub fn norm_backward_statistics(
 }
 
 /// dx (+)= gamma / deviation * (dy - sums[c] / count - xhat * sums[C + c] / count), with the
-/// global sums of [`norm_backward_statistics`]. Counts 5 flops an element.
+/// global sums of [`norm_backward_statistics`]. Counts 6 flops an element.
 pub fn norm_backward(
     call: &mut Call,
     x: View,
@@ -177,7 +221,7 @@ pub fn norm_backward(
         }),
     }?;
     Ok(Work {
-        flops: 5 * g.elements() as u64,
+        flops: 6 * g.elements() as u64,
         bytes,
     })
 }

@@ -31,6 +31,15 @@ pub struct Team {
     workers: Vec<JoinHandle<()>>,
 }
 
+/// What of a team decides how much scratch a kernel needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TeamKind {
+    /// Threads, the caller included.
+    pub threads: usize,
+    /// Instruction level.
+    pub level: Level,
+}
+
 /// Cannot make a team.
 #[derive(Debug, thiserror::Error)]
 pub enum TeamError {
@@ -96,6 +105,14 @@ impl Team {
     /// The instruction level of the kernels that run on this team.
     pub fn level(&self) -> Level {
         self.level
+    }
+
+    /// What decides how much scratch its kernels need.
+    pub fn kind(&self) -> TeamKind {
+        TeamKind {
+            threads: self.threads,
+            level: self.level,
+        }
     }
 
     fn build(cores: &[Option<usize>], level: Level) -> Result<Team, TeamError> {

@@ -32,7 +32,7 @@ fn forward() {
         for team in &mut teams() {
             let mut y = start.clone();
             let need =
-                conv_forward_scratch(team, &case.conv, case.xg.channels, f, case.yg.positions());
+                conv_forward_scratch(team.kind(), &case.conv, case.xg.channels, f, case.yg.positions());
             let bias = biased.then_some(&case.bias[..]);
             let (x, c) = (on(&case.x, &case.xg), &case.conv);
             let yv = to(&mut y, &case.yg);
@@ -72,7 +72,7 @@ fn backward_data() {
         for team in &mut teams() {
             let mut dx = start.clone();
             let (c, f) = (case.xg.channels, case.yg.channels);
-            let need = conv_backward_data_scratch(team, &case.conv, c, f, dxg.positions());
+            let need = conv_backward_data_scratch(team.kind(), &case.conv, c, f, dxg.positions());
             let (dy, conv) = (on(&case.dy, &case.yg), &case.conv);
             let dxv = to(&mut dx, &dxg);
             call(team, need, |k| {
@@ -102,7 +102,7 @@ fn backward_weight() {
         let f = case.yg.channels;
         for team in &mut teams() {
             let mut dw = start.clone();
-            let need = conv_backward_weight_scratch(team, &case.conv, &case.xg, f);
+            let need = conv_backward_weight_scratch(team.kind(), &case.conv, &case.xg, f);
             let (x, dy, conv) = (on(&case.x, &case.xg), on(&case.dy, &case.yg), &case.conv);
             call(team, need, |k| {
                 conv_backward_weight(k, x, dy, &mut dw, conv, accumulate)
@@ -155,15 +155,15 @@ impl Large {
         let mut dx = vec![0.0; self.xg.elements()];
         let mut dw = vec![0.0; self.w.len()];
         let (conv, w) = (&self.conv, &self.w);
-        let need = conv_forward_scratch(team, conv, c, f, self.yg.positions());
+        let need = conv_forward_scratch(team.kind(), conv, c, f, self.yg.positions());
         let (x, yv) = (on(&self.x, &self.xg), to(&mut y, &self.yg));
         call(team, need, |k| conv_forward(k, x, w, None, yv, conv, false));
-        let need = conv_backward_data_scratch(team, conv, c, f, self.xg.positions());
+        let need = conv_backward_data_scratch(team.kind(), conv, c, f, self.xg.positions());
         let (dy, dxv) = (on(&y, &self.yg), to(&mut dx, &self.xg));
         call(team, need, |k| {
             conv_backward_data(k, dy, w, dxv, conv, [0; 3], false)
         });
-        let need = conv_backward_weight_scratch(team, conv, &self.xg, f);
+        let need = conv_backward_weight_scratch(team.kind(), conv, &self.xg, f);
         call(team, need, |k| {
             conv_backward_weight(k, x, dy, &mut dw, conv, false)
         });
@@ -250,7 +250,7 @@ fn empty_boxes() {
     // A gradient that no output reaches is zero.
     let dxg = Grid::dense(1, [2, 4, 4], 2);
     let mut dx = vec![5.0; dxg.elements()];
-    let need = conv_backward_data_scratch(&team, &conv, 2, 3, 32);
+    let need = conv_backward_data_scratch(team.kind(), &conv, 2, 3, 32);
     call(&mut team, need, |k| {
         conv_backward_data(k, on(&[], &yg), &w, to(&mut dx, &dxg), &conv, [0; 3], false)
     });

@@ -218,7 +218,7 @@ fn normalize(
     add_to: bool,
 ) -> Norm {
     let (g, c) = (*x.grid(), x.grid().channels);
-    let need = norm_scratch(team, c);
+    let need = norm_scratch(team.kind(), c);
     let (mut sums, mut gradient) = (vec![0.0; 2 * c], vec![0.0; 2 * c]);
     call(team, need, |k| norm_statistics(k, x, &mut sums));
     let count = g.positions() as f64;
@@ -316,7 +316,7 @@ fn bias() {
         }
         for team in &mut teams() {
             let mut db = start.clone();
-            let need = norm_scratch(team, g.channels);
+            let need = norm_scratch(team.kind(), g.channels);
             call(team, need, |k| {
                 bias_backward(k, on(&dy, &g), &mut db, add_to)
             });
@@ -358,7 +358,7 @@ fn linear() {
             }
         }
         for team in &mut teams() {
-            let need = linear_scratch(team, n, c, f);
+            let need = linear_scratch(team.kind(), n, c, f);
             let what = format!("seed {seed} {:?}", team.level());
             let (xv, dyv) = (on(&x, &xg), on(&dy, &yg));
             let mut got = buffer(&yg, || 5.0);

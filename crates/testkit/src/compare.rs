@@ -18,6 +18,15 @@ pub fn mismatch(got: &crate::Outcome, expected: &crate::Outcome, tolerance: f64)
         }
     }
     for step in 1..expected.parameters.len() {
+        // The gradient of a bias before a batch norm is zero but for noise, and the noise is in
+        // proportion to the other gradients.
+        let total: f64 = (0..expected.parameters[step].len())
+            .flat_map(|index| {
+                let after = &expected.parameters[step][index].1;
+                after.iter().zip(&expected.parameters[step - 1][index].1)
+            })
+            .map(|(after, before)| (after - before) * (after - before))
+            .sum();
         for (index, (name, after)) in expected.parameters[step].iter().enumerate() {
             let before = &expected.parameters[step - 1][index].1;
             let gain = |after: &[f64], before: &[f64]| -> Vec<f64> {
@@ -29,7 +38,7 @@ pub fn mismatch(got: &crate::Outcome, expected: &crate::Outcome, tolerance: f64)
             };
             let got_after = &got.parameters[step][index].1;
             let got_before = &got.parameters[step - 1][index].1;
-            let floor = 1e-4 * (after.len() as f64).sqrt();
+            let floor = (1e-4 * (after.len() as f64).sqrt()).max(0.1 * total.sqrt());
             let far = distance(&gain(got_after, got_before), &gain(after, before), floor);
             if far > tolerance || far.is_nan() {
                 return Some(format!(

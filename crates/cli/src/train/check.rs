@@ -46,9 +46,10 @@ fn model_for(dataset: &Dataset, asked: &str) -> Option<String> {
 fn targets_fit(run: &RunFile, graph: &Graph, dataset: &Dataset) -> Result<(), CliError> {
     let last = &graph.nodes[graph.nodes.len() - 1];
     let (answer, targets) = (graph.node(last.inputs[0]).shape, dataset.targets().len());
-    let expected = match last.op {
-        Op::Loss(Loss::SoftmaxCrossEntropy) => 1,
-        _ => answer.channels,
+    let expected = if last.op == Op::Loss(Loss::SoftmaxCrossEntropy) {
+        1
+    } else {
+        answer.channels
     };
     if answer.extent != [1; 3] {
         return Err(CliError::User(format!(

@@ -7,20 +7,10 @@ use partita_lower::Strategy;
 ///
 /// Errors: no strategy of that many ranks fits.
 pub fn choose_strategy(graph: &Graph, batch: usize, ranks: usize) -> Result<Strategy, CliError> {
-    let mut candidates = Vec::new();
-    for data in divisors(ranks) {
-        for depth in divisors(ranks / data) {
-            for height in divisors(ranks / data / depth) {
-                let width = ranks / data / depth / height;
-                candidates.push(Strategy::hybrid(data, [depth, height, width]));
-            }
-        }
-    }
-    let fits = |strategy: &Strategy| strategy.check(graph, batch).is_ok();
-    candidates.into_iter().find(fits).ok_or_else(|| {
+    first_fitting(graph, batch, ranks).ok_or_else(|| {
         let fewer = (1..ranks)
             .rev()
-            .find(|&fewer| choose_strategy(graph, batch, fewer).is_ok());
+            .find(|&fewer| first_fitting(graph, batch, fewer).is_some());
         CliError::User(format!(
             "strategy = \"auto\": {} with batch = {batch} cannot be split over {ranks} ranks; \
              nearest possible is ranks = {}",
@@ -28,6 +18,19 @@ pub fn choose_strategy(graph: &Graph, batch: usize, ranks: usize) -> Result<Stra
             fewer.unwrap_or(1)
         ))
     })
+}
+
+fn first_fitting(graph: &Graph, batch: usize, ranks: usize) -> Option<Strategy> {
+    let splits = |data: usize| {
+        let rest = ranks / data;
+        divisors(rest).into_iter().flat_map(move |depth| {
+            let rest = rest / depth;
+            let split = move |height| Strategy::hybrid(data, [depth, height, rest / height]);
+            divisors(rest).into_iter().map(split)
+        })
+    };
+    let mut candidates = divisors(ranks).into_iter().flat_map(splits);
+    candidates.find(|strategy| strategy.check(graph, batch).is_ok())
 }
 
 /// Largest first.

@@ -164,11 +164,11 @@ fn train<'r>(
     warnings: Vec<String>,
     cancel: &AtomicBool,
 ) -> Result<Finished<'r>, CliError> {
-    let folder = Folder::make(&run.output)?;
+    let mut folder = Folder::make(&run.output)?;
     let program = session.main_program();
     let prediction = foretell::predict_here(program, run.kernels, run.threads);
     if let Some(prediction) = &prediction {
-        results::write_prediction(&run.output, prediction)?;
+        folder.prediction = Some(results::write_prediction(&run.output, prediction)?);
     }
     let mut screen = Screen::new(
         run.epochs as u64,
@@ -274,28 +274,37 @@ fn refuse_divergence(run: &RunFile, end: End) -> Result<(), CliError> {
     }
 }
 
-/// The folder of the results, taken away again if it was made for nothing.
+/// The folder of the results. What a run wrote before it failed is taken away again.
 struct Folder<'p> {
     path: &'p Path,
     is_new: bool,
+    prediction: Option<PathBuf>,
 }
 
 impl<'p> Folder<'p> {
     fn make(path: &'p Path) -> Result<Self, CliError> {
         let is_new = !path.exists();
         fs::create_dir_all(path).map_err(|error| CliError::file("made", path.display(), &error))?;
-        Ok(Self { path, is_new })
+        Ok(Self {
+            path,
+            is_new,
+            prediction: None,
+        })
     }
 
     fn keep(mut self) {
         self.is_new = false;
+        self.prediction = None;
     }
 }
 
 impl Drop for Folder<'_> {
     fn drop(&mut self) {
+        // What cannot be removed harms nobody, and the error of the run is the one to tell.
+        if let Some(prediction) = &self.prediction {
+            let _ = fs::remove_file(prediction);
+        }
         if self.is_new {
-            // Only an empty folder goes; what cannot be removed harms nobody.
             let _ = fs::remove_dir(self.path);
         }
     }

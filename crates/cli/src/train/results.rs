@@ -56,9 +56,11 @@ pub fn write_whole(path: &Path, text: &str) -> Result<(), CliError> {
     })
 }
 
-/// Stores a prediction before the run that it is about.
-pub fn write_prediction(output: &Path, prediction: &Prediction) -> Result<(), CliError> {
-    write_whole(&output.join(PREDICTION), &pretty(prediction)?)
+/// Stores a prediction before the run that it is about, and says where.
+pub fn write_prediction(output: &Path, prediction: &Prediction) -> Result<PathBuf, CliError> {
+    let path = output.join(PREDICTION);
+    write_whole(&path, &pretty(prediction)?)?;
+    Ok(path)
 }
 
 fn pretty(value: &impl serde::Serialize) -> Result<String, CliError> {

@@ -1,5 +1,7 @@
 //! The built binary, verb by verb, as a user calls it.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod command;
 
 mod comparing;

@@ -174,3 +174,42 @@ fn more_ranks_than_devices_are_refused() {
         "{text}"
     );
 }
+
+#[test]
+fn reading_is_left_out_on_request_and_only_then() {
+    let head = [
+        "predict",
+        "cosmoflow@32",
+        "--batch",
+        "2",
+        "--ranks",
+        "2",
+        "--json",
+    ];
+    let tail = ["--strategy", "data=2", "--machine"];
+    let call = [&head[..], &tail].concat();
+    // What is known of ABCI does not include its file system.
+    let text = refusal(&[&call[..], &["abci"]].concat());
+    assert!(text.contains("`io`") && text.contains("--no-io"), "{text}");
+    let plan = [
+        "plan",
+        "cosmoflow@32",
+        "--batch",
+        "2",
+        "--ranks",
+        "2",
+        "--machine",
+        "abci",
+    ];
+    assert_eq!(refusal(&plan), text);
+    assert!(
+        number(
+            &json(&[&call[..], &["abci", "--no-io"]].concat()),
+            "iteration_seconds"
+        ) > 0.0
+    );
+    let with = json(&[&call[..], &["lassen"]].concat());
+    let without = json(&[&call[..], &["lassen", "--no-io"]].concat());
+    assert_eq!(with["digest"], without["digest"]);
+    assert!(number(&without, "iteration_seconds") < number(&with, "iteration_seconds"));
+}

@@ -354,7 +354,8 @@ impl Memory<'_, '_> {
                 let mut open = self.outside(buffer, &writer.region);
                 for reader in touches {
                     if reads(reader.access) && self.before[reader.task].has(writer.task) {
-                        open = without(open, &reader.region);
+                        let seen = self.still_there(touches, writer, reader);
+                        open = seen.iter().fold(open, without);
                     }
                 }
                 faults.extend(open.first().map(|&region| Fault::ContributionLost {
@@ -433,22 +434,41 @@ impl Memory<'_, '_> {
         });
         results
             .flat_map(|result| {
-                let common = regions
+                let there = self.still_there(touches, result, reader);
+                let common = |part: &Region| {
+                    regions
+                        .iter()
+                        .map(|region| region.intersect(part))
+                        .collect::<Vec<_>>()
+                };
+                there
                     .iter()
-                    .map(|region| region.intersect(&result.region));
-                let open = common.filter(|region| !region.is_empty()).collect();
-                touches.iter().fold(open, |open, later| {
-                    let replaces = later.access == Access::Write
-                        && before.has(later.task)
-                        && self.before[later.task].has(result.task);
-                    if replaces {
-                        without(open, &later.region)
-                    } else {
-                        open
-                    }
-                })
+                    .flat_map(common)
+                    .filter(|region| !region.is_empty())
+                    .collect::<Vec<_>>()
             })
             .collect()
+    }
+
+    /// What a reader sees of what a writer has written: the part that nothing has replaced between.
+    fn still_there(&self, touches: &[Touch], writer: &Touch, reader: &Touch) -> Vec<Region> {
+        let common = writer.region.intersect(&reader.region);
+        let open = if common.is_empty() {
+            Vec::new()
+        } else {
+            vec![common]
+        };
+        touches.iter().fold(open, |open, later| {
+            let replaces = later.access == Access::Write
+                && later.by != By::Workspace
+                && self.before[reader.task].has(later.task)
+                && self.before[later.task].has(writer.task);
+            if replaces {
+                without(open, &later.region)
+            } else {
+                open
+            }
+        })
     }
 
     /// Results in a region that nothing has read when a task starts.

@@ -192,8 +192,8 @@ fn faults_name_key_line_and_what_is_possible() {
         ("seed = 7", "seed = = 7", ["RUN.toml", "line 12", ""]),
         (
             "[optimizer]",
-            "optimizer = 1\n[other]",
-            ["line", "`other`", "nearest is `optimizer`"],
+            "[optimiser]",
+            ["line 16", "`optimiser`", "nearest is `optimizer`"],
         ),
     ];
     for (line, by, parts) in cases {

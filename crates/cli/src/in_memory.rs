@@ -1,0 +1,65 @@
+use partita_oracle::{CollectiveCost, CostBasis, CostError, Costs, MachineCosts, MessageCost};
+use partita_program::{Algorithm, Count, KernelShape};
+use partita_space::{Bytes, Rank, Seconds};
+
+/// Costs of a machine whose ranks hold their samples in memory: reading takes no time.
+pub struct InMemory(pub MachineCosts);
+
+impl Costs for InMemory {
+    fn basis(&self) -> CostBasis {
+        self.0.basis()
+    }
+
+    fn admit(&self, ranks: usize) -> Result<(), CostError> {
+        self.0.admit(ranks)
+    }
+
+    fn node(&self, rank: Rank) -> usize {
+        self.0.node(rank)
+    }
+
+    fn link(&self, a: Rank, b: Rank) -> u32 {
+        self.0.link(a, b)
+    }
+
+    fn kernel(
+        &self,
+        shape: &KernelShape<'_>,
+        algorithm: &Algorithm,
+        count: &Count,
+    ) -> Result<Seconds, CostError> {
+        self.0.kernel(shape, algorithm, count)
+    }
+
+    fn message(
+        &self,
+        from: Rank,
+        to: Rank,
+        bytes: Bytes,
+        sharing: f64,
+    ) -> Result<MessageCost, CostError> {
+        self.0.message(from, to, bytes, sharing)
+    }
+
+    fn allreduce(
+        &self,
+        members: &[Rank],
+        bytes: Bytes,
+        sharing: f64,
+    ) -> Result<CollectiveCost, CostError> {
+        self.0.allreduce(members, bytes, sharing)
+    }
+
+    fn allgather(
+        &self,
+        members: &[Rank],
+        bytes_per_member: &[Bytes],
+        sharing: f64,
+    ) -> Result<CollectiveCost, CostError> {
+        self.0.allgather(members, bytes_per_member, sharing)
+    }
+
+    fn load(&self, _rank: Rank, _bytes: Bytes, _readers: usize) -> Result<Seconds, CostError> {
+        Ok(Seconds(0.0))
+    }
+}
