@@ -7,7 +7,7 @@
 use crate::conv_forward::Convolution;
 use crate::grid::{Call, Canceled, Grid, Shared, View, Work, part};
 use crate::simd::{Level, Op, Simd};
-use crate::team::{Poll, Team, TeamKind};
+use crate::team::{Poll, TeamKind};
 
 /// Tiles per thread from which on the threads share the tiles, not the positions.
 const TILES_PER_THREAD: usize = 8;
@@ -103,7 +103,12 @@ impl Shape {
 }
 
 /// Scratch elements that [`conv_backward_weight`] needs for input boxes like `xg` and F outputs.
-pub fn conv_backward_weight_scratch(team: TeamKind, conv: &Convolution, xg: &Grid, f: usize) -> usize {
+pub fn conv_backward_weight_scratch(
+    team: TeamKind,
+    conv: &Convolution,
+    xg: &Grid,
+    f: usize,
+) -> usize {
     let shape = Shape::new(team.level, conv, xg, f);
     (shape.cut(team.threads).position_parts - 1) * conv.weight_elements(xg.channels, f)
 }

@@ -1,6 +1,6 @@
 //! Fast f32 kernels for CPUs: direct convolutions and what goes with them, channels-last.
 //! Does: computes boxes of buffers with explicit pitches, on a team of threads, without allocating.
-//! Knows: instruction levels (portable, AVX2, AVX-512), cache-sized tiles, cancellation.
+//! Knows: instruction levels, cache-sized tiles, cancellation, and the kernels of programs.
 //! Must not know: the model, the strategy, other ranks, who planned the buffers.
 //! Counts the flops and bytes of every call from its own loop bounds; see [`Work`].
 
@@ -21,6 +21,9 @@ mod optimizer;
 mod pool;
 mod probe;
 
+mod adapter;
+
+pub use adapter::{CpuKernels, CpuMenu};
 pub use conv_data::{conv_backward_data, conv_backward_data_scratch};
 pub use conv_forward::{Convolution, conv_forward, conv_forward_scratch};
 pub use conv_weight::{conv_backward_weight, conv_backward_weight_scratch};

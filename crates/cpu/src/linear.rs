@@ -9,7 +9,7 @@ use crate::conv_weight::{conv_backward_weight, conv_backward_weight_scratch};
 use crate::grid::{Call, Canceled, Grid, View, ViewMut, Window, Work};
 use crate::team::TeamKind;
 
-const ONE: Convolution = Convolution {
+pub(crate) const ONE: Convolution = Convolution {
     window: Window {
         kernel: [1; 3],
         stride: [1; 3],

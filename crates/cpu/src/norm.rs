@@ -25,9 +25,9 @@ pub struct Normalization<'a> {
     pub count: f64,
     /// Added to the (biased) variance.
     pub epsilon: f64,
-    /// Scale per channel.
+    /// Scale per channel; [`norm_backward_statistics`] needs none.
     pub gamma: &'a [f32],
-    /// Offset per channel.
+    /// Offset per channel; only [`norm_forward`] needs it.
     pub beta: &'a [f32],
 }
 
@@ -46,9 +46,13 @@ impl Normalization<'_> {
 
     fn assert_valid(&self, c: usize) {
         assert!(
-            self.sums.len() == 2 * c && self.gamma.len() >= c && self.beta.len() >= c,
+            self.sums.len() == 2 * c,
             "normalization of {c} channels: {self:?}"
         );
+    }
+
+    fn assert_scales(&self, c: usize) {
+        assert!(self.gamma.len() >= c, "scales of {c} channels: {self:?}");
     }
 }
 
@@ -94,6 +98,12 @@ pub fn norm_forward(
 ) -> Result<Work, Canceled> {
     let g = y.grid;
     norm.assert_valid(g.channels);
+    norm.assert_scales(g.channels);
+    assert!(
+        norm.beta.len() >= g.channels,
+        "offsets of {} channels: {norm:?}",
+        g.channels
+    );
     let [mean, scale, ..] = columns(call.scratch, g.channels);
     for c in 0..g.channels {
         let (m, inverse) = norm.inverse_deviation(c);
@@ -195,6 +205,7 @@ pub fn norm_backward(
     let g = dx.grid;
     let n = g.channels;
     norm.assert_valid(n);
+    norm.assert_scales(n);
     assert!(
         sums.len() >= 2 * n,
         "sums of {} for {n} channels",

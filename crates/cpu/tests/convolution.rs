@@ -31,8 +31,13 @@ fn forward() {
         let start = buffer(&case.yg, || random.whole());
         for team in &mut teams() {
             let mut y = start.clone();
-            let need =
-                conv_forward_scratch(team.kind(), &case.conv, case.xg.channels, f, case.yg.positions());
+            let need = conv_forward_scratch(
+                team.kind(),
+                &case.conv,
+                case.xg.channels,
+                f,
+                case.yg.positions(),
+            );
             let bias = biased.then_some(&case.bias[..]);
             let (x, c) = (on(&case.x, &case.xg), &case.conv);
             let yv = to(&mut y, &case.yg);

@@ -18,7 +18,7 @@ pub mod verify;
 pub use buffer::{Buffer, BufferId, Dtype, Home, Place, Role, View, ViewError};
 pub use count::Count;
 pub use kernel::{Access, Kernel, Optimizer, PoolKind, Taps, Transform};
-pub use menu::{Algorithm, Choice, KernelShape, Menu, MenuError};
+pub use menu::{Algorithm, Choice, KernelShape, Menu, MenuError, UnpinnedMenu};
 pub use program::{Body, Output, Program, ProgramKind};
 pub use task::{
     Collective, CollectiveKind, Exchange, Item, Lane, Load, Origin, Phase, Receive, Send, Task,

@@ -145,3 +145,16 @@ pub trait Menu {
     /// The implementation to pin for this kernel.
     fn choose(&self, shape: &KernelShape<'_>) -> Result<Choice, MenuError>;
 }
+
+/// Leaves every kernel open and reserves no workspace: for programs that are only costed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct UnpinnedMenu;
+
+impl Menu for UnpinnedMenu {
+    fn choose(&self, _shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
+        Ok(Choice {
+            algorithm: Algorithm::unpinned(),
+            workspace: Bytes(0),
+        })
+    }
+}

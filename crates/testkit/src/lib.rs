@@ -4,6 +4,7 @@
 //! Knows: every room that takes part in a run.
 //! Must not know: how a user calls it; no room depends on it but for its tests.
 
+mod bench;
 mod cases;
 mod compare;
 mod harness;
@@ -11,9 +12,14 @@ mod jitter;
 mod kinks;
 mod random;
 
+pub use bench::{Aftermath, Bench};
 pub use cases::{Case, random_case};
 pub use compare::{distance, mismatch};
 pub use harness::{KernelFactory, Outcome, Setup, reference_kernels, run, run_programs};
 pub use jitter::jittery_kernels;
 pub use kinks::KinkWatch;
 pub use random::Draws;
+
+/// What a setup needs, so that rooms that may not depend on the others can be tested.
+pub use partita_local::{ReferenceMenu, Samples, Stored};
+pub use partita_lower::Strategy;

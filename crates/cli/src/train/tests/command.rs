@@ -3,8 +3,11 @@ use crate::train::{TrainRequest, run_until};
 use partita_data::{DType, DatasetSpec, DatasetWriter, Kind, Layout, Samples, Split, weights};
 use serde_json::Value;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const MODEL: &str = "model tiny
@@ -228,4 +231,62 @@ fn damaged_data_names_rank_and_file() {
         .unwrap_err()
         .to_string();
     assert!(error.contains("validation.h5"), "{error}");
+}
+
+/// Tells the test below that it is the process to be stopped, and of which folder.
+const STOPPED: &str = "PARTITA_TEST_STOPPED_RUN";
+
+/// Does nothing unless the next test starts it in a process of its own.
+#[test]
+fn a_process_that_is_stopped() {
+    let Ok(run_file) = std::env::var(STOPPED) else {
+        return;
+    };
+    let request = TrainRequest {
+        run_file: run_file.into(),
+        ..TrainRequest::default()
+    };
+    let error = crate::train::run(&request, &mut Vec::new()).unwrap_err();
+    assert_eq!(error.exit_code(), 130, "{error}");
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_all_ranks_within_a_second_and_leaves_nothing() {
+    let folder = case(&[("epochs = 6", "epochs = 1000000")]);
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "a_process_that_is_stopped",
+            "--nocapture",
+            "--test-threads=1",
+        ])
+        .env(STOPPED, folder.path().join("run.toml"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let started = lines
+        .by_ref()
+        .any(|line| line.unwrap().starts_with("epoch 2/"));
+    assert!(started, "the run came to its second epoch");
+    // What is said while the process ends must not fill the pipe.
+    let rest = std::thread::spawn(move || lines.map_while(Result::ok).last());
+    let interrupt = format!("kill -INT {}", child.id());
+    assert!(
+        Command::new("sh")
+            .args(["-c", &interrupt])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let asked = Instant::now();
+    let status = child.wait().unwrap();
+    assert!(status.success(), "{status}, {:?}", rest.join());
+    assert!(
+        asked.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        asked.elapsed()
+    );
+    assert!(!folder.path().join("out").exists());
 }

@@ -1,0 +1,170 @@
+//! The kernels of programs, computed by the kernels of this crate.
+
+mod convolution;
+mod dropout;
+mod linear;
+mod loss;
+mod menu;
+mod norm;
+mod operand;
+mod pointwise;
+mod pool;
+mod update;
+
+pub use menu::CpuMenu;
+
+use crate::grid::{Call, Canceled};
+use crate::team::Team;
+use operand::{Input, Output, vector};
+use partita_program::{Algorithm, Kernel, View};
+use partita_run::{Block, Inputs, Kernels, Memory, RunError, Worked};
+use partita_space::{Coord, Mesh, Rank};
+
+/// The one algorithm of each kernel; what a kernel chooses by shape is its own affair.
+const NAME: &str = "cpu";
+
+/// The kernels of this crate for a rank: f32 programs, every kernel by the algorithm `cpu`.
+///
+/// Workspaces must be those that [`CpuMenu`] asks for with as many threads and the same level.
+/// Sums over elements are taken in f64, as are losses; products of convolutions and linear layers
+/// add up in f32.
+pub struct CpuKernels {
+    mesh: Mesh,
+    rank: Rank,
+    coord: Coord,
+    team: Team,
+}
+
+impl CpuKernels {
+    /// The kernels of this rank of a mesh, on a team of its own.
+    pub fn new(mesh: Mesh, rank: Rank, team: Team) -> Self {
+        Self {
+            mesh,
+            rank,
+            coord: mesh.coord(rank),
+            team,
+        }
+    }
+}
+
+/// A kernel while it runs: what it may touch.
+struct Run<'r, 'm> {
+    team: &'r mut Team,
+    memory: &'r Memory<'m>,
+    inputs: &'r Inputs,
+    workspace: Option<&'r View>,
+    progress: &'r mut dyn FnMut() -> bool,
+}
+
+impl<'r> Run<'r, '_> {
+    fn input(&self, view: &View) -> Input<'r> {
+        Input::new(self.memory.read::<f32>(view))
+    }
+
+    fn output(&self, view: &View) -> Output<'r> {
+        Output::new(self.memory.write::<f32>(view))
+    }
+
+    /// A box without gaps.
+    fn dense(&self, view: &View) -> Block<'r, f32> {
+        vector(self.memory.read::<f32>(view))
+    }
+
+    /// Sums over channels, without gaps.
+    fn sums(&self, view: &View) -> Block<'r, f64> {
+        vector(self.memory.read::<f64>(view))
+    }
+
+    /// Calls a kernel of this crate with the workspace as its scratch.
+    fn compute<R>(
+        &mut self,
+        body: impl FnOnce(&mut Call) -> Result<R, Canceled>,
+    ) -> Result<R, RunError> {
+        let mut workspace = self.workspace.map(|view| self.memory.write::<f32>(view));
+        let scratch = match &mut workspace {
+            Some(block) => &mut *block.data,
+            None => &mut [],
+        };
+        let mut call = Call {
+            team: self.team,
+            scratch,
+            progress: self.progress,
+        };
+        body(&mut call).map_err(|Canceled| RunError::Cancelled)
+    }
+
+    /// For loops outside of the team: to be asked once a row.
+    fn go_on(&mut self) -> Result<(), RunError> {
+        match (self.progress)() {
+            true => Ok(()),
+            false => Err(RunError::Cancelled),
+        }
+    }
+}
+
+/// Bytes read and written of a target: both where it is added to.
+fn touched(bytes: u64, accumulate: bool) -> u64 {
+    bytes * (1 + u64::from(accumulate))
+}
+
+impl Kernels for CpuKernels {
+    fn execute(
+        &mut self,
+        kernel: &Kernel,
+        algorithm: &Algorithm,
+        workspace: Option<&View>,
+        memory: &Memory<'_>,
+        inputs: &Inputs,
+        progress: &mut dyn FnMut() -> bool,
+    ) -> Result<Worked, RunError> {
+        if algorithm.0 != NAME {
+            return Err(RunError::Algorithm {
+                rank: self.rank,
+                kernel: kernel.name().to_owned(),
+                algorithm: algorithm.0.clone(),
+                backend: "the CPU kernels".to_owned(),
+            });
+        }
+        let mut run = Run {
+            team: &mut self.team,
+            memory,
+            inputs,
+            workspace,
+            progress,
+        };
+        // Small kernels end before they would ask.
+        run.go_on()?;
+        match kernel {
+            Kernel::Fill { .. }
+            | Kernel::Copy { .. }
+            | Kernel::Import { .. }
+            | Kernel::LeakyReluForward { .. }
+            | Kernel::LeakyReluBackward { .. }
+            | Kernel::Add { .. } => pointwise::execute(kernel, &mut run),
+            Kernel::Dropout { .. } => dropout::execute(kernel, &self.mesh, &self.coord, &mut run),
+            Kernel::ConvolutionForward { .. }
+            | Kernel::ConvolutionBackwardData { .. }
+            | Kernel::ConvolutionBackwardWeight { .. }
+            | Kernel::BiasBackward { .. } => convolution::execute(kernel, &mut run),
+            Kernel::PoolForward { .. } | Kernel::PoolBackward { .. } => {
+                pool::execute(kernel, &mut run)
+            }
+            Kernel::BatchNormStatistics { .. }
+            | Kernel::BatchNormForward { .. }
+            | Kernel::BatchNormRunning { .. }
+            | Kernel::BatchNormInference { .. }
+            | Kernel::BatchNormBackwardStatistics { .. }
+            | Kernel::BatchNormBackwardData { .. }
+            | Kernel::BatchNormBackwardParameters { .. } => norm::execute(kernel, &mut run),
+            Kernel::LinearForward { .. }
+            | Kernel::LinearBackwardData { .. }
+            | Kernel::LinearBackwardWeight { .. } => linear::execute(kernel, &mut run),
+            Kernel::MeanSquaredError { .. }
+            | Kernel::SoftmaxCrossEntropy { .. }
+            | Kernel::OutputErrors { .. } => loss::execute(kernel, self.rank, &mut run),
+            Kernel::SumOfSquares { .. } | Kernel::Update { .. } => {
+                update::execute(kernel, &mut run)
+            }
+        }
+    }
+}

@@ -1,0 +1,142 @@
+use super::{Run, touched};
+use crate::grid::{Canceled, Grid, Shared};
+use crate::team::ELEMENT;
+use partita_program::random::Draws;
+use partita_program::{Kernel, Place, View};
+use partita_run::{Inputs, RunError, Worked};
+use partita_space::{Coord, Mesh};
+use std::ops::Range;
+
+/// What a draw costs, next to an element that is read and written.
+const COST: u64 = 4 * ELEMENT;
+
+pub(super) fn execute(
+    kernel: &Kernel,
+    mesh: &Mesh,
+    coord: &Coord,
+    run: &mut Run<'_, '_>,
+) -> Result<Worked, RunError> {
+    let Kernel::Dropout {
+        x,
+        y,
+        rate,
+        operation,
+        place,
+        accumulate,
+    } = kernel
+    else {
+        panic!("{} is no dropout", kernel.name());
+    };
+    assert_eq!(x.extent, y.extent, "{x} and {y} have one shape");
+    let mask = Mask {
+        inputs: run.inputs,
+        rate: *rate,
+        operation: *operation,
+        shape: place.shape,
+        corner: corner(place, x, mesh, coord),
+    };
+    let mut target = run.output(y);
+    // In place there is one block, from which both are taken.
+    let source = (x != y).then(|| run.input(x));
+    let (x_bytes, y_bytes) = (target.bytes(), touched(target.bytes(), *accumulate));
+    let y = target.view();
+    let y_grid = y.grid;
+    let to = Shared(y.data.as_mut_ptr());
+    let (from, x_grid) = match &source {
+        Some(x) => (Shared(x.view().data.as_ptr().cast_mut()), x.view().grid),
+        None => (to, y_grid),
+    };
+    let job = Job {
+        mask,
+        from,
+        x_grid,
+        to,
+        y_grid,
+        accumulate: *accumulate,
+    };
+    let cost = COST * (y_grid.extent[2] * y_grid.channels) as u64;
+    run.team
+        .ranges(run.progress, y_grid.rows(), cost, &|rows| job.run(rows))
+        .map_err(|Canceled| RunError::Cancelled)?;
+    Ok(Worked {
+        flops: y_grid.elements() as u64,
+        bytes: x_bytes + y_bytes,
+    })
+}
+
+/// Global index of the first element of the view, which is all that the rank owns.
+fn corner(place: &Place, view: &View, mesh: &Mesh, coord: &Coord) -> [usize; 5] {
+    let owned = place.owned(mesh, coord);
+    assert_eq!(
+        view.extent,
+        owned.shape(),
+        "{view} is the part that the rank owns"
+    );
+    owned.0.map(|interval| interval.start as usize)
+}
+
+/// Which elements are dropped.
+struct Mask<'a> {
+    inputs: &'a Inputs,
+    rate: f64,
+    operation: u32,
+    /// Of the whole tensor.
+    shape: [usize; 5],
+    corner: [usize; 5],
+}
+
+impl Mask<'_> {
+    fn draws(&self, n: usize) -> Draws {
+        let n = self.corner[0] + n;
+        let sample = self.inputs.samples.get(n);
+        let sample = *sample.unwrap_or_else(|| panic!("the step lists no sample {n}"));
+        let (seed, epoch) = (self.inputs.seed, self.inputs.epoch);
+        Draws::new(seed, epoch, sample as u64, self.operation)
+    }
+
+    /// Number of an element of the view within its sample.
+    fn element(&self, at: [usize; 4]) -> u64 {
+        (0..4).fold(0, |element, dim| {
+            element * self.shape[dim + 1] + self.corner[dim + 1] + at[dim]
+        }) as u64
+    }
+}
+
+struct Job<'a> {
+    mask: Mask<'a>,
+    from: Shared,
+    x_grid: &'a Grid,
+    to: Shared,
+    y_grid: &'a Grid,
+    accumulate: bool,
+}
+
+impl Job<'_> {
+    fn run(&self, rows: Range<usize>) {
+        let (grid, mask) = (self.y_grid, &self.mask);
+        let scale = (1.0 / (1.0 - mask.rate)) as f32;
+        for row in rows {
+            let (h, rest) = (row % grid.extent[1], row / grid.extent[1]);
+            let (d, n) = (rest % grid.extent[0], rest / grid.extent[0]);
+            let draws = mask.draws(n);
+            for w in 0..grid.extent[2] {
+                let x = self.x_grid.row_offset(row) + w * self.x_grid.pitch[3];
+                let y = grid.row_offset(row) + w * grid.pitch[3];
+                let first = mask.element([d, h, w, 0]);
+                for c in 0..grid.channels {
+                    let kept = draws.unit(first + c as u64) >= mask.rate;
+                    // SAFETY: both are elements of boxes of one shape, and no other row has them.
+                    unsafe {
+                        let value = if kept {
+                            scale * *self.from.get().add(x + c)
+                        } else {
+                            0.0
+                        };
+                        let y = self.to.get().add(y + c);
+                        *y = if self.accumulate { *y + value } else { value };
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+use super::operand::{Input, dense, rows};
+use super::{Run, touched};
+use crate::elementwise::{accumulate as add_to, copy};
+use crate::grid::{Call, Canceled, Grid, View, ViewMut, Work};
+use crate::linear::{linear_backward_data, linear_backward_weight, linear_forward};
+use partita_program::{Kernel, View as Place};
+use partita_run::{Block, RunError, Worked};
+
+pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
+    match kernel {
+        Kernel::LinearForward { x, w, bias, y } => forward([x, w, y], bias.as_ref(), run),
+        Kernel::LinearBackwardData {
+            dy,
+            w,
+            dx,
+            accumulate,
+        } => backward_data([dy, w, dx], *accumulate, run),
+        Kernel::LinearBackwardWeight {
+            x,
+            dy,
+            dw,
+            accumulate,
+        } => backward_weight([x, dy, dw], *accumulate, run),
+        other => panic!("{} is no linear layer", other.name()),
+    }
+}
+
+/// Calls `body` with the samples of `x` as rows; packs them into the scratch where they have gaps.
+fn with_rows(
+    call: &mut Call,
+    x: &Input<'_>,
+    body: impl FnOnce(&mut Call, View) -> Result<Work, Canceled>,
+) -> Result<Work, Canceled> {
+    let block = x.block();
+    if let Some(grid) = rows(block.extent, block.pitch) {
+        return body(call, View::new(block.data, &grid));
+    }
+    let grid = dense(block.extent);
+    let (packed, scratch) = call.scratch.split_at_mut(grid.elements());
+    let mut call = Call {
+        team: &mut *call.team,
+        scratch,
+        progress: &mut *call.progress,
+    };
+    copy(&mut call, x.view(), ViewMut::new(packed, &grid))?;
+    let grid = Grid::dense(grid.samples, [1; 3], block.extent[1..].iter().product());
+    body(&mut call, View::new(packed, &grid))
+}
+
+fn forward(
+    [x, w, y]: [&Place; 3],
+    bias: Option<&Place>,
+    run: &mut Run<'_, '_>,
+) -> Result<Worked, RunError> {
+    let (x, w, mut y) = (run.input(x), run.dense(w), run.output(y));
+    let bias = bias.map(|bias| run.dense(bias));
+    let bias_values = bias.as_ref().map(|bias| bias.data);
+    let work = run.compute(|call| {
+        with_rows(call, &x, |call, x| {
+            linear_forward(call, x, w.data, bias_values, y.view(), false)
+        })
+    })?;
+    let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
+    Ok(Worked {
+        flops: work.flops,
+        bytes: x.bytes() + w.box_bytes() + bias_bytes + y.bytes(),
+    })
+}
+
+fn backward_data(
+    [dy, w, dx]: [&Place; 3],
+    accumulate: bool,
+    run: &mut Run<'_, '_>,
+) -> Result<Worked, RunError> {
+    let (dy, w, mut dx) = (run.input(dy), run.dense(w), run.output(dx));
+    let (extent, pitch) = (dx.block().extent, dx.block().pitch);
+    let work = run.compute(|call| {
+        if let Some(grid) = rows(extent, pitch) {
+            let dx = ViewMut::new(dx.block().data, &grid);
+            return linear_backward_data(call, dy.view(), w.data, dx, accumulate);
+        }
+        let grid = dense(extent);
+        let row_grid = Grid::dense(extent[0], [1; 3], extent[1..].iter().product());
+        let (packed, scratch) = call.scratch.split_at_mut(grid.elements());
+        let mut call = Call {
+            team: &mut *call.team,
+            scratch,
+            progress: &mut *call.progress,
+        };
+        let rows = ViewMut::new(packed, &row_grid);
+        let work = linear_backward_data(&mut call, dy.view(), w.data, rows, false)?;
+        let packed = View::new(packed, &grid);
+        match accumulate {
+            true => add_to(&mut call, packed, dx.view()),
+            false => copy(&mut call, packed, dx.view()),
+        }?;
+        Ok(work)
+    })?;
+    Ok(Worked {
+        flops: work.flops,
+        bytes: dy.bytes() + w.box_bytes() + touched(dx.bytes(), accumulate),
+    })
+}
+
+fn backward_weight(
+    [x, dy, dw]: [&Place; 3],
+    accumulate: bool,
+    run: &mut Run<'_, '_>,
+) -> Result<Worked, RunError> {
+    let (x, dy, mut dw) = (run.input(x), run.input(dy), run.output(dw));
+    let work = run.compute(|call| {
+        with_rows(call, &x, |call, x| {
+            linear_backward_weight(call, x, dy.view(), dw.slice(), accumulate)
+        })
+    })?;
+    Ok(Worked {
+        flops: work.flops,
+        bytes: x.bytes() + dy.bytes() + touched(dw.bytes(), accumulate),
+    })
+}

@@ -1,0 +1,172 @@
+use super::NAME;
+use super::convolution::convolution;
+use super::operand::{grid, rows};
+use super::pointwise::Route;
+use crate::conv_data::conv_backward_data_scratch;
+use crate::conv_forward::conv_forward_scratch;
+use crate::conv_weight::conv_backward_weight_scratch;
+use crate::grid::Grid;
+use crate::linear::ONE;
+use crate::norm::norm_scratch;
+use crate::simd::Level;
+use crate::team::TeamKind;
+use partita_program::{
+    Algorithm, Buffer, Choice, Dtype, Kernel, KernelShape, Menu, MenuError, Role, View,
+};
+use partita_space::Bytes;
+
+/// The menu of [`super::CpuKernels`] on teams of so many threads of this level.
+///
+/// Offers the algorithm `cpu` for every kernel of an f32 program. Workspaces hold packed weights,
+/// sums of the threads, and what a copy within one buffer has to put aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuMenu {
+    /// Threads of a rank.
+    pub threads: usize,
+    /// Instruction level.
+    pub level: Level,
+}
+
+impl Menu for CpuMenu {
+    fn choose(&self, shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
+        let mut accesses = shape.kernel.accesses().into_iter();
+        if !accesses.all(|(view, _)| is_offered(&shape.buffers[view.buffer.0 as usize])) {
+            return Err(MenuError {
+                backend: "the CPU kernel set (f32 only)".to_owned(),
+                kernel: shape.signature(),
+            });
+        }
+        let elements = self.workspace(shape.kernel, shape.buffers);
+        Ok(Choice {
+            algorithm: Algorithm(NAME.to_owned()),
+            workspace: Bytes((elements * size_of::<f32>()) as u64),
+        })
+    }
+}
+
+/// Sums and scalars are in f64 in any program, and samples lie as they were read.
+fn is_offered(buffer: &Buffer) -> bool {
+    match buffer.role {
+        Role::Parameter
+        | Role::State
+        | Role::Optimizer
+        | Role::Gradient
+        | Role::Activation
+        | Role::ActivationGradient
+        | Role::Workspace => buffer.dtype == Dtype::F32,
+        Role::Staging | Role::Statistics => true,
+    }
+}
+
+fn grid_of(view: &View, buffers: &[Buffer]) -> Grid {
+    grid(view.extent, buffers[view.buffer.0 as usize].pitches())
+}
+
+/// Elements to pack the samples of a linear layer into rows.
+fn packed_rows(view: &View, buffers: &[Buffer]) -> usize {
+    match rows(view.extent, buffers[view.buffer.0 as usize].pitches()) {
+        Some(_) => 0,
+        None => view.volume(),
+    }
+}
+
+impl CpuMenu {
+    /// Scratch of a kernel in elements of f32.
+    fn workspace(&self, kernel: &Kernel, buffers: &[Buffer]) -> usize {
+        let team = TeamKind {
+            threads: self.threads,
+            level: self.level,
+        };
+        match kernel {
+            Kernel::Copy { source, target, .. } => {
+                match (
+                    buffers[source.buffer.0 as usize].dtype,
+                    Route::of(source, target, buffers),
+                ) {
+                    (Dtype::F32, Route::Packed) => source.volume(),
+                    (Dtype::F32, Route::Boxes | Route::Flat) | (Dtype::F64 | Dtype::I16, _) => 0,
+                }
+            }
+            Kernel::ConvolutionForward { .. }
+            | Kernel::ConvolutionBackwardData { .. }
+            | Kernel::ConvolutionBackwardWeight { .. } => convolutions(team, kernel, buffers),
+            Kernel::LinearForward { .. }
+            | Kernel::LinearBackwardData { .. }
+            | Kernel::LinearBackwardWeight { .. } => linear(team, kernel, buffers),
+            Kernel::BiasBackward { dy: x, .. }
+            | Kernel::BatchNormStatistics { x, .. }
+            | Kernel::BatchNormForward { x, .. }
+            | Kernel::BatchNormInference { x, .. }
+            | Kernel::BatchNormBackwardStatistics { x, .. }
+            | Kernel::BatchNormBackwardData { x, .. } => norm_scratch(team, x.extent[4]),
+            Kernel::Fill { .. }
+            | Kernel::Import { .. }
+            | Kernel::PoolForward { .. }
+            | Kernel::PoolBackward { .. }
+            | Kernel::BatchNormRunning { .. }
+            | Kernel::BatchNormBackwardParameters { .. }
+            | Kernel::LeakyReluForward { .. }
+            | Kernel::LeakyReluBackward { .. }
+            | Kernel::Dropout { .. }
+            | Kernel::Add { .. }
+            | Kernel::MeanSquaredError { .. }
+            | Kernel::SoftmaxCrossEntropy { .. }
+            | Kernel::OutputErrors { .. }
+            | Kernel::SumOfSquares { .. }
+            | Kernel::Update { .. } => 0,
+        }
+    }
+}
+
+fn convolutions(team: TeamKind, kernel: &Kernel, buffers: &[Buffer]) -> usize {
+    match kernel {
+        Kernel::ConvolutionForward {
+            x, y, taps, groups, ..
+        } => {
+            let positions = grid_of(y, buffers).positions();
+            let conv = convolution(taps, *groups);
+            conv_forward_scratch(team, &conv, x.extent[4], y.extent[4], positions)
+        }
+        Kernel::ConvolutionBackwardData {
+            dy,
+            dx,
+            taps,
+            groups,
+            ..
+        } => {
+            let positions = grid_of(dx, buffers).positions();
+            let conv = convolution(taps, *groups);
+            conv_backward_data_scratch(team, &conv, dx.extent[4], dy.extent[4], positions)
+        }
+        Kernel::ConvolutionBackwardWeight {
+            x,
+            dy,
+            taps,
+            groups,
+            ..
+        } => {
+            let conv = convolution(taps, *groups);
+            conv_backward_weight_scratch(team, &conv, &grid_of(x, buffers), dy.extent[4])
+        }
+        other => panic!("{} is no convolution", other.name()),
+    }
+}
+
+fn linear(team: TeamKind, kernel: &Kernel, buffers: &[Buffer]) -> usize {
+    match kernel {
+        Kernel::LinearForward { x, w, .. } => {
+            let [n, c, f] = [x.extent[0], w.extent[3], w.extent[4]];
+            packed_rows(x, buffers) + conv_forward_scratch(team, &ONE, c, f, n)
+        }
+        Kernel::LinearBackwardData { dx, w, .. } => {
+            let [n, c, f] = [dx.extent[0], w.extent[3], w.extent[4]];
+            packed_rows(dx, buffers) + conv_backward_data_scratch(team, &ONE, c, f, n)
+        }
+        Kernel::LinearBackwardWeight { x, dw, .. } => {
+            let [n, c, f] = [x.extent[0], dw.extent[3], dw.extent[4]];
+            let grid = Grid::dense(n, [1; 3], c);
+            packed_rows(x, buffers) + conv_backward_weight_scratch(team, &ONE, &grid, f)
+        }
+        other => panic!("{} is no linear layer", other.name()),
+    }
+}

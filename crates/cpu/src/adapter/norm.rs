@@ -1,0 +1,231 @@
+use super::{Run, touched};
+use crate::norm::{
+    Inference, Normalization, norm_backward, norm_backward_statistics, norm_forward,
+    norm_inference, norm_statistics,
+};
+use partita_program::{Kernel, View};
+use partita_run::{Block, RunError, Worked};
+
+pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
+    match kernel {
+        Kernel::BatchNormStatistics { x, sums } => {
+            let (x, sums) = (run.input(x), run.memory.write::<f64>(sums));
+            let work = run.compute(|call| norm_statistics(call, x.view(), sums.data))?;
+            Ok(Worked {
+                flops: work.flops,
+                bytes: x.bytes() + sums.box_bytes(),
+            })
+        }
+        Kernel::BatchNormForward {
+            x,
+            sums,
+            gamma,
+            beta,
+            y,
+            count,
+            epsilon,
+        } => forward([x, sums, gamma, beta, y], *count, *epsilon, run),
+        Kernel::BatchNormRunning {
+            sums,
+            mean,
+            variance,
+            count,
+            momentum,
+        } => running([sums, mean, variance], *count, *momentum, run),
+        Kernel::BatchNormInference {
+            x,
+            mean,
+            variance,
+            gamma,
+            beta,
+            y,
+            epsilon,
+        } => inference([x, mean, variance, gamma, beta, y], *epsilon, run),
+        Kernel::BatchNormBackwardStatistics {
+            x,
+            sums,
+            dy,
+            gradient_sums,
+            count,
+            epsilon,
+        } => backward_statistics([x, sums, dy, gradient_sums], *count, *epsilon, run),
+        Kernel::BatchNormBackwardData {
+            x,
+            sums,
+            gamma,
+            dy,
+            gradient_sums,
+            dx,
+            count,
+            epsilon,
+            accumulate,
+        } => {
+            let views = [x, sums, gamma, dy, gradient_sums, dx];
+            backward_data(views, *count, *epsilon, *accumulate, run)
+        }
+        Kernel::BatchNormBackwardParameters {
+            gradient_sums,
+            dgamma,
+            dbeta,
+            accumulate,
+        } => backward_parameters([gradient_sums, dgamma, dbeta], *accumulate, run),
+        other => panic!("{} is no batch norm kernel", other.name()),
+    }
+}
+
+/// A normalization by sums, with neither scale nor offset.
+fn by<'a>(sums: &'a Block<'_, f64>, count: u64, epsilon: f64) -> Normalization<'a> {
+    Normalization {
+        sums: sums.data,
+        count: count as f64,
+        epsilon,
+        gamma: &[],
+        beta: &[],
+    }
+}
+
+fn forward(
+    [x, sums, gamma, beta, y]: [&View; 5],
+    count: u64,
+    epsilon: f64,
+    run: &mut Run<'_, '_>,
+) -> Result<Worked, RunError> {
+    let (x, sums, mut y) = (run.input(x), run.sums(sums), run.output(y));
+    let (gamma, beta) = (run.dense(gamma), run.dense(beta));
+    let norm = Normalization {
+        gamma: gamma.data,
+        beta: beta.data,
+        ..by(&sums, count, epsilon)
+    };
+    let work = run.compute(|call| norm_forward(call, x.view(), y.view(), &norm))?;
+    let vectors = sums.box_bytes() + gamma.box_bytes() + beta.box_bytes();
+    Ok(Worked {
+        flops: work.flops,
+        bytes: x.bytes() + vectors + y.bytes(),
+    })
+}
+
+fn running(
+    [sums, mean, variance]: [&View; 3],
+    count: u64,
+    momentum: f64,
+    run: &mut Run<'_, '_>,
+) -> Result<Worked, RunError> {
+    let (sums, mut mean, mut variance) = (run.sums(sums), run.output(mean), run.output(variance));
+    // One element has no unbiased variance; its biased one, 0, stands in.
+    let unbiased = count as f64 / (count.max(2) - 1) as f64;
+    let norm = by(&sums, count, 0.0);
+    let moved = |old: f32, new: f64| ((1.0 - momentum) * f64::from(old) + momentum * new) as f32;
+    let mut flops = 0;
+    for (c, (mean, variance)) in mean.slice().iter_mut().zip(variance.slice()).enumerate() {
+        let (new_mean, new_variance) = norm.moments(c);
+        *mean = moved(*mean, new_mean);
+        *variance = moved(*variance, new_variance * unbiased);
+        flops += 8;
+    }
+    Ok(Worked {
+        flops,
+        bytes: sums.box_bytes() + 2 * mean.bytes() + 2 * variance.bytes(),
+    })
+}
+
+fn inference(
+    [x, mean, variance, gamma, beta, y]: [&View; 6],
+    epsilon: f64,
+    run: &mut Run<'_, '_>,
+) -> Result<Worked, RunError> {
+    let (x, mut y) = (run.input(x), run.output(y));
+    let vectors = [mean, variance, gamma, beta].map(|view| run.dense(view));
+    let [mean, variance, gamma, beta] = [0, 1, 2, 3].map(|i: usize| &*vectors[i].data);
+    let norm = Inference {
+        mean,
+        variance,
+        epsilon,
+        gamma,
+        beta,
+    };
+    let work = run.compute(|call| norm_inference(call, x.view(), y.view(), &norm))?;
+    let vector_bytes: u64 = vectors.iter().map(Block::box_bytes).sum();
+    Ok(Worked {
+        flops: work.flops,
+        bytes: x.bytes() + vector_bytes + y.bytes(),
+    })
+}
+
+fn backward_statistics(
+    [x, sums, dy, gradient_sums]: [&View; 4],
+    count: u64,
+    epsilon: f64,
+    run: &mut Run<'_, '_>,
+) -> Result<Worked, RunError> {
+    let (x, sums, dy) = (run.input(x), run.sums(sums), run.input(dy));
+    let gradient_sums = run.memory.write::<f64>(gradient_sums);
+    let norm = by(&sums, count, epsilon);
+    let work = run.compute(|call| {
+        norm_backward_statistics(call, x.view(), dy.view(), &norm, gradient_sums.data)
+    })?;
+    Ok(Worked {
+        flops: work.flops,
+        bytes: x.bytes() + sums.box_bytes() + dy.bytes() + gradient_sums.box_bytes(),
+    })
+}
+
+fn backward_data(
+    [x, sums, gamma, dy, gradient_sums, dx]: [&View; 6],
+    count: u64,
+    epsilon: f64,
+    accumulate: bool,
+    run: &mut Run<'_, '_>,
+) -> Result<Worked, RunError> {
+    let (x, dy, mut dx) = (run.input(x), run.input(dy), run.output(dx));
+    let (sums, gamma, gradient_sums) = (run.sums(sums), run.dense(gamma), run.sums(gradient_sums));
+    let norm = Normalization {
+        gamma: gamma.data,
+        ..by(&sums, count, epsilon)
+    };
+    let totals = gradient_sums.data;
+    let work = run.compute(|call| {
+        norm_backward(
+            call,
+            x.view(),
+            dy.view(),
+            dx.view(),
+            &norm,
+            totals,
+            accumulate,
+        )
+    })?;
+    let vectors = sums.box_bytes() + gamma.box_bytes() + gradient_sums.box_bytes();
+    Ok(Worked {
+        flops: work.flops,
+        bytes: x.bytes() + dy.bytes() + vectors + touched(dx.bytes(), accumulate),
+    })
+}
+
+fn backward_parameters(
+    [gradient_sums, dgamma, dbeta]: [&View; 3],
+    accumulate: bool,
+    run: &mut Run<'_, '_>,
+) -> Result<Worked, RunError> {
+    let (sums, mut dgamma, mut dbeta) = (
+        run.sums(gradient_sums),
+        run.output(dgamma),
+        run.output(dbeta),
+    );
+    let put = |target: &mut f32, sum: f64| {
+        let old = if accumulate { f64::from(*target) } else { 0.0 };
+        *target = (old + sum) as f32;
+    };
+    let mut flops = 0;
+    let (first, second) = sums.data.split_at(sums.extent[4]);
+    let targets = dbeta.slice().iter_mut().zip(dgamma.slice());
+    for ((dbeta, dgamma), (of_dy, of_product)) in targets.zip(first.iter().zip(second)) {
+        put(dbeta, *of_dy);
+        put(dgamma, *of_product);
+        flops += 2;
+    }
+    Ok(Worked {
+        flops,
+        bytes: sums.box_bytes() + touched(dgamma.bytes() + dbeta.bytes(), accumulate),
+    })
+}

@@ -1,0 +1,140 @@
+use crate::grid::{Grid, View, ViewMut};
+use partita_program::Dtype;
+use partita_run::{Block, BlockMut, Element, Memory};
+
+/// A box as the kernels of this crate describe it.
+pub(super) fn grid(extent: [usize; 5], pitch: [usize; 5]) -> Grid {
+    Grid {
+        samples: extent[0],
+        extent: [extent[1], extent[2], extent[3]],
+        channels: extent[4],
+        pitch: [pitch[0], pitch[1], pitch[2], pitch[3]],
+    }
+}
+
+/// A box without gaps.
+pub(super) fn dense(extent: [usize; 5]) -> Grid {
+    Grid::dense(extent[0], [extent[1], extent[2], extent[3]], extent[4])
+}
+
+/// Samples of features in one row each, where the elements of a sample lie without gaps.
+pub(super) fn rows(extent: [usize; 5], pitch: [usize; 5]) -> Option<Grid> {
+    let mut features = 1;
+    for dim in (1..5).rev() {
+        if extent[dim] > 1 && pitch[dim] != features {
+            return None;
+        }
+        features *= extent[dim];
+    }
+    let pitch = [pitch[0], features, features, features];
+    Some(Grid {
+        pitch,
+        ..Grid::dense(extent[0], [1; 3], features)
+    })
+}
+
+/// Panics where a block that must lie without gaps does not.
+pub(super) fn vector<T>(block: Block<'_, T>) -> Block<'_, T> {
+    assert_eq!(
+        block.data.len(),
+        block.extent.iter().product::<usize>(),
+        "parameters, their gradients and sums lie without gaps"
+    );
+    block
+}
+
+/// A box that a kernel of this crate reads.
+pub(super) struct Input<'m> {
+    block: Block<'m, f32>,
+    grid: Grid,
+}
+
+impl<'m> Input<'m> {
+    pub(super) fn new(block: Block<'m, f32>) -> Self {
+        let grid = grid(block.extent, block.pitch);
+        Self { block, grid }
+    }
+
+    pub(super) fn view(&self) -> View<'_> {
+        View::new(self.block.data, &self.grid)
+    }
+
+    pub(super) fn block(&self) -> &Block<'m, f32> {
+        &self.block
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.block.box_bytes()
+    }
+}
+
+/// A box that a kernel of this crate writes.
+pub(super) struct Output<'m> {
+    block: BlockMut<'m, f32>,
+    grid: Grid,
+}
+
+impl<'m> Output<'m> {
+    pub(super) fn new(block: BlockMut<'m, f32>) -> Self {
+        let grid = grid(block.extent, block.pitch);
+        Self { block, grid }
+    }
+
+    pub(super) fn view(&mut self) -> ViewMut<'_> {
+        ViewMut::new(self.block.data, &self.grid)
+    }
+
+    pub(super) fn block(&mut self) -> &mut BlockMut<'m, f32> {
+        &mut self.block
+    }
+
+    /// All elements, where they lie without gaps.
+    pub(super) fn slice(&mut self) -> &mut [f32] {
+        assert_eq!(
+            self.block.data.len(),
+            self.grid.elements(),
+            "parameters, their gradients and moments lie without gaps"
+        );
+        self.block.data
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.block.box_bytes()
+    }
+}
+
+/// A box of any dtype that is read element by element.
+pub(super) enum Wide<'m> {
+    F32(Block<'m, f32>),
+    F64(Block<'m, f64>),
+    I16(Block<'m, i16>),
+}
+
+impl<'m> Wide<'m> {
+    pub(super) fn of(memory: &'m Memory<'_>, view: &partita_program::View) -> Self {
+        match memory.body().buffer(view.buffer).dtype {
+            Dtype::F32 => Self::F32(memory.read(view)),
+            Dtype::F64 => Self::F64(memory.read(view)),
+            Dtype::I16 => Self::I16(memory.read(view)),
+        }
+    }
+
+    pub(super) fn get(&self, index: [usize; 5]) -> f64 {
+        fn at<T: Element + Into<f64>>(block: &Block<'_, T>, index: [usize; 5]) -> f64 {
+            block.data[block.at(index)].into()
+        }
+        match self {
+            Self::F32(block) => at(block, index),
+            Self::F64(block) => at(block, index),
+            Self::I16(block) => at(block, index),
+        }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            Self::F32(block) => block.box_bytes(),
+            Self::F64(block) => block.box_bytes(),
+            Self::I16(block) => block.box_bytes(),
+        }
+    }
+}

@@ -1,0 +1,332 @@
+use super::operand::{Wide, dense};
+use super::{Run, touched};
+use crate::elementwise::{
+    Activation, Planes, Transform, accumulate as add_to, activate, activate_backward,
+    activate_backward_in_place, activate_in_place, add, copy as copy_to, fill, import,
+};
+use crate::grid::{Call, Canceled, View, ViewMut, Work};
+use partita_program::{Buffer, Dtype, Kernel, View as Place};
+use partita_run::{Element, RunError, Worked};
+use std::ops::AddAssign;
+
+pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
+    match kernel {
+        Kernel::Fill { target, value } => fill_box(target, *value, run),
+        Kernel::Copy {
+            source,
+            target,
+            accumulate,
+        } => copy(source, target, *accumulate, run),
+        Kernel::Import {
+            source,
+            target,
+            transform,
+        } => import_samples(source, target, *transform, run),
+        Kernel::LeakyReluForward {
+            x,
+            y,
+            negative_slope,
+        } => activate_box(x, y, activation(*negative_slope), run),
+        Kernel::LeakyReluBackward {
+            y,
+            dy,
+            dx,
+            negative_slope,
+            accumulate,
+        } => match (dx == dy, accumulate) {
+            (true, true) => add_to_itself([y, dy], *negative_slope, run),
+            (true, false) | (false, _) => {
+                activate_back([y, dy, dx], activation(*negative_slope), *accumulate, run)
+            }
+        },
+        Kernel::Add { a, b, y } => {
+            let (a, b, mut y) = (run.input(a), run.input(b), run.output(y));
+            let work = run.compute(|call| add(call, a.view(), b.view(), y.view()))?;
+            Ok(Worked {
+                flops: work.flops,
+                bytes: a.bytes() + b.bytes() + y.bytes(),
+            })
+        }
+        other => panic!("{} is not computed element by element", other.name()),
+    }
+}
+
+fn activation(negative_slope: f64) -> Activation {
+    match negative_slope == 0.0 {
+        true => Activation::Relu,
+        false => Activation::LeakyRelu {
+            slope: negative_slope as f32,
+        },
+    }
+}
+
+fn fill_box(target: &Place, value: f64, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
+    let bytes = match run.memory.body().buffer(target.buffer).dtype {
+        Dtype::F32 => {
+            let mut target = run.output(target);
+            run.compute(|call| fill(call, value as f32, target.view()))?;
+            target.bytes()
+        }
+        Dtype::F64 => fill_plainly(target, value, run),
+        Dtype::I16 => fill_plainly(target, value as i16, run),
+    };
+    Ok(Worked { flops: 0, bytes })
+}
+
+fn fill_plainly<T: Element + AddAssign>(target: &Place, value: T, run: &Run<'_, '_>) -> u64 {
+    let values = vec![value; target.volume()];
+    run.memory.unpack(target, &values, false);
+    size_of_val(values.as_slice()) as u64
+}
+
+fn copy(
+    source: &Place,
+    target: &Place,
+    accumulate: bool,
+    run: &mut Run<'_, '_>,
+) -> Result<Worked, RunError> {
+    assert_eq!(
+        source.volume(),
+        target.volume(),
+        "{source} and {target} have one volume"
+    );
+    let (elements, bytes) = match run.memory.body().buffer(target.buffer).dtype {
+        Dtype::F32 => copy_boxes(source, target, accumulate, run)?,
+        Dtype::F64 => copy_plainly::<f64>(source, target, accumulate, run),
+        Dtype::I16 => copy_plainly::<i16>(source, target, accumulate, run),
+    };
+    Ok(Worked {
+        flops: if accumulate { elements } else { 0 },
+        bytes: bytes + touched(bytes, accumulate),
+    })
+}
+
+/// Statistics and staged samples, which are small or rarely copied.
+fn copy_plainly<T: Element + AddAssign>(
+    source: &Place,
+    target: &Place,
+    accumulate: bool,
+    run: &Run<'_, '_>,
+) -> (u64, u64) {
+    let mut packed = Vec::<T>::new();
+    run.memory.pack(source, &mut packed);
+    run.memory.unpack(target, &packed, accumulate);
+    (packed.len() as u64, size_of_val(packed.as_slice()) as u64)
+}
+
+/// How a copy of f32 goes.
+pub(super) enum Route {
+    /// Box to box.
+    Boxes,
+    /// Both lie without gaps, so that their shapes do not matter.
+    Flat,
+    /// Through the workspace: from a box of another shape, or of the same buffer, where one cannot be
+    /// read while the other is written.
+    Packed,
+}
+
+impl Route {
+    pub(super) fn of(source: &Place, target: &Place, buffers: &[Buffer]) -> Self {
+        let flat = |view: &Place| {
+            let pitch = buffers[view.buffer.0 as usize].pitches();
+            let mut size = 1;
+            (0..5).rev().all(|dim| {
+                let joined = view.extent[dim] <= 1 || pitch[dim] == size;
+                size *= view.extent[dim];
+                joined
+            })
+        };
+        if source.buffer == target.buffer {
+            Self::Packed
+        } else if source.extent == target.extent {
+            Self::Boxes
+        } else if flat(source) && flat(target) {
+            Self::Flat
+        } else {
+            Self::Packed
+        }
+    }
+}
+
+fn copy_boxes(
+    source: &Place,
+    target: &Place,
+    accumulate: bool,
+    run: &mut Run<'_, '_>,
+) -> Result<(u64, u64), RunError> {
+    let move_to = |call: &mut Call, from: View, to: ViewMut| match accumulate {
+        true => add_to(call, from, to),
+        false => copy_to(call, from, to),
+    };
+    let memory = run.memory;
+    let bytes = match Route::of(source, target, &memory.body().buffers) {
+        Route::Boxes => {
+            let (from, mut to) = (run.input(source), run.output(target));
+            run.compute(|call| move_to(call, from.view(), to.view()))?;
+            from.bytes()
+        }
+        Route::Flat => {
+            let (from, mut to) = (run.input(source), run.output(target));
+            let grid = dense(source.extent);
+            run.compute(|call| {
+                let to = ViewMut::new(to.block().data, &grid);
+                move_to(call, View::new(from.block().data, &grid), to)
+            })?;
+            from.bytes()
+        }
+        Route::Packed => {
+            let (from, to) = (dense(source.extent), dense(target.extent));
+            run.compute(|call| {
+                let packed = &mut call.scratch[..from.elements()];
+                let mut call = Call {
+                    team: &mut *call.team,
+                    scratch: &mut [],
+                    progress: &mut *call.progress,
+                };
+                let source = super::Input::new(memory.read::<f32>(source));
+                copy_to(&mut call, source.view(), ViewMut::new(packed, &from))?;
+                let bytes = source.bytes();
+                drop(source);
+                let mut target = super::Output::new(memory.write::<f32>(target));
+                move_to(&mut call, View::new(packed, &to), target.view())?;
+                Ok(bytes)
+            })?
+        }
+    };
+    Ok((source.volume() as u64, bytes))
+}
+
+fn import_samples(
+    source: &Place,
+    target: &Place,
+    transform: partita_program::Transform,
+    run: &mut Run<'_, '_>,
+) -> Result<Worked, RunError> {
+    let [n, c, d, h, w] = source.extent;
+    assert_eq!([n, d, h, w, c], target.extent, "{source} fills {target}");
+    let mut y = run.output(target);
+    let stored = Wide::of(run.memory, source);
+    let narrow = match transform {
+        partita_program::Transform::Identity => Transform::Identity,
+        partita_program::Transform::Scale { factor } => Transform::Scale(factor as f32),
+        partita_program::Transform::LogOnePlus => Transform::Log1p,
+    };
+    let planes = |pitch: [usize; 5]| [pitch[0], pitch[1], pitch[2], pitch[3]];
+    let mut from_planes = |data: Planes, pitch: [usize; 5]| -> Result<Work, Canceled> {
+        let mut call = Call {
+            team: &mut *run.team,
+            scratch: &mut [],
+            progress: &mut *run.progress,
+        };
+        import(&mut call, data, planes(pitch), narrow, y.view())
+    };
+    let flops = match &stored {
+        Wide::F32(x) => from_planes(Planes::F32(x.data), x.pitch).map(|work| work.flops),
+        Wide::I16(x) => from_planes(Planes::I16(x.data), x.pitch).map(|work| work.flops),
+        Wide::F64(_) => Ok(import_plainly(&stored, &mut y, transform, run)?),
+    }
+    .map_err(|Canceled| RunError::Cancelled)?;
+    Ok(Worked {
+        flops,
+        bytes: stored.bytes() + y.bytes(),
+    })
+}
+
+/// Samples in f64 come from tests alone.
+fn import_plainly(
+    stored: &Wide<'_>,
+    y: &mut super::Output<'_>,
+    transform: partita_program::Transform,
+    run: &mut Run<'_, '_>,
+) -> Result<u64, RunError> {
+    let block = y.block();
+    let [samples, depth, height, width, channels] = block.extent;
+    let mut flops = 0;
+    for row in 0..samples * depth * height {
+        run.go_on()?;
+        let (h, rest) = (row % height, row / height);
+        let (d, n) = (rest % depth, rest / depth);
+        for w in 0..width {
+            let at = block.at([n, d, h, w, 0]);
+            for (c, y) in block.data[at..at + channels].iter_mut().enumerate() {
+                let x = stored.get([n, c, d, h, w]);
+                *y = match transform {
+                    partita_program::Transform::Identity => x,
+                    partita_program::Transform::Scale { factor } => factor * x,
+                    partita_program::Transform::LogOnePlus => x.ln_1p(),
+                } as f32;
+                flops += 1;
+            }
+        }
+    }
+    Ok(flops)
+}
+
+fn activate_box(
+    x: &Place,
+    y: &Place,
+    kind: Activation,
+    run: &mut Run<'_, '_>,
+) -> Result<Worked, RunError> {
+    let mut target = run.output(y);
+    let work = if x == y {
+        run.compute(|call| activate_in_place(call, kind, target.view()))?
+    } else {
+        let x = run.input(x);
+        run.compute(|call| activate(call, kind, x.view(), target.view()))?
+    };
+    Ok(Worked {
+        flops: work.flops,
+        bytes: 2 * target.bytes(),
+    })
+}
+
+fn activate_back(
+    [y, dy, dx]: [&Place; 3],
+    kind: Activation,
+    accumulate: bool,
+    run: &mut Run<'_, '_>,
+) -> Result<Worked, RunError> {
+    let (y, mut target) = (run.input(y), run.output(dx));
+    let (flops, dy_bytes) = if dx == dy {
+        let work =
+            run.compute(|call| activate_backward_in_place(call, kind, y.view(), target.view()))?;
+        (work.flops, target.bytes())
+    } else {
+        let dy = run.input(dy);
+        let work = run.compute(|call| {
+            activate_backward(call, kind, y.view(), dy.view(), target.view(), accumulate)
+        })?;
+        (work.flops, dy.bytes())
+    };
+    Ok(Worked {
+        flops,
+        bytes: y.bytes() + dy_bytes + touched(target.bytes(), accumulate),
+    })
+}
+
+/// dx += dx * f'(y), which no training step needs.
+fn add_to_itself(
+    [y, dx]: [&Place; 2],
+    slope: f64,
+    run: &mut Run<'_, '_>,
+) -> Result<Worked, RunError> {
+    assert_eq!(y.extent, dx.extent, "{y} and {dx} have one shape");
+    let (y, dx) = (run.memory.cells::<f32>(y), run.memory.cells::<f32>(dx));
+    let [samples, depth, height, width, channels] = dx.extent;
+    let mut elements = 0;
+    for row in 0..samples * depth * height {
+        run.go_on()?;
+        let (h, rest) = (row % height, row / height);
+        for at in 0..width * channels {
+            let i = [rest / depth, rest % depth, h, at / channels, at % channels];
+            let factor = if y.get(i) > 0.0 { 1.0 } else { slope as f32 };
+            dx.set(i, dx.get(i) + factor * dx.get(i));
+            elements += 1;
+        }
+    }
+    Ok(Worked {
+        flops: elements,
+        bytes: 4 * size_of::<f32>() as u64 * elements,
+    })
+}

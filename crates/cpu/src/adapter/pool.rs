@@ -1,0 +1,63 @@
+use super::convolution::window;
+use super::{Run, touched};
+use crate::pool::{PoolKind, Pooling, pool_backward, pool_forward};
+use partita_program::{Kernel, Taps};
+use partita_run::{RunError, Worked};
+
+/// In programs the shift counts from the outputs to the input, here the other way.
+fn pooling(kind: partita_program::PoolKind, taps: &Taps, shift: &[i64; 3]) -> Pooling {
+    let average = |count_include_pad| PoolKind::Average { count_include_pad };
+    let kind = match kind {
+        partita_program::PoolKind::Max => PoolKind::Max,
+        partita_program::PoolKind::AverageAll => average(true),
+        partita_program::PoolKind::AverageInside => average(false),
+    };
+    Pooling {
+        kind,
+        window: window(taps),
+        shift: shift.map(|shift| -shift),
+    }
+}
+
+pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
+    match kernel {
+        Kernel::PoolForward {
+            kind,
+            x,
+            y,
+            taps,
+            shift,
+        } => {
+            let pooling = pooling(*kind, taps, shift);
+            let (x, mut y) = (run.input(x), run.output(y));
+            let work = run.compute(|call| pool_forward(call, x.view(), y.view(), &pooling))?;
+            Ok(Worked {
+                flops: work.flops,
+                bytes: x.bytes() + y.bytes(),
+            })
+        }
+        Kernel::PoolBackward {
+            kind,
+            x,
+            dy,
+            dx,
+            taps,
+            shift,
+            accumulate,
+        } => {
+            let pooling = pooling(*kind, taps, shift);
+            let x = x.as_ref().map(|x| run.input(x));
+            let (dy, mut dx) = (run.input(dy), run.output(dx));
+            let work = run.compute(|call| {
+                let x = x.as_ref().map(|x| x.view());
+                pool_backward(call, x, dy.view(), dx.view(), &pooling, *accumulate)
+            })?;
+            let x_bytes = x.as_ref().map_or(0, |x| x.bytes());
+            Ok(Worked {
+                flops: work.flops,
+                bytes: x_bytes + dy.bytes() + touched(dx.bytes(), *accumulate),
+            })
+        }
+        other => panic!("{} is no pooling", other.name()),
+    }
+}

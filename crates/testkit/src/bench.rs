@@ -1,0 +1,205 @@
+use crate::Draws;
+use partita_program::{
+    Access, Body, Buffer, BufferId, Dtype, Kernel, KernelShape, Menu, Role, View,
+};
+use partita_run::{Arena, Inputs, Kernels, RunError, Worked};
+use partita_space::Bytes;
+
+/// Buffers with contents, on which kernels run one by one, as often as wanted from the same start.
+#[derive(Default)]
+pub struct Bench {
+    body: Body,
+    contents: Vec<Vec<f64>>,
+}
+
+/// What a kernel left behind, and what it counted.
+pub struct Aftermath {
+    /// Contents of every buffer in memory order, exact in f64.
+    pub contents: Vec<Vec<f64>>,
+    /// Flops and bytes.
+    pub worked: Worked,
+}
+
+impl Bench {
+    /// The buffers so far.
+    pub fn buffers(&self) -> &[Buffer] {
+        &self.body.buffers
+    }
+
+    /// Contents of a buffer before any kernel.
+    pub fn contents(&self, id: BufferId) -> &[f64] {
+        &self.contents[id.0 as usize]
+    }
+
+    /// A buffer of its own with these contents; returns the view of all of it.
+    pub fn put(&mut self, dtype: Dtype, dims: [usize; 5], values: Vec<f64>) -> View {
+        assert_eq!(values.len(), dims.iter().product::<usize>());
+        let id = BufferId(self.body.buffers.len() as u32);
+        let role = match dtype {
+            Dtype::F32 => Role::Activation,
+            Dtype::F64 => Role::Statistics,
+            Dtype::I16 => Role::Staging,
+        };
+        let name = format!("buffer {}", id.0);
+        let buffer = buffer(name, role, dtype, dims, self.body.arena);
+        self.body.arena = end(&buffer);
+        let view = buffer.view(id);
+        self.body.buffers.push(buffer);
+        let narrow = |value: f64| match dtype {
+            Dtype::F32 => f64::from(value as f32),
+            Dtype::F64 => value,
+            Dtype::I16 => f64::from(value as i16),
+        };
+        self.contents.push(values.into_iter().map(narrow).collect());
+        view
+    }
+
+    /// A buffer of its own, filled with draws in `[-1, 1)` times `scale`.
+    pub fn drawn(&mut self, dtype: Dtype, dims: [usize; 5], scale: f64, draws: &mut Draws) -> View {
+        let count = dims.iter().product();
+        let values = std::iter::repeat_with(|| scale * draws.unit());
+        self.put(dtype, dims, values.take(count).collect())
+    }
+
+    /// A view of this extent somewhere inside a larger buffer, all of it drawn.
+    pub fn framed(
+        &mut self,
+        dtype: Dtype,
+        extent: [usize; 5],
+        scale: f64,
+        draws: &mut Draws,
+    ) -> View {
+        let start: [usize; 5] = std::array::from_fn(|_| draws.between(0, 1));
+        let dims = std::array::from_fn(|dim| start[dim] + extent[dim] + draws.between(0, 1));
+        let whole = self.drawn(dtype, dims, scale, draws);
+        View {
+            buffer: whole.buffer,
+            start,
+            extent,
+        }
+    }
+
+    /// Runs a kernel on the contents as they were put, with the algorithm and the workspace (full of
+    /// NaN) that the menu wants.
+    ///
+    /// Errors: those of the kernels. Panics where the menu refuses.
+    pub fn run(
+        &self,
+        kernel: &Kernel,
+        menu: &dyn Menu,
+        kernels: &mut dyn Kernels,
+        inputs: &Inputs,
+        progress: &mut dyn FnMut() -> bool,
+    ) -> Result<Aftermath, RunError> {
+        let mut body = self.body.clone();
+        let shape = KernelShape {
+            kernel,
+            buffers: &body.buffers,
+        };
+        let choice = menu.choose(&shape).expect("the menu offers every kernel");
+        let elements = (choice.workspace.0 as usize).div_ceil(size_of::<f32>());
+        let workspace = (elements > 0).then(|| {
+            let id = BufferId(body.buffers.len() as u32);
+            let (name, dims) = ("workspace".to_owned(), [1, 1, 1, 1, elements]);
+            let buffer = buffer(name, Role::Workspace, Dtype::F32, dims, body.arena);
+            body.arena = end(&buffer);
+            body.buffers.push(buffer);
+            body.buffer(id).view(id)
+        });
+        let mut arena = Arena::new(body.arena);
+        let memory = arena.memory(&body);
+        for (id, values) in self.contents.iter().enumerate() {
+            let view = whole(&body, id);
+            match body.buffers[id].dtype {
+                Dtype::F32 => set(&memory, &view, values, |value| value as f32),
+                Dtype::F64 => set(&memory, &view, values, |value| value),
+                Dtype::I16 => set(&memory, &view, values, |value| value as i16),
+            }
+        }
+        if let Some(view) = &workspace {
+            memory.write::<f32>(view).data.fill(f32::NAN);
+        }
+        let algorithm = &choice.algorithm;
+        let worked = kernels.execute(
+            kernel,
+            algorithm,
+            workspace.as_ref(),
+            &memory,
+            inputs,
+            progress,
+        )?;
+        let contents = (0..self.contents.len()).map(|id| {
+            let view = whole(&body, id);
+            match body.buffers[id].dtype {
+                Dtype::F32 => get::<f32>(&memory, &view),
+                Dtype::F64 => get::<f64>(&memory, &view),
+                Dtype::I16 => get::<i16>(&memory, &view),
+            }
+        });
+        Ok(Aftermath {
+            contents: contents.collect(),
+            worked,
+        })
+    }
+
+    /// Which elements of a buffer a kernel writes.
+    pub fn written(&self, kernel: &Kernel, id: usize) -> Vec<bool> {
+        let buffer = &self.body.buffers[id];
+        let pitch = buffer.pitches();
+        let written: Vec<View> = kernel
+            .accesses()
+            .into_iter()
+            .filter(|(view, access)| view.buffer.0 as usize == id && *access != Access::Read)
+            .map(|(view, _)| view)
+            .collect();
+        (0..buffer.dims.iter().product())
+            .map(|flat: usize| {
+                written.iter().any(|view| {
+                    (0..5).all(|dim| {
+                        let at = flat / pitch[dim] % buffer.dims[dim];
+                        (view.start[dim]..view.start[dim] + view.extent[dim]).contains(&at)
+                    })
+                })
+            })
+            .collect()
+    }
+}
+
+fn buffer(name: String, role: Role, dtype: Dtype, dims: [usize; 5], offset: Bytes) -> Buffer {
+    Buffer {
+        name,
+        role,
+        dtype,
+        dims,
+        home: None,
+        offset,
+    }
+}
+
+fn end(buffer: &Buffer) -> Bytes {
+    Bytes((buffer.offset + buffer.bytes()).0.next_multiple_of(64))
+}
+
+fn whole(body: &Body, id: usize) -> View {
+    body.buffers[id].view(BufferId(id as u32))
+}
+
+fn set<T: partita_run::Element>(
+    memory: &partita_run::Memory<'_>,
+    view: &View,
+    values: &[f64],
+    narrow: impl Fn(f64) -> T,
+) {
+    let block = memory.write::<T>(view);
+    for (element, value) in block.data.iter_mut().zip(values) {
+        *element = narrow(*value);
+    }
+}
+
+fn get<T: partita_run::Element + Into<f64>>(
+    memory: &partita_run::Memory<'_>,
+    view: &View,
+) -> Vec<f64> {
+    let block = memory.read::<T>(view);
+    block.data.iter().map(|&value| value.into()).collect()
+}

@@ -1,0 +1,292 @@
+//! Forward, gradients and updates equal PyTorch's, on one rank and split.
+//!
+//! The files in `fixtures/` say what they hold and how they were made.
+
+use partita_graph::{Graph, ParameterRole, fans, text};
+use partita_local::{ReferenceMenu, Samples, Stored};
+use partita_lower::Strategy;
+use partita_program::{Dtype, Optimizer};
+use partita_testkit::{Outcome, Setup, distance, reference_kernels, run};
+use safetensors::{Dtype as Stored32, SafeTensors};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The tensors of a file in f64, with their shapes.
+type Tensors = BTreeMap<String, (Vec<usize>, Vec<f64>)>;
+
+struct Fixture {
+    name: String,
+    graph: Graph,
+    tensors: Tensors,
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures")
+}
+
+fn fixtures() -> Vec<Fixture> {
+    let mut names: Vec<String> = std::fs::read_dir(folder())
+        .unwrap()
+        .filter_map(|entry| {
+            let path = entry.unwrap().path();
+            let is_model = path
+                .extension()
+                .is_some_and(|extension| extension == "model");
+            is_model.then(|| path.file_stem().unwrap().to_str().unwrap().to_owned())
+        })
+        .collect();
+    names.sort();
+    names.into_iter().map(|name| read(&name)).collect()
+}
+
+fn read(name: &str) -> Fixture {
+    let model = std::fs::read_to_string(folder().join(format!("{name}.model"))).unwrap();
+    let bytes = std::fs::read(folder().join(format!("{name}.safetensors"))).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let tensors = file
+        .tensors()
+        .into_iter()
+        .map(|(name, tensor)| {
+            let data = tensor.data();
+            let values = match tensor.dtype() {
+                Stored32::F32 => data
+                    .chunks_exact(4)
+                    .map(|b| f64::from(f32::from_le_bytes(b.try_into().unwrap())))
+                    .collect(),
+                Stored32::F64 => data
+                    .chunks_exact(8)
+                    .map(|b| f64::from_le_bytes(b.try_into().unwrap()))
+                    .collect(),
+                Stored32::I64 => data
+                    .chunks_exact(8)
+                    .map(|b| i64::from_le_bytes(b.try_into().unwrap()) as f64)
+                    .collect(),
+                other => panic!("{name} is {other:?}"),
+            };
+            (name, (tensor.shape().to_vec(), values))
+        })
+        .collect();
+    Fixture {
+        name: name.to_owned(),
+        graph: text::parse(&model).unwrap(),
+        tensors,
+    }
+}
+
+/// SplitMix64 of the FNV-1a hash of a name, as in `fixtures/make.py`; in `[-1, 1)`.
+fn uniform(name: &str, seed: u64, i: usize) -> f64 {
+    let hash = name.bytes().fold(0xCBF2_9CE4_8422_2325u64, |state, byte| {
+        (state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)
+    });
+    let step = (i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mut z = hash.wrapping_add(seed).wrapping_add(step);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^= z >> 31;
+    (z >> 40) as f64 / f64::from(1 << 23) - 1.0
+}
+
+fn sampled_at(count: usize) -> impl Iterator<Item = usize> {
+    (0..64).map(move |k| ((uniform("sample", 0, k) + 1.0) / 2.0 * count as f64) as usize)
+}
+
+impl Fixture {
+    fn scalar(&self, name: &str) -> f64 {
+        self.tensors[name].1[0]
+    }
+
+    /// A tensor that is stored whole, or made by the formula and checked by what is stored of it.
+    fn start(&self, name: &str, count: usize, center: f64, width: f64) -> Vec<f64> {
+        if let Some((_, values)) = self.tensors.get(name) {
+            return values.clone();
+        }
+        let seed = self.scalar("seed") as u64;
+        let values: Vec<f64> = (0..count)
+            .map(|i| f64::from((center + width * uniform(name, seed, i)) as f32))
+            .collect();
+        self.check(name, &values, 1e-12);
+        values
+    }
+
+    /// Compares a tensor with what is stored: all of it, or its norm and 64 elements.
+    fn check(&self, name: &str, got: &[f64], tolerance: f64) {
+        let floor = 1e-6 * (got.len() as f64).sqrt();
+        let far = if let Some((_, values)) = self.tensors.get(name) {
+            distance(got, values, floor)
+        } else {
+            let samples = &self.tensors[&format!("sample.{name}")].1;
+            let mine: Vec<f64> = sampled_at(got.len()).map(|at| got[at]).collect();
+            let norm = got.iter().map(|value| value * value).sum::<f64>().sqrt();
+            let stored = self.scalar(&format!("norm.{name}"));
+            distance(&mine, samples, 1e-6).max((norm - stored).abs() / stored.max(floor))
+        };
+        assert!(
+            far <= tolerance,
+            "{}: {name} is off by {far:.2e}",
+            self.name
+        );
+    }
+
+    fn samples(&self) -> Arc<Samples> {
+        let input = self.graph.nodes[0].shape;
+        let [d, h, w] = input.extent;
+        let (shape, targets) = &self.tensors["target"];
+        let batch = shape[0];
+        let x = self.start("x", batch * input.volume(), 0.0, 1.75);
+        let values = x
+            .chunks_exact(input.volume())
+            .map(|sample| {
+                let positions = d * h * w;
+                let at = |c: usize, p: usize| sample[p * input.channels + c];
+                let planar = (0..input.channels).flat_map(|c| (0..positions).map(move |p| (c, p)));
+                Stored::F64(planar.map(|(c, p)| at(c, p)).collect())
+            })
+            .collect();
+        let each = targets.len() / batch;
+        let targets = targets.chunks_exact(each).map(<[f64]>::to_vec).collect();
+        Arc::new(Samples {
+            shape: [input.channels, d, h, w],
+            values,
+            targets,
+        })
+    }
+
+    fn parameters(&self) -> Vec<Vec<f64>> {
+        self.graph
+            .parameters
+            .iter()
+            .map(|parameter| {
+                let (center, width) = match parameter.role {
+                    ParameterRole::Weight => (0.0, (6.0 / fans(parameter).0 as f64).sqrt()),
+                    ParameterRole::Bias | ParameterRole::Beta | ParameterRole::RunningMean => {
+                        (0.0, 0.25)
+                    }
+                    ParameterRole::Gamma => (1.0, 0.25),
+                    ParameterRole::RunningVariance => (1.0, 0.5),
+                };
+                self.start(&parameter.name, parameter.volume(), center, width)
+            })
+            .collect()
+    }
+
+    fn outcome(
+        &self,
+        strategy: Strategy,
+        optimizer: Optimizer,
+        rate: f64,
+        steps: usize,
+    ) -> Outcome {
+        let kernels = reference_kernels(Dtype::F64);
+        run(&Setup {
+            graph: &self.graph,
+            strategy,
+            dtype: Dtype::F64,
+            menu: &ReferenceMenu,
+            kernels: &kernels,
+            optimizer,
+            clip: None,
+            learning_rate: rate,
+            samples: self.samples(),
+            parameters: self.parameters(),
+            steps,
+            seed: 0,
+        })
+        .unwrap()
+    }
+
+    fn compare(&self, strategy: Strategy) {
+        let tolerance = 1e-9;
+        let plain = Optimizer::Sgd {
+            momentum: 0.0,
+            weight_decay: 0.0,
+        };
+        let before = self.outcome(strategy, plain, 1.0, 0);
+        let close = |a: f64, b: f64| (a - b).abs() <= tolerance * b.abs().max(1e-3);
+        assert!(
+            close(before.evaluation[0], self.scalar("eval_loss")),
+            "{}",
+            self.name
+        );
+        let first = self.outcome(strategy, plain, 1.0, 1);
+        assert!(close(first.losses[0], self.scalar("loss")), "{}", self.name);
+        for (index, (name, start)) in first.parameters[0].iter().enumerate() {
+            if !name.contains(".running_") {
+                let after = &first.parameters[1][index].1;
+                let gradient: Vec<f64> = start.iter().zip(after).map(|(a, b)| a - b).collect();
+                self.check(&format!("grad.{name}"), &gradient, tolerance);
+            }
+        }
+        let adam = Optimizer::Adam {
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: 1e-8,
+            weight_decay: 0.0,
+        };
+        let stepped = self.outcome(strategy, adam, 1e-3, 1);
+        for (name, values) in &stepped.parameters[1] {
+            // A step of Adam is the sign of the gradient, which noise decides where it is zero.
+            self.check(&format!("adam1.{name}"), values, 1e-5);
+        }
+        if let Some((_, losses)) = self.tensors.get("sgd_losses") {
+            let sgd = Optimizer::Sgd {
+                momentum: 0.9,
+                weight_decay: 0.01,
+            };
+            let trained = self.outcome(strategy, sgd, self.scalar("sgd_rate"), 3);
+            assert!(
+                trained
+                    .losses
+                    .iter()
+                    .zip(losses)
+                    .all(|(&a, &b)| close(a, b)),
+                "{}",
+                self.name
+            );
+            for (name, values) in &trained.parameters[3] {
+                self.check(&format!("sgd3.{name}"), values, tolerance);
+            }
+        }
+    }
+}
+
+/// Splits in two along the first of W, H, D and the samples that allows it.
+fn split(fixture: &Fixture) -> Strategy {
+    let [_, h, w] = fixture.graph.nodes[0].shape.extent;
+    let batch = fixture.tensors["target"].0[0];
+    let parts = |extent: usize, most: usize| extent.min(most);
+    let spatial = [1, parts(h, if w < 3 { 3 } else { 1 }), parts(w, 3)];
+    Strategy::hybrid(parts(batch, 2), spatial)
+}
+
+#[test]
+fn each_operation_equals_pytorch_on_one_rank() {
+    let all = fixtures();
+    assert!(all.len() >= 38, "{} fixtures", all.len());
+    for fixture in all
+        .iter()
+        .filter(|fixture| !fixture.name.starts_with("cosmoflow"))
+    {
+        fixture.compare(Strategy::single());
+    }
+}
+
+#[test]
+fn each_operation_equals_pytorch_when_split() {
+    for fixture in fixtures()
+        .iter()
+        .filter(|fixture| !fixture.name.starts_with("cosmoflow"))
+    {
+        fixture.compare(split(fixture));
+    }
+}
+
+#[test]
+fn cosmoflow_equals_pytorch() {
+    read("cosmoflow_32").compare(Strategy::hybrid(1, [2, 1, 1]));
+}
+
+#[test]
+fn cosmoflow_with_batch_norm_equals_pytorch() {
+    read("cosmoflow_32_bn").compare(Strategy::hybrid(1, [2, 1, 1]));
+}

@@ -1,0 +1,98 @@
+//! The simulation by classes is that by ranks.
+
+use partita_cluster::Machine;
+use partita_graph::zoo;
+use partita_lower::{Request, SampleFormat, Strategy, lower};
+use partita_oracle::{MachineCosts, Mode, simulate};
+use partita_program::{Dtype, Optimizer, Program, ProgramKind, Transform, UnpinnedMenu};
+use partita_testkit::random_case;
+
+const ADAM: Optimizer = Optimizer::Adam {
+    beta1: 0.9,
+    beta2: 0.999,
+    epsilon: 1e-8,
+    weight_decay: 0.0,
+};
+
+fn program(graph: &partita_graph::Graph, strategy: Strategy, batch: usize) -> Program {
+    let samples = SampleFormat {
+        dtype: Dtype::I16,
+        transform: Transform::Identity,
+    };
+    let request = Request {
+        graph,
+        strategy,
+        batch,
+        kind: ProgramKind::Train,
+        dtype: Dtype::F32,
+        optimizer: ADAM,
+        clip: None,
+        samples,
+        menu: &UnpinnedMenu,
+    };
+    lower(&request).unwrap()
+}
+
+fn costs() -> MachineCosts {
+    MachineCosts::new(Machine::load("lassen", &[]).unwrap())
+}
+
+/// Simulates both ways and gives the number of classes.
+fn compare(program: &Program) -> usize {
+    let costs = costs();
+    let [classes, ranks] =
+        [Mode::Classes, Mode::Ranks].map(|mode| simulate(program, &costs, mode, 2).unwrap());
+    let (a, b) = (classes.makespan.0, ranks.makespan.0);
+    assert!(
+        (a - b).abs() <= 1e-3 * b,
+        "{}: {a} s by classes, {b} s by ranks",
+        program.title
+    );
+    assert_eq!(ranks.participants.len(), program.mesh.ranks());
+    classes.participants.len()
+}
+
+#[test]
+fn random_programs_take_the_same_time_by_classes_and_by_ranks() {
+    for seed in 0..150 {
+        let case = random_case(seed);
+        compare(&program(&case.graph, case.strategy, case.batch));
+    }
+}
+
+#[test]
+fn cosmoflow_on_up_to_512_ranks_takes_the_same_time_by_classes_and_by_ranks() {
+    let graph = zoo::build("cosmoflow@256+bn").unwrap();
+    for (data, spatial) in [
+        (4, [4, 1, 1]),
+        (16, [4, 2, 1]),
+        (64, [8, 1, 1]),
+        (8, [4, 4, 4]),
+    ] {
+        let program = program(&graph, Strategy::hybrid(data, spatial), 64);
+        let classes = compare(&program);
+        assert!(classes <= program.mesh.ranks());
+        if data == 64 {
+            assert!(
+                classes <= 32,
+                "{classes} classes of {} ranks",
+                program.mesh.ranks()
+            );
+        }
+    }
+}
+
+#[test]
+fn a_thousand_ranks_are_a_few_classes() {
+    let graph = zoo::build("cosmoflow@512").unwrap();
+    let program = program(&graph, Strategy::hybrid(64, [16, 1, 1]), 64);
+    let simulation = simulate(&program, &costs(), Mode::Classes, 1).unwrap();
+    assert_eq!(program.mesh.ranks(), 1024);
+    assert!(
+        simulation.participants.len() <= 64,
+        "{} classes",
+        simulation.participants.len()
+    );
+    let total: usize = simulation.participants.iter().map(|who| who.ranks).sum();
+    assert_eq!(total, 1024);
+}
