@@ -125,14 +125,16 @@ impl Maker {
         let y = self.view([n, d, h, w, c]);
         let out = [d, h, w];
         let input = std::array::from_fn(|dim: usize| {
-            (out[dim] - 1) * taps.stride[dim] + taps.kernel[dim] - self.draws.between(0, 1)
+            (out[dim] - 1) * taps.stride[dim] + taps.kernel[dim]
+                - self.draws.between(0, 1)
                 - shift[dim] as usize
         });
         let input: [usize; 3] = input.map(|extent| extent.max(1));
         let x = self.view([n, input[0], input[1], input[2], c]);
         let dx = self.view(x.extent);
         let kinds = [PoolKind::Max, PoolKind::AverageAll, PoolKind::AverageInside];
-        let meets = (0..3).all(|dim| (out[dim] - 1) * taps.stride[dim] < input[dim] + shift[dim] as usize);
+        let meets =
+            (0..3).all(|dim| (out[dim] - 1) * taps.stride[dim] < input[dim] + shift[dim] as usize);
         let both = |kind| {
             [
                 Kernel::PoolForward {
@@ -166,9 +168,7 @@ impl Maker {
         let [gamma, beta, dgamma, dbeta, mean] = [0; 5].map(|_| self.vector(channels));
         let positive = (0..channels).map(|_| 1.0 + 0.5 * self.draws.unit());
         let positive = positive.collect();
-        let variance = self
-            .bench
-            .put(Dtype::F32, [1, 1, 1, 1, channels], positive);
+        let variance = self.bench.put(Dtype::F32, [1, 1, 1, 1, channels], positive);
         let count = self.draws.pick(&[1, 2, 100]);
         let (sums, gradient_sums) = (self.sums(channels, count), self.sums(channels, count));
         let (epsilon, momentum) = (1e-3, 0.1);
@@ -377,9 +377,7 @@ impl Maker {
         let extent = self.extent();
         let [n, d, h, w, c] = extent;
         let [x, target, dx] = [0; 3].map(|_| self.view(extent));
-        let wide = self
-            .bench
-            .framed(Dtype::F64, extent, 1.0, &mut self.draws);
+        let wide = self.bench.framed(Dtype::F64, extent, 1.0, &mut self.draws);
         let positions = n * d * h * w;
         let classes = (0..positions).map(|_| self.draws.between(0, c - 1) as f64);
         let classes = classes.collect();
@@ -491,7 +489,7 @@ impl Maker {
             },
             Kernel::Add {
                 a: none,
-                b: also,
+                b: none,
                 y: also,
             },
         ]
@@ -581,7 +579,7 @@ fn every_kernel_equals_its_reference_and_counts_what_the_program_counts() {
     let menus = menus();
     let mut worst = 0.0f64;
     for seed in 0..60 {
-        let rank = Rank((seed % 4) as usize as _);
+        let rank = (seed % 4) as Rank;
         let mut maker = Maker::new(seed);
         let kernels = maker.all(&mesh, rank);
         let mut kinds: Vec<_> = kernels.iter().map(Kernel::name).collect();
@@ -600,7 +598,7 @@ fn every_kernel_equals_its_reference_and_counts_what_the_program_counts() {
 fn a_kernel_stops_when_it_is_told_to() {
     let mesh = Mesh::new([2, 1, 2, 1, 1, 1, 1]);
     let menu = menus()[0];
-    let rank = Rank(0);
+    let rank = 0;
     let mut maker = Maker::new(1);
     for kernel in maker.all(&mesh, rank) {
         let mut cpu = kernel_set(mesh, rank, menu);
@@ -635,7 +633,7 @@ fn f64_programs_and_other_algorithms_are_refused() {
     };
     let refused = menu.choose(&shape).expect_err("f64 activations");
     assert!(refused.to_string().contains("f32 only"), "{refused}");
-    let mut cpu = kernel_set(Mesh::new([1; 7]), Rank(0), menu);
+    let mut cpu = kernel_set(Mesh::new([1; 7]), 0, menu);
     let answer = maker
         .bench
         .run(&kernel, &ReferenceMenu, &mut cpu, &inputs(), &mut || true);
@@ -646,9 +644,7 @@ fn f64_programs_and_other_algorithms_are_refused() {
 fn a_target_beyond_the_classes_is_refused() {
     let mut maker = Maker::new(3);
     let x = maker.view([1, 1, 1, 2, 3]);
-    let target = maker
-        .bench
-        .put(Dtype::F32, [1, 1, 1, 2, 1], vec![0.0, 3.0]);
+    let target = maker.bench.put(Dtype::F32, [1, 1, 1, 2, 1], vec![0.0, 3.0]);
     let loss = maker.bench.put(Dtype::F64, [1; 5], vec![0.0]);
     let kernel = Kernel::SoftmaxCrossEntropy {
         x,
@@ -658,7 +654,7 @@ fn a_target_beyond_the_classes_is_refused() {
         count: 2,
     };
     let menu = menus()[0];
-    let mut cpu = kernel_set(Mesh::new([1; 7]), Rank(0), menu);
+    let mut cpu = kernel_set(Mesh::new([1; 7]), 0, menu);
     let answer = maker
         .bench
         .run(&kernel, &menu, &mut cpu, &inputs(), &mut || true);

@@ -1,12 +1,12 @@
 //! Damaged, truncated and incomplete datasets are answered with errors, never with a panic.
 
-mod common;
+mod made;
 
 use std::fs;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
-use common::{Random, SHAPE, fixture, physical, spec, target, volume, whole};
+use made::{Random, SHAPE, fixture, physical, spec, target, volume, whole};
 use partita_data::{DType, DataError, Dataset, DatasetWriter, INDEX_FILE, Layout, Samples, Split};
 
 fn made(folder: &Path, layout: Layout) -> PathBuf {

@@ -1,8 +1,8 @@
 //! Files written by h5py are read exactly.
 
-mod common;
+mod made;
 
-use common::{Random, SHAPE, fixture, physical, target, volume, whole};
+use made::{Random, SHAPE, fixture, physical, target, volume, whole};
 use partita_data::{DType, DataError, Dataset, Samples, Split, StorageSummary, inspect};
 
 const FILES: [(&str, DType); 8] = [

@@ -1,11 +1,11 @@
 //! A slab read takes from the file the slab and no more (Linux counts what a thread reads).
 #![cfg(target_os = "linux")]
 
-mod common;
+mod made;
 
 use std::fs;
 
-use common::{physical, spec, target, volume};
+use made::{physical, spec, target, volume};
 use partita_data::{DType, DatasetWriter, Layout, Samples, Split, VolumeShape};
 
 /// Bytes this thread has read by system calls so far.

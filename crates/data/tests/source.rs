@@ -1,13 +1,13 @@
 //! What a rank's source delivers is its own part of its own samples, whatever the split.
 
-mod common;
+mod made;
 
 use std::fs;
 use std::path::Path;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use common::{SHAPE, TARGETS, physical, spec, target, volume};
+use made::{SHAPE, TARGETS, physical, spec, target, volume};
 use partita_data::{
     DType, Dataset, DatasetWriter, HyperslabSource, Layout, Samples, Split, first_sample,
 };

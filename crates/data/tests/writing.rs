@@ -1,12 +1,12 @@
 //! What the writer writes is read back, and nothing half-written stays behind.
 
-mod common;
+mod made;
 
 use std::fs;
 use std::path::Path;
 use std::thread;
 
-use common::{Random, physical, spec, target, volume, whole};
+use made::{Random, physical, spec, target, volume, whole};
 use partita_data::{
     DType, DataError, Dataset, DatasetSpec, DatasetWriter, INDEX_FILE, Layout, Samples, Split,
     StorageSummary, VolumeShape, inspect,

@@ -1,8 +1,8 @@
 //! Backward kernels against central differences of the forward kernels, in f64.
 
-mod common;
+mod hand;
 
-use common::{Bench, Dice, close};
+use hand::{Bench, Dice, close};
 use partita_program::{Dtype, Kernel, PoolKind, Taps, View};
 
 const STEP: f64 = 1e-5;

@@ -1,8 +1,8 @@
 //! Bodies played on ranks that are threads.
 
-mod common;
+mod hand;
 
-use common::{Dice, add_buffer, add_task, all_reduce, compute, exchange};
+use hand::{Dice, add_buffer, add_task, all_reduce, compute, exchange};
 use partita_local::{
     LaunchError, MemorySource, ReferenceKernels, Samples, Stored, ThreadTransport, connect, launch,
 };

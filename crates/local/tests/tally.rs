@@ -1,8 +1,8 @@
 //! What the kernels count from their loops is what the program counts from its views.
 
-mod common;
+mod hand;
 
-use common::{Bench, Dice};
+use hand::{Bench, Dice};
 use partita_local::Real;
 use partita_program::{Count, Dtype, Kernel, Optimizer, Place, PoolKind, Taps, Transform, View};
 

@@ -1,8 +1,8 @@
 //! Kernels against values worked out by hand.
 
-mod common;
+mod hand;
 
-use common::{Bench, Dice, close};
+use hand::{Bench, Dice, close};
 use partita_program::random::unit_draw;
 use partita_program::{Dtype, Kernel, Optimizer, Place, PoolKind, Taps, Transform};
 use partita_run::RunError;

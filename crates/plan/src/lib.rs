@@ -4,10 +4,10 @@
 //! Knows: models, strategies, programs, predictions, how much memory a rank may fill.
 //! Must not know: machines by name, how a cost is come by, kernels, files, the environment.
 
-mod bound;
 mod candidates;
+mod floor;
 mod plan;
 
-pub use bound::compute_bound;
 pub use candidates::hybrids;
-pub use plan::{Candidate, Cost, PlanError, PlanRequest, plan};
+pub use floor::kernel_seconds;
+pub use plan::{Candidate, Cost, Floor, PlanError, PlanRequest, plan};

@@ -1,15 +1,18 @@
-use crate::bound::compute_bound;
 use crate::candidates::hybrids;
-use partita_lower::{LowerError, Request, Strategy, lower};
+use partita_lower::{LowerError, Request, Strategy, lower, lower_rank};
 use partita_oracle::Prediction;
-use partita_program::{Program, Role};
-use partita_space::{Bytes, Flops, FlopsPerSecond, Seconds};
+use partita_program::{Body, Program, Role};
+use partita_space::{AXES, Bytes, Seconds};
 
 /// Why the time of a program is not known, in words for people.
 type Unknown = String;
 
 /// Says how long a program takes.
 pub type Cost<'a> = dyn Fn(&Program) -> Result<Prediction, Unknown> + 'a;
+
+/// Says how long a step takes at least in which a rank does this; [`crate::kernel_seconds`] for all
+/// costs at hand.
+pub type Floor<'a> = dyn Fn(&Body) -> Seconds + 'a;
 
 /// What to plan.
 pub struct PlanRequest<'a> {
@@ -19,9 +22,8 @@ pub struct PlanRequest<'a> {
     pub ranks: usize,
     /// Memory that a rank may fill.
     pub memory: Bytes,
-    /// A rate of arithmetic that no kernel exceeds; none where nothing is known, so that no candidate
-    /// is passed over without being costed.
-    pub rate_max: Option<FlopsPerSecond>,
+    /// Least time of a step in which a rank does this; 0 where nothing is known.
+    pub floor: &'a Floor<'a>,
     /// How long a program takes.
     pub cost: &'a Cost<'a>,
     /// Told the candidate at hand, and how many are left.
@@ -100,36 +102,40 @@ enum Lack {
     Other,
 }
 
+/// A candidate that suits the model and may fit, with the least that a step of it takes.
+struct Open {
+    floor: Seconds,
+    strategy: Strategy,
+}
+
+/// A refusal.
+type No = (Lack, String);
+
 /// Ranks every way of splitting the training: those that fit, shortest step first, then those refused.
 ///
-/// A candidate is refused where the strategy does not suit the model or the mini-batch, where the
-/// largest rank needs more memory than it may fill, where a cost is not known, or where the flops of
-/// its busiest rank ([`compute_bound`]) at [`PlanRequest::rate_max`] already take longer than the best
-/// candidate found. The cheaper test comes first; only what passes all is costed.
+/// A candidate is refused where the strategy does not suit the model or the mini-batch, where a rank
+/// needs more memory than it may fill, where a cost is not known, or where the kernels of one rank
+/// alone ([`PlanRequest::floor`]) take longer than a whole step of the best candidate found. For the
+/// memory and the floor, two ranks are lowered on their own: the last of the mesh, which has the
+/// largest part of everything in a balanced split, and the middle one, which has most neighbors. Only
+/// what passes is lowered whole and costed, in the order of the floors.
 /// Errors: no candidate fits, or the menu lacks a kernel.
 pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
-    let training = &request.training;
     let mut refused: Vec<(Lack, Candidate)> = Vec::new();
-    let mut open: Vec<(Flops, Strategy)> = Vec::new();
-    for strategy in hybrids(request.ranks, training.graph.spatial_rank) {
-        match strategy.check(training.graph, training.batch) {
-            Ok(()) => open.push((
-                compute_bound(training.graph, &strategy, training.batch),
-                strategy,
-            )),
-            Err(error) => {
-                let candidate = Candidate::refused(strategy, error.to_string());
-                refused.push((Lack::Other, candidate));
-            }
+    let mut open: Vec<Open> = Vec::new();
+    for strategy in hybrids(request.ranks, request.training.graph.spatial_rank) {
+        match glance(request, strategy)? {
+            Ok(floor) => open.push(Open { floor, strategy }),
+            Err((lack, reason)) => refused.push((lack, Candidate::refused(strategy, reason))),
         }
     }
-    // What can be fast comes first, so that the rest is passed over early; equals keep their order.
-    open.sort_by_key(|(flops, _)| *flops);
+    // What can be fast comes first, so that the rest is passed over; equals keep their order.
+    open.sort_by(|a, b| a.floor.0.total_cmp(&b.floor.0));
     let mut costed: Vec<Candidate> = Vec::new();
     let mut best: Option<(Seconds, Strategy)> = None;
     let total = open.len();
-    for (index, (flops, strategy)) in open.into_iter().enumerate() {
-        if let Some(reason) = beaten(request, flops, best) {
+    for (index, Open { floor, strategy }) in open.into_iter().enumerate() {
+        if let Some(reason) = best.and_then(|best| beaten(floor, best)) {
             refused.push((Lack::Other, Candidate::refused(strategy, reason)));
             continue;
         }
@@ -160,55 +166,61 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
 }
 
 /// Why a candidate cannot beat the best one.
-fn beaten(
-    request: &PlanRequest<'_>,
-    flops: Flops,
-    best: Option<(Seconds, Strategy)>,
-) -> Option<String> {
-    let (rate, (least, strategy)) = (request.rate_max?, best?);
-    let bound = Seconds(flops.0 as f64 / rate.0);
-    (bound > least).then(|| {
+fn beaten(floor: Seconds, (least, strategy): (Seconds, Strategy)) -> Option<String> {
+    (floor > least).then(|| {
         format!(
-            "its busiest rank computes at least {bound}, longer than a whole step of `{strategy}` \
-             ({least}); not costed further"
+            "the kernels of one rank alone take at least {floor}, longer than a whole step of \
+             `{strategy}` ({least}); not costed further"
         )
     })
+}
+
+/// The least that a step takes, from two ranks; or why the strategy does not suit the model, or does
+/// not fit in memory.
+fn glance(request: &PlanRequest<'_>, strategy: Strategy) -> Result<Result<Seconds, No>, PlanError> {
+    let training = Request {
+        strategy,
+        ..request.training
+    };
+    if let Err(error) = strategy.check(training.graph, training.batch) {
+        return Ok(Err((Lack::Other, error.to_string())));
+    }
+    let mesh = strategy.mesh();
+    let middle = mesh.rank(AXES.map(|axis| mesh.extent(axis) / 2));
+    let mut floor = Seconds(0.0);
+    for rank in [mesh.ranks() - 1, middle] {
+        let body = lower_rank(&training, rank)?;
+        if body.arena > request.memory {
+            let reason = memory_reason(&body, request.memory);
+            return Ok(Err((Lack::Memory(body.arena), reason)));
+        }
+        floor = floor.max((request.floor)(&body));
+    }
+    Ok(Ok(floor))
 }
 
 /// The prediction of a strategy that suits the model, or what it lacks.
 fn weigh(
     request: &PlanRequest<'_>,
     strategy: Strategy,
-) -> Result<Result<Prediction, (Lack, String)>, PlanError> {
-    let training = Request {
+) -> Result<Result<Prediction, No>, PlanError> {
+    let program = lower(&Request {
         strategy,
         ..request.training
-    };
-    let program = match lower(&training) {
-        Ok(program) => program,
-        Err(LowerError::Strategy(error)) => return Ok(Err((Lack::Other, error.to_string()))),
-        Err(error @ (LowerError::Menu(_) | LowerError::MixedPadding { .. })) => {
-            return Err(error.into());
-        }
-    };
-    let needed = program.memory_max();
-    if needed > request.memory {
-        let reason = memory_reason(&program, request.memory);
-        return Ok(Err((Lack::Memory(needed), reason)));
+    })?;
+    let largest = program.bodies.iter().max_by_key(|body| body.arena);
+    if let Some(body) = largest.filter(|body| body.arena > request.memory) {
+        let reason = memory_reason(body, request.memory);
+        return Ok(Err((Lack::Memory(body.arena), reason)));
     }
     Ok((request.cost)(&program).map_err(|unknown| (Lack::Other, unknown)))
 }
 
 /// What is needed, what there is, what it is needed for, what would help.
-fn memory_reason(program: &Program, memory: Bytes) -> String {
-    let needed = program.memory_max();
-    let largest = program.bodies.iter().max_by_key(|body| body.arena);
-    let of = |roles: &[Role]| -> Bytes {
-        let bodies = largest.into_iter();
-        bodies
-            .flat_map(|body| roles.iter().map(|&role| body.bytes_of(role)))
-            .sum()
-    };
+fn memory_reason(body: &Body, memory: Bytes) -> String {
+    let of = |roles: &[Role]| -> Bytes { roles.iter().map(|&role| body.bytes_of(role)).sum() };
+    let lasting = of(&[Role::Parameter, Role::State, Role::Optimizer]);
+    let parameters = lasting + of(&[Role::Gradient]);
     let activations = of(&[
         Role::Activation,
         Role::ActivationGradient,
@@ -216,22 +228,16 @@ fn memory_reason(program: &Program, memory: Bytes) -> String {
         Role::Statistics,
         Role::Workspace,
     ]);
-    let parameters = of(&[
-        Role::Parameter,
-        Role::State,
-        Role::Optimizer,
-        Role::Gradient,
-    ]);
     let remedy = if activations >= parameters {
-        "more ranks along depth, height or width, more ranks along data, or a smaller batch would \
-         lower the first"
+        "more ranks or a smaller batch would lower the first"
     } else {
-        "plain gradient descent keeps less beside each parameter than Adam; no split of samples \
-         lowers the second"
+        "no split of samples lowers the second; plain gradient descent keeps less beside each \
+         parameter than Adam"
     };
     format!(
-        "the largest rank needs {needed}, it may fill {memory}; its activations come to \
-         {activations}, its parameters with all that belongs to them to {parameters}: {remedy}"
+        "a rank needs {}, it may fill {memory}; activations come to {activations}, parameters with \
+         all that belongs to them to {parameters}: {remedy}",
+        body.arena
     )
 }
 

@@ -1,4 +1,4 @@
-use partita_program::{Algorithm, Kernel, PoolKind, View};
+use partita_program::{Algorithm, Kernel, PoolKind, Taps, View};
 use partita_run::{Inputs, Kernels, Memory, RunError, Worked};
 use std::sync::{Arc, Mutex};
 
@@ -28,48 +28,56 @@ impl<K: Kernels> KinkWatch<K> {
     }
 
     fn watch(&self, kernel: &Kernel, memory: &Memory<'_>) {
-        match kernel {
-            Kernel::LeakyReluForward { x, .. } => {
-                let mut values = Vec::new();
-                memory.pack::<f64>(x, &mut values);
-                values.iter().for_each(|value| self.note(value.abs()));
-            }
-            Kernel::PoolForward {
-                kind: PoolKind::Max,
-                x,
-                y,
-                taps,
-                shift,
-            } => {
-                let block = memory.read::<f64>(x);
-                for_each(y.extent, |out| {
-                    let mut inside = Vec::new();
-                    for_each(
-                        [1, taps.kernel[0], taps.kernel[1], taps.kernel[2], 1],
-                        |tap| {
-                            let mut at = out;
-                            for dim in 0..3 {
-                                let input = (out[dim + 1] * taps.stride[dim]
-                                    + tap[dim + 1] * taps.dilation[dim])
-                                    as i64
-                                    - shift[dim];
-                                if input < 0 || input >= x.extent[dim + 1] as i64 {
-                                    return;
-                                }
-                                at[dim + 1] = input as usize;
-                            }
-                            inside.push(block.data[block.at(at)]);
-                        },
-                    );
-                    inside.sort_by(|a, b| b.total_cmp(a));
-                    if let [first, second, ..] = inside[..] {
-                        self.note(first - second);
-                    }
-                });
-            }
-            _ => {}
+        if let Kernel::LeakyReluForward { x, .. } = kernel {
+            let mut values = Vec::new();
+            memory.pack::<f64>(x, &mut values);
+            values.iter().for_each(|value| self.note(value.abs()));
+        }
+        if let Kernel::PoolForward {
+            kind: PoolKind::Max,
+            x,
+            y,
+            taps,
+            shift,
+        } = kernel
+        {
+            let block = memory.read::<f64>(x);
+            for_each(y.extent, |out| {
+                let inside = window(out, x, taps, *shift).map(|at| block.data[block.at(at)]);
+                let mut inside: Vec<f64> = inside.collect();
+                inside.sort_by(|a, b| b.total_cmp(a));
+                if let [first, second, ..] = inside[..] {
+                    self.note(first - second);
+                }
+            });
         }
     }
+}
+
+/// Indices in `x` of the taps of an output that lie inside.
+fn window(
+    out: [usize; 5],
+    x: &View,
+    taps: &Taps,
+    shift: [i64; 3],
+) -> impl Iterator<Item = [usize; 5]> {
+    let mut found = Vec::new();
+    for_each(
+        [1, taps.kernel[0], taps.kernel[1], taps.kernel[2], 1],
+        |tap| {
+            let mut at = out;
+            for dim in 0..3 {
+                let step = tap[dim + 1] * taps.dilation[dim];
+                let input = (out[dim + 1] * taps.stride[dim] + step) as i64 - shift[dim];
+                if input < 0 || input >= x.extent[dim + 1] as i64 {
+                    return;
+                }
+                at[dim + 1] = input as usize;
+            }
+            found.push(at);
+        },
+    );
+    found.into_iter()
 }
 
 fn for_each(extent: [usize; 5], mut visit: impl FnMut([usize; 5])) {

@@ -6,7 +6,8 @@ const CLOSED: [&str; 2] = ["Work::", "Kernel::"];
 /// Lines of arms that catch all in a match of which another arm names a closed enum.
 ///
 /// Such an arm would give a new kind of work an answer that nobody thought about. What counts as
-/// catching all is `_`, or a lone lower-case name, guarded or not.
+/// catching all is `_`, or a lone lower-case name, guarded or not. An arm that panics gives no answer and
+/// passes: it stands in a second match behind one that names every kind.
 pub(crate) fn wildcards(code: &str) -> Vec<usize> {
     let mut lines = Vec::new();
     for start in words(code, "match") {
@@ -19,7 +20,7 @@ pub(crate) fn wildcards(code: &str) -> Vec<usize> {
             .iter()
             .any(|arm| CLOSED.iter().any(|name| words(arm.1, name).count() > 0));
         if closed {
-            let caught = arms.iter().filter(|arm| catches_all(arm.1));
+            let caught = arms.iter().filter(|arm| catches_all(arm.1) && !arm.2);
             lines.extend(caught.map(|arm| line_of(code, arm.0)));
         }
     }
@@ -40,15 +41,16 @@ fn block_start(code: &str, from: usize) -> Option<usize> {
     None
 }
 
-/// Offset and pattern of each arm of a match body that stands at `base`.
-fn arms(body: &str, base: usize) -> Vec<(usize, &str)> {
+/// Offset and pattern of each arm of a match body that stands at `base`, and whether it panics at once.
+fn arms(body: &str, base: usize) -> Vec<(usize, &str, bool)> {
     let mut arms = Vec::new();
     let mut from = 0;
     while let Some(arrow) = outside_brackets(body, from, "=>") {
         let pattern = &body[from..arrow];
         let lead = pattern.len() - pattern.trim_start().len();
-        arms.push((base + from + lead, pattern.trim()));
         let value = arrow + 2;
+        let panics = body[value..].trim_start().starts_with("panic!(");
+        arms.push((base + from + lead, pattern.trim(), panics));
         let blank = body[value..].len() - body[value..].trim_start().len();
         from = if body[value + blank..].starts_with('{') {
             let end = closing(body, value + blank);
@@ -106,6 +108,12 @@ mod tests {
         assert_eq!(wildcards(code), [3]);
         let code = "match k { Kernel::A => 1,\n _ if x > 0 => 2, Kernel::B => 3 }";
         assert_eq!(wildcards(code), [2]);
+    }
+
+    #[test]
+    fn an_arm_that_panics_passes() {
+        assert!(wildcards("match w { Work::A => 1, other => panic!(\"{other}\") }").is_empty());
+        assert_eq!(wildcards("match w { Work::A => 1, _ => f(panic!()) }"), [1]);
     }
 
     #[test]

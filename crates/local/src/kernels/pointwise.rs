@@ -77,7 +77,11 @@ fn copy(
     accumulate: bool,
     call: &mut Call<'_, '_>,
 ) -> Result<Worked, RunError> {
-    assert_eq!(source.volume(), target.volume(), "{source} and {target} have one volume");
+    assert_eq!(
+        source.volume(),
+        target.volume(),
+        "{source} and {target} have one volume"
+    );
     let dtype = |view: &View| call.memory.body().buffer(view.buffer).dtype;
     assert_eq!(
         dtype(source),

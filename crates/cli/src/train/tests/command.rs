@@ -31,6 +31,12 @@ transform = { scale = 0.5 }
 learning_rate = 0.01
 ";
 
+/// Lines replaced in the run file, and parts of the error.
+type Refused = (
+    &'static [(&'static str, &'static str)],
+    &'static [&'static str],
+);
+
 /// A folder with a model, a dataset and a run file with some of its lines replaced.
 fn case(replaced: &[(&str, &str)]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
@@ -152,7 +158,7 @@ fn one_rank_and_two_agree() {
 
 #[test]
 fn runs_that_cannot_be_are_refused_before_they_start() {
-    let cases: [(&[(&str, &str)], &[&str]); 7] = [
+    let cases: [Refused; 7] = [
         (
             &[("batch = 4", "batch = 40")],
             &["batch = 40", "10 training samples", "nearest is batch = 10"],
