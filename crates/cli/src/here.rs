@@ -1,14 +1,305 @@
-use crate::error::CliError;
-use crate::machine;
-use partita_cluster::Machine;
+//! This machine: kernels and links are measured where a program needs them, once, and kept in a file.
 
-/// The machine on which this process runs, as it was measured.
+use crate::error::CliError;
+use crate::host::Host;
+use crate::train::kernel_set::{KernelSet, Precision};
+use partita_local::connect;
+use partita_oracle::{LinkFit, MeasuredCosts, Mode, Prediction, fit_line, predict};
+use partita_program::{Dtype, Program};
+use partita_run::{Kernels, Transport};
+use partita_space::{Bytes, Mesh, Rank, Seconds};
+use partita_tune::{
+    Database, Measurements, Options, Point, Setting, TuneError, host_seconds_per_byte, measure,
+    measure_links, measure_load,
+};
+use std::env;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// What is said of the machine in reports.
+pub const NAME: &str = "here";
+
+/// Under which name reads are kept.
+const READS: &str = "a file that the system holds in memory";
+
+/// Sizes of the reads that are timed.
+const READ_SIZES: [Bytes; 5] = [
+    Bytes(64 << 10),
+    Bytes(256 << 10),
+    Bytes(1 << 20),
+    Bytes(4 << 20),
+    Bytes(16 << 20),
+];
+
+/// A number of ranks on this machine, with everything measured of them.
+pub struct Here {
+    kernels: KernelSet,
+    ranks: usize,
+    threads: usize,
+    flush: Bytes,
+    no_io: bool,
+    setting: Setting,
+    database: Database,
+    measurements: Measurements,
+}
+
+impl Here {
+    /// Reads what is known. With `no_io`, reading takes no time.
+    ///
+    /// Errors: no place for the measurements, or a file there that does not hold any.
+    pub fn new(
+        kernels: KernelSet,
+        ranks: usize,
+        threads: usize,
+        no_io: bool,
+    ) -> Result<Self, CliError> {
+        let host = Host::here();
+        let path = database_path()?;
+        let database = Database::open(&path).map_err(|error| tune_error(&error))?;
+        let setting = Setting {
+            processor: host.processor.clone().unwrap_or_default(),
+            cores: host.cores_usable,
+            simd: host.simd.to_owned(),
+            backend: format!("{} {}", kernels.name(), env!("CARGO_PKG_VERSION")),
+            ranks,
+            threads,
+        };
+        // Twice the largest cache leaves nothing of what it held.
+        let cache = host.caches.iter().map(|cache| cache.bytes.0).max();
+        let flush = Bytes(cache.map_or(Options::default().flush.0, |bytes| 2 * bytes));
+        Ok(Self {
+            kernels,
+            ranks,
+            threads,
+            flush,
+            no_io,
+            measurements: database.measurements(&setting),
+            setting,
+            database,
+        })
+    }
+
+    /// Predicts a program for this many ranks, measuring what is missing.
+    pub fn predict(&mut self, program: &Program, with_tasks: bool) -> Result<Prediction, CliError> {
+        let costs = self.costs(program)?;
+        predict(program, &costs, Mode::Classes, 1, with_tasks)
+            .map_err(|error| CliError::run(&error))
+    }
+
+    /// The kernels known so far, for lower bounds.
+    pub fn known(&self) -> MeasuredCosts {
+        let mut costs = MeasuredCosts::default();
+        for (signature, algorithms) in &self.measurements.kernels {
+            for (algorithm, &seconds) in algorithms {
+                let key = (signature.clone(), algorithm.clone());
+                costs.kernels.insert(key, seconds);
+            }
+        }
+        costs
+    }
+
+    /// All that the program needs, measured.
+    fn costs(&mut self, program: &Program) -> Result<MeasuredCosts, CliError> {
+        self.measure_kernels(program)?;
+        self.measure_links()?;
+        self.measure_reads()?;
+        let mut costs = self.known();
+        if let Some(links) = &self.measurements.links {
+            if !links.message.is_empty() {
+                costs.message = Some(law(&links.message, 2.0)?);
+            }
+            for (&members, points) in &links.allreduce {
+                costs.allreduce.insert(members, law(points, 1.0)?);
+            }
+            for (&members, points) in &links.allgather {
+                costs.allgather.insert(members, law(points, 1.0)?);
+            }
+        }
+        let reads = self.measurements.loads.get(READS);
+        costs.load = match reads.filter(|_| !self.no_io) {
+            Some(points) => Some(law(points, 1.0)?),
+            None => Some(LinkFit::default()),
+        };
+        Ok(costs)
+    }
+
+    fn keep(&mut self, new: &Measurements) -> Result<(), CliError> {
+        let kept = self.database.keep(&self.setting, new);
+        kept.map_err(|error| tune_error(&error))?;
+        self.measurements = self.database.measurements(&self.setting);
+        Ok(())
+    }
+
+    fn measure_kernels(&mut self, program: &Program) -> Result<(), CliError> {
+        let precision = match program.dtype {
+            Dtype::F64 => Precision::F64,
+            Dtype::F32 | Dtype::I16 => Precision::F32,
+        };
+        self.check(program, precision)?;
+        let (kernels, threads) = (self.kernels, self.threads);
+        let maker = move |mesh: Mesh, rank: Rank| -> Box<dyn Kernels> {
+            let made = kernels.kernels(precision, mesh, rank, threads);
+            made.unwrap_or_else(|error| panic!("kernels that were made before: {error}"))
+        };
+        let options = Options {
+            concurrency: self.ranks,
+            flush: self.flush,
+            ..Options::default()
+        };
+        let measurements = &self.measurements;
+        let measured = measure(
+            &[program],
+            &maker,
+            &|key| measurements.has(key),
+            &options,
+            &|done, all| say(&format!("measured {done} of {all} kernels"), done == all),
+        )
+        .map_err(|error| tune_error(&error))?;
+        if measured.is_empty() {
+            return Ok(());
+        }
+        let mut new = Measurements::default();
+        new.add(measured);
+        self.keep(&new)
+    }
+
+    /// Makes the kernels of a rank once, so that a set that is not there is an error, no panic.
+    fn check(&self, program: &Program, precision: Precision) -> Result<(), CliError> {
+        let made = self
+            .kernels
+            .kernels(precision, program.mesh, 0, self.threads);
+        made.map(drop).map_err(|error| CliError::user(&error))
+    }
+
+    fn measure_links(&mut self) -> Result<(), CliError> {
+        if self.ranks < 2 || self.measurements.links.is_some() {
+            return Ok(());
+        }
+        let transports = |mesh: Mesh| -> Vec<Box<dyn Transport + Send>> {
+            let one = |transport| -> Box<dyn Transport + Send> { Box::new(transport) };
+            connect(mesh).into_iter().map(one).collect()
+        };
+        let progress = |what: &str| say(&format!("measuring {what}"), false);
+        let links = measure_links(self.ranks, &transports, &progress);
+        let links = links.map_err(|error| tune_error(&error))?;
+        say("measured messages and collectives", true);
+        self.keep(&Measurements {
+            links: Some(links),
+            ..Measurements::default()
+        })
+    }
+
+    fn measure_reads(&mut self) -> Result<(), CliError> {
+        if self.no_io || self.measurements.loads.contains_key(READS) {
+            return Ok(());
+        }
+        let path = database_path()?.with_extension(format!("{}.reads", std::process::id()));
+        let points = reads(&path, self.ranks);
+        // The file was for the measurement alone; one that cannot be removed spoils none.
+        let _ = fs::remove_file(&path);
+        self.keep(&Measurements {
+            loads: [(READS.to_owned(), points?)].into(),
+            ..Measurements::default()
+        })
+    }
+}
+
+/// The fast kernels where this build has them, else the plain ones.
+pub fn best_kernels() -> KernelSet {
+    match KernelSet::Cpu.menu() {
+        Ok(_) => KernelSet::Cpu,
+        Err(_) => KernelSet::Reference,
+    }
+}
+
+/// The kernels that were asked for on the command line; where they were left open, the best there are.
+pub fn kernels(asked: crate::args::KernelSet) -> KernelSet {
+    match asked {
+        crate::args::KernelSet::Reference => KernelSet::Reference,
+        crate::args::KernelSet::Unpinned => best_kernels(),
+    }
+}
+
+/// Memory that each of so many ranks may fill: what is available, shared evenly.
+pub fn memory(ranks: usize) -> Bytes {
+    let host = Host::here();
+    let known = [host.memory_bytes_available, host.memory_bytes_limit];
+    match known.into_iter().flatten().min() {
+        Some(available) => Bytes(available.0 / ranks as u64),
+        None => Bytes(u64::MAX),
+    }
+}
+
+/// A line through the points. `bytes_per_byte` as in [`host_seconds_per_byte`].
+fn law(points: &[Point], bytes_per_byte: f64) -> Result<LinkFit, CliError> {
+    let pairs: Vec<(Bytes, Seconds)> = points
+        .iter()
+        .map(|point| (point.bytes, point.seconds))
+        .collect();
+    let fit = fit_line(&pairs).map_err(|error| CliError::run(&error))?;
+    Ok(fit.link(host_seconds_per_byte(points, bytes_per_byte)))
+}
+
+/// Times reads of a file written for it.
+fn reads(path: &Path, ranks: usize) -> Result<Vec<Point>, CliError> {
+    say("measuring reads", true);
+    let largest = READ_SIZES[READ_SIZES.len() - 1].0;
+    let made = path.parent().map_or(Ok(()), fs::create_dir_all);
+    made.and_then(|()| fs::write(path, vec![1u8; 2 * largest as usize]))
+        .map_err(|error| CliError::file("written", path.display(), &error))?;
+    let file = File::open(path).map_err(|error| CliError::file("read", path.display(), &error))?;
+    let read = |_: Rank, turn: usize, bytes: Bytes| {
+        let mut values = vec![0u8; bytes.0 as usize];
+        let offset = (turn as u64 * 4096) % largest;
+        let read = file.read_exact_at(&mut values, offset);
+        read.map_err(|error| error.to_string())
+    };
+    measure_load(ranks, &READ_SIZES, &read).map_err(|error| tune_error(&error))
+}
+
+/// Where measurements are kept: `$XDG_CACHE_HOME/partita`, else `~/.cache/partita`.
 ///
-/// Errors: no measurement of it is at hand.
-pub fn machine() -> Result<Machine, CliError> {
-    Err(CliError::User(format!(
-        "machine `here` is not measured; possible are `--machine NAME` with one of {}, or the path \
-         of a machine file",
-        machine::names().join(", ")
-    )))
+/// Tests keep theirs apart from those of the user.
+fn database_path() -> Result<PathBuf, CliError> {
+    if cfg!(test) {
+        return Ok(env::temp_dir().join("partita-tests/measured.json"));
+    }
+    let absolute = |name: &str| {
+        let path = env::var_os(name).map(PathBuf::from);
+        path.filter(|path| path.is_absolute())
+    };
+    let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
+    let cache = cache.ok_or_else(|| {
+        CliError::User(
+            "there is no place for measurements of this machine: neither XDG_CACHE_HOME nor HOME \
+             is an absolute path; set one of them"
+                .to_owned(),
+        )
+    })?;
+    Ok(cache.join("partita").join("measured.json"))
+}
+
+/// Tells how far a measurement is, over the line before; silent where nobody can look on.
+pub fn say(text: &str, is_last: bool) {
+    let mut screen = io::stderr();
+    if !io::IsTerminal::is_terminal(&screen) {
+        return;
+    }
+    // What cannot be shown is not needed for the answer.
+    let _ = write!(screen, "\r\x1b[K{text}{}", if is_last { "\n" } else { "" });
+    let _ = screen.flush();
+}
+
+fn tune_error(error: &TuneError) -> CliError {
+    match error {
+        TuneError::Corrupt { .. } | TuneError::File { .. } | TuneError::Unpinned { .. } => {
+            CliError::user(error)
+        }
+        TuneError::Kernel { .. }
+        | TuneError::Transport { .. }
+        | TuneError::Read { .. }
+        | TuneError::Stopped { .. } => CliError::run(error),
+    }
 }

@@ -4,7 +4,7 @@ use crate::{menu, model};
 use partita_graph::Graph;
 use partita_lower::{Request, SampleFormat, Strategy, lower};
 use partita_program::verify::{Fault, Faults, verify};
-use partita_program::{Dtype, Optimizer, Program, ProgramKind, Transform};
+use partita_program::{Dtype, Menu, Optimizer, Program, ProgramKind, Transform};
 use partita_space::AXES;
 
 /// A program that passed `verify`, with what it was made from.
@@ -29,7 +29,8 @@ pub fn lowered(
 ) -> Result<Lowered, CliError> {
     let graph = model::resolve(&training.model)?;
     let strategy = strategy(strategy_text, training.ranks)?;
-    let program = lower_verified(&graph, strategy, training, kernels, kind)?;
+    let request = request(&graph, strategy, training, kind, menu::of(kernels));
+    let program = lower_verified(&request)?;
     Ok(Lowered {
         graph,
         strategy,
@@ -37,19 +38,15 @@ pub fn lowered(
     })
 }
 
-/// The same for a model and a strategy at hand; `training` gives the rest.
-pub fn lower_verified(
-    graph: &Graph,
+/// What there is to lower; `training` gives all but the split and the kernels.
+pub fn request<'r>(
+    graph: &'r Graph,
     strategy: Strategy,
     training: &TrainingArgs,
-    kernels: KernelSet,
     kind: KindName,
-) -> Result<Program, CliError> {
-    // Lowering itself allows ranks without a sample, for the last batch of an epoch.
-    strategy
-        .check(graph, training.batch)
-        .map_err(|error| CliError::user(&error))?;
-    let request = Request {
+    menu: &'r dyn Menu,
+) -> Request<'r> {
+    Request {
         graph,
         strategy,
         batch: training.batch,
@@ -61,9 +58,18 @@ pub fn lower_verified(
         optimizer: optimizer(training.optimizer),
         clip: None,
         samples: sample_format(training.samples),
-        menu: menu::of(kernels),
-    };
-    let program = lower(&request).map_err(|error| CliError::user(&error))?;
+        menu,
+    }
+}
+
+/// Lowers and verifies. Errors: as [`lowered`].
+pub fn lower_verified(request: &Request<'_>) -> Result<Program, CliError> {
+    // Lowering itself allows ranks without a sample, for the last batch of an epoch.
+    let strategy = request.strategy;
+    strategy
+        .check(request.graph, request.batch)
+        .map_err(|error| CliError::user(&error))?;
+    let program = lower(request).map_err(|error| CliError::user(&error))?;
     check(&program)?;
     Ok(program)
 }

@@ -1,5 +1,4 @@
 use crate::error::CliError;
-use crate::here;
 use partita_cluster::Machine;
 use std::env;
 use std::path::PathBuf;
@@ -7,14 +6,16 @@ use std::path::PathBuf;
 /// Names that mean the machine on which the command runs.
 const HERE: [&str; 2] = ["here", "this"];
 
-/// Resolves MACHINE: this machine, a name, or the path of a machine file.
+/// Whether MACHINE is this one, of which there is no file: it is measured.
+pub fn is_here(asked: &str) -> bool {
+    HERE.contains(&asked)
+}
+
+/// Resolves MACHINE: a name, or the path of a machine file.
 ///
 /// Names are looked for in the folders of `PARTITA_MACHINES` (separated as in `PATH`), in
 /// `machines/`, and among the machines that come with the binary.
 pub fn resolve(asked: &str) -> Result<Machine, CliError> {
-    if HERE.contains(&asked) {
-        return here::machine();
-    }
     Machine::load(asked, &folders()).map_err(|error| CliError::user(&error))
 }
 
@@ -29,11 +30,6 @@ pub fn check_capacity(machine: &Machine, ranks: usize) -> Result<(), CliError> {
          {devices} ranks, nearest is `--ranks {devices}`",
         machine.name
     )))
-}
-
-/// Names that can be asked for, besides `here`.
-pub fn names() -> Vec<String> {
-    Machine::available(&folders())
 }
 
 fn folders() -> Vec<PathBuf> {

@@ -1,9 +1,13 @@
-use crate::args::PlanArgs;
+use crate::args::{KindName, PlanArgs};
 use crate::error::CliError;
-use crate::search::search;
+use crate::here::{self, Here};
+use crate::lowered::{lower_verified, request};
+use crate::search::{search, search_here};
 use crate::table::{Side, Table, write_json};
 use crate::{machine, model, predict};
+use partita_lower::{Request, Strategy};
 use partita_oracle::Prediction;
+use partita_program::UnpinnedMenu;
 use partita_space::Bytes;
 use serde::Serialize;
 use std::io::Write;
@@ -23,12 +27,12 @@ pub struct Candidate {
 
 /// Ranks the strategies for a number of ranks, best first.
 pub fn run(args: &PlanArgs, out: &mut dyn Write) -> Result<(), CliError> {
-    let machine = machine::resolve(&args.machine)?;
-    let graph = model::resolve(&args.training.model)?;
-    machine::check_capacity(&machine, args.training.ranks)?;
-    let memory = args.memory.unwrap_or(machine.device.memory.value);
-    let costs = predict::costs(&machine, args.no_io);
-    let candidates = search(&graph, costs.as_ref(), &args.training, memory)?;
+    let (memory, found) = if machine::is_here(&args.machine) {
+        found_here(args)?
+    } else {
+        found(args)?
+    };
+    let candidates: Vec<Candidate> = found.into_iter().map(Candidate::from).collect();
     write_ranking(&candidates, memory, args.json, out)?;
     if candidates
         .iter()
@@ -41,6 +45,59 @@ pub fn run(args: &PlanArgs, out: &mut dyn Write) -> Result<(), CliError> {
         )));
     }
     Ok(())
+}
+
+/// Memory of a rank, and what became of each strategy, on a machine with a file.
+fn found(args: &PlanArgs) -> Result<(Bytes, Vec<partita_plan::Candidate>), CliError> {
+    let asked = &args.training;
+    let machine = machine::resolve(&args.machine)?;
+    let graph = model::resolve(&asked.model)?;
+    machine::check_capacity(&machine, asked.ranks)?;
+    let memory = args.memory.unwrap_or(machine.device.memory.value);
+    let costs = predict::costs(&machine, args.no_io);
+    let single = Strategy::single();
+    let request = request(&graph, single, asked, KindName::Train, &UnpinnedMenu);
+    let found = search(request, asked.ranks, memory, costs.as_ref())?;
+    verify_best(&request, &found)?;
+    Ok((memory, found))
+}
+
+/// The same on this machine.
+fn found_here(args: &PlanArgs) -> Result<(Bytes, Vec<partita_plan::Candidate>), CliError> {
+    let asked = &args.training;
+    let graph = model::resolve(&asked.model)?;
+    let memory = args.memory.unwrap_or_else(|| here::memory(asked.ranks));
+    let kernels = here::best_kernels();
+    let menu = kernels.menu()?;
+    let single = Strategy::single();
+    let request = request(&graph, single, asked, KindName::Train, &*menu);
+    let here = Here::new(kernels, asked.ranks, 1, args.no_io)?;
+    let found = search_here(request, asked.ranks, memory, here)?;
+    verify_best(&request, &found)?;
+    Ok((memory, found))
+}
+
+/// The program that is recommended passes `verify`.
+fn verify_best(training: &Request<'_>, found: &[partita_plan::Candidate]) -> Result<(), CliError> {
+    let best = found.iter().find(|candidate| candidate.reason.is_none());
+    let Some(strategy) = best.map(|candidate| candidate.strategy) else {
+        return Ok(());
+    };
+    lower_verified(&Request {
+        strategy,
+        ..*training
+    })
+    .map(drop)
+}
+
+impl From<partita_plan::Candidate> for Candidate {
+    fn from(candidate: partita_plan::Candidate) -> Self {
+        Self {
+            strategy: candidate.strategy.to_string(),
+            prediction: candidate.prediction,
+            reason: candidate.reason,
+        }
+    }
 }
 
 /// Prints candidates in the order given, those refused with their reasons.

@@ -1,9 +1,10 @@
 use crate::args::{KindName, PredictArgs};
 use crate::error::CliError;
+use crate::here::{self, Here};
 use crate::in_memory::InMemory;
-use crate::lowered::{Lowered, lowered};
-use crate::machine;
+use crate::lowered::{Lowered, lower_verified, lowered, request, strategy};
 use crate::table::{Side, Table, write_json, write_pairs};
+use crate::{machine, model};
 use partita_cluster::Machine;
 use partita_oracle::simulate::Category;
 use partita_oracle::{
@@ -30,14 +31,24 @@ struct Record<'a> {
     prediction: &'a Prediction,
 }
 
+/// On what a prediction is made.
+struct Place<'a> {
+    name: &'a str,
+    /// Of a rank.
+    memory: Bytes,
+}
+
 /// Predicts time and memory of a training step.
 pub fn run(args: &PredictArgs, out: &mut dyn Write) -> Result<(), CliError> {
+    if machine::is_here(&args.machine) {
+        return run_here(args, out);
+    }
     let machine = machine::resolve(&args.machine)?;
     let asked = &args.training;
     machine::check_capacity(&machine, asked.ranks)?;
     let lowered = lowered(asked, &args.strategy, args.kernels, KindName::Train)?;
     let costs = costs(&machine, args.no_io);
-    let mut prediction = predict(
+    let prediction = predict(
         &lowered.program,
         costs.as_ref(),
         Mode::Classes,
@@ -45,25 +56,71 @@ pub fn run(args: &PredictArgs, out: &mut dyn Write) -> Result<(), CliError> {
         args.tasks,
     )
     .map_err(|error| cost_error(&error))?;
-    let device_memory = machine.device.memory.value;
-    if prediction.memory_bytes_max > device_memory {
+    let place = Place {
+        name: &machine.name,
+        memory: machine.device.memory.value,
+    };
+    answer(args, &lowered, &place, prediction, out)
+}
+
+/// The same from measurements of this machine, whose kernels are pinned.
+fn run_here(args: &PredictArgs, out: &mut dyn Write) -> Result<(), CliError> {
+    let asked = &args.training;
+    let kernels = here::kernels(args.kernels);
+    let menu = kernels.menu()?;
+    let graph = model::resolve(&asked.model)?;
+    let strategy = strategy(&args.strategy, asked.ranks)?;
+    let request = request(&graph, strategy, asked, KindName::Train, &*menu);
+    let program = lower_verified(&request)?;
+    let memory = here::memory(asked.ranks);
+    if program.memory_max() > memory {
+        return Err(CliError::User(format!(
+            "{strategy} needs {} on the largest rank, and {memory} are available here to each of \
+             {} ranks, too little to measure its kernels; possible are a smaller batch or model, \
+             or a machine file",
+            program.memory_max(),
+            asked.ranks
+        )));
+    }
+    let mut here = Here::new(kernels, asked.ranks, 1, args.no_io)?;
+    let prediction = here.predict(&program, args.tasks)?;
+    let lowered = Lowered {
+        strategy,
+        program,
+        graph: graph.clone(),
+    };
+    let place = Place {
+        name: here::NAME,
+        memory,
+    };
+    answer(args, &lowered, &place, prediction, out)
+}
+
+fn answer(
+    args: &PredictArgs,
+    lowered: &Lowered,
+    place: &Place<'_>,
+    mut prediction: Prediction,
+    out: &mut dyn Write,
+) -> Result<(), CliError> {
+    if prediction.memory_bytes_max > place.memory {
         prediction
             .limits
-            .insert(0, misfit(&prediction, device_memory));
+            .insert(0, misfit(&prediction, place.memory));
     }
     if args.json {
         let record = Record {
             model: &lowered.graph.name,
             strategy: lowered.strategy.to_string(),
-            machine: &machine.name,
+            machine: place.name,
             batch: lowered.program.batch,
-            memory_bytes_device: device_memory,
+            memory_bytes_device: place.memory,
             no_io: args.no_io,
             prediction: &prediction,
         };
         return write_json(out, &record);
     }
-    write_report(&lowered, &machine, &prediction, out)
+    write_report(lowered, place, &prediction, out)
 }
 
 /// Costs on a machine, with or without those of reading.
@@ -100,7 +157,7 @@ fn misfit(prediction: &Prediction, device_memory: Bytes) -> String {
 
 fn write_report(
     lowered: &Lowered,
-    machine: &Machine,
+    place: &Place<'_>,
     prediction: &Prediction,
     out: &mut dyn Write,
 ) -> Result<(), CliError> {
@@ -110,7 +167,7 @@ fn write_report(
     };
     let memory = format!(
         "{} of {} on the largest rank",
-        prediction.memory_bytes_max, machine.device.memory.value
+        prediction.memory_bytes_max, place.memory
     );
     let ranks = format!("{} in {} classes", prediction.ranks, prediction.classes);
     write_pairs(
@@ -118,7 +175,7 @@ fn write_report(
         &[
             ("model", lowered.graph.name.clone()),
             ("strategy", lowered.strategy.to_string()),
-            ("machine", machine.name.clone()),
+            ("machine", place.name.to_owned()),
             ("ranks", ranks),
             ("batch", lowered.program.batch.to_string()),
             ("program", prediction.digest.clone()),

@@ -1,115 +1,77 @@
-use crate::args::{KernelSet, KindName, TrainingArgs};
 use crate::error::CliError;
-use crate::lowered::lower_verified;
-use crate::plan::Candidate;
+use crate::here::{Here, say};
 use crate::predict::cost_error;
-use partita_graph::Graph;
-use partita_lower::Strategy;
+use partita_lower::Request;
 use partita_oracle::{Costs, Mode, Prediction, predict};
+use partita_plan::{Candidate, Floor, PlanError, PlanRequest, kernel_seconds, plan};
+use partita_program::Program;
 use partita_space::Bytes;
+use std::cell::RefCell;
 
-/// Every way to lay the ranks on the data axis and the spatial axes of the model: those that fit
-/// `memory` by the time of a step, shortest first, then those refused.
+/// Every way to lay the ranks on the data axis and the spatial axes of the model, on a machine whose
+/// costs are known: those that fit `memory` by the time of a step, shortest first, then those refused.
 ///
-/// Errors: a cost that is not known, a program that does not pass `verify`.
+/// Errors: a cost that is not known, a kernel that the menu lacks.
 pub fn search(
-    graph: &Graph,
-    costs: &dyn Costs,
-    training: &TrainingArgs,
+    training: Request<'_>,
+    ranks: usize,
     memory: Bytes,
+    costs: &dyn Costs,
 ) -> Result<Vec<Candidate>, CliError> {
-    let mut candidates = Vec::new();
-    for strategy in hybrids(training.ranks, graph.spatial_rank) {
-        candidates.push(candidate(graph, strategy, costs, training, memory)?);
-    }
-    candidates.sort_by(|a, b| {
-        let key = |candidate: &Candidate| {
-            let seconds = candidate.prediction.as_ref().map(seconds);
-            (candidate.reason.is_some(), seconds.unwrap_or(f64::INFINITY))
-        };
-        let ((a_refused, a_seconds), (b_refused, b_seconds)) = (key(a), key(b));
-        a_refused
-            .cmp(&b_refused)
-            .then(a_seconds.total_cmp(&b_seconds))
-    });
-    Ok(candidates)
+    let floor = |body: &_| kernel_seconds(body, costs);
+    let cost = |program: &Program| {
+        predict(program, costs, Mode::Classes, 1, false).map_err(|error| cost_error(&error))
+    };
+    ranked(training, ranks, memory, &floor, &cost)
 }
 
-fn seconds(prediction: &Prediction) -> f64 {
-    prediction.iteration_seconds.0
-}
-
-fn candidate(
-    graph: &Graph,
-    strategy: Strategy,
-    costs: &dyn Costs,
-    training: &TrainingArgs,
+/// The same on this machine, measuring what is missing.
+pub fn search_here(
+    training: Request<'_>,
+    ranks: usize,
     memory: Bytes,
-) -> Result<Candidate, CliError> {
-    let refused = |reason: String| Candidate {
-        strategy: strategy.to_string(),
-        prediction: None,
-        reason: Some(reason),
-    };
-    let program = match lower_verified(
-        graph,
-        strategy,
+    here: Here,
+) -> Result<Vec<Candidate>, CliError> {
+    let here = RefCell::new(here);
+    let floor = |body: &_| kernel_seconds(body, &here.borrow().known());
+    let cost = |program: &Program| here.borrow_mut().predict(program, false);
+    ranked(training, ranks, memory, &floor, &cost)
+}
+
+fn ranked(
+    training: Request<'_>,
+    ranks: usize,
+    memory: Bytes,
+    floor: &Floor<'_>,
+    cost: &dyn Fn(&Program) -> Result<Prediction, CliError>,
+) -> Result<Vec<Candidate>, CliError> {
+    // A cost that cannot be had is a fault of the request as a whole, not of the one candidate.
+    let failure: RefCell<Option<CliError>> = RefCell::new(None);
+    let request = PlanRequest {
         training,
-        KernelSet::Unpinned,
-        KindName::Train,
-    ) {
-        Ok(program) => program,
-        Err(CliError::User(reason)) => return Ok(refused(reason)),
-        Err(error) => return Err(error),
-    };
-    let prediction =
-        predict(&program, costs, Mode::Classes, 1, false).map_err(|error| cost_error(&error))?;
-    let needed = prediction.memory_bytes_max;
-    let reason =
-        (needed > memory).then(|| format!("the largest rank needs {needed}, it may fill {memory}"));
-    Ok(Candidate {
-        strategy: strategy.to_string(),
-        prediction: Some(prediction),
-        reason,
-    })
-}
-
-/// All ordered factorizations of `ranks` over data and the last `spatial_rank` of D, H, W.
-fn hybrids(ranks: usize, spatial_rank: usize) -> Vec<Strategy> {
-    let first = 3 - spatial_rank;
-    let mut partial = vec![(ranks, [1; 3])];
-    for axis in first..3 {
-        partial = partial
-            .into_iter()
-            .flat_map(|(rest, spatial)| {
-                divisors(rest).map(move |parts| {
-                    let mut spatial = spatial;
-                    spatial[axis] = parts;
-                    (rest / parts, spatial)
-                })
+        ranks,
+        memory,
+        floor,
+        cost: &|program| {
+            if failure.borrow().is_some() {
+                return Err("no cost".to_owned());
+            }
+            cost(program).map_err(|error| {
+                let text = error.to_string();
+                failure.replace(Some(error));
+                text
             })
-            .collect();
+        },
+        progress: &|strategy, left| say(&format!("{strategy} ({left} left)"), false),
+    };
+    let candidates = plan(&request);
+    say("", false);
+    if let Some(error) = failure.take() {
+        return Err(error);
     }
-    partial
-        .into_iter()
-        .map(|(data, spatial)| Strategy::hybrid(data, spatial))
-        .collect()
-}
-
-fn divisors(number: usize) -> impl Iterator<Item = usize> {
-    (1..=number).filter(move |&part| number.is_multiple_of(part))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hybrids_have_the_ranks_and_the_axes() {
-        let all = hybrids(8, 3);
-        assert_eq!(all.len(), 20);
-        assert!(all.iter().all(|strategy| strategy.ranks() == 8));
-        let flat: Vec<String> = hybrids(4, 1).iter().map(Strategy::to_string).collect();
-        assert_eq!(flat, ["data=4", "data=2,width=2", "width=4"]);
+    match candidates {
+        Ok(candidates) => Ok(candidates),
+        Err(PlanError::NoneFits { refused, .. }) => Ok(refused),
+        Err(error @ PlanError::Lower(_)) => Err(CliError::user(&error)),
     }
 }

@@ -57,11 +57,13 @@ impl Grid {
     /// Whether each position lies beyond the one before; threads write them at the same time.
     fn disjoint(&self) -> bool {
         let (count, mut span) = (self.counts(), self.channels);
-        (0..4).rev().all(|dim| {
-            let beyond = count[dim] <= 1 || self.pitch[dim] >= span;
-            span += count[dim].saturating_sub(1) * self.pitch[dim];
-            beyond
-        })
+        let empty = self.elements() == 0;
+        empty
+            || (0..4).rev().all(|dim| {
+                let beyond = count[dim] <= 1 || self.pitch[dim] >= span;
+                span += count[dim].saturating_sub(1) * self.pitch[dim];
+                beyond
+            })
     }
 
     pub(crate) fn counts(&self) -> [usize; 4] {

@@ -25,18 +25,18 @@ const DATA_AND_SPACE: [Option<Axis>; 5] = [
 
 fn make(path: &Path, dtype: DType) -> Dataset {
     let spec = spec(SHAPE, dtype, Layout::Contiguous);
-    let mut writer = DatasetWriter::create(path, &spec).unwrap();
+    let mut writer = DatasetWriter::create(path, &spec).expect("a new path");
     let mut n = 0;
     for split in Split::ALL {
         while writer.next_universe(split).is_some() {
             let volume = volume(n, SHAPE, dtype);
             writer
                 .append(split, &volume, &target(n), &physical(n))
-                .unwrap();
+                .expect("a sample that fits");
             n += 1;
         }
     }
-    writer.finish().unwrap()
+    writer.finish().expect("all samples written")
 }
 
 fn mesh(data: usize, [depth, height, width]: [usize; 3]) -> Mesh {

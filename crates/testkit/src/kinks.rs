@@ -4,6 +4,9 @@ use std::sync::{Arc, Mutex};
 
 /// Wraps f64 kernels and notes how close any activation or maximum comes to a kink: there the
 /// gradient jumps, and rounding decides on which side a value falls.
+///
+/// A zero, and a tie of equal values, do not count: they come from a ReLU, a dropout, or from copies of
+/// one value, and are the same in any precision.
 pub struct KinkWatch<K> {
     kernels: K,
     nearest: Arc<Mutex<f64>>,
@@ -24,7 +27,9 @@ impl<K: Kernels> KinkWatch<K> {
 
     fn note(&self, margin: f64) {
         let mut nearest = self.nearest.lock().expect("nobody panics while noting");
-        *nearest = nearest.min(margin);
+        if margin != 0.0 {
+            *nearest = nearest.min(margin);
+        }
     }
 
     fn watch(&self, kernel: &Kernel, memory: &Memory<'_>) {

@@ -20,6 +20,7 @@ pub use jitter::jittery_kernels;
 pub use kinks::KinkWatch;
 pub use random::Draws;
 
-/// What a setup needs, so that rooms that may not depend on the others can be tested.
-pub use partita_local::{ReferenceMenu, Samples, Stored};
+// What a setup needs, so that rooms that may not depend on the others can be tested.
+pub use partita_graph::text::print;
+pub use partita_local::{ReferenceKernels, ReferenceMenu, Samples, Stored};
 pub use partita_lower::Strategy;

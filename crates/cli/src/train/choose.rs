@@ -1,23 +1,52 @@
+use super::programs;
+use super::run_file::RunFile;
 use crate::error::CliError;
+use crate::here::Here;
+use crate::search::search_here;
+use partita_data::DType;
 use partita_graph::Graph;
 use partita_lower::Strategy;
+use partita_space::Bytes;
 
-/// The strategy that `auto` means: the one with the most of its ranks on the data axis that the model
-/// and the mini-batch admit, and the fewest splits of a sample beside it.
+/// The strategy that `auto` means: the one whose step is predicted to be shortest on this machine
+/// among those that fit in `memory`, measuring what is missing.
 ///
-/// Errors: no strategy of that many ranks fits.
-pub fn choose_strategy(graph: &Graph, batch: usize, ranks: usize) -> Result<Strategy, CliError> {
-    first_fitting(graph, batch, ranks).ok_or_else(|| {
+/// Errors: no strategy of that many ranks fits, or something cannot be measured.
+pub fn choose_strategy(
+    run: &RunFile,
+    graph: &Graph,
+    stored: DType,
+    memory: Bytes,
+) -> Result<Strategy, CliError> {
+    let (batch, ranks) = (run.batch, run.ranks);
+    let Some(first) = first_fitting(graph, batch, ranks) else {
         let fewer = (1..ranks)
             .rev()
             .find(|&fewer| first_fitting(graph, batch, fewer).is_some());
-        CliError::User(format!(
+        return Err(CliError::User(format!(
             "strategy = \"auto\": {} with batch = {batch} cannot be split over {ranks} ranks; \
              nearest possible is ranks = {}",
             graph.name,
             fewer.unwrap_or(1)
-        ))
-    })
+        )));
+    };
+    if ranks == 1 {
+        return Ok(first);
+    }
+    let menu = run.kernels.menu()?;
+    let request = programs::request(run, graph, first, stored, &*menu);
+    let here = Here::new(run.kernels, ranks, run.threads, false)?;
+    let found = search_here(request, ranks, memory, here)?;
+    match found.first() {
+        Some(best) if best.reason.is_none() => Ok(best.strategy),
+        Some(nearest) => Err(CliError::User(format!(
+            "strategy = \"auto\": no strategy fits {ranks} ranks with {memory} each; nearest is \
+             `{}`: {}",
+            nearest.strategy,
+            nearest.explanation()
+        ))),
+        None => Ok(first),
+    }
 }
 
 fn first_fitting(graph: &Graph, batch: usize, ranks: usize) -> Option<Strategy> {

@@ -3,7 +3,7 @@
 mod check;
 mod choose;
 mod foretell;
-mod kernel_set;
+pub mod kernel_set;
 mod memory;
 mod programs;
 mod ranks;
@@ -18,7 +18,9 @@ use crate::error::CliError;
 use crate::host::Host;
 use crate::table::write_json;
 use crate::{interrupt, model};
-use partita_data::{Dataset, HyperslabSource, Split, Waker, first_sample, order::epoch_order};
+use partita_data::{
+    DType, Dataset, HyperslabSource, Split, Waker, first_sample, order::epoch_order,
+};
 use partita_graph::{Graph, initial_values};
 use partita_local::LaunchError;
 use partita_lower::Strategy;
@@ -71,8 +73,9 @@ fn run_until(
     let dataset = Dataset::open(&run.data).map_err(|error| CliError::user(&error))?;
     check::dataset_fits(&run, &graph, &dataset)?;
     check::batch_fits(&run, &dataset)?;
-    let strategy = strategy(&run, &graph)?;
     let host = Host::here();
+    let (limit, origin) = memory_limit(&run, &host);
+    let strategy = strategy(&run, &graph, dataset.dtype(), limit)?;
     let warnings: Vec<String> = check::core_warning(&run, host.cores_usable)
         .into_iter()
         .collect();
@@ -103,7 +106,6 @@ fn run_until(
         traces_kept: TRACES_KEPT,
     };
     let session = Session::new(played, plan).map_err(|error| CliError::run(&error))?;
-    let (limit, origin) = memory_limit(&run, &host);
     check::memory_fits(&run, &session, limit, &origin)?;
     let finished = train(&run, &graph, &dataset, &session, strategy, warnings, cancel)?;
     let result = finished.save()?;
@@ -123,9 +125,14 @@ fn read(request: &TrainRequest) -> Result<RunFile, CliError> {
     Ok(run)
 }
 
-fn strategy(run: &RunFile, graph: &Graph) -> Result<Strategy, CliError> {
+fn strategy(
+    run: &RunFile,
+    graph: &Graph,
+    stored: DType,
+    memory: Bytes,
+) -> Result<Strategy, CliError> {
     if run.strategy == "auto" {
-        return choose::choose_strategy(graph, run.batch, run.ranks);
+        return choose::choose_strategy(run, graph, stored, memory);
     }
     let strategy: Strategy = run
         .strategy
@@ -166,10 +173,8 @@ fn train<'r>(
 ) -> Result<Finished<'r>, CliError> {
     let mut folder = Folder::make(&run.output)?;
     let program = session.main_program();
-    let prediction = foretell::predict_here(program, run.kernels, run.threads);
-    if let Some(prediction) = &prediction {
-        folder.prediction = Some(results::write_prediction(&run.output, prediction)?);
-    }
+    let prediction = foretell::predict_here(program, run.kernels, run.threads)?;
+    folder.prediction = Some(results::write_prediction(&run.output, &prediction)?);
     let mut screen = Screen::new(
         run.epochs as u64,
         run.epochs as u64 * session.steps_per_epoch(),
@@ -201,7 +206,7 @@ fn train<'r>(
         peak,
         outcomes,
         values,
-        prediction,
+        prediction: Some(prediction),
         warnings,
     })
 }

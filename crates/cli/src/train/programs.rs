@@ -20,20 +20,7 @@ pub fn programs(
     validation: usize,
 ) -> Result<Vec<Played>, CliError> {
     let menu = KernelSet::menu(run.kernels)?;
-    let request = Request {
-        graph,
-        strategy,
-        batch: run.batch,
-        kind: ProgramKind::Train,
-        dtype: run.precision.dtype(),
-        optimizer: run.optimizer,
-        clip: run.clip,
-        samples: SampleFormat {
-            dtype: staging_dtype(stored),
-            transform: run.transform,
-        },
-        menu: &*menu as &dyn Menu,
-    };
+    let request = request(run, graph, strategy, stored, &*menu);
     let mut played = Vec::new();
     for (kind, samples) in [
         (ProgramKind::Train, training),
@@ -52,6 +39,30 @@ pub fn programs(
         }
     }
     Ok(played)
+}
+
+/// The training step of a run.
+pub fn request<'r>(
+    run: &RunFile,
+    graph: &'r Graph,
+    strategy: Strategy,
+    stored: DType,
+    menu: &'r dyn Menu,
+) -> Request<'r> {
+    Request {
+        graph,
+        strategy,
+        batch: run.batch,
+        kind: ProgramKind::Train,
+        dtype: run.precision.dtype(),
+        optimizer: run.optimizer,
+        clip: run.clip,
+        samples: SampleFormat {
+            dtype: staging_dtype(stored),
+            transform: run.transform,
+        },
+        menu,
+    }
 }
 
 fn staging_dtype(stored: DType) -> Dtype {
