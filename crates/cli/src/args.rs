@@ -38,6 +38,19 @@ pub enum Verb {
     },
     /// Show what this machine offers, and what mends what is missing
     Doctor(DoctorArgs),
+    /// Make a small dataset, plan, train on it, and compare with simple baselines
+    Demo(DemoArgs),
+}
+
+/// `partita demo`.
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// Folder for the dataset and what the training leaves
+    #[arg(long, default_value = "demo-output")]
+    pub out: PathBuf,
+    /// Ranks that train together
+    #[arg(long, value_name = "P", default_value_t = 2, value_parser = number::count)]
+    pub ranks: usize,
 }
 
 /// `partita models`.
@@ -244,6 +257,8 @@ pub struct DoctorArgs {
 /// Kernels that a program can pin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum KernelSet {
+    /// Fast
+    Cpu,
     /// Plain and exact
     Reference,
     /// None: the program can be costed but not run

@@ -21,6 +21,9 @@ use std::path::{Path, PathBuf};
 /// What is said of the machine in reports.
 pub const NAME: &str = "here";
 
+/// Threads of a rank, where none are asked for.
+pub const THREADS: usize = 1;
+
 /// Under which name reads are kept.
 const READS: &str = "a file that the system holds in memory";
 
@@ -206,19 +209,11 @@ impl Here {
     }
 }
 
-/// The fast kernels where this build has them, else the plain ones.
-pub fn best_kernels() -> KernelSet {
-    match KernelSet::Cpu.menu() {
-        Ok(_) => KernelSet::Cpu,
-        Err(_) => KernelSet::Reference,
-    }
-}
-
-/// The kernels that were asked for on the command line; where they were left open, the best there are.
+/// The kernels that were asked for on the command line; where they were left open, the fast ones.
 pub fn kernels(asked: crate::args::KernelSet) -> KernelSet {
     match asked {
         crate::args::KernelSet::Reference => KernelSet::Reference,
-        crate::args::KernelSet::Unpinned => best_kernels(),
+        crate::args::KernelSet::Cpu | crate::args::KernelSet::Unpinned => KernelSet::Cpu,
     }
 }
 

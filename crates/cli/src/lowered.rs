@@ -29,7 +29,8 @@ pub fn lowered(
 ) -> Result<Lowered, CliError> {
     let graph = model::resolve(&training.model)?;
     let strategy = strategy(strategy_text, training.ranks)?;
-    let request = request(&graph, strategy, training, kind, menu::of(kernels));
+    let menu = menu::of(kernels);
+    let request = request(&graph, strategy, training, kind, &*menu);
     let program = lower_verified(&request)?;
     Ok(Lowered {
         graph,

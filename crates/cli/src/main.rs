@@ -8,6 +8,7 @@ mod args;
 
 mod compare;
 mod data;
+mod demo;
 mod doctor;
 mod inspect;
 mod lower;
@@ -74,5 +75,6 @@ fn run(verb: &Verb, out: &mut dyn Write) -> Result<(), CliError> {
             DataVerb::Inspect(args) => data::inspect(args, out),
         },
         Verb::Doctor(args) => doctor::run(args, out),
+        Verb::Demo(args) => demo::run(args, out),
     }
 }

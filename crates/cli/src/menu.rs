@@ -1,11 +1,14 @@
 use crate::args::KernelSet;
+use crate::here::THREADS;
+use crate::train::kernel_set;
 use partita_local::ReferenceMenu;
 use partita_program::{Menu, UnpinnedMenu};
 
 /// The menu of a set of kernels.
-pub fn of(kernels: KernelSet) -> &'static dyn Menu {
+pub fn of(kernels: KernelSet) -> Box<dyn Menu> {
     match kernels {
-        KernelSet::Reference => &ReferenceMenu,
-        KernelSet::Unpinned => &UnpinnedMenu,
+        KernelSet::Cpu => kernel_set::KernelSet::Cpu.menu(THREADS),
+        KernelSet::Reference => Box::new(ReferenceMenu),
+        KernelSet::Unpinned => Box::new(UnpinnedMenu),
     }
 }

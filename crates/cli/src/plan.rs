@@ -4,6 +4,7 @@ use crate::here::{self, Here};
 use crate::lowered::{lower_verified, request};
 use crate::search::{search, search_here};
 use crate::table::{Side, Table, write_json};
+use crate::train::kernel_set;
 use crate::{machine, model, predict};
 use partita_lower::{Request, Strategy};
 use partita_oracle::Prediction;
@@ -67,8 +68,8 @@ fn found_here(args: &PlanArgs) -> Result<(Bytes, Vec<partita_plan::Candidate>), 
     let asked = &args.training;
     let graph = model::resolve(&asked.model)?;
     let memory = args.memory.unwrap_or_else(|| here::memory(asked.ranks));
-    let kernels = here::best_kernels();
-    let menu = kernels.menu()?;
+    let kernels = kernel_set::KernelSet::Cpu;
+    let menu = kernels.menu(here::THREADS);
     let single = Strategy::single();
     let request = request(&graph, single, asked, KindName::Train, &*menu);
     let here = Here::new(kernels, asked.ranks, 1, args.no_io)?;

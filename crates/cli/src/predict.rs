@@ -67,7 +67,7 @@ pub fn run(args: &PredictArgs, out: &mut dyn Write) -> Result<(), CliError> {
 fn run_here(args: &PredictArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let asked = &args.training;
     let kernels = here::kernels(args.kernels);
-    let menu = kernels.menu()?;
+    let menu = kernels.menu(here::THREADS);
     let graph = model::resolve(&asked.model)?;
     let strategy = strategy(&args.strategy, asked.ranks)?;
     let request = request(&graph, strategy, asked, KindName::Train, &*menu);

@@ -3,9 +3,9 @@ use crate::here::{Here, say};
 use crate::predict::cost_error;
 use partita_lower::Request;
 use partita_oracle::{Costs, Mode, Prediction, predict};
-use partita_plan::{Candidate, Floor, PlanError, PlanRequest, kernel_seconds, plan};
-use partita_program::Program;
-use partita_space::Bytes;
+use partita_plan::{Candidate, Floor, PlanError, PlanRequest, plan, rank_seconds};
+use partita_program::{Body, Program};
+use partita_space::{Bytes, Mesh};
 use std::cell::RefCell;
 
 /// Every way to lay the ranks on the data axis and the spatial axes of the model, on a machine whose
@@ -18,7 +18,7 @@ pub fn search(
     memory: Bytes,
     costs: &dyn Costs,
 ) -> Result<Vec<Candidate>, CliError> {
-    let floor = |body: &_| kernel_seconds(body, costs);
+    let floor = |body: &Body, rank, mesh: &Mesh| rank_seconds(body, rank, mesh, costs);
     let cost = |program: &Program| {
         predict(program, costs, Mode::Classes, 1, false).map_err(|error| cost_error(&error))
     };
@@ -33,7 +33,8 @@ pub fn search_here(
     here: Here,
 ) -> Result<Vec<Candidate>, CliError> {
     let here = RefCell::new(here);
-    let floor = |body: &_| kernel_seconds(body, &here.borrow().known());
+    let floor =
+        |body: &Body, rank, mesh: &Mesh| rank_seconds(body, rank, mesh, &here.borrow().known());
     let cost = |program: &Program| here.borrow_mut().predict(program, false);
     ranked(training, ranks, memory, &floor, &cost)
 }

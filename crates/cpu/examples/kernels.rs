@@ -1,14 +1,19 @@
-//! Speed of the convolutions on the layers of CosmoFlow, next to the measured FMA peak.
+//! Speed of the kernels on the layers of CosmoFlow, next to the measured FMA peak, and of kernels of
+//! programs that have no counterpart among those.
 //!
 //! `cargo run --release -p partita-cpu --example kernels -- [threads] [level]`
 
 use partita_cpu::{
-    Activation, Adam, Call, Canceled, Convolution, Grid, Level, Normalization, Planes, PoolKind,
-    Pooling, Sgd, Team, Transform, View, ViewMut, Window, Work, activate_backward_in_place,
-    activate_in_place, adam, import, linear_backward_data, linear_backward_weight, linear_forward,
-    linear_scratch, multiply_adds, norm_backward, norm_backward_statistics, norm_forward,
-    norm_scratch, norm_statistics, pool_backward, pool_forward, sgd, sum_of_squares,
+    Activation, Adam, Call, Canceled, Convolution, CpuKernels, CpuMenu, Grid, Level, Normalization,
+    Planes, PoolKind, Pooling, Sgd, Team, Transform, View, ViewMut, Window, Work,
+    activate_backward_in_place, activate_in_place, adam, import, linear_backward_data,
+    linear_backward_weight, linear_forward, linear_scratch, multiply_adds, norm_backward,
+    norm_backward_statistics, norm_forward, norm_scratch, norm_statistics, pool_backward,
+    pool_forward, sgd, sum_of_squares,
 };
+use partita_program::{Body, Buffer, BufferId, Dtype, Kernel, KernelShape, Menu, Place, Role};
+use partita_run::{Arena, Inputs, Kernels};
+use partita_space::{Bytes, Mesh};
 use std::time::Instant;
 
 fn main() {
@@ -41,20 +46,119 @@ fn main() {
     }
     println!("GB/s as counted, median (best)");
     streams(&mut team);
+    maps(&mut team);
+    updates(&mut team);
     linear(&mut team);
+    programs(team);
 }
 
-/// Pooling, normalization, activation and update on boxes beyond the caches.
+/// Kernels of programs on boxes beyond the caches.
+fn programs(team: Team) {
+    let menu = CpuMenu {
+        threads: team.threads(),
+        level: team.level(),
+    };
+    let dims = [1, 96, 96, 96, 16];
+    let mut body = Body::default();
+    for (id, dims) in [dims, dims, [1; 5], [1, 1, 1, 1, 3 * 1024 * 1024]]
+        .into_iter()
+        .enumerate()
+    {
+        let buffer = Buffer {
+            name: format!("buffer {id}"),
+            role: if id == 2 {
+                Role::Statistics
+            } else {
+                Role::Activation
+            },
+            dtype: if id == 2 { Dtype::F64 } else { Dtype::F32 },
+            dims,
+            home: None,
+            offset: body.arena,
+        };
+        body.arena = Bytes((body.arena + buffer.bytes()).0.next_multiple_of(64));
+        body.buffers.push(buffer);
+    }
+    let mut arena = Arena::new(body.arena);
+    arena.touch();
+    let memory = arena.memory(&body);
+    let [x, y, loss, scratch] = [0, 1, 2, 3].map(|id| {
+        let id = BufferId(id);
+        body.buffer(id).view(id)
+    });
+    let mut kernels = CpuKernels::new(Mesh::new([1; 7]), 0, team);
+    let inputs = Inputs {
+        samples: vec![0],
+        ..Inputs::default()
+    };
+    for (name, kernel) in program_kernels(x, y, loss) {
+        let shape = KernelShape {
+            kernel: &kernel,
+            buffers: &body.buffers,
+        };
+        let choice = menu.choose(&shape).unwrap_or_else(|e| panic!("{e}"));
+        assert!(choice.workspace <= scratch.bytes(&body.buffers), "{name}");
+        let rate = median(|| {
+            let workspace = Some(&scratch);
+            let algorithm = &choice.algorithm;
+            let go = &mut || true;
+            let worked = kernels.execute(&kernel, algorithm, workspace, &memory, &inputs, go);
+            worked.unwrap_or_else(|e| panic!("{e}")).bytes
+        });
+        println!("{name:32} {rate:>14} GB/s");
+    }
+}
+
+fn program_kernels(
+    x: partita_program::View,
+    y: partita_program::View,
+    loss: partita_program::View,
+) -> Vec<(&'static str, Kernel)> {
+    let dropout = |y| Kernel::Dropout {
+        x,
+        y,
+        rate: 0.5,
+        operation: 1,
+        place: Place::replicated(x.extent),
+        accumulate: false,
+    };
+    // The planes that a periodic convolution wraps around.
+    let (mut low, mut high) = (x, x);
+    low.extent[1] = 8;
+    high.extent[1] = 8;
+    high.start[1] = x.extent[1] - 8;
+    vec![
+        ("dropout", dropout(y)),
+        ("dropout in place", dropout(x)),
+        (
+            "copy within a buffer",
+            Kernel::Copy {
+                source: low,
+                target: high,
+                accumulate: false,
+            },
+        ),
+        (
+            "mean squared error",
+            Kernel::MeanSquaredError {
+                x,
+                target: y,
+                dx: None,
+                loss,
+                count: 1,
+            },
+        ),
+    ]
+}
+
+/// Pooling and normalization on boxes beyond the caches.
 fn streams(team: &mut Team) {
     let (c, extent) = (16, 96);
     let xg = Grid::dense(1, [extent; 3], c);
     let yg = Grid::dense(1, [extent / 2; 3], c);
     let (x, dy) = (ramp(xg.elements()), ramp(yg.elements()));
     let (mut a, mut b) = (ramp(xg.elements()), ramp(yg.elements()));
-    let mut m = vec![0.0; a.len()];
-    let mut v = vec![0.0; a.len()];
     let mut sums = vec![0.0; 2 * c];
-    let counts: Vec<i16> = (0..a.len()).map(|i| (i % 999) as i16).collect();
     let mut scratch = vec![0.0; norm_scratch(team.kind(), c)];
     let mut progress = || true;
     let mut call = Call {
@@ -108,6 +212,22 @@ fn streams(team: &mut Team) {
             false,
         )
     });
+}
+
+/// Activation and import.
+fn maps(team: &mut Team) {
+    let (c, extent) = (16, 96);
+    let xg = Grid::dense(1, [extent; 3], c);
+    let (x, mut a) = (ramp(xg.elements()), ramp(xg.elements()));
+    let counts: Vec<i16> = (0..a.len()).map(|i| (i % 999) as i16).collect();
+    let xv = View::new(&x, &xg);
+    let mut progress = || true;
+    let mut call = Call {
+        team,
+        scratch: &mut [],
+        progress: &mut progress,
+    };
+    let k = &mut call;
     let kind = Activation::LeakyRelu { slope: 0.01 };
     show("leaky relu in place", || {
         activate_in_place(k, kind, ViewMut::new(&mut a, &xg))
@@ -126,6 +246,20 @@ fn streams(team: &mut Team) {
             ViewMut::new(&mut a, &xg),
         )
     });
+}
+
+/// Both optimizers and the norm of the gradient.
+fn updates(team: &mut Team) {
+    let elements = 14_000_000;
+    let (x, mut a) = (ramp(elements), ramp(elements));
+    let (mut m, mut v) = (vec![0.0; elements], vec![0.0; elements]);
+    let mut progress = || true;
+    let mut call = Call {
+        team,
+        scratch: &mut [],
+        progress: &mut progress,
+    };
+    let k = &mut call;
     let sgd_options = Sgd {
         rate: 0.1,
         momentum: 0.9,

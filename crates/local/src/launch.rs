@@ -43,6 +43,7 @@ impl LaunchError {
                 RunError::Stalled { .. }
                 | RunError::Source { .. }
                 | RunError::Algorithm { .. }
+                | RunError::Kernels { .. }
                 | RunError::Tally { .. } => 0,
                 RunError::Lost { .. } => 1,
                 RunError::Cancelled => 2,

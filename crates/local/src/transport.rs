@@ -63,6 +63,12 @@ struct Expected {
 }
 
 impl ThreadTransport {
+    /// Ends the sleep of this rank in `wait`, or its next one, from any thread: for sources that read
+    /// behind the rank's back.
+    pub fn waker(&self) -> impl Fn() + Send + 'static {
+        self.mail.waker()
+    }
+
     fn peer(&self, offset: Offset) -> Rank {
         let peer = self.mesh.neighbor(self.rank, offset);
         peer.unwrap_or_else(|| panic!("rank {} has no peer at {offset:?}", self.rank))

@@ -1,12 +1,30 @@
 use partita_oracle::Costs;
-use partita_program::{Body, Count, KernelShape, Work};
-use partita_space::Seconds;
+use partita_program::{
+    Body, Collective, CollectiveKind, Count, Exchange, KernelShape, Lane, Task, Work,
+};
+use partita_space::{Bytes, Mesh, Rank, Seconds};
 
-/// Seconds of all kernels of a rank, one after the other: no step in which it takes part is shorter,
-/// since a rank runs one kernel at a time. A kernel whose cost is not known counts for nothing, which
-/// leaves the sum a lower bound.
-pub fn kernel_seconds(body: &Body, costs: &dyn Costs) -> Seconds {
-    let seconds = body.tasks.iter().map(|task| match &task.work {
+/// The least that a step takes in which `rank` does this: its tasks in the order of their lanes, as if
+/// every peer were always ready, no link were shared and no message cost the processor anything.
+///
+/// All that is left out can only delay a task, and a task that starts later delays others or none, so
+/// no simulation with these costs is shorter. What has no known cost counts for nothing.
+pub fn rank_seconds(body: &Body, rank: Rank, mesh: &Mesh, costs: &dyn Costs) -> Seconds {
+    let mut lanes = [0.0_f64; Lane::ALL.len()];
+    let mut ends: Vec<f64> = Vec::with_capacity(body.tasks.len());
+    for task in &body.tasks {
+        let lane = task.work.lane();
+        let ready = task.after.iter().map(|before| ends[before.0 as usize]);
+        let start = ready.fold(lanes[lane as usize], f64::max);
+        let end = start + duration(body, task, rank, mesh, costs);
+        lanes[lane as usize] = if lane.is_serial() { end } else { start };
+        ends.push(end);
+    }
+    Seconds(ends.into_iter().fold(0.0, f64::max))
+}
+
+fn duration(body: &Body, task: &Task, rank: Rank, mesh: &Mesh, costs: &dyn Costs) -> f64 {
+    match &task.work {
         Work::Compute {
             kernel, algorithm, ..
         } => {
@@ -15,11 +33,56 @@ pub fn kernel_seconds(body: &Body, costs: &dyn Costs) -> Seconds {
                 buffers: &body.buffers,
             };
             let count = Count::of(task, &body.buffers);
-            costs
-                .kernel(&shape, algorithm, &count)
-                .map_or(0.0, |seconds| seconds.0)
+            let seconds = costs.kernel(&shape, algorithm, &count);
+            seconds.map_or(0.0, |seconds| seconds.0)
         }
-        Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => 0.0,
+        Work::Exchange(exchange) => exchange_seconds(body, exchange, rank, mesh, costs),
+        Work::Collective(collective) => collective_seconds(body, collective, rank, mesh, costs),
+        Work::Load(load) => {
+            let seconds = costs.load(rank, load.target.bytes(&body.buffers), mesh.ranks());
+            seconds.map_or(0.0, |seconds| seconds.0)
+        }
+    }
+}
+
+/// The longest of its messages.
+fn exchange_seconds(
+    body: &Body,
+    exchange: &Exchange,
+    rank: Rank,
+    mesh: &Mesh,
+    costs: &dyn Costs,
+) -> f64 {
+    let sends = exchange.sends.iter().map(|one| (one.to, one.view, true));
+    let receives = exchange.receives.iter();
+    let receives = receives.map(|one| (one.from, one.view, false));
+    let seconds = sends.chain(receives).map(|(offset, view, is_out)| {
+        let Some(peer) = mesh.neighbor(rank, offset) else {
+            return 0.0;
+        };
+        let (from, to) = if is_out { (rank, peer) } else { (peer, rank) };
+        let cost = costs.message(from, to, view.bytes(&body.buffers), 1.0);
+        cost.map_or(0.0, |cost| cost.seconds().0)
     });
-    Seconds(seconds.sum())
+    seconds.fold(0.0, f64::max)
+}
+
+fn collective_seconds(
+    body: &Body,
+    collective: &Collective,
+    rank: Rank,
+    mesh: &Mesh,
+    costs: &dyn Costs,
+) -> f64 {
+    let members = mesh.group(rank, collective.group);
+    let cost = match &collective.kind {
+        CollectiveKind::AllReduce { view } => {
+            costs.allreduce(&members, view.bytes(&body.buffers), 1.0)
+        }
+        CollectiveKind::AllGather { targets, .. } => {
+            let bytes: Vec<Bytes> = targets.iter().map(|one| one.bytes(&body.buffers)).collect();
+            costs.allgather(&members, &bytes, 1.0)
+        }
+    };
+    cost.map_or(0.0, |cost| cost.seconds().0)
 }

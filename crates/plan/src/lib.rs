@@ -9,5 +9,5 @@ mod floor;
 mod plan;
 
 pub use candidates::hybrids;
-pub use floor::kernel_seconds;
+pub use floor::rank_seconds;
 pub use plan::{Candidate, Cost, Floor, PlanError, PlanRequest, plan};

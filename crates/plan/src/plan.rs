@@ -2,7 +2,7 @@ use crate::candidates::hybrids;
 use partita_lower::{LowerError, Request, Strategy, lower, lower_rank};
 use partita_oracle::Prediction;
 use partita_program::{Body, Program, Role};
-use partita_space::{AXES, Bytes, Seconds};
+use partita_space::{AXES, Bytes, Mesh, Rank, Seconds};
 
 /// Why the time of a program is not known, in words for people.
 type Unknown = String;
@@ -10,9 +10,9 @@ type Unknown = String;
 /// Says how long a program takes.
 pub type Cost<'a> = dyn Fn(&Program) -> Result<Prediction, Unknown> + 'a;
 
-/// Says how long a step takes at least in which a rank does this; [`crate::kernel_seconds`] for all
+/// Says how long a step takes at least in which a rank of a mesh does this; [`crate::rank_seconds`] for
 /// costs at hand.
-pub type Floor<'a> = dyn Fn(&Body) -> Seconds + 'a;
+pub type Floor<'a> = dyn Fn(&Body, Rank, &Mesh) -> Seconds + 'a;
 
 /// What to plan.
 pub struct PlanRequest<'a> {
@@ -114,9 +114,9 @@ type No = (Lack, String);
 /// Ranks every way of splitting the training: those that fit, shortest step first, then those refused.
 ///
 /// A candidate is refused where the strategy does not suit the model or the mini-batch, where a rank
-/// needs more memory than it may fill, where a cost is not known, or where the kernels of one rank
-/// alone ([`PlanRequest::floor`]) take longer than a whole step of the best candidate found. For the
-/// memory and the floor, two ranks are lowered on their own: the last of the mesh, which has the
+/// needs more memory than it may fill, where a cost is not known, or where one rank alone, with peers
+/// that are always ready ([`PlanRequest::floor`]), takes longer than a whole step of the best candidate
+/// found. For the memory and the floor, two ranks are lowered on their own: the last of the mesh, which has the
 /// largest part of everything in a balanced split, and the middle one, which has most neighbors. Only
 /// what passes is lowered whole and costed, in the order of the floors.
 /// Errors: no candidate fits, or the menu lacks a kernel.
@@ -169,8 +169,8 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
 fn beaten(floor: Seconds, (least, strategy): (Seconds, Strategy)) -> Option<String> {
     (floor > least).then(|| {
         format!(
-            "the kernels of one rank alone take at least {floor}, longer than a whole step of \
-             `{strategy}` ({least}); not costed further"
+            "one rank alone takes at least {floor}, longer than a whole step of `{strategy}` \
+             ({least}); not costed further"
         )
     })
 }
@@ -194,7 +194,7 @@ fn glance(request: &PlanRequest<'_>, strategy: Strategy) -> Result<Result<Second
             let reason = memory_reason(&body, request.memory);
             return Ok(Err((Lack::Memory(body.arena), reason)));
         }
-        floor = floor.max((request.floor)(&body));
+        floor = floor.max((request.floor)(&body, rank, &mesh));
     }
     Ok(Ok(floor))
 }

@@ -58,6 +58,14 @@ pub enum RunError {
         /// Who was asked.
         backend: String,
     },
+    /// The kernels of a rank could not be set up, or met what they cannot compute.
+    #[error("rank {rank}: {reason}")]
+    Kernels {
+        /// Which one.
+        rank: Rank,
+        /// Why.
+        reason: String,
+    },
     /// What was done is not what the program says.
     #[error("rank {rank}: the step {what}: counted {counted}, expected {expected}")]
     Tally {

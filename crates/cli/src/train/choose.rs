@@ -33,7 +33,7 @@ pub fn choose_strategy(
     if ranks == 1 {
         return Ok(first);
     }
-    let menu = run.kernels.menu()?;
+    let menu = run.kernels.menu(run.threads);
     let request = programs::request(run, graph, first, stored, &*menu);
     let here = Here::new(run.kernels, ranks, run.threads, false)?;
     let found = search_here(request, ranks, memory, here)?;

@@ -1,8 +1,9 @@
-use crate::error::CliError;
+use partita_cpu::{CpuKernels, CpuMenu, Level, Team, TeamError};
 use partita_local::{ReferenceKernels, ReferenceMenu};
 use partita_program::{Dtype, Menu};
 use partita_run::{Kernels, RunError};
 use partita_space::{Mesh, Rank};
+use std::sync::OnceLock;
 
 /// Who computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,43 +66,59 @@ impl KernelSet {
         }
     }
 
-    /// What it offers for each kernel shape.
-    ///
-    /// Errors: a set that this build does not have.
-    pub fn menu(self) -> Result<Box<dyn Menu>, CliError> {
+    /// What it offers for each kernel shape to a rank of so many threads.
+    pub fn menu(self, threads: usize) -> Box<dyn Menu> {
+        // Noted before any thread is pinned.
+        let _ = cores();
         match self {
-            Self::Cpu => Err(CliError::User(
-                "kernels = \"cpu\" is not offered by this build; possible, and nearest, is \
-                 \"reference\""
-                    .to_owned(),
-            )),
-            Self::Reference => Ok(Box::new(ReferenceMenu)),
+            Self::Cpu => Box::new(CpuMenu {
+                threads,
+                level: Level::detect(),
+            }),
+            Self::Reference => Box::new(ReferenceMenu),
         }
     }
 
-    /// The kernels of a rank, made on the thread of the rank.
+    /// The kernels of a rank, made on the thread of the rank. Where all threads of all ranks have a
+    /// core, each keeps to its own.
     ///
-    /// Errors: a set that this build does not have.
+    /// Errors: threads that the system refuses.
     pub fn kernels(
         self,
         precision: Precision,
         mesh: Mesh,
         rank: Rank,
-        _threads: usize,
+        threads: usize,
     ) -> Result<Box<dyn Kernels>, RunError> {
-        match (self, precision) {
-            (Self::Cpu, Precision::F32 | Precision::F64) => Err(RunError::Algorithm {
-                rank,
-                kernel: "every kernel".to_owned(),
-                algorithm: self.name().to_owned(),
-                backend: "this build".to_owned(),
-            }),
-            (Self::Reference, Precision::F32) => {
-                Ok(Box::new(ReferenceKernels::<f32>::new(mesh, rank)))
+        Ok(match (self, precision) {
+            (Self::Cpu, Precision::F32 | Precision::F64) => {
+                let team = team(mesh, rank, threads).map_err(|error| RunError::Kernels {
+                    rank,
+                    reason: error.to_string(),
+                })?;
+                Box::new(CpuKernels::new(mesh, rank, team))
             }
-            (Self::Reference, Precision::F64) => {
-                Ok(Box::new(ReferenceKernels::<f64>::new(mesh, rank)))
-            }
-        }
+            (Self::Reference, Precision::F32) => Box::new(ReferenceKernels::<f32>::new(mesh, rank)),
+            (Self::Reference, Precision::F64) => Box::new(ReferenceKernels::<f64>::new(mesh, rank)),
+        })
     }
+}
+
+/// Cores that this process may use, as they were when first asked for.
+fn cores() -> &'static [usize] {
+    static CORES: OnceLock<Vec<usize>> = OnceLock::new();
+    CORES.get_or_init(|| {
+        let ids = core_affinity::get_core_ids().unwrap_or_default();
+        ids.into_iter().map(|core| core.id).collect()
+    })
+}
+
+fn team(mesh: Mesh, rank: Rank, threads: usize) -> Result<Team, TeamError> {
+    let level = Level::detect();
+    if mesh.ranks() * threads > cores().len() {
+        return Team::new(threads, level);
+    }
+    let own = &cores()[rank * threads..(rank + 1) * threads];
+    // Some systems refuse to pin; the threads then lie where the system puts them.
+    Team::pinned(own, level).or_else(|_| Team::new(threads, level))
 }

@@ -29,6 +29,7 @@ use partita_run::{End, Plan, RunError, Session, Source};
 use partita_space::{Bytes, Mesh, Rank};
 use ranks::World;
 use results::Finished;
+pub use results::write_whole;
 use run_file::RunFile;
 use screen::Screen;
 use std::fs;

@@ -1,4 +1,3 @@
-use super::kernel_set::KernelSet;
 use super::run_file::RunFile;
 use crate::error::CliError;
 use partita_data::DType;
@@ -19,7 +18,7 @@ pub fn programs(
     training: usize,
     validation: usize,
 ) -> Result<Vec<Played>, CliError> {
-    let menu = KernelSet::menu(run.kernels)?;
+    let menu = run.kernels.menu(run.threads);
     let request = request(run, graph, strategy, stored, &*menu);
     let mut played = Vec::new();
     for (kind, samples) in [

@@ -58,6 +58,8 @@ pub fn play(
     let results = launch(parts.collect(), world.cancel, |rank, part: Part| {
         let mut arena = Arena::new(session.arena_bytes(rank));
         arena.touch();
+        // What has been read wakes the rank as a message does.
+        let waker = Box::new(part.transport.waker());
         let mut runner = RankRunner {
             rank,
             arena,
@@ -65,7 +67,7 @@ pub fn play(
                 .kernels
                 .kernels(world.precision, mesh, rank, world.threads)?,
             transport: Box::new(part.transport),
-            source: (world.source)(rank, None)?,
+            source: (world.source)(rank, Some(waker))?,
             clock: Box::new(clock),
             cancel: world.cancel,
             watchdog: world.watchdog,

@@ -1,5 +1,6 @@
 use super::{Run, touched};
 use crate::grid::{Canceled, Grid, Shared};
+use crate::simd::{Level, Op, Simd};
 use crate::team::ELEMENT;
 use partita_program::random::Draws;
 use partita_program::{Kernel, Place, View};
@@ -9,6 +10,8 @@ use std::ops::Range;
 
 /// What a draw costs, next to an element that is read and written.
 const COST: u64 = 4 * ELEMENT;
+/// Elements whose draws are taken together.
+const BLOCK: usize = 64;
 
 pub(super) fn execute(
     kernel: &Kernel,
@@ -55,8 +58,11 @@ pub(super) fn execute(
         accumulate: *accumulate,
     };
     let cost = COST * (y_grid.extent[2] * y_grid.channels) as u64;
+    let level = run.team.level();
     run.team
-        .ranges(run.progress, y_grid.rows(), cost, &|rows| job.run(rows))
+        .ranges(run.progress, y_grid.rows(), cost, &|rows| {
+            job.run(level, rows);
+        })
         .map_err(|Canceled| RunError::Cancelled)?;
     Ok(Worked {
         flops: y_grid.elements() as u64,
@@ -112,29 +118,67 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    fn run(&self, rows: Range<usize>) {
+    fn run(&self, level: Level, rows: Range<usize>) {
         let (grid, mask) = (self.y_grid, &self.mask);
-        let scale = (1.0 / (1.0 - mask.rate)) as f32;
+        let (width, c) = (grid.extent[2], grid.channels);
+        let joined = [self.x_grid.pitch[3], grid.pitch[3], mask.shape[4]] == [c; 3];
+        let (count, length) = if joined { (1, width * c) } else { (width, c) };
         for row in rows {
             let (h, rest) = (row % grid.extent[1], row / grid.extent[1]);
             let (d, n) = (rest % grid.extent[0], rest / grid.extent[0]);
             let draws = mask.draws(n);
-            for w in 0..grid.extent[2] {
+            for w in 0..count {
                 let x = self.x_grid.row_offset(row) + w * self.x_grid.pitch[3];
                 let y = grid.row_offset(row) + w * grid.pitch[3];
-                let first = mask.element([d, h, w, 0]);
-                for c in 0..grid.channels {
-                    let kept = draws.unit(first + c as u64) >= mask.rate;
-                    // SAFETY: both are elements of boxes of one shape, and no other row has them.
-                    unsafe {
-                        let value = if kept {
-                            scale * *self.from.get().add(x + c)
-                        } else {
-                            0.0
-                        };
-                        let y = self.to.get().add(y + c);
-                        *y = if self.accumulate { *y + value } else { value };
-                    }
+                // SAFETY: both are stretches of boxes of one shape, and no other row has them.
+                let (from, to) = unsafe { (self.from.get().add(x), self.to.get().add(y)) };
+                level.run(Stretch {
+                    draws,
+                    rate: mask.rate,
+                    first: mask.element([d, h, w, 0]),
+                    from,
+                    to,
+                    length,
+                    accumulate: self.accumulate,
+                });
+            }
+        }
+    }
+}
+
+/// Elements that lie, and are numbered, one after the other.
+struct Stretch {
+    draws: Draws,
+    rate: f64,
+    /// Number of the first element.
+    first: u64,
+    /// May be `to`.
+    from: *const f32,
+    to: *mut f32,
+    length: usize,
+    accumulate: bool,
+}
+
+impl Op for Stretch {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let scale = (1.0 / (1.0 - self.rate)) as f32;
+        let mut bits = [0u32; BLOCK];
+        for start in (0..self.length).step_by(BLOCK) {
+            let block = &mut bits[..(self.length - start).min(BLOCK)];
+            let first = self.first + start as u64;
+            for (element, bits) in (first..).zip(block.iter_mut()) {
+                // No branch on what is random.
+                *bits = u32::from(self.draws.unit(element) >= self.rate).wrapping_neg();
+            }
+            for (i, bits) in (start..).zip(block) {
+                // SAFETY: inside of the stretches.
+                unsafe {
+                    let value = f32::from_bits((scale * *self.from.add(i)).to_bits() & *bits);
+                    let y = self.to.add(i);
+                    *y = if self.accumulate { *y + value } else { value };
                 }
             }
         }

@@ -39,6 +39,8 @@ struct Slot {
     /// Packets of this rank that their receivers have emptied.
     returned: Vec<Packet>,
     closed: Vec<Rank>,
+    /// Something other than mail has come for the rank.
+    is_nudged: bool,
 }
 
 impl Mailbox {
@@ -148,12 +150,21 @@ impl Mail {
         packet
     }
 
-    /// Sleeps until something has come that is not fetched, at most `limit`.
+    /// Ends the sleep of this rank, or its next one, whoever calls it.
+    pub(super) fn waker(&self) -> impl Fn() + Send + 'static {
+        let (rank, mailboxes) = (self.rank, Arc::clone(&self.mailboxes));
+        move || {
+            mailboxes[rank].slot().is_nudged = true;
+            mailboxes[rank].filled.notify_one();
+        }
+    }
+
+    /// Sleeps until something has come that is not fetched or somebody wakes, at most `limit`.
     pub(super) fn wait(&self, limit: Duration) {
         let mailbox = &self.mailboxes[self.rank];
         let end = Instant::now() + limit;
         let mut slot = mailbox.slot();
-        while slot.letters.is_empty() && slot.closed.is_empty() {
+        while slot.letters.is_empty() && slot.closed.is_empty() && !slot.is_nudged {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
@@ -161,6 +172,7 @@ impl Mail {
             let woken = mailbox.filled.wait_timeout(slot, left);
             slot = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
+        slot.is_nudged = false;
     }
 }
 

@@ -116,7 +116,13 @@ fn a_run_writes_result_weights_and_trace_whole() {
         .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
         .collect();
     names.sort();
-    assert_eq!(names, ["result.json", "trace.json", "weights.safetensors"]);
+    let expected = [
+        "prediction.json",
+        "result.json",
+        "trace.json",
+        "weights.safetensors",
+    ];
+    assert_eq!(names, expected);
     let stored: Value =
         serde_json::from_str(&fs::read_to_string(out.join("result.json")).unwrap()).unwrap();
     assert_eq!(stored, result);
@@ -136,6 +142,9 @@ fn a_run_writes_result_weights_and_trace_whole() {
     assert!(weights.tensors.contains_key("b1.running_mean"));
     let recorded = crate::trace::read(&out.join("trace.json")).unwrap();
     assert_eq!(result["digest"], recorded.digest.as_str());
+    let comparison = &result["comparison"];
+    assert_eq!(comparison["digest"], recorded.digest.as_str());
+    assert_eq!(comparison["steps"], 10);
     // 12 steps of full size, 2 of them warm-up, on 2 ranks.
     assert_eq!(recorded.traces.len(), 20);
     assert_eq!(weights.metadata["digest"], recorded.digest);
