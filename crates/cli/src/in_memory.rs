@@ -10,6 +10,10 @@ impl Costs for InMemory {
         self.0.basis()
     }
 
+    fn delivers_between_kernels(&self) -> bool {
+        self.0.delivers_between_kernels()
+    }
+
     fn admit(&self, ranks: usize) -> Result<(), CostError> {
         self.0.admit(ranks)
     }

@@ -5,8 +5,12 @@ static ASKED: AtomicBool = AtomicBool::new(false);
 
 /// Makes Ctrl-C a request that [`asked`] tells of, for verbs that must leave things in order.
 ///
-/// Errors: the system refuses a handler, or there is one already.
+/// May be called again. Errors: the system refuses a handler.
 pub fn listen() -> Result<(), CliError> {
+    static LISTENS: AtomicBool = AtomicBool::new(false);
+    if LISTENS.swap(true, Ordering::Relaxed) {
+        return Ok(());
+    }
     ctrlc::set_handler(|| ASKED.store(true, Ordering::Relaxed))
         .map_err(|error| CliError::Run(format!("Ctrl-C cannot be listened to: {error}")))
 }

@@ -125,6 +125,10 @@ pub trait Costs: Send + Sync {
     /// Whether the seconds are measured or modelled.
     fn basis(&self) -> CostBasis;
 
+    /// Whether a rank notices a message or a sum that comes while a kernel runs at the kernel's end
+    /// only, because the processor that computes also delivers.
+    fn delivers_between_kernels(&self) -> bool;
+
     /// Whether this many ranks can be costed at all.
     fn admit(&self, ranks: usize) -> Result<(), CostError>;
 

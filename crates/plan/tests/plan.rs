@@ -31,6 +31,10 @@ impl Costs for Flat {
     fn basis(&self) -> CostBasis {
         CostBasis::Modelled
     }
+    fn delivers_between_kernels(&self) -> bool {
+        false
+    }
+
     fn admit(&self, _ranks: usize) -> Result<(), CostError> {
         Ok(())
     }

@@ -22,7 +22,7 @@ pub enum TuneError {
         /// The implementation.
         algorithm: String,
         /// What it returned.
-        source: RunError,
+        source: Box<RunError>,
     },
     /// A message or collective failed while it was measured.
     #[error("{what} failed while it was measured: {source}")]
@@ -30,7 +30,7 @@ pub enum TuneError {
         /// Which one, of how many bytes.
         what: String,
         /// What the transport returned.
-        source: RunError,
+        source: Box<RunError>,
     },
     /// A read failed while it was measured.
     #[error("rank {rank} could not read while reading was measured: {reason}")]

@@ -178,6 +178,7 @@ fn repeat(
         let time = match body {
             Some(body) => once(body, arena, transport).map_err(|source| {
                 let what = format!("{what} of {bytes}");
+                let source = Box::new(source);
                 TuneError::Transport { what, source }
             })?,
             None => [0.0; 2],

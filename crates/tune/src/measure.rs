@@ -192,7 +192,7 @@ impl Bench {
             Err(source) => Err(TuneError::Kernel {
                 signature: job.key.signature.clone(),
                 algorithm: job.key.algorithm.clone(),
-                source,
+                source: Box::new(source),
             }),
         }
     }

@@ -186,6 +186,13 @@ impl Costs for MachineCosts {
         CostBasis::Modelled
     }
 
+    fn delivers_between_kernels(&self) -> bool {
+        match self.machine.device.kind {
+            DeviceKind::Cpu => true,
+            DeviceKind::Gpu => false,
+        }
+    }
+
     fn admit(&self, ranks: usize) -> Result<(), CostError> {
         let devices = self.machine.devices();
         if ranks <= devices {

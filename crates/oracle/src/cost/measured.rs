@@ -72,6 +72,10 @@ impl Costs for MeasuredCosts {
         CostBasis::Measured
     }
 
+    fn delivers_between_kernels(&self) -> bool {
+        true
+    }
+
     fn admit(&self, _ranks: usize) -> Result<(), CostError> {
         Ok(())
     }

@@ -24,6 +24,8 @@ pub(super) struct Record {
     pub latency: f64,
     /// Peers that have not started.
     waits: u32,
+    /// The kernel at whose end it was delivered, where that was later than its own end.
+    pub held_by: Option<u32>,
 }
 
 /// All that happened.
@@ -136,6 +138,7 @@ impl<'s, 'p> Engine<'s, 'p> {
             decider: 0,
             latency: 0.0,
             waits: 0,
+            held_by: None,
         };
         let state = |player: &Player<'p>| State {
             driver: Driver::new(player.body),
@@ -165,7 +168,7 @@ impl<'s, 'p> Engine<'s, 'p> {
             self.start_ready(participant, 0.0, None);
         }
         while let Some(Reverse(completion)) = self.heap.pop() {
-            if self.stands(&completion) {
+            if self.stands(&completion) && !self.held_back(completion) {
                 self.complete(completion);
             }
         }
@@ -198,6 +201,32 @@ impl<'s, 'p> Engine<'s, 'p> {
                 running.version == completion.version
             }
             Some(_) | None => true,
+        }
+    }
+
+    /// Where a rank delivers between kernels only, what comes during one is seen at its end.
+    fn held_back(&mut self, completion: Completion) -> bool {
+        if !self.schedule.delivers_between_kernels {
+            return false;
+        }
+        let record = &mut self.played.records[completion.instance];
+        match self.states[completion.participant].running {
+            Some(running)
+                if running.instance != completion.instance
+                    && running.end > completion.time
+                    && record
+                        .held_by
+                        .is_none_or(|by| by == running.instance as u32) =>
+            {
+                record.held_by = Some(running.instance as u32);
+                record.end = running.end;
+                self.heap.push(Reverse(Completion {
+                    time: running.end,
+                    ..completion
+                }));
+                true
+            }
+            Some(_) | None => false,
         }
     }
 

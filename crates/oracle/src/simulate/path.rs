@@ -199,7 +199,11 @@ pub(super) fn walk(schedule: &Schedule<'_>, played: &Played) -> Walk {
     let last = (0..played.records.len())
         .max_by(|&a, &b| played.records[a].end.total_cmp(&played.records[b].end));
     let mut cursor = last;
-    while let Some(instance) = cursor {
+    while let Some(found) = cursor {
+        // What was seen at the end of a kernel was held up by that kernel.
+        let instance = played.records[found]
+            .held_by
+            .map_or(found, |kernel| kernel as Instance);
         let record = &played.records[instance];
         let decider = &played.records[record.decider as usize];
         push(

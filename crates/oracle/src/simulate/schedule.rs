@@ -10,6 +10,8 @@ pub(super) struct Schedule<'p> {
     pub participants: Vec<Player<'p>>,
     /// Per collective and group, the number of participants that meet.
     pub meetings: Vec<usize>,
+    /// See [`Costs::delivers_between_kernels`].
+    pub delivers_between_kernels: bool,
 }
 
 /// A participant with its duties.
@@ -117,6 +119,7 @@ impl<'p> Schedule<'p> {
         Ok(Self {
             participants,
             meetings: builder.meetings,
+            delivers_between_kernels: costs.delivers_between_kernels(),
         })
     }
 }

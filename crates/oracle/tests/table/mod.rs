@@ -21,6 +21,10 @@ impl Costs for Table {
         CostBasis::Modelled
     }
 
+    fn delivers_between_kernels(&self) -> bool {
+        false
+    }
+
     fn admit(&self, _ranks: usize) -> Result<(), CostError> {
         Ok(())
     }

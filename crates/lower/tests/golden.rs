@@ -1,0 +1,75 @@
+//! Lowered programs of small cases, as text. `UPDATE=1 cargo test -p partita-lower` rewrites them.
+
+use partita_graph::text;
+use partita_lower::{Request, SampleFormat, lower};
+use partita_program::{Dtype, Optimizer, ProgramKind, Transform, UnpinnedMenu};
+use std::path::Path;
+
+const LINE: &str = "model line
+input x channels=1 extent=8
+c1 = conv x filters=2 kernel=3 stride=1 pad=1 bias=true
+a1 = leaky_relu c1 slope=0.1
+p1 = max_pool a1 kernel=3 stride=2 pad=1
+f = flatten p1
+fc = linear f features=2 bias=false
+loss = mse fc
+";
+
+const IMAGE: &str = "model image
+input x channels=2 extent=6x6
+c1 = conv x filters=2 kernel=3 stride=1 pad=1 bias=false
+b1 = batch_norm c1 epsilon=1e-5 momentum=0.1
+a1 = relu b1
+c2 = conv a1 filters=3 kernel=3 stride=1 pad=1 bias=false
+loss = softmax_cross_entropy c2
+";
+
+fn check(name: &str, model: &str, strategy: &str, batch: usize) {
+    let graph = text::parse(model).unwrap();
+    let request = Request {
+        graph: &graph,
+        strategy: strategy.parse().unwrap(),
+        batch,
+        kind: ProgramKind::Train,
+        dtype: Dtype::F32,
+        optimizer: Optimizer::Sgd {
+            momentum: 0.9,
+            weight_decay: 0.0,
+        },
+        clip: None,
+        samples: SampleFormat {
+            dtype: Dtype::I16,
+            transform: Transform::LogOnePlus,
+        },
+        menu: &UnpinnedMenu,
+    };
+    let got = lower(&request).unwrap().to_text();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/{name}.txt"));
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, &got).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap();
+    for (number, (got, expected)) in got.lines().zip(expected.lines()).enumerate() {
+        assert_eq!(got, expected, "line {} of {name}", number + 1);
+    }
+    assert_eq!(
+        got.lines().count(),
+        expected.lines().count(),
+        "lines of {name}"
+    );
+}
+
+#[test]
+fn a_line_over_two_ranks() {
+    check("line-width2", LINE, "width=2", 1);
+}
+
+#[test]
+fn a_line_over_samples() {
+    check("line-data2", LINE, "data=2", 3);
+}
+
+#[test]
+fn an_image_over_tiles() {
+    check("image-height2-width2", IMAGE, "height=2,width=2", 1);
+}
