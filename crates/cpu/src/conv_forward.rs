@@ -70,7 +70,7 @@ fn packs(level: Level, fg: usize, positions: usize) -> bool {
     !fg.is_multiple_of(level.lanes()) || (positions >= PACK_POSITIONS_MIN && !narrow)
 }
 
-/// y[n, o, f] (+)= bias[f] + sum over k, c of x[n, o * stride + k * dilation, c] * w[k, c, f].
+/// y\[n, o, f\] (+)= bias\[f\] + sum over k, c of x[n, o * stride + k * dilation, c] * w\[k, c, f\].
 ///
 /// Shapes: x (N, D, H, W, C) complete, that is with its padding, so that its extent is
 /// `window.input_extent(y extent)`; w (Kd, Kh, Kw, C / groups, F); y (N, D, H, W, F).

@@ -26,7 +26,7 @@ pub fn linear_scratch(team: TeamKind, n: usize, c: usize, f: usize) -> usize {
         .max(weight)
 }
 
-/// y[n, f] (+)= b[f] + sum over c of x[n, c] * w[c, f].
+/// y\[n, f\] (+)= b\[f\] + sum over c of x\[n, c\] * w\[c, f\].
 ///
 /// Shapes: x (N, 1, 1, 1, C), w (C, F), y (N, 1, 1, 1, F). Counts 2 N C F flops.
 /// Errors: [`Canceled`]. Panics if the boxes do not fit each other.

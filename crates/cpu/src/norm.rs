@@ -56,7 +56,7 @@ impl Normalization<'_> {
     }
 }
 
-/// sums[c] = sum of x[.., c], sums[C + c] = sum of its squares. Counts 3 flops an element.
+/// sums\[c\] = sum of x\[.., c\], sums[C + c] = sum of its squares. Counts 3 flops an element.
 ///
 /// Errors of all kernels of this module: [`Canceled`]. They panic if boxes differ in shape.
 pub fn norm_statistics(call: &mut Call, x: View, sums: &mut [f64]) -> Result<Work, Canceled> {
@@ -69,7 +69,7 @@ pub fn norm_statistics(call: &mut Call, x: View, sums: &mut [f64]) -> Result<Wor
     Ok(work)
 }
 
-/// db[f] (+)= sum over all positions of dy[.., f]. Counts one flop an element of dy.
+/// db\[f\] (+)= sum over all positions of dy\[.., f\]. Counts one flop an element of dy.
 pub fn bias_backward(
     call: &mut Call,
     dy: View,
@@ -166,7 +166,7 @@ fn affine(call: &mut Call, x: View, y: ViewMut, beta: &[f32]) -> Result<Work, Ca
     })
 }
 
-/// sums[c] = sum of dy[.., c], sums[C + c] = sum of dy * xhat, with xhat the normalized x.
+/// sums\[c\] = sum of dy\[.., c\], sums[C + c] = sum of dy * xhat, with xhat the normalized x.
 ///
 /// Their global values are the gradients of beta and gamma. Counts 5 flops an element.
 pub fn norm_backward_statistics(
@@ -191,7 +191,7 @@ pub fn norm_backward_statistics(
     })
 }
 
-/// dx (+)= gamma / deviation * (dy - sums[c] / count - xhat * sums[C + c] / count), with the
+/// dx (+)= gamma / deviation * (dy - sums\[c\] / count - xhat * sums[C + c] / count), with the
 /// global sums of [`norm_backward_statistics`]. Counts 6 flops an element.
 pub fn norm_backward(
     call: &mut Call,

@@ -1,5 +1,7 @@
 //! Lowered programs of small cases, as text. `UPDATE=1 cargo test -p partita-lower` rewrites them.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use partita_graph::text;
 use partita_lower::{Request, SampleFormat, lower};
 use partita_program::{Dtype, Optimizer, ProgramKind, Transform, UnpinnedMenu};

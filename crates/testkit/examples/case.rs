@@ -33,5 +33,11 @@ fn main() {
         case.batch,
         partita_graph::text::print(&case.graph)
     );
-    println!("{}", setup.program(ProgramKind::Train).unwrap().to_text());
+    println!(
+        "{}",
+        setup
+            .program(ProgramKind::Train)
+            .expect("a case can be lowered")
+            .to_text()
+    );
 }

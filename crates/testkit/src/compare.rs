@@ -51,7 +51,8 @@ pub fn mismatch(got: &crate::Outcome, expected: &crate::Outcome, tolerance: f64)
         return Some("not the same evaluations".to_owned());
     }
     for (a, b) in got.evaluation.iter().zip(&expected.evaluation) {
-        if !((a - b).abs() <= tolerance * b.abs().max(1e-3)) {
+        let far = (a - b).abs() > tolerance * b.abs().max(1e-3);
+        if far || a.is_nan() || b.is_nan() {
             return Some(format!("evaluation: {a} instead of {b}"));
         }
     }

@@ -1,5 +1,7 @@
 //! A class stands for its ranks.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use partita_local::ReferenceMenu;
 use partita_lower::{Strategy, lower, lower_rank};
 use partita_program::{Dtype, Optimizer, ProgramKind};

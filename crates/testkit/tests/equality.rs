@@ -1,5 +1,7 @@
 //! Every strategy equals one rank.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use partita_local::ReferenceMenu;
 use partita_lower::Strategy;
 use partita_program::{Dtype, Optimizer};

@@ -1,5 +1,7 @@
 //! No faulty program passes: what `verify` accepts of a mutant gives the same results.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use partita_local::ReferenceMenu;
 use partita_program::{Dtype, Exchange, Optimizer, Program, ProgramKind, TaskId, Work, verify};
 use partita_space::Offset;

@@ -2,6 +2,8 @@
 //!
 //! The files in `fixtures/` say what they hold and how they were made.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use partita_graph::{Graph, ParameterRole, fans, text};
 use partita_local::{ReferenceMenu, Samples, Stored};
 use partita_lower::Strategy;

@@ -1,5 +1,7 @@
 //! The simulation by classes is that by ranks.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use partita_cluster::Machine;
 use partita_graph::zoo;
 use partita_lower::{Request, SampleFormat, Strategy, lower};

@@ -40,7 +40,7 @@ impl Kernels for Sleeper<'_> {
             assert!(block.data.iter().all(|value| value.is_normal()));
         }
         let turn = {
-            let mut calls = self.calls.lock().unwrap();
+            let mut calls = self.calls.lock().expect("nobody panics with the lock");
             let of_rank = calls
                 .iter()
                 .filter(|(name, rank)| *name == algorithm.0 && *rank == self.rank);
@@ -124,7 +124,7 @@ impl Watch {
     fn calls(&self, name: &str) -> usize {
         self.calls
             .lock()
-            .unwrap()
+            .expect("nobody panics with the lock")
             .iter()
             .filter(|(called, _)| called == name)
             .count()
