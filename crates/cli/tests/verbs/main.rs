@@ -7,6 +7,7 @@ mod command;
 mod comparing;
 mod data;
 mod doctor;
+mod here;
 mod models;
 mod planning;
 mod predicting;

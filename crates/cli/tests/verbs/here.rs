@@ -1,0 +1,86 @@
+use crate::command::{assert_keys, error_text, partita};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+use tempfile::TempDir;
+
+const MODEL: &str = "model tiny
+input x channels=2 extent=4x4x4
+c1 = conv x filters=3 kernel=3 pad=1 bias=false
+a1 = leaky_relu c1 slope=0.1
+f = flatten a1
+fc = linear f features=2 bias=true
+loss = mse fc
+";
+
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("tiny.model"), MODEL).unwrap();
+    folder
+}
+
+/// A call whose measurements lie in the folder.
+fn call(folder: &Path, verb: &str, more: &[&str]) -> Output {
+    let model = folder.join("tiny.model");
+    let asked = ["--ranks", "2", "--batch", "2", "--machine", "here"];
+    let mut command = partita(&[verb, model.to_str().unwrap()]);
+    command.args(asked).args(more);
+    command.env("XDG_CACHE_HOME", folder).output().unwrap()
+}
+
+fn value(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", error_text(output));
+    assert_eq!(
+        error_text(output),
+        "",
+        "nobody looks on, so nothing is told"
+    );
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn this_machine_is_measured_once() {
+    let folder = folder();
+    let ask = ["--strategy", "depth=2", "--json"];
+    let first = value(&call(folder.path(), "predict", &ask));
+    assert_keys(&first, &["iteration_seconds", "breakdown", "limits"]);
+    assert_eq!(first["basis"], "measured");
+    assert_eq!(first["machine"], "here");
+    let path = folder.path().join("partita/measured.json");
+    let written = fs::read(&path).unwrap();
+    let second = value(&call(folder.path(), "predict", &ask));
+    // The memory that is available changes; times are those kept.
+    for key in ["digest", "iteration_seconds", "breakdown", "by_kind"] {
+        assert_eq!(first[key], second[key], "{key}");
+    }
+    assert_eq!(fs::read(&path).unwrap(), written);
+    // What a plan needs beyond that comes on top.
+    let list = value(&call(folder.path(), "plan", &["--json"]));
+    let list = list.as_array().unwrap();
+    assert_eq!(list.len(), 7);
+    let costed = list.iter().filter(|one| one.get("reason").is_none());
+    let seconds: Vec<f64> = costed
+        .map(|one| one["iteration_seconds"].as_f64().unwrap())
+        .collect();
+    assert!(
+        !seconds.is_empty() && seconds.is_sorted() && seconds[0] > 0.0,
+        "{seconds:?}"
+    );
+    assert!(fs::read(&path).unwrap().len() > written.len());
+}
+
+#[test]
+fn corrupt_measurements_are_named() {
+    let folder = folder();
+    let path = folder.path().join("partita/measured.json");
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(&path, "{").unwrap();
+    let output = call(folder.path(), "plan", &[]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        error_text(&output).contains("measured.json"),
+        "{}",
+        error_text(&output)
+    );
+}
