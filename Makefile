@@ -27,4 +27,5 @@ demo:
 	$(PARTITA) demo
 
 bench:
-	$(CARGO) run --release --locked --package partita -- bench
+	$(CARGO) build --release --locked --package partita
+	python3 bench/record.py

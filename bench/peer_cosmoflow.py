@@ -84,6 +84,23 @@ class Trainer:
         return [self.step() for _ in range(count)]
 
 
+def convolution_backends(trainer):
+    """What PyTorch chooses for each convolution at these shapes; None if this version does not tell."""
+    select = getattr(torch._C, "_select_conv_backend", None)
+    if select is None:
+        return None
+    chosen, x = [], trainer.x
+    with torch.no_grad():
+        for layer in trainer.network:
+            if isinstance(layer, nn.Flatten):
+                break
+            if isinstance(layer, nn.Conv3d):
+                window = (layer.stride, layer.padding, layer.dilation)
+                chosen.append(select(x, layer.weight, None, *window, False, (0, 0, 0), 1).name)
+            x = layer(x)
+    return chosen
+
+
 def describe(options, trainer):
     return {
         "peer": "pytorch",
@@ -95,6 +112,7 @@ def describe(options, trainer):
         "threads": torch.get_num_threads(),
         "layout": options.layout,
         "warmup": options.warmup,
+        "convolution_backends": convolution_backends(trainer),
     }
 
 

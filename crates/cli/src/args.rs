@@ -231,6 +231,12 @@ pub struct CosmologyArgs {
     /// Share of the universes that are seen once, at the end
     #[arg(long, value_name = "SHARE", default_value = "0.1", value_parser = number::share)]
     pub test: f64,
+    /// How far n_s reaches to either side of 0.96, as a share of it, at most 0.1
+    #[arg(long, value_name = "SHARE", default_value = "0.1", value_parser = number::spread)]
+    pub n_s_spread: f64,
+    /// How far H_0 reaches to either side of 70, as a share of it, at most 0.1
+    #[arg(long, value_name = "SHARE", default_value = "0.1", value_parser = number::spread)]
+    pub h_0_spread: f64,
     /// Universes made at a time; as many as there are cores if not given
     #[arg(long, value_name = "T", value_parser = number::count)]
     pub threads: Option<usize>,

@@ -7,7 +7,7 @@ use partita_data::{
     ArraySummary, DType, DataError, DatasetSpec, DatasetSummary, DatasetWriter, Kind, Layout,
     Samples, Split, StorageSummary,
 };
-use partita_synth::{CHANNELS, CosmologySpec, SynthError, Universe, make_universe};
+use partita_synth::{CHANNELS, CosmologySpec, ParameterRange, SynthError, Universe, make_universe};
 use std::io::Write;
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -23,10 +23,16 @@ const PER_WAVE: usize = 4;
 ///
 /// On Ctrl-C the writer is dropped, which removes what was written.
 pub fn make_cosmology(args: &CosmologyArgs, out: &mut dyn Write) -> Result<(), CliError> {
-    let spec = CosmologySpec {
+    let mut spec = CosmologySpec {
         seed: args.seed,
         ..CosmologySpec::small(args.grid)
     };
+    for (range, spread) in [
+        (&mut spec.ranges.n_s, args.n_s_spread),
+        (&mut spec.ranges.h_0, args.h_0_spread),
+    ] {
+        *range = ParameterRange::around(range.center, spread);
+    }
     spec.validate().map_err(|error| CliError::user(&error))?;
     let splits = splits(args)?;
     interrupt::listen()?;
@@ -98,6 +104,15 @@ fn dataset_spec(args: &CosmologyArgs, spec: &CosmologySpec, splits: &[Vec<u64>; 
         integer(spec.particles_per_dim as u64),
     );
     asked.insert("redshifts".to_owned(), spec.redshifts.to_vec().into());
+    let ranges = &spec.ranges;
+    let ranges = [ranges.omega_m, ranges.sigma_8, ranges.n_s, ranges.h_0];
+    for (name, range) in TARGETS.iter().zip(ranges) {
+        let bounds = [
+            range.center - range.half_width,
+            range.center + range.half_width,
+        ];
+        asked.insert(format!("{name}_range"), bounds.to_vec().into());
+    }
     DatasetSpec {
         kind: Kind::Cosmology,
         shape: [CHANNELS, spec.grid, spec.grid, spec.grid],

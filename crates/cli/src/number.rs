@@ -45,6 +45,18 @@ pub fn share(text: &str) -> Result<f64, String> {
     }
 }
 
+/// A share of at most a tenth: the published box of parameters is no wider.
+pub fn spread(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if (0.0..=0.1).contains(&number) => Ok(number),
+        Ok(number) => Err(format!(
+            "possible is a number from 0 to 0.1; nearest is {}",
+            if number > 0.1 { 0.1 } else { 0.0 }
+        )),
+        Err(_) => Err("possible is a number from 0 to 0.1, like 0.05".to_owned()),
+    }
+}
+
 /// A size with its unit, `16GiB` or `500 MB`.
 pub fn bytes(text: &str) -> Result<Bytes, String> {
     let text = text.trim();
