@@ -2,9 +2,9 @@
 
 For each size the contenders take turns: all of them once is a round, and there are several rounds,
 so that what disturbs the machine disturbs all. A turn of Partita is a `partita train`, whose first
-two steps it leaves out itself; a turn of PyTorch is two steps that do not count, then `--steps`. The
-figure of a turn is the median of its steps, that of a contender the median of its turns. A step of
-Partita begins with reading the sample from its file; PyTorch's batch is in memory already.
+two steps it leaves out itself; a turn of PyTorch is two steps that do not count, then `--steps`.
+The figure of a turn is the median of its steps, that of a contender the median of its turns. A step
+of Partita begins with reading the sample from its file; PyTorch's batch is in memory already.
 
 Partita predicts before it trains, from kernels measured here: `prediction.json` must be older than
 the run's first step and hold what the run is compared with, or there is no record.
@@ -38,6 +38,7 @@ import record_text
 
 ROOT = Path(__file__).resolve().parent.parent
 PEER = ROOT / "bench" / "peer_cosmoflow.py"
+DEFAULT_PARTITA = ROOT / "target" / "release" / "partita"
 TRAINING_SAMPLES = 5
 WARMUP = 2
 
@@ -176,7 +177,7 @@ def counted(count, noun):
 
 
 def run_partita(options, folder, arguments):
-    # The cache of measurements starts empty: a prediction rests on what was measured for this record.
+    # The cache starts empty: a prediction rests on what was measured for this record.
     environment = os.environ | {"XDG_CACHE_HOME": str(folder / "cache")}
     command = [str(options.partita), *arguments]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
@@ -292,6 +293,7 @@ def describe_versions(options, folder):
         "partita": run_partita(options, folder, ["--version"]).strip(),
         "partita_sha256": hashlib.sha256(options.partita.read_bytes()).hexdigest(),
         "commit": output_of("git", "rev-parse", "HEAD"),
+        "own_binary": options.partita == DEFAULT_PARTITA,
         "commit_changed": None if changed is None else changed != "",
         "rustc": output_of("rustc", "--version"),
         "python": platform.python_version(),
@@ -302,6 +304,8 @@ def command_line(options):
     """What was typed, without folders of this machine."""
     words = ["python3", "bench/record.py", "--rounds", str(options.rounds)]
     words += ["--steps", str(options.steps), "--sizes", *map(str, options.sizes)]
+    if options.partita != DEFAULT_PARTITA:
+        words += ["--partita", "PATH"]
     return " ".join(words)
 
 
@@ -343,13 +347,13 @@ def whole(text):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--partita", type=Path, default=ROOT / "target" / "release" / "partita")
+    parser.add_argument("--partita", type=Path, default=DEFAULT_PARTITA)
     parser.add_argument("--sizes", type=int, nargs="+", choices=(64, 128), default=[64, 128])
     parser.add_argument("--rounds", type=whole, default=3)
     parser.add_argument("--steps", type=whole, default=8, help="timed steps of a turn")
     parser.add_argument("--out", type=Path, default=ROOT / "records", help="folder of the record")
     options = parser.parse_args()
-    options.partita = options.partita.resolve()
+    options.partita = options.partita.absolute()
     if not options.partita.is_file():
         raise Failure("there is no partita binary: `make bench` builds it; --partita names another")
     with tempfile.TemporaryDirectory(prefix="partita-bench-") as folder:

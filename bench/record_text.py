@@ -2,6 +2,11 @@
 
 from statistics import median
 
+SHARED = (
+    "**The machine was shared with other work; what ran on two cores at once, and every ratio of it,"
+    " is not to be relied on.**"
+)
+
 
 def write(record, raw_name):
     parts = [head(record, raw_name), disturbance(record)]
@@ -17,20 +22,22 @@ def head(record, raw_name):
     peer_words = f"PyTorch {peer}" if peer else "**without PyTorch, which this Python lacks**"
     made = ", ".join(f"{s['size']}^3 in {s['dataset_seconds']:.1f} s" for s in record["sizes"])
     commit = (versions["commit"] or "unknown")[:12] + changed
+    if not versions["own_binary"]:
+        commit += ", but the binary was built apart"
     lines = [
         f"# Training steps of CosmoFlow, {record['started'][:10]}",
         "",
         "Seconds of a training step (forward, backward, Adam; float32) of `cosmoflow`, Partita and",
-        f"PyTorch in turns on the same cores: {record['rounds']} rounds, at least {record['steps']}"
+        f"PyTorch in turns on the same cores: {record['rounds']} round(s), at least {record['steps']}"
         " steps a turn after two that do",
-        "not count. A turn counts with its median step; shown is the median of the turns, [least ..",
-        "most]. A step of Partita includes reading the sample from its HDF5 file, PyTorch's batch is",
-        f"in memory. Raw data: `{raw_name}`.",
+        "not count. A turn counts with its median step; shown is the median of the turns, [least",
+        ".. most]. A step of Partita includes reading the sample from its HDF5 file, PyTorch's",
+        f"batch is in memory. Raw data: `{raw_name}`.",
         "",
         f"- Command: `{record['command']}`, {record['started']} to {record['finished']}",
         f"- Machine: {machine['processor']}, {machine['cores_usable']} cores, {machine['simd']},"
         f" {machine['memory_bytes'] / 2**30:.1f} GiB, {machine['kernel']}",
-        f"- Versions: {versions['partita']} (commit {commit}, binary sha256"
+        f"- Versions: {versions['partita']} (commit {commit}; binary sha256"
         f" {versions['partita_sha256'][:12]}), {versions['rustc']}, Python {versions['python']},"
         f" {peer_words}",
         f"- Data: 6 universes, made by `partita data cosmology`: {made}",
@@ -52,8 +59,7 @@ def disturbance(record):
         return "What else the machine did meanwhile is not known."
     stolen = [t["stolen_cores"] for t in turns if "stolen_cores" in t]
     shared = sum(cores > 0.1 for cores in others)
-    alone, with_others = "The machine did nothing else.", "**The machine was shared with other work.**"
-    verdict = with_others if shared else alone
+    verdict = SHARED if shared else "The machine did nothing else."
     return (
         f"{verdict} Other processes took {median(others):.2f} cores (median of the turns; most"
         f" {max(others):.2f}; above 0.1 in {shared} of {len(others)} turns), other virtual machines"
@@ -95,8 +101,8 @@ def steps_table(size, with_torch):
     lines = [f"## cosmoflow@{size['size']}", ""]
     if with_torch:
         lines += [
-            "Ratios: samples a second over those of PyTorch's better layout with as many threads, at"
-            " the same batch, and at whichever batch of 1 and 2 suits PyTorch better; above 1,"
+            "Ratios: samples a second over those of PyTorch's better layout with as many threads,"
+            " at the same batch, and at whichever batch of 1 and 2 suits PyTorch better; above 1,"
             " Partita is faster. In brackets round by round.",
             "",
         ]
@@ -137,8 +143,8 @@ def backend_lines(size):
 
 def prediction_table(size):
     lines = [
-        "Predicted (stored before the first step, from kernels measured for this record) and measured"
-        " seconds of an iteration; accuracy is 1 - |predicted - measured| / measured:",
+        "Predicted (stored before the first step, from kernels measured for this record) and"
+        " measured seconds of an iteration; accuracy is 1 - |predicted - measured| / measured:",
         "",
         "| who | predicted | measured | accuracy | accuracy by round |",
         "|---|---:|---:|---:|---:|",

@@ -3,6 +3,9 @@ use partita_space::{AXES, Axis, Mesh};
 use std::fmt;
 use std::str::FromStr;
 
+/// Ranks of the largest mesh.
+const RANKS_MAX: usize = 1 << 20;
+
 /// How the training is split. The short form reads `data=4,depth=2,height=2`; axes that are not named
 /// have extent 1, and `overlap=off` keeps convolutions whole instead of hiding exchanges behind them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,6 +48,14 @@ pub enum StrategyError {
         text: String,
         /// The key.
         name: String,
+    },
+    /// More ranks than can be numbered.
+    #[error("strategy `{text}` is for more than {most} ranks; at most {most} are possible")]
+    TooMany {
+        /// The whole.
+        text: String,
+        /// The bound.
+        most: usize,
     },
     /// The number of ranks does not fit.
     #[error(
@@ -237,6 +248,16 @@ impl FromStr for Strategy {
                 return Err(form());
             }
             strategy.extents[axis.index()] = extent;
+            let product = strategy
+                .extents
+                .iter()
+                .try_fold(1usize, |all, &one| all.checked_mul(one));
+            if product.is_none_or(|ranks| ranks > RANKS_MAX) {
+                return Err(StrategyError::TooMany {
+                    text: text.to_owned(),
+                    most: RANKS_MAX,
+                });
+            }
         }
         Ok(strategy)
     }

@@ -201,9 +201,12 @@ fn body_line(body: &mut Body, line: usize, text: &str) -> Result<(), ParseError>
     };
     if let Some(rest) = text.strip_prefix("buffer ") {
         let parts: Vec<&str> = rest.splitn(7, ' ').collect();
-        let [_, name, role, dtype, dims, offset, home] = parts[..] else {
+        let [id, name, role, dtype, dims, offset, home] = parts[..] else {
             return Err(fail("a buffer has seven words"));
         };
+        if id != format!("b{}", body.buffers.len()) {
+            return Err(fail("buffers are numbered from b0"));
+        }
         let dims: Result<Vec<usize>, _> = dims.split('x').map(str::parse).collect();
         let dims = dims.ok().and_then(|dims| dims.try_into().ok());
         body.buffers.push(Buffer {
@@ -224,20 +227,23 @@ fn body_line(body: &mut Body, line: usize, text: &str) -> Result<(), ParseError>
             view,
         });
     } else {
-        body.tasks.push(task_line(line, text)?);
+        body.tasks.push(task_line(body.tasks.len(), line, text)?);
     }
     Ok(())
 }
 
-fn task_line(line: usize, text: &str) -> Result<Task, ParseError> {
+fn task_line(id: usize, line: usize, text: &str) -> Result<Task, ParseError> {
     let fail = |reason: &str| ParseError {
         line,
         reason: format!("{reason}: `{text}`"),
     };
     let parts: Vec<&str> = text.splitn(7, ' ').collect();
-    let [_, lane, phase, layer, _, after, work] = parts[..] else {
+    let [number, lane, phase, layer, _, after, work] = parts[..] else {
         return Err(fail("a task has seven words"));
     };
+    if number != format!("t{id}") {
+        return Err(fail("tasks are numbered from t0"));
+    }
     let phase = PHASES.into_iter().find(|known| known.name() == phase);
     let after = after.trim_start_matches('[').trim_end_matches(']');
     let after: Option<Vec<TaskId>> = after

@@ -99,6 +99,8 @@ impl Seconds {
 }
 
 fn scaled(value: f64, steps: &[(f64, &str)], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    // An empty sum of floats is -0.
+    let value = value + 0.0;
     for &(scale, unit) in steps {
         if value.abs() >= scale {
             return write!(f, "{:.2} {unit}", value / scale);
