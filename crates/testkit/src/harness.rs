@@ -1,6 +1,7 @@
+use crate::Case;
 use partita_graph::{Graph, Loss, Op, ParameterRole};
 use partita_local::{
-    LaunchError, MemorySource, ReferenceKernels, Samples, Stored, connect, launch,
+    LaunchError, MemorySource, ReferenceKernels, ReferenceMenu, Samples, Stored, connect, launch,
 };
 use partita_lower::{LowerError, Request, SampleFormat, Strategy, lower};
 use partita_program::{Dtype, Menu, Optimizer, Program, ProgramKind, Role, Transform, verify};
@@ -58,6 +59,31 @@ pub fn reference_kernels(dtype: Dtype) -> impl Fn(Mesh, Rank) -> Box<dyn Kernels
         Dtype::F32 => Box::new(ReferenceKernels::<f32>::new(mesh, rank)),
         Dtype::F64 => Box::new(ReferenceKernels::<f64>::new(mesh, rank)),
         Dtype::I16 => panic!("no kernels compute in 16-bit integers"),
+    }
+}
+
+impl<'a> Setup<'a> {
+    /// The run of a random case in f64 on these kernels with everything else by default: plain SGD,
+    /// three steps.
+    pub fn of_case(case: &'a Case, kernels: KernelFactory<'a>) -> Self {
+        let (samples, parameters) = Setup::draw(&case.graph, case.batch, case.seed);
+        Self {
+            graph: &case.graph,
+            strategy: case.strategy,
+            dtype: Dtype::F64,
+            menu: &ReferenceMenu,
+            kernels,
+            optimizer: Optimizer::Sgd {
+                momentum: 0.0,
+                weight_decay: 0.0,
+            },
+            clip: None,
+            learning_rate: 0.1,
+            samples,
+            parameters,
+            steps: 3,
+            seed: case.seed,
+        }
     }
 }
 

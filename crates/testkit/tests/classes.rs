@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use partita_local::ReferenceMenu;
 use partita_lower::{Strategy, lower, lower_rank};
 use partita_program::{Dtype, Optimizer, ProgramKind};
 use partita_testkit::{Setup, random_case, reference_kernels};
@@ -12,24 +11,7 @@ fn every_rank_lowers_to_the_body_of_its_class() {
     let kernels = reference_kernels(Dtype::F64);
     for seed in 0..300 {
         let case = random_case(seed);
-        let (samples, parameters) = Setup::draw(&case.graph, case.batch, seed);
-        let setup = Setup {
-            graph: &case.graph,
-            strategy: case.strategy,
-            dtype: Dtype::F64,
-            menu: &ReferenceMenu,
-            kernels: &kernels,
-            optimizer: Optimizer::Sgd {
-                momentum: 0.0,
-                weight_decay: 0.0,
-            },
-            clip: None,
-            learning_rate: 0.1,
-            samples,
-            parameters,
-            steps: 0,
-            seed,
-        };
+        let setup = Setup::of_case(&case, &kernels);
         for kind in [
             ProgramKind::Train,
             ProgramKind::Evaluate,
@@ -54,23 +36,13 @@ fn a_text_reads_as_it_prints_and_keeps_the_digest() {
     let kernels = reference_kernels(Dtype::F64);
     for seed in 300..360 {
         let case = random_case(seed);
-        let (samples, parameters) = Setup::draw(&case.graph, case.batch, seed);
         let setup = Setup {
-            graph: &case.graph,
-            strategy: case.strategy,
-            dtype: Dtype::F64,
-            menu: &ReferenceMenu,
-            kernels: &kernels,
             optimizer: Optimizer::Sgd {
                 momentum: 0.9,
                 weight_decay: 0.0,
             },
             clip: Some(1.0),
-            learning_rate: 0.1,
-            samples,
-            parameters,
-            steps: 0,
-            seed,
+            ..Setup::of_case(&case, &kernels)
         };
         let program = setup.program(ProgramKind::Train).unwrap();
         let again = partita_program::Program::parse(&program.to_text()).unwrap();

@@ -2,31 +2,20 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use partita_local::ReferenceMenu;
 use partita_lower::Strategy;
 use partita_program::{Dtype, Optimizer};
 use partita_testkit::{Setup, mismatch, random_case, reference_kernels, run};
 
 fn setups(seed: u64) -> (partita_testkit::Case, [partita_testkit::Outcome; 2]) {
     let case = random_case(seed);
-    let (samples, parameters) = Setup::draw(&case.graph, case.batch, seed);
     let kernels = reference_kernels(Dtype::F64);
     let split = Setup {
-        graph: &case.graph,
-        strategy: case.strategy,
-        dtype: Dtype::F64,
-        menu: &ReferenceMenu,
-        kernels: &kernels,
         optimizer: Optimizer::Sgd {
             momentum: 0.5,
             weight_decay: 0.01,
         },
         clip: seed.is_multiple_of(3).then_some(0.5),
-        learning_rate: 0.1,
-        samples,
-        parameters,
-        steps: 3,
-        seed,
+        ..Setup::of_case(&case, &kernels)
     };
     let single = Setup {
         strategy: Strategy::single(),

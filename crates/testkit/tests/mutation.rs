@@ -2,8 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use partita_local::ReferenceMenu;
-use partita_program::{Dtype, Exchange, Optimizer, Program, ProgramKind, TaskId, Work, verify};
+use partita_program::{Exchange, Program, ProgramKind, TaskId, Work, verify};
 use partita_space::Offset;
 use partita_testkit::{Draws, Outcome, Setup, jittery_kernels, random_case, run_programs};
 
@@ -112,23 +111,9 @@ fn every_mutant_is_refused_or_equivalent() {
     let (mut refused, mut equivalent) = (0, 0);
     for seed in 0..cases {
         let case = random_case(seed);
-        let (samples, parameters) = Setup::draw(&case.graph, case.batch, seed);
         let setup = Setup {
-            graph: &case.graph,
-            strategy: case.strategy,
-            dtype: Dtype::F64,
-            menu: &ReferenceMenu,
-            kernels: &kernels,
-            optimizer: Optimizer::Sgd {
-                momentum: 0.0,
-                weight_decay: 0.0,
-            },
-            clip: None,
-            learning_rate: 0.1,
-            samples,
-            parameters,
             steps: 2,
-            seed,
+            ..Setup::of_case(&case, &kernels)
         };
         let [fetch, train, evaluate] = [
             ProgramKind::Fetch,
