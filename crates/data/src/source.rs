@@ -119,8 +119,13 @@ impl HyperslabSource {
         RunError::Source { rank, reason }
     }
 
+    /// Why the reading thread has ended: what it handed over last says so.
     fn gone(&self) -> RunError {
-        self.refuse("its reading thread ended".to_owned())
+        let cause = self.pieces.try_iter().find_map(|piece| piece.values.err());
+        self.refuse(cause.map_or_else(
+            || "its reading thread ended".to_owned(),
+            |error| error.to_string(),
+        ))
     }
 
     /// The region of a load in the terms of the dataset, checked against its shapes.
