@@ -3,8 +3,8 @@
 from statistics import median
 
 SHARED = (
-    "**The machine was shared with other work; what ran on two cores at once, and every ratio of it,"
-    " is not to be relied on.**"
+    "**The machine was shared with other work; what ran on two cores at once, and every ratio"
+    " of it, is not to be relied on.**"
 )
 
 

@@ -8,10 +8,13 @@ use partita_data::{
     Samples, Split, StorageSummary,
 };
 use partita_synth::{CHANNELS, CosmologySpec, ParameterRange, SynthError, Universe, make_universe};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::num::NonZeroUsize;
 use std::path::Path;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
+use std::time::Duration;
 
 /// Names of the parameters of a universe, in the order of the published targets.
 const TARGETS: [&str; 4] = ["Omega_m", "sigma_8", "n_s", "H_0"];
@@ -144,31 +147,43 @@ fn progress_bar(universes: usize) -> ProgressBar {
     bar
 }
 
-/// The universes of a wave, in its order whoever makes them; ends early on a request to stop.
+/// The universes of a wave, in its order whoever makes them. On a request to stop returns at once with
+/// none: the threads are left to themselves, and end with the process.
 fn make_wave(
     spec: &CosmologySpec,
     wave: &[(Split, u64)],
     threads: usize,
 ) -> Result<Vec<Universe>, CliError> {
-    let make = |part: &[(Split, u64)]| -> Result<Vec<Universe>, SynthError> {
-        part.iter()
-            .take_while(|_| !interrupt::asked())
-            .map(|&(_, universe)| make_universe(spec, universe))
-            .collect()
-    };
-    let share = wave.len().div_ceil(threads);
-    let parts: Vec<_> = thread::scope(|scope| {
-        let workers: Vec<_> = wave
-            .chunks(share)
-            .map(|part| scope.spawn(move || make(part)))
-            .collect();
-        workers.into_iter().map(|worker| worker.join()).collect()
-    });
-    let mut universes = Vec::with_capacity(wave.len());
-    for part in parts {
-        let made =
-            part.map_err(|_| CliError::Run("a thread that made universes died".to_owned()))?;
-        universes.extend(made.map_err(|error| CliError::run(&error))?);
+    let (sender, receiver) = mpsc::channel();
+    for (share, part) in wave.chunks(wave.len().div_ceil(threads)).enumerate() {
+        let (spec, sender) = (*spec, sender.clone());
+        let universes: Vec<u64> = part.iter().map(|&(_, universe)| universe).collect();
+        thread::spawn(move || {
+            let made: Result<Vec<Universe>, SynthError> = universes
+                .into_iter()
+                .map(|universe| make_universe(&spec, universe))
+                .collect();
+            // Nobody listens any more once a stop was asked for.
+            let _ = sender.send((share, made));
+        });
+    }
+    drop(sender);
+    let mut parts = BTreeMap::new();
+    loop {
+        match receiver.recv_timeout(Duration::from_millis(100)) {
+            Ok((share, made)) => {
+                parts.insert(share, made.map_err(|error| CliError::run(&error))?);
+            }
+            Err(RecvTimeoutError::Timeout) if interrupt::asked() => return Ok(Vec::new()),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    let universes: Vec<Universe> = parts.into_values().flatten().collect();
+    if universes.len() < wave.len() {
+        return Err(CliError::Run(
+            "a thread that made universes died".to_owned(),
+        ));
     }
     Ok(universes)
 }

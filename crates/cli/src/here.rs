@@ -21,6 +21,9 @@ use std::path::{Path, PathBuf};
 /// What is said of the machine in reports.
 pub const NAME: &str = "here";
 
+/// Ranks of one thread that may share a core while they are measured.
+const RANKS_PER_CORE: usize = 4;
+
 /// Threads of a rank, where none are asked for.
 pub const THREADS: usize = 1;
 
@@ -58,6 +61,14 @@ impl Here {
         threads: usize,
         no_io: bool,
     ) -> Result<Self, CliError> {
+        let most = ranks_max(threads);
+        if ranks > most {
+            return Err(CliError::User(format!(
+                "{ranks} ranks of {threads} thread(s) cannot be measured on this machine; up to \
+                 {most} can, sharing its cores, and the nearest choice is {most}; for more ranks \
+                 name another machine, like `--machine lassen`"
+            )));
+        }
         let host = Host::here();
         let path = database_path()?;
         let database = Database::open(&path).map_err(|error| tune_error(&error))?;
@@ -207,6 +218,11 @@ impl Here {
             ..Measurements::default()
         })
     }
+}
+
+/// Most ranks whose kernels are measured here: with more than a few on a core, times say nothing.
+pub fn ranks_max(threads: usize) -> usize {
+    (RANKS_PER_CORE * Host::here().cores_usable / threads).max(1)
 }
 
 /// The kernels that were asked for on the command line; where they were left open, the fast ones.

@@ -2,16 +2,37 @@ use crate::error::CliError;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static ASKED: AtomicBool = AtomicBool::new(false);
+static WAITS: AtomicBool = AtomicBool::new(false);
 
-/// Makes Ctrl-C a request that [`asked`] tells of, for verbs that must leave things in order.
+/// Makes Ctrl-C a request that [`asked`] tells of, for work that must leave things in order.
 ///
 /// May be called again. Errors: the system refuses a handler.
 pub fn listen() -> Result<(), CliError> {
-    static LISTENS: AtomicBool = AtomicBool::new(false);
-    if LISTENS.swap(true, Ordering::Relaxed) {
+    install()?;
+    WAITS.store(true, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Makes Ctrl-C end the process at once, for work that leaves nothing behind.
+///
+/// May be called again. Errors: the system refuses a handler.
+pub fn release() -> Result<(), CliError> {
+    WAITS.store(false, Ordering::Relaxed);
+    install()
+}
+
+fn install() -> Result<(), CliError> {
+    static INSTALLED: AtomicBool = AtomicBool::new(false);
+    if INSTALLED.swap(true, Ordering::Relaxed) {
         return Ok(());
     }
-    ctrlc::set_handler(|| ASKED.store(true, Ordering::Relaxed))
+    let answer = || {
+        ASKED.store(true, Ordering::Relaxed);
+        if !WAITS.load(Ordering::Relaxed) {
+            crate::end_interrupted();
+        }
+    };
+    ctrlc::set_handler(answer)
         .map_err(|error| CliError::Run(format!("Ctrl-C cannot be listened to: {error}")))
 }
 

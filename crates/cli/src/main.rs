@@ -61,6 +61,15 @@ fn main() -> ExitCode {
     }
 }
 
+/// Ends the process as Ctrl-C does where nothing has to be put in order.
+#[expect(
+    clippy::exit,
+    reason = "the handler's thread cannot return an exit code"
+)]
+pub(crate) fn end_interrupted() -> ! {
+    std::process::exit(130)
+}
+
 fn run(verb: &Verb, out: &mut dyn Write) -> Result<(), CliError> {
     match verb {
         Verb::Models(args) => models::run(args, out),

@@ -26,7 +26,7 @@ pub enum DataError {
     /// A file without an HDF5 signature.
     #[error(
         "{path} is not an HDF5 file: it has no HDF5 signature (it begins with {found}); \
-         a file made by `partita data make`, h5py or the HDF5 library is needed"
+         a file made by `partita data cosmology`, h5py or the HDF5 library is needed"
     )]
     NotHdf5 {
         /// The file.

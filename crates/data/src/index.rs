@@ -82,7 +82,7 @@ impl Index {
         let index: Index = toml::from_str(&text).map_err(|error| DataError::BadIndex {
             path: path.to_path_buf(),
             found: error.to_string().trim_end().to_string(),
-            expected: "an index as written by `partita data make`".to_string(),
+            expected: "an index as written by `partita data cosmology`".to_string(),
         })?;
         match index.fault() {
             None => Ok(index),

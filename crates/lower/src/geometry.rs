@@ -281,4 +281,104 @@ mod tests {
             .collect();
         assert_eq!(peers, [1, 2]);
     }
+
+    /// A number for an element, the same wherever it is asked for.
+    fn draw(seed: u64, rank: usize, index: [i64; 5]) -> i64 {
+        let mut z = seed
+            .wrapping_add(rank as u64)
+            .wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        for at in index {
+            z = (z ^ at as u64).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            z ^= z >> 29;
+        }
+        (z % 17) as i64 - 8
+    }
+
+    fn for_each(region: &Region, mut visit: impl FnMut([i64; 5])) {
+        let lists = region
+            .0
+            .map(|interval| (interval.start..interval.end).collect::<Vec<_>>());
+        for_product(&lists, |index| visit(*index));
+    }
+
+    /// Sum of `x(from) * y(at)` over the elements of a movement.
+    fn moved(
+        from: &Region,
+        at: &Region,
+        x: impl Fn([i64; 5]) -> i64,
+        y: impl Fn([i64; 5]) -> i64,
+    ) -> i64 {
+        let mut sum = 0;
+        for_each(from, |index| {
+            let there = std::array::from_fn(|d| index[d] - from.0[d].start + at.0[d].start);
+            sum += x(index) * y(there);
+        });
+        sum
+    }
+
+    /// <A x, y> over what ranks hold, by what comes in, against <x, A' y> over what they own, by what
+    /// goes out and comes back: the halo exchange and its reverse are adjoint.
+    fn check_adjoint(geometry: &Geometry, mesh: &Mesh, seed: u64) -> bool {
+        let (mut held, mut owned) = (0, 0);
+        for rank in 0..mesh.ranks() {
+            let coord = mesh.coord(rank);
+            let x = |rank: usize| move |index| draw(seed, rank, index);
+            let y = |rank: usize| move |index| draw(seed + 1000, rank, index);
+            let own = Region(geometry.lines_at(&coord).map(|line| line.owned));
+            let kept = moved(&own, &own, x(rank), y(rank));
+            held += kept;
+            owned += kept;
+            for transfer in geometry.incoming(&coord) {
+                let peer = mesh.rank(transfer.peer);
+                held += moved(&transfer.from, &transfer.at, x(peer), y(rank));
+                if peer == rank {
+                    owned += moved(&transfer.from, &transfer.at, x(rank), y(rank));
+                }
+            }
+            for transfer in geometry.outgoing(&coord) {
+                let peer = mesh.rank(transfer.peer);
+                owned += moved(&transfer.from, &transfer.at, x(rank), y(peer));
+            }
+        }
+        assert_eq!(held, owned, "{:?} seed {seed}", geometry.place);
+        held != 0
+    }
+
+    #[test]
+    fn a_halo_exchange_and_its_reverse_are_adjoint() {
+        let mut telling = 0;
+        for seed in 0..200u64 {
+            let draw = |salt: u64, low: usize, high: usize| {
+                let z = (seed * 31 + salt).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33;
+                low + (z % (high - low + 1) as u64) as usize
+            };
+            let parts = [draw(1, 1, 2), draw(2, 1, 3), draw(3, 1, 4)];
+            let mesh = Mesh::new([1, parts[0], parts[1], parts[2], 1, 1, 1]);
+            let shape = [1, draw(4, 1, 5), draw(5, 2, 6), draw(6, 3, 9), 2];
+            let mut place = Place::replicated(shape);
+            for (dim, axis) in [(1, Axis::Depth), (2, Axis::Height), (3, Axis::Width)] {
+                place.axes[dim] = (mesh.extent(axis) > 1).then_some(axis);
+            }
+            let periodic = seed % 3 == 0;
+            let reach = |dim: usize| draw(10 + dim as u64, 0, if periodic { 1 } else { 4 }) as i64;
+            let needs = |dim: usize, i: usize| {
+                if dim == 0 || dim == 4 {
+                    return Interval::default();
+                }
+                let parts = place.axes[dim].map_or(1, |axis| mesh.extent(axis));
+                let own = Split {
+                    extent: shape[dim],
+                    parts,
+                }
+                .part(i);
+                Interval::new(own.start - reach(dim), own.end + reach(dim + 3))
+            };
+            telling += u32::from(check_adjoint(
+                &Geometry::new(place, &mesh, periodic, needs),
+                &mesh,
+                seed,
+            ));
+        }
+        assert!(telling > 150, "{telling} of 200 cases tell anything");
+    }
 }

@@ -20,8 +20,8 @@ pub struct Strategy {
 pub enum StrategyError {
     /// Not of the form.
     #[error(
-        "strategy `{text}`: `{word}` is not of the form axis=number; a strategy reads like \
-         `data=2,depth=2`"
+        "strategy `{text}`: `{word}` is not of the form axis=number, the number at least 1, or \
+         overlap=on|off; a strategy reads like `data=2,depth=2`"
     )]
     Form {
         /// The whole.

@@ -60,7 +60,7 @@ pub struct TrainRequest {
 /// Errors: a run that cannot be, found before any rank starts; a failure of a rank, the first cause;
 /// Ctrl-C, after which nothing of the run is left.
 pub fn run(request: &TrainRequest, out: &mut dyn Write) -> Result<(), CliError> {
-    interrupt::listen()?;
+    interrupt::release()?;
     run_until(request, interrupt::flag(), out)
 }
 
@@ -172,10 +172,15 @@ fn train<'r>(
     warnings: Vec<String>,
     cancel: &AtomicBool,
 ) -> Result<Finished<'r>, CliError> {
-    let mut folder = Folder::make(&run.output)?;
     let program = session.main_program();
     let prediction = foretell::predict_here(program, run.kernels, run.threads)?;
-    folder.prediction = Some(results::write_prediction(&run.output, &prediction)?);
+    // From here on something must be put in order if the run is stopped.
+    interrupt::listen()?;
+    let mut folder = Folder::make(&run.output)?;
+    if let Some(prediction) = &prediction {
+        folder.note_prediction()?;
+        results::write_prediction(&run.output, prediction)?;
+    }
     let mut screen = Screen::new(
         run.epochs as u64,
         run.epochs as u64 * session.steps_per_epoch(),
@@ -207,7 +212,7 @@ fn train<'r>(
         peak,
         outcomes,
         values,
-        prediction: Some(prediction),
+        prediction,
         warnings,
     })
 }
@@ -284,7 +289,16 @@ fn refuse_divergence(run: &RunFile, end: End) -> Result<(), CliError> {
 struct Folder<'p> {
     path: &'p Path,
     is_new: bool,
-    prediction: Option<PathBuf>,
+    /// What to do with the prediction of a run that fails.
+    undo: Option<Undo>,
+}
+
+/// How the folder was before a prediction was written to it.
+enum Undo {
+    /// There was none.
+    Remove,
+    /// There was one with this text.
+    Restore(String),
 }
 
 impl<'p> Folder<'p> {
@@ -294,21 +308,39 @@ impl<'p> Folder<'p> {
         Ok(Self {
             path,
             is_new,
-            prediction: None,
+            undo: None,
         })
+    }
+
+    /// Remembers the prediction of an earlier run.
+    fn note_prediction(&mut self) -> Result<(), CliError> {
+        let path = self.path.join(results::PREDICTION);
+        self.undo = Some(match fs::read_to_string(&path) {
+            Ok(earlier) => Undo::Restore(earlier),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Undo::Remove,
+            Err(error) => return Err(CliError::file("read", path.display(), &error)),
+        });
+        Ok(())
     }
 
     fn keep(mut self) {
         self.is_new = false;
-        self.prediction = None;
+        self.undo = None;
     }
 }
 
 impl Drop for Folder<'_> {
     fn drop(&mut self) {
-        // What cannot be removed harms nobody, and the error of the run is the one to tell.
-        if let Some(prediction) = &self.prediction {
-            let _ = fs::remove_file(prediction);
+        // What cannot be undone harms nobody, and the error of the run is the one to tell.
+        let path = self.path.join(results::PREDICTION);
+        match &self.undo {
+            Some(Undo::Remove) => {
+                let _ = fs::remove_file(path);
+            }
+            Some(Undo::Restore(earlier)) => {
+                let _ = results::write_whole(&path, earlier);
+            }
+            None => {}
         }
         if self.is_new {
             let _ = fs::remove_dir(self.path);

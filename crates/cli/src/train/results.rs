@@ -17,7 +17,8 @@ use std::path::{Path, PathBuf};
 const TRACE: &str = "trace.json";
 const WEIGHTS: &str = "weights.safetensors";
 const RESULT: &str = "result.json";
-const PREDICTION: &str = "prediction.json";
+/// The prediction, in the output folder.
+pub const PREDICTION: &str = "prediction.json";
 
 /// A run that came to its end.
 pub struct Finished<'r> {
