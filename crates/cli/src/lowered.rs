@@ -5,7 +5,6 @@ use partita_graph::Graph;
 use partita_lower::{Request, SampleFormat, Strategy, lower};
 use partita_program::verify::{Fault, Faults, verify};
 use partita_program::{Dtype, Menu, Optimizer, Program, ProgramKind, Transform};
-use partita_space::AXES;
 
 /// A program that passed `verify`, with what it was made from.
 pub struct Lowered {
@@ -80,16 +79,6 @@ pub fn strategy(text: &str, ranks: usize) -> Result<Strategy, CliError> {
     let strategy: Strategy = text
         .parse()
         .map_err(|error: partita_lower::StrategyError| CliError::user(&error))?;
-    let mut product = Some(1usize);
-    for axis in AXES {
-        product = product.and_then(|product| product.checked_mul(strategy.extent(axis)));
-    }
-    if product.is_none() {
-        return Err(CliError::User(format!(
-            "strategy `{text}` is for more ranks than can be counted, but {ranks} are asked for; \
-             nearest is `data={ranks}`"
-        )));
-    }
     strategy
         .check_ranks(ranks)
         .map_err(|error| CliError::user(&error))?;

@@ -32,7 +32,7 @@ fn strategies_that_do_not_fit_are_refused_with_the_nearest() {
             "2",
             "2",
             "data=4294967296,depth=4294967296",
-            "more ranks than can be counted",
+            "at most 1048576 are possible",
         ),
     ] {
         let text = refusal(&lower(ranks, batch, strategy));
