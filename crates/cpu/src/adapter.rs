@@ -135,6 +135,7 @@ impl Kernels for CpuKernels {
         // Small kernels end before they would ask.
         run.go_on()?;
         match kernel {
+            Kernel::Fused { .. } => unreachable!("the menu offers no fused kernel"),
             Kernel::Fill { .. }
             | Kernel::Copy { .. }
             | Kernel::Import { .. }

@@ -173,7 +173,11 @@ impl Maker {
         let (sums, gradient_sums) = (self.sums(channels, count), self.sums(channels, count));
         let (epsilon, momentum) = (1e-3, 0.1);
         vec![
-            Kernel::BatchNormStatistics { x, sums },
+            Kernel::BatchNormStatistics {
+                x,
+                sums,
+                accumulate: false,
+            },
             Kernel::BatchNormForward {
                 x,
                 sums,
@@ -206,6 +210,7 @@ impl Maker {
                 gradient_sums,
                 count,
                 epsilon,
+                accumulate: false,
             },
             Kernel::BatchNormBackwardData {
                 x,
@@ -477,7 +482,11 @@ impl Maker {
                 accumulate,
             },
             Kernel::BiasBackward { dy, db, accumulate },
-            Kernel::BatchNormStatistics { x: none, sums },
+            Kernel::BatchNormStatistics {
+                x: none,
+                sums,
+                accumulate: false,
+            },
             Kernel::Copy {
                 source: none,
                 target: also,

@@ -104,12 +104,23 @@ impl<T: Real> Kernels for ReferenceKernels<T> {
                 backend: "the reference kernels".to_owned(),
             });
         }
+        if let Kernel::Fused { parts } = kernel {
+            // One after the other; only what passes between the whole and memory counts.
+            let mut flops = 0;
+            for part in parts {
+                let worked = self.execute(part, algorithm, None, memory, inputs, progress)?;
+                flops += worked.flops;
+            }
+            let bytes = kernel.traffic(&memory.body().buffers).0;
+            return Ok(Worked { flops, bytes });
+        }
         let mut call = Call {
             memory,
             inputs,
             progress,
         };
         match kernel {
+            Kernel::Fused { .. } => unreachable!("a fused kernel is executed part by part"),
             Kernel::Fill { .. }
             | Kernel::Copy { .. }
             | Kernel::Import { .. }

@@ -250,7 +250,11 @@ fn batch_norm_gradients() {
     let weights = bench.get(&dy);
     let (count, epsilon) = (12, 1e-3);
     let forward = [
-        Kernel::BatchNormStatistics { x, sums },
+        Kernel::BatchNormStatistics {
+            x,
+            sums,
+            accumulate: false,
+        },
         Kernel::BatchNormForward {
             x,
             sums,
@@ -269,6 +273,7 @@ fn batch_norm_gradients() {
         gradient_sums,
         count,
         epsilon,
+        accumulate: false,
     });
     check(bench, &dx, &expected, |accumulate| {
         Kernel::BatchNormBackwardData {

@@ -130,7 +130,11 @@ impl Maker<'_> {
         let (sums, gradient_sums) = (self.sums(2, channels), self.sums(2, channels));
         let (count, epsilon, momentum) = (100, 1e-3, 0.1);
         vec![
-            Kernel::BatchNormStatistics { x, sums },
+            Kernel::BatchNormStatistics {
+                x,
+                sums,
+                accumulate: false,
+            },
             Kernel::BatchNormForward {
                 x,
                 sums,
@@ -163,6 +167,7 @@ impl Maker<'_> {
                 gradient_sums,
                 count,
                 epsilon,
+                accumulate: false,
             },
             Kernel::BatchNormBackwardData {
                 x,

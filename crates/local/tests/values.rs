@@ -126,7 +126,11 @@ fn batch_norm_by_hand() {
     let gamma = bench.put(Dtype::F64, [1; 5], &[2.0]);
     let beta = bench.put(Dtype::F64, [1; 5], &[0.5]);
     let y = bench.put(Dtype::F64, [4, 1, 1, 1, 1], &[0.0; 4]);
-    bench.run(&Kernel::BatchNormStatistics { x, sums });
+    bench.run(&Kernel::BatchNormStatistics {
+        x,
+        sums,
+        accumulate: false,
+    });
     assert_eq!(bench.get(&sums), [12.0, 50.0]);
     bench.run(&Kernel::BatchNormForward {
         x,

@@ -349,6 +349,7 @@ impl Emit<'_> {
                 gradient_sums,
                 count,
                 epsilon,
+                accumulate: false,
             };
             self.builder.kernel(layer, BACKWARD, kernel);
         }

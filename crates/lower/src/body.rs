@@ -1,8 +1,9 @@
 //! The body of one rank while it grows.
 
+use crate::fuse::{compute, fuse};
 use partita_program::{
-    Algorithm, Body, Buffer, BufferId, Dtype, Home, Kernel, KernelShape, Menu, MenuError, Origin,
-    Output, Phase, Place, Role, Task, TaskId, View, Work,
+    Body, Buffer, BufferId, Dtype, Home, Kernel, KernelShape, Menu, MenuError, Origin, Output,
+    Phase, Place, Role, Task, TaskId, View, Work,
 };
 use partita_space::{Bytes, Coord, Mesh, Region};
 use std::collections::HashMap;
@@ -39,7 +40,6 @@ pub(crate) struct Builder<'a> {
     body: Body,
     names: HashMap<String, u32>,
     sequence: u32,
-    error: Option<MenuError>,
 }
 
 impl<'a> Builder<'a> {
@@ -52,7 +52,6 @@ impl<'a> Builder<'a> {
             body: Body::default(),
             names: HashMap::new(),
             sequence: 0,
-            error: None,
         }
     }
 
@@ -117,34 +116,13 @@ impl<'a> Builder<'a> {
         self.whole(id)
     }
 
+    /// A kernel whose implementation is chosen in the end.
     pub fn kernel(&mut self, layer: &str, phase: Phase, kernel: Kernel) {
-        let shape = KernelShape {
-            kernel: &kernel,
-            buffers: &self.body.buffers,
-        };
-        let choice = match self.menu.choose(&shape) {
-            Ok(choice) => choice,
-            Err(error) => {
-                self.error.get_or_insert(error);
-                return;
-            }
-        };
-        let workspace = (choice.workspace.0 > 0).then(|| {
-            let elements = (choice.workspace.0 as usize).div_ceil(self.dtype.size());
-            let name = format!("{layer}.workspace");
-            let id = self.buffer(&name, Role::Workspace, self.dtype, [1, 1, 1, 1, elements]);
-            self.whole(id)
-        });
-        let algorithm: Algorithm = choice.algorithm;
-        self.push(
-            layer,
+        let origin = Origin {
+            layer: layer.to_owned(),
             phase,
-            Work::Compute {
-                kernel,
-                algorithm,
-                workspace,
-            },
-        );
+        };
+        self.body.tasks.push(compute(origin, kernel));
     }
 
     pub fn push(&mut self, layer: &str, phase: Phase, work: Work) -> TaskId {
@@ -174,11 +152,43 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The body, without dependencies and offsets.
-    pub fn finish(self) -> Result<Body, MenuError> {
-        match self.error {
-            Some(error) => Err(error),
-            None => Ok(self.body),
+    /// The body, with fused kernels if `fused`, every kernel chosen, without dependencies and offsets.
+    ///
+    /// Errors: a kernel that the menu lacks.
+    pub fn finish(mut self, fused: bool) -> Result<Body, MenuError> {
+        if fused {
+            fuse(&mut self.body, self.menu);
         }
+        for id in 0..self.body.tasks.len() {
+            self.choose(id)?;
+        }
+        Ok(self.body)
+    }
+
+    fn choose(&mut self, id: usize) -> Result<(), MenuError> {
+        let Work::Compute { kernel, .. } = &self.body.tasks[id].work else {
+            return Ok(());
+        };
+        let shape = KernelShape {
+            kernel,
+            buffers: &self.body.buffers,
+        };
+        let choice = self.menu.choose(&shape)?;
+        let scratch = (choice.workspace.0 > 0).then(|| {
+            let elements = (choice.workspace.0 as usize).div_ceil(self.dtype.size());
+            let name = format!("{}.workspace", self.body.tasks[id].origin.layer);
+            let id = self.buffer(&name, Role::Workspace, self.dtype, [1, 1, 1, 1, elements]);
+            self.whole(id)
+        });
+        if let Work::Compute {
+            algorithm,
+            workspace,
+            ..
+        } = &mut self.body.tasks[id].work
+        {
+            *algorithm = choice.algorithm;
+            *workspace = scratch;
+        }
+        Ok(())
     }
 }

@@ -285,7 +285,11 @@ impl Emit<'_> {
             self.builder.kernel(
                 layer,
                 Phase::Forward,
-                Kernel::BatchNormStatistics { x, sums },
+                Kernel::BatchNormStatistics {
+                    x,
+                    sums,
+                    accumulate: false,
+                },
             );
         }
         self.allreduce(layer, Phase::Forward, split_axes(&place), sums);

@@ -12,6 +12,7 @@ mod classes;
 mod depend;
 mod exchange;
 mod forward;
+mod fuse;
 mod geometry;
 mod lowering;
 mod place;

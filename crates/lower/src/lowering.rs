@@ -176,7 +176,7 @@ fn lower_coord(
             emit.loads(When::Next);
         }
     }
-    let mut body = emit.builder.finish()?;
+    let mut body = emit.builder.finish(request.strategy.fuse)?;
     arena::plan(&mut body);
     Ok(body)
 }

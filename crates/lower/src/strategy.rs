@@ -7,12 +7,15 @@ use std::str::FromStr;
 const RANKS_MAX: usize = 1 << 20;
 
 /// How the training is split. The short form reads `data=4,depth=2,height=2`; axes that are not named
-/// have extent 1, and `overlap=off` keeps convolutions whole instead of hiding exchanges behind them.
+/// have extent 1, `overlap=off` keeps convolutions whole instead of hiding exchanges behind them, and
+/// `fuse=off` gives every operation a pass over memory of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Strategy {
     extents: [usize; 7],
     /// Whether a convolution is split in interior and border so that its exchange can hide.
     pub overlap: bool,
+    /// Whether kernels are fused where the menu offers it.
+    pub fuse: bool,
 }
 
 /// A strategy that cannot be read, or cannot be used here.
@@ -21,7 +24,7 @@ pub enum StrategyError {
     /// Not of the form.
     #[error(
         "strategy `{text}`: `{word}` is not of the form axis=number, the number at least 1, or \
-         overlap=on|off; a strategy reads like `data=2,depth=2`"
+         overlap=on|off or fuse=on|off; a strategy reads like `data=2,depth=2`"
     )]
     Form {
         /// The whole.
@@ -107,6 +110,7 @@ impl Strategy {
         Self {
             extents: [1; 7],
             overlap: true,
+            fuse: true,
         }
     }
 
@@ -115,6 +119,7 @@ impl Strategy {
         Self {
             extents: [data, depth, height, width, 1, 1, 1],
             overlap: true,
+            fuse: true,
         }
     }
 
@@ -146,7 +151,7 @@ impl Strategy {
         } else {
             Strategy {
                 extents: [ranks, 1, 1, 1, 1, 1, 1],
-                overlap: self.overlap,
+                ..*self
             }
         };
         Err(StrategyError::Ranks {
@@ -210,6 +215,9 @@ impl fmt::Display for Strategy {
         if !self.overlap {
             words.push("overlap=off".to_owned());
         }
+        if !self.fuse {
+            words.push("fuse=off".to_owned());
+        }
         f.write_str(&words.join(","))
     }
 }
@@ -234,12 +242,16 @@ impl FromStr for Strategy {
                 });
             }
             seen.push(name);
-            if name == "overlap" {
-                strategy.overlap = match value {
+            if let "overlap" | "fuse" = name {
+                let choice = match value {
                     "on" => true,
                     "off" => false,
                     _ => return Err(form()),
                 };
+                match name {
+                    "overlap" => strategy.overlap = choice,
+                    _ => strategy.fuse = choice,
+                }
                 continue;
             }
             let axis = Axis::from_name(name).ok_or_else(|| unknown_axis(text, name))?;
@@ -292,6 +304,7 @@ mod tests {
             "depth=8",
             "data=1",
             "width=3,overlap=off",
+            "data=2,fuse=off",
         ] {
             assert_eq!(text.parse::<Strategy>().unwrap().to_string(), text);
         }

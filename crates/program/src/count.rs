@@ -1,4 +1,4 @@
-use crate::{Access, Buffer, CollectiveKind, Kernel, Optimizer, Taps, Task, View, Work};
+use crate::{Buffer, CollectiveKind, Kernel, Optimizer, Taps, Task, View, Work};
 use partita_space::{Bytes, Flops};
 use serde::{Deserialize, Serialize};
 use std::iter::Sum;
@@ -105,17 +105,15 @@ impl Count {
             flops: flops(kernel),
             ..Self::default()
         };
-        for (view, access) in kernel.accesses() {
+        kernel.each_access(&mut |view, access| {
             let bytes = view.bytes(buffers);
-            match access {
-                Access::Read => count.read += bytes,
-                Access::Write => count.written += bytes,
-                Access::Update => {
-                    count.read += bytes;
-                    count.written += bytes;
-                }
+            if access.reads() {
+                count.read += bytes;
             }
-        }
+            if access.writes() {
+                count.written += bytes;
+            }
+        });
         count
     }
 }
@@ -130,6 +128,7 @@ fn linear(rows: &View, w: &View) -> u64 {
 
 fn flops(kernel: &Kernel) -> Flops {
     Flops(match kernel {
+        Kernel::Fused { parts } => parts.iter().map(|part| flops(part).0).sum(),
         Kernel::ConvolutionForward { w, y, taps, .. } => convolution(y, w, taps),
         Kernel::ConvolutionBackwardData { dy, w, taps, .. } => convolution(dy, w, taps),
         Kernel::ConvolutionBackwardWeight { dy, dw, taps, .. } => convolution(dy, dw, taps),
@@ -202,6 +201,7 @@ fn flops_per_element(kernel: &Kernel) -> (&View, u64) {
         | Kernel::LinearForward { .. }
         | Kernel::LinearBackwardData { .. }
         | Kernel::LinearBackwardWeight { .. }
-        | Kernel::SumOfSquares { .. } => panic!("{} is not counted by element", kernel.name()),
+        | Kernel::SumOfSquares { .. }
+        | Kernel::Fused { .. } => panic!("{} is not counted by element", kernel.name()),
     }
 }

@@ -67,17 +67,6 @@ pub enum Optimizer {
     },
 }
 
-/// How a kernel touches a view.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Needs the contents.
-    Read,
-    /// Sets every element without looking.
-    Write,
-    /// Needs the contents and changes them.
-    Update,
-}
-
 /// A computation on local views. Letters: x input, y output, w weight, d... gradient of.
 ///
 /// Activations are (N, D, H, W, C), weights (Kd, Kh, Kw, C / groups, F), vectors (1, 1, 1, 1, F).
@@ -87,6 +76,9 @@ pub enum Access {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the fields are named by the letters above")]
 pub enum Kernel {
+    /// Does what its parts would do one after the other, in one pass over memory: what a part writes
+    /// is still at hand when a later part reads or changes it. Parts are not fused themselves.
+    Fused { parts: Vec<Kernel> },
     /// Sets every element.
     Fill { target: View, value: f64 },
     /// Copies or adds a view to another of the same volume and dtype, both taken in memory order: with
@@ -155,7 +147,11 @@ pub enum Kernel {
         accumulate: bool,
     },
     /// `sums` is (1, 1, 1, 2, C) in f64: sums of x and of x squared.
-    BatchNormStatistics { x: View, sums: View },
+    BatchNormStatistics {
+        x: View,
+        sums: View,
+        accumulate: bool,
+    },
     /// Normalizes by the moments in `sums` over `count` elements per channel.
     BatchNormForward {
         x: View,
@@ -192,6 +188,7 @@ pub enum Kernel {
         gradient_sums: View,
         count: u64,
         epsilon: f64,
+        accumulate: bool,
     },
     /// Gradient of the input from complete sums.
     BatchNormBackwardData {
@@ -293,9 +290,10 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    /// Name of the kind, as printed in reports and menus.
+    /// Name of the kind, as printed in reports and menus; of a fused kernel that of the first part.
     pub fn name(&self) -> &'static str {
         match self {
+            Kernel::Fused { parts } => parts.first().map_or("fused", Kernel::name),
             Kernel::Fill { .. } => "fill",
             Kernel::Copy { .. } => "copy",
             Kernel::Import { .. } => "import",
@@ -324,233 +322,6 @@ impl Kernel {
             Kernel::OutputErrors { .. } => "output_errors",
             Kernel::SumOfSquares { .. } => "sum_of_squares",
             Kernel::Update { .. } => "update",
-        }
-    }
-
-    /// Every view it touches, and how. A view that is read and written in place comes twice.
-    pub fn accesses(&self) -> Vec<(View, Access)> {
-        use Access::{Read, Write};
-        let target = |accumulate: bool| if accumulate { Access::Update } else { Write };
-        match self {
-            Kernel::Fill { target: t, .. } => vec![(*t, Write)],
-            Kernel::Copy {
-                source,
-                target: t,
-                accumulate,
-            } => {
-                vec![(*source, Read), (*t, target(*accumulate))]
-            }
-            Kernel::Import {
-                source, target: t, ..
-            } => vec![(*source, Read), (*t, Write)],
-            Kernel::ConvolutionForward { x, w, bias, y, .. }
-            | Kernel::LinearForward { x, w, bias, y } => {
-                let mut all = vec![(*x, Read), (*w, Read)];
-                all.extend(bias.map(|bias| (bias, Read)));
-                all.push((*y, Write));
-                all
-            }
-            Kernel::ConvolutionBackwardData {
-                dy,
-                w,
-                dx,
-                accumulate,
-                ..
-            }
-            | Kernel::LinearBackwardData {
-                dy,
-                w,
-                dx,
-                accumulate,
-            } => {
-                vec![(*dy, Read), (*w, Read), (*dx, target(*accumulate))]
-            }
-            Kernel::ConvolutionBackwardWeight {
-                x,
-                dy,
-                dw,
-                accumulate,
-                ..
-            }
-            | Kernel::LinearBackwardWeight {
-                x,
-                dy,
-                dw,
-                accumulate,
-            } => {
-                vec![(*x, Read), (*dy, Read), (*dw, target(*accumulate))]
-            }
-            Kernel::BiasBackward { dy, db, accumulate } => {
-                vec![(*dy, Read), (*db, target(*accumulate))]
-            }
-            Kernel::PoolForward { x, y, .. } => vec![(*x, Read), (*y, Write)],
-            Kernel::PoolBackward {
-                x,
-                dy,
-                dx,
-                accumulate,
-                ..
-            } => {
-                let mut all: Vec<_> = x.map(|x| (x, Read)).into_iter().collect();
-                all.extend([(*dy, Read), (*dx, target(*accumulate))]);
-                all
-            }
-            Kernel::BatchNormStatistics { .. }
-            | Kernel::BatchNormForward { .. }
-            | Kernel::BatchNormRunning { .. }
-            | Kernel::BatchNormInference { .. }
-            | Kernel::BatchNormBackwardStatistics { .. }
-            | Kernel::BatchNormBackwardData { .. }
-            | Kernel::BatchNormBackwardParameters { .. } => self.batch_norm_accesses(),
-            Kernel::LeakyReluForward { x, y, .. } => vec![(*x, Read), (*y, Write)],
-            Kernel::LeakyReluBackward {
-                y,
-                dy,
-                dx,
-                accumulate,
-                ..
-            } => {
-                vec![(*y, Read), (*dy, Read), (*dx, target(*accumulate))]
-            }
-            Kernel::Dropout {
-                x, y, accumulate, ..
-            } => {
-                vec![(*x, Read), (*y, target(*accumulate))]
-            }
-            Kernel::Add { a, b, y } => vec![(*a, Read), (*b, Read), (*y, Write)],
-            Kernel::MeanSquaredError {
-                x,
-                target: t,
-                dx,
-                loss,
-                ..
-            }
-            | Kernel::SoftmaxCrossEntropy {
-                x,
-                target: t,
-                dx,
-                loss,
-                ..
-            } => {
-                let mut all = vec![(*x, Read), (*t, Read)];
-                all.extend(dx.map(|dx| (dx, Write)));
-                all.push((*loss, Write));
-                all
-            }
-            Kernel::OutputErrors {
-                x,
-                target: t,
-                errors,
-            } => {
-                vec![(*x, Read), (*t, Read), (*errors, Write)]
-            }
-            Kernel::SumOfSquares { sources, total } => sources
-                .iter()
-                .map(|&view| (view, Read))
-                .chain([(*total, Write)])
-                .collect(),
-            Kernel::Update {
-                parameter,
-                gradient,
-                moments,
-                clip,
-                ..
-            } => {
-                let mut all = vec![(*gradient, Read), (*parameter, Access::Update)];
-                all.extend(moments.iter().map(|&view| (view, Access::Update)));
-                all.extend(clip.map(|(total, _)| (total, Read)));
-                all
-            }
-        }
-    }
-
-    fn batch_norm_accesses(&self) -> Vec<(View, Access)> {
-        use Access::{Read, Write};
-        let target = |accumulate: bool| if accumulate { Access::Update } else { Write };
-        match self {
-            Kernel::BatchNormStatistics { x, sums } => vec![(*x, Read), (*sums, Write)],
-            Kernel::BatchNormForward {
-                x,
-                sums,
-                gamma,
-                beta,
-                y,
-                ..
-            } => {
-                vec![
-                    (*x, Read),
-                    (*sums, Read),
-                    (*gamma, Read),
-                    (*beta, Read),
-                    (*y, Write),
-                ]
-            }
-            Kernel::BatchNormRunning {
-                sums,
-                mean,
-                variance,
-                ..
-            } => {
-                vec![
-                    (*sums, Read),
-                    (*mean, Access::Update),
-                    (*variance, Access::Update),
-                ]
-            }
-            Kernel::BatchNormInference {
-                x,
-                mean,
-                variance,
-                gamma,
-                beta,
-                y,
-                ..
-            } => {
-                let reads = [*x, *mean, *variance, *gamma, *beta];
-                reads
-                    .into_iter()
-                    .map(|view| (view, Read))
-                    .chain([(*y, Write)])
-                    .collect()
-            }
-            Kernel::BatchNormBackwardStatistics {
-                x,
-                sums,
-                dy,
-                gradient_sums,
-                ..
-            } => {
-                vec![
-                    (*x, Read),
-                    (*sums, Read),
-                    (*dy, Read),
-                    (*gradient_sums, Write),
-                ]
-            }
-            Kernel::BatchNormBackwardData {
-                x,
-                sums,
-                gamma,
-                dy,
-                gradient_sums,
-                dx,
-                accumulate,
-                ..
-            } => {
-                let reads = [*x, *sums, *gamma, *dy, *gradient_sums];
-                let reads = reads.into_iter().map(|view| (view, Read));
-                reads.chain([(*dx, target(*accumulate))]).collect()
-            }
-            Kernel::BatchNormBackwardParameters {
-                gradient_sums,
-                dgamma,
-                dbeta,
-                accumulate,
-            } => {
-                let write = target(*accumulate);
-                vec![(*gradient_sums, Read), (*dgamma, write), (*dbeta, write)]
-            }
-            other => panic!("{} is no batch norm kernel", other.name()),
         }
     }
 }

@@ -5,6 +5,7 @@
 //! Knows: local shapes, peers as mesh offsets, the order of each lane, and the menu type.
 //! Must not know: the model a program came from, machines, seconds, threads or devices.
 
+mod access;
 mod buffer;
 mod count;
 mod kernel;
@@ -15,9 +16,10 @@ mod task;
 mod text;
 pub mod verify;
 
+pub use access::Access;
 pub use buffer::{Buffer, BufferId, Dtype, Home, Place, Role, View, ViewError};
 pub use count::Count;
-pub use kernel::{Access, Kernel, Optimizer, PoolKind, Taps, Transform};
+pub use kernel::{Kernel, Optimizer, PoolKind, Taps, Transform};
 pub use menu::{Algorithm, Choice, KernelShape, Menu, MenuError, UnpinnedMenu};
 pub use program::{Body, Output, Program, ProgramKind};
 pub use task::{

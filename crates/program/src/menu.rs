@@ -39,6 +39,11 @@ impl KernelShape<'_> {
     /// The same text for kernels that take the same time: the kind, its constants, and extents, dtype
     /// and pitches of every view, without places.
     pub fn signature(&self) -> String {
+        if let Kernel::Fused { parts } = self.kernel {
+            let buffers = self.buffers;
+            let part = |kernel| KernelShape { kernel, buffers }.signature();
+            return parts.iter().map(part).collect::<Vec<_>>().join(" + ");
+        }
         let views: Vec<String> = self
             .kernel
             .accesses()
@@ -98,18 +103,19 @@ impl KernelShape<'_> {
             Kernel::Update { rule, clip, .. } => format!("{rule:?} {}", clip.is_some()),
             Kernel::Copy { accumulate, .. }
             | Kernel::BiasBackward { accumulate, .. }
+            | Kernel::BatchNormStatistics { accumulate, .. }
+            | Kernel::BatchNormBackwardStatistics { accumulate, .. }
             | Kernel::BatchNormBackwardData { accumulate, .. }
             | Kernel::BatchNormBackwardParameters { accumulate, .. }
             | Kernel::LeakyReluBackward { accumulate, .. }
             | Kernel::LinearBackwardData { accumulate, .. }
             | Kernel::LinearBackwardWeight { accumulate, .. }
             | Kernel::Dropout { accumulate, .. } => format!("{accumulate}"),
-            Kernel::Fill { .. }
-            | Kernel::BatchNormStatistics { .. }
+            Kernel::Fused { .. }
+            | Kernel::Fill { .. }
             | Kernel::BatchNormForward { .. }
             | Kernel::BatchNormRunning { .. }
             | Kernel::BatchNormInference { .. }
-            | Kernel::BatchNormBackwardStatistics { .. }
             | Kernel::LeakyReluForward { .. }
             | Kernel::LinearForward { .. }
             | Kernel::Add { .. }
@@ -142,16 +148,22 @@ pub struct MenuError {
 
 /// What a backend offers for each kernel shape.
 pub trait Menu {
-    /// The implementation to pin for this kernel.
+    /// The implementation to pin for this kernel. A fused kernel that is refused stays in parts.
     fn choose(&self, shape: &KernelShape<'_>) -> Result<Choice, MenuError>;
 }
 
-/// Leaves every kernel open and reserves no workspace: for programs that are only costed.
+/// Leaves every kernel open, fuses none and reserves no workspace: for programs that are only costed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UnpinnedMenu;
 
 impl Menu for UnpinnedMenu {
-    fn choose(&self, _shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
+    fn choose(&self, shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
+        if let Kernel::Fused { .. } = shape.kernel {
+            return Err(MenuError {
+                backend: "a kernel set left open".to_owned(),
+                kernel: shape.signature(),
+            });
+        }
         Ok(Choice {
             algorithm: Algorithm::unpinned(),
             workspace: Bytes(0),

@@ -256,6 +256,33 @@ impl Exchange {
 }
 
 impl Task {
+    /// Every view it touches, to be changed.
+    pub fn each_view_mut(&mut self, f: &mut dyn FnMut(&mut View)) {
+        match &mut self.work {
+            Work::Compute {
+                kernel, workspace, ..
+            } => {
+                kernel.each_operand_mut(&mut |view, _| f(view));
+                workspace.iter_mut().for_each(f);
+            }
+            Work::Exchange(exchange) => {
+                exchange.sends.iter_mut().for_each(|send| f(&mut send.view));
+                exchange
+                    .receives
+                    .iter_mut()
+                    .for_each(|receive| f(&mut receive.view));
+            }
+            Work::Collective(Collective { kind, .. }) => match kind {
+                CollectiveKind::AllReduce { view } => f(view),
+                CollectiveKind::AllGather { source, targets } => {
+                    f(source);
+                    targets.iter_mut().for_each(f);
+                }
+            },
+            Work::Load(load) => f(&mut load.target),
+        }
+    }
+
     /// Every view it touches, and how.
     pub fn accesses(&self) -> Vec<(View, crate::Access)> {
         use crate::Access::{Read, Update, Write};

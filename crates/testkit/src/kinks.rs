@@ -108,6 +108,16 @@ impl<K: Kernels> Kernels for KinkWatch<K> {
         inputs: &Inputs,
         progress: &mut dyn FnMut() -> bool,
     ) -> Result<Worked, RunError> {
+        if let Kernel::Fused { parts } = kernel {
+            let mut worked = Worked::default();
+            for part in parts {
+                worked.flops += self
+                    .execute(part, algorithm, None, memory, inputs, progress)?
+                    .flops;
+            }
+            worked.bytes = kernel.traffic(&memory.body().buffers).0;
+            return Ok(worked);
+        }
         self.watch(kernel, memory);
         self.kernels
             .execute(kernel, algorithm, workspace, memory, inputs, progress)

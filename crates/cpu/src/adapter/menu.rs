@@ -30,7 +30,8 @@ pub struct CpuMenu {
 impl Menu for CpuMenu {
     fn choose(&self, shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
         let mut accesses = shape.kernel.accesses().into_iter();
-        if !accesses.all(|(view, _)| is_offered(&shape.buffers[view.buffer.0 as usize])) {
+        let fused = matches!(shape.kernel, Kernel::Fused { .. });
+        if fused || !accesses.all(|(view, _)| is_offered(&shape.buffers[view.buffer.0 as usize])) {
             return Err(MenuError {
                 backend: "the CPU kernel set (f32 only)".to_owned(),
                 kernel: shape.signature(),
@@ -99,7 +100,8 @@ impl CpuMenu {
             | Kernel::BatchNormInference { x, .. }
             | Kernel::BatchNormBackwardStatistics { x, .. }
             | Kernel::BatchNormBackwardData { x, .. } => norm_scratch(team, x.extent[4]),
-            Kernel::Fill { .. }
+            Kernel::Fused { .. }
+            | Kernel::Fill { .. }
             | Kernel::Import { .. }
             | Kernel::PoolForward { .. }
             | Kernel::PoolBackward { .. }

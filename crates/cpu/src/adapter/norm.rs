@@ -8,7 +8,11 @@ use partita_run::{Block, RunError, Worked};
 
 pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
     match kernel {
-        Kernel::BatchNormStatistics { x, sums } => {
+        Kernel::BatchNormStatistics {
+            x,
+            sums,
+            accumulate: _,
+        } => {
             let (x, sums) = (run.input(x), run.memory.write::<f64>(sums));
             let work = run.compute(|call| norm_statistics(call, x.view(), sums.data))?;
             Ok(Worked {
@@ -48,6 +52,7 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, 
             gradient_sums,
             count,
             epsilon,
+            accumulate: _,
         } => backward_statistics([x, sums, dy, gradient_sums], *count, *epsilon, run),
         Kernel::BatchNormBackwardData {
             x,

@@ -6,7 +6,11 @@ use partita_run::{RunError, Worked};
 
 pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<Worked, RunError> {
     match kernel {
-        Kernel::BatchNormStatistics { x, sums } => statistics(x, sums, call),
+        Kernel::BatchNormStatistics {
+            x,
+            sums,
+            accumulate,
+        } => statistics(x, sums, *accumulate, call),
         Kernel::BatchNormForward {
             x,
             sums,
@@ -53,7 +57,11 @@ pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<Worked
             gradient_sums,
             count,
             epsilon,
-        } => backward_statistics([x, sums, dy, gradient_sums], *count, *epsilon, call),
+            accumulate,
+        } => {
+            let views = [x, sums, dy, gradient_sums];
+            backward_statistics(views, *count, *epsilon, *accumulate, call)
+        }
         Kernel::BatchNormBackwardData { .. } => backward_data(kernel, call),
         Kernel::BatchNormBackwardParameters {
             gradient_sums,
@@ -92,7 +100,12 @@ impl Moments {
     }
 }
 
-fn statistics(x: &View, sums: &View, call: &mut Call<'_, '_>) -> Result<Worked, RunError> {
+fn statistics(
+    x: &View,
+    sums: &View,
+    accumulate: bool,
+    call: &mut Call<'_, '_>,
+) -> Result<Worked, RunError> {
     let (x, sums) = (call.values(x), call.values(sums));
     let mut totals = vec![[0.0; 2]; x.extent()[4]];
     let visits = each_element(x.extent(), call.progress, |i| {
@@ -100,17 +113,17 @@ fn statistics(x: &View, sums: &View, call: &mut Call<'_, '_>) -> Result<Worked, 
         totals[i[4]][0] += value;
         totals[i[4]][1] += value * value;
     })?;
-    put_totals(&sums, &totals);
+    put_totals(&sums, &totals, accumulate);
     Ok(Worked {
         flops: 3 * visits,
-        bytes: x.bytes() + sums.bytes(),
+        bytes: x.bytes() + touched(sums.bytes(), accumulate),
     })
 }
 
-fn put_totals(sums: &Values<'_>, totals: &[[f64; 2]]) {
+fn put_totals(sums: &Values<'_>, totals: &[[f64; 2]], accumulate: bool) {
     for (c, total) in totals.iter().enumerate() {
-        sums.set(cell(0, c), total[0]);
-        sums.set(cell(1, c), total[1]);
+        sums.put(cell(0, c), total[0], accumulate);
+        sums.put(cell(1, c), total[1], accumulate);
     }
 }
 
@@ -161,6 +174,7 @@ fn backward_statistics(
     [x, sums, dy, gradient_sums]: [&View; 4],
     count: u64,
     epsilon: f64,
+    accumulate: bool,
     call: &mut Call<'_, '_>,
 ) -> Result<Worked, RunError> {
     let (x, sums, dy) = (call.values(x), call.values(sums), call.values(dy));
@@ -175,10 +189,11 @@ fn backward_statistics(
         totals[i[4]][0] += gradient;
         totals[i[4]][1] += gradient * (x.get(i) - scale.mean) * scale.inverse;
     })?;
-    put_totals(&gradient_sums, &totals);
+    put_totals(&gradient_sums, &totals, accumulate);
+    let written = touched(gradient_sums.bytes(), accumulate);
     Ok(Worked {
         flops: 5 * visits,
-        bytes: x.bytes() + sums.bytes() + dy.bytes() + gradient_sums.bytes(),
+        bytes: x.bytes() + sums.bytes() + dy.bytes() + written,
     })
 }
 

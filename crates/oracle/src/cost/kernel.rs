@@ -48,7 +48,8 @@ pub fn roofline(
 
 /// The character of a kernel. A convolution counts as 3D when its window or its data have depth.
 pub fn character(shape: &KernelShape<'_>) -> Character {
-    match shape.kernel {
+    match &shape.kernel.parts()[0] {
+        Kernel::Fused { .. } => panic!("the parts of a fused kernel are not fused themselves"),
         Kernel::ConvolutionForward { y, taps, .. } => convolution(taps, y, Pass::Forward),
         Kernel::ConvolutionBackwardData { dy, taps, .. } => {
             convolution(taps, dy, Pass::BackwardData)

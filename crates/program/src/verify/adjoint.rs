@@ -15,11 +15,10 @@ pub(super) fn check(
     faults: &mut Vec<Fault>,
 ) {
     let body = &case.program.bodies[class];
-    let Work::Compute {
-        kernel: Kernel::ConvolutionBackwardData { dy, .. },
-        ..
-    } = &body.tasks[task].work
-    else {
+    let Work::Compute { kernel, .. } = &body.tasks[task].work else {
+        return;
+    };
+    let Some(Kernel::ConvolutionBackwardData { dy, .. }) = data_gradient(kernel) else {
         return;
     };
     let Some(home) = case.home(class, dy) else {
@@ -37,6 +36,12 @@ pub(super) fn check(
             }
         }
     }
+}
+
+/// The data gradient of a convolution among the parts of a kernel.
+fn data_gradient(kernel: &Kernel) -> Option<&Kernel> {
+    let is_it = |part: &&Kernel| matches!(part, Kernel::ConvolutionBackwardData { .. });
+    kernel.parts().iter().find(is_it)
 }
 
 /// Ranks that own part of a region of a buffer and hold it for the same other axes as this rank.
@@ -71,21 +76,19 @@ fn owners(case: &Case<'_>, home: &Home, coord: &Coord, region: &Region) -> Vec<R
 fn reaches_all(case: &Case<'_>, rank: Rank, layer: &str) -> bool {
     let class = case.class_of(rank);
     let body: &Body = &case.program.bodies[class];
-    let found = body.tasks.iter().find_map(|task| match &task.work {
-        Work::Compute {
-            kernel:
-                Kernel::ConvolutionBackwardData {
-                    dy,
-                    dx,
-                    taps,
-                    shift,
-                    ..
-                },
-            ..
-        } if task.origin.layer == layer => Some((dy, dx, taps, shift)),
-        Work::Compute { .. } | Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => None,
+    let of_layer = body.tasks.iter().filter(|task| task.origin.layer == layer);
+    let found = of_layer.into_iter().find_map(|task| match &task.work {
+        Work::Compute { kernel, .. } => data_gradient(kernel),
+        Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => None,
     });
-    let Some((dy, dx, taps, shift)) = found else {
+    let Some(Kernel::ConvolutionBackwardData {
+        dy,
+        dx,
+        taps,
+        shift,
+        ..
+    }) = found
+    else {
         return false;
     };
     let (Some(dy_home), Some(dx_home)) = (case.home(class, dy), case.home(class, dx)) else {

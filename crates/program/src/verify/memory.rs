@@ -86,20 +86,6 @@ fn accesses(body: &Body) -> Vec<Vec<Touch>> {
     accesses
 }
 
-fn reads(access: Access) -> bool {
-    match access {
-        Access::Read | Access::Update => true,
-        Access::Write => false,
-    }
-}
-
-fn writes(access: Access) -> bool {
-    match access {
-        Access::Write | Access::Update => true,
-        Access::Read => false,
-    }
-}
-
 struct Memory<'a, 'p> {
     case: &'a Case<'p>,
     class: usize,
@@ -128,7 +114,7 @@ impl Memory<'_, '_> {
                 let earlier = touches[..i].iter().rev();
                 for first in earlier.take_while(|first| first.task == second.task) {
                     let common = first.region.intersect(&second.region);
-                    let writes = writes(first.access) || writes(second.access);
+                    let writes = first.access.writes() || second.access.writes();
                     if writes && !common.is_empty() && !self.may_overlap(first, second) {
                         faults.push(Fault::Overlap {
                             site: self.case.site(self.class, second.task),
@@ -142,11 +128,11 @@ impl Memory<'_, '_> {
 
     fn may_overlap(&self, first: &Touch, second: &Touch) -> bool {
         let same = first.region == second.region;
-        let both_write = writes(first.access) && writes(second.access);
+        let both_write = first.access.writes() && second.access.writes();
         match &self.body.tasks[second.task].work {
             Work::Compute { kernel, .. } => {
                 let is_operand = first.by != By::Workspace && second.by != By::Workspace;
-                same && !both_write && is_operand && is_elementwise(kernel)
+                same && !both_write && is_operand && kernel.is_elementwise()
             }
             Work::Exchange(_) => first.access == Access::Update && second.access == Access::Update,
             // A member's own part may already stand where it is gathered.
@@ -164,7 +150,7 @@ impl Memory<'_, '_> {
                         continue;
                     }
                     let common = first.region.intersect(&second.region);
-                    if (writes(first.access) || writes(second.access)) && !common.is_empty() {
+                    if (first.access.writes() || second.access.writes()) && !common.is_empty() {
                         faults.push(Fault::Race {
                             first: self.case.site(self.class, first.task),
                             second: self.case.site(self.class, second.task),
@@ -256,7 +242,7 @@ impl Memory<'_, '_> {
         for (id, touches) in self.accesses.iter().enumerate() {
             let buffer = &self.body.buffers[id];
             let is_kept = buffer.role.is_persistent();
-            for touch in touches.iter().filter(|touch| reads(touch.access)) {
+            for touch in touches.iter().filter(|touch| touch.access.reads()) {
                 let is_output = touch.task == self.body.tasks.len();
                 if is_kept && !is_output {
                     continue;
@@ -308,7 +294,7 @@ impl Memory<'_, '_> {
             if open.is_empty() {
                 break;
             }
-            let is_writer = writes(writer.access) && writer.by != By::Workspace;
+            let is_writer = writer.access.writes() && writer.by != By::Workspace;
             if is_writer && before.has(writer.task) && counts(writer) {
                 open = without(open, &writer.region);
             }
@@ -349,11 +335,11 @@ impl Memory<'_, '_> {
                 continue;
             }
             let writers = touches.iter();
-            let writers = writers.filter(|touch| writes(touch.access) && touch.by == By::Kernel);
+            let writers = writers.filter(|touch| touch.access.writes() && touch.by == By::Kernel);
             for writer in writers {
                 let mut open = self.outside(buffer, &writer.region);
                 for reader in touches {
-                    if reads(reader.access) && self.before[reader.task].has(writer.task) {
+                    if reader.access.reads() && self.before[reader.task].has(writer.task) {
                         let seen = self.still_there(touches, writer, reader);
                         open = seen.iter().fold(open, without);
                     }
@@ -421,7 +407,7 @@ impl Memory<'_, '_> {
 
     fn copies(&self, task: usize) -> bool {
         match &self.body.tasks[task].work {
-            Work::Compute { kernel, .. } => matches!(kernel, Kernel::Copy { .. }),
+            Work::Compute { kernel, .. } => matches!(kernel.parts(), [Kernel::Copy { .. }, ..]),
             Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => false,
         }
     }
@@ -430,7 +416,7 @@ impl Memory<'_, '_> {
     fn stale(&self, touches: &[Touch], reader: &Touch, regions: Vec<Region>) -> Vec<Region> {
         let before = &self.before[reader.task];
         let results = touches.iter().filter(|touch| {
-            writes(touch.access) && touch.by == By::Kernel && before.has(touch.task)
+            touch.access.writes() && touch.by == By::Kernel && before.has(touch.task)
         });
         results
             .flat_map(|result| {
@@ -475,9 +461,9 @@ impl Memory<'_, '_> {
     fn unseen(&self, buffer: usize, task: usize, region: &Region) -> Vec<Region> {
         let touches = &self.accesses[buffer];
         let before = &self.before[task];
-        let results = touches
-            .iter()
-            .filter(|touch| writes(touch.access) && touch.by != By::Fill && before.has(touch.task));
+        let results = touches.iter().filter(|touch| {
+            touch.access.writes() && touch.by != By::Fill && before.has(touch.task)
+        });
         results
             .flat_map(|result| {
                 let common = result.region.intersect(region);
@@ -487,7 +473,7 @@ impl Memory<'_, '_> {
                     vec![common]
                 };
                 touches.iter().fold(open, |open, reader| {
-                    let reads = reads(reader.access)
+                    let reads = reader.access.reads()
                         && before.has(reader.task)
                         && self.before[reader.task].has(result.task);
                     if reads {
@@ -516,39 +502,4 @@ fn without(open: Vec<Region>, hole: &Region) -> Vec<Region> {
         return open;
     }
     open.iter().flat_map(|region| region.minus(hole)).collect()
-}
-
-/// Whether each element of the target depends on the same element of each operand of its extents, so
-/// that an operand may be the target.
-fn is_elementwise(kernel: &Kernel) -> bool {
-    match kernel {
-        Kernel::LeakyReluForward { .. }
-        | Kernel::LeakyReluBackward { .. }
-        | Kernel::Dropout { .. }
-        | Kernel::Add { .. }
-        | Kernel::BatchNormForward { .. }
-        | Kernel::BatchNormInference { .. }
-        | Kernel::BatchNormBackwardData { .. }
-        | Kernel::MeanSquaredError { .. } => true,
-        Kernel::Fill { .. }
-        | Kernel::Copy { .. }
-        | Kernel::Import { .. }
-        | Kernel::ConvolutionForward { .. }
-        | Kernel::ConvolutionBackwardData { .. }
-        | Kernel::ConvolutionBackwardWeight { .. }
-        | Kernel::BiasBackward { .. }
-        | Kernel::PoolForward { .. }
-        | Kernel::PoolBackward { .. }
-        | Kernel::BatchNormStatistics { .. }
-        | Kernel::BatchNormRunning { .. }
-        | Kernel::BatchNormBackwardStatistics { .. }
-        | Kernel::BatchNormBackwardParameters { .. }
-        | Kernel::LinearForward { .. }
-        | Kernel::LinearBackwardData { .. }
-        | Kernel::LinearBackwardWeight { .. }
-        | Kernel::SoftmaxCrossEntropy { .. }
-        | Kernel::OutputErrors { .. }
-        | Kernel::SumOfSquares { .. }
-        | Kernel::Update { .. } => false,
-    }
 }

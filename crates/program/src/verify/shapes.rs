@@ -71,6 +71,7 @@ struct Rules<'b> {
 impl Rules<'_> {
     fn kernel(&mut self, kernel: &Kernel) {
         match kernel {
+            Kernel::Fused { parts } => self.fused(parts),
             Kernel::Fill { target, .. } => self.floats(&[("target", target)]),
             Kernel::Copy { source, target, .. } => {
                 self.number("elements of the target", target.volume(), source.volume());
@@ -173,6 +174,18 @@ impl Rules<'_> {
         }
     }
 
+    fn fused(&mut self, parts: &[Kernel]) {
+        let nested = parts
+            .iter()
+            .any(|part| matches!(part, Kernel::Fused { .. }));
+        if nested || parts.len() < 2 {
+            let reason = "two or more kernels are fused, none of them fused itself";
+            self.shapes.push(reason.to_owned());
+            return;
+        }
+        parts.iter().for_each(|part| self.kernel(part));
+    }
+
     fn pool(&mut self, kernel: &Kernel) {
         match kernel {
             Kernel::PoolForward {
@@ -217,7 +230,7 @@ impl Rules<'_> {
 
     fn batch_norm(&mut self, kernel: &Kernel) {
         match kernel {
-            Kernel::BatchNormStatistics { x, sums } => self.normalized(x, sums, &[], &[]),
+            Kernel::BatchNormStatistics { x, sums, .. } => self.normalized(x, sums, &[], &[]),
             Kernel::BatchNormForward {
                 x,
                 sums,

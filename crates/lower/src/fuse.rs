@@ -1,0 +1,230 @@
+//! Fewer passes over memory.
+//!
+//! A kernel that only reads or changes what another has just computed becomes part of that one: bias,
+//! activations, additions, batch norm and its statistics on a convolution's output, the derivative of
+//! an activation on a gradient. Copies go where their source may stand in for the target, and all
+//! parameters move in one task. Which kernels can be one is the menu's answer.
+
+mod attach;
+mod copies;
+
+use partita_program::{
+    Access, Body, BufferId, Kernel, KernelShape, Menu, Origin, Task, View, Work,
+};
+use std::collections::BTreeSet;
+
+/// Fuses what the menu offers fused, and drops the buffers that nothing uses any more.
+pub(crate) fn fuse(body: &mut Body, menu: &dyn Menu) {
+    copies::remove(body);
+    let mut fusion = Fusion::new(body, menu);
+    for slot in 0..fusion.slots.len() {
+        fusion.attach(slot);
+        fusion.join_bias(slot);
+    }
+    fusion.join_updates();
+    body.tasks = fusion.slots.into_iter().flatten().collect();
+    drop_unused(body);
+}
+
+/// The tasks of a body while they merge. A slot holds what is left of the task that stood there.
+struct Fusion<'a> {
+    body: &'a Body,
+    slots: Vec<Vec<Task>>,
+    /// For each buffer the slots that touch it.
+    users: Vec<BTreeSet<usize>>,
+    menu: &'a dyn Menu,
+}
+
+impl<'a> Fusion<'a> {
+    fn new(body: &'a mut Body, menu: &'a dyn Menu) -> Self {
+        let tasks = std::mem::take(&mut body.tasks);
+        let body = &*body;
+        let mut fusion = Self {
+            body,
+            slots: vec![Vec::new(); tasks.len()],
+            users: vec![BTreeSet::new(); body.buffers.len()],
+            menu,
+        };
+        for (slot, task) in tasks.into_iter().enumerate() {
+            fusion.put(slot, vec![task]);
+        }
+        fusion
+    }
+
+    /// Replaces what stands in a slot.
+    fn put(&mut self, slot: usize, tasks: Vec<Task>) {
+        for (view, _) in self.accesses(slot) {
+            self.users[view.buffer.0 as usize].remove(&slot);
+        }
+        self.slots[slot] = tasks;
+        for (view, _) in self.accesses(slot) {
+            self.users[view.buffer.0 as usize].insert(slot);
+        }
+    }
+
+    fn accesses(&self, slot: usize) -> Vec<(View, Access)> {
+        self.slots[slot].iter().flat_map(Task::accesses).collect()
+    }
+
+    /// The kernel of a slot that holds just one.
+    fn kernel(&self, slot: usize) -> Option<&Kernel> {
+        match &self.slots[slot][..] {
+            [task] => match &task.work {
+                Work::Compute { kernel, .. } => Some(kernel),
+                Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => None,
+            },
+            _ => None,
+        }
+    }
+
+    fn users(&self, buffer: BufferId) -> &BTreeSet<usize> {
+        &self.users[buffer.0 as usize]
+    }
+
+    /// Whether a kernel of a slot cannot run already right after an earlier slot: something between
+    /// touches what it writes, or writes what it touches.
+    fn conflicts(&self, kernel: &Kernel, earlier: usize, slot: usize) -> bool {
+        kernel.accesses().iter().any(|(view, access)| {
+            let between = self.users(view.buffer).range(earlier + 1..slot);
+            between
+                .flat_map(|&other| self.accesses(other))
+                .any(|(other, by)| {
+                    (access.writes() || by.writes())
+                        && other.buffer == view.buffer
+                        && !other.region().intersect(&view.region()).is_empty()
+                })
+        })
+    }
+
+    /// Kernels as one, if the menu has it and no operand of it is overwritten on the way.
+    fn offered(&self, parts: Vec<Kernel>) -> Option<Kernel> {
+        let fused = Kernel::Fused { parts };
+        let accesses = fused.accesses();
+        let elementwise = fused.is_elementwise();
+        let clash = accesses.iter().enumerate().any(|(i, (view, access))| {
+            accesses[..i].iter().any(|(other, by)| {
+                (access.writes() || by.writes())
+                    && other.buffer == view.buffer
+                    && !other.region().intersect(&view.region()).is_empty()
+                    && !(elementwise && other == view && !(access.writes() && by.writes()))
+            })
+        });
+        let shape = KernelShape {
+            kernel: &fused,
+            buffers: &self.body.buffers,
+        };
+        (!clash && self.menu.choose(&shape).is_ok()).then_some(fused)
+    }
+
+    fn with_kernel(&self, slot: usize, kernel: Kernel) -> Task {
+        compute(self.slots[slot][0].origin.clone(), kernel)
+    }
+
+    /// The gradient of a bias sums what the gradient of the weights reads anyway.
+    fn join_bias(&mut self, slot: usize) {
+        let Some(kernel) = self.kernel(slot).cloned() else {
+            return;
+        };
+        let Kernel::BiasBackward { dy, .. } = kernel else {
+            return;
+        };
+        let reads_dy = |part: &Kernel| match part {
+            Kernel::ConvolutionBackwardWeight { dy: other, .. }
+            | Kernel::LinearBackwardWeight { dy: other, .. } => *other == dy,
+            _ => false,
+        };
+        let earlier: Vec<usize> = self.users(dy.buffer).range(..slot).rev().copied().collect();
+        for host in earlier {
+            let Some(of_host) = self.kernel(host) else {
+                continue;
+            };
+            if !of_host.parts().iter().any(reads_dy) {
+                continue;
+            }
+            let parts = [of_host.parts(), std::slice::from_ref(&kernel)].concat();
+            if self.conflicts(&kernel, host, slot) {
+                return;
+            }
+            if let Some(fused) = self.offered(parts) {
+                let task = self.with_kernel(host, fused);
+                self.put(host, vec![task]);
+                self.put(slot, Vec::new());
+            }
+            return;
+        }
+    }
+
+    /// All updates in one, where the last of them stands.
+    fn join_updates(&mut self) {
+        let updates: Vec<usize> = (0..self.slots.len())
+            .filter(|&slot| matches!(self.kernel(slot), Some(Kernel::Update { .. })))
+            .collect();
+        let Some((&last, earlier)) = updates.split_last() else {
+            return;
+        };
+        let parts: Vec<Kernel> = updates
+            .iter()
+            .filter_map(|&slot| self.kernel(slot).cloned())
+            .collect();
+        let mut waiting = earlier.iter().zip(&parts);
+        if earlier.is_empty() || waiting.any(|(&slot, kernel)| self.conflicts(kernel, slot, last)) {
+            return;
+        }
+        if let Some(fused) = self.offered(parts) {
+            for &slot in earlier {
+                self.put(slot, Vec::new());
+            }
+            let mut task = self.with_kernel(last, fused);
+            task.origin.layer = "parameters".to_owned();
+            self.put(last, vec![task]);
+        }
+    }
+}
+
+/// A kernel whose implementation is chosen later.
+pub(crate) fn compute(origin: Origin, kernel: Kernel) -> Task {
+    Task {
+        origin,
+        after: Vec::new(),
+        work: Work::Compute {
+            kernel,
+            algorithm: partita_program::Algorithm::unpinned(),
+            workspace: None,
+        },
+    }
+}
+
+/// Drops transient buffers that no task touches, and numbers the rest anew.
+fn drop_unused(body: &mut Body) {
+    let mut used: Vec<bool> = body
+        .buffers
+        .iter()
+        .map(|buffer| buffer.role.is_persistent())
+        .collect();
+    for task in &body.tasks {
+        for (view, _) in task.accesses() {
+            used[view.buffer.0 as usize] = true;
+        }
+    }
+    for output in &body.outputs {
+        used[output.view.buffer.0 as usize] = true;
+    }
+    let mut next = 0;
+    let numbers: Vec<BufferId> = used
+        .iter()
+        .map(|&used| {
+            let id = BufferId(next);
+            next += u32::from(used);
+            id
+        })
+        .collect();
+    let mut kept = used.iter();
+    body.buffers.retain(|_| kept.next() == Some(&true));
+    let mut renumber = |view: &mut View| view.buffer = numbers[view.buffer.0 as usize];
+    for task in &mut body.tasks {
+        task.each_view_mut(&mut renumber);
+    }
+    for output in &mut body.outputs {
+        renumber(&mut output.view);
+    }
+}

@@ -1,0 +1,237 @@
+use super::{Fusion, compute};
+use partita_program::{Kernel, Role, Task, View};
+use partita_space::Region;
+
+/// What a kernel works on that others computed, and where it leaves it; `None` if it only reads.
+struct Link {
+    on: View,
+    to: Option<View>,
+}
+
+/// The operands by which a kernel can become part of the kernel before it.
+fn links(kernel: &Kernel) -> Vec<Link> {
+    let changed = |on: &View, to: &View| Link {
+        on: *on,
+        to: Some(*to),
+    };
+    let read = |on: &View| Link { on: *on, to: None };
+    match kernel {
+        Kernel::LeakyReluForward { x, y, .. } | Kernel::BatchNormInference { x, y, .. } => {
+            vec![changed(x, y)]
+        }
+        Kernel::Add { a, b, y } => vec![changed(a, y), changed(b, y)],
+        Kernel::LeakyReluBackward {
+            dy,
+            dx,
+            accumulate: false,
+            ..
+        } => vec![changed(dy, dx)],
+        Kernel::BatchNormStatistics { x, .. } => vec![read(x)],
+        Kernel::BatchNormBackwardStatistics { dy, .. } => vec![read(dy)],
+        Kernel::LeakyReluBackward { .. }
+        | Kernel::Fused { .. }
+        | Kernel::Fill { .. }
+        | Kernel::Copy { .. }
+        | Kernel::Import { .. }
+        | Kernel::ConvolutionForward { .. }
+        | Kernel::ConvolutionBackwardData { .. }
+        | Kernel::ConvolutionBackwardWeight { .. }
+        | Kernel::BiasBackward { .. }
+        | Kernel::PoolForward { .. }
+        | Kernel::PoolBackward { .. }
+        | Kernel::BatchNormForward { .. }
+        | Kernel::BatchNormRunning { .. }
+        | Kernel::BatchNormBackwardData { .. }
+        | Kernel::BatchNormBackwardParameters { .. }
+        | Kernel::LinearForward { .. }
+        | Kernel::LinearBackwardData { .. }
+        | Kernel::LinearBackwardWeight { .. }
+        | Kernel::Dropout { .. }
+        | Kernel::MeanSquaredError { .. }
+        | Kernel::SoftmaxCrossEntropy { .. }
+        | Kernel::OutputErrors { .. }
+        | Kernel::SumOfSquares { .. }
+        | Kernel::Update { .. } => Vec::new(),
+    }
+}
+
+/// Who wrote a view last, part by part.
+struct Writers {
+    /// Kernels, in their order, each with a box of the view.
+    kernels: Vec<(usize, Region)>,
+    /// What messages have changed since, or no single kernel wrote.
+    rest: Vec<Region>,
+}
+
+impl Fusion<'_> {
+    /// Makes the kernel of a slot part of those that computed what it works on. What messages have
+    /// changed since stays where it is.
+    pub(super) fn attach(&mut self, slot: usize) {
+        let Some(kernel) = self.kernel(slot).cloned() else {
+            return;
+        };
+        for link in links(&kernel) {
+            if self.attach_by(slot, &kernel, &link) {
+                return;
+            }
+        }
+    }
+
+    fn attach_by(&mut self, slot: usize, kernel: &Kernel, link: &Link) -> bool {
+        let on = link.on;
+        let writers = self.writers(&on, slot);
+        let moved = link.to.filter(|to| *to != on);
+        if moved.is_some() && !self.is_only_between(&on, slot, &writers) {
+            return false;
+        }
+        let (mut fused, mut rest) = (Vec::new(), writers.rest);
+        for (writer, region) in writers.kernels {
+            let mut part = self.restricted(kernel, &on, &region);
+            set_accumulate(&mut part, !fused.is_empty());
+            match self.joined(writer, slot, part, moved.map(|to| (on, to))) {
+                Some(kernel) => fused.push((writer, kernel)),
+                None => rest.push(region),
+            }
+        }
+        let left: usize = rest.iter().map(Region::volume).sum();
+        if 2 * left >= on.volume() || (moved.is_some() && left > 0) {
+            return false;
+        }
+        let origin = &self.slots[slot][0].origin;
+        let rest: Vec<Task> = rest
+            .iter()
+            .map(|region| {
+                let mut part = self.restricted(kernel, &on, region);
+                set_accumulate(&mut part, true);
+                compute(origin.clone(), part)
+            })
+            .collect();
+        for (writer, kernel) in fused {
+            let task = self.with_kernel(writer, kernel);
+            self.put(writer, vec![task]);
+        }
+        self.put(slot, rest);
+        true
+    }
+
+    /// The kernel of an earlier slot with one more part, if that may be.
+    fn joined(
+        &self,
+        writer: usize,
+        slot: usize,
+        mut part: Kernel,
+        moved: Option<(View, View)>,
+    ) -> Option<Kernel> {
+        let mut parts = self.kernel(writer)?.parts().to_vec();
+        if let Some((on, to)) = moved {
+            let all = parts.iter_mut().chain([&mut part]);
+            all.for_each(|part| redirect(part, &on, &to));
+        }
+        if self.conflicts(&part, writer, slot) {
+            return None;
+        }
+        parts.push(part);
+        self.offered(parts)
+    }
+
+    /// Who wrote a view last before a slot.
+    fn writers(&self, on: &View, slot: usize) -> Writers {
+        let (mut open, mut kernels, mut rest) = (vec![on.region()], Vec::new(), Vec::new());
+        for &earlier in self.users(on.buffer).range(..slot).rev() {
+            let single = self.kernel(earlier);
+            let single = single.filter(|kernel| !matches!(kernel, Kernel::Fill { .. }));
+            for (view, access) in self.accesses(earlier) {
+                if view.buffer != on.buffer || !access.writes() {
+                    continue;
+                }
+                let common = open.iter().map(|open| open.intersect(&view.region()));
+                let mut common: Vec<Region> = common.filter(|part| !part.is_empty()).collect();
+                if common.is_empty() {
+                    continue;
+                }
+                common.sort_by_key(Region::volume);
+                let is_known = kernels.iter().any(|(known, _)| *known == earlier);
+                if single.is_some() && !is_known {
+                    kernels.extend(common.pop().map(|largest| (earlier, largest)));
+                }
+                rest.append(&mut common);
+                let hole = view.region();
+                open = open.iter().flat_map(|open| open.minus(&hole)).collect();
+            }
+        }
+        rest.append(&mut open);
+        kernels.reverse();
+        Writers { kernels, rest }
+    }
+
+    /// Whether the buffer of a view serves only to hand it from its writers to a slot, so that the
+    /// writers may write elsewhere.
+    fn is_only_between(&self, on: &View, slot: usize, writers: &Writers) -> bool {
+        let users = self.users(on.buffer);
+        let is_writer =
+            |user: &usize| *user == slot || writers.kernels.iter().any(|(known, _)| known == user);
+        let writes_inside = |writer: usize| {
+            let accesses = self.accesses(writer);
+            let mut own = accesses.iter().filter(|(view, _)| view.buffer == on.buffer);
+            own.all(|(view, _)| on.region().holds(&view.region()))
+        };
+        let buffer = self.body.buffer(on.buffer);
+        let is_output = |output: &partita_program::Output| output.view.buffer == on.buffer;
+        !buffer.role.is_persistent()
+            && !self.body.outputs.iter().any(is_output)
+            && writers.rest.is_empty()
+            && users.iter().all(is_writer)
+            && writers.kernels.iter().all(|&(id, _)| writes_inside(id))
+    }
+
+    /// A kernel on a box of what it works on: every tensor of the same extents shrinks with it.
+    fn restricted(&self, kernel: &Kernel, on: &View, region: &Region) -> Kernel {
+        let mut part = kernel.clone();
+        if on.region() == *region {
+            return part;
+        }
+        let start: [usize; 5] =
+            std::array::from_fn(|dim| (region.0[dim].start - on.start[dim] as i64) as usize);
+        assert_eq!(on.extent[4], region.0[4].len(), "channels stay together");
+        part.each_operand_mut(&mut |view, _| {
+            let is_tensor = match self.body.buffer(view.buffer).role {
+                Role::Activation | Role::ActivationGradient => true,
+                Role::Parameter
+                | Role::State
+                | Role::Optimizer
+                | Role::Gradient
+                | Role::Staging
+                | Role::Statistics
+                | Role::Workspace => false,
+            };
+            if is_tensor && view.extent == on.extent {
+                for dim in 0..5 {
+                    view.start[dim] += start[dim];
+                    view.extent[dim] = region.0[dim].len();
+                }
+            }
+        });
+        part
+    }
+}
+
+/// Sums over several boxes: all but the first add.
+fn set_accumulate(kernel: &mut Kernel, later: bool) {
+    if let Kernel::BatchNormStatistics { accumulate, .. }
+    | Kernel::BatchNormBackwardStatistics { accumulate, .. } = kernel
+    {
+        *accumulate |= later;
+    }
+}
+
+/// Views of the buffer of `on` become views around `to`, which has its extents.
+fn redirect(kernel: &mut Kernel, on: &View, to: &View) {
+    kernel.each_operand_mut(&mut |view, _| {
+        if view.buffer == on.buffer {
+            view.buffer = to.buffer;
+            for dim in 0..5 {
+                view.start[dim] = view.start[dim] - on.start[dim] + to.start[dim];
+            }
+        }
+    });
+}

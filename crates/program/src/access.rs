@@ -1,0 +1,363 @@
+use crate::{Buffer, Kernel, View};
+use partita_space::Bytes;
+
+/// How a kernel touches a view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Needs the contents.
+    Read,
+    /// Sets every element without looking.
+    Write,
+    /// Needs the contents and changes them.
+    Update,
+}
+
+impl Access {
+    /// Whether contents from before are needed.
+    pub fn reads(self) -> bool {
+        match self {
+            Access::Read | Access::Update => true,
+            Access::Write => false,
+        }
+    }
+
+    /// Whether contents change.
+    pub fn writes(self) -> bool {
+        match self {
+            Access::Write | Access::Update => true,
+            Access::Read => false,
+        }
+    }
+}
+
+use Access::{Read, Update, Write};
+
+fn target(accumulate: bool) -> Access {
+    if accumulate { Update } else { Write }
+}
+
+/// Calls `$f` with every view of one kernel and how it is touched. `$part` does the same for a part of
+/// a fused kernel. One list for both kinds of reference; `$iter` is `iter` or `iter_mut`.
+macro_rules! operands {
+    ($kernel:expr, $f:ident, $iter:ident, $part:ident) => {
+        match $kernel {
+            Kernel::Fused { parts } => parts.$iter().for_each(|part| part.$part($f)),
+            Kernel::Fill { target, .. } => $f(target, Write),
+            Kernel::Copy {
+                source,
+                target: to,
+                accumulate,
+            } => {
+                $f(source, Read);
+                $f(to, target(*accumulate));
+            }
+            Kernel::Import { source, target, .. } => {
+                $f(source, Read);
+                $f(target, Write);
+            }
+            Kernel::ConvolutionForward { x, w, bias, y, .. }
+            | Kernel::LinearForward { x, w, bias, y } => {
+                $f(x, Read);
+                $f(w, Read);
+                bias.$iter().for_each(|bias| $f(bias, Read));
+                $f(y, Write);
+            }
+            Kernel::ConvolutionBackwardData {
+                dy,
+                w,
+                dx,
+                accumulate,
+                ..
+            }
+            | Kernel::LinearBackwardData {
+                dy,
+                w,
+                dx,
+                accumulate,
+            } => {
+                $f(dy, Read);
+                $f(w, Read);
+                $f(dx, target(*accumulate));
+            }
+            Kernel::ConvolutionBackwardWeight {
+                x,
+                dy,
+                dw,
+                accumulate,
+                ..
+            }
+            | Kernel::LinearBackwardWeight {
+                x,
+                dy,
+                dw,
+                accumulate,
+            } => {
+                $f(x, Read);
+                $f(dy, Read);
+                $f(dw, target(*accumulate));
+            }
+            Kernel::BiasBackward { dy, db, accumulate } => {
+                $f(dy, Read);
+                $f(db, target(*accumulate));
+            }
+            Kernel::PoolForward { x, y, .. } | Kernel::LeakyReluForward { x, y, .. } => {
+                $f(x, Read);
+                $f(y, Write);
+            }
+            Kernel::PoolBackward {
+                x,
+                dy,
+                dx,
+                accumulate,
+                ..
+            } => {
+                x.$iter().for_each(|x| $f(x, Read));
+                $f(dy, Read);
+                $f(dx, target(*accumulate));
+            }
+            Kernel::BatchNormStatistics {
+                x,
+                sums,
+                accumulate,
+            } => {
+                $f(x, Read);
+                $f(sums, target(*accumulate));
+            }
+            Kernel::BatchNormForward {
+                x,
+                sums,
+                gamma,
+                beta,
+                y,
+                ..
+            } => {
+                for view in [x, sums, gamma, beta] {
+                    $f(view, Read);
+                }
+                $f(y, Write);
+            }
+            Kernel::BatchNormRunning {
+                sums,
+                mean,
+                variance,
+                ..
+            } => {
+                $f(sums, Read);
+                $f(mean, Update);
+                $f(variance, Update);
+            }
+            Kernel::BatchNormInference {
+                x,
+                mean,
+                variance,
+                gamma,
+                beta,
+                y,
+                ..
+            } => {
+                for view in [x, mean, variance, gamma, beta] {
+                    $f(view, Read);
+                }
+                $f(y, Write);
+            }
+            Kernel::BatchNormBackwardStatistics {
+                x,
+                sums,
+                dy,
+                gradient_sums,
+                accumulate,
+                ..
+            } => {
+                for view in [x, sums, dy] {
+                    $f(view, Read);
+                }
+                $f(gradient_sums, target(*accumulate));
+            }
+            Kernel::BatchNormBackwardData {
+                x,
+                sums,
+                gamma,
+                dy,
+                gradient_sums,
+                dx,
+                accumulate,
+                ..
+            } => {
+                for view in [x, sums, gamma, dy, gradient_sums] {
+                    $f(view, Read);
+                }
+                $f(dx, target(*accumulate));
+            }
+            Kernel::BatchNormBackwardParameters {
+                gradient_sums,
+                dgamma,
+                dbeta,
+                accumulate,
+            } => {
+                $f(gradient_sums, Read);
+                $f(dgamma, target(*accumulate));
+                $f(dbeta, target(*accumulate));
+            }
+            Kernel::LeakyReluBackward {
+                y,
+                dy,
+                dx,
+                accumulate,
+                ..
+            } => {
+                $f(y, Read);
+                $f(dy, Read);
+                $f(dx, target(*accumulate));
+            }
+            Kernel::Dropout {
+                x, y, accumulate, ..
+            } => {
+                $f(x, Read);
+                $f(y, target(*accumulate));
+            }
+            Kernel::Add { a, b, y } => {
+                $f(a, Read);
+                $f(b, Read);
+                $f(y, Write);
+            }
+            Kernel::MeanSquaredError {
+                x,
+                target,
+                dx,
+                loss,
+                ..
+            }
+            | Kernel::SoftmaxCrossEntropy {
+                x,
+                target,
+                dx,
+                loss,
+                ..
+            } => {
+                $f(x, Read);
+                $f(target, Read);
+                dx.$iter().for_each(|dx| $f(dx, Write));
+                $f(loss, Write);
+            }
+            Kernel::OutputErrors { x, target, errors } => {
+                $f(x, Read);
+                $f(target, Read);
+                $f(errors, Write);
+            }
+            Kernel::SumOfSquares { sources, total } => {
+                sources.$iter().for_each(|view| $f(view, Read));
+                $f(total, Write);
+            }
+            Kernel::Update {
+                parameter,
+                gradient,
+                moments,
+                clip,
+                ..
+            } => {
+                $f(gradient, Read);
+                $f(parameter, Update);
+                moments.$iter().for_each(|view| $f(view, Update));
+                clip.$iter().for_each(|(total, _)| $f(total, Read));
+            }
+        }
+    };
+}
+
+impl Kernel {
+    /// The kernels that it stands for, in their order: itself, or those that are fused.
+    pub fn parts(&self) -> &[Kernel] {
+        match self {
+            Kernel::Fused { parts } => parts,
+            single => std::slice::from_ref(single),
+        }
+    }
+
+    /// Every view of every part, and how that part touches it.
+    pub fn each_operand(&self, f: &mut dyn FnMut(&View, Access)) {
+        operands!(self, f, iter, each_operand);
+    }
+
+    /// The same, to be changed.
+    pub fn each_operand_mut(&mut self, f: &mut dyn FnMut(&mut View, Access)) {
+        operands!(self, f, iter_mut, each_operand_mut);
+    }
+
+    /// Every view that passes between the kernel and memory, and how. A view that is read and written
+    /// in place comes twice. What one part of a fused kernel leaves to a later one does not come
+    /// again.
+    pub fn each_access(&self, f: &mut dyn FnMut(&View, Access)) {
+        let parts = self.parts();
+        for (index, part) in parts.iter().enumerate() {
+            part.each_operand(&mut |view, access| {
+                let earlier = &parts[..index];
+                if !earlier.iter().any(|earlier| earlier.leaves(view, access)) {
+                    f(view, access);
+                }
+            });
+        }
+    }
+
+    /// Whether a view that is touched after this kernel is still at hand.
+    fn leaves(&self, view: &View, access: Access) -> bool {
+        let mut found = false;
+        self.each_operand(&mut |other, earlier| {
+            let usable = earlier.writes() || access == Read;
+            found |= usable && other.buffer == view.buffer && other.region().holds(&view.region());
+        });
+        found
+    }
+
+    /// The list of [`Self::each_access`].
+    pub fn accesses(&self) -> Vec<(View, Access)> {
+        let mut all = Vec::new();
+        self.each_access(&mut |view, access| all.push((*view, access)));
+        all
+    }
+
+    /// Bytes that pass between the kernel and memory: every view once, an updated one twice.
+    pub fn traffic(&self, buffers: &[Buffer]) -> Bytes {
+        let mut bytes = Bytes(0);
+        self.each_access(&mut |view, access| {
+            let times = u64::from(access.reads()) + u64::from(access.writes());
+            bytes += view.bytes(buffers) * times;
+        });
+        bytes
+    }
+
+    /// Whether each element of the target depends on the same element of each operand of its extents, so
+    /// that an operand may be the target.
+    pub fn is_elementwise(&self) -> bool {
+        match self {
+            Kernel::Fused { parts } => parts.iter().all(Kernel::is_elementwise),
+            Kernel::LeakyReluForward { .. }
+            | Kernel::LeakyReluBackward { .. }
+            | Kernel::Dropout { .. }
+            | Kernel::Add { .. }
+            | Kernel::BatchNormForward { .. }
+            | Kernel::BatchNormInference { .. }
+            | Kernel::BatchNormBackwardData { .. }
+            | Kernel::MeanSquaredError { .. } => true,
+            Kernel::Fill { .. }
+            | Kernel::Copy { .. }
+            | Kernel::Import { .. }
+            | Kernel::ConvolutionForward { .. }
+            | Kernel::ConvolutionBackwardData { .. }
+            | Kernel::ConvolutionBackwardWeight { .. }
+            | Kernel::BiasBackward { .. }
+            | Kernel::PoolForward { .. }
+            | Kernel::PoolBackward { .. }
+            | Kernel::BatchNormStatistics { .. }
+            | Kernel::BatchNormRunning { .. }
+            | Kernel::BatchNormBackwardStatistics { .. }
+            | Kernel::BatchNormBackwardParameters { .. }
+            | Kernel::LinearForward { .. }
+            | Kernel::LinearBackwardData { .. }
+            | Kernel::LinearBackwardWeight { .. }
+            | Kernel::SoftmaxCrossEntropy { .. }
+            | Kernel::OutputErrors { .. }
+            | Kernel::SumOfSquares { .. }
+            | Kernel::Update { .. } => false,
+        }
+    }
+}
