@@ -115,6 +115,8 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn take_max(x: Self::V, m: Self::V, t: Self::V, i: Self::V) -> (Self::V, Self::V);
     /// Per lane `v` where `a == b`, else zero.
     unsafe fn where_eq(a: Self::V, b: Self::V, v: Self::V) -> Self::V;
+    /// Per lane `v` where `sign > 0`, else `other`.
+    unsafe fn where_positive(sign: Self::V, v: Self::V, other: Self::V) -> Self::V;
 }
 
 /// Four lanes of plain Rust: what the baseline of x86-64 and of aarch64 holds in a register.
@@ -189,6 +191,16 @@ impl Simd for Portable {
         let mut r = [0.0; 4];
         for lane in 0..4 {
             if a[lane] == b[lane] {
+                r[lane] = v[lane];
+            }
+        }
+        r
+    }
+    #[inline(always)]
+    unsafe fn where_positive(sign: Self::V, v: Self::V, other: Self::V) -> Self::V {
+        let mut r = other;
+        for lane in 0..4 {
+            if sign[lane] > 0.0 {
                 r[lane] = v[lane];
             }
         }
@@ -282,6 +294,13 @@ mod x86 {
         unsafe fn where_eq(a: Self::V, b: Self::V, v: Self::V) -> Self::V {
             unsafe { _mm256_and_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ), v) }
         }
+        #[inline(always)]
+        unsafe fn where_positive(sign: Self::V, v: Self::V, other: Self::V) -> Self::V {
+            unsafe {
+                let positive = _mm256_cmp_ps(sign, _mm256_setzero_ps(), _CMP_GT_OQ);
+                _mm256_blendv_ps(other, v, positive)
+            }
+        }
     }
 
     #[derive(Clone, Copy)]
@@ -348,6 +367,13 @@ mod x86 {
         #[inline(always)]
         unsafe fn where_eq(a: Self::V, b: Self::V, v: Self::V) -> Self::V {
             unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ), v) }
+        }
+        #[inline(always)]
+        unsafe fn where_positive(sign: Self::V, v: Self::V, other: Self::V) -> Self::V {
+            unsafe {
+                let positive = _mm512_cmp_ps_mask(sign, _mm512_setzero_ps(), _CMP_GT_OQ);
+                _mm512_mask_blend_ps(positive, other, v)
+            }
         }
     }
 }
