@@ -179,10 +179,18 @@ fn streams(team: &mut Team) {
     };
     let (xv, yv) = (View::new(&x, &xg), View::new(&dy, &yg));
     show("max pool forward", || {
-        pool_forward(k, xv, ViewMut::new(&mut b, &yg), &pooling)
+        pool_forward(k, xv, ViewMut::new(&mut b, &yg), &pooling, None)
     });
     show("max pool backward", || {
-        pool_backward(k, Some(xv), yv, ViewMut::new(&mut a, &xg), &pooling, false)
+        pool_backward(
+            k,
+            Some(xv),
+            yv,
+            ViewMut::new(&mut a, &xg),
+            &pooling,
+            false,
+            None,
+        )
     });
     show("norm statistics", || norm_statistics(k, xv, &mut sums));
     let (gamma, beta) = (vec![1.0; c], vec![0.0; c]);
@@ -195,7 +203,7 @@ fn streams(team: &mut Team) {
         beta: &beta,
     };
     show("norm forward", || {
-        norm_forward(k, xv, ViewMut::new(&mut a, &xg), &norm)
+        norm_forward(k, xv, ViewMut::new(&mut a, &xg), &norm, None, None)
     });
     let mut gradient = vec![0.0; 2 * c];
     show("norm backward statistics", || {

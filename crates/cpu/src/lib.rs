@@ -15,10 +15,12 @@ mod dot;
 mod tile;
 
 mod elementwise;
+mod import;
 mod linear;
 mod norm;
 mod optimizer;
 mod pool;
+mod pool_backward;
 mod probe;
 
 mod adapter;
@@ -28,17 +30,19 @@ pub use conv_data::{conv_backward_data, conv_backward_data_scratch};
 pub use conv_forward::{Convolution, conv_forward, conv_forward_scratch};
 pub use conv_weight::{conv_backward_weight, conv_backward_weight_scratch};
 pub use elementwise::{
-    Activation, Planes, Transform, accumulate, activate, activate_backward,
-    activate_backward_in_place, activate_in_place, add, copy, fill, import, scale,
+    Activation, Gradient, Mask, accumulate, accumulate_masked, activate, activate_backward,
+    activate_backward_in_place, activate_in_place, add, copy, fill, scale,
 };
 pub use grid::{Call, Canceled, Grid, View, ViewMut, Window, Work};
+pub use import::{Planes, Transform, import};
 pub use linear::{linear_backward_data, linear_backward_weight, linear_forward, linear_scratch};
 pub use norm::{
     Inference, Normalization, bias_backward, norm_backward, norm_backward_statistics, norm_forward,
     norm_inference, norm_scratch, norm_statistics,
 };
 pub use optimizer::{Adam, Sgd, adam, sgd, sum_of_squares};
-pub use pool::{PoolKind, Pooling, pool_backward, pool_forward};
+pub use pool::{PoolKind, Pooling, pool_forward};
+pub use pool_backward::{PoolMask, pool_backward};
 pub use probe::multiply_adds;
 pub use simd::Level;
 pub use team::{Team, TeamError, TeamKind};

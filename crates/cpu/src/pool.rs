@@ -7,9 +7,6 @@ use crate::simd::{Op, Simd};
 use crate::team::ELEMENT;
 use std::ops::Range;
 
-/// Work of one slab of the backward pass.
-const COST_PER_SLAB: u64 = 2_000_000;
-
 /// What a window becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolKind {
@@ -36,7 +33,7 @@ pub struct Pooling {
 impl Pooling {
     /// Taps of output `o` in dim `dim` whose input lies in `range`.
     #[inline(always)]
-    fn taps(&self, dim: usize, o: usize, range: &Range<usize>) -> Range<usize> {
+    pub(crate) fn taps(&self, dim: usize, o: usize, range: &Range<usize>) -> Range<usize> {
         let w = &self.window;
         let start = (o * w.stride[dim]) as i64 + self.shift[dim];
         let step = w.dilation[dim] as i64;
@@ -45,15 +42,8 @@ impl Pooling {
         first(range.start).min(end)..end
     }
 
-    /// Input position of a tap that lies inside the input.
-    #[inline(always)]
-    fn input(&self, dim: usize, o: usize, k: usize) -> usize {
-        let at = o * self.window.stride[dim] + k * self.window.dilation[dim];
-        (at as i64 + self.shift[dim]) as usize
-    }
-
     /// Outputs among `outputs` with a tap in `range` at least at the outer taps.
-    fn outputs(&self, dim: usize, outputs: usize, range: &Range<usize>) -> Range<usize> {
+    pub(crate) fn outputs(&self, dim: usize, outputs: usize, range: &Range<usize>) -> Range<usize> {
         let w = &self.window;
         let (stride, reach) = (
             w.stride[dim] as i64,
@@ -66,9 +56,16 @@ impl Pooling {
         low.min(high)..high
     }
 
+    /// Whether a window with `at` between its ends has a tap there.
+    #[inline(always)]
+    pub(crate) fn holds(&self, dim: usize, o: usize, at: usize) -> bool {
+        let from = at as i64 - self.shift[dim] - (o * self.window.stride[dim]) as i64;
+        from % self.window.dilation[dim] as i64 == 0
+    }
+
     /// 1 over the divisor of a window with `inside` taps inside the input.
     #[inline(always)]
-    fn weight(&self, include: bool, inside: usize) -> f32 {
+    pub(crate) fn weight(&self, include: bool, inside: usize) -> f32 {
         let count = if include {
             self.window.volume()
         } else {
@@ -77,11 +74,33 @@ impl Pooling {
         1.0 / count.max(1) as f32
     }
 
-    fn flops(&self, y: &Grid) -> u64 {
+    /// Outputs whose taps all lie in `0..extent`.
+    pub(crate) fn interior(&self, dim: usize, outputs: usize, extent: usize) -> Range<usize> {
+        let w = &self.window;
+        let stride = w.stride[dim] as i64;
+        let reach = ((w.kernel[dim] - 1) * w.dilation[dim]) as i64;
+        let low = (stride - 1 - self.shift[dim]).div_euclid(stride).max(0) as usize;
+        let high = (extent as i64 - 1 - reach - self.shift[dim]).div_euclid(stride) + 1;
+        let high = (high.max(0) as usize).min(outputs);
+        low.min(high)..high
+    }
+
+    /// Whether the windows fill the input and touch neither each other nor its border.
+    pub(crate) fn tiles(&self, x: &Grid, y: &Grid) -> bool {
+        let w = &self.window;
+        (0..3).all(|i| {
+            w.stride[i] == w.kernel[i]
+                && (w.dilation[i] == 1 || w.kernel[i] == 1)
+                && self.shift[i] == 0
+                && x.extent[i] == y.extent[i] * w.stride[i]
+        })
+    }
+
+    pub(crate) fn flops(&self, y: &Grid) -> u64 {
         (self.window.volume() * y.elements()) as u64
     }
 
-    fn assert_valid(&self, x: &Grid, y: &Grid) {
+    pub(crate) fn assert_valid(&self, x: &Grid, y: &Grid) {
         self.window.assert_valid();
         assert!(
             x.samples == y.samples && x.channels == y.channels,
@@ -94,20 +113,23 @@ impl Pooling {
     }
 }
 
-/// y[n, o, c] = maximum or average over the taps inside the input; zero if there are none.
+/// y[n, o, c] = maximum or average over the taps inside the input; zero if there are none. With
+/// `negative_slope`, times that where not positive.
 ///
-/// Shapes: x (N, D, H, W, C), y likewise with its own extent. Counts one flop a tap and output.
-/// Errors: [`Canceled`]. Panics if samples or channels differ.
+/// Shapes: x (N, D, H, W, C), y likewise with its own extent. Counts one flop a tap and output,
+/// and one an output with a slope. Errors: [`Canceled`]. Panics if samples or channels differ.
 pub fn pool_forward(
     call: &mut Call,
     x: View,
     y: ViewMut,
     pooling: &Pooling,
+    negative_slope: Option<f32>,
 ) -> Result<Work, Canceled> {
     let (xg, yg) = (x.grid, y.grid);
     pooling.assert_valid(xg, yg);
+    let sloped = u64::from(negative_slope.is_some()) * yg.elements() as u64;
     let work = Work {
-        flops: pooling.flops(yg),
+        flops: pooling.flops(yg) + sloped,
         bytes: xg.bytes() + yg.bytes(),
     };
     let out = Shared(y.data.as_mut_ptr());
@@ -115,87 +137,23 @@ pub fn pool_forward(
     let cost = ELEMENT * (pooling.window.volume() * yg.extent[2] * yg.channels) as u64;
     call.team.ranges(call.progress, yg.rows(), cost, &|rows| {
         level.run(Forward {
-            x: x.data,
-            xg,
+            x,
             y: out,
             yg,
             pooling,
+            negative_slope,
             rows,
         });
     })?;
     Ok(work)
 }
 
-/// dx (+)= gradient of [`pool_forward`]; the first maximal tap in (d, h, w) order takes it all.
-///
-/// Shapes: dx as the input x, dy as the output. x is needed for the maximum only. Without
-/// `accumulate` dx is overwritten. Counts one flop a tap and output. Bit-reproducible for any
-/// number of threads. Errors: [`Canceled`]. Panics if boxes differ, or if x is missing.
-pub fn pool_backward(
-    call: &mut Call,
-    x: Option<View>,
-    dy: View,
-    dx: ViewMut,
-    pooling: &Pooling,
-    accumulate: bool,
-) -> Result<Work, Canceled> {
-    let (yg, xg) = (dy.grid, dx.grid);
-    pooling.assert_valid(xg, yg);
-    let read = match (pooling.kind, x) {
-        (PoolKind::Max, Some(x)) => {
-            x.grid.assert_like(xg);
-            x.grid.bytes()
-        }
-        (PoolKind::Max, None) => panic!("the gradient of a maximum needs its input"),
-        (PoolKind::Average { .. }, _) => 0,
-    };
-    let bytes = read + yg.bytes() + xg.bytes() * (1 + u64::from(accumulate));
-    let work = Work {
-        flops: pooling.flops(yg),
-        bytes,
-    };
-    if xg.elements() == 0 {
-        return Ok(work);
-    }
-    // Threads own slabs of dx, so that overlapping windows need no care; whole strides keep
-    // windows that do not overlap within one slab.
-    let dim = (0..3).find(|i| xg.extent[*i] > 1).unwrap_or(0);
-    let (extent, stride) = (xg.extent[dim], pooling.window.stride[dim]);
-    let plane = (xg.elements() / xg.samples / extent) as u64 * ELEMENT * 4;
-    let step = ((COST_PER_SLAB / plane.max(1)) as usize).clamp(1, extent);
-    let step = step.next_multiple_of(stride);
-    let slabs = extent.div_ceil(step);
-    let out = Shared(dx.data.as_mut_ptr());
-    let level = call.team.level();
-    call.team.units(
-        call.progress,
-        xg.samples * slabs,
-        plane * step as u64,
-        &|unit, _| {
-            let (n, slab) = (unit / slabs, unit % slabs);
-            let mut own = xg.extent.map(|e| 0..e);
-            own[dim] = slab * step..((slab + 1) * step).min(extent);
-            level.run(Backward {
-                x,
-                dy,
-                dx: out,
-                xg,
-                pooling,
-                n,
-                own,
-                accumulate,
-            });
-        },
-    )?;
-    Ok(work)
-}
-
 struct Forward<'a> {
-    x: &'a [f32],
-    xg: &'a Grid,
+    x: View<'a>,
     y: Shared,
     yg: &'a Grid,
     pooling: &'a Pooling,
+    negative_slope: Option<f32>,
     rows: Range<usize>,
 }
 
@@ -204,35 +162,39 @@ impl Op for Forward<'_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let (xg, yg, p) = (self.xg, self.yg, self.pooling);
-        let whole = xg.extent.map(|e| 0..e);
+        let (xg, yg, p) = (self.x.grid, self.yg, self.pooling);
+        let inner = p.interior(2, yg.extent[2], xg.extent[2]);
+        let slope = self.negative_slope.unwrap_or(1.0);
         for row in self.rows {
-            let (oh, rest) = (row % yg.extent[1], row / yg.extent[1]);
-            let (od, n) = (rest % yg.extent[0], rest / yg.extent[0]);
-            let (kd, kh) = (p.taps(0, od, &whole[0]), p.taps(1, oh, &whole[1]));
+            let (n, [od, oh]) = split(row, yg);
+            let mut taps = [
+                p.taps(0, od, &(0..xg.extent[0])),
+                p.taps(1, oh, &(0..xg.extent[1])),
+                0..p.window.kernel[2],
+            ];
+            let to = yg.row_offset(row);
             for ow in 0..yg.extent[2] {
-                let kw = p.taps(2, ow, &whole[2]);
-                let place = Place {
-                    n,
-                    o: [od, oh, ow],
-                    k: [kd.clone(), kh.clone(), kw],
-                };
+                if !inner.contains(&ow) {
+                    taps[2] = p.taps(2, ow, &(0..xg.extent[2]));
+                }
+                let place = Place::new(p, [xg], (n, [od, oh, ow]), &taps);
+                if !inner.contains(&ow) {
+                    taps[2] = 0..p.window.kernel[2];
+                }
                 for c in (0..yg.channels).step_by(S::LANES) {
                     let lanes = (yg.channels - c).min(S::LANES);
                     // SAFETY: taps inside the input, channels inside the boxes.
                     unsafe {
+                        let x = self.x.data.as_ptr().add(c);
                         let r = match p.kind {
-                            PoolKind::Max => {
-                                maximum::<S>(p, self.x.as_ptr().add(c), xg, &place, lanes).0
-                            }
+                            PoolKind::Max => maximum::<S>(&place, x, lanes).0,
                             PoolKind::Average { count_include_pad } => {
-                                let x = self.x.as_ptr().add(c);
-                                let sum = total::<S>(p, x, xg, &place, lanes);
-                                S::mul(sum, S::splat(p.weight(count_include_pad, place.count())))
+                                let weight = p.weight(count_include_pad, place.volume());
+                                S::mul(total::<S>(&place, x, lanes), S::splat(weight))
                             }
                         };
-                        let at = yg.row_offset(row) + ow * yg.pitch[3] + c;
-                        store::<S>(self.y.get().add(at), lanes, r);
+                        let r = S::where_positive(r, r, S::mul(r, S::splat(slope)));
+                        store::<S>(self.y.get().add(to + ow * yg.pitch[3] + c), lanes, r);
                     }
                 }
             }
@@ -240,134 +202,89 @@ impl Op for Forward<'_> {
     }
 }
 
-struct Backward<'a> {
-    x: Option<View<'a>>,
-    dy: View<'a>,
-    dx: Shared,
-    xg: &'a Grid,
-    pooling: &'a Pooling,
-    n: usize,
-    /// The part of dx that is written.
-    own: [Range<usize>; 3],
-    accumulate: bool,
+/// An output and some of its taps, in N boxes of the geometry of the input.
+pub(crate) struct Place<const N: usize> {
+    count: [usize; 3],
+    tap: usize,
+    tap_step: [usize; 3],
+    start: [usize; N],
+    step: [[usize; 3]; N],
 }
 
-impl Op for Backward<'_> {
-    type Out = ();
+impl<const N: usize> Place<N> {
+    /// `taps` lie inside the input.
+    #[inline(always)]
+    pub(crate) fn new(
+        p: &Pooling,
+        grids: [&Grid; N],
+        (n, o): (usize, [usize; 3]),
+        taps: &[Range<usize>; 3],
+    ) -> Self {
+        let w = &p.window;
+        let tap_step = [w.kernel[1] * w.kernel[2], w.kernel[2], 1];
+        let first = |i: usize| {
+            let at = o[i] * w.stride[i] + taps[i].start * w.dilation[i];
+            // Without taps there is no such input, and the offset is never used.
+            (at as i64 + p.shift[i]).max(0) as usize
+        };
+        let at = [first(0), first(1), first(2)];
+        Place {
+            count: [taps[0].len(), taps[1].len(), taps[2].len()],
+            tap: (0..3).map(|i| taps[i].start * tap_step[i]).sum(),
+            tap_step,
+            start: grids.map(|g| offset(g, n, at)),
+            step: grids.map(|g| [0, 1, 2].map(|i| w.dilation[i] * g.pitch[i + 1])),
+        }
+    }
 
     #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        let (yg, p) = (self.dy.grid, self.pooling);
-        if !self.accumulate {
-            self.clear();
+    pub(crate) fn volume(&self) -> usize {
+        self.count.iter().product()
+    }
+
+    /// Visits the taps in order: number of the tap, offsets of its input.
+    #[inline(always)]
+    pub(crate) fn each(&self, mut visit: impl FnMut(usize, [usize; N])) {
+        if self.count == [2; 3] {
+            // The common window, to be unrolled.
+            self.each_of([2; 3], visit);
+        } else {
+            self.each_of(self.count, &mut visit);
         }
-        let outs: [Range<usize>; 3] =
-            std::array::from_fn(|i| p.outputs(i, yg.extent[i], &self.own[i]));
-        for od in outs[0].clone() {
-            for oh in outs[1].clone() {
-                for ow in outs[2].clone() {
-                    // SAFETY: the features are those of the caller.
-                    unsafe { self.output::<S>([od, oh, ow]) };
+    }
+
+    #[inline(always)]
+    fn each_of(&self, count: [usize; 3], mut visit: impl FnMut(usize, [usize; N])) {
+        for d in 0..count[0] {
+            for h in 0..count[1] {
+                let move_by = |by: &[usize; 3]| d * by[0] + h * by[1];
+                let mut tap = self.tap + move_by(&self.tap_step);
+                let mut at: [usize; N] =
+                    std::array::from_fn(|i| self.start[i] + move_by(&self.step[i]));
+                for _ in 0..count[2] {
+                    visit(tap, at);
+                    tap += 1;
+                    (0..N).for_each(|i| at[i] += self.step[i][2]);
                 }
             }
         }
     }
 }
 
-impl Backward<'_> {
-    fn clear(&self) {
-        let g = self.xg;
-        for d in self.own[0].clone() {
-            for h in self.own[1].clone() {
-                for w in self.own[2].clone() {
-                    let at = offset(g, self.n, [d, h, w]);
-                    // SAFETY: a position of the box, owned by this slab.
-                    unsafe { self.dx.get().add(at).write_bytes(0, g.channels) };
-                }
-            }
-        }
-    }
-
-    /// Spreads the gradient of one output over the taps in the slab.
-    #[inline(always)]
-    unsafe fn output<S: Simd>(&self, o: [usize; 3]) {
-        let (xg, yg, p, n) = (self.xg, self.dy.grid, self.pooling, self.n);
-        let all = std::array::from_fn(|i| p.taps(i, o[i], &(0..xg.extent[i])));
-        let own = std::array::from_fn(|i| p.taps(i, o[i], &self.own[i]));
-        let (all, own) = (Place { n, o, k: all }, Place { n, o, k: own });
-        for c in (0..yg.channels).step_by(S::LANES) {
-            let lanes = (yg.channels - c).min(S::LANES);
-            // SAFETY: taps inside the input, channels inside the boxes.
-            unsafe {
-                let dy = load::<S>(self.dy.data.as_ptr().add(offset(yg, n, o) + c), lanes);
-                let dx = self.dx.get().add(c);
-                match (p.kind, self.x) {
-                    (PoolKind::Max, Some(x)) => {
-                        let from = x.data.as_ptr().add(c);
-                        let winner = maximum::<S>(p, from, x.grid, &all, lanes).1;
-                        own.each(p, xg, |tap, at| {
-                            let to = dx.add(at);
-                            let mine = S::where_eq(winner, S::splat(tap as f32), dy);
-                            store::<S>(to, lanes, S::add(load::<S>(to, lanes), mine));
-                        });
-                    }
-                    (PoolKind::Max, None) => {}
-                    (PoolKind::Average { count_include_pad }, _) => {
-                        let weight = p.weight(count_include_pad, all.count());
-                        let mine = S::mul(dy, S::splat(weight));
-                        own.each(p, xg, |_, at| {
-                            let to = dx.add(at);
-                            store::<S>(to, lanes, S::add(load::<S>(to, lanes), mine));
-                        });
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// An output and some of its taps.
-struct Place {
-    n: usize,
-    o: [usize; 3],
-    k: [Range<usize>; 3],
-}
-
-impl Place {
-    #[inline(always)]
-    fn count(&self) -> usize {
-        self.k.iter().map(|k| k.len()).product()
-    }
-
-    /// Visits the taps in order: number of the tap, offset of its input.
-    #[inline(always)]
-    fn each(&self, p: &Pooling, xg: &Grid, mut visit: impl FnMut(usize, usize)) {
-        let kernel = p.window.kernel;
-        let step = p.window.dilation[2] * xg.pitch[3];
-        for kd in self.k[0].clone() {
-            for kh in self.k[1].clone() {
-                let (d, h) = (p.input(0, self.o[0], kd), p.input(1, self.o[1], kh));
-                if self.k[2].is_empty() {
-                    continue;
-                }
-                let w = p.input(2, self.o[2], self.k[2].start);
-                let mut at = offset(xg, self.n, [d, h, w]);
-                for kw in self.k[2].clone() {
-                    visit((kd * kernel[1] + kh) * kernel[2] + kw, at);
-                    at += step;
-                }
-            }
-        }
-    }
+/// Sample and (D, H) of a flat row.
+#[inline(always)]
+pub(crate) fn split(row: usize, g: &Grid) -> (usize, [usize; 2]) {
+    let (h, rest) = (row % g.extent[1], row / g.extent[1]);
+    (rest / g.extent[0], [rest % g.extent[0], h])
 }
 
 #[inline(always)]
-fn offset(g: &Grid, n: usize, at: [usize; 3]) -> usize {
+pub(crate) fn offset(g: &Grid, n: usize, at: [usize; 3]) -> usize {
     n * g.pitch[0] + at[0] * g.pitch[1] + at[1] * g.pitch[2] + at[2] * g.pitch[3]
 }
 
 #[inline(always)]
-unsafe fn load<S: Simd>(p: *const f32, lanes: usize) -> S::V {
+pub(crate) unsafe fn load<S: Simd>(p: *const f32, lanes: usize) -> S::V {
     unsafe {
         if lanes == S::LANES {
             S::load(p)
@@ -378,7 +295,7 @@ unsafe fn load<S: Simd>(p: *const f32, lanes: usize) -> S::V {
 }
 
 #[inline(always)]
-unsafe fn store<S: Simd>(p: *mut f32, lanes: usize, a: S::V) {
+pub(crate) unsafe fn store<S: Simd>(p: *mut f32, lanes: usize, a: S::V) {
     unsafe {
         if lanes == S::LANES {
             S::store(p, a)
@@ -390,41 +307,32 @@ unsafe fn store<S: Simd>(p: *mut f32, lanes: usize, a: S::V) {
 
 /// Maximum over the taps and the number of the first tap that has it; (0, -1) without taps.
 #[inline(always)]
-unsafe fn maximum<S: Simd>(
-    p: &Pooling,
+pub(crate) unsafe fn maximum<S: Simd>(
+    place: &Place<1>,
     x: *const f32,
-    xg: &Grid,
-    place: &Place,
     lanes: usize,
 ) -> (S::V, S::V) {
     unsafe {
-        let mut best = (S::splat(0.0), S::splat(-1.0));
-        let mut first = true;
-        place.each(p, xg, |tap, at| {
-            let (value, number) = (load::<S>(x.add(at), lanes), S::splat(tap as f32));
-            best = match first {
-                true => (value, number),
-                false => S::take_max(value, best.0, number, best.1),
-            };
-            first = false;
+        if place.volume() == 0 {
+            return (S::splat(0.0), S::splat(-1.0));
+        }
+        let mut best = (
+            load::<S>(x.add(place.start[0]), lanes),
+            S::splat(place.tap as f32),
+        );
+        place.each(|tap, [at]| {
+            let number = S::splat(tap as f32);
+            best = S::take_max(load::<S>(x.add(at), lanes), best.0, number, best.1);
         });
         best
     }
 }
 
 #[inline(always)]
-unsafe fn total<S: Simd>(
-    p: &Pooling,
-    x: *const f32,
-    xg: &Grid,
-    place: &Place,
-    lanes: usize,
-) -> S::V {
+unsafe fn total<S: Simd>(place: &Place<1>, x: *const f32, lanes: usize) -> S::V {
     unsafe {
         let mut sum = S::splat(0.0);
-        place.each(p, xg, |_, at| {
-            sum = S::add(sum, load::<S>(x.add(at), lanes))
-        });
+        place.each(|_, [at]| sum = S::add(sum, load::<S>(x.add(at), lanes)));
         sum
     }
 }

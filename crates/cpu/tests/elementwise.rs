@@ -77,7 +77,7 @@ fn maps() {
                 if a > 0.0 { y } else { 0.25 * y }
             },
         ),
-        (|k, a, b, y| add(k, a, b, y), |a, b, _| a + b),
+        (|k, a, b, y| add(k, a, b, y, None, None), |a, b, _| a + b),
         (|k, a, _, y| accumulate(k, a, y), |a, _, y| a + y),
         (|k, _, _, y| scale(k, 0.5, y), |_, _, y| 0.5 * y),
         (|k, a, _, y| copy(k, a, y), |a, _, _| a),
@@ -230,7 +230,9 @@ fn normalize(
         gamma,
         beta,
     };
-    call(team, need, |k| norm_forward(k, x, to(&mut y, &g), &norm));
+    call(team, need, |k| {
+        norm_forward(k, x, to(&mut y, &g), &norm, None, None)
+    });
     call(team, need, |k| {
         norm_backward_statistics(k, x, dy, &norm, &mut gradient)
     });

@@ -3,7 +3,7 @@
 mod naive;
 
 use naive::{Random, assert_box, buffer, call, offset, on, positions, teams, to};
-use partita_cpu::{Grid, Level, PoolKind, Pooling, Team, pool_backward, pool_forward};
+use partita_cpu::{Grid, Level, PoolKind, PoolMask, Pooling, Team, pool_backward, pool_forward};
 
 struct Case {
     pooling: Pooling,
@@ -41,6 +41,14 @@ impl Case {
             random.within(1, 4),
             random.within(1, 6),
         ];
+        let (mut extent, mut shift) = (extent, shift);
+        if random.pick(&[true, false]) {
+            // Windows that fill the input.
+            window.stride = window.kernel;
+            window.dilation = [1; 3];
+            shift = [0; 3];
+            extent = std::array::from_fn(|i| out[i] * window.stride[i]);
+        }
         let (xg, yg) = (random.grid(n, extent, c), random.grid(n, out, c));
         let x = buffer(&xg, || random.whole());
         Case {
@@ -87,6 +95,55 @@ impl Case {
     }
 }
 
+/// No mask, one of the whole of dx, or one of a box inside of it.
+struct Masked {
+    on: bool,
+    at: [usize; 3],
+    slope: f32,
+    grid: Grid,
+    y: Vec<f32>,
+}
+
+impl Masked {
+    fn new(random: &mut Random, dx: &Grid) -> Masked {
+        let whole = random.pick(&[true, false]);
+        let at = dx.extent.map(|e| match whole {
+            true => 0,
+            false => random.within(0, e - 1),
+        });
+        let extent = std::array::from_fn(|i| match whole {
+            true => dx.extent[i],
+            false => random.within(1, dx.extent[i] - at[i]),
+        });
+        let grid = random.grid(dx.samples, extent, dx.channels);
+        Masked {
+            on: random.pick(&[true, true, false]),
+            at,
+            slope: random.pick(&[0.0, 0.25]),
+            y: buffer(&grid, || random.whole()),
+            grid,
+        }
+    }
+
+    fn mask(&self) -> Option<PoolMask<'_>> {
+        let y = on(&self.y, &self.grid);
+        let (slope, at) = (self.slope, self.at);
+        self.on.then_some(PoolMask { y, slope, at })
+    }
+
+    fn factor(&self, n: usize, i: [usize; 3], c: usize) -> f64 {
+        let inside = |d: usize| (self.at[d]..self.at[d] + self.grid.extent[d]).contains(&i[d]);
+        if !self.on || !(0..3).all(inside) {
+            return 1.0;
+        }
+        let here = std::array::from_fn(|d| i[d] - self.at[d]);
+        match self.y[offset(&self.grid, n, here) + c] > 0.0 {
+            true => 1.0,
+            false => f64::from(self.slope),
+        }
+    }
+}
+
 /// Averages over three taps are not exact: f32 against f64.
 fn close(g: &Grid, got: &[f32], want: &[f64], what: &str) {
     naive::assert_frame(g, got);
@@ -110,6 +167,7 @@ fn forward() {
         println!("seed {seed}");
         let mut random = Random(seed + 3000);
         let case = Case::new(&mut random);
+        let slope = random.pick(&[None, Some(0.25f64), Some(0.0)]);
         let mut want = vec![0f64; case.yg.span() + 3];
         for (n, o) in positions(&case.yg) {
             let taps = case.taps(n, o);
@@ -119,12 +177,20 @@ fn forward() {
                     PoolKind::Max => values.reduce(f64::max).unwrap_or(0.0),
                     PoolKind::Average { .. } => values.sum::<f64>() / case.divisor(taps.len()),
                 };
+                let want = &mut want[offset(&case.yg, n, o) + c];
+                *want *= if *want > 0.0 {
+                    1.0
+                } else {
+                    slope.unwrap_or(1.0)
+                };
             }
         }
         for team in &mut teams() {
             let mut y = buffer(&case.yg, || 9.0);
             let (x, yv) = (on(&case.x, &case.xg), to(&mut y, &case.yg));
-            call(team, 0, |k| pool_forward(k, x, yv, &case.pooling));
+            call(team, 0, |k| {
+                pool_forward(k, x, yv, &case.pooling, slope.map(|s| s as f32))
+            });
             close(
                 &case.yg,
                 &y,
@@ -167,19 +233,22 @@ fn backward() {
                 }
             }
         }
+        let masked = Masked::new(&mut random, &dxg);
         let mut want = vec![0f64; start.len()];
         for (n, i) in positions(&dxg) {
             for c in 0..dxg.channels {
                 let o = offset(&dxg, n, i) + c;
                 want[o] = gradient[offset(&case.xg, n, i) + c];
                 want[o] += if accumulate { f64::from(start[o]) } else { 0.0 };
+                want[o] *= masked.factor(n, i, c);
             }
         }
         for team in &mut teams() {
             let mut dx = start.clone();
             let (x, dyv, dxv) = (on(&case.x, &case.xg), on(&dy, &case.yg), to(&mut dx, &dxg));
+            let mask = masked.mask();
             call(team, 0, |k| {
-                pool_backward(k, Some(x), dyv, dxv, &case.pooling, accumulate)
+                pool_backward(k, Some(x), dyv, dxv, &case.pooling, accumulate, mask)
             });
             let what = format!("seed {seed} {:?} {} threads", team.level(), team.threads());
             match case.pooling.kind {
@@ -225,7 +294,7 @@ fn slabs_agree() {
             let mut dx = vec![1.0; x.len()];
             let (xv, dyv, dxv) = (on(&x, &xg), on(&dy, &yg), to(&mut dx, &xg));
             call(&mut team, 0, |k| {
-                pool_backward(k, Some(xv), dyv, dxv, &pooling, false)
+                pool_backward(k, Some(xv), dyv, dxv, &pooling, false, None)
             });
             results.push(dx);
         }
@@ -260,7 +329,7 @@ fn a_nan_wins() {
     for team in &mut teams() {
         let mut y = [0.0; 2];
         call(team, 0, |k| {
-            pool_forward(k, on(&x, &xg), to(&mut y, &yg), &pooling)
+            pool_forward(k, on(&x, &xg), to(&mut y, &yg), &pooling, None)
         });
         assert!(y[0].is_nan() && y[1].is_nan(), "{y:?}");
     }

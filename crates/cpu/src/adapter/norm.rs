@@ -102,7 +102,7 @@ fn forward(
         beta: beta.data,
         ..by(&sums, count, epsilon)
     };
-    let work = run.compute(|call| norm_forward(call, x.view(), y.view(), &norm))?;
+    let work = run.compute(|call| norm_forward(call, x.view(), y.view(), &norm, None, None))?;
     let vectors = sums.box_bytes() + gamma.box_bytes() + beta.box_bytes();
     Ok(Worked {
         flops: work.flops,
@@ -149,7 +149,7 @@ fn inference(
         gamma,
         beta,
     };
-    let work = run.compute(|call| norm_inference(call, x.view(), y.view(), &norm))?;
+    let work = run.compute(|call| norm_inference(call, x.view(), y.view(), &norm, None, None))?;
     let vector_bytes: u64 = vectors.iter().map(Block::box_bytes).sum();
     Ok(Worked {
         flops: work.flops,

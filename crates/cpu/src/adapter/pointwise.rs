@@ -1,10 +1,11 @@
 use super::operand::{Wide, dense};
 use super::{Run, touched};
 use crate::elementwise::{
-    Activation, Planes, Transform, accumulate as add_to, activate, activate_backward,
-    activate_backward_in_place, activate_in_place, add, copy as copy_to, fill, import,
+    Activation, accumulate as add_to, activate, activate_backward, activate_backward_in_place,
+    activate_in_place, add, copy as copy_to, fill,
 };
 use crate::grid::{Call, Canceled, View, ViewMut, Work};
+use crate::import::{Planes, Transform, import};
 use partita_program::{Buffer, Dtype, Kernel, View as Place};
 use partita_run::{Element, RunError, Worked};
 use std::ops::AddAssign;
@@ -41,7 +42,7 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, 
         },
         Kernel::Add { a, b, y } => {
             let (a, b, mut y) = (run.input(a), run.input(b), run.output(y));
-            let work = run.compute(|call| add(call, a.view(), b.view(), y.view()))?;
+            let work = run.compute(|call| add(call, a.view(), b.view(), y.view(), None, None))?;
             Ok(Worked {
                 flops: work.flops,
                 bytes: a.bytes() + b.bytes() + y.bytes(),

@@ -1,6 +1,7 @@
 use super::convolution::window;
 use super::{Run, touched};
-use crate::pool::{PoolKind, Pooling, pool_backward, pool_forward};
+use crate::pool::{PoolKind, Pooling, pool_forward};
+use crate::pool_backward::pool_backward;
 use partita_program::{Kernel, Taps};
 use partita_run::{RunError, Worked};
 
@@ -30,7 +31,8 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, 
         } => {
             let pooling = pooling(*kind, taps, shift);
             let (x, mut y) = (run.input(x), run.output(y));
-            let work = run.compute(|call| pool_forward(call, x.view(), y.view(), &pooling))?;
+            let work =
+                run.compute(|call| pool_forward(call, x.view(), y.view(), &pooling, None))?;
             Ok(Worked {
                 flops: work.flops,
                 bytes: x.bytes() + y.bytes(),
@@ -50,7 +52,7 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, 
             let (dy, mut dx) = (run.input(dy), run.output(dx));
             let work = run.compute(|call| {
                 let x = x.as_ref().map(|x| x.view());
-                pool_backward(call, x, dy.view(), dx.view(), &pooling, *accumulate)
+                pool_backward(call, x, dy.view(), dx.view(), &pooling, *accumulate, None)
             })?;
             let x_bytes = x.as_ref().map_or(0, |x| x.bytes());
             Ok(Worked {

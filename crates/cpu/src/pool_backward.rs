@@ -1,0 +1,474 @@
+//! Gradients of pooling: windows that fill the input at once, others slab by slab, averages row by
+//! row.
+
+use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work};
+use crate::pool::{Place, PoolKind, Pooling, load, maximum, offset, split, store};
+use crate::simd::{Op, Simd};
+use crate::team::ELEMENT;
+use std::ops::Range;
+
+/// Elements of one slab of the backward pass: dx and x stay in the second cache.
+const SLAB: usize = 64 * 1024;
+/// Outputs in W that are summed together.
+const CHUNK: usize = 256;
+
+/// What the gradient of a pooling is multiplied by, in part of its box, on its way back through the
+/// activation before the pooling: 1 where y > 0, `slope` elsewhere.
+#[derive(Clone, Copy)]
+pub struct PoolMask<'a> {
+    /// Output of the activation; samples and channels are those of dx.
+    pub y: View<'a>,
+    /// Factor of the negative side.
+    pub slope: f32,
+    /// Position in dx of the first element of y; what lies in dx outside of y stays as it is.
+    pub at: [usize; 3],
+}
+
+impl PoolMask<'_> {
+    fn assert_inside(&self, dx: &Grid) {
+        let g = self.y.grid;
+        let inside = (0..3).all(|i| self.at[i] + g.extent[i] <= dx.extent[i]);
+        assert!(
+            inside && g.samples == dx.samples && g.channels == dx.channels,
+            "mask of {g:?} at {:?} in {dx:?}",
+            self.at
+        );
+    }
+
+    fn covers(&self, dx: &Grid) -> bool {
+        self.at == [0; 3] && self.y.grid.extent == dx.extent
+    }
+}
+
+/// dx (+)= gradient of [`crate::pool_forward`]; the first maximal tap in (d, h, w) order takes it all.
+/// Then, with a `mask`, dx is multiplied by it.
+///
+/// Shapes: dx as the input x, dy as the output. x is needed for the maximum only. Without
+/// `accumulate` dx is overwritten. Counts one flop a tap and output, and one an element of the
+/// mask. Bit-reproducible for any number of threads. Errors: [`Canceled`]. Panics if boxes differ,
+/// or if x is missing.
+pub fn pool_backward(
+    call: &mut Call,
+    x: Option<View>,
+    dy: View,
+    dx: ViewMut,
+    pooling: &Pooling,
+    accumulate: bool,
+    mask: Option<PoolMask>,
+) -> Result<Work, Canceled> {
+    let (yg, xg) = (dy.grid, dx.grid);
+    pooling.assert_valid(xg, yg);
+    let masked = mask.map_or(0, |mask| {
+        mask.assert_inside(xg);
+        mask.y.grid.elements() as u64
+    });
+    let read = match (pooling.kind, x) {
+        (PoolKind::Max, Some(x)) => {
+            x.grid.assert_like(xg);
+            x.grid.bytes()
+        }
+        (PoolKind::Max, None) => panic!("the gradient of a maximum needs its input"),
+        (PoolKind::Average { .. }, _) => 0,
+    };
+    let work = Work {
+        flops: pooling.flops(yg) + masked,
+        bytes: read + yg.bytes() + xg.bytes() * (1 + u64::from(accumulate)) + 4 * masked,
+    };
+    if xg.elements() == 0 {
+        return Ok(work);
+    }
+    let back = Backward {
+        dy,
+        dx: Shared(dx.data.as_mut_ptr()),
+        xg,
+        pooling,
+        accumulate,
+        mask,
+    };
+    match (pooling.kind, x) {
+        (PoolKind::Max, Some(x)) if back.is_tiled() => back.tiles(call, x),
+        (PoolKind::Max, Some(x)) => back.slabs(call, x),
+        (PoolKind::Max, None) => Ok(()),
+        (PoolKind::Average { count_include_pad }, _) => back.gather(call, count_include_pad),
+    }?;
+    Ok(work)
+}
+
+/// The backward pass of one call.
+#[derive(Clone, Copy)]
+struct Backward<'a> {
+    dy: View<'a>,
+    dx: Shared,
+    xg: &'a Grid,
+    pooling: &'a Pooling,
+    accumulate: bool,
+    mask: Option<PoolMask<'a>>,
+}
+
+impl Backward<'_> {
+    fn is_tiled(&self) -> bool {
+        let covered = self.mask.is_none_or(|mask| mask.covers(self.xg));
+        covered && self.pooling.tiles(self.xg, self.dy.grid)
+    }
+
+    /// Each window belongs to one output, so that dx is gone through once.
+    fn tiles(&self, call: &mut Call, x: View) -> Result<(), Canceled> {
+        let (level, yg) = (call.team.level(), self.dy.grid);
+        let cost = 2 * ELEMENT * (self.pooling.window.volume() * yg.extent[2] * yg.channels) as u64;
+        call.team.ranges(call.progress, yg.rows(), cost, &|rows| {
+            level.run(Tiles {
+                back: self,
+                x,
+                rows,
+            });
+        })
+    }
+
+    /// Threads own slabs of dx, so that overlapping windows need no care.
+    fn slabs(&self, call: &mut Call, x: View) -> Result<(), Canceled> {
+        let (level, xg) = (call.team.level(), self.xg);
+        let stride = self.pooling.window.stride;
+        let rows = (SLAB / (xg.extent[2] * xg.channels)).max(1);
+        let depth = match xg.extent[0] {
+            1 => 1,
+            extent => rows.isqrt().next_multiple_of(stride[0]).min(extent),
+        };
+        let height = (rows / depth).max(1);
+        let height = height.next_multiple_of(stride[1]).min(xg.extent[1]);
+        let counts = [xg.extent[0].div_ceil(depth), xg.extent[1].div_ceil(height)];
+        let units = xg.samples * counts[0] * counts[1];
+        let elements = depth * height * xg.extent[2] * xg.channels;
+        let cost = 4 * ELEMENT * elements as u64;
+        call.team.units(call.progress, units, cost, &|unit, _| {
+            let (h, rest) = (unit % counts[1], unit / counts[1]);
+            let (d, n) = (rest % counts[0], rest / counts[0]);
+            let own = [
+                d * depth..((d + 1) * depth).min(xg.extent[0]),
+                h * height..((h + 1) * height).min(xg.extent[1]),
+                0..xg.extent[2],
+            ];
+            level.run(Slab {
+                back: self,
+                x,
+                n,
+                own,
+            });
+        })
+    }
+
+    /// Each row of dx collects from the outputs above it.
+    fn gather(&self, call: &mut Call, include: bool) -> Result<(), Canceled> {
+        let (level, xg) = (call.team.level(), self.xg);
+        let cost = 2 * ELEMENT * (xg.extent[2] * xg.channels) as u64;
+        call.team.ranges(call.progress, xg.rows(), cost, &|rows| {
+            level.run(Gather {
+                back: self,
+                include,
+                rows,
+            });
+        })
+    }
+
+    /// Multiplies a row of dx by the mask.
+    ///
+    /// # Safety
+    /// The row is the caller's alone, and the features of `S` are there.
+    #[inline(always)]
+    unsafe fn mask_row<S: Simd>(&self, n: usize, [d, h]: [usize; 2]) {
+        let Some(mask) = &self.mask else {
+            return;
+        };
+        let (g, at) = (mask.y.grid, mask.at);
+        let inside = |dim: usize, i: usize| (at[dim]..at[dim] + g.extent[dim]).contains(&i);
+        if !inside(0, d) || !inside(1, h) {
+            return;
+        }
+        let y = mask.y.data[offset(g, n, [d - at[0], h - at[1], 0])..].as_ptr();
+        for w in 0..g.extent[2] {
+            for c in (0..g.channels).step_by(S::LANES) {
+                let lanes = (g.channels - c).min(S::LANES);
+                // SAFETY: a row of y, and the part of dx on which it lies.
+                unsafe {
+                    let slope = S::splat(mask.slope);
+                    let to = self.dx.get().add(offset(self.xg, n, [d, h, at[2] + w]) + c);
+                    let (sign, r) = (
+                        load::<S>(y.add(w * g.pitch[3] + c), lanes),
+                        load::<S>(to, lanes),
+                    );
+                    store::<S>(to, lanes, S::where_positive(sign, r, S::mul(r, slope)));
+                }
+            }
+        }
+    }
+}
+
+struct Tiles<'a, 'b> {
+    back: &'a Backward<'b>,
+    x: View<'a>,
+    /// Rows of dy.
+    rows: Range<usize>,
+}
+
+impl Op for Tiles<'_, '_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Backward { dy, xg, mask, .. } = *self.back;
+        let (p, yg) = (self.back.pooling, dy.grid);
+        let taps = p.window.kernel.map(|k| 0..k);
+        // Without a mask, one that changes nothing.
+        let (sign, slope) = mask.map_or((self.x, 1.0), |mask| (mask.y, mask.slope));
+        for row in self.rows {
+            let (n, [od, oh]) = split(row, yg);
+            for ow in 0..yg.extent[2] {
+                let at = (n, [od, oh, ow]);
+                let from = Place::new(p, [self.x.grid], at, &taps);
+                let to = Place::new(p, [xg, sign.grid], at, &taps);
+                for c in (0..yg.channels).step_by(S::LANES) {
+                    let lanes = (yg.channels - c).min(S::LANES);
+                    // SAFETY: taps inside the boxes, which the output of this thread owns.
+                    unsafe {
+                        let dy = dy
+                            .data
+                            .as_ptr()
+                            .add(yg.row_offset(row) + ow * yg.pitch[3] + c);
+                        let dy = load::<S>(dy, lanes);
+                        let winner = maximum::<S>(&from, self.x.data.as_ptr().add(c), lanes).1;
+                        let dx = self.back.dx.get().add(c);
+                        let sign = sign.data.as_ptr().add(c);
+                        to.each(|tap, [at, sign_at]| {
+                            let mut r = S::where_eq(winner, S::splat(tap as f32), dy);
+                            if self.back.accumulate {
+                                r = S::add(load::<S>(dx.add(at), lanes), r);
+                            }
+                            let sign = load::<S>(sign.add(sign_at), lanes);
+                            let r = S::where_positive(sign, r, S::mul(r, S::splat(slope)));
+                            store::<S>(dx.add(at), lanes, r);
+                        });
+                    }
+                }
+            }
+        }
+    }
+}
+
+struct Slab<'a, 'b> {
+    back: &'a Backward<'b>,
+    x: View<'a>,
+    n: usize,
+    /// The part of dx that is written.
+    own: [Range<usize>; 3],
+}
+
+impl Op for Slab<'_, '_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let (yg, p, xg) = (self.back.dy.grid, self.back.pooling, self.back.xg);
+        if !self.back.accumulate {
+            self.clear();
+        }
+        let outs: [Range<usize>; 2] =
+            std::array::from_fn(|i| p.outputs(i, yg.extent[i], &self.own[i]));
+        let inner = p.interior(2, yg.extent[2], xg.extent[2]);
+        for od in outs[0].clone() {
+            for oh in outs[1].clone() {
+                let o = [od, oh];
+                let mut all = [0, 1, 2].map(|i| match i {
+                    2 => 0..p.window.kernel[2],
+                    i => p.taps(i, o[i], &(0..xg.extent[i])),
+                });
+                let mut own = [0, 1, 2].map(|i| match i {
+                    2 => 0..p.window.kernel[2],
+                    i => p.taps(i, o[i], &self.own[i]),
+                });
+                for ow in 0..yg.extent[2] {
+                    let taps = match inner.contains(&ow) {
+                        true => 0..p.window.kernel[2],
+                        false => p.taps(2, ow, &self.own[2]),
+                    };
+                    (all[2], own[2]) = (taps.clone(), taps);
+                    // SAFETY: the features are those of the caller.
+                    unsafe { self.output::<S>([od, oh, ow], &all, &own) };
+                }
+            }
+        }
+        for d in self.own[0].clone() {
+            for h in self.own[1].clone() {
+                // SAFETY: a row of this slab.
+                unsafe { self.back.mask_row::<S>(self.n, [d, h]) };
+            }
+        }
+    }
+}
+
+impl Slab<'_, '_> {
+    fn clear(&self) {
+        let g = self.back.xg;
+        let (count, len) = match g.pitch[3] == g.channels {
+            true => (1, g.extent[2] * g.channels),
+            false => (g.extent[2], g.channels),
+        };
+        for d in self.own[0].clone() {
+            for h in self.own[1].clone() {
+                for w in 0..count {
+                    let at = offset(g, self.n, [d, h, w]);
+                    // SAFETY: a stretch of the box, owned by this slab.
+                    unsafe { self.back.dx.get().add(at).write_bytes(0, len) };
+                }
+            }
+        }
+    }
+
+    /// Gives the gradient of one output to its winner, if that lies in the slab.
+    #[inline(always)]
+    unsafe fn output<S: Simd>(
+        &self,
+        o: [usize; 3],
+        all: &[Range<usize>; 3],
+        own: &[Range<usize>; 3],
+    ) {
+        let (back, p, n) = (self.back, self.back.pooling, self.n);
+        let all = Place::new(p, [self.x.grid], (n, o), all);
+        let own = Place::new(p, [back.xg], (n, o), own);
+        let from = offset(back.dy.grid, n, o);
+        for c in (0..back.xg.channels).step_by(S::LANES) {
+            let lanes = (back.xg.channels - c).min(S::LANES);
+            // SAFETY: taps inside the input, channels inside the boxes.
+            unsafe {
+                let dy = load::<S>(back.dy.data.as_ptr().add(from + c), lanes);
+                let winner = maximum::<S>(&all, self.x.data.as_ptr().add(c), lanes).1;
+                let dx = back.dx.get().add(c);
+                own.each(|tap, [at]| {
+                    let to = dx.add(at);
+                    let mine = S::where_eq(winner, S::splat(tap as f32), dy);
+                    store::<S>(to, lanes, S::add(load::<S>(to, lanes), mine));
+                });
+            }
+        }
+    }
+}
+
+struct Gather<'a, 'b> {
+    back: &'a Backward<'b>,
+    include: bool,
+    /// Rows of dx.
+    rows: Range<usize>,
+}
+
+impl Op for Gather<'_, '_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let (xg, outs) = (self.back.xg, self.back.dy.grid.extent[2]);
+        // SAFETY: the features are those of the caller; the rows are those of this thread.
+        unsafe {
+            let mut sums = [S::splat(0.0); CHUNK];
+            for row in self.rows.clone() {
+                let (n, [d, h]) = split(row, xg);
+                for c in (0..xg.channels).step_by(S::LANES) {
+                    let lanes = (xg.channels - c).min(S::LANES);
+                    let mut add_to = self.back.accumulate;
+                    for start in (0..outs.max(1)).step_by(CHUNK) {
+                        let chunk = start..(start + CHUNK).min(outs);
+                        self.above::<S>((n, [d, h]), (c, lanes), &chunk, &mut sums);
+                        let to = self.back.dx.get().add(offset(xg, n, [d, h, 0]) + c);
+                        self.spread::<S>(to, lanes, &chunk, &sums, add_to);
+                        add_to = true;
+                    }
+                }
+                self.back.mask_row::<S>(n, [d, h]);
+            }
+        }
+    }
+}
+
+impl Gather<'_, '_> {
+    /// Sums of dy, by its w in the chunk, over the outputs whose window holds a row of dx.
+    #[inline(always)]
+    unsafe fn above<S: Simd>(
+        &self,
+        (n, [d, h]): (usize, [usize; 2]),
+        (c, lanes): (usize, usize),
+        chunk: &Range<usize>,
+        sums: &mut [S::V; CHUNK],
+    ) {
+        let (p, dy, xg) = (self.back.pooling, self.back.dy, self.back.xg);
+        let yg = dy.grid;
+        let sums = &mut sums[..chunk.len()];
+        let count = |dim: usize, o: usize| p.taps(dim, o, &(0..xg.extent[dim])).len();
+        let inner = p.interior(2, yg.extent[2], xg.extent[2]);
+        let mut first = true;
+        // SAFETY: outputs in the box of dy.
+        unsafe {
+            for od in p.outputs(0, yg.extent[0], &(d..d + 1)) {
+                for oh in p.outputs(1, yg.extent[1], &(h..h + 1)) {
+                    if !p.holds(0, od, d) || !p.holds(1, oh, h) {
+                        continue;
+                    }
+                    let rows = count(0, od) * count(1, oh);
+                    let inside = S::splat(p.weight(self.include, rows * p.window.kernel[2]));
+                    let from = dy.data.as_ptr().add(offset(yg, n, [od, oh, 0]) + c);
+                    for (sum, ow) in sums.iter_mut().zip(chunk.clone()) {
+                        let weight = match self.include || inner.contains(&ow) {
+                            true => inside,
+                            false => S::splat(p.weight(false, rows * count(2, ow))),
+                        };
+                        let old = if first { S::splat(0.0) } else { *sum };
+                        *sum = S::fma(load::<S>(from.add(ow * yg.pitch[3]), lanes), weight, old);
+                    }
+                    first = false;
+                }
+            }
+            if first {
+                sums.fill(S::splat(0.0));
+            }
+        }
+    }
+
+    /// Gives each element of a row of dx the sums of the outputs in the chunk that hold it.
+    #[inline(always)]
+    unsafe fn spread<S: Simd>(
+        &self,
+        to: *mut f32,
+        lanes: usize,
+        chunk: &Range<usize>,
+        sums: &[S::V; CHUNK],
+        add_to: bool,
+    ) {
+        let (p, xg) = (self.back.pooling, self.back.xg);
+        let (stride, dilation) = (p.window.stride[2] as i64, p.window.dilation[2]);
+        let reach = ((p.window.kernel[2] - 1) * dilation) as i64;
+        // Outputs whose window begins at or before w, and those whose window ends before it.
+        let (mut begun, mut ended) = (0, 0);
+        let mut begins = chunk.start as i64 * stride + p.shift[2];
+        let mut ends = begins + reach;
+        for w in 0..xg.extent[2] {
+            while begun < chunk.len() && begins <= w as i64 {
+                begun += 1;
+                begins += stride;
+            }
+            while ended < begun && ends < w as i64 {
+                ended += 1;
+                ends += stride;
+            }
+            // SAFETY: an element of the row.
+            unsafe {
+                let to = to.add(w * xg.pitch[3]);
+                let mut r = match add_to {
+                    true => load::<S>(to, lanes),
+                    false => S::splat(0.0),
+                };
+                for (i, sum) in sums[ended..begun].iter().enumerate() {
+                    if dilation == 1 || p.holds(2, chunk.start + ended + i, w) {
+                        r = S::add(r, *sum);
+                    }
+                }
+                store::<S>(to, lanes, r);
+            }
+        }
+    }
+}
