@@ -5,7 +5,7 @@
 
 use partita_cpu::{
     Activation, Adam, Call, Canceled, Convolution, CpuKernels, CpuMenu, Grid, Level, Normalization,
-    Planes, PoolKind, Pooling, Sgd, Team, Transform, View, ViewMut, Window, Work,
+    Parameter, Planes, PoolKind, Pooling, Sgd, Team, Transform, View, ViewMut, Window, Work,
     activate_backward_in_place, activate_in_place, adam, import, linear_backward_data,
     linear_backward_weight, linear_forward, linear_scratch, multiply_adds, norm_backward,
     norm_backward_statistics, norm_forward, norm_scratch, norm_statistics, pool_backward,
@@ -274,7 +274,10 @@ fn updates(team: &mut Team) {
         weight_decay: 0.0,
         scale: 1.0,
     };
-    show("sgd", || sgd(k, &sgd_options, &mut a, &x, &mut m));
+    show("sgd", || {
+        let one = Parameter::new(&mut a, &x, [&mut m, &mut []]);
+        sgd(k, &sgd_options, &[one])
+    });
     let options = Adam {
         rate: 0.1,
         beta1: 0.9,
@@ -284,8 +287,11 @@ fn updates(team: &mut Team) {
         scale: 1.0,
         step: 1,
     };
-    show("adam", || adam(k, &options, &mut a, &x, &mut m, &mut v));
-    show("sum of squares", || sum_of_squares(k, &x).map(|s| s.1));
+    show("adam", || {
+        let one = Parameter::new(&mut a, &x, [&mut m, &mut v]);
+        adam(k, &options, &[one])
+    });
+    show("sum of squares", || sum_of_squares(k, &[&x]).map(|s| s.1));
 }
 
 /// The first linear layer of CosmoFlow, forward and both gradients.

@@ -40,7 +40,7 @@ pub use norm::{
     Inference, Normalization, bias_backward, norm_backward, norm_backward_statistics, norm_forward,
     norm_inference, norm_scratch, norm_statistics,
 };
-pub use optimizer::{Adam, Sgd, adam, sgd, sum_of_squares};
+pub use optimizer::{Adam, Parameter, Sgd, adam, sgd, sum_of_squares};
 pub use pool::{PoolKind, Pooling, pool_forward};
 pub use pool_backward::{PoolMask, pool_backward};
 pub use probe::multiply_adds;

@@ -1,10 +1,12 @@
-//! Updates of parameters, on flat slices, with the semantics of PyTorch.
+//! Updates of parameters, on lists of flat slices, with the semantics of PyTorch.
 //!
 //! Source: PyTorch documentation, torch.optim.SGD and torch.optim.Adam, the algorithm boxes.
 
-use crate::grid::{Call, Canceled, Shared, Work};
+use crate::grid::{Call, Canceled, Shared, Work, part};
 use crate::simd::{Op, Simd};
 use crate::team::ELEMENT;
+use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Elements of one range.
@@ -44,34 +46,70 @@ pub struct Adam {
     pub step: u64,
 }
 
+/// A parameter with its gradient and what the optimizer remembers of it.
+pub struct Parameter<'a> {
+    g: &'a [f32],
+    w: Shared,
+    moments: [(Shared, usize); 2],
+    life: PhantomData<&'a mut [f32]>,
+}
+
+impl<'a> Parameter<'a> {
+    /// `moments` are the velocity and nothing for [`sgd`], both moments for [`adam`]; what a rule
+    /// does not use may be empty. Panics if the gradient has another length than the weights.
+    pub fn new(w: &'a mut [f32], g: &'a [f32], moments: [&'a mut [f32]; 2]) -> Parameter<'a> {
+        assert!(
+            w.len() == g.len(),
+            "{} weights, {} gradients",
+            w.len(),
+            g.len()
+        );
+        Parameter {
+            g,
+            w: Shared(w.as_mut_ptr()),
+            moments: moments.map(|moment| (Shared(moment.as_mut_ptr()), moment.len())),
+            life: PhantomData,
+        }
+    }
+
+    /// A moment, as long as the weights.
+    fn moment(&self, index: usize) -> Shared {
+        let (moment, length) = self.moments[index];
+        assert!(
+            length == self.g.len(),
+            "{} weights, a moment of {length}",
+            self.g.len()
+        );
+        moment
+    }
+}
+
 /// v = momentum * v + (scale * g + weight_decay * w); w -= rate * v. A velocity of zeros is the
 /// first step; without momentum v is not used and may be empty. Counts 6 flops an element.
 ///
 /// Errors of all kernels of this module: [`Canceled`]. They panic if lengths differ.
-pub fn sgd(
-    call: &mut Call,
-    options: &Sgd,
-    w: &mut [f32],
-    g: &[f32],
-    v: &mut [f32],
-) -> Result<Work, Canceled> {
-    let n = w.len();
+pub fn sgd(call: &mut Call, options: &Sgd, parameters: &[Parameter]) -> Result<Work, Canceled> {
     let [rate, momentum] = [options.rate as f32, options.momentum as f32];
     let [decay, scale] = [options.weight_decay as f32, options.scale as f32];
-    assert!(n == g.len(), "{n} weights, {} gradients", g.len());
-    let w = Shared(w.as_mut_ptr());
-    let states = if momentum == 0.0 {
-        update(call, g, [w], move |g, [w]| {
-            [w - rate * (scale * g + decay * w)]
-        })?;
-        1
+    let (n, states) = if momentum == 0.0 {
+        let n = update(
+            call,
+            parameters,
+            |p| [p.w],
+            move |g, [w]| [w - rate * (scale * g + decay * w)],
+        )?;
+        (n, 1)
     } else {
-        assert!(n == v.len(), "{n} weights, {} velocities", v.len());
-        update(call, g, [w, Shared(v.as_mut_ptr())], move |g, [w, v]| {
-            let v = momentum * v + (scale * g + decay * w);
-            [w - rate * v, v]
-        })?;
-        2
+        let n = update(
+            call,
+            parameters,
+            |p| [p.w, p.moment(0)],
+            move |g, [w, v]| {
+                let v = momentum * v + (scale * g + decay * w);
+                [w - rate * v, v]
+            },
+        )?;
+        (n, 2)
     };
     Ok(Work {
         flops: 6 * n as u64,
@@ -79,20 +117,9 @@ pub fn sgd(
     })
 }
 
-/// One step of Adam on weights w with gradient g and moments m, v. Counts 14 flops an element.
-pub fn adam(
-    call: &mut Call,
-    options: &Adam,
-    w: &mut [f32],
-    g: &[f32],
-    m: &mut [f32],
-    v: &mut [f32],
-) -> Result<Work, Canceled> {
-    let (o, n) = (options, w.len());
-    assert!(
-        n == g.len() && n == m.len() && n == v.len(),
-        "lengths of {n} weights differ"
-    );
+/// One step of Adam on weights w with gradients g and moments m, v. Counts 14 flops an element.
+pub fn adam(call: &mut Call, options: &Adam, parameters: &[Parameter]) -> Result<Work, Canceled> {
+    let o = options;
     assert!(o.step >= 1, "steps count from 1");
     let correction = |beta: f64| 1.0 - beta.powf(o.step as f64);
     let rate = (o.rate / correction(o.beta1)) as f32;
@@ -100,12 +127,8 @@ pub fn adam(
     let [keep1, add1] = [o.beta1 as f32, (1.0 - o.beta1) as f32];
     let [keep2, add2] = [o.beta2 as f32, (1.0 - o.beta2) as f32];
     let [decay, scale, epsilon] = [o.weight_decay, o.scale, o.epsilon].map(|a| a as f32);
-    let state = [
-        Shared(w.as_mut_ptr()),
-        Shared(m.as_mut_ptr()),
-        Shared(v.as_mut_ptr()),
-    ];
-    update(call, g, state, move |g, [w, m, v]| {
+    let state = |p: &Parameter| [p.w, p.moment(0), p.moment(1)];
+    let n = update(call, parameters, state, move |g, [w, m, v]| {
         let g = scale * g + decay * w;
         let m = keep1 * m + add1 * g;
         let v = keep2 * v + add2 * g * g;
@@ -117,13 +140,19 @@ pub fn adam(
     })
 }
 
-/// Sum of g * g in f64; the same bits for any number of threads. Counts 2 flops an element.
-pub fn sum_of_squares(call: &mut Call, g: &[f32]) -> Result<(f64, Work), Canceled> {
+/// Sum of g * g in f64 over all slices; the same bits for any number of threads. Counts 2 flops an
+/// element.
+pub fn sum_of_squares(call: &mut Call, sources: &[&[f32]]) -> Result<(f64, Work), Canceled> {
     let sums = [const { AtomicU64::new(0) }; PARTS];
     let level = call.team.level();
-    let cost = ELEMENT * (g.len() / PARTS) as u64;
+    let total: usize = sources.iter().map(|g| g.len()).sum();
+    let cost = ELEMENT * (total / PARTS) as u64;
     call.team.units(call.progress, PARTS, cost, &|unit, _| {
-        let sum = level.run(Squares(&g[crate::grid::part(g.len(), unit, PARTS)]));
+        let mut sum = 0.0;
+        let lengths = sources.iter().map(|g| g.len());
+        pieces(lengths, part(total, unit, PARTS), |source, range| {
+            sum += level.run(Squares(&sources[source][range]));
+        });
         sums[unit].store(sum.to_bits(), Ordering::Relaxed);
     })?;
     let sum = sums
@@ -133,8 +162,8 @@ pub fn sum_of_squares(call: &mut Call, g: &[f32]) -> Result<(f64, Work), Cancele
     Ok((
         sum,
         Work {
-            flops: 2 * g.len() as u64,
-            bytes: 4 * g.len() as u64,
+            flops: 2 * total as u64,
+            bytes: 4 * total as u64,
         },
     ))
 }
@@ -156,26 +185,53 @@ impl Op for Squares<'_> {
     }
 }
 
-/// state = f(g, state) for all elements.
+/// Visits the slices, and the ranges of them, that a range of their concatenation falls into.
+fn pieces(
+    lengths: impl Iterator<Item = usize>,
+    range: Range<usize>,
+    mut visit: impl FnMut(usize, Range<usize>),
+) {
+    let mut before = 0;
+    for (index, length) in lengths.enumerate() {
+        let start = range.start.max(before);
+        let end = range.end.min(before + length);
+        if start < end {
+            visit(index, start - before..end - before);
+        }
+        before += length;
+        if before >= range.end {
+            break;
+        }
+    }
+}
+
+/// state = f(g, state) for all elements, whose number it gives. Ranges go across parameters, so
+/// that many small ones cost no more than a large one.
 fn update<const K: usize, F>(
     call: &mut Call,
-    g: &[f32],
-    state: [Shared; K],
+    parameters: &[Parameter],
+    state: impl Fn(&Parameter) -> [Shared; K] + Sync,
     f: F,
-) -> Result<(), Canceled>
+) -> Result<usize, Canceled>
 where
     F: Fn(f32, [f32; K]) -> [f32; K] + Copy + Sync,
 {
     let level = call.team.level();
-    let cost = 4 * ELEMENT * RANGE as u64;
-    call.team
-        .units(call.progress, g.len().div_ceil(RANGE), cost, &|unit, _| {
-            let start = unit * RANGE;
-            let g = &g[start..(start + RANGE).min(g.len())];
+    let total: usize = parameters.iter().map(|p| p.g.len()).sum();
+    let cost = 4 * ELEMENT * RANGE.min(total) as u64;
+    let units = total.div_ceil(RANGE);
+    call.team.units(call.progress, units, cost, &|unit, _| {
+        let lengths = parameters.iter().map(|p| p.g.len());
+        let flat = unit * RANGE..((unit + 1) * RANGE).min(total);
+        pieces(lengths, flat, |index, range| {
+            let parameter = &parameters[index];
             // SAFETY: the states are as long as g, and ranges are disjoint.
-            let state = state.map(|s| unsafe { s.get().add(start) });
+            let state = state(parameter).map(|s| unsafe { s.get().add(range.start) });
+            let g = &parameter.g[range];
             level.run(Update { g, state, f });
-        })
+        });
+    })?;
+    Ok(total)
 }
 
 struct Update<'a, const K: usize, F> {

@@ -5,8 +5,8 @@ mod naive;
 use naive::{Random, assert_box, assert_frame, buffer, call, inside, offset, on, positions};
 use naive::{teams, to};
 use partita_cpu::{
-    Activation, Adam, Call, Canceled, Grid, Normalization, Planes, Sgd, Team, Transform, View,
-    ViewMut, Work, accumulate, activate, activate_backward, activate_backward_in_place,
+    Activation, Adam, Call, Canceled, Grid, Normalization, Parameter, Planes, Sgd, Team, Transform,
+    View, ViewMut, Work, accumulate, activate, activate_backward, activate_backward_in_place,
     activate_in_place, adam, add, bias_backward, copy, fill, import, linear_backward_data,
     linear_backward_weight, linear_forward, linear_scratch, norm_backward,
     norm_backward_statistics, norm_forward, norm_scratch, norm_statistics, scale, sgd,
@@ -382,11 +382,45 @@ fn linear() {
     }
 }
 
+/// Lengths of parameters: empty, tiny, of several ranges.
+const LENGTHS: [usize; 7] = [3, 0, 50_001, 1, 16_384, 700, 33_000];
+
+/// Slices of a buffer of all parameters.
+fn cut(mut from: &mut [f32]) -> [&mut [f32]; 7] {
+    LENGTHS.map(|length| {
+        let (here, rest) = std::mem::take(&mut from).split_at_mut(length);
+        from = rest;
+        here
+    })
+}
+
+/// All parameters, with their gradients and as many moments as asked for.
+fn parameters<'a>(
+    w: &'a mut [f32],
+    g: &'a [f32],
+    moments: [Option<&'a mut [f32]>; 2],
+) -> Vec<Parameter<'a>> {
+    let mut g = g;
+    let mut moments = moments.map(|moment| moment.map(|moment| cut(moment).into_iter()));
+    let list = cut(w).into_iter().map(|w| {
+        let (here, rest) = g.split_at(w.len());
+        g = rest;
+        let moments = moments.each_mut().map(|moment| {
+            let next = moment.as_mut().and_then(Iterator::next);
+            next.unwrap_or_default()
+        });
+        Parameter::new(w, here, moments)
+    });
+    list.collect()
+}
+
 #[test]
 fn optimizers() {
-    const N: usize = 50_001;
+    const N: usize = 100_089;
+    assert_eq!(LENGTHS.iter().sum::<usize>(), N);
     let mut random = Random(1);
     let [w0, g] = [0; 2].map(|_| (0..N).map(|_| random.unit() - 0.5).collect::<Vec<f32>>());
+    let mut squares = Vec::new();
     for team in &mut teams() {
         for (momentum, weight_decay) in [(0.9, 1e-2), (0.0, 1e-2)] {
             let options = Sgd {
@@ -398,7 +432,9 @@ fn optimizers() {
             let (mut w, mut v) = (w0.clone(), vec![0.0; N]);
             let mut want: Vec<(f64, f64)> = w0.iter().map(|w| (f64::from(*w), 0.0)).collect();
             for _ in 0..3 {
-                call(team, 0, |k| sgd(k, &options, &mut w, &g, &mut v));
+                let velocity = (momentum != 0.0).then_some(&mut v[..]);
+                let list = parameters(&mut w, &g, [velocity, None]);
+                call(team, 0, |k| sgd(k, &options, &list));
                 for ((w, v), g) in want.iter_mut().zip(&g) {
                     *v = momentum * *v + 0.5 * f64::from(*g) + weight_decay * *w;
                     *w -= 0.1 * *v;
@@ -419,7 +455,8 @@ fn optimizers() {
                 scale: 0.5,
                 step,
             };
-            call(team, 0, |k| adam(k, &options, &mut w, &g, &mut m, &mut v));
+            let list = parameters(&mut w, &g, [Some(&mut m), Some(&mut v)]);
+            call(team, 0, |k| adam(k, &options, &list));
             for ([w, m, v], g) in want.iter_mut().zip(&g) {
                 let g = 0.5 * f64::from(*g) + 0.1 * *w;
                 *m = beta1 * *m + (1.0 - beta1) * g;
@@ -432,9 +469,13 @@ fn optimizers() {
         let want: f64 = g.iter().map(|g| f64::from(*g).powi(2)).sum();
         let mut got = 0.0;
         call(team, 0, |k| {
-            got = sum_of_squares(k, &g)?.0;
+            let (first, second) = g.split_at(7);
+            got = sum_of_squares(k, &[first, &[], second])?.0;
             Ok(())
         });
         assert!((got - want).abs() < 1e-10 * want);
+        squares.push(got.to_bits());
     }
+    let mut same = squares.chunks(3);
+    assert!(same.all(|threads| threads.iter().all(|bits| *bits == threads[0])));
 }

@@ -1,10 +1,13 @@
 use super::{Output, Run};
-use crate::optimizer::{Adam, Sgd, adam, sgd, sum_of_squares};
+use crate::grid::Work;
+use crate::optimizer::{Adam, Parameter, Sgd, adam, sgd, sum_of_squares};
 use partita_program::{Kernel, Optimizer, View};
-use partita_run::{RunError, Worked};
+use partita_run::{Block, RunError, Worked};
 
 /// Added to the norm of the gradient before it divides.
 const CLIP_EPSILON: f64 = 1e-6;
+/// Tensors that one call goes through; their list lies on the stack.
+const BATCH: usize = 32;
 
 pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
     match kernel {
@@ -20,7 +23,10 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, 
             let scale = total.as_ref().map_or(1.0, |(total, maximum)| {
                 (maximum / (total.data[0].sqrt() + CLIP_EPSILON)).min(1.0)
             });
-            let mut worked = update(rule, [parameter, gradient], moments, scale, run)?;
+            let mut worked = {
+                let one = (parameter, gradient, moments.as_slice());
+                update(rule, std::iter::once(one), scale, run)?
+            };
             worked.bytes += total.map_or(0, |(total, _)| total.box_bytes());
             Ok(worked)
         }
@@ -31,62 +37,108 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, 
 fn squares(sources: &[View], total: &View, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
     let total = run.memory.write::<f64>(total);
     let (mut sum, mut flops, mut bytes) = (0.0, 0, total.box_bytes());
-    for source in sources {
-        let source = run.dense(source);
-        let (part, work) = run.compute(|call| sum_of_squares(call, source.data))?;
+    for batch in sources.chunks(BATCH) {
+        let held: [_; BATCH] = std::array::from_fn(|i| batch.get(i).map(|view| run.dense(view)));
+        let slices = held
+            .each_ref()
+            .map(|block| block.as_ref().map_or(&[][..], |block| block.data));
+        let (part, work) = run.compute(|call| sum_of_squares(call, &slices))?;
         sum += part;
         flops += work.flops;
-        bytes += source.box_bytes();
+        bytes += held.iter().flatten().map(Block::box_bytes).sum::<u64>();
     }
     total.data[0] = sum;
     Ok(Worked { flops, bytes })
 }
 
-fn update(
+/// A parameter's blocks while they are in use.
+struct Held<'m> {
+    w: Output<'m>,
+    g: Block<'m, f32>,
+    moments: [Option<Output<'m>>; 2],
+}
+
+impl<'m> Held<'m> {
+    fn new((parameter, gradient, moments): (&View, &View, &[View]), run: &Run<'m, '_>) -> Held<'m> {
+        Held {
+            w: run.output(parameter),
+            g: run.dense(gradient),
+            moments: [0, 1].map(|i| moments.get(i).map(|view| run.output(view))),
+        }
+    }
+
+    fn parameter(&mut self) -> Parameter<'_> {
+        let moments = self.moments.each_mut().map(|moment| match moment {
+            Some(moment) => moment.slice(),
+            None => &mut [],
+        });
+        Parameter::new(self.w.slice(), self.g.data, moments)
+    }
+
+    fn bytes(&self) -> u64 {
+        let moments = self.moments.iter().flatten().map(Output::bytes);
+        self.g.box_bytes() + 2 * self.w.bytes() + 2 * moments.sum::<u64>()
+    }
+}
+
+/// Updates parameters, given with their gradients and moments.
+fn update<'v>(
     rule: &Optimizer,
-    [parameter, gradient]: [&View; 2],
-    moments: &[View],
+    parameters: impl Iterator<Item = (&'v View, &'v View, &'v [View])>,
     scale: f64,
     run: &mut Run<'_, '_>,
 ) -> Result<Worked, RunError> {
-    let mut w = run.output(parameter);
-    let gradient = run.dense(gradient);
-    let mut moments: Vec<Output<'_>> = moments.iter().map(|view| run.output(view)).collect();
-    let moment_bytes: u64 = moments.iter().map(Output::bytes).sum();
-    let bytes = gradient.box_bytes() + 2 * w.bytes() + 2 * moment_bytes;
-    let (rate, step, g) = (run.inputs.learning_rate, run.inputs.step, gradient.data);
-    let count = moments.len();
-    let work = match (*rule, moments.as_mut_slice()) {
-        (
-            Optimizer::Sgd {
-                momentum,
-                weight_decay,
-            },
-            velocity,
-        ) => {
-            assert_eq!(
-                velocity.len(),
-                usize::from(momentum != 0.0),
-                "velocities under a momentum of {momentum}"
-            );
+    let wanted = match *rule {
+        Optimizer::Sgd { momentum, .. } => usize::from(momentum != 0.0),
+        Optimizer::Adam { .. } => 2,
+    };
+    let mut parameters = parameters.inspect(|(parameter, _, moments)| {
+        let count = moments.len();
+        assert_eq!(count, wanted, "moments of {parameter} under {rule:?}");
+    });
+    let mut worked = Worked { flops: 0, bytes: 0 };
+    loop {
+        let mut held: [_; BATCH] =
+            std::array::from_fn(|_| parameters.next().map(|views| Held::new(views, run)));
+        if held[0].is_none() {
+            return Ok(worked);
+        }
+        let list = held.each_mut().map(|held| match held {
+            Some(held) => held.parameter(),
+            None => Parameter::new(&mut [], &[], [&mut [], &mut []]),
+        });
+        worked.flops += step(rule, &list, scale, run)?.flops;
+        drop(list);
+        worked.bytes += held.iter().flatten().map(Held::bytes).sum::<u64>();
+    }
+}
+
+fn step(
+    rule: &Optimizer,
+    parameters: &[Parameter<'_>],
+    scale: f64,
+    run: &mut Run<'_, '_>,
+) -> Result<Work, RunError> {
+    let (rate, step) = (run.inputs.learning_rate, run.inputs.step);
+    match *rule {
+        Optimizer::Sgd {
+            momentum,
+            weight_decay,
+        } => {
             let rule = Sgd {
                 rate,
                 momentum,
                 weight_decay,
                 scale,
             };
-            let velocity = velocity.first_mut().map_or(&mut [][..], Output::slice);
-            run.compute(|call| sgd(call, &rule, w.slice(), g, velocity))?
+            run.compute(|call| sgd(call, &rule, parameters))
         }
-        (
-            Optimizer::Adam {
-                beta1,
-                beta2,
-                epsilon,
-                weight_decay,
-            },
-            [first, second],
-        ) => {
+        Optimizer::Adam {
+            beta1,
+            beta2,
+            epsilon,
+            weight_decay,
+        } => {
             let rule = Adam {
                 rate,
                 beta1,
@@ -96,13 +148,7 @@ fn update(
                 scale,
                 step,
             };
-            let (m, v) = (first.slice(), second.slice());
-            run.compute(|call| adam(call, &rule, w.slice(), g, m, v))?
+            run.compute(|call| adam(call, &rule, parameters))
         }
-        (Optimizer::Adam { .. }, _) => panic!("Adam needs two moments, not {count}"),
-    };
-    Ok(Worked {
-        flops: work.flops,
-        bytes,
-    })
+    }
 }
