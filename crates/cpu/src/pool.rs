@@ -258,12 +258,11 @@ impl<const N: usize> Place<N> {
         for d in 0..count[0] {
             for h in 0..count[1] {
                 let move_by = |by: &[usize; 3]| d * by[0] + h * by[1];
-                let mut tap = self.tap + move_by(&self.tap_step);
+                let tap = self.tap + move_by(&self.tap_step);
                 let mut at: [usize; N] =
                     std::array::from_fn(|i| self.start[i] + move_by(&self.step[i]));
-                for _ in 0..count[2] {
-                    visit(tap, at);
-                    tap += 1;
+                for w in 0..count[2] {
+                    visit(tap + w, at);
                     (0..N).for_each(|i| at[i] += self.step[i][2]);
                 }
             }

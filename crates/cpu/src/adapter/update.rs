@@ -108,7 +108,6 @@ fn update<'v>(
             None => Parameter::new(&mut [], &[], [&mut [], &mut []]),
         });
         worked.flops += step(rule, &list, scale, run)?.flops;
-        drop(list);
         worked.bytes += held.iter().flatten().map(Held::bytes).sum::<u64>();
     }
 }
