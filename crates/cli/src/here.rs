@@ -16,6 +16,7 @@ use std::env;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 
 /// What is said of the machine in reports.
@@ -151,10 +152,10 @@ impl Here {
             Dtype::F64 => Precision::F64,
             Dtype::F32 | Dtype::I16 => Precision::F32,
         };
-        self.check(program, precision)?;
+        self.check(program.mesh, precision)?;
         let (kernels, threads) = (self.kernels, self.threads);
-        let maker = move |mesh: Mesh, rank: Rank| -> Box<dyn Kernels> {
-            let made = kernels.kernels(precision, mesh, rank, threads);
+        let maker = move |mesh: Mesh, rank: Rank, slot: usize| -> Box<dyn Kernels> {
+            let made = kernels.kernels(precision, mesh, rank, slot, threads);
             made.unwrap_or_else(|error| panic!("kernels that were made before: {error}"))
         };
         let options = Options {
@@ -180,11 +181,17 @@ impl Here {
     }
 
     /// Makes the kernels of a rank once, so that a set that is not there is an error, no panic.
-    fn check(&self, program: &Program, precision: Precision) -> Result<(), CliError> {
-        let made = self
-            .kernels
-            .kernels(precision, program.mesh, 0, self.threads);
-        made.map(drop).map_err(|error| CliError::user(&error))
+    ///
+    /// On a thread of its own, as the one that makes them stays pinned to a core.
+    fn check(&self, mesh: Mesh, precision: Precision) -> Result<(), CliError> {
+        let make = || {
+            let made = self.kernels.kernels(precision, mesh, 0, 0, self.threads);
+            made.map(drop).map_err(|error| CliError::user(&error))
+        };
+        std::thread::scope(|scope| match scope.spawn(make).join() {
+            Ok(end) => end,
+            Err(panic) => resume_unwind(panic),
+        })
     }
 
     fn measure_links(&mut self) -> Result<(), CliError> {
@@ -312,5 +319,18 @@ fn tune_error(error: &TuneError) -> CliError {
         | TuneError::Transport { .. }
         | TuneError::Read { .. }
         | TuneError::Stopped { .. } => CliError::run(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_thread_that_asks_stays_on_all_cores() {
+        let before = core_affinity::get_core_ids().unwrap();
+        let here = Here::new(KernelSet::Cpu, 1, 1, true).unwrap();
+        here.check(Mesh::new([1; 7]), Precision::F32).unwrap();
+        assert_eq!(core_affinity::get_core_ids().unwrap(), before);
     }
 }

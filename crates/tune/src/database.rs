@@ -1,13 +1,15 @@
 use crate::{KernelKey, LinkTimes, Measured, Point, TuneError};
 use partita_space::Seconds;
 use serde::{Deserialize, Serialize};
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// Number of the file's form; a file of another form is not read.
-const FORMAT: u32 = 1;
+/// Number of the file's form, raised also when times were measured wrongly: what a file of an older
+/// form holds does not count, one of a newer form is not read.
+const FORMAT: u32 = 2;
 
 /// Under what a time was measured; times of different settings are never mixed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -45,6 +47,12 @@ pub struct Measurements {
 pub struct Database {
     path: PathBuf,
     settings: BTreeMap<Setting, Measurements>,
+}
+
+/// What files of all forms begin with.
+#[derive(Deserialize)]
+struct Form {
+    format: u32,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -97,7 +105,7 @@ impl Measurements {
 }
 
 impl Database {
-    /// Reads the file; one that does not exist holds nothing.
+    /// Reads the file; one that does not exist, or of an older form, holds nothing.
     ///
     /// Errors: a file that cannot be read, or that is no database; it is named and left as it is.
     pub fn open(path: &Path) -> Result<Self, TuneError> {
@@ -176,13 +184,18 @@ fn read(path: &Path) -> Result<BTreeMap<Setting, Measurements>, TuneError> {
         path: path.to_owned(),
         reason,
     };
-    let stored: Stored = serde_json::from_str(&text).map_err(|error| corrupt(error.to_string()))?;
-    if stored.format != FORMAT {
-        let found = stored.format;
-        return Err(corrupt(format!(
-            "its form is {found}, {FORMAT} can be read"
-        )));
+    let form: Form = serde_json::from_str(&text).map_err(|error| corrupt(error.to_string()))?;
+    match form.format.cmp(&FORMAT) {
+        Ordering::Less => return Ok(BTreeMap::new()),
+        Ordering::Equal => {}
+        Ordering::Greater => {
+            let found = form.format;
+            return Err(corrupt(format!(
+                "its form is {found}, {FORMAT} can be read"
+            )));
+        }
     }
+    let stored: Stored = serde_json::from_str(&text).map_err(|error| corrupt(error.to_string()))?;
     let mut settings: BTreeMap<Setting, Measurements> = BTreeMap::new();
     for entry in stored.settings {
         let times = entry
@@ -287,7 +300,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("measured.json");
         for wrong in [
-            "{\"format\": 1, \"settings\": [",
+            "{\"format\": 2, \"settings\": [",
+            "{\"format\": 2}",
             "{\"format\": 7, \"settings\": []}",
             "[]",
             "",
@@ -303,6 +317,23 @@ mod tests {
         };
         assert!(database.keep(&setting(1), &times(&[(1, 1.0)])).is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), "");
+    }
+
+    #[test]
+    fn times_of_an_older_form_do_not_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("measured.json");
+        let mut database = Database::open(&path).unwrap();
+        database.keep(&setting(2), &times(&[(1, 2.0)])).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        let older = text.replace("\"format\": 2", "\"format\": 1");
+        assert_ne!(older, text);
+        fs::write(&path, older).unwrap();
+        let mut database = Database::open(&path).unwrap();
+        assert!(!database.measurements(&setting(2)).has(&key(1)));
+        database.keep(&setting(2), &times(&[(2, 1.0)])).unwrap();
+        let all = Database::open(&path).unwrap().measurements(&setting(2));
+        assert_eq!(all, times(&[(2, 1.0)]));
     }
 
     #[test]

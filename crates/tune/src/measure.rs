@@ -10,7 +10,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 /// Makes the kernels of a rank, on the thread that will run them.
-pub type KernelMaker<'a> = dyn Fn(Mesh, Rank) -> Box<dyn Kernels> + Sync + 'a;
+///
+/// The last argument is the slot: which one it is of the threads that measure at the same time. All
+/// of them make kernels of the same rank, so cores are to be chosen by slot.
+pub type KernelMaker<'a> = dyn Fn(Mesh, Rank, usize) -> Box<dyn Kernels> + Sync + 'a;
 
 /// Fewest repeats of a kernel.
 const REPEATS_MIN: usize = 3;
@@ -71,13 +74,13 @@ pub fn measure(
     }
     let repeats: Vec<AtomicUsize> = jobs.iter().map(|_| AtomicUsize::new(0)).collect();
     let ranks = options.concurrency.max(1);
-    let times = together("kernels", vec![(); ranks], |gate, rank, ()| {
-        let mut bench = Bench::new(&jobs, options);
+    let times = together("kernels", vec![(); ranks], |gate, slot, ()| {
+        let mut bench = Bench::new(&jobs, options, slot);
         let mut times = Vec::with_capacity(jobs.len());
         for (index, job) in jobs.iter().enumerate() {
             bench.prepare(job, kernels);
-            times.push(bench.run(job, gate, rank, &repeats[index])?);
-            if rank == 0 {
+            times.push(bench.run(job, gate, &repeats[index])?);
+            if slot == 0 {
                 progress(index + 1, jobs.len());
             }
         }
@@ -93,8 +96,9 @@ pub fn measure(
     Ok(jobs.iter().enumerate().map(one).collect())
 }
 
-/// What a rank measures with.
+/// What a thread measures with.
 struct Bench {
+    slot: usize,
     arena: Arena,
     /// Stands for the rest of a step.
     other: Vec<u64>,
@@ -103,11 +107,12 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(jobs: &[Job], options: &Options) -> Self {
+    fn new(jobs: &[Job], options: &Options, slot: usize) -> Self {
         let arena = jobs.iter().map(|job| job.body.arena).max();
         let rest = jobs.iter().map(|job| job.rest.0).max().unwrap_or(0);
         let flush = options.flush.0 / options.concurrency.max(1) as u64;
         Self {
+            slot,
             arena: Arena::new(arena.unwrap_or_default()),
             other: vec![0; (rest.min(flush) / 8) as usize],
             budget: options.budget.0,
@@ -120,7 +125,7 @@ impl Bench {
         if !self.kernels.as_ref().is_some_and(is_same) {
             // The old team of threads goes before the new one comes.
             self.kernels = None;
-            self.kernels = Some((job.mesh, job.rank, maker(job.mesh, job.rank)));
+            self.kernels = Some((job.mesh, job.rank, maker(job.mesh, job.rank, self.slot)));
         }
         let memory = self.arena.memory(&job.body);
         let views = job.body.tasks[0].accesses();
@@ -132,16 +137,10 @@ impl Bench {
     }
 
     /// Seconds of each repeat.
-    fn run(
-        &mut self,
-        job: &Job,
-        gate: &Gate,
-        rank: Rank,
-        repeats: &AtomicUsize,
-    ) -> Result<Vec<f64>, Stop> {
+    fn run(&mut self, job: &Job, gate: &Gate, repeats: &AtomicUsize) -> Result<Vec<f64>, Stop> {
         gate.wait()?;
         let first = self.execute(job)?;
-        if rank == 0 {
+        if self.slot == 0 {
             let fit = (self.budget / first.max(1e-9)) as usize;
             let fit = fit.clamp(REPEATS_MIN, REPEATS_MAX);
             repeats.store(fit, Ordering::Relaxed);

@@ -8,7 +8,7 @@ use partita_run::{Inputs, Kernels, Memory, RunError, Worked};
 use partita_space::{Bytes, Mesh, Rank, Seconds};
 use partita_testkit::{Setup, random_case, reference_kernels};
 use partita_tune::{KernelKey, Options, TuneError, measure};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -138,7 +138,7 @@ fn measured(
     known: &BTreeSet<KernelKey>,
     concurrency: usize,
 ) -> Result<Vec<partita_tune::Measured>, TuneError> {
-    let maker = |_: Mesh, _: Rank| -> Box<dyn Kernels> {
+    let maker = |_: Mesh, _: Rank, _: usize| -> Box<dyn Kernels> {
         Box::new(Sleeper {
             rank: watch.ranks.fetch_add(1, Ordering::SeqCst),
             calls: &watch.calls,
@@ -232,6 +232,38 @@ fn the_median_of_the_slowest_rank_counts() {
     );
 }
 
+/// All threads make kernels of the rank whose job it is; the slot tells them apart.
+#[test]
+fn each_thread_has_a_slot_of_its_own() {
+    let watch = leaked();
+    let made = Mutex::new(Vec::new());
+    let maker = |_: Mesh, rank: Rank, slot: usize| -> Box<dyn Kernels> {
+        let thread = std::thread::current().id();
+        made.lock().unwrap().push((rank, slot, thread));
+        Box::new(Sleeper {
+            rank: slot,
+            calls: &watch.calls,
+            sleep: &|_: &str, _: usize| Duration::ZERO,
+            inside: &watch.inside,
+            inside_max: &watch.inside_max,
+        })
+    };
+    let options = Options {
+        concurrency: 3,
+        ..Options::default()
+    };
+    let copies = program(&["a", "b"]);
+    measure(&[&copies], &maker, &|_| false, &options, &|_, _| {}).unwrap();
+    let made = made.into_inner().unwrap();
+    let ranks: BTreeSet<Rank> = made.iter().map(|(rank, _, _)| *rank).collect();
+    assert_eq!(ranks, BTreeSet::from([0]), "the job is one of rank 0");
+    let mut slots: Vec<usize> = made.iter().map(|(_, slot, _)| *slot).collect();
+    slots.sort_unstable();
+    assert_eq!(slots, [0, 1, 2], "each slot once");
+    let threads: HashSet<_> = made.iter().map(|(_, _, thread)| *thread).collect();
+    assert_eq!(threads.len(), 3, "each on its own thread");
+}
+
 #[test]
 fn open_and_broken_kernels_are_told() {
     let sleep = &|_: &str, _: usize| Duration::ZERO;
@@ -308,7 +340,7 @@ fn kernels_of_random_programs_can_be_measured() {
         };
         let new = measure(
             &[&train],
-            &kernels,
+            &|mesh, rank, _| kernels(mesh, rank),
             &|key| known.contains(key),
             &options,
             &|_, _| {},

@@ -79,8 +79,9 @@ impl KernelSet {
         }
     }
 
-    /// The kernels of a rank, made on the thread of the rank. Where all threads of all ranks have a
-    /// core, each keeps to its own.
+    /// The kernels of a rank, made on the thread that runs them. Where all threads of all ranks have
+    /// a core, those of each slot keep to their own: in a run a rank's slot is its number, while
+    /// measuring all slots run kernels of one rank.
     ///
     /// Errors: threads that the system refuses.
     pub fn kernels(
@@ -88,14 +89,16 @@ impl KernelSet {
         precision: Precision,
         mesh: Mesh,
         rank: Rank,
+        slot: usize,
         threads: usize,
     ) -> Result<Box<dyn Kernels>, RunError> {
         Ok(match (self, precision) {
             (Self::Cpu, Precision::F32 | Precision::F64) => {
-                let team = team(mesh, rank, threads).map_err(|error| RunError::Kernels {
-                    rank,
-                    reason: error.to_string(),
-                })?;
+                let team =
+                    team(mesh.ranks(), slot, threads).map_err(|error| RunError::Kernels {
+                        rank,
+                        reason: error.to_string(),
+                    })?;
                 Box::new(CpuKernels::new(mesh, rank, team))
             }
             (Self::Reference, Precision::F32) => Box::new(ReferenceKernels::<f32>::new(mesh, rank)),
@@ -113,12 +116,50 @@ fn cores() -> &'static [usize] {
     })
 }
 
-fn team(mesh: Mesh, rank: Rank, threads: usize) -> Result<Team, TeamError> {
+fn team(slots: usize, slot: usize, threads: usize) -> Result<Team, TeamError> {
     let level = Level::detect();
-    if mesh.ranks() * threads > cores().len() {
+    if slots * threads > cores().len() {
         return Team::new(threads, level);
     }
-    let own = &cores()[rank * threads..(rank + 1) * threads];
+    let own = &cores()[slot * threads..(slot + 1) * threads];
     // Some systems refuse to pin; the threads then lie where the system puts them.
     Team::pinned(own, level).or_else(|_| Team::new(threads, level))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// The cores on which kernels made on a thread of their own run.
+    fn cores_of(rank: Rank, slot: usize) -> Vec<usize> {
+        let mesh = Mesh::new([2, 1, 1, 1, 1, 1, 1]);
+        let made = move || {
+            let kernels = KernelSet::Cpu.kernels(Precision::F32, mesh, rank, slot, 1);
+            let ids = core_affinity::get_core_ids().unwrap();
+            drop(kernels.unwrap());
+            ids.into_iter().map(|core| core.id).collect()
+        };
+        std::thread::spawn(made).join().unwrap()
+    }
+
+    #[test]
+    fn kernels_of_one_rank_lie_on_the_cores_of_their_slots() {
+        let all = cores();
+        let seen = [
+            cores_of(0, 0),
+            cores_of(0, 1),
+            cores_of(1, 0),
+            cores_of(1, 1),
+        ];
+        if all.len() < 2 {
+            assert!(seen.iter().all(|cores| cores == all), "nothing to pin to");
+            return;
+        }
+        for (cores, slot) in seen.iter().zip([0, 1, 0, 1]) {
+            assert_eq!(cores, &all[slot..=slot], "of all in {seen:?}");
+        }
+        let distinct: BTreeSet<_> = seen.iter().collect();
+        assert_eq!(distinct.len(), 2);
+    }
 }

@@ -65,7 +65,7 @@ pub fn play(
             arena,
             kernels: world
                 .kernels
-                .kernels(world.precision, mesh, rank, world.threads)?,
+                .kernels(world.precision, mesh, rank, rank, world.threads)?,
             transport: Box::new(part.transport),
             source: (world.source)(rank, Some(waker))?,
             clock: Box::new(clock),
