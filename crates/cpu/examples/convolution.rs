@@ -1,0 +1,297 @@
+//! Times single convolutions that are asked for line by line, as the record of all convolutions does.
+//!
+//! `cargo run --release -p partita-cpu --example convolution -- [threads]`
+//!
+//! A line "n c f d h w kd kh kw sd sh sw pd ph pw dilation groups direction repeats" on standard
+//! input (d h w without padding; direction `forward`, `backward_data` or `backward_weight`) is
+//! answered by {"seconds": [...], "workspace_bytes": ...}, after one run that does not count; a line
+//! `machine` by the rates of multiply-adds in registers and of a triad, all threads at work; a line
+//! that is not understood by {"error": ...}. The first line out is {"ready": ...}.
+
+use partita_cpu::{
+    Call, Canceled, Convolution, Grid, Level, Team, View, ViewMut, Window, Work,
+    conv_backward_data, conv_backward_data_scratch, conv_backward_weight,
+    conv_backward_weight_scratch, conv_forward, conv_forward_scratch, multiply_adds,
+};
+use std::io::{BufRead, Write};
+use std::time::Instant;
+
+/// Elements of each array of the triad: 64 MiB, beyond the caches.
+const TRIAD_ELEMENTS: usize = 16 << 20;
+
+/// Repeats of which the best counts for the rates of the machine.
+const RATE_REPEATS: usize = 5;
+
+fn main() -> std::io::Result<()> {
+    let threads = std::env::args().nth(1).and_then(|a| a.parse().ok());
+    let threads: usize = threads.unwrap_or(1);
+    let level = Level::detect();
+    let mut team = Team::new(threads, level).map_err(std::io::Error::other)?;
+    let mut out = std::io::stdout();
+    let version = env!("CARGO_PKG_VERSION");
+    writeln!(
+        out,
+        "{{\"ready\": {{\"version\": \"{version}\", \"level\": \"{level:?}\", \"threads\": {threads}}}}}"
+    )?;
+    for line in std::io::stdin().lock().lines() {
+        let line = line?;
+        let answer = match line.trim() {
+            "" => continue,
+            "quit" => break,
+            "machine" => machine(threads, level),
+            asked => Asked::parse(asked)
+                .and_then(|asked| asked.time(&mut team))
+                .unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}")),
+        };
+        writeln!(out, "{answer}")?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+#[derive(Clone, Copy)]
+enum Direction {
+    Forward,
+    BackwardData,
+    BackwardWeight,
+}
+
+/// A convolution, a direction, and how often to run it.
+struct Asked {
+    samples: usize,
+    c: usize,
+    f: usize,
+    /// Without padding.
+    input: [usize; 3],
+    output: [usize; 3],
+    padding: [usize; 3],
+    conv: Convolution,
+    direction: Direction,
+    repeats: usize,
+}
+
+impl Asked {
+    fn parse(line: &str) -> Result<Self, String> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [numbers @ .., direction, repeats] = words.as_slice() else {
+            return Err(format!("{} words, 19 are needed", words.len()));
+        };
+        let direction = match *direction {
+            "forward" => Direction::Forward,
+            "backward_data" => Direction::BackwardData,
+            "backward_weight" => Direction::BackwardWeight,
+            _ => return Err(format!("no direction {direction:?}").replace('"', "'")),
+        };
+        let number = |word: &&str| {
+            word.parse::<usize>()
+                .map_err(|_| format!("{word} in {line}"))
+        };
+        let repeats = number(repeats)?;
+        let numbers: Vec<usize> = numbers.iter().map(number).collect::<Result<_, _>>()?;
+        let &[
+            n,
+            c,
+            f,
+            d,
+            h,
+            w,
+            kd,
+            kh,
+            kw,
+            sd,
+            sh,
+            sw,
+            pd,
+            ph,
+            pw,
+            dilation,
+            groups,
+        ] = numbers.as_slice()
+        else {
+            return Err(format!("{} words, 19 are needed", words.len()));
+        };
+        let (input, padding) = ([d, h, w], [pd, ph, pw]);
+        let window = Window {
+            kernel: [kd, kh, kw],
+            stride: [sd, sh, sw],
+            dilation: [dilation; 3],
+        };
+        let one = window.input_extent([1; 3]);
+        let fits = (0..3).all(|i| input[i] + 2 * padding[i] >= one[i] && window.stride[i] > 0);
+        if !fits || dilation == 0 || groups == 0 || c % groups + f % groups > 0 {
+            return Err(format!("{line}: no such convolution"));
+        }
+        let output = |i: usize| (input[i] + 2 * padding[i] - one[i]) / window.stride[i] + 1;
+        Ok(Self {
+            samples: n,
+            c,
+            f,
+            input,
+            output: std::array::from_fn(output),
+            padding,
+            conv: Convolution { window, groups },
+            direction,
+            repeats,
+        })
+    }
+
+    fn time(&self, team: &mut Team) -> Result<String, String> {
+        match self.direction {
+            Direction::Forward => self.forward(team),
+            Direction::BackwardData => self.backward_data(team),
+            Direction::BackwardWeight => self.backward_weight(team),
+        }
+    }
+
+    /// The input with the padding that is read.
+    fn padded(&self) -> Grid {
+        let extent = self.conv.window.input_extent(self.output);
+        Grid::dense(self.samples, extent, self.c)
+    }
+
+    fn outputs(&self) -> Grid {
+        Grid::dense(self.samples, self.output, self.f)
+    }
+
+    fn weights(&self) -> Vec<f32> {
+        ramp(self.conv.weight_elements(self.c, self.f))
+    }
+
+    fn forward(&self, team: &mut Team) -> Result<String, String> {
+        let (xg, yg) = (self.padded(), self.outputs());
+        let (x, w, mut y) = (ramp(xg.elements()), self.weights(), ramp(yg.elements()));
+        let (c, f, positions) = (self.c, self.f, yg.positions());
+        let scratch = conv_forward_scratch(team.kind(), &self.conv, c, f, positions);
+        self.repeat(team, scratch, |call| {
+            let (x, y) = (View::new(&x, &xg), ViewMut::new(&mut y, &yg));
+            conv_forward(call, x, &w, None, y, &self.conv, false)
+        })
+    }
+
+    /// As programs do it: dy has a frame of zeros where the window needs it, dx has none.
+    fn backward_data(&self, team: &mut Team) -> Result<String, String> {
+        let window = &self.conv.window;
+        let reach = |i: usize| (window.kernel[i] - 1) * window.dilation[i];
+        let low: [usize; 3] =
+            std::array::from_fn(|i| reach(i).saturating_sub(self.padding[i]) / window.stride[i]);
+        let high: [usize; 3] = std::array::from_fn(|i| {
+            let last = (self.padding[i] + self.input[i] - 1) / window.stride[i];
+            last.saturating_sub(self.output[i] - 1)
+        });
+        let framed = std::array::from_fn(|i| low[i] + self.output[i] + high[i]);
+        let shift = std::array::from_fn(|i| (self.padding[i] + low[i] * window.stride[i]) as i64);
+        let yg = Grid::dense(self.samples, framed, self.f);
+        let xg = Grid::dense(self.samples, self.input, self.c);
+        let mut dy = vec![0.0; yg.elements()];
+        let values = ramp(self.output[2] * self.f);
+        for n in 0..self.samples {
+            for d in 0..self.output[0] {
+                for h in 0..self.output[1] {
+                    let at = ((n * framed[0] + d + low[0]) * framed[1] + h + low[1]) * framed[2];
+                    let at = (at + low[2]) * self.f;
+                    dy[at..at + values.len()].copy_from_slice(&values);
+                }
+            }
+        }
+        let (w, mut dx) = (self.weights(), ramp(xg.elements()));
+        let (c, f, positions) = (self.c, self.f, xg.positions());
+        let scratch = conv_backward_data_scratch(team.kind(), &self.conv, c, f, positions);
+        self.repeat(team, scratch, |call| {
+            let (dy, dx) = (View::new(&dy, &yg), ViewMut::new(&mut dx, &xg));
+            conv_backward_data(call, dy, &w, dx, &self.conv, shift, false)
+        })
+    }
+
+    fn backward_weight(&self, team: &mut Team) -> Result<String, String> {
+        let (xg, yg) = (self.padded(), self.outputs());
+        let (x, dy, mut dw) = (ramp(xg.elements()), ramp(yg.elements()), self.weights());
+        let scratch = conv_backward_weight_scratch(team.kind(), &self.conv, &xg, self.f);
+        self.repeat(team, scratch, |call| {
+            let (x, dy) = (View::new(&x, &xg), View::new(&dy, &yg));
+            conv_backward_weight(call, x, dy, &mut dw, &self.conv, false)
+        })
+    }
+
+    fn repeat(
+        &self,
+        team: &mut Team,
+        scratch: usize,
+        mut run: impl FnMut(&mut Call) -> Result<Work, Canceled>,
+    ) -> Result<String, String> {
+        let mut workspace = vec![1.0; scratch];
+        let mut progress = || true;
+        let mut call = Call {
+            team,
+            scratch: &mut workspace,
+            progress: &mut progress,
+        };
+        let mut seconds = Vec::with_capacity(self.repeats);
+        for turn in 0..=self.repeats {
+            let start = Instant::now();
+            let work = run(&mut call).map_err(|error| error.to_string())?;
+            let taken = start.elapsed().as_secs_f64();
+            std::hint::black_box(work);
+            if turn > 0 {
+                seconds.push(format!("{taken:e}"));
+            }
+        }
+        let seconds = seconds.join(", ");
+        let bytes = 4 * scratch;
+        Ok(format!(
+            "{{\"seconds\": [{seconds}], \"workspace_bytes\": {bytes}}}"
+        ))
+    }
+}
+
+fn ramp(n: usize) -> Vec<f32> {
+    (0..n)
+        .map(|i| ((i * 7919) % 1000) as f32 * 1e-3 - 0.4995)
+        .collect()
+}
+
+/// What all threads together do a second: the best of a few repeats.
+fn machine(threads: usize, level: Level) -> String {
+    let rounds = 2_000_000;
+    let flops = best(threads, || multiply_adds(level, rounds).flops);
+    let bytes = triad(threads);
+    format!("{{\"peak_gflops\": {flops:.3}, \"triad_gbytes\": {bytes:.3}}}")
+}
+
+/// Units a second by 1e-9, each thread on its own.
+fn best(threads: usize, run: impl Fn() -> u64 + Sync) -> f64 {
+    let turn = || {
+        let start = Instant::now();
+        let units: u64 = std::thread::scope(|scope| {
+            let started: Vec<_> = (0..threads).map(|_| scope.spawn(&run)).collect();
+            let counts = started.into_iter().map(|one| one.join().unwrap_or(0));
+            counts.sum()
+        });
+        units as f64 / start.elapsed().as_secs_f64() * 1e-9
+    };
+    (0..RATE_REPEATS).map(|_| turn()).fold(0.0, f64::max)
+}
+
+/// a = b + s * c, one stretch of the arrays for each thread. GB/s of the three arrays read or
+/// written; what a write brings in first does not count.
+fn triad(threads: usize) -> f64 {
+    let part = TRIAD_ELEMENTS / threads;
+    let one = |_| [0.5f32, 1.5, 2.5].map(|value| vec![value; part]);
+    let mut arrays: Vec<[Vec<f32>; 3]> = (0..threads).map(one).collect();
+    let mut rate = 0.0f64;
+    for _ in 0..RATE_REPEATS {
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for [a, b, c] in &mut arrays {
+                scope.spawn(move || {
+                    for ((a, b), c) in a.iter_mut().zip(&*b).zip(&*c) {
+                        *a = b + 3.0 * c;
+                    }
+                    std::hint::black_box(a);
+                });
+            }
+        });
+        let bytes = 12 * part * threads;
+        rate = rate.max(bytes as f64 / start.elapsed().as_secs_f64() * 1e-9);
+    }
+    rate
+}
