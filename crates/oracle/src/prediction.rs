@@ -2,8 +2,8 @@
 
 use crate::cost::{CostBasis, Costs};
 use crate::simulate::{Breakdown, Category, Mode, Segment, SimulateError, Simulation, simulate};
-use partita_program::{Lane, Phase, Program};
-use partita_space::{Bytes, Seconds};
+use partita_program::{Count, Lane, Phase, Program};
+use partita_space::{Bytes, Flops, Seconds};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -50,6 +50,12 @@ pub struct TaskPrediction {
     pub kind: String,
     /// Part of the step.
     pub phase: Phase,
+    /// Arithmetic, as the program counts it.
+    #[serde(default)]
+    pub flops: Flops,
+    /// Bytes that its kernel reads and writes, each view once; none where it is no kernel.
+    #[serde(default)]
+    pub bytes: Bytes,
     /// From start to completion, the mean over the ranks of the class and over the steps.
     pub seconds: Seconds,
 }
@@ -259,12 +265,15 @@ fn tasks(program: &Program, simulation: &Simulation) -> Vec<TaskPrediction> {
             continue;
         }
         for (id, task) in body.tasks.iter().enumerate() {
+            let count = Count::of(task, &body.buffers);
             table.push(TaskPrediction {
                 class: class as u32,
                 task: id as u32,
                 layer: task.origin.layer.clone(),
                 kind: task.work.name().to_owned(),
                 phase: task.origin.phase,
+                flops: count.flops,
+                bytes: count.read + count.written,
                 seconds: Seconds(sums[class][id] / parts),
             });
         }

@@ -107,10 +107,26 @@ fn tasks_are_listed_where_asked_for() {
     let record = json(&asked("depth=2", "2", &["--json", "--tasks"]));
     let tasks = record["tasks"].as_array().unwrap();
     assert!(tasks.len() > 50);
-    assert_keys(
-        &tasks[0],
-        &["class", "task", "layer", "kind", "phase", "seconds"],
-    );
+    let keys = [
+        "class", "task", "layer", "kind", "phase", "flops", "bytes", "seconds",
+    ];
+    assert_keys(&tasks[0], &keys);
+    // One rank takes all of a sample: 27 taps, 4 to 16 channels, 128^3 outputs.
+    let whole = json(&asked("data=1", "1", &["--json", "--tasks"]));
+    let of_first = |kind: &str| {
+        let tasks = whole["tasks"].as_array().unwrap();
+        let of_kind = tasks.iter().find(|task| task["kind"] == kind);
+        let task = of_kind.unwrap();
+        assert_eq!(task["layer"], "conv1");
+        (
+            task["flops"].as_u64().unwrap(),
+            task["bytes"].as_u64().unwrap(),
+        )
+    };
+    let (outputs, inputs) = (8 * 128u64.pow(3), 8 * 130u64.pow(3));
+    let flops = 2 * 27 * 4 * 16 * outputs;
+    let bytes = 4 * (4 * inputs + 16 * outputs + 27 * 4 * 16);
+    assert_eq!(of_first("convolution_forward"), (flops, bytes));
     assert!(answer(&asked("depth=2", "2", &["--tasks"])).contains("convolution"));
 }
 
