@@ -11,6 +11,7 @@ mod harness;
 mod jitter;
 mod kinks;
 mod random;
+mod trial;
 
 pub use bench::{Aftermath, Bench};
 pub use cases::{Case, random_case};
@@ -19,6 +20,7 @@ pub use harness::{KernelFactory, Outcome, Setup, reference_kernels, run, run_pro
 pub use jitter::jittery_kernels;
 pub use kinks::KinkWatch;
 pub use random::Draws;
+pub use trial::{Data, Finding, Trial};
 
 // What a setup needs, so that rooms that may not depend on the others can be tested.
 pub use partita_graph::text::print;
