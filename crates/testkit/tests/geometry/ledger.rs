@@ -1,0 +1,192 @@
+//! What was compared, what was refused, and what differs.
+
+use partita_graph::GraphError;
+use partita_lower::{LowerError, Strategy, StrategyError};
+use partita_space::{AXES, Axis};
+use partita_testkit::{Case, Finding, Trial, print};
+use std::collections::BTreeMap;
+
+/// The refusals that may be met; each must be predicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Refusal {
+    WindowTooLarge,
+    PoolPadding,
+    PoolDilation,
+    PeriodicPadding,
+    MixedPadding,
+    TooFine,
+}
+
+impl Refusal {
+    pub fn of_graph(error: &GraphError) -> Option<Self> {
+        Some(match error {
+            GraphError::WindowTooLarge { .. } => Refusal::WindowTooLarge,
+            GraphError::PoolPadding { .. } => Refusal::PoolPadding,
+            GraphError::PoolDilation { .. } => Refusal::PoolDilation,
+            GraphError::PeriodicPadding { .. } => Refusal::PeriodicPadding,
+            _ => return None,
+        })
+    }
+
+    pub fn of_lowering(error: &LowerError) -> Option<Self> {
+        match error {
+            LowerError::MixedPadding { .. } => Some(Refusal::MixedPadding),
+            LowerError::Strategy(StrategyError::TooFine { .. }) => Some(Refusal::TooFine),
+            LowerError::Strategy(_) | LowerError::Menu(_) => None,
+        }
+    }
+}
+
+/// More failures than these are not told in full.
+const TOLD: usize = 4;
+
+/// The counts of one test.
+#[derive(Default)]
+pub struct Ledger {
+    /// Comparisons that agree: of the reference kernels, of the fast kernels.
+    agreed: [usize; 2],
+    cases: usize,
+    refused: BTreeMap<Refusal, usize>,
+    kinked: Vec<u64>,
+    hard: Vec<String>,
+    failures: Vec<String>,
+}
+
+impl Ledger {
+    /// Notes a layer that a graph refused, and checks that it was predicted and says which layer.
+    pub fn refused(&mut self, layer: &str, predicted: Option<Refusal>, error: &GraphError) {
+        let told = error.to_string();
+        let is_told = told.contains(&format!("`{layer}`")) && told.contains("nearest is");
+        match Refusal::of_graph(error) {
+            Some(refusal) if Some(refusal) == predicted && is_told => {
+                *self.refused.entry(refusal).or_default() += 1;
+            }
+            _ => self.fail(format!("{predicted:?} was predicted, but: {told}")),
+        }
+    }
+
+    pub fn fail(&mut self, what: String) {
+        self.failures.push(what);
+    }
+
+    /// Compares every strategy with one exact rank, by the reference kernels and by the fast ones,
+    /// which also compute on one rank. `name` tells how to repeat the case.
+    pub fn compare(&mut self, name: &str, case: &Case, strategies: &[Strategy]) {
+        match Trial::new(case) {
+            Some(trial) => self.judge(name, case, &trial, strategies),
+            None => {
+                self.cases += 1;
+                self.kinked.push(case.seed);
+            }
+        }
+    }
+
+    /// As [`Ledger::compare`], with data given.
+    pub fn judge(&mut self, name: &str, case: &Case, trial: &Trial<'_>, strategies: &[Strategy]) {
+        self.cases += 1;
+        let single = Strategy::single();
+        self.note(name, case, single, 1, trial.fast(single));
+        for &strategy in strategies {
+            self.note(name, case, strategy, 0, trial.reference(strategy));
+            self.note(name, case, strategy, 1, trial.fast(strategy));
+        }
+    }
+
+    /// Notes the finding of the reference kernels, 0, or the fast kernels, 1.
+    fn note(
+        &mut self,
+        name: &str,
+        case: &Case,
+        strategy: Strategy,
+        kernels: usize,
+        finding: Finding,
+    ) {
+        let predicted = too_fine(case, &strategy).then_some(Refusal::TooFine);
+        let what = match finding {
+            Finding::Refused(error) => {
+                let told = error.to_string();
+                let is_told = told.contains(&strategy.to_string()) && told.contains("nearest");
+                match Refusal::of_lowering(&error) {
+                    Some(refusal) if Some(refusal) == predicted && is_told => {
+                        *self.refused.entry(refusal).or_default() += 1;
+                        return;
+                    }
+                    Some(_) | None => format!("refused: {told}"),
+                }
+            }
+            Finding::Wrong(what) => what,
+            Finding::IllConditioned(excuse) => {
+                self.hard.push(format!("{name} {strategy}: {excuse}"));
+                return;
+            }
+            Finding::Equal if predicted.is_some() => "ran, but is too fine".to_owned(),
+            Finding::Equal => {
+                self.agreed[kernels] += 1;
+                return;
+            }
+        };
+        self.fail(format!(
+            "{name} {strategy} batch {}, {}: {what}\n{}",
+            case.batch,
+            ["reference kernels in f64", "fast kernels"][kernels],
+            print(&case.graph)
+        ));
+    }
+
+    /// Prints the counts; fails if anything differs, if fewer than `least` comparisons agree, if
+    /// anything was refused for another reason than `expected`, or if too little could be compared.
+    pub fn close(self, title: &str, least: usize, expected: &[Refusal]) {
+        println!(
+            "{title}: {} cases; {} comparisons of reference kernels and {} of fast kernels agree; \
+             refused: {:?}; near a kink or diverging: {:?}; ill-conditioned: {:?}",
+            self.cases, self.agreed[0], self.agreed[1], self.refused, self.kinked, self.hard
+        );
+        assert!(
+            self.failures.is_empty(),
+            "{title}: {} comparisons differ; the first:\n{}",
+            self.failures.len(),
+            self.failures[..self.failures.len().min(TOLD)].join("\n")
+        );
+        let reasons: Vec<Refusal> = self.refused.into_keys().collect();
+        assert_eq!(
+            reasons, expected,
+            "{title}: not the refusals that were expected"
+        );
+        assert!(
+            self.agreed.iter().all(|&agreed| agreed >= least),
+            "{title}: {:?} comparisons, fewer than {least}",
+            self.agreed
+        );
+        let few = self.cases / 20 + 1;
+        assert!(
+            self.kinked.len() <= few,
+            "{title}: too many cases near a kink"
+        );
+        assert!(self.hard.len() <= few, "{title}: too many ill-conditioned");
+    }
+}
+
+/// Whether a strategy has more parts along a dim than the input has indices.
+pub fn too_fine(case: &Case, strategy: &Strategy) -> bool {
+    let extent = case.graph.nodes[0].shape.extent;
+    let axes = [Axis::Depth, Axis::Height, Axis::Width];
+    (axes.into_iter().zip(extent)).any(|(axis, extent)| strategy.extent(axis) > extent)
+}
+
+/// All strategies of so many ranks over the samples and the spatial dims of a model.
+pub fn meshes(spatial_rank: usize, ranks: usize) -> Vec<Strategy> {
+    let axes = &AXES[..4];
+    let mut found = Vec::new();
+    let total = ranks.pow(axes.len() as u32);
+    for choice in 0..total {
+        let extents: [usize; 4] =
+            std::array::from_fn(|axis| choice / ranks.pow(axis as u32) % ranks + 1);
+        let missing = &extents[1..4 - spatial_rank];
+        let fits = extents.iter().product::<usize>() == ranks;
+        if fits && missing.iter().all(|&extent| extent == 1) {
+            let [data, depth, height, width] = extents;
+            found.push(Strategy::hybrid(data, [depth, height, width]));
+        }
+    }
+    found
+}

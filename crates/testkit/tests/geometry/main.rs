@@ -1,0 +1,213 @@
+//! Every geometry of windows, extents and meshes is right or refused, never silently different.
+//!
+//! The reference kernels in f64 under a split equal one rank but for the order of sums; the fast
+//! kernels in f32, alone and under a split, equal it but for rounding.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod layers;
+mod ledger;
+mod named;
+
+use layers::{GROUPINGS, KERNELS, Layer, OPERATIONS, Operation, STRIDES, Tower};
+use ledger::{Ledger, Refusal, meshes, too_fine};
+use partita_graph::{Graph, GraphError, Loss};
+use partita_lower::Strategy;
+use partita_space::Window;
+use partita_testkit::{Case, Draws};
+
+/// Narrower than many a halo once they are split, and wide enough for an interior; even and odd.
+const NARROW: [usize; 5] = [4, 5, 7, 8, 11];
+const BROAD: [usize; 5] = [15, 16, 19, 23, 30];
+
+/// Where the seeds start, and by how much the samples grow.
+fn seeds() -> (u64, u64) {
+    let start = std::env::var("PARTITA_SEED").ok();
+    let start = start.and_then(|text| text.parse().ok()).unwrap_or(0);
+    let long = std::env::var("PARTITA_TEST_LONG").is_ok();
+    (start, if long { 10 } else { 1 })
+}
+
+/// The windows of an operation in 1D: every kernel, stride, dilation and padding.
+fn windows(operation: Operation) -> Vec<(Window, bool)> {
+    let mut all = Vec::new();
+    for kernel in KERNELS {
+        for stride in STRIDES {
+            for &dilation in operation.dilations() {
+                for &(padding, periodic) in operation.paddings() {
+                    let steps = [kernel, stride, dilation];
+                    all.push((operation.window(steps, padding), periodic));
+                }
+            }
+        }
+    }
+    all
+}
+
+/// The layer between two pointwise convolutions, sometimes after a leaky ReLU or before a batch norm.
+fn sandwich(
+    layer: &Layer,
+    extent: usize,
+    channels: usize,
+    seed: u64,
+) -> Result<Graph, Box<GraphError>> {
+    let mut draws = Draws::new(seed);
+    let mut tower = Tower::new("sandwich", &[extent], 2).pointwise(channels, false);
+    if draws.one_in(4) {
+        tower = tower.relu(0.1);
+    }
+    tower.layer("op", layer)?;
+    if draws.one_in(3) {
+        tower = tower.norm();
+    }
+    Ok(tower.pointwise(2, true).finish(Loss::MeanSquaredError))
+}
+
+fn sweep(operation: Operation, ledger: &mut Ledger, seed: u64) {
+    for (number, (window, periodic)) in windows(operation).into_iter().enumerate() {
+        for extents in [NARROW, BROAD] {
+            let mut draws = Draws::new(seed * 100_003 + number as u64);
+            let (channels, filters, groups) = draws.pick(&GROUPINGS);
+            let layer = Layer {
+                operation,
+                windows: vec![window],
+                periodic,
+                filters,
+                groups,
+                bias: draws.one_in(2),
+            };
+            let asked = draws.pick(&extents);
+            let case_seed = seed + number as u64;
+            if let Err(error) = sandwich(&layer, asked, channels, case_seed) {
+                ledger.refused("op", layer.refusal(&[asked]), &error);
+            }
+            let extent = layer.fit(vec![asked])[0];
+            let case = Case {
+                graph: sandwich(&layer, extent, channels, case_seed).unwrap(),
+                strategy: Strategy::single(),
+                batch: draws.between(1, 3),
+                seed: case_seed,
+            };
+            let mut strategies = [2, 3, 5, 1].map(|width| Strategy::hybrid(1, [1, 1, width]));
+            strategies[3] = Strategy::hybrid(2, [1, 1, draws.between(2, 3)]);
+            for strategy in &mut strategies {
+                strategy.overlap = !draws.one_in(3);
+            }
+            let name = format!("PARTITA_SEED={seed} {operation:?} {number}");
+            ledger.compare(&name, &case, &strategies);
+        }
+    }
+}
+
+#[test]
+fn every_convolution_in_one_dim() {
+    let (start, rounds) = seeds();
+    let mut ledger = Ledger::default();
+    for seed in start..start + rounds {
+        sweep(Operation::Convolution, &mut ledger, seed);
+    }
+    let expected = [
+        Refusal::WindowTooLarge,
+        Refusal::PeriodicPadding,
+        Refusal::TooFine,
+    ];
+    ledger.close("convolutions in 1D", 2500 * rounds as usize, &expected);
+}
+
+#[test]
+fn every_pooling_in_one_dim() {
+    let (start, rounds) = seeds();
+    let mut ledger = Ledger::default();
+    for seed in start..start + rounds {
+        for operation in &OPERATIONS[1..] {
+            sweep(*operation, &mut ledger, seed);
+        }
+    }
+    let expected = [Refusal::WindowTooLarge, Refusal::TooFine];
+    ledger.close("poolings in 1D", 1200 * rounds as usize, &expected);
+}
+
+/// One to three layers of any windows, batch norms and activations between, and some end.
+fn random_tower(draws: &mut Draws, rank: usize) -> Graph {
+    let most = [16, 10, 7][rank - 1];
+    let extent: Vec<usize> = (0..rank).map(|_| draws.between(2, most)).collect();
+    let mut tower = Tower::new("random", &extent, draws.between(1, 3));
+    tower = tower.pointwise(draws.pick(&[1, 2, 3, 4, 6, 9]), draws.one_in(2));
+    let count = draws.between(1, 3);
+    let mut added = 0;
+    while added < count {
+        let channels = tower.shape().channels;
+        let layer = Layer::random(draws, rank, channels, [7, 49, 75][rank - 1]);
+        if layer.refusal(&tower.extent()).is_some() {
+            continue;
+        }
+        // A wide padding makes extents grow.
+        let outputs = (layer.windows.iter().zip(tower.extent()))
+            .map(|(window, extent)| window.output_extent(extent));
+        if outputs.product::<usize>() > 600 {
+            continue;
+        }
+        tower = tower.then(layer);
+        added += 1;
+        match draws.between(0, 5) {
+            0 => tower = tower.norm(),
+            1 => tower = tower.relu(0.1),
+            2 => tower = tower.norm().relu(0.0),
+            _ => {}
+        }
+    }
+    match draws.between(0, 2) {
+        0 => tower.pointwise(2, true).finish(Loss::MeanSquaredError),
+        1 => tower.pointwise(3, true).finish(Loss::SoftmaxCrossEntropy),
+        _ => tower.linear(2).finish(Loss::MeanSquaredError),
+    }
+}
+
+/// One of these, seldom one that is too fine.
+fn pick(draws: &mut Draws, all: &[Strategy], case: &Case) -> Strategy {
+    let strategy = draws.pick(all);
+    if too_fine(case, &strategy) && !draws.one_in(8) {
+        return pick(draws, all, case);
+    }
+    strategy
+}
+
+fn sample(rank: usize, cases: u64) {
+    let (start, rounds) = seeds();
+    let all: Vec<Strategy> = (2..=8).flat_map(|ranks| meshes(rank, ranks)).collect();
+    let mut ledger = Ledger::default();
+    for seed in start..start + cases * rounds {
+        let mut draws = Draws::new(seed + 1_000_000 * rank as u64);
+        let case = Case {
+            graph: random_tower(&mut draws, rank),
+            strategy: Strategy::single(),
+            batch: draws.between(1, 4),
+            seed,
+        };
+        let mut strategies = [(); 3].map(|()| pick(&mut draws, &all, &case));
+        strategies[0].overlap = false;
+        let name = format!("PARTITA_SEED={seed}");
+        ledger.compare(&name, &case, &strategies);
+    }
+    let least = (cases * rounds * 5 / 2) as usize;
+    ledger.close(
+        &format!("random models in {rank}D"),
+        least,
+        &[Refusal::TooFine],
+    );
+}
+
+#[test]
+fn random_models_in_one_dim() {
+    sample(1, 300);
+}
+
+#[test]
+fn random_models_in_two_dims() {
+    sample(2, 400);
+}
+
+#[test]
+fn random_models_in_three_dims() {
+    sample(3, 250);
+}

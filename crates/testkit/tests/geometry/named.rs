@@ -1,0 +1,485 @@
+//! Geometries at which splits go wrong elsewhere, by name.
+
+use crate::layers::{DILATIONS, KERNELS, Layer, OPERATIONS, Operation, Padding, STRIDES, Tower};
+use crate::ledger::{Ledger, Refusal, meshes};
+use crate::seeds;
+use partita_graph::text::parse;
+use partita_graph::{Graph, Loss};
+use partita_lower::{LowerError, Strategy};
+use partita_program::{Dtype, ProgramKind};
+use partita_space::Window;
+use partita_testkit::{Case, Data, Draws, Samples, Setup, Stored, Trial, reference_kernels};
+use std::sync::Arc;
+
+const CONVOLUTION: Operation = Operation::Convolution;
+const MAXIMUM: Operation = Operation::Maximum;
+
+fn window(kernel: usize, stride: usize, pad: usize) -> Window {
+    Window {
+        kernel,
+        stride,
+        dilation: 1,
+        pad_low: pad,
+        pad_high: pad,
+    }
+}
+
+/// All strategies of these numbers of ranks.
+fn all_meshes(spatial_rank: usize, ranks: &[usize]) -> Vec<Strategy> {
+    ranks
+        .iter()
+        .flat_map(|&ranks| meshes(spatial_rank, ranks))
+        .collect()
+}
+
+/// Compares a graph under strategies, for as many seeds as asked.
+fn torture(ledger: &mut Ledger, title: &str, graph: &Graph, batch: usize, strategies: &[Strategy]) {
+    let (start, rounds) = seeds();
+    for seed in start..start + rounds {
+        let case = Case {
+            graph: graph.clone(),
+            strategy: Strategy::single(),
+            batch,
+            seed,
+        };
+        ledger.compare(&format!("PARTITA_SEED={seed} {title}"), &case, strategies);
+    }
+}
+
+/// Convolution 7/2/3, batch norm, ReLU, maximum 3/2/1.
+fn stem(extent: &[usize], linear: bool) -> Graph {
+    let rank = extent.len();
+    let tower = Tower::new("stem", extent, 2)
+        .then(Layer {
+            bias: false,
+            ..Layer::convolution(rank, window(7, 2, 3), 3)
+        })
+        .norm()
+        .relu(0.0)
+        .then(Layer::pool(MAXIMUM, rank, window(3, 2, 1)));
+    if linear {
+        tower.linear(3).finish(Loss::SoftmaxCrossEntropy)
+    } else {
+        tower.pointwise(2, true).finish(Loss::MeanSquaredError)
+    }
+}
+
+#[test]
+fn a_residual_networks_stem_on_odd_extents_under_all_meshes() {
+    let mut ledger = Ledger::default();
+    let cases: [(&[usize], usize); 5] = [
+        (&[13], 2),
+        (&[29], 3),
+        (&[13, 11], 3),
+        (&[9, 15], 2),
+        (&[9, 7, 11], 2),
+    ];
+    for (extent, batch) in cases {
+        let strategies = all_meshes(extent.len(), &[2, 4, 6, 8]);
+        for linear in [false, true] {
+            let graph = stem(extent, linear);
+            torture(&mut ledger, "stem", &graph, batch, &strategies);
+        }
+    }
+    ledger.close("stem", 250, &[Refusal::TooFine]);
+}
+
+#[test]
+fn batch_norm_in_training_under_spatial_and_data_splits() {
+    let mut ledger = Ledger::default();
+    let cases: [(&[usize], usize); 6] = [
+        (&[7], 3),
+        (&[13], 4),
+        (&[7, 5], 3),
+        (&[5, 9], 1),
+        (&[5, 3, 7], 3),
+        // One element per channel in the end: its variance is zero.
+        (&[2, 2], 1),
+    ];
+    for (extent, batch) in cases {
+        let rank = extent.len();
+        let graph = Tower::new("norms", extent, 3)
+            .norm()
+            .then(Layer::convolution(rank, window(3, 1, 1), 4))
+            .norm()
+            .relu(0.1)
+            .then(Layer::convolution(rank, window(3, 2, 1), 5))
+            .norm()
+            .pointwise(2, true)
+            .finish(Loss::MeanSquaredError);
+        let strategies = all_meshes(rank, &[2, 3, 4, 6]);
+        torture(&mut ledger, "norms", &graph, batch, &strategies);
+    }
+    ledger.close("batch norm", 90, &[Refusal::TooFine]);
+}
+
+/// A layer between two pointwise convolutions.
+fn between(extent: &[usize], channels: usize, layer: Layer) -> Graph {
+    Tower::new("between", extent, 2)
+        .pointwise(channels, false)
+        .then(layer)
+        .pointwise(2, true)
+        .finish(Loss::MeanSquaredError)
+}
+
+#[test]
+fn shards_narrower_than_a_halo_of_nine() {
+    let mut ledger = Ledger::default();
+    let wide = CONVOLUTION.window([7, 1, 3], Padding::Same);
+    assert_eq!(wide.pad_low, 9);
+    for stride in STRIDES {
+        for periodic in [false, true] {
+            let layer = |rank: usize| Layer {
+                periodic,
+                ..Layer::convolution(rank, Window { stride, ..wide }, 2)
+            };
+            for extent in [9, 11, 13, 20] {
+                let strategies = all_meshes(1, &[2, 3, 4, 5, 7, 8]);
+                let graph = between(&[extent], 3, layer(1));
+                torture(&mut ledger, "halo of nine", &graph, 2, &strategies);
+            }
+            let graph = between(&[9, 11], 2, layer(2));
+            let strategies = all_meshes(2, &[3, 4, 6, 8]);
+            torture(&mut ledger, "halo of nine", &graph, 2, &strategies);
+        }
+    }
+    ledger.close("halo of nine", 500, &[]);
+}
+
+#[test]
+fn strides_beyond_the_kernel() {
+    let mut ledger = Ledger::default();
+    for operation in OPERATIONS {
+        for (kernel, stride) in [(1, 2), (1, 3), (1, 5), (2, 3), (2, 5), (3, 7)] {
+            for (pad, extent) in [(0, 7), (0, 8), (0, 11), (kernel / 2, 9), (kernel / 2, 12)] {
+                let one = |rank| {
+                    let layer = Layer::convolution(rank, window(kernel, stride, pad), 3);
+                    Layer { operation, ..layer }
+                };
+                let graph = between(&[extent], 2, one(1));
+                let strategies = all_meshes(1, &[2, 3, 5, 7]);
+                torture(&mut ledger, "gaps", &graph, 2, &strategies);
+            }
+            let layer = Layer::convolution(2, window(kernel, stride, 0), 3);
+            let graph = between(&[5, 7], 2, Layer { operation, ..layer });
+            torture(&mut ledger, "gaps", &graph, 2, &all_meshes(2, &[4, 6]));
+        }
+    }
+    ledger.close("strides beyond the kernel", 1000, &[Refusal::TooFine]);
+}
+
+#[test]
+fn extents_smaller_than_the_kernel() {
+    let mut ledger = Ledger::default();
+    for operation in OPERATIONS {
+        for kernel in [3, 5, 7] {
+            for &dilation in operation.dilations() {
+                let window = operation.window([kernel, 1, dilation], Padding::Same);
+                for extent in 1..kernel {
+                    for stride in STRIDES {
+                        let layer = |rank| Layer {
+                            operation,
+                            ..Layer::convolution(rank, Window { stride, ..window }, 2)
+                        };
+                        let graph = between(&[extent], 2, layer(1));
+                        let strategies = all_meshes(1, &[2, 3]);
+                        torture(&mut ledger, "small", &graph, 2, &strategies);
+                        if extent == 3 && kernel < 7 {
+                            let graph = between(&[2, 3], 2, layer(2));
+                            torture(&mut ledger, "small", &graph, 1, &all_meshes(2, &[2, 6]));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    ledger.close("extents below the kernel", 500, &[Refusal::TooFine]);
+}
+
+#[test]
+fn periodic_borders_wider_than_a_shard() {
+    let mut ledger = Ledger::default();
+    for (kernel, dilation, stride) in [(3, 2, 1), (5, 1, 1), (5, 2, 1), (5, 2, 2), (7, 1, 3)] {
+        for padding in [Padding::Same, Padding::Low, Padding::Wide] {
+            let layer = |rank| Layer {
+                periodic: true,
+                ..Layer::convolution(
+                    rank,
+                    CONVOLUTION.window([kernel, stride, dilation], padding),
+                    2,
+                )
+            };
+            let cases: [(&[usize], &[usize]); 3] =
+                [(&[7], &[2, 3, 7]), (&[6, 5], &[4, 6]), (&[3, 5, 4], &[8])];
+            for (extent, ranks) in cases {
+                if extent.len() == 3 && kernel > 3 {
+                    continue;
+                }
+                let layer = layer(extent.len());
+                let extent = layer.fit(extent.to_vec());
+                let graph = between(&extent, 2, layer);
+                let strategies = all_meshes(extent.len(), ranks);
+                torture(&mut ledger, "periodic", &graph, 2, &strategies);
+            }
+        }
+    }
+    ledger.close("periodic borders", 200, &[Refusal::TooFine]);
+}
+
+#[test]
+fn groups_up_to_depthwise() {
+    let mut ledger = Ledger::default();
+    for (channels, filters, groups) in [
+        (3, 3, 3),
+        (5, 10, 5),
+        (7, 21, 7),
+        (9, 9, 3),
+        (16, 16, 16),
+        (17, 17, 17),
+        (6, 10, 2),
+    ] {
+        for (kernel, stride, pad) in [(3, 1, 1), (3, 2, 1), (5, 3, 0), (2, 2, 1)] {
+            for extent in [&[11][..], &[7, 5], &[3, 5, 4]] {
+                let rank = extent.len();
+                let layer = Layer {
+                    groups,
+                    ..Layer::convolution(rank, window(kernel, stride, pad), filters)
+                };
+                if layer.refusal(extent).is_none() {
+                    let graph = between(extent, channels, layer);
+                    torture(&mut ledger, "groups", &graph, 2, &all_meshes(rank, &[3, 4]));
+                }
+            }
+        }
+    }
+    ledger.close("groups", 300, &[Refusal::TooFine]);
+}
+
+#[test]
+fn parts_that_run_empty() {
+    let mut ledger = Ledger::default();
+    for operation in OPERATIONS {
+        for (extent, ranks) in [
+            (&[7][..], &[5, 7][..]),
+            (&[5, 7], &[6, 8]),
+            (&[4, 3, 4], &[8]),
+        ] {
+            let rank = extent.len();
+            let small = Layer::convolution(rank, window(3, 2, 1), 3);
+            let reduced = || {
+                let tower = Tower::new("empty", extent, 2).pointwise(3, true);
+                let layer = Layer {
+                    operation,
+                    ..small.clone()
+                };
+                tower.then(layer.clone()).norm().then(layer)
+            };
+            let wide = Layer::convolution(rank, window(5, 1, 2), 2);
+            let graph = reduced().then(wide).norm().finish(Loss::MeanSquaredError);
+            let strategies = all_meshes(rank, ranks);
+            torture(&mut ledger, "empty", &graph, 2, &strategies);
+            // Padding lets the extents grow again.
+            let grown = Layer::convolution(rank, window(2, 1, 3), 2);
+            let graph = reduced().then(grown).linear(2);
+            let graph = graph.finish(Loss::SoftmaxCrossEntropy);
+            torture(&mut ledger, "empty", &graph, 1, &strategies);
+        }
+    }
+    ledger.close("empty parts", 150, &[Refusal::TooFine]);
+}
+
+/// Equal maxima at positions that differ in the second channel, whose weight is zero at first: its
+/// gradient tells which of them was taken. All are negative, so that padding by zeros would win. Few
+/// values, so that later maxima are equal or far apart.
+fn ties(case: &Case, redraw: u64) -> Data {
+    let mut draws = Draws::new(case.seed + 1_000_000 * redraw);
+    let (samples, mut parameters) = Setup::draw(&case.graph, case.batch, draws.bits() >> 8);
+    let round = |value: f64| f64::from(value as f32);
+    let volume = case.graph.nodes[0].shape.volume();
+    let values = (0..case.batch).map(|_| {
+        let values = (0..volume).map(|index| match index / (volume / 2) {
+            0 => draws.pick(&[-1.0, -0.5]),
+            _ => draws.pick(&[-1.0, -0.5, 0.5, 1.0]),
+        });
+        Stored::F64(values.collect())
+    });
+    let values = values.collect();
+    let targets = samples.targets.iter();
+    let targets = targets.map(|all| all.iter().map(|&v| round(v)).collect());
+    let samples = Samples {
+        shape: samples.shape,
+        values,
+        targets: targets.collect(),
+    };
+    for values in &mut parameters {
+        values.iter_mut().for_each(|value| *value = round(*value));
+    }
+    parameters[0] = vec![1.0, 0.5, 0.0, 0.0];
+    (Arc::new(samples), parameters)
+}
+
+#[test]
+fn equal_maxima_on_both_sides_of_a_border() {
+    let mut ledger = Ledger::default();
+    let (start, rounds) = seeds();
+    for (kernel, stride, pad) in [
+        (3, 2, 1),
+        (2, 1, 1),
+        (3, 1, 1),
+        (5, 2, 2),
+        (7, 3, 3),
+        (2, 2, 0),
+    ] {
+        for extent in [&[9][..], &[12], &[7, 5], &[3, 5, 4]] {
+            let rank = extent.len();
+            let layer = Layer::pool(MAXIMUM, rank, window(kernel, stride, pad));
+            if layer.refusal(extent).is_some() {
+                continue;
+            }
+            let graph = Tower::new("ties", extent, 2)
+                .pointwise(2, false)
+                .then(layer)
+                .pointwise(2, true)
+                .finish(Loss::MeanSquaredError);
+            for seed in start..start + rounds {
+                let case = Case {
+                    graph: graph.clone(),
+                    strategy: Strategy::single(),
+                    batch: 1,
+                    seed,
+                };
+                let trial = Trial::with_data(&case, |redraw| ties(&case, redraw));
+                let strategies = all_meshes(rank, &[2, 3, 4]);
+                let name = format!("PARTITA_SEED={seed} ties");
+                match trial {
+                    Some(trial) => ledger.judge(&name, &case, &trial, &strategies),
+                    None => ledger.fail(format!("{name}: no data away from kinks")),
+                }
+            }
+        }
+    }
+    ledger.close("ties", 250, &[Refusal::TooFine]);
+}
+
+/// A tensor read by two layers whose outputs are added, in the text form.
+fn two_readers(extent: &str, [left, right]: [&str; 2]) -> Graph {
+    let text = format!(
+        "model readers\ninput x channels=2 extent={extent}\n\
+         both = conv x filters=3 kernel=1 stride=1 pad=0 bias=true\n\
+         left = {left}\nright = {right}\nsum = add left right\nloss = mse sum\n"
+    );
+    parse(&text).unwrap()
+}
+
+#[test]
+fn two_readers_of_one_tensor_with_other_borders() {
+    let mut ledger = Ledger::default();
+    let narrow = "conv both filters=3 kernel=3 stride=1 pad=1 bias=true";
+    let maximum = "max_pool both kernel=3 stride=1 pad=1";
+    let mean = "average_pool both kernel=5 stride=1 pad=2 count_padding=false";
+    let pairs = [
+        [narrow, maximum],
+        [
+            "conv both filters=3 kernel=3 stride=1 pad=3 dilation=3 bias=true",
+            mean,
+        ],
+        [
+            "conv both filters=3 kernel=5 stride=2 pad=2 bias=true",
+            "max_pool both kernel=2 stride=2 pad=1:0",
+        ],
+        [
+            "conv both filters=3 kernel=5 stride=1 pad=4:0 bias=true",
+            "conv both filters=3 kernel=5 stride=1 pad=0:4 bias=false",
+        ],
+        [
+            "conv both filters=3 kernel=3 stride=1 pad=1 padding=periodic bias=true",
+            "conv both filters=3 kernel=5 stride=1 pad=4:0 padding=periodic bias=true",
+        ],
+        [maximum, mean],
+        [maximum, "add both both"],
+    ];
+    for pair in pairs {
+        for (extent, rank, ranks) in [("9", 1, &[2, 3, 5][..]), ("7x5", 2, &[2, 4, 6])] {
+            let graph = two_readers(extent, pair);
+            let strategies = all_meshes(rank, ranks);
+            torture(&mut ledger, "readers", &graph, 2, &strategies);
+        }
+    }
+    let periodic = "conv both filters=3 kernel=3 stride=1 pad=1 padding=periodic bias=true";
+    for other in [narrow, maximum] {
+        let graph = two_readers("9", [periodic, other]);
+        for strategy in [Strategy::single(), Strategy::hybrid(1, [1, 1, 3])] {
+            let error = refused(&graph, strategy);
+            let refusal = Refusal::of_lowering(&error);
+            assert_eq!(refusal, Some(Refusal::MixedPadding), "{error}");
+            assert!(error.to_string().contains("`both`"), "{error}");
+        }
+    }
+    ledger.close("two readers", 150, &[Refusal::TooFine]);
+}
+
+/// Why a model cannot be lowered.
+fn refused(graph: &Graph, strategy: Strategy) -> LowerError {
+    let kernels = reference_kernels(Dtype::F64);
+    let case = Case {
+        graph: graph.clone(),
+        strategy,
+        batch: 2,
+        seed: 0,
+    };
+    let setup = Setup::of_case(&case, &kernels);
+    setup.program(ProgramKind::Train).unwrap_err()
+}
+
+#[test]
+fn what_is_not_possible_is_refused_in_words() {
+    let mut ledger = Ledger::default();
+    let mut refuse = |layer: Layer, extent: usize| {
+        let mut tower = Tower::new("refused", &[extent], 2);
+        match tower.layer("op", &layer) {
+            Ok(()) => ledger.fail(format!("{layer:?} on {extent} was not refused")),
+            Err(error) => ledger.refused("op", layer.refusal(&[extent]), &error),
+        }
+    };
+    for operation in &OPERATIONS[1..] {
+        for kernel in KERNELS {
+            for dilation in &DILATIONS[1..] {
+                let window = Window {
+                    dilation: *dilation,
+                    ..window(kernel, 1, kernel / 2)
+                };
+                refuse(Layer::pool(*operation, 1, window), 20);
+            }
+            let window = window(kernel, 1, kernel / 2 + 1);
+            refuse(Layer::pool(*operation, 1, window), 20);
+        }
+    }
+    for (kernel, dilation, extent) in [(2, 1, 1), (3, 2, 4), (7, 3, 18)] {
+        let window = CONVOLUTION.window([kernel, 1, dilation], Padding::None);
+        refuse(Layer::convolution(1, window, 2), extent);
+        let periodic = Layer {
+            periodic: true,
+            ..Layer::convolution(1, self::window(3, 1, extent + 1), 2)
+        };
+        refuse(periodic, extent);
+    }
+    ledger.close(
+        "refusals",
+        0,
+        &[
+            Refusal::WindowTooLarge,
+            Refusal::PoolPadding,
+            Refusal::PoolDilation,
+            Refusal::PeriodicPadding,
+        ],
+    );
+    let text = "model m\ninput x channels=1 extent=9\n\
+                pool = max_pool x kernel=3 stride=2 pad=1 dilation=2\nloss = mse pool\n";
+    let error = parse(text).unwrap_err().to_string();
+    for word in ["line 3", "dilation", "max_pool", "kernel, stride, pad"] {
+        assert!(error.contains(word), "{error}");
+    }
+    let graph = stem(&[9], false);
+    let error = refused(&graph, Strategy::hybrid(1, [1, 2, 1])).to_string();
+    assert!(error.contains("data, width"), "{error}");
+}
