@@ -9,7 +9,7 @@
 //! that is not understood by {"error": ...}. The first line out is {"ready": ...}.
 
 use partita_cpu::{
-    Call, Canceled, Convolution, Grid, Level, Team, View, ViewMut, Window, Work,
+    Call, Canceled, Convolution, Epilogue, Grid, Level, Team, View, ViewMut, Weights, Window, Work,
     conv_backward_data, conv_backward_data_scratch, conv_backward_weight,
     conv_backward_weight_scratch, conv_forward, conv_forward_scratch, multiply_adds,
 };
@@ -164,7 +164,15 @@ impl Asked {
         let scratch = conv_forward_scratch(team.kind(), &self.conv, c, f, positions);
         self.repeat(team, scratch, |call| {
             let (x, y) = (View::new(&x, &xg), ViewMut::new(&mut y, &yg));
-            conv_forward(call, x, &w, None, y, &self.conv, false)
+            conv_forward(
+                call,
+                x,
+                Weights::Plain(&w),
+                y,
+                &self.conv,
+                false,
+                Epilogue::default(),
+            )
         })
     }
 
@@ -198,7 +206,16 @@ impl Asked {
         let scratch = conv_backward_data_scratch(team.kind(), &self.conv, c, f, positions);
         self.repeat(team, scratch, |call| {
             let (dy, dx) = (View::new(&dy, &yg), ViewMut::new(&mut dx, &xg));
-            conv_backward_data(call, dy, &w, dx, &self.conv, shift, false)
+            conv_backward_data(
+                call,
+                dy,
+                Weights::Plain(&w),
+                dx,
+                &self.conv,
+                shift,
+                false,
+                Epilogue::default(),
+            )
         })
     }
 
@@ -208,7 +225,7 @@ impl Asked {
         let scratch = conv_backward_weight_scratch(team.kind(), &self.conv, &xg, self.f);
         self.repeat(team, scratch, |call| {
             let (x, dy) = (View::new(&x, &xg), View::new(&dy, &yg));
-            conv_backward_weight(call, x, dy, &mut dw, &self.conv, false)
+            conv_backward_weight(call, x, dy, &mut dw, None, &self.conv, false)
         })
     }
 

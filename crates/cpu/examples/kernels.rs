@@ -4,12 +4,12 @@
 //! `cargo run --release -p partita-cpu --example kernels -- [threads] [level]`
 
 use partita_cpu::{
-    Activation, Adam, Call, Canceled, Convolution, CpuKernels, CpuMenu, Grid, Level, Normalization,
-    Parameter, Planes, PoolKind, Pooling, Sgd, Team, Transform, View, ViewMut, Window, Work,
-    activate_backward_in_place, activate_in_place, adam, import, linear_backward_data,
-    linear_backward_weight, linear_forward, linear_scratch, multiply_adds, norm_backward,
-    norm_backward_statistics, norm_forward, norm_scratch, norm_statistics, pool_backward,
-    pool_forward, sgd, sum_of_squares,
+    Activation, Adam, Call, Canceled, Convolution, CpuKernels, CpuMenu, Epilogue, Grid, Level,
+    Normalization, Parameter, Planes, PoolKind, Pooling, Sgd, Team, Transform, View, ViewMut,
+    Weights, Window, Work, activate_backward_in_place, activate_in_place, adam, import,
+    linear_backward_data, linear_backward_weight, linear_forward, linear_scratch, multiply_adds,
+    norm_backward, norm_backward_statistics, norm_forward, norm_scratch, norm_statistics,
+    pool_backward, pool_forward, sgd, sum_of_squares,
 };
 use partita_program::{Body, Buffer, BufferId, Dtype, Kernel, KernelShape, Menu, Place, Role};
 use partita_run::{Arena, Inputs, Kernels};
@@ -311,13 +311,15 @@ fn linear(team: &mut Team) {
         let k = &mut call;
         let (xv, dyv) = (View::new(&x, &xg), View::new(&dy, &yg));
         show(&format!("linear {c}->{f} N={n}"), || {
-            linear_forward(k, xv, &w, None, ViewMut::new(&mut y, &yg), false)
+            let y = ViewMut::new(&mut y, &yg);
+            linear_forward(k, xv, Weights::Plain(&w), y, false, Epilogue::default())
         });
         show(&format!("linear {c}->{f} N={n} data"), || {
-            linear_backward_data(k, dyv, &w, ViewMut::new(&mut dx, &xg), false)
+            let dx = ViewMut::new(&mut dx, &xg);
+            linear_backward_data(k, dyv, Weights::Plain(&w), dx, false, Epilogue::default())
         });
         show(&format!("linear {c}->{f} N={n} weight"), || {
-            linear_backward_weight(k, xv, dyv, &mut dw, false)
+            linear_backward_weight(k, xv, dyv, &mut dw, None, false)
         });
     }
 }
@@ -363,9 +365,10 @@ fn layer(team: &mut Team, name: &str, c: usize, f: usize, extent: usize, stride:
         scratch: &mut scratch,
         progress: &mut progress,
     };
+    let (wv, none) = (Weights::Plain(&w), Epilogue::default);
     let forward = median(|| {
         let (xv, yv) = (View::new(&x, &xg), ViewMut::new(&mut y, &yg));
-        let work = partita_cpu::conv_forward(&mut call, xv, &w, None, yv, &conv, false);
+        let work = partita_cpu::conv_forward(&mut call, xv, wv, yv, &conv, false, none());
         work.unwrap_or_else(|e| panic!("{e}")).flops
     });
     // The gradient of the image without its frame, from a dy with a frame: complete for stride 1.
@@ -380,14 +383,16 @@ fn layer(team: &mut Team, name: &str, c: usize, f: usize, extent: usize, stride:
     let useful = 2 * (yg.positions() * w.len()) as u64;
     let data = median(|| {
         let (dyv, dxv) = (View::new(&dy, &dyg), ViewMut::new(&mut dx, &dxg));
-        let work = partita_cpu::conv_backward_data(&mut call, dyv, &w, dxv, &conv, shift, false);
+        let work =
+            partita_cpu::conv_backward_data(&mut call, dyv, wv, dxv, &conv, shift, false, none());
         // dy with its frame counts more than the image needs.
         work.unwrap_or_else(|e| panic!("{e}")).flops.min(useful)
     });
     let mut dw = vec![0.0; w.len()];
     let weight = median(|| {
         let (xv, dyv) = (View::new(&x, &xg), View::new(&dy, &yg));
-        let work = partita_cpu::conv_backward_weight(&mut call, xv, dyv, &mut dw, &conv, false);
+        let work =
+            partita_cpu::conv_backward_weight(&mut call, xv, dyv, &mut dw, None, &conv, false);
         work.unwrap_or_else(|e| panic!("{e}")).flops
     });
     println!("{name:26} {forward:>14} {data:>14} {weight:>14}");

@@ -4,17 +4,21 @@
 //! stride is 1 and dy is complete, else one per output phase and border. Each box is the forward
 //! kernel on dy with flipped, transposed weights.
 
-use crate::conv_forward::Convolution;
+use crate::conv_forward::{Convolution, Weights};
 use crate::dot;
+use crate::epilogue::{Ending, Epilogue, Total};
 use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work};
-use crate::team::TeamKind;
-use crate::tile::{Job, Start, Taps, Tiles, Weights};
+use crate::simd::Level;
+use crate::team::{Team, TeamKind};
+use crate::tile::{Job, Operand, Place, Taps, Tiles};
 
 /// Side of the square in which the weights are transposed; a few cache lines each way.
 const TRANSPOSE: usize = 16;
 
 /// Scratch elements that [`conv_backward_data`] needs for C and F channels and `positions`
-/// elements of dx per channel (of all samples); zero where it reads the weights as they are.
+/// elements of dx per channel (of all samples) with plain weights; zero where it reads the weights
+/// as they are. With packed weights it needs none. Sums in the epilogue need
+/// [`crate::sums_scratch`] on top.
 pub fn conv_backward_data_scratch(
     team: TeamKind,
     conv: &Convolution,
@@ -22,122 +26,177 @@ pub fn conv_backward_data_scratch(
     f: usize,
     positions: usize,
 ) -> usize {
-    if dots(team, f / conv.groups, positions) {
+    if positions == 0 || dots(team, f / conv.groups, positions) {
         return 0;
     }
-    packed(team, conv, c, f)
+    packed_backward_data_elements(team.level, conv, c, f)
 }
 
 fn dots(team: TeamKind, fg: usize, positions: usize) -> bool {
     positions <= dot::POSITIONS_MAX && fg >= team.level.lanes()
 }
 
-fn packed(team: TeamKind, conv: &Convolution, c: usize, f: usize) -> usize {
-    let padded = Tiles {
-        level: team.level,
-        f: c / conv.groups,
-    }
-    .padded();
-    conv.window.volume() * f * padded
+/// Elements of the weights that [`pack_backward_data`] writes.
+pub fn packed_backward_data_elements(
+    level: Level,
+    conv: &Convolution,
+    c: usize,
+    f: usize,
+) -> usize {
+    let f_of_job = c / conv.groups;
+    conv.window.volume() * f * Tiles { level, f: f_of_job }.padded()
+}
+
+/// Packs weights (Kd, Kh, Kw, C / groups, F) for [`conv_backward_data`], flipped and transposed:
+/// (group, tile of c, flipped k, f, c in the tile). Needs no scratch.
+///
+/// Errors: [`Canceled`]. Panics if `packed` is shorter than [`packed_backward_data_elements`].
+pub fn pack_backward_data(
+    call: &mut Call,
+    w: &[f32],
+    packed: &mut [f32],
+    conv: &Convolution,
+    c: usize,
+    f: usize,
+) -> Result<Work, Canceled> {
+    pack(call.team, call.progress, w, packed, conv, (c, f))?;
+    let packed = packed_backward_data_elements(call.team.level(), conv, c, f);
+    Ok(Work {
+        flops: 0,
+        bytes: 4 * (conv.weight_elements(c, f) + packed) as u64,
+    })
 }
 
 /// dx[n, i, c] (+)= sum over k, o, f with i + shift = o * stride + k * dilation of
-/// dy[n, o, f] * w[k, c, f].
+/// dy[n, o, f] * w[k, c, f], then the epilogue.
 ///
 /// Shapes: dy (N, D, H, W, F), dx (N, D, H, W, C), w (Kd, Kh, Kw, C / groups, F); outputs outside
 /// the box of dy contribute nothing. `shift` is the place of the first element of dx, relative to
 /// the first input that output 0 of the dy box reads. `accumulate` adds to dx. Fast where the
-/// stride is 1 and dy is complete. Bit-reproducible for any number of threads.
+/// stride is 1 and dy is complete. Bit-reproducible for any number of threads, but for the sums.
+/// The forward direction of a transposed convolution is this one, of dy.
 /// Errors: [`Canceled`]. Panics if the boxes do not fit each other.
+#[allow(
+    clippy::too_many_arguments,
+    reason = "operands of one mathematical operation"
+)]
 pub fn conv_backward_data(
     call: &mut Call,
     dy: View,
-    w: &[f32],
+    w: Weights,
     dx: ViewMut,
     conv: &Convolution,
     shift: [i64; 3],
     accumulate: bool,
+    epilogue: Epilogue,
 ) -> Result<Work, Canceled> {
     let (yg, xg) = (dy.grid, dx.grid);
     let (c, f) = (xg.channels, yg.channels);
-    conv.assert_valid(c, f, w.len());
+    let (kind, level) = (call.team.kind(), call.team.level());
+    let packed = packed_backward_data_elements(level, conv, c, f);
+    conv.assert_weights(c, f, w, packed);
     assert!(xg.samples == yg.samples, "samples of {xg:?} and {yg:?}");
+    epilogue.assert_valid(xg);
     let weights = conv.weight_elements(c, f);
     let bytes = yg.bytes() + 4 * weights as u64 + xg.bytes() * (1 + u64::from(accumulate));
     let work = Work {
         flops: conv.flops(yg.positions(), c, f),
-        bytes,
+        bytes: bytes + epilogue.bytes(),
     };
+    let need = match w {
+        Weights::Plain(_) => conv_backward_data_scratch(kind, conv, c, f, xg.positions()),
+        Weights::Packed(_) => 0,
+    };
+    let (scratch, rest) = call.scratch.split_at_mut(need);
+    let (ending, total) = epilogue.begin(kind, conv, c, rest);
     if xg.elements() == 0 {
         return Ok(work);
     }
-    let dots = dots(call.team.kind(), f / conv.groups, xg.positions());
-    if !dots {
-        pack(call, w, conv, c, f)?;
-    }
-    let plain = dots.then_some(w);
-    let mut d = Segments::new(xg, yg, conv, shift, 0);
-    let out = Shared(dx.data.as_mut_ptr());
-    while let Some(sd) = d.next() {
-        let mut h = Segments::new(xg, yg, conv, shift, 1);
-        while let Some(sh) = h.next() {
-            let mut w = Segments::new(xg, yg, conv, shift, 2);
-            while let Some(sw) = w.next() {
-                segment(call, dy, (xg, out), plain, conv, [sd, sh, sw], accumulate)?;
-            }
+    let weights = match w {
+        Weights::Plain(w) if dots(kind, f / conv.groups, xg.positions()) => {
+            Operand::Transposed(w, f)
         }
+        Weights::Plain(w) => {
+            pack(call.team, call.progress, w, scratch, conv, (c, f))?;
+            Operand::Packed(scratch)
+        }
+        Weights::Packed(w) => Operand::Packed(&w[..packed]),
+    };
+    Gradient {
+        dy,
+        dx: Shared(dx.data.as_mut_ptr()),
+        xg,
+        weights,
+        conv,
+        accumulate,
+        ending,
+        total,
     }
+    .run(call.team, call.progress, shift)?;
     Ok(work)
 }
 
-/// One box of constant taps, all groups.
-fn segment(
-    call: &mut Call,
-    dy: View,
-    (xg, dx): (&Grid, Shared),
-    plain: Option<&[f32]>,
-    conv: &Convolution,
-    at: [Segment; 3],
+struct Gradient<'a> {
+    dy: View<'a>,
+    dx: Shared,
+    xg: &'a Grid,
+    /// Of all groups.
+    weights: Operand<'a>,
+    conv: &'a Convolution,
     accumulate: bool,
-) -> Result<(), Canceled> {
-    let (cg, fg) = (xg.channels / conv.groups, dy.grid.channels / conv.groups);
-    let padded = Tiles {
-        level: call.team.level(),
-        f: cg,
+    ending: Ending<'a>,
+    total: Total<'a>,
+}
+
+impl Gradient<'_> {
+    fn run(
+        &mut self,
+        team: &mut Team,
+        progress: &mut dyn FnMut() -> bool,
+        shift: [i64; 3],
+    ) -> Result<(), Canceled> {
+        let segments = |dim| Segments::new(self.xg, self.dy.grid, self.conv, shift, dim);
+        let [d, h, w] = [segments(0), segments(1), segments(2)];
+        for sd in d {
+            for sh in h {
+                for sw in w {
+                    self.segment(team, progress, [sd, sh, sw])?;
+                }
+            }
+        }
+        Ok(())
     }
-    .padded();
-    let packed = conv.window.volume() * fg * padded;
-    let p = xg.pitch;
-    for g in 0..conv.groups {
-        let job = Job {
-            x: dy.data,
-            x_base: g * fg,
-            x_step: dy.grid.pitch,
-            y: dx,
-            y_base: g * cg + (0..3).map(|i| at[i].first * p[i + 1]).sum::<usize>(),
-            y_step: [
-                p[0],
-                at[0].step * p[1],
-                at[1].step * p[2],
-                at[2].step * p[3],
-            ],
-            count: [xg.samples, at[0].count, at[1].count, at[2].count],
-            taps: at.map(|s| s.taps),
-            kernel: conv.window.kernel,
-            c: fg,
-            f: cg,
-            weights: match plain {
-                Some(w) => Weights::Transposed(&w[g * fg..], dy.grid.channels),
-                None => Weights::Packed(&call.scratch[g * packed..(g + 1) * packed]),
-            },
-            start: Start {
-                bias: None,
-                load: accumulate,
-            },
-        };
-        job.run(call.team, call.progress)?;
+
+    /// One box of constant taps, all groups.
+    fn segment(
+        &mut self,
+        team: &mut Team,
+        progress: &mut dyn FnMut() -> bool,
+        at: [Segment; 3],
+    ) -> Result<(), Canceled> {
+        let (xg, yg, groups) = (self.xg, self.dy.grid, self.conv.groups);
+        let (cg, fg) = (xg.channels / groups, yg.channels / groups);
+        let (first, step) = (at.map(|s| s.first), at.map(|s| s.step));
+        for g in 0..groups {
+            let used = Job {
+                x: self.dy.data,
+                x_place: Place::new(yg, g * fg, [0; 3], [1; 3]),
+                y: self.dx,
+                y_place: Place::new(xg, g * cg, first, step),
+                count: [xg.samples, at[0].count, at[1].count, at[2].count],
+                taps: at.map(|s| s.taps),
+                kernel: self.conv.window.kernel,
+                c: fg,
+                f: cg,
+                weights: self.weights.group(g, groups, fg),
+                accumulate: self.accumulate,
+                ending: self.ending.of_job(g * cg, first, step),
+            }
+            .run(team, progress)?;
+            self.total.add(used, g * cg, cg);
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Inputs `first, first + step, ...` of one dim to which the same taps contribute.
@@ -150,6 +209,7 @@ struct Segment {
 }
 
 /// The segments of one dim, phase by phase.
+#[derive(Clone, Copy)]
 struct Segments {
     extent: usize,
     outputs: usize,
@@ -212,6 +272,10 @@ impl Segments {
         }
         (taps, first)
     }
+}
+
+impl Iterator for Segments {
+    type Item = Segment;
 
     fn next(&mut self) -> Option<Segment> {
         while self.next >= self.extent {
@@ -242,31 +306,29 @@ impl Segments {
     }
 }
 
-/// Packs the weights flipped and transposed: (group, tile of c, flipped k, f, c in the tile).
 fn pack(
-    call: &mut Call,
+    team: &mut Team,
+    progress: &mut dyn FnMut() -> bool,
     w: &[f32],
+    out: &mut [f32],
     conv: &Convolution,
-    c: usize,
-    f: usize,
+    (c, f): (usize, usize),
 ) -> Result<(), Canceled> {
+    conv.assert_valid(c, f, w.len());
     let (cg, fg, volume) = (c / conv.groups, f / conv.groups, conv.window.volume());
-    let tiles = Tiles {
-        level: call.team.level(),
-        f: cg,
-    };
-    let need = packed(call.team.kind(), conv, c, f);
-    let out = Shared(call.scratch[..need].as_mut_ptr());
-    let lanes = tiles.level.lanes();
-    let flops = (fg * tiles.padded() / tiles.count()) as u64;
+    let level = team.level();
+    let tiles = Tiles { level, f: cg };
+    let out = Shared(out[..packed_backward_data_elements(level, conv, c, f)].as_mut_ptr());
+    let lanes = level.lanes();
+    let flops = (fg * tiles.padded() / tiles.count().max(1)) as u64;
     let units = conv.groups * tiles.count() * volume;
-    call.team.units(call.progress, units, flops, &|unit, _| {
+    team.units(progress, units, flops, &|unit, _| {
         let (row, rest) = (unit % volume, unit / volume);
         let (tile, g) = (rest % tiles.count(), rest / tiles.count());
         let (c0, v) = tiles.tile(tile);
         let (width, take) = (v * lanes, (v * lanes).min(cg - c0));
         let start = volume * fg * (g * tiles.padded() + c0) + row * fg * width;
-        // SAFETY: the units are disjoint parts of the `need` elements.
+        // SAFETY: the units are disjoint parts of the packed elements.
         let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(start), fg * width) };
         let from = &w[((volume - 1 - row) * cg + c0) * f + g * fg..];
         transpose(from, f, (take, fg), out, width);

@@ -1,9 +1,10 @@
 //! Forward convolution.
 
+use crate::epilogue::Epilogue;
 use crate::grid::{Call, Canceled, Shared, View, ViewMut, Window, Work};
 use crate::simd::Level;
-use crate::team::TeamKind;
-use crate::tile::{Job, Start, Taps, Tiles, Weights};
+use crate::team::{Team, TeamKind};
+use crate::tile::{Job, Operand, Place, Taps, Tiles};
 
 /// Outputs from which on packing the weights pays.
 const PACK_POSITIONS_MIN: usize = 48;
@@ -15,6 +16,15 @@ pub struct Convolution {
     pub window: Window,
     /// Groups; divides C and F.
     pub groups: usize,
+}
+
+/// Weights as a kernel takes them.
+#[derive(Clone, Copy)]
+pub enum Weights<'a> {
+    /// As they are: (Kd, Kh, Kw, C / groups, F).
+    Plain(&'a [f32]),
+    /// As the packing function of the kernel wrote them, on a team of the same level.
+    Packed(&'a [f32]),
 }
 
 impl Convolution {
@@ -36,6 +46,20 @@ impl Convolution {
         );
     }
 
+    pub(crate) fn assert_weights(&self, c: usize, f: usize, w: Weights, packed: usize) {
+        match w {
+            Weights::Plain(w) => self.assert_valid(c, f, w.len()),
+            Weights::Packed(w) => {
+                self.assert_valid(c, f, usize::MAX);
+                assert!(
+                    w.len() >= packed,
+                    "packed weights of {}, not {packed}",
+                    w.len()
+                );
+            }
+        }
+    }
+
     /// Flops of any direction: `2 * positions * volume * C / groups * F`.
     pub(crate) fn flops(&self, positions: usize, c: usize, f: usize) -> u64 {
         2 * positions as u64 * self.weight_elements(c, f) as u64
@@ -43,7 +67,8 @@ impl Convolution {
 }
 
 /// Scratch elements that [`conv_forward`] needs for C and F channels and `positions` outputs
-/// (of all samples); zero where it reads the weights as they are.
+/// (of all samples) with plain weights; zero where it reads the weights as they are. With packed
+/// weights it needs none. Sums in the epilogue need [`crate::sums_scratch`] on top.
 pub fn conv_forward_scratch(
     team: TeamKind,
     conv: &Convolution,
@@ -51,16 +76,8 @@ pub fn conv_forward_scratch(
     f: usize,
     positions: usize,
 ) -> usize {
-    let (cg, fg) = (c / conv.groups, f / conv.groups);
-    match packs(team.level, fg, positions) {
-        true => {
-            let padded = Tiles {
-                level: team.level,
-                f: fg,
-            }
-            .padded();
-            conv.groups * conv.window.volume() * cg * padded
-        }
+    match positions > 0 && packs(team.level, f / conv.groups, positions) {
+        true => packed_forward_elements(team.level, conv, c, f),
         false => 0,
     }
 }
@@ -70,49 +87,88 @@ fn packs(level: Level, fg: usize, positions: usize) -> bool {
     !fg.is_multiple_of(level.lanes()) || (positions >= PACK_POSITIONS_MIN && !narrow)
 }
 
-/// y\[n, o, f\] (+)= bias\[f\] + sum over k, c of x[n, o * stride + k * dilation, c] * w\[k, c, f\].
+/// Elements of the weights that [`pack_forward`] writes.
+pub fn packed_forward_elements(level: Level, conv: &Convolution, c: usize, f: usize) -> usize {
+    let tiles = Tiles {
+        level,
+        f: f / conv.groups,
+    };
+    conv.groups * conv.window.volume() * (c / conv.groups) * tiles.padded()
+}
+
+/// Packs weights (Kd, Kh, Kw, C / groups, F) for [`conv_forward`], by tiles of output channels
+/// padded with zeros: (group, tile, k, c, f). Needs no scratch.
+///
+/// Errors: [`Canceled`]. Panics if `packed` is shorter than [`packed_forward_elements`].
+pub fn pack_forward(
+    call: &mut Call,
+    w: &[f32],
+    packed: &mut [f32],
+    conv: &Convolution,
+    c: usize,
+    f: usize,
+) -> Result<Work, Canceled> {
+    pack(call.team, call.progress, w, packed, conv, (c, f))?;
+    let elements =
+        conv.weight_elements(c, f) + packed_forward_elements(call.team.level(), conv, c, f);
+    Ok(Work {
+        flops: 0,
+        bytes: 4 * elements as u64,
+    })
+}
+
+/// y\[n, o, f\] (+)= sum over k, c of x[n, o * stride + k * dilation, c] * w\[k, c, f\], then the
+/// epilogue.
 ///
 /// Shapes: x (N, D, H, W, C) complete, that is with its padding, so that its extent is
 /// `window.input_extent(y extent)`; w (Kd, Kh, Kw, C / groups, F); y (N, D, H, W, F).
-/// `accumulate` adds to y. Bit-reproducible for any number of threads.
+/// `accumulate` adds to y. Bit-reproducible for any number of threads, but for the sums.
 /// Errors: [`Canceled`]. Panics if the boxes do not fit each other.
 pub fn conv_forward(
     call: &mut Call,
     x: View,
-    w: &[f32],
-    bias: Option<&[f32]>,
+    w: Weights,
     y: ViewMut,
     conv: &Convolution,
     accumulate: bool,
+    epilogue: Epilogue,
 ) -> Result<Work, Canceled> {
     let (xg, yg) = (x.grid, y.grid);
     let (c, f) = (xg.channels, yg.channels);
-    conv.assert_valid(c, f, w.len());
-    assert!(bias.is_none_or(|b| b.len() >= f), "bias shorter than {f}");
+    let (kind, level) = (call.team.kind(), call.team.level());
+    let packed = packed_forward_elements(level, conv, c, f);
+    conv.assert_weights(c, f, w, packed);
     assert!(xg.samples == yg.samples, "samples of {xg:?} and {yg:?}");
     assert!(
         yg.positions() == 0 || conv.window.input_extent(yg.extent) == xg.extent,
         "{xg:?} is not the complete input of {yg:?} under {conv:?}"
     );
-    let (cg, fg) = (c / conv.groups, f / conv.groups);
+    epilogue.assert_valid(yg);
     let weights = conv.weight_elements(c, f);
     let bytes = xg.bytes() + 4 * weights as u64 + yg.bytes() * (1 + u64::from(accumulate));
     let work = Work {
         flops: conv.flops(yg.positions(), c, f),
-        bytes,
+        bytes: bytes + epilogue.bytes(),
     };
+    let need = match w {
+        Weights::Plain(_) => conv_forward_scratch(kind, conv, c, f, yg.positions()),
+        Weights::Packed(_) => 0,
+    };
+    let (scratch, rest) = call.scratch.split_at_mut(need);
+    let (ending, mut total) = epilogue.begin(kind, conv, f, rest);
     if yg.elements() == 0 {
         return Ok(work);
     }
-    let need = conv_forward_scratch(call.team.kind(), conv, c, f, yg.positions());
-    let tiles = Tiles {
-        level: call.team.level(),
-        f: fg,
+    let weights = match w {
+        Weights::Plain(w) if need > 0 => {
+            pack(call.team, call.progress, w, scratch, conv, (c, f))?;
+            Operand::Packed(scratch)
+        }
+        Weights::Plain(w) => Operand::Rows(w, f),
+        Weights::Packed(w) => Operand::Packed(&w[..packed]),
     };
-    if need > 0 {
-        pack(call, w, conv, (cg, fg), tiles)?;
-    }
     let window = &conv.window;
+    let (cg, fg) = (c / conv.groups, f / conv.groups);
     let y_base = Shared(y.data.as_mut_ptr());
     let taps = |i: usize| Taps {
         count: window.kernel[i],
@@ -122,64 +178,52 @@ pub fn conv_forward(
         x_step: window.dilation[i] * xg.pitch[i + 1],
     };
     for g in 0..conv.groups {
-        let packed = window.volume() * cg * tiles.padded();
-        let s = &window.stride;
-        let p = &xg.pitch;
-        Job {
+        let used = Job {
             x: x.data,
-            x_base: g * cg,
-            x_step: [p[0], s[0] * p[1], s[1] * p[2], s[2] * p[3]],
+            x_place: Place::new(xg, g * cg, [0; 3], window.stride),
             y: y_base,
-            y_base: g * fg,
-            y_step: yg.pitch,
+            y_place: Place::new(yg, g * fg, [0; 3], [1; 3]),
             count: yg.counts(),
             taps: [taps(0), taps(1), taps(2)],
             kernel: window.kernel,
             c: cg,
             f: fg,
-            weights: match need > 0 {
-                true => Weights::Packed(&call.scratch[g * packed..(g + 1) * packed]),
-                false => Weights::Rows(&w[g * fg..], f),
-            },
-            start: Start {
-                bias: bias.map(|b| &b[g * fg..(g + 1) * fg]),
-                load: accumulate,
-            },
+            weights: weights.group(g, conv.groups, fg),
+            accumulate,
+            ending: ending.of_job(g * fg, [0; 3], [1; 3]),
         }
         .run(call.team, call.progress)?;
+        total.add(used, g * fg, fg);
     }
     Ok(work)
 }
 
-/// Packs the weights by tiles of output channels, padded with zeros: (group, tile, k, c, f).
 fn pack(
-    call: &mut Call,
+    team: &mut Team,
+    progress: &mut dyn FnMut() -> bool,
     w: &[f32],
+    out: &mut [f32],
     conv: &Convolution,
-    (cg, fg): (usize, usize),
-    tiles: Tiles,
+    (c, f): (usize, usize),
 ) -> Result<(), Canceled> {
-    let (rows, f) = (conv.window.volume() * cg, fg * conv.groups);
-    let all = conv.groups * rows * tiles.padded();
-    let out = Shared(call.scratch[..all].as_mut_ptr());
-    let lanes = tiles.level.lanes();
+    conv.assert_valid(c, f, w.len());
+    let (rows, fg) = (conv.window.volume() * c / conv.groups, f / conv.groups);
+    let level = team.level();
+    let tiles = Tiles { level, f: fg };
+    let out = Shared(out[..packed_forward_elements(level, conv, c, f)].as_mut_ptr());
+    let lanes = level.lanes();
     let flops = (rows * lanes) as u64;
-    call.team.units(
-        call.progress,
-        conv.groups * tiles.count(),
-        flops,
-        &|unit, _| {
-            let (g, tile) = (unit / tiles.count(), unit % tiles.count());
-            let (f0, v) = tiles.tile(tile);
-            let (width, take) = (v * lanes, (v * lanes).min(fg - f0));
-            let start = rows * (g * tiles.padded() + f0);
-            // SAFETY: the tiles are disjoint parts of the `all` elements.
-            let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(start), rows * width) };
-            for (row, out) in out.chunks_exact_mut(width).enumerate() {
-                let from = row * f + g * fg + f0;
-                out[..take].copy_from_slice(&w[from..from + take]);
-                out[take..].fill(0.0);
-            }
-        },
-    )
+    team.units(progress, conv.groups * tiles.count(), flops, &|unit, _| {
+        let (g, tile) = (unit / tiles.count(), unit % tiles.count());
+        let (f0, v) = tiles.tile(tile);
+        let (width, take) = (v * lanes, (v * lanes).min(fg - f0));
+        let start = rows * (g * tiles.padded() + f0);
+        // SAFETY: the tiles are disjoint parts of the packed elements.
+        let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(start), rows * width) };
+        for (row, out) in out.chunks_exact_mut(width).enumerate() {
+            let from = row * f + g * fg + f0;
+            out[..take].copy_from_slice(&w[from..from + take]);
+            out[take..].fill(0.0);
+        }
+    })
 }

@@ -6,8 +6,9 @@
 
 use crate::conv_forward::Convolution;
 use crate::grid::{Call, Canceled, Grid, Shared, View, Work, part};
-use crate::simd::{Level, Op, Simd};
+use crate::simd::{LANES_MAX, Level, Op, Simd};
 use crate::team::{Poll, TeamKind};
+use std::ops::Range;
 
 /// Tiles per thread from which on the threads share the tiles, not the positions.
 const TILES_PER_THREAD: usize = 8;
@@ -110,20 +111,24 @@ pub fn conv_backward_weight_scratch(
     f: usize,
 ) -> usize {
     let shape = Shape::new(team.level, conv, xg, f);
-    (shape.cut(team.threads).position_parts - 1) * conv.weight_elements(xg.channels, f)
+    let parts = shape.cut(team.threads).position_parts;
+    // Sums of dy in f64 for each part, and room to align them.
+    (parts - 1) * conv.weight_elements(xg.channels, f) + 2 * parts * f + 2
 }
 
-/// dw[k, c, f] (+)= sum over n, o of x[n, o * stride + k * dilation, c] * dy[n, o, f].
+/// dw[k, c, f] (+)= sum over n, o of x[n, o * stride + k * dilation, c] * dy[n, o, f], and, where
+/// there is a db, db\[f\] (+)= sum over n, o of dy[n, o, f].
 ///
 /// Shapes: x (N, D, H, W, C) complete as in the forward convolution, dy (N, D, H, W, F),
-/// dw (Kd, Kh, Kw, C / groups, F). `accumulate` adds to dw. Bit-reproducible for a given number
-/// of threads: their shares are fixed and summed in order.
+/// dw (Kd, Kh, Kw, C / groups, F), db (F). `accumulate` adds to dw and db. Bit-reproducible for a
+/// given number of threads: their shares are fixed and summed in order.
 /// Errors: [`Canceled`]. Panics if the boxes do not fit each other.
 pub fn conv_backward_weight(
     call: &mut Call,
     x: View,
     dy: View,
     dw: &mut [f32],
+    mut db: Option<&mut [f32]>,
     conv: &Convolution,
     accumulate: bool,
 ) -> Result<Work, Canceled> {
@@ -135,26 +140,42 @@ pub fn conv_backward_weight(
         yg.positions() == 0 || conv.window.input_extent(yg.extent) == xg.extent,
         "{xg:?} is not the complete input of {yg:?} under {conv:?}"
     );
+    if let Some(db) = &db {
+        assert!(db.len() >= f, "db of {} for {yg:?}", db.len());
+    }
     let weights = conv.weight_elements(c, f);
-    let bytes = xg.bytes() + yg.bytes() + 4 * weights as u64 * (1 + u64::from(accumulate));
+    let written = 4 * (weights + db.as_ref().map_or(0, |_| f)) as u64;
     let work = Work {
         flops: conv.flops(yg.positions(), c, f),
-        bytes,
+        bytes: xg.bytes() + yg.bytes() + written * (1 + u64::from(accumulate)),
     };
     let dw = &mut dw[..weights];
     if weights == 0 || yg.positions() == 0 {
         if !accumulate {
             dw.fill(0.0);
+            db.iter_mut().for_each(|db| db[..f].fill(0.0));
         }
         return Ok(work);
     }
     let threads = call.team.threads();
     let shape = Shape::new(call.team.level(), conv, xg, f);
     let cut = shape.cut(threads);
-    let need = (cut.position_parts - 1) * weights;
-    let parts = Shared(call.scratch[..need].as_mut_ptr());
+    let (scratch, rest) = call
+        .scratch
+        .split_at_mut((cut.position_parts - 1) * weights);
+    let parts = Shared(scratch.as_mut_ptr());
+    // SAFETY: every bit pattern is an f64.
+    let (_, sums, _) = unsafe { rest.align_to_mut::<f64>() };
+    let sums = &mut sums[..cut.position_parts * f];
+    sums.fill(0.0);
     let out = Shared(dw.as_mut_ptr());
-    let gradient = Gradient { x, dy, conv, shape };
+    let gradient = Gradient {
+        x,
+        dy,
+        conv,
+        shape,
+        sums: db.is_some().then_some(SharedSums(sums.as_mut_ptr())),
+    };
     let units = cut.position_parts * cut.tile_parts;
     let flops = work.flops / units as u64;
     call.team
@@ -165,17 +186,44 @@ pub fn conv_backward_weight(
                 0 => (out.get(), accumulate),
                 1.. => (unsafe { parts.get().add((p - 1) * weights) }, false),
             };
-            let rows = part(gradient.rows(), p, cut.position_parts);
-            let tiles = part(conv.groups * shape.tiles(), t, cut.tile_parts);
-            gradient.share(rows, tiles, to, load, poll);
+            let share = Share {
+                rows: part(gradient.rows(), p, cut.position_parts),
+                tiles: part(conv.groups * shape.tiles(), t, cut.tile_parts),
+                position_part: p,
+                vectors: part(f.div_ceil(shape.level.lanes()), t, cut.tile_parts),
+            };
+            gradient.share(share, to, load, poll);
         })?;
-    for p in 1..cut.position_parts {
-        let scratch = &call.scratch[(p - 1) * weights..p * weights];
-        for (sum, a) in dw.iter_mut().zip(scratch) {
+    for part in scratch.chunks_exact(weights) {
+        for (sum, a) in dw.iter_mut().zip(part) {
             *sum += a;
         }
     }
+    if let Some(db) = db {
+        for (c, db) in db[..f].iter_mut().enumerate() {
+            let sum: f64 = sums[c..].iter().step_by(f).sum();
+            *db = sum as f32 + if accumulate { *db } else { 0.0 };
+        }
+    }
     Ok(work)
+}
+
+#[derive(Clone, Copy)]
+struct SharedSums(*mut f64);
+
+// SAFETY: a unit writes the sums of its own vectors in its own part.
+unsafe impl Send for SharedSums {}
+// SAFETY: as above.
+unsafe impl Sync for SharedSums {}
+
+/// What one unit computes.
+struct Share {
+    rows: Range<usize>,
+    tiles: Range<usize>,
+    /// Which part of the positions the rows are.
+    position_part: usize,
+    /// Vectors of dy to sum.
+    vectors: Range<usize>,
 }
 
 struct Gradient<'a> {
@@ -183,6 +231,8 @@ struct Gradient<'a> {
     dy: View<'a>,
     conv: &'a Convolution,
     shape: Shape,
+    /// For each part of the positions, the sums of dy.
+    sums: Option<SharedSums>,
 }
 
 impl Gradient<'_> {
@@ -210,40 +260,71 @@ impl Gradient<'_> {
     }
 
     /// Some tiles over some rows of positions.
-    fn share(
-        &self,
-        rows: std::ops::Range<usize>,
-        tiles: std::ops::Range<usize>,
-        dw: *mut f32,
-        load: bool,
-        poll: &mut Poll,
-    ) {
+    fn share(&self, share: Share, dw: *mut f32, load: bool, poll: &mut Poll) {
         let (inner, s) = (self.inner_count(), &self.shape);
         let positions = (BLOCK_ELEMENTS / s.f).max(BLOCK_POSITIONS_MIN);
         let step = positions.div_ceil(inner);
-        let mut at = rows.start;
+        let mut at = share.rows.start;
         let mut load = load;
         // An empty share must still write its zeros.
         loop {
-            let block = at..(at + step).min(rows.end);
+            let block = at..(at + step).min(share.rows.end);
             let flops = 2 * block.len() * inner * s.f * s.rows;
             let flops = (flops / (s.f_tiles() * s.q_tiles())) as u64;
-            for tile in tiles.clone() {
+            for tile in share.tiles.clone() {
                 self.tile(block.clone(), tile, dw, load);
                 if !poll.tick(flops) {
                     return;
                 }
             }
+            if let Some(sums) = self.sums {
+                self.add_up(block, &share, sums);
+            }
             load = true;
             at += step;
-            if at >= rows.end {
+            if at >= share.rows.end {
                 return;
             }
         }
     }
 
+    /// Adds dy over a block of rows, which the tiles have just read, to the sums.
+    fn add_up(&self, rows: Range<usize>, share: &Share, sums: SharedSums) {
+        let (level, f) = (self.shape.level, self.dy.grid.channels);
+        for vector in share.vectors.clone() {
+            let c0 = vector * level.lanes();
+            let args = TileArgs {
+                y: self.dy.data[c0..].as_ptr(),
+                lanes: (f - c0).min(level.lanes()),
+                ..self.walk(rows.clone())
+            };
+            // SAFETY: channels of dy, in the sums of this part.
+            let sums = unsafe { sums.0.add(share.position_part * f + c0) };
+            level.run(AddUp { args, sums });
+        }
+    }
+
+    /// The walk over a block of rows, without a tile.
+    fn walk(&self, rows: Range<usize>) -> TileArgs {
+        let (x_step, y_step) = self.steps();
+        let (inner, counts) = (self.inner(), self.dy.grid.counts());
+        TileArgs {
+            x: std::ptr::null(),
+            y: std::ptr::null(),
+            dw: std::ptr::null_mut(),
+            dw_pitch: 0,
+            rows: (rows.start, rows.end),
+            counts: std::array::from_fn(|i| if i < inner { counts[i] } else { 1 }),
+            x_step,
+            y_step,
+            inner: (self.inner_count(), x_step[inner], y_step[inner]),
+            lanes: 0,
+            load: false,
+        }
+    }
+
     /// One tile over a block of rows.
-    fn tile(&self, rows: std::ops::Range<usize>, tile: usize, dw: *mut f32, load: bool) {
+    fn tile(&self, rows: Range<usize>, tile: usize, dw: *mut f32, load: bool) {
         let s = &self.shape;
         let (ft, rest) = (tile % s.f_tiles(), tile / s.f_tiles());
         let (qt, rest) = (rest % s.q_tiles(), rest / s.q_tiles());
@@ -257,27 +338,15 @@ impl Gradient<'_> {
         let (kw, kh, kd) = (tap % k[2], tap / k[2] % k[1], tap / k[2] / k[1]);
         let (d, p) = (self.conv.window.dilation, self.x.grid.pitch);
         let x0 = kd * d[0] * p[1] + kh * d[1] * p[2] + kw * d[2] * p[3] + g * s.c + q.start;
-        let (x_step, y_step) = self.steps();
-        let inner = self.inner();
         let args = TileArgs {
             x: self.x.data[x0..].as_ptr(),
             y: self.dy.data[g * s.f + f0..].as_ptr(),
             // SAFETY: rows of the weights that exist, by the assertion on the length of dw.
             dw: unsafe { dw.add((stretch * s.rows + q.start) * f + g * s.f + f0) },
             dw_pitch: f,
-            rows: (rows.start, rows.end),
-            counts: std::array::from_fn(|i| {
-                if i < inner {
-                    self.dy.grid.counts()[i]
-                } else {
-                    1
-                }
-            }),
-            x_step,
-            y_step,
-            inner: (self.inner_count(), x_step[inner], y_step[inner]),
             lanes,
             load,
+            ..self.walk(rows)
         };
         dispatch(s.level, v, q.len(), lanes < s.level.lanes(), args);
     }
@@ -394,6 +463,64 @@ impl<const V: usize, const Q: usize, const PART: bool> Op for Tile<V, Q, PART> {
                     }
                 }
             }
+        }
+    }
+}
+
+/// Positions whose sum is taken in f32.
+const NARROW: usize = 16;
+
+/// Sums of one vector of dy over rows of positions.
+struct AddUp {
+    args: TileArgs,
+    sums: *mut f64,
+}
+
+impl Op for AddUp {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let t = self.args;
+        let (count, _, y_step) = t.inner;
+        // SAFETY: positions and channels are those of dy.
+        unsafe {
+            let mut acc = [S::splat(0.0); 4];
+            let (mut rows, mut summed) = (Rows::new(&t), 0);
+            for _ in t.rows.0..t.rows.1 {
+                let mut y = t.y.add(rows.y);
+                rows.step();
+                let mut left = count;
+                while left > 0 {
+                    let n = left.min(NARROW);
+                    for i in 0..n {
+                        acc[i % 4] = S::add(acc[i % 4], S::load_part(y, t.lanes));
+                        // The last step may leave the slice.
+                        y = y.wrapping_add(y_step);
+                    }
+                    left -= n;
+                    summed += n;
+                    if summed >= NARROW {
+                        widen::<S>(&mut acc, self.sums, t.lanes);
+                        summed = 0;
+                    }
+                }
+            }
+            widen::<S>(&mut acc, self.sums, t.lanes);
+        }
+    }
+}
+
+/// Adds the lanes of four vectors to sums in f64, and zeros them.
+#[inline(always)]
+unsafe fn widen<S: Simd>(acc: &mut [S::V; 4], sums: *mut f64, lanes: usize) {
+    let mut values = [0f32; LANES_MAX];
+    unsafe {
+        let sum = S::add(S::add(acc[0], acc[1]), S::add(acc[2], acc[3]));
+        S::store(values.as_mut_ptr(), sum);
+        *acc = [S::splat(0.0); 4];
+        for (i, value) in values[..lanes].iter().enumerate() {
+            *sums.add(i) += f64::from(*value);
         }
     }
 }

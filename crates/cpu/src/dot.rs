@@ -17,7 +17,7 @@ const TAPS_MAX: usize = 64;
 const P: usize = 4;
 
 impl Job<'_> {
-    /// [`Job::run`] on transposed weights.
+    /// [`Job::run`] on transposed weights, without the epilogue.
     pub(crate) fn run_dot(
         &self,
         w: &[f32],
@@ -26,9 +26,6 @@ impl Job<'_> {
         progress: &mut dyn FnMut() -> bool,
     ) -> Result<(), Canceled> {
         let positions: usize = self.count.iter().product();
-        if positions == 0 || self.f == 0 {
-            return Ok(());
-        }
         let volume: usize = self.kernel.iter().product();
         assert!(
             self.c == 0 || w.len() >= (volume * self.f - 1) * w_pitch + self.c,
@@ -44,11 +41,11 @@ impl Job<'_> {
             (flops * positions) as u64,
             &|unit, poll| {
                 let q = crate::grid::part(self.f, unit, units);
-                let mut walk = Walk::new(self, 0);
+                let mut walk = Walk::new(self.count, [self.x_place, self.y_place], 0);
                 let mut at = 0;
                 while at < positions {
                     let n = P.min(positions - at);
-                    let (xo, yo) = walk.take(n);
+                    let [xo, yo] = walk.take(n);
                     self.dot(level, (w, w_pitch), (&xo, &yo, n), q.clone());
                     at += n;
                     if !poll.tick((flops * n) as u64) {
@@ -69,7 +66,7 @@ impl Job<'_> {
     ) {
         let (all, volume) = (self.taps_all(), self.kernel.iter().product::<usize>());
         let mut taps = [(0, 0); TAPS_MAX];
-        let (mut tap, mut load) = (0, self.start.load);
+        let (mut tap, mut load) = (0, self.accumulate);
         // Without any tap the outputs are still to be written.
         loop {
             let count = (all - tap).min(TAPS_MAX);

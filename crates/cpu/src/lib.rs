@@ -12,6 +12,7 @@ mod conv_data;
 mod conv_forward;
 mod conv_weight;
 mod dot;
+mod epilogue;
 mod tile;
 
 mod elementwise;
@@ -26,16 +27,24 @@ mod probe;
 mod adapter;
 
 pub use adapter::{CpuKernels, CpuMenu};
-pub use conv_data::{conv_backward_data, conv_backward_data_scratch};
-pub use conv_forward::{Convolution, conv_forward, conv_forward_scratch};
+pub use conv_data::{
+    conv_backward_data, conv_backward_data_scratch, pack_backward_data,
+    packed_backward_data_elements,
+};
+pub use conv_forward::{
+    Convolution, Weights, conv_forward, conv_forward_scratch, pack_forward, packed_forward_elements,
+};
 pub use conv_weight::{conv_backward_weight, conv_backward_weight_scratch};
 pub use elementwise::{
     Activation, Gradient, Mask, accumulate, accumulate_masked, activate, activate_backward,
     activate_backward_in_place, activate_in_place, add, copy, fill, scale,
 };
+pub use epilogue::{Epilogue, Summed, Sums, sums_scratch};
 pub use grid::{Call, Canceled, Grid, View, ViewMut, Window, Work};
 pub use import::{Planes, Transform, import};
-pub use linear::{linear_backward_data, linear_backward_weight, linear_forward, linear_scratch};
+pub use linear::{
+    LINEAR, linear_backward_data, linear_backward_weight, linear_forward, linear_scratch,
+};
 pub use norm::{
     Inference, Normalization, bias_backward, norm_backward, norm_backward_statistics, norm_forward,
     norm_inference, norm_scratch, norm_statistics,

@@ -4,12 +4,14 @@
 //! gradients; what memory delivers is then the limit, and no matrix product does better.
 
 use crate::conv_data::{conv_backward_data, conv_backward_data_scratch};
-use crate::conv_forward::{Convolution, conv_forward, conv_forward_scratch};
+use crate::conv_forward::{Convolution, Weights, conv_forward, conv_forward_scratch};
 use crate::conv_weight::{conv_backward_weight, conv_backward_weight_scratch};
+use crate::epilogue::Epilogue;
 use crate::grid::{Call, Canceled, Grid, View, ViewMut, Window, Work};
 use crate::team::TeamKind;
 
-pub(crate) const ONE: Convolution = Convolution {
+/// The convolution that a linear layer is: the size and packing functions of convolutions take it.
+pub const LINEAR: Convolution = Convolution {
     window: Window {
         kernel: [1; 3],
         stride: [1; 3],
@@ -18,36 +20,38 @@ pub(crate) const ONE: Convolution = Convolution {
     groups: 1,
 };
 
-/// Scratch elements that any of the linear kernels needs for N samples, C inputs, F outputs.
+/// Scratch elements that any of the linear kernels needs for N samples, C inputs, F outputs;
+/// sums in an epilogue need [`crate::sums_scratch`] on top.
 pub fn linear_scratch(team: TeamKind, n: usize, c: usize, f: usize) -> usize {
-    let weight = conv_backward_weight_scratch(team, &ONE, &Grid::dense(n, [1; 3], c), f);
-    conv_forward_scratch(team, &ONE, c, f, n)
-        .max(conv_backward_data_scratch(team, &ONE, c, f, n))
+    let weight = conv_backward_weight_scratch(team, &LINEAR, &Grid::dense(n, [1; 3], c), f);
+    conv_forward_scratch(team, &LINEAR, c, f, n)
+        .max(conv_backward_data_scratch(team, &LINEAR, c, f, n))
         .max(weight)
 }
 
-/// y\[n, f\] (+)= b\[f\] + sum over c of x\[n, c\] * w\[c, f\].
+/// y\[n, f\] (+)= sum over c of x\[n, c\] * w\[c, f\], then the epilogue.
 ///
 /// Shapes: x (N, 1, 1, 1, C), w (C, F), y (N, 1, 1, 1, F). Counts 2 N C F flops.
 /// Errors: [`Canceled`]. Panics if the boxes do not fit each other.
 pub fn linear_forward(
     call: &mut Call,
     x: View,
-    w: &[f32],
-    bias: Option<&[f32]>,
+    w: Weights,
     y: ViewMut,
     accumulate: bool,
+    epilogue: Epilogue,
 ) -> Result<Work, Canceled> {
-    conv_forward(call, x, w, bias, y, &ONE, accumulate)
+    conv_forward(call, x, w, y, &LINEAR, accumulate, epilogue)
 }
 
-/// dx[n, c] (+)= sum over f of dy[n, f] * w[c, f]. Shapes and counts as [`linear_forward`].
+/// dx[n, c] (+)= sum over f of dy[n, f] * w[c, f], then the epilogue. Shapes and counts as [`linear_forward`].
 pub fn linear_backward_data(
     call: &mut Call,
     dy: View,
-    w: &[f32],
+    w: Weights,
     dx: ViewMut,
     accumulate: bool,
+    epilogue: Epilogue,
 ) -> Result<Work, Canceled> {
     assert!(
         dy.grid.extent == dx.grid.extent,
@@ -55,7 +59,7 @@ pub fn linear_backward_data(
         dy.grid,
         dx.grid
     );
-    conv_backward_data(call, dy, w, dx, &ONE, [0; 3], accumulate)
+    conv_backward_data(call, dy, w, dx, &LINEAR, [0; 3], accumulate, epilogue)
 }
 
 /// dw[c, f] (+)= sum over n of x[n, c] * dy[n, f]. Shapes and counts as [`linear_forward`].
@@ -64,7 +68,8 @@ pub fn linear_backward_weight(
     x: View,
     dy: View,
     dw: &mut [f32],
+    db: Option<&mut [f32]>,
     accumulate: bool,
 ) -> Result<Work, Canceled> {
-    conv_backward_weight(call, x, dy, dw, &ONE, accumulate)
+    conv_backward_weight(call, x, dy, dw, db, &LINEAR, accumulate)
 }

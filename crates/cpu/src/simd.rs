@@ -1,5 +1,8 @@
 //! Vectors of f32 at three instruction levels, and the dispatch on them.
 
+/// Lanes of the widest level.
+pub(crate) const LANES_MAX: usize = 16;
+
 /// Instruction level of the kernels.
 ///
 /// A level is chosen once, when a [`crate::Team`] is made, and never looked up again.
@@ -106,6 +109,7 @@ pub(crate) trait Simd: Copy + 'static {
     /// First `n` lanes; `n <= LANES`.
     unsafe fn store_part(p: *mut f32, n: usize, a: Self::V);
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
     /// `a * b + c`.
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
@@ -162,6 +166,10 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
         zip(a, b, |a, b| a + b)
+    }
+    #[inline(always)]
+    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V {
+        zip(a, b, |a, b| a - b)
     }
     #[inline(always)]
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
@@ -267,6 +275,10 @@ mod x86 {
             unsafe { _mm256_add_ps(a, b) }
         }
         #[inline(always)]
+        unsafe fn sub(a: Self::V, b: Self::V) -> Self::V {
+            unsafe { _mm256_sub_ps(a, b) }
+        }
+        #[inline(always)]
         unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
             unsafe { _mm256_mul_ps(a, b) }
         }
@@ -340,6 +352,10 @@ mod x86 {
         #[inline(always)]
         unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
             unsafe { _mm512_add_ps(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn sub(a: Self::V, b: Self::V) -> Self::V {
+            unsafe { _mm512_sub_ps(a, b) }
         }
         #[inline(always)]
         unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {

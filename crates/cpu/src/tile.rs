@@ -5,7 +5,8 @@
 //! Positions are a list of offsets, so rows, strides and samples need no cases of their own.
 //! Legend: P positions, V vectors, L lanes, C input channels, F output channels.
 
-use crate::grid::{Canceled, Shared, part};
+use crate::epilogue::{BOXES, Ending, Finish};
+use crate::grid::{Canceled, Grid, Shared, part};
 use crate::simd::{Level, Op, Simd};
 use crate::team::{Poll, Team};
 use std::ops::Range;
@@ -35,9 +36,27 @@ pub(crate) struct Taps {
     pub x_step: usize,
 }
 
+/// Where the positions of a job lie in a buffer, in elements.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Place {
+    /// Of the position (0, 0, 0, 0).
+    pub base: usize,
+    pub step: [usize; 4],
+}
+
+impl Place {
+    /// Every `step`th position from `first` on, from a channel on.
+    pub(crate) fn new(grid: &Grid, channel: usize, first: [usize; 3], step: [usize; 3]) -> Place {
+        let p = grid.pitch;
+        let base = (0..3).map(|i| first[i] * p[i + 1]).sum::<usize>() + channel;
+        let step = [p[0], step[0] * p[1], step[1] * p[2], step[2] * p[3]];
+        Place { base, step }
+    }
+}
+
 /// Where the weights of a job are.
 #[derive(Clone, Copy)]
-pub(crate) enum Weights<'a> {
+pub(crate) enum Operand<'a> {
     /// Packed by tiles of V vectors: rows of V * L, padded with zeros.
     Packed(&'a [f32]),
     /// Rows of `pitch` elements; F must be whole vectors.
@@ -46,31 +65,36 @@ pub(crate) enum Weights<'a> {
     Transposed(&'a [f32], usize),
 }
 
-/// What a tile of the output starts from.
-#[derive(Clone, Copy)]
-pub(crate) struct Start<'a> {
-    pub bias: Option<&'a [f32]>,
-    /// Add to what is there.
-    pub load: bool,
+impl<'a> Operand<'a> {
+    /// Of one of so many groups; `width` channels of a group lie side by side in a row.
+    pub(crate) fn group(self, g: usize, groups: usize, width: usize) -> Operand<'a> {
+        match self {
+            Operand::Packed(w) => {
+                let part = w.len() / groups;
+                Operand::Packed(&w[g * part..(g + 1) * part])
+            }
+            Operand::Rows(w, pitch) => Operand::Rows(&w[g * width..], pitch),
+            Operand::Transposed(w, pitch) => Operand::Transposed(&w[g * width..], pitch),
+        }
+    }
 }
 
 /// y[p, f] (+)= sum over taps and c of x[p + tap, c] * w[tap, c, f], over a grid of positions.
 pub(crate) struct Job<'a> {
     pub x: &'a [f32],
-    /// Of the position (0, 0, 0, 0), in elements.
-    pub x_base: usize,
-    pub x_step: [usize; 4],
+    pub x_place: Place,
     pub y: Shared,
-    pub y_base: usize,
-    pub y_step: [usize; 4],
+    pub y_place: Place,
     pub count: [usize; 4],
     pub taps: [Taps; 3],
     /// Taps of the whole kernel in D, H, W, which the rows of the weights count.
     pub kernel: [usize; 3],
     pub c: usize,
     pub f: usize,
-    pub weights: Weights<'a>,
-    pub start: Start<'a>,
+    pub weights: Operand<'a>,
+    /// Add to what is there.
+    pub accumulate: bool,
+    pub ending: Ending<'a>,
 }
 
 /// The tiles of output channels at one level.
@@ -184,9 +208,9 @@ impl Job<'_> {
     fn tile_weights(&self, f0: usize, v: usize, level: Level) -> (*const f32, usize) {
         let rows: usize = self.kernel.iter().product::<usize>() * self.c;
         let (slice, pitch, start) = match self.weights {
-            Weights::Packed(w) => (w, v * level.lanes(), rows * f0),
-            Weights::Rows(w, pitch) => (w, pitch, f0),
-            Weights::Transposed(..) => unreachable!("transposed weights have tiles of their own"),
+            Operand::Packed(w) => (w, v * level.lanes(), rows * f0),
+            Operand::Rows(w, pitch) => (w, pitch, f0),
+            Operand::Transposed(..) => unreachable!("transposed weights have tiles of their own"),
         };
         if rows == 0 {
             return (slice.as_ptr(), pitch);
@@ -196,18 +220,20 @@ impl Job<'_> {
         (slice[start..].as_ptr(), pitch)
     }
 
-    /// Runs the job on the team.
+    /// Runs the job on the team; answers how many slots of sums it used.
     pub(crate) fn run(
         &self,
         team: &mut Team,
         progress: &mut dyn FnMut() -> bool,
-    ) -> Result<(), Canceled> {
-        if let Weights::Transposed(w, pitch) = self.weights {
-            return self.run_dot(w, pitch, team, progress);
-        }
+    ) -> Result<usize, Canceled> {
         let positions: usize = self.count.iter().product();
         if positions == 0 || self.f == 0 {
-            return Ok(());
+            return Ok(0);
+        }
+        if let Operand::Transposed(w, pitch) = self.weights {
+            self.run_dot(w, pitch, team, progress)?;
+            self.finish(team, progress)?;
+            return Ok(1);
         }
         let (level, threads) = (team.level(), team.threads());
         let tiles = Tiles { level, f: self.f };
@@ -221,28 +247,75 @@ impl Job<'_> {
             .next_multiple_of(POSITIONS_STEP);
         let blocks = positions.div_ceil(block);
         let split = match self.weights {
-            Weights::Rows(..) => tiles.count().min(threads),
-            Weights::Packed(_) | Weights::Transposed(..) if blocks < 4 * threads => tiles.count(),
-            Weights::Packed(_) | Weights::Transposed(..) => 1,
+            Operand::Rows(..) => tiles.count().min(threads),
+            Operand::Packed(_) | Operand::Transposed(..) if blocks < 4 * threads => tiles.count(),
+            Operand::Packed(_) | Operand::Transposed(..) => 1,
         };
-        let flops = (per_position / split) as u64 * block.min(positions) as u64;
-        team.units(progress, blocks * split, flops, &|unit, poll| {
-            let (b, s) = (unit / split, unit % split);
-            let range = b * block..((b + 1) * block).min(positions);
+        let shares = self.ending.slots.map_or(blocks, |s| s.count.min(blocks));
+        let flops = per_position * positions / (split * shares);
+        team.units(progress, shares * split, flops as u64, &|unit, poll| {
+            let (share, s) = (unit / split, unit % split);
             let own = part(tiles.count(), s, split);
-            match self.weights {
-                // A few rows for all tiles, so that the rows are read as they lie.
-                Weights::Rows(_, pitch) if pitch > tiles.padded() || tiles.count() > 1 => {
-                    self.block(range, tiles, own, ROWS_PER_SWEEP, poll);
-                }
-                Weights::Rows(..) | Weights::Packed(_) | Weights::Transposed(..) => {
-                    for tile in own {
-                        let width = tiles.tile(tile).1 * level.lanes();
-                        let rows = WEIGHTS_PER_SWEEP / width;
-                        self.block(range.clone(), tiles, tile..tile + 1, rows, poll);
-                    }
+            self.clear(share, tiles, own.clone());
+            for b in part(blocks, share, shares) {
+                let range = b * block..((b + 1) * block).min(positions);
+                self.unit(range, share, tiles, own.clone(), poll);
+            }
+        })?;
+        Ok(shares)
+    }
+
+    /// Zeros the sums of some tiles.
+    fn clear(&self, slot: usize, tiles: Tiles, own: Range<usize>) {
+        if let (Some(slots), false) = (self.ending.slots, own.is_empty()) {
+            let (last, v) = tiles.tile(own.end - 1);
+            slots.clear(
+                slot,
+                tiles.tile(own.start).0..last + v * tiles.level.lanes(),
+            );
+        }
+    }
+
+    /// Some tiles of output channels for a range of positions.
+    fn unit(
+        &self,
+        range: Range<usize>,
+        slot: usize,
+        tiles: Tiles,
+        own: Range<usize>,
+        poll: &mut Poll,
+    ) {
+        match self.weights {
+            // A few rows for all tiles, so that the rows are read as they lie.
+            Operand::Rows(_, pitch) if pitch > tiles.padded() || tiles.count() > 1 => {
+                self.block(range, slot, tiles, own, ROWS_PER_SWEEP, poll);
+            }
+            Operand::Rows(..) | Operand::Packed(_) | Operand::Transposed(..) => {
+                for tile in own {
+                    let rows = WEIGHTS_PER_SWEEP / (tiles.tile(tile).1 * tiles.level.lanes());
+                    self.block(range.clone(), slot, tiles, tile..tile + 1, rows, poll);
                 }
             }
+        }
+    }
+
+    /// Applies the epilogue to all outputs where they lie, with the sums in the first slot.
+    fn finish(&self, team: &mut Team, progress: &mut dyn FnMut() -> bool) -> Result<(), Canceled> {
+        if !self.ending.is_some() {
+            return Ok(());
+        }
+        let level = team.level();
+        let tiles = Tiles { level, f: self.f };
+        let positions: usize = self.count.iter().product();
+        let flops = positions * self.f / tiles.count();
+        team.units(progress, tiles.count(), flops as u64, &|tile, _| {
+            self.clear(0, tiles, tile..tile + 1);
+            let sweep = Sweep {
+                stretches: &[],
+                load: true,
+                slot: Some(0),
+            };
+            self.sweep(level, 0..positions, tiles.tile(tile), &sweep);
         })
     }
 
@@ -250,6 +323,7 @@ impl Job<'_> {
     fn block(
         &self,
         range: Range<usize>,
+        slot: usize,
         tiles: Tiles,
         own: Range<usize>,
         rows_per_sweep: usize,
@@ -259,44 +333,52 @@ impl Job<'_> {
         let sweeps = rows.div_ceil(rows_per_sweep).max(1);
         let rows_max = rows.div_ceil(sweeps).next_multiple_of(4);
         let (mut cursor, mut stretches) = (Cursor::default(), [Stretch::default(); RUNS_MAX]);
-        let mut first = true;
+        let mut load = self.accumulate;
         loop {
             let n = self.stretches(&mut cursor, &mut stretches, rows_max);
-            if n == 0 && !first {
-                return;
-            }
+            let last = cursor.tap >= self.taps_all();
             let depth: usize = stretches[..n].iter().map(|s| s.len).sum();
+            let sweep = Sweep {
+                stretches: &stretches[..n],
+                load,
+                slot: (last && self.ending.is_some()).then_some(slot),
+            };
             for tile in own.clone() {
                 let (f0, v) = tiles.tile(tile);
-                self.sweep(tiles.level, range.clone(), (f0, v), &stretches[..n], first);
+                self.sweep(tiles.level, range.clone(), (f0, v), &sweep);
                 let width = v * tiles.level.lanes();
                 if !poll.tick((2 * depth * width * range.len()) as u64) {
                     return;
                 }
             }
-            first = false;
+            load = true;
+            if last {
+                return;
+            }
         }
     }
 
     /// Adds some stretches to one tile of output channels, for a range of positions.
-    fn sweep(
-        &self,
-        level: Level,
-        range: Range<usize>,
-        (f0, v): (usize, usize),
-        stretches: &[Stretch],
-        first: bool,
-    ) {
-        let (w, w_pitch) = self.tile_weights(f0, v, level);
+    fn sweep(&self, level: Level, range: Range<usize>, (f0, v): (usize, usize), sweep: &Sweep) {
+        let (w, w_pitch) = match sweep.stretches {
+            [] => (std::ptr::null(), 0),
+            [..] => self.tile_weights(f0, v, level),
+        };
         let width = (self.f - f0).min(v * level.lanes());
         let p_max = (level.accumulators() / v).min(P_MAX);
         let p = range.len().div_ceil(range.len().div_ceil(p_max));
-        let bias = self.start.bias.map(|b| b[f0..f0 + width].as_ptr());
-        let (load, bias) = (!first || self.start.load, bias.filter(|_| first));
-        let mut walk = Walk::new(self, range.start);
+        let finish = sweep.slot.map(|slot| self.ending.of_tile(f0, slot));
+        let beside = finish.is_some() && self.ending.has_boxes();
+        let mut walk = Walk::new(self.count, [self.x_place, self.y_place], range.start);
+        let mut besides = Walk::new(self.count, self.ending.places, range.start);
+        let mut boxes = [[0; P_MAX]; BOXES];
         let mut at = range.start;
         while at < range.end {
-            let (xo, yo) = walk.take(p.min(range.end - at));
+            let n = p.min(range.end - at);
+            let [xo, yo] = walk.take(n);
+            if beside {
+                boxes = besides.take(n);
+            }
             let tile = TileArgs {
                 x: self.x.as_ptr(),
                 xo: &xo,
@@ -305,9 +387,11 @@ impl Job<'_> {
                 yo: &yo,
                 w,
                 w_pitch,
-                stretches,
-                load,
-                bias,
+                stretches: sweep.stretches,
+                load: sweep.load,
+                finish: finish.as_ref(),
+                boxes: &boxes,
+                n,
                 width,
             };
             dispatch(level, v, p, tile);
@@ -316,56 +400,68 @@ impl Job<'_> {
     }
 }
 
-/// A walk over the positions of a job.
-pub(crate) struct Walk<'a> {
-    job: &'a Job<'a>,
-    index: [usize; 4],
-    x: usize,
-    y: usize,
+/// What a sweep over the positions does with each tile.
+struct Sweep<'a> {
+    stretches: &'a [Stretch],
+    /// Begin with what is there.
+    load: bool,
+    /// End with the epilogue, its sums in this slot.
+    slot: Option<usize>,
 }
 
-impl<'a> Walk<'a> {
-    pub(crate) fn new(job: &'a Job<'a>, position: usize) -> Walk<'a> {
+/// A walk over the positions of a job, in several boxes.
+pub(crate) struct Walk<const N: usize> {
+    count: [usize; 4],
+    index: [usize; 4],
+    steps: [[usize; 4]; N],
+    at: [usize; N],
+}
+
+impl<const N: usize> Walk<N> {
+    pub(crate) fn new(count: [usize; 4], places: [Place; N], position: usize) -> Self {
         let (mut index, mut rest) = ([0; 4], position);
         for dim in (0..4).rev() {
-            index[dim] = rest % job.count[dim];
-            rest /= job.count[dim];
+            index[dim] = rest % count[dim];
+            rest /= count[dim];
         }
-        let dot = |step: &[usize; 4]| (0..4).map(|i| index[i] * step[i]).sum::<usize>();
-        let (x, y) = (job.x_base + dot(&job.x_step), job.y_base + dot(&job.y_step));
-        Walk { job, index, x, y }
+        let at = |p: Place| p.base + (0..4).map(|i| index[i] * p.step[i]).sum::<usize>();
+        Walk {
+            count,
+            index,
+            steps: places.map(|p| p.step),
+            at: places.map(at),
+        }
     }
 
     /// Offsets of the next `n` positions; the rest repeats the last of them, which is harmless
     /// because a tile loads all its outputs before it stores any.
     #[inline]
-    pub(crate) fn take(&mut self, n: usize) -> ([usize; P_MAX], [usize; P_MAX]) {
-        let (mut xo, mut yo) = ([self.x; P_MAX], [self.y; P_MAX]);
+    pub(crate) fn take(&mut self, n: usize) -> [[usize; P_MAX]; N] {
+        let mut offsets = self.at.map(|at| [at; P_MAX]);
         for i in 0..P_MAX {
+            for (o, at) in offsets.iter_mut().zip(self.at) {
+                o[i] = if i < n { at } else { o[n - 1] };
+            }
             if i < n {
-                xo[i] = self.x;
-                yo[i] = self.y;
                 self.step();
-            } else {
-                xo[i] = xo[n - 1];
-                yo[i] = yo[n - 1];
             }
         }
-        (xo, yo)
+        offsets
     }
 
     #[inline]
     fn step(&mut self) {
-        let job = self.job;
         for dim in (0..4).rev() {
             self.index[dim] += 1;
-            self.x += job.x_step[dim];
-            self.y += job.y_step[dim];
-            if self.index[dim] < job.count[dim] {
+            for (at, step) in self.at.iter_mut().zip(&self.steps) {
+                *at += step[dim];
+            }
+            if self.index[dim] < self.count[dim] {
                 return;
             }
-            self.x -= job.count[dim] * job.x_step[dim];
-            self.y -= job.count[dim] * job.y_step[dim];
+            for (at, step) in self.at.iter_mut().zip(&self.steps) {
+                *at -= self.count[dim] * step[dim];
+            }
             self.index[dim] = 0;
         }
     }
@@ -381,7 +477,11 @@ struct TileArgs<'a> {
     w_pitch: usize,
     stretches: &'a [Stretch],
     load: bool,
-    bias: Option<*const f32>,
+    finish: Option<&'a Finish>,
+    /// Offsets in the boxes that the epilogue reads.
+    boxes: &'a [[usize; P_MAX]; BOXES],
+    /// Positions that count; the others repeat the last of them.
+    n: usize,
     /// Output channels of the tile that exist; the others are padding.
     width: usize,
 }
@@ -400,8 +500,8 @@ impl<const V: usize, const P: usize> Op for Tile<'_, V, P> {
         // SAFETY: offsets, widths and rows are those of the job, whose boxes were checked.
         unsafe {
             let mut acc = [[S::splat(0.0); V]; P];
-            if t.load || t.bias.is_some() {
-                start::<S, V, P>(&t, &mut acc);
+            if t.load {
+                load::<S, V, P>(&t, &mut acc);
             }
             let xo: [usize; P] = std::array::from_fn(|p| t.xo[p]);
             for s in t.stretches {
@@ -419,6 +519,9 @@ impl<const V: usize, const P: usize> Op for Tile<'_, V, P> {
                     w = w.add(t.w_pitch);
                     x = x.add(1);
                 }
+            }
+            if let Some(finish) = t.finish {
+                finish.apply::<S, V, P>(t.boxes, (t.n, t.width), &mut acc);
             }
             for (p, row) in acc.iter().enumerate() {
                 let y = t.y.add(t.yo[p]);
@@ -453,20 +556,12 @@ unsafe fn multiply<S: Simd, const V: usize, const P: usize>(
 }
 
 #[inline(always)]
-unsafe fn start<S: Simd, const V: usize, const P: usize>(t: &TileArgs, acc: &mut [[S::V; V]; P]) {
+unsafe fn load<S: Simd, const V: usize, const P: usize>(t: &TileArgs, acc: &mut [[S::V; V]; P]) {
     unsafe {
         for v in 0..V {
             let lanes = (t.width - v * S::LANES).min(S::LANES);
-            let bias = match t.bias {
-                Some(b) => S::load_part(b.add(v * S::LANES), lanes),
-                None => S::splat(0.0),
-            };
-            for p in 0..P {
-                acc[p][v] = bias;
-                if t.load {
-                    let y = S::load_part(t.y.add(t.yo[p] + v * S::LANES), lanes);
-                    acc[p][v] = S::add(acc[p][v], y);
-                }
+            for (p, row) in acc.iter_mut().enumerate() {
+                row[v] = S::load_part(t.y.add(t.yo[p] + v * S::LANES), lanes);
             }
         }
     }

@@ -4,11 +4,14 @@
 
 mod naive;
 
+use naive::touch::Touch;
 use naive::{Case, Random, assert_box, buffer, call, on, teams, to};
 use partita_cpu::{
-    Call, Canceled, Convolution, Grid, Level, Team, View, ViewMut, Window, conv_backward_data,
-    conv_backward_data_scratch, conv_backward_weight, conv_backward_weight_scratch, conv_forward,
-    conv_forward_scratch,
+    Call, Canceled, Convolution, Epilogue, Grid, LINEAR, Level, Summed, Sums, Team, View, ViewMut,
+    Weights, Window, conv_backward_data, conv_backward_data_scratch, conv_backward_weight,
+    conv_backward_weight_scratch, conv_forward, conv_forward_scratch, linear_scratch,
+    pack_backward_data, pack_forward, packed_backward_data_elements, packed_forward_elements,
+    sums_scratch,
 };
 
 const CASES: u64 = 120;
@@ -19,42 +22,64 @@ fn forward() {
         println!("seed {seed}");
         let mut random = Random(seed);
         let case = Case::new(&mut random);
-        let (accumulate, biased) = (seed % 2 == 1, seed % 3 == 1);
+        let accumulate = seed % 2 == 1;
+        let (c, f, conv) = (case.xg.channels, case.yg.channels, &case.conv);
+        let start = buffer(&case.yg, || random.whole());
         let mut want = case.forward();
-        let f = case.yg.channels;
-        if biased {
-            for (n, at) in naive::positions(&case.yg) {
-                let o = naive::offset(&case.yg, n, at);
-                (0..f).for_each(|i| want[o + i] += f64::from(case.bias[i]));
+        if accumulate {
+            naive::add_before(&case.yg, &mut want, &start);
+        }
+        let touch = Touch::new(&mut random, &case.yg);
+        touch.apply(&case.yg, &mut want);
+        for team in &mut teams() {
+            let what = format!("seed {seed} {:?} {}", team.level(), team.threads());
+            for packed in [false, true] {
+                let (mut y, mut sums) = (start.clone(), touch.sums());
+                let weights = packed.then(|| pack(team, &case, false));
+                let (w, need) = match &weights {
+                    Some(w) => (Weights::Packed(w), 0),
+                    None => {
+                        let o = case.yg.positions();
+                        let need = conv_forward_scratch(team.kind(), conv, c, f, o);
+                        (Weights::Plain(&case.w), need)
+                    }
+                };
+                let need = need + with_sums(team, &touch, conv, f);
+                let (x, yv) = (on(&case.x, &case.xg), to(&mut y, &case.yg));
+                let work = call(team, need, |k| {
+                    touch.with(&mut sums, |e| {
+                        conv_forward(k, x, w, yv, conv, accumulate, e)
+                    })
+                });
+                assert_box(&case.yg, &y, &want, None, &what);
+                touch.assert_sums(&case.yg, &want, &sums, &what);
+                assert_eq!(work.flops, 2 * (case.yg.positions() * case.w.len()) as u64);
             }
         }
-        let start = buffer(&case.yg, || random.whole());
-        for team in &mut teams() {
-            let mut y = start.clone();
-            let need = conv_forward_scratch(
-                team.kind(),
-                &case.conv,
-                case.xg.channels,
-                f,
-                case.yg.positions(),
-            );
-            let bias = biased.then_some(&case.bias[..]);
-            let (x, c) = (on(&case.x, &case.xg), &case.conv);
-            let yv = to(&mut y, &case.yg);
-            let work = call(team, need, |k| {
-                conv_forward(k, x, &case.w, bias, yv, c, accumulate)
-            });
-            let before = accumulate.then_some(&start[..]);
-            assert_box(
-                &case.yg,
-                &y,
-                &want,
-                before,
-                &format!("seed {seed} {:?}", team.level()),
-            );
-            assert_eq!(work.flops, 2 * (case.yg.positions() * case.w.len()) as u64);
-        }
     }
+}
+
+/// Scratch for the sums of an epilogue.
+fn with_sums(team: &Team, touch: &Touch, conv: &Convolution, channels: usize) -> usize {
+    match touch.has_sums() {
+        true => sums_scratch(team.kind(), conv, channels),
+        false => 0,
+    }
+}
+
+/// The packed weights of a case.
+fn pack(team: &mut Team, case: &Case, backward: bool) -> Vec<f32> {
+    let (c, f, conv) = (case.xg.channels, case.yg.channels, &case.conv);
+    let elements = match backward {
+        true => packed_backward_data_elements(team.level(), conv, c, f),
+        false => packed_forward_elements(team.level(), conv, c, f),
+    };
+    let mut packed = vec![f32::NAN; elements];
+    call(team, 0, |k| match backward {
+        true => pack_backward_data(k, &case.w, &mut packed, conv, c, f),
+        false => pack_forward(k, &case.w, &mut packed, conv, c, f),
+    });
+    packed
 }
 
 #[test]
@@ -72,25 +97,37 @@ fn backward_data() {
         ];
         let dxg = random.grid(case.yg.samples, extent, case.xg.channels);
         let shift = [0; 3].map(|_: i64| random.within(0, 10) as i64 - 5);
-        let want = case.data(&dxg, shift);
         let start = buffer(&dxg, || random.whole());
+        let mut want = case.data(&dxg, shift);
+        if accumulate {
+            naive::add_before(&dxg, &mut want, &start);
+        }
+        let touch = Touch::new(&mut random, &dxg);
+        touch.apply(&dxg, &mut want);
+        let (c, f, conv) = (case.xg.channels, case.yg.channels, &case.conv);
         for team in &mut teams() {
-            let mut dx = start.clone();
-            let (c, f) = (case.xg.channels, case.yg.channels);
-            let need = conv_backward_data_scratch(team.kind(), &case.conv, c, f, dxg.positions());
-            let (dy, conv) = (on(&case.dy, &case.yg), &case.conv);
-            let dxv = to(&mut dx, &dxg);
-            call(team, need, |k| {
-                conv_backward_data(k, dy, &case.w, dxv, conv, shift, accumulate)
-            });
-            let before = accumulate.then_some(&start[..]);
-            assert_box(
-                &dxg,
-                &dx,
-                &want,
-                before,
-                &format!("seed {seed} {:?}", team.level()),
-            );
+            let what = format!("seed {seed} {:?} {}", team.level(), team.threads());
+            for packed in [false, true] {
+                let (mut dx, mut sums) = (start.clone(), touch.sums());
+                let weights = packed.then(|| pack(team, &case, true));
+                let (w, need) = match &weights {
+                    Some(w) => (Weights::Packed(w), 0),
+                    None => {
+                        let i = dxg.positions();
+                        let need = conv_backward_data_scratch(team.kind(), conv, c, f, i);
+                        (Weights::Plain(&case.w), need)
+                    }
+                };
+                let need = need + with_sums(team, &touch, conv, c);
+                let (dy, dxv) = (on(&case.dy, &case.yg), to(&mut dx, &dxg));
+                call(team, need, |k| {
+                    touch.with(&mut sums, |e| {
+                        conv_backward_data(k, dy, w, dxv, conv, shift, accumulate, e)
+                    })
+                });
+                assert_box(&dxg, &dx, &want, None, &what);
+                touch.assert_sums(&dxg, &want, &sums, &what);
+            }
         }
     }
 }
@@ -101,23 +138,81 @@ fn backward_weight() {
         println!("seed {seed}");
         let mut random = Random(seed + 2000);
         let case = Case::new(&mut random);
-        let accumulate = seed % 2 == 1;
-        let want = case.weight();
-        let start: Vec<f32> = case.w.iter().map(|_| random.whole()).collect();
+        let (accumulate, biased) = (seed % 2 == 1, seed % 3 > 0);
         let f = case.yg.channels;
+        let mut want = case.weight();
+        let mut start: Vec<f32> = case.w.iter().map(|_| random.whole()).collect();
+        let mut sums = vec![0.0; f];
+        for (n, at) in naive::positions(&case.yg) {
+            let o = naive::offset(&case.yg, n, at);
+            (0..f).for_each(|i| sums[i] += f64::from(case.dy[o + i]));
+        }
+        want.extend(sums);
+        start.extend((0..f).map(|_| random.whole()));
         for team in &mut teams() {
-            let mut dw = start.clone();
+            let mut got = start.clone();
+            let (dw, db) = got.split_at_mut(case.w.len());
             let need = conv_backward_weight_scratch(team.kind(), &case.conv, &case.xg, f);
             let (x, dy, conv) = (on(&case.x, &case.xg), on(&case.dy, &case.yg), &case.conv);
             call(team, need, |k| {
-                conv_backward_weight(k, x, dy, &mut dw, conv, accumulate)
+                let db = biased.then_some(db);
+                conv_backward_weight(k, x, dy, dw, db, conv, accumulate)
             });
-            for (i, got) in dw.iter().enumerate() {
-                let want = want[i] + if accumulate { f64::from(start[i]) } else { 0.0 };
+            for (i, got) in got.iter().enumerate() {
+                let before = f64::from(start[i]);
+                let want = match (i < case.w.len() || biased, accumulate) {
+                    (true, true) => want[i] + before,
+                    (true, false) => want[i],
+                    (false, _) => before,
+                };
                 assert!(
                     f64::from(*got) == want,
-                    "seed {seed} {:?} {i}: {got}",
+                    "seed {seed} {:?} {i}: {got} not {want}",
                     team.level()
+                );
+            }
+        }
+    }
+}
+
+/// Mean and variance of channels whose mean is far larger than their deviation.
+#[test]
+fn sums_far_from_zero() {
+    for (extent, c) in [([1, 3, 3], 19), ([4, 9, 31], 40), ([1, 40, 50], 7)] {
+        let mut random = Random(5);
+        let grid = Grid::dense(2, extent, c);
+        let x = buffer(&grid, || 10.0 + 3.46 * (random.unit() - 0.5));
+        // Each channel passes through.
+        let w: Vec<f32> = (0..c * c)
+            .map(|i| f32::from(u8::from(i % (c + 1) == 0)))
+            .collect();
+        let positions = grid.positions() as f64;
+        for team in &mut teams() {
+            let (mut y, mut sums) = (vec![0.0; grid.elements()], vec![0.0; 2 * c]);
+            let need = linear_scratch(team.kind(), grid.positions(), c, c);
+            let need = need + sums_scratch(team.kind(), &LINEAR, c);
+            call(team, need, |k| {
+                let epilogue = Epilogue {
+                    sums: Some(Sums {
+                        of: Summed::Squares,
+                        into: &mut sums,
+                        accumulate: false,
+                    }),
+                    ..Epilogue::default()
+                };
+                let (x, y) = (on(&x, &grid), to(&mut y, &grid));
+                conv_forward(k, x, Weights::Plain(&w), y, &LINEAR, false, epilogue)
+            });
+            for i in 0..c {
+                let column = || y.iter().skip(i).step_by(c).map(|a| f64::from(*a));
+                let mean = column().sum::<f64>() / positions;
+                let variance = column().map(|a| (a - mean).powi(2)).sum::<f64>() / positions;
+                let got = sums[i] / positions;
+                let got = (got, sums[c + i] / positions - got * got);
+                assert!((got.0 - mean).abs() <= 1e-7 * mean, "{got:?} not {mean}");
+                assert!(
+                    (got.1 - variance).abs() <= 1e-6 * variance,
+                    "{got:?} not {variance}"
                 );
             }
         }
@@ -159,18 +254,21 @@ impl Large {
         let mut y = vec![0.0; self.yg.elements()];
         let mut dx = vec![0.0; self.xg.elements()];
         let mut dw = vec![0.0; self.w.len()];
-        let (conv, w) = (&self.conv, &self.w);
+        let (conv, w) = (&self.conv, Weights::Plain(&self.w));
         let need = conv_forward_scratch(team.kind(), conv, c, f, self.yg.positions());
         let (x, yv) = (on(&self.x, &self.xg), to(&mut y, &self.yg));
-        call(team, need, |k| conv_forward(k, x, w, None, yv, conv, false));
+        let none = Epilogue::default;
+        call(team, need, |k| {
+            conv_forward(k, x, w, yv, conv, false, none())
+        });
         let need = conv_backward_data_scratch(team.kind(), conv, c, f, self.xg.positions());
         let (dy, dxv) = (on(&y, &self.yg), to(&mut dx, &self.xg));
         call(team, need, |k| {
-            conv_backward_data(k, dy, w, dxv, conv, [0; 3], false)
+            conv_backward_data(k, dy, w, dxv, conv, [0; 3], false, none())
         });
         let need = conv_backward_weight_scratch(team.kind(), conv, &self.xg, f);
         call(team, need, |k| {
-            conv_backward_weight(k, x, dy, &mut dw, conv, false)
+            conv_backward_weight(k, x, dy, &mut dw, None, conv, false)
         });
         [y, dx, dw]
     }
@@ -222,7 +320,9 @@ fn cancels() {
             View::new(&large.x, &large.xg),
             ViewMut::new(&mut y, &large.yg),
         );
-        let end = conv_forward(&mut call, x, &large.w, None, yv, &large.conv, false);
+        let w = Weights::Plain(&large.w);
+        let none = Epilogue::default();
+        let end = conv_forward(&mut call, x, w, yv, &large.conv, false, none);
         // Alone, the caller is sure to ask; a worker may be done before it does.
         assert!(threads > 1 || calls == 2, "{calls} calls");
         assert_eq!(end.is_err(), calls == 2, "{threads} threads");
@@ -245,11 +345,21 @@ fn empty_boxes() {
     let w = vec![1.0; conv.weight_elements(2, 3)];
     let mut dw = vec![1.0; w.len()];
     let work = call(&mut team, 0, |k| {
-        conv_forward(k, on(&[], &xg), &w, None, to(&mut [], &yg), &conv, false)
+        let (x, y) = (on(&[], &xg), to(&mut [], &yg));
+        conv_forward(
+            k,
+            x,
+            Weights::Plain(&w),
+            y,
+            &conv,
+            false,
+            Epilogue::default(),
+        )
     });
     assert_eq!(work.flops, 0);
-    call(&mut team, 0, |k| {
-        conv_backward_weight(k, on(&[], &xg), on(&[], &yg), &mut dw, &conv, false)
+    let need = conv_backward_weight_scratch(team.kind(), &conv, &xg, 3);
+    call(&mut team, need, |k| {
+        conv_backward_weight(k, on(&[], &xg), on(&[], &yg), &mut dw, None, &conv, false)
     });
     assert!(dw.iter().all(|a| *a == 0.0));
     // A gradient that no output reaches is zero.
@@ -257,7 +367,9 @@ fn empty_boxes() {
     let mut dx = vec![5.0; dxg.elements()];
     let need = conv_backward_data_scratch(team.kind(), &conv, 2, 3, 32);
     call(&mut team, need, |k| {
-        conv_backward_data(k, on(&[], &yg), &w, to(&mut dx, &dxg), &conv, [0; 3], false)
+        let (dy, dx) = (on(&[], &yg), to(&mut dx, &dxg));
+        let none = Epilogue::default();
+        conv_backward_data(k, dy, Weights::Plain(&w), dx, &conv, [0; 3], false, none)
     });
     assert!(dx.iter().all(|a| *a == 0.0));
 }
@@ -288,11 +400,11 @@ fn incomplete_input_is_refused() {
         conv_forward(
             k,
             on(&x, &xg),
-            &[0.0; 27],
-            None,
+            Weights::Plain(&[0.0; 27]),
             to(&mut y, &yg),
             &conv,
             false,
+            Epilogue::default(),
         )
     });
 }

@@ -5,10 +5,10 @@ mod naive;
 use naive::{Random, assert_box, assert_frame, buffer, call, inside, offset, on, positions};
 use naive::{teams, to};
 use partita_cpu::{
-    Activation, Adam, Call, Canceled, Grid, Normalization, Parameter, Planes, Sgd, Team, Transform,
-    View, ViewMut, Work, accumulate, activate, activate_backward, activate_backward_in_place,
-    activate_in_place, adam, add, bias_backward, copy, fill, import, linear_backward_data,
-    linear_backward_weight, linear_forward, linear_scratch, norm_backward,
+    Activation, Adam, Call, Canceled, Epilogue, Grid, Normalization, Parameter, Planes, Sgd, Team,
+    Transform, View, ViewMut, Weights, Work, accumulate, activate, activate_backward,
+    activate_backward_in_place, activate_in_place, adam, add, bias_backward, copy, fill, import,
+    linear_backward_data, linear_backward_weight, linear_forward, linear_scratch, norm_backward,
     norm_backward_statistics, norm_forward, norm_scratch, norm_statistics, scale, sgd,
     sum_of_squares,
 };
@@ -365,17 +365,29 @@ fn linear() {
             let (xv, dyv) = (on(&x, &xg), on(&dy, &yg));
             let mut got = buffer(&yg, || 5.0);
             call(team, need, |k| {
-                linear_forward(k, xv, &w, Some(&b), to(&mut got, &yg), false)
+                let epilogue = Epilogue {
+                    bias: Some(&b),
+                    ..Epilogue::default()
+                };
+                linear_forward(
+                    k,
+                    xv,
+                    Weights::Plain(&w),
+                    to(&mut got, &yg),
+                    false,
+                    epilogue,
+                )
             });
             assert_box(&yg, &got, &y, None, &what);
             let mut got = buffer(&xg, || 5.0);
             call(team, need, |k| {
-                linear_backward_data(k, dyv, &w, to(&mut got, &xg), false)
+                let (dx, none) = (to(&mut got, &xg), Epilogue::default());
+                linear_backward_data(k, dyv, Weights::Plain(&w), dx, false, none)
             });
             assert_box(&xg, &got, &dx, None, &what);
             let mut got = vec![2.0; w.len()];
             call(team, need, |k| {
-                linear_backward_weight(k, xv, dyv, &mut got, true)
+                linear_backward_weight(k, xv, dyv, &mut got, None, true)
             });
             near(&got, dw.iter().map(|a| a + 2.0), 0.0, &what);
         }

@@ -1,7 +1,8 @@
 use super::{Run, touched};
 use crate::conv_data::conv_backward_data;
-use crate::conv_forward::{Convolution, conv_forward};
+use crate::conv_forward::{Convolution, Weights, conv_forward};
 use crate::conv_weight::conv_backward_weight;
+use crate::epilogue::Epilogue;
 use crate::grid::Window;
 use crate::norm::bias_backward;
 use partita_program::{Kernel, Taps, View};
@@ -49,11 +50,12 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, 
                 conv_backward_data(
                     call,
                     dy.view(),
-                    w.data,
+                    Weights::Plain(w.data),
                     dx.view(),
                     &conv,
                     *shift,
                     *accumulate,
+                    Epilogue::default(),
                 )
             })?;
             Ok(Worked {
@@ -72,7 +74,15 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, 
             let conv = convolution(taps, *groups);
             let (x, dy, mut dw) = (run.input(x), run.input(dy), run.output(dw));
             let work = run.compute(|call| {
-                conv_backward_weight(call, x.view(), dy.view(), dw.slice(), &conv, *accumulate)
+                conv_backward_weight(
+                    call,
+                    x.view(),
+                    dy.view(),
+                    dw.slice(),
+                    None,
+                    &conv,
+                    *accumulate,
+                )
             })?;
             Ok(Worked {
                 flops: work.flops,
@@ -100,9 +110,13 @@ fn forward(
 ) -> Result<Worked, RunError> {
     let (x, w, mut y) = (run.input(x), run.dense(w), run.output(y));
     let bias = bias.map(|bias| run.dense(bias));
-    let bias_values = bias.as_ref().map(|bias| bias.data);
-    let work = run
-        .compute(|call| conv_forward(call, x.view(), w.data, bias_values, y.view(), conv, false))?;
+    let epilogue = Epilogue {
+        bias: bias.as_ref().map(|bias| bias.data),
+        ..Epilogue::default()
+    };
+    let w_data = Weights::Plain(w.data);
+    let work =
+        run.compute(|call| conv_forward(call, x.view(), w_data, y.view(), conv, false, epilogue))?;
     let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
     Ok(Worked {
         flops: work.flops,

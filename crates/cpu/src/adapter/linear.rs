@@ -1,6 +1,8 @@
 use super::operand::{Input, dense, rows};
 use super::{Run, touched};
+use crate::conv_forward::Weights;
 use crate::elementwise::{accumulate as add_to, copy};
+use crate::epilogue::Epilogue;
 use crate::grid::{Call, Canceled, Grid, View, ViewMut, Work};
 use crate::linear::{linear_backward_data, linear_backward_weight, linear_forward};
 use partita_program::{Kernel, View as Place};
@@ -54,10 +56,13 @@ fn forward(
 ) -> Result<Worked, RunError> {
     let (x, w, mut y) = (run.input(x), run.dense(w), run.output(y));
     let bias = bias.map(|bias| run.dense(bias));
-    let bias_values = bias.as_ref().map(|bias| bias.data);
+    let epilogue = Epilogue {
+        bias: bias.as_ref().map(|bias| bias.data),
+        ..Epilogue::default()
+    };
     let work = run.compute(|call| {
         with_rows(call, &x, |call, x| {
-            linear_forward(call, x, w.data, bias_values, y.view(), false)
+            linear_forward(call, x, Weights::Plain(w.data), y.view(), false, epilogue)
         })
     })?;
     let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
@@ -73,11 +78,19 @@ fn backward_data(
     run: &mut Run<'_, '_>,
 ) -> Result<Worked, RunError> {
     let (dy, w, mut dx) = (run.input(dy), run.dense(w), run.output(dx));
+    let w_data = Weights::Plain(w.data);
     let (extent, pitch) = (dx.block().extent, dx.block().pitch);
     let work = run.compute(|call| {
         if let Some(grid) = rows(extent, pitch) {
             let dx = ViewMut::new(dx.block().data, &grid);
-            return linear_backward_data(call, dy.view(), w.data, dx, accumulate);
+            return linear_backward_data(
+                call,
+                dy.view(),
+                w_data,
+                dx,
+                accumulate,
+                Epilogue::default(),
+            );
         }
         let grid = dense(extent);
         let row_grid = Grid::dense(extent[0], [1; 3], extent[1..].iter().product());
@@ -88,7 +101,14 @@ fn backward_data(
             progress: &mut *call.progress,
         };
         let rows = ViewMut::new(packed, &row_grid);
-        let work = linear_backward_data(&mut call, dy.view(), w.data, rows, false)?;
+        let work = linear_backward_data(
+            &mut call,
+            dy.view(),
+            w_data,
+            rows,
+            false,
+            Epilogue::default(),
+        )?;
         let packed = View::new(packed, &grid);
         match accumulate {
             true => add_to(&mut call, packed, dx.view()),
@@ -110,7 +130,7 @@ fn backward_weight(
     let (x, dy, mut dw) = (run.input(x), run.input(dy), run.output(dw));
     let work = run.compute(|call| {
         with_rows(call, &x, |call, x| {
-            linear_backward_weight(call, x, dy.view(), dw.slice(), accumulate)
+            linear_backward_weight(call, x, dy.view(), dw.slice(), None, accumulate)
         })
     })?;
     Ok(Worked {

@@ -6,7 +6,7 @@ use crate::conv_data::conv_backward_data_scratch;
 use crate::conv_forward::conv_forward_scratch;
 use crate::conv_weight::conv_backward_weight_scratch;
 use crate::grid::Grid;
-use crate::linear::ONE;
+use crate::linear::LINEAR;
 use crate::norm::norm_scratch;
 use crate::simd::Level;
 use crate::team::TeamKind;
@@ -158,16 +158,16 @@ fn linear(team: TeamKind, kernel: &Kernel, buffers: &[Buffer]) -> usize {
     match kernel {
         Kernel::LinearForward { x, w, .. } => {
             let [n, c, f] = [x.extent[0], w.extent[3], w.extent[4]];
-            packed_rows(x, buffers) + conv_forward_scratch(team, &ONE, c, f, n)
+            packed_rows(x, buffers) + conv_forward_scratch(team, &LINEAR, c, f, n)
         }
         Kernel::LinearBackwardData { dx, w, .. } => {
             let [n, c, f] = [dx.extent[0], w.extent[3], w.extent[4]];
-            packed_rows(dx, buffers) + conv_backward_data_scratch(team, &ONE, c, f, n)
+            packed_rows(dx, buffers) + conv_backward_data_scratch(team, &LINEAR, c, f, n)
         }
         Kernel::LinearBackwardWeight { x, dw, .. } => {
             let [n, c, f] = [x.extent[0], dw.extent[3], dw.extent[4]];
             let grid = Grid::dense(n, [1; 3], c);
-            packed_rows(x, buffers) + conv_backward_weight_scratch(team, &ONE, &grid, f)
+            packed_rows(x, buffers) + conv_backward_weight_scratch(team, &LINEAR, &grid, f)
         }
         other => panic!("{} is no linear layer", other.name()),
     }

@@ -1,6 +1,8 @@
 //! Random cases from a printed seed, and plain f64 kernels to compare with.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod touch;
+
 use partita_cpu::{Call, Canceled, Convolution, Grid, Level, Team, View, ViewMut, Window, Work};
 
 /// SplitMix64.
@@ -151,7 +153,6 @@ pub struct Case {
     pub x: Vec<f32>,
     pub dy: Vec<f32>,
     pub w: Vec<f32>,
-    pub bias: Vec<f32>,
 }
 
 impl Case {
@@ -174,7 +175,6 @@ impl Case {
         let w = (0..conv.weight_elements(c, f))
             .map(|_| random.whole())
             .collect();
-        let bias = (0..f).map(|_| random.whole()).collect();
         Case {
             conv,
             xg,
@@ -182,7 +182,6 @@ impl Case {
             x,
             dy,
             w,
-            bias,
         }
     }
 
@@ -291,6 +290,14 @@ pub fn assert_box(g: &Grid, got: &[f32], want: &[f64], before: Option<&[f32]>, w
                 got[o]
             );
         }
+    }
+}
+
+/// Adds what was there before to the box.
+pub fn add_before(g: &Grid, want: &mut [f64], before: &[f32]) {
+    for (n, at) in positions(g) {
+        let o = offset(g, n, at);
+        (o..o + g.channels).for_each(|i| want[i] += f64::from(before[i]));
     }
 }
 
