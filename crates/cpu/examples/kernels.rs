@@ -192,7 +192,9 @@ fn streams(team: &mut Team) {
             None,
         )
     });
-    show("norm statistics", || norm_statistics(k, xv, &mut sums));
+    show("norm statistics", || {
+        norm_statistics(k, xv, &mut sums, false)
+    });
     let (gamma, beta) = (vec![1.0; c], vec![0.0; c]);
     let count = xg.positions() as f64;
     let norm = Normalization {
@@ -207,7 +209,7 @@ fn streams(team: &mut Team) {
     });
     let mut gradient = vec![0.0; 2 * c];
     show("norm backward statistics", || {
-        norm_backward_statistics(k, xv, xv, &norm, &mut gradient)
+        norm_backward_statistics(k, xv, xv, &norm, &mut gradient, false)
     });
     show("norm backward", || {
         norm_backward(

@@ -2,6 +2,7 @@
 
 mod convolution;
 mod dropout;
+mod fused;
 mod linear;
 mod loss;
 mod menu;
@@ -9,6 +10,7 @@ mod norm;
 mod operand;
 mod pointwise;
 mod pool;
+mod tail;
 mod update;
 
 pub use menu::CpuMenu;
@@ -19,6 +21,7 @@ use operand::{Input, Output, vector};
 use partita_program::{Algorithm, Kernel, View};
 use partita_run::{Block, Inputs, Kernels, Memory, RunError, Worked};
 use partita_space::{Coord, Mesh, Rank};
+use tail::Tail;
 
 /// The one algorithm of each kernel; what a kernel chooses by shape is its own affair.
 const NAME: &str = "cpu";
@@ -135,7 +138,12 @@ impl Kernels for CpuKernels {
         // Small kernels end before they would ask.
         run.go_on()?;
         match kernel {
-            Kernel::Fused { .. } => unreachable!("the menu offers no fused kernel"),
+            Kernel::Fused { parts } => {
+                let worked = fused::execute(parts, &mut run)?;
+                // Only what passes between the whole and memory counts.
+                let bytes = kernel.traffic(&memory.body().buffers).0;
+                Ok(Worked { bytes, ..worked })
+            }
             Kernel::Fill { .. }
             | Kernel::Copy { .. }
             | Kernel::Import { .. }
@@ -146,9 +154,11 @@ impl Kernels for CpuKernels {
             Kernel::ConvolutionForward { .. }
             | Kernel::ConvolutionBackwardData { .. }
             | Kernel::ConvolutionBackwardWeight { .. }
-            | Kernel::BiasBackward { .. } => convolution::execute(kernel, &mut run),
+            | Kernel::BiasBackward { .. } => {
+                convolution::execute(kernel, &Tail::default(), &mut run)
+            }
             Kernel::PoolForward { .. } | Kernel::PoolBackward { .. } => {
-                pool::execute(kernel, &mut run)
+                pool::execute(kernel, &Tail::default(), &mut run)
             }
             Kernel::BatchNormStatistics { .. }
             | Kernel::BatchNormForward { .. }
@@ -156,10 +166,14 @@ impl Kernels for CpuKernels {
             | Kernel::BatchNormInference { .. }
             | Kernel::BatchNormBackwardStatistics { .. }
             | Kernel::BatchNormBackwardData { .. }
-            | Kernel::BatchNormBackwardParameters { .. } => norm::execute(kernel, &mut run),
+            | Kernel::BatchNormBackwardParameters { .. } => {
+                norm::execute(kernel, &Tail::default(), &mut run)
+            }
             Kernel::LinearForward { .. }
             | Kernel::LinearBackwardData { .. }
-            | Kernel::LinearBackwardWeight { .. } => linear::execute(kernel, &mut run),
+            | Kernel::LinearBackwardWeight { .. } => {
+                linear::execute(kernel, &Tail::default(), &mut run)
+            }
             Kernel::MeanSquaredError { .. }
             | Kernel::SoftmaxCrossEntropy { .. }
             | Kernel::OutputErrors { .. } => loss::execute(kernel, self.rank, &mut run),

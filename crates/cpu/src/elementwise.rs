@@ -110,7 +110,7 @@ pub fn activate_backward_in_place(
 /// y = a + b, or `negative_slope` times that where it is not positive.
 ///
 /// With `sums`, sums\[c\] becomes the sum over positions of what is written and sums[C + c] that
-/// of its squares; this needs the scratch of [`crate::norm_scratch`]. Counts one flop an element,
+/// of its squares, or grows by them if the flag beside it says so; this needs the scratch of [`crate::norm_scratch`]. Counts one flop an element,
 /// one more with a slope and 3 more with sums.
 pub fn add(
     call: &mut Call,
@@ -118,13 +118,13 @@ pub fn add(
     b: View,
     y: ViewMut,
     negative_slope: Option<f32>,
-    sums: Option<&mut [f64]>,
+    sums: Option<(&mut [f64], bool)>,
 ) -> Result<Work, Canceled> {
     let flops = 1 + u64::from(negative_slope.is_some()) + 3 * u64::from(sums.is_some());
     let out = Out::new(y, flops, a.grid.bytes() + b.grid.bytes());
     let slope = negative_slope.unwrap_or(1.0);
     let f = move |[a, b]: [f32; 2], _| leaky(a + b, a + b, slope);
-    let Some(sums) = sums else {
+    let Some((sums, accumulate)) = sums else {
         return map(call, [a, b], out, f);
     };
     let (work, level, written) = (out.work, call.team.level(), out.rows());
@@ -136,7 +136,8 @@ pub fn add(
         |row| level.run(rows.at(row..row + 1)),
         |[y]| (y, y * y),
     )?;
-    sums[..2 * c].copy_from_slice(total);
+    assert!(sums.len() >= 2 * c, "sums of {c} channels");
+    crate::norm::put(sums, total, accumulate);
     Ok(work)
 }
 

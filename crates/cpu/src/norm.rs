@@ -59,17 +59,29 @@ impl Normalization<'_> {
     }
 }
 
-/// sums\[c\] = sum of x\[.., c\], sums[C + c] = sum of its squares. Counts 3 flops an element.
+/// sums\[c\] (+)= sum of x\[.., c\], sums[C + c] (+)= sum of its squares. Counts 3 flops an element.
 ///
 /// Errors of all kernels of this module: [`Canceled`]. They panic if boxes differ in shape.
-pub fn norm_statistics(call: &mut Call, x: View, sums: &mut [f64]) -> Result<Work, Canceled> {
+pub fn norm_statistics(
+    call: &mut Call,
+    x: View,
+    sums: &mut [f64],
+    accumulate: bool,
+) -> Result<Work, Canceled> {
     let work = Work {
         flops: 3 * x.grid.elements() as u64,
         bytes: x.grid.bytes(),
     };
     let total = reduce(call, [x], |[x]| (x, x * x))?;
-    sums[..total.len()].copy_from_slice(total);
+    put(sums, total, accumulate);
     Ok(work)
+}
+
+/// Replaces the first sums, or adds to them.
+pub(crate) fn put(sums: &mut [f64], total: &[f64], accumulate: bool) {
+    for (sum, total) in sums.iter_mut().zip(total) {
+        *sum = total + if accumulate { *sum } else { 0.0 };
+    }
 }
 
 /// db\[f\] (+)= sum over all positions of dy\[.., f\]. Counts one flop an element of dy.
@@ -192,7 +204,7 @@ fn affine(
     Ok(work)
 }
 
-/// sums\[c\] = sum of dy\[.., c\], sums[C + c] = sum of dy * xhat, with xhat the normalized x.
+/// sums\[c\] (+)= sum of dy\[.., c\], sums[C + c] (+)= sum of dy * xhat, with xhat the normalized x.
 ///
 /// Their global values are the gradients of beta and gamma. Where dy has a mask, dy times the mask
 /// takes its place. Counts 5 flops an element, one more with a mask.
@@ -202,6 +214,7 @@ pub fn norm_backward_statistics<'a>(
     dy: impl Into<Gradient<'a>>,
     norm: &Normalization,
     sums: &mut [f64],
+    accumulate: bool,
 ) -> Result<Work, Canceled> {
     let c = x.grid.channels;
     norm.assert_valid(c);
@@ -218,8 +231,9 @@ pub fn norm_backward_statistics<'a>(
     }?;
     for i in 0..c {
         let (mean, inverse) = norm.inverse_deviation(i);
-        sums[i] = total[i];
-        sums[c + i] = (total[c + i] - mean * total[i]) * inverse;
+        let normalized = (total[c + i] - mean * total[i]) * inverse;
+        put(&mut sums[i..=i], &total[i..=i], accumulate);
+        put(&mut sums[c + i..=c + i], &[normalized], accumulate);
     }
     let masked = mask.map_or(0, |mask| mask.y.grid.bytes());
     Ok(Work {

@@ -220,7 +220,7 @@ fn normalize(
     let (g, c) = (*x.grid(), x.grid().channels);
     let need = norm_scratch(team.kind(), c);
     let (mut sums, mut gradient) = (vec![0.0; 2 * c], vec![0.0; 2 * c]);
-    call(team, need, |k| norm_statistics(k, x, &mut sums));
+    call(team, need, |k| norm_statistics(k, x, &mut sums, false));
     let count = g.positions() as f64;
     let (mut y, mut dx) = (start.to_vec(), start.to_vec());
     let norm = Normalization {
@@ -234,7 +234,7 @@ fn normalize(
         norm_forward(k, x, to(&mut y, &g), &norm, None, None)
     });
     call(team, need, |k| {
-        norm_backward_statistics(k, x, dy, &norm, &mut gradient)
+        norm_backward_statistics(k, x, dy, &norm, &mut gradient, false)
     });
     call(team, need, |k| {
         norm_backward(k, x, dy, to(&mut dx, &g), &norm, &gradient, add_to)

@@ -103,7 +103,9 @@ fn normalization_with_residual_and_slope() {
             let what = format!("seed {seed} {:?} {} threads", team.level(), team.threads());
             let need = norm_scratch(team.kind(), c);
             let mut sums = vec![0.0; 2 * c];
-            call(team, need, |k| norm_statistics(k, on(&x, &xg), &mut sums));
+            call(team, need, |k| {
+                norm_statistics(k, on(&x, &xg), &mut sums, false)
+            });
             let norm = Normalization {
                 sums: &sums,
                 count: xg.positions() as f64,
@@ -170,7 +172,9 @@ fn gradients_of_normalization_with_a_mask() {
             let what = format!("seed {seed} {:?} {} threads", team.level(), team.threads());
             let need = norm_scratch(team.kind(), c);
             let mut sums = vec![0.0; 2 * c];
-            call(team, need, |k| norm_statistics(k, on(&x, &xg), &mut sums));
+            call(team, need, |k| {
+                norm_statistics(k, on(&x, &xg), &mut sums, false)
+            });
             let norm = Normalization {
                 sums: &sums,
                 count,
@@ -188,7 +192,7 @@ fn gradients_of_normalization_with_a_mask() {
             };
             let mut got = vec![0.0; 2 * c];
             call(team, need, |k| {
-                norm_backward_statistics(k, on(&x, &xg), gradient, &norm, &mut got)
+                norm_backward_statistics(k, on(&x, &xg), gradient, &norm, &mut got, false)
             });
             for (got, want) in got.iter().zip(&totals) {
                 assert!((got - want).abs() < 1e-6 * (1.0 + count), "{what}");
@@ -229,7 +233,14 @@ fn sums_of_boxes_with_slope_and_statistics() {
                 let (mut y, mut sums) = (start.clone(), vec![0.0; 2 * c]);
                 call(team, need, |k| {
                     let sums = wanted.then_some(&mut sums[..]);
-                    add(k, on(&a, &ag), on(&b, &bg), to(&mut y, &yg), slope, sums)
+                    add(
+                        k,
+                        on(&a, &ag),
+                        on(&b, &bg),
+                        to(&mut y, &yg),
+                        slope,
+                        sums.map(|sums| (sums, false)),
+                    )
                 });
                 assert_near(&yg, &y, &values, 0.0, &what);
                 assert!(!wanted || sums == totals, "{what}: {sums:?} {totals:?}");

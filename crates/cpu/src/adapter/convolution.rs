@@ -1,9 +1,10 @@
+use super::operand::Output;
+use super::tail::{Held, Tail};
 use super::{Run, touched};
 use crate::conv_data::conv_backward_data;
 use crate::conv_forward::{Convolution, Weights, conv_forward};
 use crate::conv_weight::conv_backward_weight;
-use crate::epilogue::Epilogue;
-use crate::grid::Window;
+use crate::grid::{Call, Window};
 use crate::norm::bias_backward;
 use partita_program::{Kernel, Taps, View};
 use partita_run::{Block, RunError, Worked};
@@ -25,7 +26,11 @@ pub(super) fn convolution(taps: &Taps, groups: usize) -> Convolution {
     }
 }
 
-pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
+pub(super) fn execute(
+    kernel: &Kernel,
+    tail: &Tail<'_>,
+    run: &mut Run<'_, '_>,
+) -> Result<Worked, RunError> {
     match kernel {
         Kernel::ConvolutionForward {
             x,
@@ -34,61 +39,28 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, 
             y,
             taps,
             groups,
-        } => forward([x, w, y], bias.as_ref(), &convolution(taps, *groups), run),
-        Kernel::ConvolutionBackwardData {
-            dy,
-            w,
-            dx,
-            taps,
-            shift,
-            groups,
-            accumulate,
         } => {
             let conv = convolution(taps, *groups);
-            let (dy, w, mut dx) = (run.input(dy), run.dense(w), run.output(dx));
+            let flops = tail.flops(y);
+            let mut held = Held::new(tail, run);
+            let (x, w, mut y) = (run.input(x), run.dense(w), run.output(y));
+            let bias = bias.as_ref().map(|bias| run.dense(bias));
+            let values = bias.as_ref().map(|bias| bias.data);
+            let scales = tail.scales(y.block().extent[4]);
             let work = run.compute(|call| {
-                conv_backward_data(
-                    call,
-                    dy.view(),
-                    Weights::Plain(w.data),
-                    dx.view(),
-                    &conv,
-                    *shift,
-                    *accumulate,
-                    Epilogue::default(),
-                )
+                with_scales(call, scales, |call, scales| {
+                    let (w, epilogue) = (Weights::Plain(w.data), held.epilogue(values, scales));
+                    conv_forward(call, x.view(), w, y.view(), &conv, false, epilogue)
+                })
             })?;
+            let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
             Ok(Worked {
-                flops: work.flops,
-                bytes: dy.bytes() + w.box_bytes() + touched(dx.bytes(), *accumulate),
+                flops: work.flops + flops,
+                bytes: x.bytes() + w.box_bytes() + bias_bytes + y.bytes(),
             })
         }
-        Kernel::ConvolutionBackwardWeight {
-            x,
-            dy,
-            dw,
-            taps,
-            groups,
-            accumulate,
-        } => {
-            let conv = convolution(taps, *groups);
-            let (x, dy, mut dw) = (run.input(x), run.input(dy), run.output(dw));
-            let work = run.compute(|call| {
-                conv_backward_weight(
-                    call,
-                    x.view(),
-                    dy.view(),
-                    dw.slice(),
-                    None,
-                    &conv,
-                    *accumulate,
-                )
-            })?;
-            Ok(Worked {
-                flops: work.flops,
-                bytes: x.bytes() + dy.bytes() + touched(dw.bytes(), *accumulate),
-            })
-        }
+        Kernel::ConvolutionBackwardData { .. } => backward_data(kernel, tail, run),
+        Kernel::ConvolutionBackwardWeight { .. } => backward_weight(kernel, None, run),
         Kernel::BiasBackward { dy, db, accumulate } => {
             let (dy, mut db) = (run.input(dy), run.output(db));
             let work =
@@ -102,24 +74,90 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, 
     }
 }
 
-fn forward(
-    [x, w, y]: [&View; 3],
-    bias: Option<&View>,
-    conv: &Convolution,
+/// Calls `body` with the first elements of the scratch apart.
+fn with_scales<R>(
+    call: &mut Call,
+    scales: usize,
+    body: impl FnOnce(&mut Call, &mut [f32]) -> R,
+) -> R {
+    let (scales, scratch) = call.scratch.split_at_mut(scales);
+    let mut call = Call {
+        team: &mut *call.team,
+        scratch,
+        progress: &mut *call.progress,
+    };
+    body(&mut call, scales)
+}
+
+fn backward_data(
+    kernel: &Kernel,
+    tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
 ) -> Result<Worked, RunError> {
-    let (x, w, mut y) = (run.input(x), run.dense(w), run.output(y));
-    let bias = bias.map(|bias| run.dense(bias));
-    let epilogue = Epilogue {
-        bias: bias.as_ref().map(|bias| bias.data),
-        ..Epilogue::default()
+    let Kernel::ConvolutionBackwardData {
+        dy,
+        w,
+        dx,
+        taps,
+        shift,
+        groups,
+        accumulate,
+    } = kernel
+    else {
+        panic!("{} is no data gradient", kernel.name());
     };
-    let w_data = Weights::Plain(w.data);
-    let work =
-        run.compute(|call| conv_forward(call, x.view(), w_data, y.view(), conv, false, epilogue))?;
-    let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
+    let (conv, flops) = (convolution(taps, *groups), tail.flops(dx));
+    let mut held = Held::new(tail, run);
+    let (dy, w, mut dx) = (run.input(dy), run.dense(w), run.output(dx));
+    let scales = tail.scales(dx.block().extent[4]);
+    let work = run.compute(|call| {
+        with_scales(call, scales, |call, scales| {
+            let (w, epilogue) = (Weights::Plain(w.data), held.epilogue(None, scales));
+            let (dy, dx) = (dy.view(), dx.view());
+            conv_backward_data(call, dy, w, dx, &conv, *shift, *accumulate, epilogue)
+        })
+    })?;
     Ok(Worked {
-        flops: work.flops,
-        bytes: x.bytes() + w.box_bytes() + bias_bytes + y.bytes(),
+        flops: work.flops + flops,
+        bytes: dy.bytes() + w.box_bytes() + touched(dx.bytes(), *accumulate),
+    })
+}
+
+/// With `db`, the gradient of the bias too; it adds where that of the weights does.
+pub(super) fn backward_weight(
+    kernel: &Kernel,
+    db: Option<&View>,
+    run: &mut Run<'_, '_>,
+) -> Result<Worked, RunError> {
+    let Kernel::ConvolutionBackwardWeight {
+        x,
+        dy,
+        dw,
+        taps,
+        groups,
+        accumulate,
+    } = kernel
+    else {
+        panic!("{} is no weight gradient", kernel.name());
+    };
+    let conv = convolution(taps, *groups);
+    let bias_flops = db.map_or(0, |_| dy.volume() as u64);
+    let mut db = db.map(|db| run.output(db));
+    let (x, dy, mut dw) = (run.input(x), run.input(dy), run.output(dw));
+    let work = run.compute(|call| {
+        let db = db.as_mut().map(Output::slice);
+        conv_backward_weight(
+            call,
+            x.view(),
+            dy.view(),
+            dw.slice(),
+            db,
+            &conv,
+            *accumulate,
+        )
+    })?;
+    Ok(Worked {
+        flops: work.flops + bias_flops,
+        bytes: x.bytes() + dy.bytes() + touched(dw.bytes(), *accumulate),
     })
 }

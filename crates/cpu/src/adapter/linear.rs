@@ -1,4 +1,5 @@
-use super::operand::{Input, dense, rows};
+use super::operand::{Input, Output, dense, rows};
+use super::tail::{Held, Tail};
 use super::{Run, touched};
 use crate::conv_forward::Weights;
 use crate::elementwise::{accumulate as add_to, copy};
@@ -8,21 +9,20 @@ use crate::linear::{linear_backward_data, linear_backward_weight, linear_forward
 use partita_program::{Kernel, View as Place};
 use partita_run::{Block, RunError, Worked};
 
-pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
+pub(super) fn execute(
+    kernel: &Kernel,
+    tail: &Tail<'_>,
+    run: &mut Run<'_, '_>,
+) -> Result<Worked, RunError> {
     match kernel {
-        Kernel::LinearForward { x, w, bias, y } => forward([x, w, y], bias.as_ref(), run),
+        Kernel::LinearForward { x, w, bias, y } => forward([x, w, y], bias.as_ref(), tail, run),
         Kernel::LinearBackwardData {
             dy,
             w,
             dx,
             accumulate,
-        } => backward_data([dy, w, dx], *accumulate, run),
-        Kernel::LinearBackwardWeight {
-            x,
-            dy,
-            dw,
-            accumulate,
-        } => backward_weight([x, dy, dw], *accumulate, run),
+        } => backward_data([dy, w, dx], *accumulate, tail, run),
+        Kernel::LinearBackwardWeight { .. } => backward_weight(kernel, None, run),
         other => panic!("{} is no linear layer", other.name()),
     }
 }
@@ -52,14 +52,14 @@ fn with_rows(
 fn forward(
     [x, w, y]: [&Place; 3],
     bias: Option<&Place>,
+    tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
 ) -> Result<Worked, RunError> {
+    let flops = tail.flops(y);
+    let mut held = Held::new(tail, run);
     let (x, w, mut y) = (run.input(x), run.dense(w), run.output(y));
     let bias = bias.map(|bias| run.dense(bias));
-    let epilogue = Epilogue {
-        bias: bias.as_ref().map(|bias| bias.data),
-        ..Epilogue::default()
-    };
+    let epilogue = held.epilogue(bias.as_ref().map(|bias| bias.data), &mut []);
     let work = run.compute(|call| {
         with_rows(call, &x, |call, x| {
             linear_forward(call, x, Weights::Plain(w.data), y.view(), false, epilogue)
@@ -67,7 +67,7 @@ fn forward(
     })?;
     let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
     Ok(Worked {
-        flops: work.flops,
+        flops: work.flops + flops,
         bytes: x.bytes() + w.box_bytes() + bias_bytes + y.bytes(),
     })
 }
@@ -75,8 +75,11 @@ fn forward(
 fn backward_data(
     [dy, w, dx]: [&Place; 3],
     accumulate: bool,
+    tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
 ) -> Result<Worked, RunError> {
+    let flops = tail.flops(dx);
+    let mut held = Held::new(tail, run).into_rows();
     let (dy, w, mut dx) = (run.input(dy), run.dense(w), run.output(dx));
     let w_data = Weights::Plain(w.data);
     let (extent, pitch) = (dx.block().extent, dx.block().pitch);
@@ -89,7 +92,7 @@ fn backward_data(
                 w_data,
                 dx,
                 accumulate,
-                Epilogue::default(),
+                held.epilogue(None, &mut []),
             );
         }
         let grid = dense(extent);
@@ -117,24 +120,37 @@ fn backward_data(
         Ok(work)
     })?;
     Ok(Worked {
-        flops: work.flops,
+        flops: work.flops + flops,
         bytes: dy.bytes() + w.box_bytes() + touched(dx.bytes(), accumulate),
     })
 }
 
-fn backward_weight(
-    [x, dy, dw]: [&Place; 3],
-    accumulate: bool,
+/// With `db`, the gradient of the bias too; it adds where that of the weights does.
+pub(super) fn backward_weight(
+    kernel: &Kernel,
+    db: Option<&Place>,
     run: &mut Run<'_, '_>,
 ) -> Result<Worked, RunError> {
+    let Kernel::LinearBackwardWeight {
+        x,
+        dy,
+        dw,
+        accumulate,
+    } = kernel
+    else {
+        panic!("{} is no weight gradient", kernel.name());
+    };
+    let bias_flops = db.map_or(0, |_| dy.volume() as u64);
+    let mut db = db.map(|db| run.output(db));
     let (x, dy, mut dw) = (run.input(x), run.input(dy), run.output(dw));
     let work = run.compute(|call| {
         with_rows(call, &x, |call, x| {
-            linear_backward_weight(call, x, dy.view(), dw.slice(), None, accumulate)
+            let db = db.as_mut().map(Output::slice);
+            linear_backward_weight(call, x, dy.view(), dw.slice(), db, *accumulate)
         })
     })?;
     Ok(Worked {
-        flops: work.flops,
-        bytes: x.bytes() + dy.bytes() + touched(dw.bytes(), accumulate),
+        flops: work.flops + bias_flops,
+        bytes: x.bytes() + dy.bytes() + touched(dw.bytes(), *accumulate),
     })
 }

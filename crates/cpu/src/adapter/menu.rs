@@ -1,10 +1,12 @@
 use super::NAME;
 use super::convolution::convolution;
+use super::fused;
 use super::operand::{grid, rows};
 use super::pointwise::Route;
 use crate::conv_data::conv_backward_data_scratch;
 use crate::conv_forward::conv_forward_scratch;
 use crate::conv_weight::conv_backward_weight_scratch;
+use crate::epilogue::sums_scratch;
 use crate::grid::Grid;
 use crate::linear::LINEAR;
 use crate::norm::norm_scratch;
@@ -30,8 +32,12 @@ pub struct CpuMenu {
 impl Menu for CpuMenu {
     fn choose(&self, shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
         let mut accesses = shape.kernel.accesses().into_iter();
-        let fused = matches!(shape.kernel, Kernel::Fused { .. });
-        if fused || !accesses.all(|(view, _)| is_offered(&shape.buffers[view.buffer.0 as usize])) {
+        let is_apart = match shape.kernel {
+            Kernel::Fused { parts } => !fused::is_offered(parts, shape.buffers),
+            _ => false,
+        };
+        if is_apart || !accesses.all(|(view, _)| is_offered(&shape.buffers[view.buffer.0 as usize]))
+        {
             return Err(MenuError {
                 backend: "the CPU kernel set (f32 only)".to_owned(),
                 kernel: shape.signature(),
@@ -100,8 +106,8 @@ impl CpuMenu {
             | Kernel::BatchNormInference { x, .. }
             | Kernel::BatchNormBackwardStatistics { x, .. }
             | Kernel::BatchNormBackwardData { x, .. } => norm_scratch(team, x.extent[4]),
-            Kernel::Fused { .. }
-            | Kernel::Fill { .. }
+            Kernel::Fused { parts } => self.fused(parts, buffers),
+            Kernel::Fill { .. }
             | Kernel::Import { .. }
             | Kernel::PoolForward { .. }
             | Kernel::PoolBackward { .. }
@@ -117,6 +123,29 @@ impl CpuMenu {
             | Kernel::SumOfSquares { .. }
             | Kernel::Update { .. } => 0,
         }
+    }
+
+    /// What the first part needs, and sums and scales of the later ones.
+    fn fused(&self, parts: &[Kernel], buffers: &[Buffer]) -> usize {
+        let team = TeamKind {
+            threads: self.threads,
+            level: self.level,
+        };
+        let own = self.workspace(&parts[0], buffers);
+        let Some((out, tail)) = fused::tail(parts) else {
+            return own;
+        };
+        let (channels, is_summed) = (out.extent[4], tail.sums.is_some());
+        let sums = match &parts[0] {
+            Kernel::ConvolutionForward { taps, groups, .. }
+            | Kernel::ConvolutionBackwardData { taps, groups, .. } => {
+                sums_scratch(team, &convolution(taps, *groups), channels)
+            }
+            Kernel::LinearForward { w, .. } => sums_scratch(team, &LINEAR, w.extent[4]),
+            Kernel::LinearBackwardData { w, .. } => sums_scratch(team, &LINEAR, w.extent[3]),
+            _ => norm_scratch(team, channels),
+        };
+        own + tail.scales(channels) + if is_summed { sums } else { 0 }
     }
 }
 

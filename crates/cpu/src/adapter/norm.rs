@@ -1,3 +1,5 @@
+use super::operand::Input;
+use super::tail::Tail;
 use super::{Run, touched};
 use crate::norm::{
     Inference, Normalization, norm_backward, norm_backward_statistics, norm_forward,
@@ -6,18 +8,23 @@ use crate::norm::{
 use partita_program::{Kernel, View};
 use partita_run::{Block, RunError, Worked};
 
-pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
+pub(super) fn execute(
+    kernel: &Kernel,
+    tail: &Tail<'_>,
+    run: &mut Run<'_, '_>,
+) -> Result<Worked, RunError> {
     match kernel {
         Kernel::BatchNormStatistics {
             x,
             sums,
-            accumulate: _,
+            accumulate,
         } => {
             let (x, sums) = (run.input(x), run.memory.write::<f64>(sums));
-            let work = run.compute(|call| norm_statistics(call, x.view(), sums.data))?;
+            let adds = *accumulate;
+            let work = run.compute(|call| norm_statistics(call, x.view(), sums.data, adds))?;
             Ok(Worked {
                 flops: work.flops,
-                bytes: x.bytes() + sums.box_bytes(),
+                bytes: x.bytes() + touched(sums.box_bytes(), adds),
             })
         }
         Kernel::BatchNormForward {
@@ -28,7 +35,7 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, 
             y,
             count,
             epsilon,
-        } => forward([x, sums, gamma, beta, y], *count, *epsilon, run),
+        } => forward([x, sums, gamma, beta, y], *count, *epsilon, tail, run),
         Kernel::BatchNormRunning {
             sums,
             mean,
@@ -44,7 +51,7 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, 
             beta,
             y,
             epsilon,
-        } => inference([x, mean, variance, gamma, beta, y], *epsilon, run),
+        } => inference([x, mean, variance, gamma, beta, y], *epsilon, tail, run),
         Kernel::BatchNormBackwardStatistics {
             x,
             sums,
@@ -52,8 +59,11 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, 
             gradient_sums,
             count,
             epsilon,
-            accumulate: _,
-        } => backward_statistics([x, sums, dy, gradient_sums], *count, *epsilon, run),
+            accumulate,
+        } => {
+            let views = [x, sums, dy, gradient_sums];
+            backward_statistics(views, *count, *epsilon, *accumulate, run)
+        }
         Kernel::BatchNormBackwardData {
             x,
             sums,
@@ -78,6 +88,12 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, 
     }
 }
 
+/// What is added to the normalized values, and the slope of their activation.
+fn after<'m>(tail: &Tail<'_>, run: &Run<'m, '_>) -> (Option<Input<'m>>, Option<f32>) {
+    let more = tail.add.map(|view| run.input(view));
+    (more, tail.slope.map(|slope| slope as f32))
+}
+
 /// A normalization by sums, with neither scale nor offset.
 fn by<'a>(sums: &'a Block<'_, f64>, count: u64, epsilon: f64) -> Normalization<'a> {
     Normalization {
@@ -93,8 +109,10 @@ fn forward(
     [x, sums, gamma, beta, y]: [&View; 5],
     count: u64,
     epsilon: f64,
+    tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
 ) -> Result<Worked, RunError> {
+    let (more, slope) = after(tail, run);
     let (x, sums, mut y) = (run.input(x), run.sums(sums), run.output(y));
     let (gamma, beta) = (run.dense(gamma), run.dense(beta));
     let norm = Normalization {
@@ -102,7 +120,10 @@ fn forward(
         beta: beta.data,
         ..by(&sums, count, epsilon)
     };
-    let work = run.compute(|call| norm_forward(call, x.view(), y.view(), &norm, None, None))?;
+    let work = run.compute(|call| {
+        let more = more.as_ref().map(Input::view);
+        norm_forward(call, x.view(), y.view(), &norm, more, slope)
+    })?;
     let vectors = sums.box_bytes() + gamma.box_bytes() + beta.box_bytes();
     Ok(Worked {
         flops: work.flops,
@@ -137,8 +158,10 @@ fn running(
 fn inference(
     [x, mean, variance, gamma, beta, y]: [&View; 6],
     epsilon: f64,
+    tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
 ) -> Result<Worked, RunError> {
+    let (more, slope) = after(tail, run);
     let (x, mut y) = (run.input(x), run.output(y));
     let vectors = [mean, variance, gamma, beta].map(|view| run.dense(view));
     let [mean, variance, gamma, beta] = [0, 1, 2, 3].map(|i: usize| &*vectors[i].data);
@@ -149,7 +172,10 @@ fn inference(
         gamma,
         beta,
     };
-    let work = run.compute(|call| norm_inference(call, x.view(), y.view(), &norm, None, None))?;
+    let work = run.compute(|call| {
+        let more = more.as_ref().map(Input::view);
+        norm_inference(call, x.view(), y.view(), &norm, more, slope)
+    })?;
     let vector_bytes: u64 = vectors.iter().map(Block::box_bytes).sum();
     Ok(Worked {
         flops: work.flops,
@@ -161,17 +187,20 @@ fn backward_statistics(
     [x, sums, dy, gradient_sums]: [&View; 4],
     count: u64,
     epsilon: f64,
+    accumulate: bool,
     run: &mut Run<'_, '_>,
 ) -> Result<Worked, RunError> {
     let (x, sums, dy) = (run.input(x), run.sums(sums), run.input(dy));
     let gradient_sums = run.memory.write::<f64>(gradient_sums);
+    let written = touched(gradient_sums.box_bytes(), accumulate);
     let norm = by(&sums, count, epsilon);
     let work = run.compute(|call| {
-        norm_backward_statistics(call, x.view(), dy.view(), &norm, gradient_sums.data)
+        let totals = &mut *gradient_sums.data;
+        norm_backward_statistics(call, x.view(), dy.view(), &norm, totals, accumulate)
     })?;
     Ok(Worked {
         flops: work.flops,
-        bytes: x.bytes() + sums.box_bytes() + dy.bytes() + gradient_sums.box_bytes(),
+        bytes: x.bytes() + sums.box_bytes() + dy.bytes() + written,
     })
 }
 

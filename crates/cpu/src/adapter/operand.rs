@@ -63,6 +63,12 @@ impl<'m> Input<'m> {
         &self.block
     }
 
+    /// Panics where a sample has gaps.
+    pub(super) fn make_rows(&mut self) {
+        let rows = rows(self.block.extent, self.block.pitch);
+        self.grid = rows.unwrap_or_else(|| panic!("samples are rows without gaps"));
+    }
+
     pub(super) fn bytes(&self) -> u64 {
         self.block.box_bytes()
     }

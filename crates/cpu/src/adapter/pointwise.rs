@@ -1,4 +1,5 @@
 use super::operand::{Wide, dense};
+use super::tail::Tail;
 use super::{Run, touched};
 use crate::elementwise::{
     Activation, accumulate as add_to, activate, activate_backward, activate_backward_in_place,
@@ -40,16 +41,33 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, 
                 activate_back([y, dy, dx], activation(*negative_slope), *accumulate, run)
             }
         },
-        Kernel::Add { a, b, y } => {
-            let (a, b, mut y) = (run.input(a), run.input(b), run.output(y));
-            let work = run.compute(|call| add(call, a.view(), b.view(), y.view(), None, None))?;
-            Ok(Worked {
-                flops: work.flops,
-                bytes: a.bytes() + b.bytes() + y.bytes(),
-            })
-        }
+        Kernel::Add { a, b, y } => sum([a, b, y], &Tail::default(), run),
         other => panic!("{} is not computed element by element", other.name()),
     }
+}
+
+/// The sum of two boxes, and what follows on it.
+pub(super) fn sum(
+    [a, b, y]: [&Place; 3],
+    tail: &Tail<'_>,
+    run: &mut Run<'_, '_>,
+) -> Result<Worked, RunError> {
+    let slope = tail.slope.map(|slope| slope as f32);
+    let mut sums = tail.sums.map(|kernel| match kernel {
+        Kernel::BatchNormStatistics {
+            sums, accumulate, ..
+        } => (run.memory.write::<f64>(sums), *accumulate),
+        other => panic!("{} does not follow on a sum", other.name()),
+    });
+    let (a, b, mut y) = (run.input(a), run.input(b), run.output(y));
+    let work = run.compute(|call| {
+        let sums = sums.as_mut().map(|(sums, adds)| (&mut *sums.data, *adds));
+        add(call, a.view(), b.view(), y.view(), slope, sums)
+    })?;
+    Ok(Worked {
+        flops: work.flops,
+        bytes: a.bytes() + b.bytes() + y.bytes(),
+    })
 }
 
 fn activation(negative_slope: f64) -> Activation {

@@ -1,7 +1,8 @@
 use super::convolution::window;
+use super::tail::Tail;
 use super::{Run, touched};
 use crate::pool::{PoolKind, Pooling, pool_forward};
-use crate::pool_backward::pool_backward;
+use crate::pool_backward::{PoolMask, pool_backward};
 use partita_program::{Kernel, Taps};
 use partita_run::{RunError, Worked};
 
@@ -20,7 +21,11 @@ fn pooling(kind: partita_program::PoolKind, taps: &Taps, shift: &[i64; 3]) -> Po
     }
 }
 
-pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
+pub(super) fn execute(
+    kernel: &Kernel,
+    tail: &Tail<'_>,
+    run: &mut Run<'_, '_>,
+) -> Result<Worked, RunError> {
     match kernel {
         Kernel::PoolForward {
             kind,
@@ -30,9 +35,10 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, 
             shift,
         } => {
             let pooling = pooling(*kind, taps, shift);
+            let slope = tail.slope.map(|slope| slope as f32);
             let (x, mut y) = (run.input(x), run.output(y));
             let work =
-                run.compute(|call| pool_forward(call, x.view(), y.view(), &pooling, None))?;
+                run.compute(|call| pool_forward(call, x.view(), y.view(), &pooling, slope))?;
             Ok(Worked {
                 flops: work.flops,
                 bytes: x.bytes() + y.bytes(),
@@ -49,10 +55,19 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, 
         } => {
             let pooling = pooling(*kind, taps, shift);
             let x = x.as_ref().map(|x| run.input(x));
+            let mask = tail.mask.map(|(part, y, slope)| {
+                let at = [1, 2, 3].map(|dim: usize| part.start[dim] - dx.start[dim]);
+                (run.input(y), slope as f32, at)
+            });
             let (dy, mut dx) = (run.input(dy), run.output(dx));
             let work = run.compute(|call| {
                 let x = x.as_ref().map(|x| x.view());
-                pool_backward(call, x, dy.view(), dx.view(), &pooling, *accumulate, None)
+                let mask = mask.as_ref().map(|(y, slope, at)| PoolMask {
+                    y: y.view(),
+                    slope: *slope,
+                    at: *at,
+                });
+                pool_backward(call, x, dy.view(), dx.view(), &pooling, *accumulate, mask)
             })?;
             let x_bytes = x.as_ref().map_or(0, |x| x.bytes());
             Ok(Worked {

@@ -12,26 +12,47 @@ const BATCH: usize = 32;
 pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
     match kernel {
         Kernel::SumOfSquares { sources, total } => squares(sources, total, run),
+        Kernel::Update { .. } => all(std::slice::from_ref(kernel), run),
+        other => panic!("{} does not update parameters", other.name()),
+    }
+}
+
+/// Whether all are updates by one rule.
+pub(super) fn is_one_rule(parts: &[Kernel]) -> bool {
+    let Some(Kernel::Update { rule, clip, .. }) = parts.first() else {
+        return false;
+    };
+    parts.iter().all(|part| match part {
         Kernel::Update {
-            rule,
+            rule: own,
+            clip: own_clip,
+            ..
+        } => own == rule && own_clip == clip,
+        _ => false,
+    })
+}
+
+/// Updates by one rule.
+pub(super) fn all(parts: &[Kernel], run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
+    let Some(Kernel::Update { rule, clip, .. }) = parts.first() else {
+        panic!("updates by one rule");
+    };
+    let total = clip.map(|(total, maximum)| (run.sums(&total), maximum));
+    let scale = total.as_ref().map_or(1.0, |(total, maximum)| {
+        (maximum / (total.data[0].sqrt() + CLIP_EPSILON)).min(1.0)
+    });
+    let views = parts.iter().filter_map(|part| match part {
+        Kernel::Update {
             parameter,
             gradient,
             moments,
-            clip,
-        } => {
-            let total = clip.map(|(total, maximum)| (run.sums(&total), maximum));
-            let scale = total.as_ref().map_or(1.0, |(total, maximum)| {
-                (maximum / (total.data[0].sqrt() + CLIP_EPSILON)).min(1.0)
-            });
-            let mut worked = {
-                let one = (parameter, gradient, moments.as_slice());
-                update(rule, std::iter::once(one), scale, run)?
-            };
-            worked.bytes += total.map_or(0, |(total, _)| total.box_bytes());
-            Ok(worked)
-        }
-        other => panic!("{} does not update parameters", other.name()),
-    }
+            ..
+        } => Some((parameter, gradient, moments.as_slice())),
+        _ => None,
+    });
+    let mut worked = update(rule, views, scale, run)?;
+    worked.bytes += total.map_or(0, |(total, _)| total.box_bytes());
+    Ok(worked)
 }
 
 fn squares(sources: &[View], total: &View, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {

@@ -1,0 +1,118 @@
+//! Kernels that do several things in one pass.
+
+use super::tail::Tail;
+use super::{Run, convolution, linear, norm, pointwise, pool, update};
+use partita_program::{Buffer, Kernel, View};
+use partita_run::{RunError, Worked};
+
+/// The view that a kernel computes, if later parts may go on with it.
+fn output(kernel: &Kernel) -> Option<&View> {
+    match kernel {
+        Kernel::ConvolutionForward { y, .. }
+        | Kernel::LinearForward { y, .. }
+        | Kernel::BatchNormForward { y, .. }
+        | Kernel::BatchNormInference { y, .. }
+        | Kernel::Add { y, .. }
+        | Kernel::PoolForward { y, .. } => Some(y),
+        Kernel::ConvolutionBackwardData { dx, .. }
+        | Kernel::LinearBackwardData { dx, .. }
+        | Kernel::PoolBackward { dx, .. } => Some(dx),
+        Kernel::Fused { .. }
+        | Kernel::Fill { .. }
+        | Kernel::Copy { .. }
+        | Kernel::Import { .. }
+        | Kernel::ConvolutionBackwardWeight { .. }
+        | Kernel::BiasBackward { .. }
+        | Kernel::BatchNormStatistics { .. }
+        | Kernel::BatchNormRunning { .. }
+        | Kernel::BatchNormBackwardStatistics { .. }
+        | Kernel::BatchNormBackwardData { .. }
+        | Kernel::BatchNormBackwardParameters { .. }
+        | Kernel::LeakyReluForward { .. }
+        | Kernel::LeakyReluBackward { .. }
+        | Kernel::LinearBackwardWeight { .. }
+        | Kernel::Dropout { .. }
+        | Kernel::MeanSquaredError { .. }
+        | Kernel::SoftmaxCrossEntropy { .. }
+        | Kernel::OutputErrors { .. }
+        | Kernel::SumOfSquares { .. }
+        | Kernel::Update { .. } => None,
+    }
+}
+
+/// What the parts after the first one do to its output.
+pub(super) fn tail(parts: &[Kernel]) -> Option<(&View, Tail<'_>)> {
+    let (first, rest) = parts.split_first()?;
+    let out = output(first)?;
+    Some((out, Tail::of(rest, out)?))
+}
+
+/// The gradient of the bias that goes with that of the weights.
+pub(super) fn bias_gradient(parts: &[Kernel]) -> Option<&View> {
+    let (dy, accumulate) = match parts.first()? {
+        Kernel::ConvolutionBackwardWeight { dy, accumulate, .. }
+        | Kernel::LinearBackwardWeight { dy, accumulate, .. } => (dy, accumulate),
+        _ => return None,
+    };
+    match &parts[1..] {
+        [
+            Kernel::BiasBackward {
+                dy: of,
+                db,
+                accumulate: adds,
+            },
+        ] if of == dy && adds == accumulate => Some(db),
+        _ => None,
+    }
+}
+
+/// Whether there is one kernel for these parts.
+pub(super) fn is_offered(parts: &[Kernel], buffers: &[Buffer]) -> bool {
+    let by_output = tail(parts).is_some_and(|(out, tail)| match &parts[0] {
+        Kernel::ConvolutionForward { .. } | Kernel::ConvolutionBackwardData { .. } => {
+            tail.suits_product(out)
+        }
+        Kernel::LinearForward { .. } | Kernel::LinearBackwardData { .. } => {
+            tail.suits_rows(out, buffers)
+        }
+        Kernel::BatchNormForward { .. } | Kernel::BatchNormInference { .. } => {
+            tail.suits_normalization()
+        }
+        Kernel::Add { .. } => tail.suits_addition(),
+        Kernel::PoolForward { .. } => tail.suits_pooling(),
+        Kernel::PoolBackward { .. } => tail.suits_pooling_backward(),
+        _ => false,
+    });
+    by_output || bias_gradient(parts).is_some() || update::is_one_rule(parts)
+}
+
+pub(super) fn execute(parts: &[Kernel], run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
+    if let Some(db) = bias_gradient(parts) {
+        return match &parts[0] {
+            Kernel::ConvolutionBackwardWeight { .. } => {
+                convolution::backward_weight(&parts[0], Some(db), run)
+            }
+            _ => linear::backward_weight(&parts[0], Some(db), run),
+        };
+    }
+    if update::is_one_rule(parts) {
+        return update::all(parts, run);
+    }
+    let (_, tail) = tail(parts).unwrap_or_else(|| panic!("the menu offers these parts as one"));
+    match &parts[0] {
+        Kernel::ConvolutionForward { .. } | Kernel::ConvolutionBackwardData { .. } => {
+            convolution::execute(&parts[0], &tail, run)
+        }
+        Kernel::LinearForward { .. } | Kernel::LinearBackwardData { .. } => {
+            linear::execute(&parts[0], &tail, run)
+        }
+        Kernel::BatchNormForward { .. } | Kernel::BatchNormInference { .. } => {
+            norm::execute(&parts[0], &tail, run)
+        }
+        Kernel::Add { a, b, y } => pointwise::sum([a, b, y], &tail, run),
+        Kernel::PoolForward { .. } | Kernel::PoolBackward { .. } => {
+            pool::execute(&parts[0], &tail, run)
+        }
+        other => panic!("the menu offers no fused {}", other.name()),
+    }
+}
