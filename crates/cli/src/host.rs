@@ -72,6 +72,7 @@ impl Host {
             cores_physical: physical_cores(&cpus),
             simd: match level {
                 Level::Portable => "portable",
+                Level::Neon => "NEON",
                 Level::Avx2 => "AVX2",
                 Level::Avx512 => "AVX-512",
             },

@@ -21,6 +21,7 @@ fn main() {
     let threads = args.next().and_then(|a| a.parse().ok()).unwrap_or(1);
     let level = match args.next().as_deref() {
         Some("portable") => Level::Portable,
+        Some("neon") => Level::Neon,
         Some("avx2") => Level::Avx2,
         Some("avx512") => Level::Avx512,
         _ => Level::detect(),

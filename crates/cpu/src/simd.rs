@@ -1,4 +1,12 @@
-//! Vectors of f32 at three instruction levels, and the dispatch on them.
+//! Vectors of f32 at four instruction levels, and the dispatch on them.
+
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod portable;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use portable::Portable;
 
 /// Lanes of the widest level.
 pub(crate) const LANES_MAX: usize = 16;
@@ -10,6 +18,8 @@ pub(crate) const LANES_MAX: usize = 16;
 pub enum Level {
     /// Plain Rust, 4 lanes, no fused multiply-add; runs everywhere.
     Portable,
+    /// NEON of 64-bit ARM, 4 lanes with fused multiply-add.
+    Neon,
     /// AVX2 and FMA, 8 lanes.
     Avx2,
     /// AVX-512F, 16 lanes.
@@ -18,7 +28,7 @@ pub enum Level {
 
 impl Level {
     /// All levels, lowest first.
-    pub const ALL: [Level; 3] = [Level::Portable, Level::Avx2, Level::Avx512];
+    pub const ALL: [Level; 4] = [Level::Portable, Level::Neon, Level::Avx2, Level::Avx512];
 
     /// The highest level this processor has.
     pub fn detect() -> Level {
@@ -35,6 +45,10 @@ impl Level {
     pub fn available(self) -> bool {
         match self {
             Level::Portable => true,
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => std::arch::is_aarch64_feature_detected!("neon"),
+            #[cfg(not(target_arch = "aarch64"))]
+            Level::Neon => false,
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
             #[cfg(target_arch = "x86_64")]
@@ -47,7 +61,7 @@ impl Level {
     /// Elements of f32 in one vector.
     pub fn lanes(self) -> usize {
         match self {
-            Level::Portable => Portable::LANES,
+            Level::Portable | Level::Neon => 4,
             Level::Avx2 => 8,
             Level::Avx512 => 16,
         }
@@ -57,7 +71,7 @@ impl Level {
     pub(crate) fn accumulators(self) -> usize {
         match self {
             Level::Portable | Level::Avx2 => 12,
-            Level::Avx512 => 24,
+            Level::Neon | Level::Avx512 => 24,
         }
     }
 
@@ -70,6 +84,11 @@ impl Level {
             // SAFETY: the portable level needs no processor feature.
             Level::Portable => unsafe { op.run::<Portable>() },
             // SAFETY: the team that carries the level has checked that it is available.
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => unsafe { neon::on_neon(op) },
+            #[cfg(not(target_arch = "aarch64"))]
+            Level::Neon => unreachable!("level not available"),
+            // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => unsafe { x86::on_avx2(op) },
             // SAFETY: as above.
@@ -123,273 +142,89 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn where_positive(sign: Self::V, v: Self::V, other: Self::V) -> Self::V;
 }
 
-/// Four lanes of plain Rust: what the baseline of x86-64 and of aarch64 holds in a register.
-#[derive(Clone, Copy)]
-pub(crate) struct Portable;
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-#[inline(always)]
-fn zip(a: [f32; 4], b: [f32; 4], f: impl Fn(f32, f32) -> f32) -> [f32; 4] {
-    [f(a[0], b[0]), f(a[1], b[1]), f(a[2], b[2]), f(a[3], b[3])]
-}
+    /// Every operation of a level against the same arithmetic lane by lane.
+    struct Check;
 
-impl Simd for Portable {
-    type V = [f32; 4];
-    const LANES: usize = 4;
-    const ACCUMULATORS: usize = 12;
-
-    #[inline(always)]
-    unsafe fn splat(a: f32) -> Self::V {
-        [a; 4]
-    }
-    #[inline(always)]
-    unsafe fn load(p: *const f32) -> Self::V {
-        unsafe { p.cast::<[f32; 4]>().read_unaligned() }
-    }
-    #[inline(always)]
-    unsafe fn store(p: *mut f32, a: Self::V) {
-        unsafe { p.cast::<[f32; 4]>().write_unaligned(a) }
-    }
-    #[inline(always)]
-    unsafe fn load_part(p: *const f32, n: usize) -> Self::V {
-        let mut a = [0.0; 4];
-        for (i, lane) in a.iter_mut().enumerate().take(n) {
-            *lane = unsafe { *p.add(i) };
-        }
-        a
-    }
-    #[inline(always)]
-    unsafe fn store_part(p: *mut f32, n: usize, a: Self::V) {
-        for (i, lane) in a.iter().enumerate().take(n) {
-            unsafe { *p.add(i) = *lane };
-        }
-    }
-    #[inline(always)]
-    unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
-        zip(a, b, |a, b| a + b)
-    }
-    #[inline(always)]
-    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V {
-        zip(a, b, |a, b| a - b)
-    }
-    #[inline(always)]
-    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
-        zip(a, b, |a, b| a * b)
-    }
-    #[inline(always)]
-    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-        zip(zip(a, b, |a, b| a * b), c, |a, b| a + b)
-    }
-    #[inline(always)]
-    unsafe fn sum(a: Self::V) -> f32 {
-        (a[0] + a[2]) + (a[1] + a[3])
-    }
-    #[inline(always)]
-    unsafe fn take_max(x: Self::V, m: Self::V, t: Self::V, i: Self::V) -> (Self::V, Self::V) {
-        let (mut m, mut i) = (m, i);
-        for lane in 0..4 {
-            if x[lane] > m[lane] || x[lane].is_nan() {
-                m[lane] = x[lane];
-                i[lane] = t[lane];
-            }
-        }
-        (m, i)
-    }
-    #[inline(always)]
-    unsafe fn where_eq(a: Self::V, b: Self::V, v: Self::V) -> Self::V {
-        let mut r = [0.0; 4];
-        for lane in 0..4 {
-            if a[lane] == b[lane] {
-                r[lane] = v[lane];
-            }
-        }
-        r
-    }
-    #[inline(always)]
-    unsafe fn where_positive(sign: Self::V, v: Self::V, other: Self::V) -> Self::V {
-        let mut r = other;
-        for lane in 0..4 {
-            if sign[lane] > 0.0 {
-                r[lane] = v[lane];
-            }
-        }
-        r
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use super::{Op, Simd};
-    use std::arch::x86_64::*;
-
-    /// # Safety
-    /// The processor has AVX2 and FMA.
-    #[target_feature(enable = "avx2,fma")]
-    pub(super) unsafe fn on_avx2<O: Op>(op: O) -> O::Out {
-        unsafe { op.run::<Avx2>() }
-    }
-
-    /// # Safety
-    /// The processor has AVX-512F.
-    #[target_feature(enable = "avx512f,avx2,fma")]
-    pub(super) unsafe fn on_avx512<O: Op>(op: O) -> O::Out {
-        unsafe { op.run::<Avx512>() }
-    }
-
-    #[derive(Clone, Copy)]
-    pub(super) struct Avx2;
-
-    /// Mask with the first `n` of 8 lanes set.
-    #[inline(always)]
-    unsafe fn mask8(n: usize) -> __m256i {
-        const BITS: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
-        unsafe { _mm256_loadu_si256(BITS.as_ptr().add(8 - n).cast()) }
-    }
-
-    impl Simd for Avx2 {
-        type V = __m256;
-        const LANES: usize = 8;
-        const ACCUMULATORS: usize = 12;
+    impl Op for Check {
+        type Out = ();
 
         #[inline(always)]
-        unsafe fn splat(a: f32) -> Self::V {
-            unsafe { _mm256_set1_ps(a) }
-        }
-        #[inline(always)]
-        unsafe fn load(p: *const f32) -> Self::V {
-            unsafe { _mm256_loadu_ps(p) }
-        }
-        #[inline(always)]
-        unsafe fn store(p: *mut f32, a: Self::V) {
-            unsafe { _mm256_storeu_ps(p, a) }
-        }
-        #[inline(always)]
-        unsafe fn load_part(p: *const f32, n: usize) -> Self::V {
-            unsafe { _mm256_maskload_ps(p, mask8(n)) }
-        }
-        #[inline(always)]
-        unsafe fn store_part(p: *mut f32, n: usize, a: Self::V) {
-            unsafe { _mm256_maskstore_ps(p, mask8(n), a) }
-        }
-        #[inline(always)]
-        unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
-            unsafe { _mm256_add_ps(a, b) }
-        }
-        #[inline(always)]
-        unsafe fn sub(a: Self::V, b: Self::V) -> Self::V {
-            unsafe { _mm256_sub_ps(a, b) }
-        }
-        #[inline(always)]
-        unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
-            unsafe { _mm256_mul_ps(a, b) }
-        }
-        #[inline(always)]
-        unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-            unsafe { _mm256_fmadd_ps(a, b, c) }
-        }
-        #[inline(always)]
-        unsafe fn sum(a: Self::V) -> f32 {
+        unsafe fn run<S: Simd>(self) {
+            let column = |step: usize| -> Vec<f32> {
+                let lane = |i| ((i + 1) * step % 11) as f32 - 5.0;
+                (0..S::LANES).map(lane).collect()
+            };
+            let (b, c, d) = (column(4), column(5), column(6));
+            let lanes = |f: &dyn Fn(usize) -> f32| -> Vec<f32> { (0..S::LANES).map(f).collect() };
+            let same = |v: S::V, want: Vec<f32>| {
+                let mut got = vec![0.0; S::LANES];
+                // SAFETY: the level is available, and the vector has its lanes.
+                unsafe { S::store(got.as_mut_ptr(), v) };
+                let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(&got), bits(&want), "{got:?} {want:?}");
+            };
+            // SAFETY: the level is available, and all slices have its lanes.
             unsafe {
-                let q = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-                let d = _mm_add_ps(q, _mm_movehl_ps(q, q));
-                _mm_cvtss_f32(_mm_add_ss(d, _mm_movehdup_ps(d)))
-            }
-        }
-        #[inline(always)]
-        unsafe fn take_max(x: Self::V, m: Self::V, t: Self::V, i: Self::V) -> (Self::V, Self::V) {
-            unsafe {
-                let larger = _mm256_cmp_ps(x, m, _CMP_GT_OQ);
-                let take = _mm256_or_ps(larger, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-                (_mm256_blendv_ps(m, x, take), _mm256_blendv_ps(i, t, take))
-            }
-        }
-        #[inline(always)]
-        unsafe fn where_eq(a: Self::V, b: Self::V, v: Self::V) -> Self::V {
-            unsafe { _mm256_and_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ), v) }
-        }
-        #[inline(always)]
-        unsafe fn where_positive(sign: Self::V, v: Self::V, other: Self::V) -> Self::V {
-            unsafe {
-                let positive = _mm256_cmp_ps(sign, _mm256_setzero_ps(), _CMP_GT_OQ);
-                _mm256_blendv_ps(other, v, positive)
+                let [vb, vc, vd] = [&b, &c, &d].map(|v| S::load(v.as_ptr()));
+                same(S::splat(2.5), vec![2.5; S::LANES]);
+                same(S::add(vb, vc), lanes(&|i| b[i] + c[i]));
+                same(S::sub(vb, vc), lanes(&|i| b[i] - c[i]));
+                same(S::mul(vb, vc), lanes(&|i| b[i] * c[i]));
+                same(S::fma(vb, vc, vd), lanes(&|i| b[i] * c[i] + d[i]));
+                assert_eq!(S::sum(vb), b.iter().sum::<f32>());
+                for shift in 0..6 {
+                    let none = f32::NAN;
+                    let cycle = |of: [f32; 6]| lanes(&|i| of[(i + shift) % 6]);
+                    let x = cycle([4.0, none, -2.0, 3.0, 7.0, none]);
+                    let m = cycle([4.0, 1.0, 5.0, none, 6.0, none]);
+                    let (vx, vm) = (S::load(x.as_ptr()), S::load(m.as_ptr()));
+                    let takes = |i: usize| x[i] > m[i] || x[i].is_nan();
+                    let (larger, index) = S::take_max(vx, vm, vc, vd);
+                    same(larger, lanes(&|i| if takes(i) { x[i] } else { m[i] }));
+                    same(index, lanes(&|i| if takes(i) { c[i] } else { d[i] }));
+                    let equal = |i: usize| if x[i] == m[i] { c[i] } else { 0.0 };
+                    same(S::where_eq(vx, vm, vc), lanes(&equal));
+                    let chosen = |i: usize| if x[i] > 0.0 { c[i] } else { d[i] };
+                    same(S::where_positive(vx, vc, vd), lanes(&chosen));
+                }
+                for n in 0..=S::LANES {
+                    // Of exactly n elements, so that a lane too far is a lane outside.
+                    let part = b[..n].to_vec();
+                    let loaded = S::load_part(part.as_ptr(), n);
+                    same(loaded, lanes(&|i| if i < n { b[i] } else { 0.0 }));
+                    let mut stored = vec![9.0; S::LANES];
+                    S::store_part(stored.as_mut_ptr(), n, vb);
+                    let want = lanes(&|i| if i < n { b[i] } else { 9.0 });
+                    assert_eq!(stored, want, "{n} lanes stored");
+                }
             }
         }
     }
 
-    #[derive(Clone, Copy)]
-    pub(super) struct Avx512;
-
-    /// Mask with the first `n` of 16 lanes set.
-    #[inline(always)]
-    fn mask16(n: usize) -> __mmask16 {
-        ((1u32 << n) - 1) as __mmask16
+    #[test]
+    fn all_levels_agree_with_plain_arithmetic() {
+        for level in Level::ALL.into_iter().filter(|level| level.available()) {
+            level.run(Check);
+        }
     }
 
-    impl Simd for Avx512 {
-        type V = __m512;
-        const LANES: usize = 16;
-        const ACCUMULATORS: usize = 24;
-
-        #[inline(always)]
-        unsafe fn splat(a: f32) -> Self::V {
-            unsafe { _mm512_set1_ps(a) }
-        }
-        #[inline(always)]
-        unsafe fn load(p: *const f32) -> Self::V {
-            unsafe { _mm512_loadu_ps(p) }
-        }
-        #[inline(always)]
-        unsafe fn store(p: *mut f32, a: Self::V) {
-            unsafe { _mm512_storeu_ps(p, a) }
-        }
-        #[inline(always)]
-        unsafe fn load_part(p: *const f32, n: usize) -> Self::V {
-            unsafe { _mm512_maskz_loadu_ps(mask16(n), p) }
-        }
-        #[inline(always)]
-        unsafe fn store_part(p: *mut f32, n: usize, a: Self::V) {
-            unsafe { _mm512_mask_storeu_ps(p, mask16(n), a) }
-        }
-        #[inline(always)]
-        unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
-            unsafe { _mm512_add_ps(a, b) }
-        }
-        #[inline(always)]
-        unsafe fn sub(a: Self::V, b: Self::V) -> Self::V {
-            unsafe { _mm512_sub_ps(a, b) }
-        }
-        #[inline(always)]
-        unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
-            unsafe { _mm512_mul_ps(a, b) }
-        }
-        #[inline(always)]
-        unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-            unsafe { _mm512_fmadd_ps(a, b, c) }
-        }
-        #[inline(always)]
-        unsafe fn sum(a: Self::V) -> f32 {
-            unsafe { _mm512_reduce_add_ps(a) }
-        }
-        #[inline(always)]
-        unsafe fn take_max(x: Self::V, m: Self::V, t: Self::V, i: Self::V) -> (Self::V, Self::V) {
-            unsafe {
-                let larger = _mm512_cmp_ps_mask(x, m, _CMP_GT_OQ);
-                let take = larger | _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-                (
-                    _mm512_mask_blend_ps(take, m, x),
-                    _mm512_mask_blend_ps(take, i, t),
-                )
+    #[test]
+    fn levels_and_their_vectors_agree() {
+        struct Sizes;
+        impl Op for Sizes {
+            type Out = (usize, usize);
+            #[inline(always)]
+            unsafe fn run<S: Simd>(self) -> (usize, usize) {
+                (S::LANES, S::ACCUMULATORS)
             }
         }
-        #[inline(always)]
-        unsafe fn where_eq(a: Self::V, b: Self::V, v: Self::V) -> Self::V {
-            unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ), v) }
+        for level in Level::ALL.into_iter().filter(|level| level.available()) {
+            assert_eq!((level.lanes(), level.accumulators()), level.run(Sizes));
         }
-        #[inline(always)]
-        unsafe fn where_positive(sign: Self::V, v: Self::V, other: Self::V) -> Self::V {
-            unsafe {
-                let positive = _mm512_cmp_ps_mask(sign, _mm512_setzero_ps(), _CMP_GT_OQ);
-                _mm512_mask_blend_ps(positive, other, v)
-            }
-        }
+        assert_eq!(Level::Neon.available(), cfg!(target_arch = "aarch64"));
     }
 }

@@ -112,7 +112,7 @@ impl Tiles {
     fn vectors_max(self) -> usize {
         match self.level {
             Level::Portable | Level::Avx2 => 2,
-            Level::Avx512 => 4,
+            Level::Neon | Level::Avx512 => 4,
         }
     }
 
@@ -578,7 +578,7 @@ fn dispatch(level: Level, v: usize, p: usize, t: TileArgs) {
         1 => pick!(1: 1 2 3 4 6 8 10 12),
         2 => match level {
             Level::Portable | Level::Avx2 => pick!(2: 1 2 3 4 5 6),
-            Level::Avx512 => pick!(2: 1 2 3 4 6 8 10 12),
+            Level::Neon | Level::Avx512 => pick!(2: 1 2 3 4 6 8 10 12),
         },
         3 => pick!(3: 1 2 3 4 6 8),
         4 => pick!(4: 1 2 3 4 5 6),

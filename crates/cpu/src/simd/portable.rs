@@ -1,0 +1,96 @@
+//! Plain Rust.
+
+use super::Simd;
+
+/// Four lanes of plain Rust: what the baseline of x86-64 and of aarch64 holds in a register.
+#[derive(Clone, Copy)]
+pub(crate) struct Portable;
+
+#[inline(always)]
+fn zip(a: [f32; 4], b: [f32; 4], f: impl Fn(f32, f32) -> f32) -> [f32; 4] {
+    [f(a[0], b[0]), f(a[1], b[1]), f(a[2], b[2]), f(a[3], b[3])]
+}
+
+impl Simd for Portable {
+    type V = [f32; 4];
+    const LANES: usize = 4;
+    const ACCUMULATORS: usize = 12;
+
+    #[inline(always)]
+    unsafe fn splat(a: f32) -> Self::V {
+        [a; 4]
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self::V {
+        unsafe { p.cast::<[f32; 4]>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, a: Self::V) {
+        unsafe { p.cast::<[f32; 4]>().write_unaligned(a) }
+    }
+    #[inline(always)]
+    unsafe fn load_part(p: *const f32, n: usize) -> Self::V {
+        let mut a = [0.0; 4];
+        for (i, lane) in a.iter_mut().enumerate().take(n) {
+            *lane = unsafe { *p.add(i) };
+        }
+        a
+    }
+    #[inline(always)]
+    unsafe fn store_part(p: *mut f32, n: usize, a: Self::V) {
+        for (i, lane) in a.iter().enumerate().take(n) {
+            unsafe { *p.add(i) = *lane };
+        }
+    }
+    #[inline(always)]
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
+        zip(a, b, |a, b| a + b)
+    }
+    #[inline(always)]
+    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V {
+        zip(a, b, |a, b| a - b)
+    }
+    #[inline(always)]
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
+        zip(a, b, |a, b| a * b)
+    }
+    #[inline(always)]
+    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        zip(zip(a, b, |a, b| a * b), c, |a, b| a + b)
+    }
+    #[inline(always)]
+    unsafe fn sum(a: Self::V) -> f32 {
+        (a[0] + a[2]) + (a[1] + a[3])
+    }
+    #[inline(always)]
+    unsafe fn take_max(x: Self::V, m: Self::V, t: Self::V, i: Self::V) -> (Self::V, Self::V) {
+        let (mut m, mut i) = (m, i);
+        for lane in 0..4 {
+            if x[lane] > m[lane] || x[lane].is_nan() {
+                m[lane] = x[lane];
+                i[lane] = t[lane];
+            }
+        }
+        (m, i)
+    }
+    #[inline(always)]
+    unsafe fn where_eq(a: Self::V, b: Self::V, v: Self::V) -> Self::V {
+        let mut r = [0.0; 4];
+        for lane in 0..4 {
+            if a[lane] == b[lane] {
+                r[lane] = v[lane];
+            }
+        }
+        r
+    }
+    #[inline(always)]
+    unsafe fn where_positive(sign: Self::V, v: Self::V, other: Self::V) -> Self::V {
+        std::array::from_fn(|lane| {
+            if sign[lane] > 0.0 {
+                v[lane]
+            } else {
+                other[lane]
+            }
+        })
+    }
+}

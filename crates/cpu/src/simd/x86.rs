@@ -1,0 +1,176 @@
+//! AVX2 and AVX-512.
+
+use super::{Op, Simd};
+use std::arch::x86_64::*;
+
+/// # Safety
+/// The processor has AVX2 and FMA.
+#[target_feature(enable = "avx2,fma")]
+pub(super) unsafe fn on_avx2<O: Op>(op: O) -> O::Out {
+    unsafe { op.run::<Avx2>() }
+}
+
+/// # Safety
+/// The processor has AVX-512F.
+#[target_feature(enable = "avx512f,avx2,fma")]
+pub(super) unsafe fn on_avx512<O: Op>(op: O) -> O::Out {
+    unsafe { op.run::<Avx512>() }
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Avx2;
+
+/// Mask with the first `n` of 8 lanes set.
+#[inline(always)]
+unsafe fn mask8(n: usize) -> __m256i {
+    const BITS: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
+    unsafe { _mm256_loadu_si256(BITS.as_ptr().add(8 - n).cast()) }
+}
+
+impl Simd for Avx2 {
+    type V = __m256;
+    const LANES: usize = 8;
+    const ACCUMULATORS: usize = 12;
+
+    #[inline(always)]
+    unsafe fn splat(a: f32) -> Self::V {
+        unsafe { _mm256_set1_ps(a) }
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self::V {
+        unsafe { _mm256_loadu_ps(p) }
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, a: Self::V) {
+        unsafe { _mm256_storeu_ps(p, a) }
+    }
+    #[inline(always)]
+    unsafe fn load_part(p: *const f32, n: usize) -> Self::V {
+        unsafe { _mm256_maskload_ps(p, mask8(n)) }
+    }
+    #[inline(always)]
+    unsafe fn store_part(p: *mut f32, n: usize, a: Self::V) {
+        unsafe { _mm256_maskstore_ps(p, mask8(n), a) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { _mm256_add_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { _mm256_sub_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { _mm256_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    unsafe fn sum(a: Self::V) -> f32 {
+        unsafe {
+            let q = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+            let d = _mm_add_ps(q, _mm_movehl_ps(q, q));
+            _mm_cvtss_f32(_mm_add_ss(d, _mm_movehdup_ps(d)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn take_max(x: Self::V, m: Self::V, t: Self::V, i: Self::V) -> (Self::V, Self::V) {
+        unsafe {
+            let larger = _mm256_cmp_ps(x, m, _CMP_GT_OQ);
+            let take = _mm256_or_ps(larger, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+            (_mm256_blendv_ps(m, x, take), _mm256_blendv_ps(i, t, take))
+        }
+    }
+    #[inline(always)]
+    unsafe fn where_eq(a: Self::V, b: Self::V, v: Self::V) -> Self::V {
+        unsafe { _mm256_and_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ), v) }
+    }
+    #[inline(always)]
+    unsafe fn where_positive(sign: Self::V, v: Self::V, other: Self::V) -> Self::V {
+        unsafe {
+            let positive = _mm256_cmp_ps(sign, _mm256_setzero_ps(), _CMP_GT_OQ);
+            _mm256_blendv_ps(other, v, positive)
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Avx512;
+
+/// Mask with the first `n` of 16 lanes set.
+#[inline(always)]
+fn mask16(n: usize) -> __mmask16 {
+    ((1u32 << n) - 1) as __mmask16
+}
+
+impl Simd for Avx512 {
+    type V = __m512;
+    const LANES: usize = 16;
+    const ACCUMULATORS: usize = 24;
+
+    #[inline(always)]
+    unsafe fn splat(a: f32) -> Self::V {
+        unsafe { _mm512_set1_ps(a) }
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self::V {
+        unsafe { _mm512_loadu_ps(p) }
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, a: Self::V) {
+        unsafe { _mm512_storeu_ps(p, a) }
+    }
+    #[inline(always)]
+    unsafe fn load_part(p: *const f32, n: usize) -> Self::V {
+        unsafe { _mm512_maskz_loadu_ps(mask16(n), p) }
+    }
+    #[inline(always)]
+    unsafe fn store_part(p: *mut f32, n: usize, a: Self::V) {
+        unsafe { _mm512_mask_storeu_ps(p, mask16(n), a) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { _mm512_add_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    unsafe fn sum(a: Self::V) -> f32 {
+        unsafe { _mm512_reduce_add_ps(a) }
+    }
+    #[inline(always)]
+    unsafe fn take_max(x: Self::V, m: Self::V, t: Self::V, i: Self::V) -> (Self::V, Self::V) {
+        unsafe {
+            let larger = _mm512_cmp_ps_mask(x, m, _CMP_GT_OQ);
+            let take = larger | _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+            (
+                _mm512_mask_blend_ps(take, m, x),
+                _mm512_mask_blend_ps(take, i, t),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn where_eq(a: Self::V, b: Self::V, v: Self::V) -> Self::V {
+        unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ), v) }
+    }
+    #[inline(always)]
+    unsafe fn where_positive(sign: Self::V, v: Self::V, other: Self::V) -> Self::V {
+        unsafe {
+            let positive = _mm512_cmp_ps_mask(sign, _mm512_setzero_ps(), _CMP_GT_OQ);
+            _mm512_mask_blend_ps(positive, other, v)
+        }
+    }
+}
