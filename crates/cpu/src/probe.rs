@@ -3,25 +3,31 @@
 use crate::grid::Work;
 use crate::simd::{Level, Op, Simd};
 
-/// Independent chains: more than the latency of a multiply-add times the units that do them.
-const CHAINS: usize = 12;
-
 /// Does `rounds` of independent multiply-adds in registers and counts them; to be timed.
 ///
 /// Touches no memory. Panics if the processor lacks the level.
 pub fn multiply_adds(level: Level, rounds: u64) -> Work {
     assert!(level.available(), "this processor lacks {level:?}");
-    let sum = level.run(Chains(rounds));
+    match level {
+        Level::Portable | Level::Avx2 | Level::Avx512 => in_chains::<12>(level, rounds),
+        // Some processors have four units with a latency of four.
+        Level::Neon => in_chains::<24>(level, rounds),
+    }
+}
+
+fn in_chains<const N: usize>(level: Level, rounds: u64) -> Work {
+    let sum = level.run(Chains::<N>(rounds));
     std::hint::black_box(sum);
     Work {
-        flops: 2 * (CHAINS * level.lanes()) as u64 * rounds,
+        flops: 2 * (N * level.lanes()) as u64 * rounds,
         bytes: 0,
     }
 }
 
-struct Chains(u64);
+/// N independent chains: at least the latency of a multiply-add times the units that do them.
+struct Chains<const N: usize>(u64);
 
-impl Op for Chains {
+impl<const N: usize> Op for Chains<N> {
     type Out = f32;
 
     #[inline(always)]
@@ -29,7 +35,7 @@ impl Op for Chains {
         // SAFETY: the features are those of the caller.
         unsafe {
             let (a, b) = (S::splat(0.999), S::splat(std::hint::black_box(1e-3)));
-            let mut chains: [S::V; CHAINS] = std::array::from_fn(|i| S::splat(i as f32));
+            let mut chains: [S::V; N] = std::array::from_fn(|i| S::splat(i as f32));
             for _ in 0..self.0 {
                 for chain in &mut chains {
                     *chain = S::fma(*chain, a, b);

@@ -119,6 +119,8 @@ pub(crate) trait Simd: Copy + 'static {
     type V: Copy;
     const LANES: usize;
     const ACCUMULATORS: usize;
+    /// Input channels that one turn of the innermost loop of a convolution takes.
+    const UNROLL: usize;
 
     unsafe fn splat(a: f32) -> Self::V;
     unsafe fn load(p: *const f32) -> Self::V;

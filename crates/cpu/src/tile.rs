@@ -507,14 +507,14 @@ impl<const V: usize, const P: usize> Op for Tile<'_, V, P> {
             for s in t.stretches {
                 let mut x = t.x.add(s.x);
                 let mut w = t.w.add(s.row * t.w_pitch);
-                for _ in 0..s.len / 4 {
-                    for u in 0..4 {
+                for _ in 0..s.len / S::UNROLL {
+                    for u in 0..S::UNROLL {
                         multiply::<S, V, P>(x.add(u), &xo, w, &mut acc);
                         w = w.add(t.w_pitch);
                     }
-                    x = x.add(4);
+                    x = x.add(S::UNROLL);
                 }
-                for _ in 0..s.len % 4 {
+                for _ in 0..s.len % S::UNROLL {
                     multiply::<S, V, P>(x, &xo, w, &mut acc);
                     w = w.add(t.w_pitch);
                     x = x.add(1);

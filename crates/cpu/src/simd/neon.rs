@@ -17,6 +17,8 @@ impl Simd for Neon {
     type V = float32x4_t;
     const LANES: usize = 4;
     const ACCUMULATORS: usize = 24;
+    // With more, loads of neighbors are merged and push accumulators out of the registers.
+    const UNROLL: usize = 1;
 
     #[inline(always)]
     unsafe fn splat(a: f32) -> Self::V {

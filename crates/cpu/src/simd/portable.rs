@@ -15,6 +15,7 @@ impl Simd for Portable {
     type V = [f32; 4];
     const LANES: usize = 4;
     const ACCUMULATORS: usize = 12;
+    const UNROLL: usize = 4;
 
     #[inline(always)]
     unsafe fn splat(a: f32) -> Self::V {

@@ -31,6 +31,7 @@ impl Simd for Avx2 {
     type V = __m256;
     const LANES: usize = 8;
     const ACCUMULATORS: usize = 12;
+    const UNROLL: usize = 4;
 
     #[inline(always)]
     unsafe fn splat(a: f32) -> Self::V {
@@ -110,6 +111,7 @@ impl Simd for Avx512 {
     type V = __m512;
     const LANES: usize = 16;
     const ACCUMULATORS: usize = 24;
+    const UNROLL: usize = 4;
 
     #[inline(always)]
     unsafe fn splat(a: f32) -> Self::V {
