@@ -4,7 +4,7 @@ CARGO ?= cargo
 PARTITA = target/release/partita
 XTASK = $(CARGO) run --quiet --release --locked --package xtask --
 
-.PHONY: all test test-long demo bench
+.PHONY: all test test-long test-neon demo bench
 
 all:
 	$(CARGO) build --release --locked --workspace
@@ -21,6 +21,10 @@ test:
 
 test-long:
 	$(XTASK) test --long
+
+# The CPU kernels for 64-bit ARM, in an emulator; loads packages of Debian.
+test-neon:
+	CARGO=$(CARGO) crates/cpu/neon-test.sh
 
 demo:
 	$(CARGO) build --release --locked --package partita

@@ -18,7 +18,8 @@ pub(crate) const LANES_MAX: usize = 16;
 pub enum Level {
     /// Plain Rust, 4 lanes, no fused multiply-add; runs everywhere.
     Portable,
-    /// NEON of 64-bit ARM, 4 lanes with fused multiply-add.
+    /// NEON of 64-bit ARM, 4 lanes with fused multiply-add; so far run in an emulator only
+    /// (`make test-neon`), so its results are tested and its speed is not known.
     Neon,
     /// AVX2 and FMA, 8 lanes.
     Avx2,
