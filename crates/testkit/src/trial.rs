@@ -77,6 +77,11 @@ impl<'a> Trial<'a> {
         })
     }
 
+    /// What it was given.
+    pub fn data(&self) -> &Data {
+        &self.data
+    }
+
     /// The f64 reference kernels under a strategy: only the order of sums may differ.
     pub fn reference(&self, strategy: Strategy) -> Finding {
         let outcome = attempt(&self.exact_setup(strategy, &self.data));

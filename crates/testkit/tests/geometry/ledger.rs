@@ -1,5 +1,6 @@
 //! What was compared, what was refused, and what differs.
 
+use crate::naive;
 use partita_graph::GraphError;
 use partita_lower::{LowerError, Strategy, StrategyError};
 use partita_space::{AXES, Axis};
@@ -43,6 +44,7 @@ const TOLD: usize = 4;
 /// The counts of one test.
 #[derive(Default)]
 pub struct Ledger {
+    strict: bool,
     /// Comparisons that agree: of the reference kernels, of the fast kernels.
     agreed: [usize; 2],
     cases: usize,
@@ -53,6 +55,14 @@ pub struct Ledger {
 }
 
 impl Ledger {
+    /// One in which rounding excuses nothing.
+    pub fn strict() -> Self {
+        Self {
+            strict: true,
+            ..Self::default()
+        }
+    }
+
     /// Notes a layer that a graph refused, and checks that it was predicted and says which layer.
     pub fn refused(&mut self, layer: &str, predicted: Option<Refusal>, error: &GraphError) {
         let told = error.to_string();
@@ -69,11 +79,18 @@ impl Ledger {
         self.failures.push(what);
     }
 
-    /// Compares every strategy with one exact rank, by the reference kernels and by the fast ones,
-    /// which also compute on one rank. `name` tells how to repeat the case.
+    /// Compares one exact rank with the definitions, and every strategy with one exact rank, by the
+    /// reference kernels and by the fast ones, which also compute on one rank. `name` tells how to
+    /// repeat the case.
     pub fn compare(&mut self, name: &str, case: &Case, strategies: &[Strategy]) {
         match Trial::new(case) {
-            Some(trial) => self.judge(name, case, &trial, strategies),
+            Some(trial) => {
+                if let Err(what) = naive::check(case, trial.data()) {
+                    let graph = print(&case.graph);
+                    self.fail(format!("{name} batch {}: {what}\n{graph}", case.batch));
+                }
+                self.judge(name, case, &trial, strategies);
+            }
             None => {
                 self.cases += 1;
                 self.kinked.push(case.seed);
@@ -81,7 +98,7 @@ impl Ledger {
         }
     }
 
-    /// As [`Ledger::compare`], with data given.
+    /// Compares every strategy alone, with data given.
     pub fn judge(&mut self, name: &str, case: &Case, trial: &Trial<'_>, strategies: &[Strategy]) {
         self.cases += 1;
         let single = Strategy::single();
@@ -115,6 +132,7 @@ impl Ledger {
                 }
             }
             Finding::Wrong(what) => what,
+            Finding::IllConditioned(excuse) if self.strict => format!("far off: {excuse}"),
             Finding::IllConditioned(excuse) => {
                 self.hard.push(format!("{name} {strategy}: {excuse}"));
                 return;

@@ -1,12 +1,14 @@
 //! Every geometry of windows, extents and meshes is right or refused, never silently different.
 //!
-//! The reference kernels in f64 under a split equal one rank but for the order of sums; the fast
-//! kernels in f32, alone and under a split, equal it but for rounding.
+//! One rank with the reference kernels in f64 equals the definitions of the operations; under a split
+//! they equal one rank but for the order of sums; the fast kernels in f32, alone and under a split,
+//! equal it but for rounding.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod layers;
 mod ledger;
+mod naive;
 mod named;
 
 use layers::{GROUPINGS, KERNELS, Layer, OPERATIONS, Operation, STRIDES, Tower};
