@@ -47,7 +47,7 @@ pub struct Ledger {
     strict: bool,
     /// Comparisons that agree: of the reference kernels, of the fast kernels.
     agreed: [usize; 2],
-    cases: usize,
+    cases: u64,
     refused: BTreeMap<Refusal, usize>,
     kinked: Vec<u64>,
     hard: Vec<String>,
@@ -73,6 +73,11 @@ impl Ledger {
             }
             _ => self.fail(format!("{predicted:?} was predicted, but: {told}")),
         }
+    }
+
+    /// How many there were so far.
+    pub fn cases(&self) -> u64 {
+        self.cases
     }
 
     pub fn fail(&mut self, what: String) {
@@ -175,7 +180,7 @@ impl Ledger {
             "{title}: {:?} comparisons, fewer than {least}",
             self.agreed
         );
-        let few = self.cases / 20 + 1;
+        let few = self.cases as usize / 20 + 1;
         assert!(
             self.kinked.len() <= few,
             "{title}: too many cases near a kink"

@@ -32,7 +32,8 @@ fn all_meshes(spatial_rank: usize, ranks: &[usize]) -> Vec<Strategy> {
         .collect()
 }
 
-/// Compares a graph under strategies, for as many seeds as asked.
+/// Compares a graph under strategies, for as many seeds as asked. Each case has a seed of its own, by
+/// which its level and threads go.
 fn torture(ledger: &mut Ledger, title: &str, graph: &Graph, batch: usize, strategies: &[Strategy]) {
     let (start, rounds) = seeds();
     for seed in start..start + rounds {
@@ -40,7 +41,7 @@ fn torture(ledger: &mut Ledger, title: &str, graph: &Graph, batch: usize, strate
             graph: graph.clone(),
             strategy: Strategy::single(),
             batch,
-            seed,
+            seed: 1000 * seed + ledger.cases(),
         };
         ledger.compare(&format!("PARTITA_SEED={seed} {title}"), &case, strategies);
     }
@@ -255,6 +256,46 @@ fn groups_up_to_depthwise() {
     ledger.close("groups", 300, &[Refusal::TooFine]);
 }
 
+/// Large enough for fast kernels to work in blocks, and on threads of their own.
+#[test]
+fn extents_of_many_blocks() {
+    let mut ledger = Ledger::default();
+    let cases: [(&[usize], [Strategy; 2]); 3] = [
+        (
+            &[1501],
+            [[1, 3], [2, 2]].map(|[n, w]| Strategy::hybrid(n, [1, 1, w])),
+        ),
+        (
+            &[61, 47],
+            [[1, 3], [2, 2]].map(|[n, h]| Strategy::hybrid(n, [1, h, 2])),
+        ),
+        (
+            &[13, 11, 19],
+            [[2, 1], [1, 2]].map(|[d, h]| Strategy::hybrid(1, [d, h, 3])),
+        ),
+    ];
+    for (extent, strategies) in cases {
+        let rank = extent.len();
+        for groups in [1, 9] {
+            let layers = [
+                Layer::convolution(rank, window(5, 1, 2), 9),
+                Layer::pool(OPERATIONS[3], rank, window(3, 2, 1)),
+                Layer {
+                    groups,
+                    ..Layer::convolution(rank, CONVOLUTION.window([3, 2, 3], Padding::Same), 18)
+                },
+            ];
+            let mut tower = Tower::new("blocks", extent, 3);
+            for layer in layers {
+                tower = tower.then(layer).norm();
+            }
+            let graph = tower.pointwise(2, true).finish(Loss::MeanSquaredError);
+            torture(&mut ledger, "blocks", &graph, 2, &strategies);
+        }
+    }
+    ledger.close("many blocks", 12, &[]);
+}
+
 #[test]
 fn parts_that_run_empty() {
     let mut ledger = Ledger::default();
@@ -330,7 +371,8 @@ fn equal_maxima_on_both_sides_of_a_border() {
         (7, 3, 3),
         (2, 2, 0),
     ] {
-        for extent in [&[9][..], &[12], &[7, 5], &[3, 5, 4]] {
+        // The last is of many blocks.
+        for extent in [&[9][..], &[12], &[7, 5], &[3, 5, 4], &[257, 251]] {
             let rank = extent.len();
             let layer = Layer::pool(MAXIMUM, rank, window(kernel, stride, pad));
             if layer.refusal(extent).is_some() {
@@ -346,10 +388,15 @@ fn equal_maxima_on_both_sides_of_a_border() {
                     graph: graph.clone(),
                     strategy: Strategy::single(),
                     batch: 1,
-                    seed,
+                    seed: 1000 * seed + ledger.cases(),
                 };
                 let trial = Trial::with_data(&case, |redraw| ties(&case, redraw));
-                let strategies = all_meshes(rank, &[2, 3, 4]);
+                let ranks = if extent.len() == 2 && extent[0] > 9 {
+                    &[2][..]
+                } else {
+                    &[2, 3, 4]
+                };
+                let strategies = all_meshes(rank, ranks);
                 let name = format!("PARTITA_SEED={seed} ties");
                 match trial {
                     Some(trial) => ledger.judge(&name, &case, &trial, &strategies),
