@@ -373,21 +373,19 @@ impl Emit<'_> {
     }
 
     /// The sums are complete, so these gradients are too: no axis is left to reduce over.
+    ///
+    /// One kernel writes both, so where only one of them is shared the other is cleared first.
     fn scale_and_shift(&mut self, gamma: ParameterId, beta: ParameterId, layer: &str, sums: View) {
-        let mut dbeta = None;
-        self.parameter_gradient(beta, AxisSet::NONE, layer, |view, accumulate| {
-            dbeta = Some((view, accumulate));
-            None
-        });
-        let (dbeta, beta_accumulates) = dbeta.expect("a gradient has a view");
-        self.parameter_gradient(gamma, AxisSet::NONE, layer, |dgamma, accumulate| {
-            assert_eq!(
-                accumulate, beta_accumulates,
-                "gamma and beta are shared together"
-            );
-            let gradient_sums = sums;
+        let states = [gamma, beta].map(|id| self.parameter_gradients[&(id, AxisSet::NONE)]);
+        let accumulate = states.iter().any(|state| state.written);
+        for state in states.iter().filter(|state| accumulate && !state.written) {
+            self.builder.fill(layer, BACKWARD, state.view, 0.0);
+        }
+        let [dgamma, dbeta] = states.map(|state| state.view);
+        self.parameter_gradient(beta, AxisSet::NONE, layer, |_, _| None);
+        self.parameter_gradient(gamma, AxisSet::NONE, layer, |_, _| {
             Some(Kernel::BatchNormBackwardParameters {
-                gradient_sums,
+                gradient_sums: sums,
                 dgamma,
                 dbeta,
                 accumulate,
