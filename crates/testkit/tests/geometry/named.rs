@@ -465,6 +465,35 @@ fn two_readers_of_one_tensor_with_other_borders() {
     ledger.close("two readers", 150, &[Refusal::TooFine]);
 }
 
+#[test]
+fn parameters_of_several_layers() {
+    let mut ledger = Ledger::default();
+    let norm = "batch_norm c2 epsilon=0.001 momentum=0.1";
+    for (shared, weight) in [
+        ("gamma=n1.gamma", "filters=3 kernel=3 stride=1 pad=1"),
+        ("beta=n1.beta", "filters=3 kernel=3 stride=2 pad=0:2"),
+        (
+            "gamma=n1.gamma beta=n1.beta",
+            "filters=3 kernel=3 stride=2 dilation=2 pad=3 weight=c1.weight",
+        ),
+        ("", "filters=3 kernel=3 stride=3 pad=1 weight=c1.weight"),
+    ] {
+        for (extent, rank) in [("11", 1), ("5x7", 2)] {
+            let text = format!(
+                "model shared\ninput x channels=3 extent={extent}\n\
+                 c1 = conv x filters=3 kernel=3 stride=1 pad=1 bias=true\n\
+                 n1 = batch_norm c1 epsilon=0.001 momentum=0.1\n\
+                 c2 = conv n1 {weight} bias=true\nn2 = {norm} {shared}\n\
+                 c3 = conv n2 filters=3 kernel=1 stride=1 pad=0 bias=c2.bias\nloss = mse c3\n"
+            );
+            let graph = parse(&text).unwrap();
+            let strategies = all_meshes(rank, &[2, 4, 5]);
+            torture(&mut ledger, "shared", &graph, 2, &strategies);
+        }
+    }
+    ledger.close("shared parameters", 70, &[]);
+}
+
 /// Why a model cannot be lowered.
 fn refused(graph: &Graph, strategy: Strategy) -> LowerError {
     let kernels = reference_kernels(Dtype::F64);
