@@ -32,4 +32,6 @@ demo:
 
 bench:
 	$(CARGO) build --release --locked --package partita
+	$(CARGO) build --release --locked --package partita-cpu --example convolution
 	python3 bench/record.py
+	python3 bench/record_convolutions.py

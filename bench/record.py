@@ -12,19 +12,21 @@ the run's first step and hold what the run is compared with, or there is no reco
 PyTorch also runs with two samples a step: its choice of convolution kernels depends on the batch,
 and with one small sample it takes slow ones. So no ratio needs to rest on that choice.
 
+Beside them two one-rank runs side by side, each pinned to its own core, say what two ranks would do
+if they had nothing to tell each other. And each step is compared with its roofline: the sum over the
+tasks of the program of the longer of flops / peak and bytes / triad, both rates measured here.
+
 Writes records/<date>-cosmoflow-step.md and, with all raw figures, the same name with .json.
 Without PyTorch it says so and records Partita alone.
 """
 
 import argparse
 import contextlib
-import hashlib
 import importlib.util
 import json
 import math
 import os
 import platform
-import resource
 import shutil
 import subprocess
 import sys
@@ -34,11 +36,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
 
+import contest
 import record_text
+import roofline
+from contest import ROOT, Failure, Served, counted, run_partita, say, watched
 
-ROOT = Path(__file__).resolve().parent.parent
 PEER = ROOT / "bench" / "peer_cosmoflow.py"
-DEFAULT_PARTITA = ROOT / "target" / "release" / "partita"
 TRAINING_SAMPLES = 5
 WARMUP = 2
 
@@ -61,10 +64,6 @@ kind = "adam"
 kind = "constant"
 learning_rate = 1e-4
 """
-
-
-class Failure(Exception):
-    """The machine or a program did not do what the record needs."""
 
 
 class Partita:
@@ -99,6 +98,7 @@ class Partita:
             "prediction_stored_before_result_seconds": ahead,
             "training_seconds": result["seconds"],
             "comparison": comparison,
+            "tasks": roofline.tasks(output),
             "memory": result["memory"],
         }
 
@@ -120,100 +120,82 @@ class Partita:
         pass
 
 
-class Torch:
+class SideBySide:
+    """One-rank runs that know nothing of each other, on a core each, started together.
+
+    Its turn is one step of all of them, at the mean of their rates.
+    """
+
+    def __init__(self, options, folder, size, count):
+        self.name = f"Partita, {counted(count, 'run')} of 1 rank side by side"
+        self.batch = self.cores = count
+        self.facts = {"runs": count}
+        self.options, self.cores_used = options, contest.own_cores()[:count]
+        self.folders = [folder / f"side{core}" for core in self.cores_used]
+        for path in self.folders:
+            path.mkdir()
+            (path / f"universes{size}").symlink_to(folder / f"universes{size}")
+        self.fields = {"size": size, "ranks": 1, "threads": 1, "strategy": "data=1", "batch": 1}
+        # Measures the kernels, so that afterwards both begin to train at the same time.
+        self.train(1)
+
+    def train(self, epochs):
+        started = []
+        for core, folder in zip(self.cores_used, self.folders):
+            (folder / "run.toml").write_text(RUN_FILE.format(epochs=epochs, **self.fields))
+            shutil.rmtree(folder / "out", ignore_errors=True)
+            command = [str(self.options.partita), "train", "run.toml"]
+            environment = os.environ | {"XDG_CACHE_HOME": str(folder / "cache")}
+            quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            pinned = contest.on_cores([core])
+            started.append(
+                subprocess.Popen(command, cwd=folder, env=environment, preexec_fn=pinned, **quiet)
+            )
+        ends = [process.wait() for process in started]
+        if any(ends):
+            raise Failure(f"{self.name}: ended with {ends}")
+
+    def turn(self):
+        self.train(math.ceil((self.options.steps + WARMUP) / TRAINING_SAMPLES))
+        results = [json.loads((f / "out" / "result.json").read_text()) for f in self.folders]
+        each = [result["step_seconds_median"] for result in results]
+        return {
+            "step_seconds": len(each) / sum(1 / seconds for seconds in each),
+            "steps": min(result["steps_measured"] for result in results),
+            "seconds": each,
+        }
+
+    def processor_seconds(self):
+        return 0.0
+
+    def close(self):
+        for folder in self.folders:
+            shutil.rmtree(folder)
+
+
+class Torch(Served):
     """A PyTorch process that waits between its turns."""
 
     def __init__(self, options, size, threads, layout, batch):
-        self.options, self.batch, self.cores, self.layout = options, batch, threads, layout
-        self.name = f"PyTorch, {counted(threads, 'thread')}, {layout}"
-        command = [sys.executable, str(PEER), "--serve", "--size", str(size), "--batch", str(batch)]
-        command += ["--threads", str(threads), "--layout", layout]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.facts = self.read()["ready"]
-
-    def read(self):
-        line = self.process.stdout.readline()
-        if not line:
-            raise Failure(f"{self.name}: the process ended with code {self.process.wait()}")
-        answer = json.loads(line)
-        if "error" in answer:
-            raise Failure(f"{self.name}: {answer['error']}")
-        return answer
+        self.options, self.batch, self.layout = options, batch, layout
+        command = [sys.executable, PEER, "--serve", "--size", size, "--batch", batch]
+        command += ["--threads", threads, "--layout", layout]
+        super().__init__(f"PyTorch, {counted(threads, 'thread')}, {layout}", command, threads)
 
     def steps(self, count):
-        self.process.stdin.write(f"step {count}\n")
-        self.process.stdin.flush()
-        return self.read()["seconds"]
+        return self.demand(f"step {count}")["seconds"]
 
     def turn(self):
         self.steps(WARMUP)
         seconds = self.steps(self.options.steps)
         return {"step_seconds": median(seconds), "steps": len(seconds), "seconds": seconds}
 
-    def processor_seconds(self):
-        try:
-            fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return 0.0
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def close(self):
-        self.process.stdin.close()
-        try:
-            self.process.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+PROGRAMS = {Partita: "Partita", SideBySide: "Partita side by side", Torch: "PyTorch"}
 
 
 def modified(path):
     return path.stat().st_mtime
-
-
-def counted(count, noun):
-    return f"{count} {noun}" + ("" if count == 1 else "s")
-
-
-def run_partita(options, folder, arguments):
-    # The cache starts empty: a prediction rests on what was measured for this record.
-    environment = os.environ | {"XDG_CACHE_HOME": str(folder / "cache")}
-    command = [str(options.partita), *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise Failure(f"partita {' '.join(arguments)} ended with {done.returncode}: {done.stderr}")
-    return done.stdout
-
-
-def machine_processor_seconds():
-    """Busy and stolen seconds of all cores since the start of the machine, or None."""
-    try:
-        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
-    except OSError:
-        return None
-    user, nice, system, _idle, _wait, irq, softirq, steal = map(int, fields)
-    tick = os.sysconf("SC_CLK_TCK")
-    return (user + nice + system + irq + softirq) / tick, steal / tick
-
-
-def own_processor_seconds(contender):
-    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(u.ru_utime + u.ru_stime for u in usages) + contender.processor_seconds()
-
-
-def take_turn(contender):
-    """A turn, with the cores that other processes and other virtual machines took meanwhile."""
-    start, machine = time.monotonic(), machine_processor_seconds()
-    own = own_processor_seconds(contender)
-    record = contender.turn()
-    wall = time.monotonic() - start
-    record["turn_seconds"] = wall
-    if machine is not None:
-        busy, steal = (after - b for after, b in zip(machine_processor_seconds(), machine))
-        others = busy - (own_processor_seconds(contender) - own)
-        record["other_cores"], record["stolen_cores"] = max(0.0, others / wall), steal / wall
-    return record
 
 
 def contenders(options, folder, size, with_torch):
@@ -223,6 +205,8 @@ def contenders(options, folder, size, with_torch):
     yield from torches(options, size, 1, 2, with_torch)
     yield Partita(options, folder, size, 1, 2, "data=1", 1)
     yield Partita(options, folder, size, 2, 1, "depth=2", 1)
+    if len(contest.own_cores()) >= 2:
+        yield SideBySide(options, folder, size, 2)
     yield from torches(options, size, 2, 1, with_torch)
     yield Partita(options, folder, size, 2, 1, "data=2", 2)
     yield from torches(options, size, 2, 2, with_torch)
@@ -240,24 +224,32 @@ def measure_size(options, folder, size, with_torch):
         for racer in contenders(options, folder, size, with_torch):
             stack.callback(racer.close)
             racers.append(racer)
+        gauges = [contest.gauge(options.kernels, cores) for cores in (1, 2)]
+        for gauge in gauges:
+            stack.callback(gauge.close)
+        rates = {str(gauge.cores): [] for gauge in gauges}
         turns = [[] for _ in racers]
         for number in range(1, options.rounds + 1):
+            for gauge in gauges:
+                rates[str(gauge.cores)].append(gauge.demand("machine"))
             for racer, taken in zip(racers, turns):
-                taken.append(take_turn(racer))
+                taken.append(watched([racer], racer.turn))
                 step = taken[-1]["step_seconds"]
                 who = f"{racer.name}, batch {racer.batch}"
                 say(f"{size}, round {number}: {who}: {step:.4f} s a step")
-        return [
+        racers = [
             {
-                "program": "PyTorch" if isinstance(r, Torch) else "Partita",
+                "program": PROGRAMS[type(r)],
                 "name": r.name,
                 "batch": r.batch,
                 "cores": r.cores,
                 "facts": r.facts,
+                "tasks": roofline.merged(t) if isinstance(r, Partita) else [],
                 "turns": t,
             }
             for r, t in zip(racers, turns)
         ]
+        return {"rates": rates, "contenders": racers}
 
 
 def make_dataset(options, folder, size):
@@ -270,60 +262,18 @@ def make_dataset(options, folder, size):
     return seconds
 
 
-def output_of(*command):
-    try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()
-
-
-def describe_machine(options, folder):
-    doctor = json.loads(run_partita(options, folder, ["doctor", "--json"]))
-    kept = ("processor", "cores_usable", "cores_physical", "simd", "memory_bytes")
-    return {key: doctor[key] for key in kept} | {
-        "kernel": f"{platform.system()} {platform.release()}",
-        "load_at_start": os.getloadavg()[0],
-    }
-
-
-def describe_versions(options, folder):
-    changed = output_of("git", "status", "--porcelain", "--untracked-files=no")
-    return {
-        "partita": run_partita(options, folder, ["--version"]).strip(),
-        "partita_sha256": hashlib.sha256(options.partita.read_bytes()).hexdigest(),
-        "commit": output_of("git", "rev-parse", "HEAD"),
-        "own_binary": options.partita == DEFAULT_PARTITA,
-        "commit_changed": None if changed is None else changed != "",
-        "rustc": output_of("rustc", "--version"),
-        "python": platform.python_version(),
-    }
-
-
-def command_line(options):
-    """What was typed, without folders of this machine."""
-    words = ["python3", "bench/record.py", "--rounds", str(options.rounds)]
-    words += ["--steps", str(options.steps), "--sizes", *map(str, options.sizes)]
-    if options.partita != DEFAULT_PARTITA:
-        words += ["--partita", "PATH"]
-    return " ".join(words)
-
-
-def say(line):
-    print(line, flush=True)
-
-
 def record(options, folder):
     with_torch = importlib.util.find_spec("torch") is not None
     if not with_torch:
         say(f"This Python ({platform.python_version()}) lacks PyTorch: recording Partita alone.")
         say("For the comparison: pip install torch, then run this again.")
     started = datetime.now(timezone.utc)
+    words = ["--steps", options.steps, "--sizes", *options.sizes]
     head = {
         "started": started.isoformat(timespec="seconds"),
-        "command": command_line(options),
-        "machine": describe_machine(options, folder),
-        "versions": describe_versions(options, folder),
+        "command": contest.command_line("record.py", options, words),
+        "machine": contest.describe_machine(options, folder),
+        "versions": contest.describe_versions(options, folder),
         "with_torch": with_torch,
         "rounds": options.rounds,
         "steps": options.steps,
@@ -331,39 +281,24 @@ def record(options, folder):
     sizes = []
     for size in options.sizes:
         seconds = make_dataset(options, folder, size)
-        racers = measure_size(options, folder, size, with_torch)
-        sizes.append({"size": size, "dataset_seconds": seconds, "contenders": racers})
+        measured = measure_size(options, folder, size, with_torch)
+        sizes.append({"size": size, "dataset_seconds": seconds} | measured)
         shutil.rmtree(folder / f"universes{size}")
     finished = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return head | {"finished": finished, "sizes": sizes}
 
 
-def whole(text):
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not possible; the least is 1")
-    return number
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--partita", type=Path, default=DEFAULT_PARTITA)
-    parser.add_argument("--sizes", type=int, nargs="+", choices=(64, 128), default=[64, 128])
-    parser.add_argument("--rounds", type=whole, default=3)
-    parser.add_argument("--steps", type=whole, default=8, help="timed steps of a turn")
-    parser.add_argument("--out", type=Path, default=ROOT / "records", help="folder of the record")
-    options = parser.parse_args()
-    options.partita = options.partita.absolute()
-    if not options.partita.is_file():
-        raise Failure("there is no partita binary: `make bench` builds it; --partita names another")
+    contest.add_options(parser)
+    sizes = {"nargs": "+", "choices": (32, 64, 128), "default": [64, 128]}
+    parser.add_argument("--sizes", type=int, **sizes)
+    parser.add_argument("--steps", type=contest.whole, default=8, help="timed steps of a turn")
+    options = contest.parsed(parser)
     with tempfile.TemporaryDirectory(prefix="partita-bench-") as folder:
         taken = record(options, Path(folder))
     name = f"{taken['started'][:10]}-cosmoflow-step"
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / f"{name}.json").write_text(json.dumps(taken, indent=1) + "\n")
-    text = record_text.write(taken, f"{name}.json")
-    (options.out / f"{name}.md").write_text(text)
-    say(text)
+    contest.save(options, name, taken, record_text.write)
 
 
 if __name__ == "__main__":

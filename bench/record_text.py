@@ -2,28 +2,22 @@
 
 from statistics import median
 
-SHARED = (
-    "**The machine was shared with other work; what ran on two cores at once, and every ratio"
-    " of it, is not to be relied on.**"
-)
-
+import roofline
+from contest_text import circumstances, disturbance, percent
 
 def write(record, raw_name):
-    parts = [head(record, raw_name), disturbance(record)]
+    turns = [t for s in record["sizes"] for c in s["contenders"] for t in c["turns"]]
+    parts = [head(record, raw_name), disturbance(record, turns)]
     for size in record["sizes"]:
-        parts += [steps_table(size, record["with_torch"]), prediction_table(size)]
-    return "\n\n".join(parts) + "\n"
+        parts += [steps_table(size, record["with_torch"]), side_by_side_table(size)]
+        parts += [prediction_table(size), roofline.write(size)]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def head(record, raw_name):
-    machine, versions = record["machine"], record["versions"]
     peer = peer_version(record)
-    changed = {True: " with uncommitted changes", False: "", None: ""}[versions["commit_changed"]]
     peer_words = f"PyTorch {peer}" if peer else "**without PyTorch, which this Python lacks**"
     made = ", ".join(f"{s['size']}^3 in {s['dataset_seconds']:.1f} s" for s in record["sizes"])
-    commit = (versions["commit"] or "unknown")[:12] + changed
-    if not versions["own_binary"]:
-        commit += ", but the binary was built apart"
     lines = [
         f"# Training steps of CosmoFlow, {record['started'][:10]}",
         "",
@@ -34,12 +28,7 @@ def head(record, raw_name):
         ".. most]. A step of Partita includes reading the sample from its HDF5 file, PyTorch's",
         f"batch is in memory. Raw data: `{raw_name}`.",
         "",
-        f"- Command: `{record['command']}`, {record['started']} to {record['finished']}",
-        f"- Machine: {machine['processor']}, {machine['cores_usable']} cores, {machine['simd']},"
-        f" {machine['memory_bytes'] / 2**30:.1f} GiB, {machine['kernel']}",
-        f"- Versions: {versions['partita']} (commit {commit}; binary sha256"
-        f" {versions['partita_sha256'][:12]}), {versions['rustc']}, Python {versions['python']},"
-        f" {peer_words}",
+        *circumstances(record, peer_words),
         f"- Data: 6 universes, made by `partita data cosmology`: {made}",
     ]
     return "\n".join(lines)
@@ -50,22 +39,6 @@ def peer_version(record):
         for contender in of(size, "PyTorch"):
             return contender["facts"]["version"]
     return None
-
-
-def disturbance(record):
-    turns = [t for s in record["sizes"] for c in s["contenders"] for t in c["turns"]]
-    others = [t["other_cores"] for t in turns if "other_cores" in t]
-    if not others:
-        return "What else the machine did meanwhile is not known."
-    stolen = [t["stolen_cores"] for t in turns if "stolen_cores" in t]
-    shared = sum(cores > 0.1 for cores in others)
-    verdict = SHARED if shared else "The machine did nothing else."
-    return (
-        f"{verdict} Other processes took {median(others):.2f} cores (median of the turns; most"
-        f" {max(others):.2f}; above 0.1 in {shared} of {len(others)} turns), other virtual machines"
-        f" {median(stolen):.2f} (most {max(stolen):.2f}). Load at the start"
-        f" {record['machine']['load_at_start']:.2f}."
-    )
 
 
 def of(size, program):
@@ -141,6 +114,31 @@ def backend_lines(size):
     ]
 
 
+def side_by_side_table(size):
+    """Two ranks that talk, against as many runs that do not; None without them."""
+    alone = next(iter(of(size, "Partita side by side")), None)
+    if alone is None:
+        return None
+    lines = [
+        f"Two ranks against {alone['facts']['runs']} one-rank runs side by side, which need not talk"
+        " and share only the memory's bandwidth: ratio of samples a second, in brackets round by"
+        " round; the aim is 95 %.",
+        "",
+        "| who | batch | ratio |",
+        "|---|---:|---:|",
+    ]
+    for c in of(size, "Partita"):
+        if c["facts"]["ranks"] == alone["facts"]["runs"]:
+            per_round = zip(step_seconds(alone), step_seconds(c))
+            rounds = [a / alone["batch"] * c["batch"] / own for a, own in per_round]
+            whole = seconds_per_sample(alone) / seconds_per_sample(c)
+            lines.append(
+                f"| {c['name']} | {c['batch']} | {percent(whole)} [{percent(min(rounds))} .."
+                f" {percent(max(rounds))}] |"
+            )
+    return "\n".join(lines)
+
+
 def prediction_table(size):
     lines = [
         "Predicted (stored before the first step, from kernels measured for this record) and"
@@ -163,7 +161,3 @@ def prediction_table(size):
 
 def accuracy(predicted, measured):
     return 1 - abs(predicted - measured) / measured
-
-
-def percent(share):
-    return f"{100 * share:.1f} %"

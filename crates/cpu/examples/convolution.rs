@@ -19,8 +19,14 @@ use std::time::Instant;
 /// Elements of each array of the triad: 64 MiB, beyond the caches.
 const TRIAD_ELEMENTS: usize = 16 << 20;
 
-/// Repeats of which the best counts for the rates of the machine.
-const RATE_REPEATS: usize = 5;
+/// Repeats of the triad, of which the best counts.
+const TRIAD_REPEATS: usize = 10;
+
+/// Multiply-adds of a chain in one repeat, about a millisecond, shorter than a time slice.
+const PEAK_ROUNDS: u64 = 250_000;
+
+/// Repeats of the multiply-adds.
+const PEAK_REPEATS: usize = 100;
 
 fn main() -> std::io::Result<()> {
     let threads = std::env::args().nth(1).and_then(|a| a.parse().ok());
@@ -266,26 +272,25 @@ fn ramp(n: usize) -> Vec<f32> {
         .collect()
 }
 
-/// What all threads together do a second: the best of a few repeats.
+/// What all threads together do a second.
 fn machine(threads: usize, level: Level) -> String {
-    let rounds = 2_000_000;
-    let flops = best(threads, || multiply_adds(level, rounds).flops);
-    let bytes = triad(threads);
+    let (flops, bytes) = (peak(threads, level), triad(threads));
     format!("{{\"peak_gflops\": {flops:.3}, \"triad_gbytes\": {bytes:.3}}}")
 }
 
-/// Units a second by 1e-9, each thread on its own.
-fn best(threads: usize, run: impl Fn() -> u64 + Sync) -> f64 {
+/// GFLOP/s of multiply-adds in registers: the sum of what each thread does at its best, all at work.
+fn peak(threads: usize, level: Level) -> f64 {
     let turn = || {
         let start = Instant::now();
-        let units: u64 = std::thread::scope(|scope| {
-            let started: Vec<_> = (0..threads).map(|_| scope.spawn(&run)).collect();
-            let counts = started.into_iter().map(|one| one.join().unwrap_or(0));
-            counts.sum()
-        });
-        units as f64 / start.elapsed().as_secs_f64() * 1e-9
+        let work = multiply_adds(level, PEAK_ROUNDS);
+        work.flops as f64 / start.elapsed().as_secs_f64() * 1e-9
     };
-    (0..RATE_REPEATS).map(|_| turn()).fold(0.0, f64::max)
+    let best = || (0..PEAK_REPEATS).map(|_| turn()).fold(0.0, f64::max);
+    std::thread::scope(|scope| {
+        let started: Vec<_> = (0..threads).map(|_| scope.spawn(best)).collect();
+        let rates = started.into_iter().map(|one| one.join().unwrap_or(0.0));
+        rates.sum()
+    })
 }
 
 /// a = b + s * c, one stretch of the arrays for each thread. GB/s of the three arrays read or
@@ -295,7 +300,7 @@ fn triad(threads: usize) -> f64 {
     let one = |_| [0.5f32, 1.5, 2.5].map(|value| vec![value; part]);
     let mut arrays: Vec<[Vec<f32>; 3]> = (0..threads).map(one).collect();
     let mut rate = 0.0f64;
-    for _ in 0..RATE_REPEATS {
+    for _ in 0..TRIAD_REPEATS {
         let start = Instant::now();
         std::thread::scope(|scope| {
             for [a, b, c] in &mut arrays {

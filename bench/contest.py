@@ -1,0 +1,220 @@
+"""What the records have in common: programs that take turns, and the machine they take them on."""
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import re
+import resource
+import subprocess
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DEFAULT_PARTITA = ROOT / "target" / "release" / "partita"
+DEFAULT_KERNELS = ROOT / "target" / "release" / "examples" / "convolution"
+
+
+class Failure(Exception):
+    """The machine or a program did not do what the record needs."""
+
+
+class Served:
+    """A process that answers lines with lines of JSON and waits in between.
+
+    It keeps to the first `threads` cores that this process may use; where its threads lie among them
+    is left to the system.
+    """
+
+    def __init__(self, name, command, threads):
+        self.name, self.cores = name, threads
+        environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+        self.process = subprocess.Popen(
+            [str(word) for word in command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+            preexec_fn=on_cores(own_cores()[:threads]),
+        )
+        self.facts = self.read()["ready"]
+
+    def read(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise Failure(f"{self.name}: the process ended with code {self.process.wait()}")
+        return json.loads(line)
+
+    def ask(self, line):
+        """The answer, which may be {"error": ...}."""
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+        return self.read()
+
+    def demand(self, line):
+        answer = self.ask(line)
+        if "error" in answer:
+            raise Failure(f"{self.name}: {answer['error']}")
+        return answer
+
+    def processor_seconds(self):
+        try:
+            fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def close(self):
+        self.process.stdin.close()
+        try:
+            self.process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def own_cores():
+    return sorted(os.sched_getaffinity(0))
+
+
+def on_cores(cores):
+    """What a child does first to keep to some cores."""
+    return lambda: os.sched_setaffinity(0, cores)
+
+
+def gauge(kernels, threads):
+    """A process that measures what so many cores can do, where the example of kernels is built."""
+    return Served(f"gauge of {counted(threads, 'core')}", [kernels, threads], threads)
+
+
+def processor_seconds_of_machine():
+    """Busy and stolen seconds of all cores since the start of the machine, or None."""
+    try:
+        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    except OSError:
+        return None
+    user, nice, system, _idle, _wait, irq, softirq, steal = map(int, fields)
+    tick = os.sysconf("SC_CLK_TCK")
+    return (user + nice + system + irq + softirq) / tick, steal / tick
+
+
+def own_processor_seconds(processes):
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    own = sum(u.ru_utime + u.ru_stime for u in usages)
+    return own + sum(process.processor_seconds() for process in processes)
+
+
+def watched(processes, work):
+    """The record that `work` makes, with the cores that other processes and other virtual machines
+    took meanwhile; `processes` are those of the record that run on."""
+    start, machine = time.monotonic(), processor_seconds_of_machine()
+    own = own_processor_seconds(processes)
+    record = work()
+    wall = time.monotonic() - start
+    record["turn_seconds"] = wall
+    if machine is not None:
+        busy, steal = (after - b for after, b in zip(processor_seconds_of_machine(), machine))
+        others = busy - (own_processor_seconds(processes) - own)
+        record["other_cores"], record["stolen_cores"] = max(0.0, others / wall), steal / wall
+    return record
+
+
+def run_partita(options, folder, arguments):
+    # The cache starts empty: a prediction rests on what was measured for this record.
+    environment = os.environ | {"XDG_CACHE_HOME": str(folder / "cache")}
+    command = [str(options.partita), *arguments]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Failure(f"partita {' '.join(arguments)} ended with {done.returncode}: {done.stderr}")
+    return done.stdout
+
+
+def output_of(*command):
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def describe_machine(options, folder):
+    doctor = json.loads(run_partita(options, folder, ["doctor", "--json"]))
+    kept = ("processor", "cores_usable", "cores_physical", "simd", "memory_bytes")
+    return {key: doctor[key] for key in kept} | {
+        "kernel": f"{platform.system()} {platform.release()}",
+        "load_at_start": os.getloadavg()[0],
+    }
+
+
+def describe_versions(options, folder):
+    changed = output_of("git", "status", "--porcelain", "--untracked-files=no")
+    binaries = {"partita": options.partita, "kernels": options.kernels}
+    return {
+        "partita": run_partita(options, folder, ["--version"]).strip(),
+        **{f"{name}_sha256": digest(path) for name, path in binaries.items()},
+        "commit": output_of("git", "rev-parse", "HEAD"),
+        "own_binary": (options.partita, options.kernels) == (DEFAULT_PARTITA, DEFAULT_KERNELS),
+        "commit_changed": None if changed is None else changed != "",
+        "rustc": output_of("rustc", "--version"),
+        "python": platform.python_version(),
+    }
+
+
+def digest(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+
+
+def add_options(parser):
+    """Those of every record."""
+    parser.add_argument("--partita", type=Path, default=DEFAULT_PARTITA)
+    parser.add_argument(
+        "--kernels", type=Path, default=DEFAULT_KERNELS, help="example `convolution` of partita-cpu"
+    )
+    parser.add_argument("--rounds", type=whole, default=3)
+    parser.add_argument("--out", type=Path, default=ROOT / "records", help="folder of the record")
+
+
+def parsed(parser):
+    options = parser.parse_args()
+    options.partita, options.kernels = options.partita.absolute(), options.kernels.absolute()
+    for path, name in ((options.partita, "partita"), (options.kernels, "kernels")):
+        if not path.is_file():
+            raise Failure(f"there is no {name} binary: `make bench` builds it; --{name} names one")
+    return options
+
+
+def command_line(script, options, words):
+    """What was typed, without folders of this machine."""
+    words = ["python3", f"bench/{script}", "--rounds", str(options.rounds), *map(str, words)]
+    for name, default in (("partita", DEFAULT_PARTITA), ("kernels", DEFAULT_KERNELS)):
+        if getattr(options, name) != default:
+            words += [f"--{name}", "PATH"]
+    return " ".join(words)
+
+
+def save(options, name, record, write):
+    """Both files of a record; the text is what `write` makes of the raw data."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    raw = json.dumps(record, indent=1)
+    # Lists of numbers on one line each.
+    raw = re.sub(r"\[[-+.\deE,\s]*\]", lambda found: " ".join(found[0].split()), raw)
+    (options.out / f"{name}.json").write_text(raw + "\n")
+    text = write(record, f"{name}.json")
+    (options.out / f"{name}.md").write_text(text)
+    say(text)
+
+
+def whole(text):
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not possible; the least is 1")
+    return number
+
+
+def counted(count, noun):
+    return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
+def say(line):
+    print(line, flush=True)

@@ -1,0 +1,200 @@
+"""Records every convolution of four networks, Partita beside oneDNN and PyTorch, in turns.
+
+The layers are those of bench/convolutions.json, in three directions, on one core and on two. For each
+of these all contenders run once a round, one after the other, each one run that does not count and
+then as many that do as fit in `--budget` at 50 GFLOP/s a core. Contenders are processes that wait in
+between, so what disturbs the machine disturbs all. The machine's peak (multiply-adds in registers) and
+triad are measured in the same run, before each network of each round.
+
+oneDNN is driven by bench/peer_onednn.cpp, which is compiled here against the PyPI packages
+onednn-cpu-gomp and onednn-devel-cpu-gomp: once with layouts of its own choice (`blocked`), once with
+activations channels-last as Partita has them. What brings tensors into a layout is not timed.
+PyTorch's calls are single operators, in both of its layouts.
+
+Writes records/<date>-convolutions.md and, with all raw figures, the same name with .json.
+Without a peer it says so and records the rest.
+"""
+
+import argparse
+import contextlib
+import importlib.metadata
+import importlib.util
+import json
+import math
+import subprocess
+import sys
+import tempfile
+from datetime import datetime, timezone
+from pathlib import Path
+
+import contest
+import record_convolutions_text
+from contest import ROOT, Failure, Served, counted, say, watched
+
+LAYERS = ROOT / "bench" / "convolutions.json"
+PEER_TORCH = ROOT / "bench" / "peer_convolution.py"
+PEER_ONEDNN = ROOT / "bench" / "peer_onednn.cpp"
+ONEDNN_PACKAGES = ("onednn-cpu-gomp", "onednn-devel-cpu-gomp")
+DIRECTIONS = ("forward", "backward_data", "backward_weight")
+LAYOUTS = {"oneDNN": ("blocked", "channels_last"), "PyTorch": ("default", "channels_last")}
+# What a core is taken to do when repeats are counted.
+GUESS_FLOPS = 50e9
+REPEATS_MAX = 20
+
+
+def build_onednn(folder):
+    """The driver of oneDNN; None, with the reason said, where it cannot be built."""
+    try:
+        files = [f for name in ONEDNN_PACKAGES for f in importlib.metadata.files(name) or ()]
+    except importlib.metadata.PackageNotFoundError as missing:
+        say(f"oneDNN is left out: pip install {' '.join(ONEDNN_PACKAGES)} ({missing})")
+        return None
+    header = [f for f in files if str(f).endswith("include/oneapi/dnnl/dnnl.hpp")]
+    library = [f for f in files if f.name == "libdnnl.so"]
+    if not header or not library:
+        say("oneDNN is left out: its packages hold no dnnl.hpp or no libdnnl.so")
+        return None
+    include = header[0].locate().resolve().parents[2]
+    folder_of_library = library[0].locate().resolve().parent
+    driver = folder / "peer_onednn"
+    command = ["g++", "-O2", "-std=c++17", f"-I{include}", str(PEER_ONEDNN), "-o", str(driver)]
+    command += [f"-L{folder_of_library}", f"-Wl,-rpath,{folder_of_library}", "-ldnnl"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except OSError as error:
+        say(f"oneDNN is left out: g++ cannot be run ({error})")
+        return None
+    if done.returncode != 0:
+        say(f"oneDNN is left out: its driver does not compile: {done.stderr}")
+        return None
+    return driver
+
+
+def has_torch():
+    if importlib.util.find_spec("torch") is not None:
+        return True
+    say("PyTorch is left out: pip install torch")
+    return False
+
+
+def contenders(options, onednn, with_torch):
+    """All that take turns, by number of cores."""
+    for threads in options.threads:
+        yield "Partita", Served("Partita", [options.kernels, threads], threads)
+        for layout in LAYOUTS["oneDNN"] if onednn else ():
+            yield "oneDNN", Served(f"oneDNN, {layout}", [onednn, layout, threads], threads)
+        for layout in LAYOUTS["PyTorch"] if with_torch else ():
+            command = [sys.executable, PEER_TORCH, "--threads", threads, "--layout", layout]
+            yield "PyTorch", Served(f"PyTorch, {layout}", command, threads)
+
+
+def flops_of(batch, layer):
+    """Of any direction: 2 for each tap, pair of channels and output; padding included."""
+    reach = [(k - 1) * layer["dilation"] + 1 for k in layer["kernel"]]
+    sizes = zip(layer["input"], layer["padding"], reach, layer["stride"])
+    outputs = math.prod((extent + 2 * p - r) // s + 1 for extent, p, r, s in sizes)
+    taps = math.prod(layer["kernel"])
+    return 2 * batch * outputs * taps * layer["c"] // layer["groups"] * layer["f"]
+
+
+def line_of(batch, layer, direction, repeats):
+    lists = (layer[key] for key in ("input", "kernel", "stride", "padding"))
+    numbers = [batch, layer["c"], layer["f"], *(n for each in lists for n in each)]
+    numbers += [layer["dilation"], layer["groups"]]
+    return " ".join(map(str, [*numbers, direction, repeats]))
+
+
+def networks(options):
+    """The networks that were asked for, the layers counted, and no turns taken yet."""
+    chosen = []
+    for network in json.loads(LAYERS.read_text())["networks"]:
+        if options.networks and network["name"] not in options.networks:
+            continue
+        network["layers"] = network["layers"][: options.layers]
+        for layer in network["layers"]:
+            layer["flops"] = flops_of(network["batch"], layer)
+            layer["turns"] = {direction: {} for direction in DIRECTIONS}
+        chosen.append(network)
+    if not chosen:
+        raise Failure(f"no network in {LAYERS.name} has one of these names: {options.networks}")
+    return chosen
+
+
+def measure_network(options, network, racers):
+    """One round: adds to the turns of each layer what each contender answered."""
+    for layer in network["layers"]:
+        for direction, turns in layer["turns"].items():
+            for number, (_, racer) in enumerate(racers):
+                guess = layer["flops"] / (GUESS_FLOPS * racer.cores)
+                repeats = min(REPEATS_MAX, max(1, int(options.budget / guess)))
+                answer = racer.ask(line_of(network["batch"], layer, direction, repeats))
+                if "seconds" in answer:
+                    answer["seconds"] = [float(f"{s:.6g}") for s in answer["seconds"]]
+                turns.setdefault(str(number), []).append(answer)
+    return {"network": network["name"]}
+
+
+def measure(options, onednn, with_torch):
+    taken, slices, rates = networks(options), [], {str(n): [] for n in options.threads}
+    with contextlib.ExitStack() as stack:
+        racers = []
+        for program, racer in contenders(options, onednn, with_torch):
+            stack.callback(racer.close)
+            racers.append((program, racer))
+        processes = [racer for _, racer in racers]
+        for number in range(1, options.rounds + 1):
+            for network in taken:
+                for program, racer in racers:
+                    if program == "Partita":
+                        rates[str(racer.cores)].append(racer.demand("machine"))
+                part = watched(processes, lambda: measure_network(options, network, racers))
+                slices.append(part)
+                say(f"round {number}: {network['name']} in {part['turn_seconds']:.0f} s")
+        described = [
+            {"program": program, "name": r.name, "cores": r.cores, "facts": r.facts}
+            for program, r in racers
+        ]
+    return {"contenders": described, "rates": rates, "slices": slices, "networks": taken}
+
+
+def record(options, folder):
+    onednn, with_torch = build_onednn(folder), has_torch()
+    started = datetime.now(timezone.utc)
+    words = ["--budget", options.budget, "--threads", *options.threads]
+    words += ["--networks", *options.networks] if options.networks else []
+    words += ["--layers", options.layers] if options.layers else []
+    head = {
+        "started": started.isoformat(timespec="seconds"),
+        "command": contest.command_line("record_convolutions.py", options, words),
+        "machine": contest.describe_machine(options, folder),
+        "versions": contest.describe_versions(options, folder),
+        "rounds": options.rounds,
+        "budget_seconds": options.budget,
+        "layers_are_all": options.layers is None,
+    }
+    measured = measure(options, onednn, with_torch)
+    finished = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return head | {"finished": finished} | measured
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    contest.add_options(parser)
+    parser.add_argument("--networks", nargs="+", help="some of the networks only")
+    parser.add_argument("--layers", type=contest.whole, help="the first layers only")
+    parser.add_argument("--threads", type=contest.whole, nargs="+", default=[1, 2])
+    parser.add_argument("--budget", type=float, default=0.1, help="seconds of a turn, about")
+    options = contest.parsed(parser)
+    with tempfile.TemporaryDirectory(prefix="partita-bench-") as folder:
+        taken = record(options, Path(folder))
+    name = f"{taken['started'][:10]}-convolutions"
+    contest.save(options, name, taken, record_convolutions_text.write)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Failure as failure:
+        sys.exit(f"no record: {failure}")
+    except KeyboardInterrupt:
+        sys.exit("no record: interrupted")
