@@ -3,8 +3,9 @@
 The layers are those of bench/convolutions.json, in three directions, on one core and on two. For each
 of these all contenders run once a round, one after the other, each one run that does not count and
 then as many that do as fit in `--budget` at 50 GFLOP/s a core. Contenders are processes that wait in
-between, so what disturbs the machine disturbs all. The machine's peak (multiply-adds in registers) and
-triad are measured in the same run, before each network of each round.
+between, so what disturbs the machine disturbs all. The machine's triad is measured in the same run,
+before each network of each round, and its peak (multiply-adds in registers) before each layer, because
+the clock changes.
 
 oneDNN is driven by bench/peer_onednn.cpp, which is compiled here against the PyPI packages
 onednn-cpu-gomp and onednn-devel-cpu-gomp: once with layouts of its own choice (`blocked`), once with
@@ -17,6 +18,7 @@ Without a peer it says so and records the rest.
 
 import argparse
 import contextlib
+import functools
 import importlib.metadata
 import importlib.util
 import json
@@ -120,9 +122,11 @@ def networks(options):
     return chosen
 
 
-def measure_network(options, network, racers):
+def measure_network(options, network, racers, rates):
     """One round: adds to the turns of each layer what each contender answered."""
+    gauge(racers, rates, "machine")
     for layer in network["layers"]:
+        gauge(racers, rates, "peak")
         for direction, turns in layer["turns"].items():
             for number, (_, racer) in enumerate(racers):
                 guess = layer["flops"] / (GUESS_FLOPS * racer.cores)
@@ -132,6 +136,13 @@ def measure_network(options, network, racers):
                     answer["seconds"] = [float(f"{s:.6g}") for s in answer["seconds"]]
                 turns.setdefault(str(number), []).append(answer)
     return {"network": network["name"]}
+
+
+def gauge(racers, rates, what):
+    """Adds the rates of the machine, which the processes of Partita measure."""
+    for program, racer in racers:
+        if program == "Partita":
+            rates[str(racer.cores)].append(racer.demand(what))
 
 
 def measure(options, onednn, with_torch):
@@ -144,10 +155,8 @@ def measure(options, onednn, with_torch):
         processes = [racer for _, racer in racers]
         for number in range(1, options.rounds + 1):
             for network in taken:
-                for program, racer in racers:
-                    if program == "Partita":
-                        rates[str(racer.cores)].append(racer.demand("machine"))
-                part = watched(processes, lambda: measure_network(options, network, racers))
+                turn = functools.partial(measure_network, options, network, racers, rates)
+                part = watched(processes, turn)
                 slices.append(part)
                 say(f"round {number}: {network['name']} in {part['turn_seconds']:.0f} s")
         described = [

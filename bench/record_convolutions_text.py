@@ -44,7 +44,7 @@ def head(record, raw_name):
 def rates_line(record, cores):
     told = []
     for key, unit in (("peak_gflops", "GFLOP/s"), ("triad_gbytes", "GB/s")):
-        values = [rate[key] for rate in record["rates"][cores]]
+        values = [rate[key] for rate in record["rates"][cores] if key in rate]
         told.append(f"{max(values):.1f} {unit} (median {median(values):.1f})")
     return f"Measured rates of {cores} core(s): peak {told[0]}, triad {told[1]}, its writes once"
 

@@ -5,8 +5,9 @@
 //! A line "n c f d h w kd kh kw sd sh sw pd ph pw dilation groups direction repeats" on standard
 //! input (d h w without padding; direction `forward`, `backward_data` or `backward_weight`) is
 //! answered by {"seconds": [...], "workspace_bytes": ...}, after one run that does not count; a line
-//! `machine` by the rates of multiply-adds in registers and of a triad, all threads at work; a line
-//! that is not understood by {"error": ...}. The first line out is {"ready": ...}.
+//! `machine` by the rates of multiply-adds in registers and of a triad, all threads at work, and
+//! `peak` by the first alone, which is quick; a line that is not understood by {"error": ...}. The
+//! first line out is {"ready": ...}.
 
 use partita_cpu::{
     Call, Canceled, Convolution, Epilogue, Grid, Level, Team, View, ViewMut, Weights, Window, Work,
@@ -45,6 +46,7 @@ fn main() -> std::io::Result<()> {
             "" => continue,
             "quit" => break,
             "machine" => machine(threads, level),
+            "peak" => format!("{{\"peak_gflops\": {:.3}}}", peak(threads, level)),
             asked => Asked::parse(asked)
                 .and_then(|asked| asked.time(&mut team))
                 .unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}")),
