@@ -50,7 +50,8 @@ pub struct Ledger {
     cases: u64,
     refused: BTreeMap<Refusal, usize>,
     kinked: Vec<u64>,
-    hard: Vec<String>,
+    /// The first comparison of each case that is ill-conditioned.
+    hard: BTreeMap<u64, String>,
     failures: Vec<String>,
 }
 
@@ -96,11 +97,14 @@ impl Ledger {
                 }
                 self.judge(name, case, &trial, strategies);
             }
-            None => {
-                self.cases += 1;
-                self.kinked.push(case.seed);
-            }
+            None => self.kinked(case),
         }
+    }
+
+    /// Notes a case of which all data come near a kink; few may.
+    pub fn kinked(&mut self, case: &Case) {
+        self.cases += 1;
+        self.kinked.push(case.seed);
     }
 
     /// Compares every strategy alone, with data given.
@@ -139,7 +143,8 @@ impl Ledger {
             Finding::Wrong(what) => what,
             Finding::IllConditioned(excuse) if self.strict => format!("far off: {excuse}"),
             Finding::IllConditioned(excuse) => {
-                self.hard.push(format!("{name} {strategy}: {excuse}"));
+                let told = format!("{name} {strategy}: {excuse}");
+                self.hard.entry(self.cases).or_insert(told);
                 return;
             }
             Finding::Equal if predicted.is_some() => "ran, but is too fine".to_owned(),
@@ -162,7 +167,12 @@ impl Ledger {
         println!(
             "{title}: {} cases; {} comparisons of reference kernels and {} of fast kernels agree; \
              refused: {:?}; near a kink or diverging: {:?}; ill-conditioned: {:?}",
-            self.cases, self.agreed[0], self.agreed[1], self.refused, self.kinked, self.hard
+            self.cases,
+            self.agreed[0],
+            self.agreed[1],
+            self.refused,
+            self.kinked,
+            self.hard.values()
         );
         assert!(
             self.failures.is_empty(),
