@@ -1,13 +1,13 @@
 //! What becomes of the output of a convolution on its way to memory.
 //!
-//! The tiles apply it to their registers before they store them, so it costs no pass of its own.
+//! It is applied to a tile when that has just been stored, so it costs no pass through memory.
 //! Sums are taken over a tile in f32, relative to the first value of each channel, and go on in
 //! f64 in slots: each slot sums a fixed share of the positions, and the slots are added in order.
 
 use crate::conv_forward::Convolution;
 use crate::grid::{Grid, View};
 use crate::norm::Normalization;
-use crate::simd::{LANES_MAX, Simd};
+use crate::simd::{LANES_MAX, Level, Op, Simd};
 use crate::team::TeamKind;
 use crate::tile::{P_MAX, Place, Tiles};
 
@@ -255,11 +255,16 @@ impl Ending<'_> {
         self.boxes.iter().any(Option::is_some)
     }
 
-    /// For the tile that begins at channel `f0` of the job, with the sums in a slot.
-    pub(crate) fn of_tile(&self, f0: usize, slot: usize) -> Finish {
+    /// The bias of the tile that begins at channel `f0` of the job.
+    pub(crate) fn bias_of_tile(&self, f0: usize) -> Option<*const f32> {
+        self.bias.map(|b| b[self.channel + f0..].as_ptr())
+    }
+
+    /// What follows the bias, for the tile that begins at channel `f0` of the job, with the sums
+    /// in a slot.
+    pub(crate) fn of_tile(&self, f0: usize, slot: usize) -> Option<Finish> {
         let from = |values: &[f32]| values[self.channel + f0..].as_ptr();
-        Finish {
-            bias: self.bias.map(from),
+        let finish = Finish {
             scale_shift: self.scale_shift.map(|(a, b)| (from(a), from(b))),
             negative_slope: self.negative_slope,
             mask_slope: self.mask_slope,
@@ -270,14 +275,14 @@ impl Ending<'_> {
                 let first = unsafe { s.slot(slot).add(f0) };
                 (first, s.padded)
             }),
-        }
+        };
+        (finish.changes() || finish.sums.is_some()).then_some(finish)
     }
 }
 
-/// The epilogue of one tile of channels: pointers to their values and sums.
+/// What follows the bias, of one tile of channels: pointers to their values and sums.
 #[derive(Clone, Copy)]
 pub(crate) struct Finish {
-    bias: Option<*const f32>,
     scale_shift: Option<(*const f32, *const f32)>,
     negative_slope: Option<f32>,
     mask_slope: f32,
@@ -286,133 +291,159 @@ pub(crate) struct Finish {
     sums: Option<(*mut f64, usize)>,
 }
 
+/// Outputs of a tile that are in the nearest cache.
+pub(crate) struct Fresh<'a> {
+    pub y: *mut f32,
+    pub yo: &'a [usize],
+    /// Offsets in the boxes that the epilogue reads.
+    pub boxes: &'a [[usize; P_MAX]; BOXES],
+    /// Channels.
+    pub width: usize,
+}
+
 impl Finish {
-    /// Applies it to V vectors of P positions, of which `n` count and `width` channels exist.
-    ///
-    /// # Safety
-    /// As [`Simd`]; the boxes hold the offsets, and the values `width` channels.
+    fn changes(&self) -> bool {
+        let [add, mask, _] = self.boxes;
+        let boxes = add.is_some() || mask.is_some();
+        self.scale_shift.is_some() || self.negative_slope.is_some() || boxes
+    }
+
+    /// Applies it to some outputs.
+    pub(crate) fn apply(self, level: Level, fresh: Fresh) {
+        match (self.changes(), self.sums, self.boxes[2]) {
+            (false, None, _) => {}
+            (true, None, _) => level.run(Apply::<true, NONE>(self, fresh)),
+            (false, Some(_), None) => level.run(Apply::<false, SQUARES>(self, fresh)),
+            (true, Some(_), None) => level.run(Apply::<true, SQUARES>(self, fresh)),
+            (false, Some(_), Some(_)) => level.run(Apply::<false, PRODUCTS>(self, fresh)),
+            (true, Some(_), Some(_)) => level.run(Apply::<true, PRODUCTS>(self, fresh)),
+        }
+    }
+}
+
+/// What [`Apply`] sums.
+const NONE: u8 = 0;
+const SQUARES: u8 = 1;
+const PRODUCTS: u8 = 2;
+
+/// `CHANGES`: the outputs change.
+struct Apply<'a, const CHANGES: bool, const SUMS: u8>(Finish, Fresh<'a>);
+
+impl<const CHANGES: bool, const SUMS: u8> Op for Apply<'_, CHANGES, SUMS> {
+    type Out = ();
+
     #[inline(always)]
-    pub(crate) unsafe fn apply<S: Simd, const V: usize, const P: usize>(
-        &self,
-        offsets: &[[usize; P_MAX]; BOXES],
-        (n, width): (usize, usize),
-        acc: &mut [[S::V; V]; P],
-    ) {
+    unsafe fn run<S: Simd>(self) {
+        let Apply(f, fresh) = self;
+        // SAFETY: offsets and widths are those of a tile and the boxes beside it.
         unsafe {
-            for v in 0..V {
-                let at = v * S::LANES;
-                let lanes = (width - at).min(S::LANES);
-                let load = |from: *const f32| S::load_part(from.wrapping_add(at), lanes);
-                let other = |b: *const f32, i: usize, p: usize| load(b.wrapping_add(offsets[i][p]));
-                if let Some(bias) = self.bias {
-                    let bias = load(bias);
-                    (0..P).for_each(|p| acc[p][v] = S::add(acc[p][v], bias));
-                }
-                if let Some((scale, shift)) = self.scale_shift {
-                    let (scale, shift) = (load(scale), load(shift));
-                    (0..P).for_each(|p| acc[p][v] = S::fma(acc[p][v], scale, shift));
-                }
-                if let Some(add) = self.boxes[0] {
-                    (0..P).for_each(|p| acc[p][v] = S::add(acc[p][v], other(add, 0, p)));
-                }
-                if let Some(slope) = self.negative_slope {
-                    let slope = S::splat(slope);
-                    for row in acc.iter_mut() {
-                        row[v] = S::where_positive(row[v], row[v], S::mul(row[v], slope));
-                    }
-                }
-                if let Some(mask) = self.boxes[1] {
-                    let slope = S::splat(self.mask_slope);
-                    for p in 0..P {
-                        let a = acc[p][v];
-                        acc[p][v] = S::where_positive(other(mask, 1, p), a, S::mul(a, slope));
-                    }
-                }
-                if let Some((first, distance)) = self.sums {
-                    let first = first.add(at);
-                    match self.boxes[2] {
-                        None => squares::<S, V, P>(acc, v, n, first, distance),
-                        Some(x) => {
-                            let x: [S::V; P] = std::array::from_fn(|p| other(x, 2, p));
-                            products::<S, V, P>(acc, v, &x, n, first, distance);
+            for at in (0..fresh.width).step_by(S::LANES) {
+                let lanes = (fresh.width - at).min(S::LANES);
+                let (scale, shift) = match f.scale_shift {
+                    Some((a, b)) => (load::<S>(a, at, lanes), load::<S>(b, at, lanes)),
+                    None => (S::splat(1.0), S::splat(0.0)),
+                };
+                let slope = S::splat(f.negative_slope.unwrap_or(1.0));
+                let mask_slope = S::splat(f.mask_slope);
+                let mut moments = [S::splat(0.0); 3];
+                for (p, yo) in fresh.yo.iter().enumerate() {
+                    let mut a = load::<S>(fresh.y, yo + at, lanes);
+                    if CHANGES {
+                        a = S::fma(a, scale, shift);
+                        if let Some(add) = f.boxes[0] {
+                            a = S::add(a, load::<S>(add, fresh.boxes[0][p] + at, lanes));
                         }
+                        a = S::where_positive(a, a, S::mul(a, slope));
+                        if let Some(mask) = f.boxes[1] {
+                            let mask = load::<S>(mask, fresh.boxes[1][p] + at, lanes);
+                            a = S::where_positive(mask, a, S::mul(a, mask_slope));
+                        }
+                        store::<S>(fresh.y, yo + at, lanes, a);
                     }
+                    if SUMS == SQUARES {
+                        squares::<S>(p == 0, a, &mut moments);
+                    }
+                    if let (PRODUCTS, Some(x)) = (SUMS, f.boxes[2]) {
+                        let x = load::<S>(x, fresh.boxes[2][p] + at, lanes);
+                        products::<S>(p == 0, a, x, &mut moments);
+                    }
+                }
+                if let Some((first, distance)) = f.sums {
+                    let n = fresh.yo.len() as f64;
+                    widen::<S, SUMS>(moments, n, first.add(at), distance);
                 }
             }
         }
     }
 }
 
-/// Adds values and their squares: with a the first of n values and d = v - a,
-/// sum of v = n a + sum of d, sum of v * v = n a * a + 2 a * sum of d + sum of d * d.
 #[inline(always)]
-unsafe fn squares<S: Simd, const V: usize, const P: usize>(
-    acc: &[[S::V; V]; P],
-    v: usize,
-    n: usize,
-    first: *mut f64,
-    distance: usize,
-) {
+unsafe fn load<S: Simd>(from: *const f32, at: usize, lanes: usize) -> S::V {
     unsafe {
-        let pivot = acc[0][v];
-        let (mut d1, mut d2) = (S::splat(0.0), S::splat(0.0));
-        for (p, row) in acc.iter().enumerate().skip(1) {
-            if p < n {
-                let d = S::sub(row[v], pivot);
-                d1 = S::add(d1, d);
-                d2 = S::fma(d, d, d2);
-            }
+        match lanes == S::LANES {
+            true => S::load(from.add(at)),
+            false => S::load_part(from.add(at), lanes),
         }
-        let count = n as f64;
-        widen::<S>([pivot, d1, d2], first, distance, |[a, d1, d2]| {
-            (count * a + d1, (count * a + 2.0 * d1) * a + d2)
-        });
     }
 }
 
-/// Adds values and their products with x: with a the first of the x,
-/// sum of v * x = sum of v * (x - a) + a * sum of v.
 #[inline(always)]
-unsafe fn products<S: Simd, const V: usize, const P: usize>(
-    acc: &[[S::V; V]; P],
-    v: usize,
-    x: &[S::V; P],
-    n: usize,
-    first: *mut f64,
-    distance: usize,
-) {
+unsafe fn store<S: Simd>(to: *mut f32, at: usize, lanes: usize, a: S::V) {
     unsafe {
-        let mut s1 = acc[0][v];
-        let mut s2 = S::splat(0.0);
-        for (p, row) in acc.iter().enumerate().skip(1) {
-            if p < n {
-                s1 = S::add(s1, row[v]);
-                s2 = S::fma(row[v], S::sub(x[p], x[0]), s2);
-            }
+        match lanes == S::LANES {
+            true => S::store(to.add(at), a),
+            false => S::store_part(to.add(at), lanes, a),
         }
-        widen::<S>([x[0], s1, s2], first, distance, |[a, s1, s2]| {
-            (s1, a * s1 + s2)
-        });
     }
 }
 
-/// Adds the two values of `f` of each lane, in f64.
+/// The first value v, sum of d and sum of d * d, where d is the difference from the first one.
 #[inline(always)]
-unsafe fn widen<S: Simd>(
-    from: [S::V; 3],
+unsafe fn squares<S: Simd>(first: bool, v: S::V, [pivot, d1, d2]: &mut [S::V; 3]) {
+    unsafe {
+        if first {
+            *pivot = v;
+        }
+        let d = S::sub(v, *pivot);
+        *d1 = S::add(*d1, d);
+        *d2 = S::fma(d, d, *d2);
+    }
+}
+
+/// The first x, sum of v and sum of v * d, where d is the difference of x from the first one.
+#[inline(always)]
+unsafe fn products<S: Simd>(first: bool, v: S::V, x: S::V, [pivot, s1, s2]: &mut [S::V; 3]) {
+    unsafe {
+        if first {
+            *pivot = x;
+        }
+        *s1 = S::add(*s1, v);
+        *s2 = S::fma(v, S::sub(x, *pivot), *s2);
+    }
+}
+
+/// Adds what [`squares`] or [`products`] found over `n` positions to the sums of each lane.
+#[inline(always)]
+unsafe fn widen<S: Simd, const SUMS: u8>(
+    moments: [S::V; 3],
+    n: f64,
     first: *mut f64,
     distance: usize,
-    f: impl Fn([f64; 3]) -> (f64, f64),
 ) {
     let mut lanes = [[0f32; LANES_MAX]; 3];
     unsafe {
-        for (to, from) in lanes.iter_mut().zip(from) {
-            S::store(to.as_mut_ptr(), from);
-        }
+        S::store(lanes[0].as_mut_ptr(), moments[0]);
+        S::store(lanes[1].as_mut_ptr(), moments[1]);
+        S::store(lanes[2].as_mut_ptr(), moments[2]);
         for i in 0..S::LANES {
-            let (a, b) = f(lanes.map(|l| f64::from(l[i])));
-            *first.add(i) += a;
-            *first.add(distance + i) += b;
+            let a = f64::from(lanes[0][i]);
+            let (s1, s2) = (f64::from(lanes[1][i]), f64::from(lanes[2][i]));
+            let (x, y) = match SUMS {
+                SQUARES => (n * a + s1, (n * a + 2.0 * s1) * a + s2),
+                _ => (s1, a * s1 + s2),
+            };
+            *first.add(i) += x;
+            *first.add(distance + i) += y;
         }
     }
 }

@@ -5,7 +5,7 @@
 //! Positions are a list of offsets, so rows, strides and samples need no cases of their own.
 //! Legend: P positions, V vectors, L lanes, C input channels, F output channels.
 
-use crate::epilogue::{BOXES, Ending, Finish};
+use crate::epilogue::{BOXES, Ending, Fresh};
 use crate::grid::{Canceled, Grid, Shared, part};
 use crate::simd::{Level, Op, Simd};
 use crate::team::{Poll, Team};
@@ -313,6 +313,7 @@ impl Job<'_> {
             let sweep = Sweep {
                 stretches: &[],
                 load: true,
+                first: true,
                 slot: Some(0),
             };
             self.sweep(level, 0..positions, tiles.tile(tile), &sweep);
@@ -333,15 +334,16 @@ impl Job<'_> {
         let sweeps = rows.div_ceil(rows_per_sweep).max(1);
         let rows_max = rows.div_ceil(sweeps).next_multiple_of(4);
         let (mut cursor, mut stretches) = (Cursor::default(), [Stretch::default(); RUNS_MAX]);
-        let mut load = self.accumulate;
+        let mut first = true;
         loop {
             let n = self.stretches(&mut cursor, &mut stretches, rows_max);
             let last = cursor.tap >= self.taps_all();
             let depth: usize = stretches[..n].iter().map(|s| s.len).sum();
             let sweep = Sweep {
                 stretches: &stretches[..n],
-                load,
-                slot: (last && self.ending.is_some()).then_some(slot),
+                load: !first || self.accumulate,
+                first,
+                slot: last.then_some(slot),
             };
             for tile in own.clone() {
                 let (f0, v) = tiles.tile(tile);
@@ -351,7 +353,7 @@ impl Job<'_> {
                     return;
                 }
             }
-            load = true;
+            first = false;
             if last {
                 return;
             }
@@ -367,7 +369,8 @@ impl Job<'_> {
         let width = (self.f - f0).min(v * level.lanes());
         let p_max = (level.accumulators() / v).min(P_MAX);
         let p = range.len().div_ceil(range.len().div_ceil(p_max));
-        let finish = sweep.slot.map(|slot| self.ending.of_tile(f0, slot));
+        let bias = self.ending.bias_of_tile(f0).filter(|_| sweep.first);
+        let finish = sweep.slot.and_then(|slot| self.ending.of_tile(f0, slot));
         let beside = finish.is_some() && self.ending.has_boxes();
         let mut walk = Walk::new(self.count, [self.x_place, self.y_place], range.start);
         let mut besides = Walk::new(self.count, self.ending.places, range.start);
@@ -389,12 +392,19 @@ impl Job<'_> {
                 w_pitch,
                 stretches: sweep.stretches,
                 load: sweep.load,
-                finish: finish.as_ref(),
-                boxes: &boxes,
-                n,
+                bias,
                 width,
             };
             dispatch(level, v, p, tile);
+            if let Some(finish) = finish {
+                let fresh = Fresh {
+                    y: tile.y,
+                    yo: &yo[..n],
+                    boxes: &boxes,
+                    width,
+                };
+                finish.apply(level, fresh);
+            }
             at += p;
         }
     }
@@ -403,9 +413,11 @@ impl Job<'_> {
 /// What a sweep over the positions does with each tile.
 struct Sweep<'a> {
     stretches: &'a [Stretch],
-    /// Begin with what is there.
+    /// Add to what is there.
     load: bool,
-    /// End with the epilogue, its sums in this slot.
+    /// Begin with the bias.
+    first: bool,
+    /// End with the rest of the epilogue, its sums in this slot.
     slot: Option<usize>,
 }
 
@@ -477,11 +489,7 @@ struct TileArgs<'a> {
     w_pitch: usize,
     stretches: &'a [Stretch],
     load: bool,
-    finish: Option<&'a Finish>,
-    /// Offsets in the boxes that the epilogue reads.
-    boxes: &'a [[usize; P_MAX]; BOXES],
-    /// Positions that count; the others repeat the last of them.
-    n: usize,
+    bias: Option<*const f32>,
     /// Output channels of the tile that exist; the others are padding.
     width: usize,
 }
@@ -500,8 +508,8 @@ impl<const V: usize, const P: usize> Op for Tile<'_, V, P> {
         // SAFETY: offsets, widths and rows are those of the job, whose boxes were checked.
         unsafe {
             let mut acc = [[S::splat(0.0); V]; P];
-            if t.load {
-                load::<S, V, P>(&t, &mut acc);
+            if t.load || t.bias.is_some() {
+                start::<S, V, P>(&t, &mut acc);
             }
             let xo: [usize; P] = std::array::from_fn(|p| t.xo[p]);
             for s in t.stretches {
@@ -519,9 +527,6 @@ impl<const V: usize, const P: usize> Op for Tile<'_, V, P> {
                     w = w.add(t.w_pitch);
                     x = x.add(1);
                 }
-            }
-            if let Some(finish) = t.finish {
-                finish.apply::<S, V, P>(t.boxes, (t.n, t.width), &mut acc);
             }
             for (p, row) in acc.iter().enumerate() {
                 let y = t.y.add(t.yo[p]);
@@ -556,12 +561,20 @@ unsafe fn multiply<S: Simd, const V: usize, const P: usize>(
 }
 
 #[inline(always)]
-unsafe fn load<S: Simd, const V: usize, const P: usize>(t: &TileArgs, acc: &mut [[S::V; V]; P]) {
+unsafe fn start<S: Simd, const V: usize, const P: usize>(t: &TileArgs, acc: &mut [[S::V; V]; P]) {
     unsafe {
         for v in 0..V {
             let lanes = (t.width - v * S::LANES).min(S::LANES);
-            for (p, row) in acc.iter_mut().enumerate() {
-                row[v] = S::load_part(t.y.add(t.yo[p] + v * S::LANES), lanes);
+            let bias = match t.bias {
+                Some(b) => S::load_part(b.add(v * S::LANES), lanes),
+                None => S::splat(0.0),
+            };
+            for p in 0..P {
+                acc[p][v] = bias;
+                if t.load {
+                    let y = S::load_part(t.y.add(t.yo[p] + v * S::LANES), lanes);
+                    acc[p][v] = S::add(acc[p][v], y);
+                }
             }
         }
     }
