@@ -128,10 +128,9 @@ impl<'a> Fusion<'a> {
         let Kernel::BiasBackward { dy, .. } = kernel else {
             return;
         };
-        let reads_dy = |part: &Kernel| match part {
-            Kernel::ConvolutionBackwardWeight { dy: other, .. }
-            | Kernel::LinearBackwardWeight { dy: other, .. } => *other == dy,
-            _ => false,
+        let reads_dy = |part: &Kernel| {
+            matches!(part, Kernel::ConvolutionBackwardWeight { dy: other, .. }
+                | Kernel::LinearBackwardWeight { dy: other, .. } if *other == dy)
         };
         let earlier: Vec<usize> = self.users(dy.buffer).range(..slot).rev().copied().collect();
         for host in earlier {

@@ -267,9 +267,10 @@ macro_rules! operands {
 impl Kernel {
     /// The kernels that it stands for, in their order: itself, or those that are fused.
     pub fn parts(&self) -> &[Kernel] {
-        match self {
-            Kernel::Fused { parts } => parts,
-            single => std::slice::from_ref(single),
+        if let Kernel::Fused { parts } = self {
+            parts
+        } else {
+            std::slice::from_ref(self)
         }
     }
 

@@ -49,26 +49,27 @@ pub(super) fn tail(parts: &[Kernel]) -> Option<(&View, Tail<'_>)> {
 
 /// The gradient of the bias that goes with that of the weights.
 pub(super) fn bias_gradient(parts: &[Kernel]) -> Option<&View> {
-    let (dy, accumulate) = match parts.first()? {
-        Kernel::ConvolutionBackwardWeight { dy, accumulate, .. }
-        | Kernel::LinearBackwardWeight { dy, accumulate, .. } => (dy, accumulate),
-        _ => return None,
+    let (Kernel::ConvolutionBackwardWeight { dy, accumulate, .. }
+    | Kernel::LinearBackwardWeight { dy, accumulate, .. }) = parts.first()?
+    else {
+        return None;
     };
-    match &parts[1..] {
-        [
-            Kernel::BiasBackward {
-                dy: of,
-                db,
-                accumulate: adds,
-            },
-        ] if of == dy && adds == accumulate => Some(db),
-        _ => None,
-    }
+    let [
+        Kernel::BiasBackward {
+            dy: of,
+            db,
+            accumulate: adds,
+        },
+    ] = &parts[1..]
+    else {
+        return None;
+    };
+    (of == dy && adds == accumulate).then_some(db)
 }
 
-/// Whether there is one kernel for these parts.
-pub(super) fn is_offered(parts: &[Kernel], buffers: &[Buffer]) -> bool {
-    let by_output = tail(parts).is_some_and(|(out, tail)| match &parts[0] {
+/// Whether the kernels of this crate can end `first` with a tail.
+fn suits(first: &Kernel, out: &View, tail: &Tail<'_>, buffers: &[Buffer]) -> bool {
+    match first {
         Kernel::ConvolutionForward { .. } | Kernel::ConvolutionBackwardData { .. } => {
             tail.suits_product(out)
         }
@@ -81,18 +82,41 @@ pub(super) fn is_offered(parts: &[Kernel], buffers: &[Buffer]) -> bool {
         Kernel::Add { .. } => tail.suits_addition(),
         Kernel::PoolForward { .. } => tail.suits_pooling(),
         Kernel::PoolBackward { .. } => tail.suits_pooling_backward(),
-        _ => false,
-    });
+        Kernel::Fused { .. }
+        | Kernel::Fill { .. }
+        | Kernel::Copy { .. }
+        | Kernel::Import { .. }
+        | Kernel::ConvolutionBackwardWeight { .. }
+        | Kernel::BiasBackward { .. }
+        | Kernel::BatchNormStatistics { .. }
+        | Kernel::BatchNormRunning { .. }
+        | Kernel::BatchNormBackwardStatistics { .. }
+        | Kernel::BatchNormBackwardData { .. }
+        | Kernel::BatchNormBackwardParameters { .. }
+        | Kernel::LeakyReluForward { .. }
+        | Kernel::LeakyReluBackward { .. }
+        | Kernel::LinearBackwardWeight { .. }
+        | Kernel::Dropout { .. }
+        | Kernel::MeanSquaredError { .. }
+        | Kernel::SoftmaxCrossEntropy { .. }
+        | Kernel::OutputErrors { .. }
+        | Kernel::SumOfSquares { .. }
+        | Kernel::Update { .. } => false,
+    }
+}
+
+/// Whether there is one kernel for these parts.
+pub(super) fn is_offered(parts: &[Kernel], buffers: &[Buffer]) -> bool {
+    let by_output = tail(parts).is_some_and(|(out, tail)| suits(&parts[0], out, &tail, buffers));
     by_output || bias_gradient(parts).is_some() || update::is_one_rule(parts)
 }
 
 pub(super) fn execute(parts: &[Kernel], run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
     if let Some(db) = bias_gradient(parts) {
-        return match &parts[0] {
-            Kernel::ConvolutionBackwardWeight { .. } => {
-                convolution::backward_weight(&parts[0], Some(db), run)
-            }
-            _ => linear::backward_weight(&parts[0], Some(db), run),
+        return if let Kernel::ConvolutionBackwardWeight { .. } = &parts[0] {
+            convolution::backward_weight(&parts[0], Some(db), run)
+        } else {
+            linear::backward_weight(&parts[0], Some(db), run)
         };
     }
     if update::is_one_rule(parts) {

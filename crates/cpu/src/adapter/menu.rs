@@ -32,10 +32,8 @@ pub struct CpuMenu {
 impl Menu for CpuMenu {
     fn choose(&self, shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
         let mut accesses = shape.kernel.accesses().into_iter();
-        let is_apart = match shape.kernel {
-            Kernel::Fused { parts } => !fused::is_offered(parts, shape.buffers),
-            _ => false,
-        };
+        let parts = shape.kernel.parts();
+        let is_apart = parts.len() > 1 && !fused::is_offered(parts, shape.buffers);
         if is_apart || !accesses.all(|(view, _)| is_offered(&shape.buffers[view.buffer.0 as usize]))
         {
             return Err(MenuError {
@@ -136,14 +134,16 @@ impl CpuMenu {
             return own;
         };
         let (channels, is_summed) = (out.extent[4], tail.sums.is_some());
-        let sums = match &parts[0] {
-            Kernel::ConvolutionForward { taps, groups, .. }
-            | Kernel::ConvolutionBackwardData { taps, groups, .. } => {
-                sums_scratch(team, &convolution(taps, *groups), channels)
-            }
-            Kernel::LinearForward { w, .. } => sums_scratch(team, &LINEAR, w.extent[4]),
-            Kernel::LinearBackwardData { w, .. } => sums_scratch(team, &LINEAR, w.extent[3]),
-            _ => norm_scratch(team, channels),
+        let sums = if let Kernel::ConvolutionForward { taps, groups, .. }
+        | Kernel::ConvolutionBackwardData { taps, groups, .. } = &parts[0]
+        {
+            sums_scratch(team, &convolution(taps, *groups), channels)
+        } else if let Kernel::LinearForward { w, .. } = &parts[0] {
+            sums_scratch(team, &LINEAR, w.extent[4])
+        } else if let Kernel::LinearBackwardData { w, .. } = &parts[0] {
+            sums_scratch(team, &LINEAR, w.extent[3])
+        } else {
+            norm_scratch(team, channels)
         };
         own + tail.scales(channels) + if is_summed { sums } else { 0 }
     }

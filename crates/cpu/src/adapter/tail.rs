@@ -65,7 +65,30 @@ impl<'k> Tail<'k> {
                     tail.sums = Some(part);
                     (5, dy == out)
                 }
-                _ => return None,
+                Kernel::LeakyReluBackward { .. }
+                | Kernel::ConvolutionForward { .. }
+                | Kernel::ConvolutionBackwardData { .. }
+                | Kernel::LinearForward { .. }
+                | Kernel::LinearBackwardData { .. }
+                | Kernel::BatchNormForward { .. }
+                | Kernel::PoolForward { .. }
+                | Kernel::PoolBackward { .. }
+                | Kernel::Fused { .. }
+                | Kernel::Fill { .. }
+                | Kernel::Copy { .. }
+                | Kernel::Import { .. }
+                | Kernel::ConvolutionBackwardWeight { .. }
+                | Kernel::BiasBackward { .. }
+                | Kernel::BatchNormRunning { .. }
+                | Kernel::BatchNormBackwardData { .. }
+                | Kernel::BatchNormBackwardParameters { .. }
+                | Kernel::LinearBackwardWeight { .. }
+                | Kernel::Dropout { .. }
+                | Kernel::MeanSquaredError { .. }
+                | Kernel::SoftmaxCrossEntropy { .. }
+                | Kernel::OutputErrors { .. }
+                | Kernel::SumOfSquares { .. }
+                | Kernel::Update { .. } => return None,
             };
             if !fits || at <= stage {
                 return None;
@@ -86,9 +109,10 @@ impl<'k> Tail<'k> {
             let pitches = buffers[view.buffer.0 as usize].pitches();
             rows(view.extent, pitches).is_some()
         };
-        let against = match self.sums {
-            Some(Kernel::BatchNormBackwardStatistics { x, .. }) => Some(x),
-            _ => None,
+        let against = if let Some(Kernel::BatchNormBackwardStatistics { x, .. }) = self.sums {
+            Some(x)
+        } else {
+            None
         };
         let mask = self.mask.map(|(_, y, _)| y);
         let mut boxes = [Some(out), self.add, mask, against].into_iter().flatten();

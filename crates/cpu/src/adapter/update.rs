@@ -22,13 +22,9 @@ pub(super) fn is_one_rule(parts: &[Kernel]) -> bool {
     let Some(Kernel::Update { rule, clip, .. }) = parts.first() else {
         return false;
     };
-    parts.iter().all(|part| match part {
-        Kernel::Update {
-            rule: own,
-            clip: own_clip,
-            ..
-        } => own == rule && own_clip == clip,
-        _ => false,
+    parts.iter().all(|part| {
+        matches!(part, Kernel::Update { rule: own, clip: own_clip, .. }
+            if own == rule && own_clip == clip)
     })
 }
 
@@ -41,14 +37,17 @@ pub(super) fn all(parts: &[Kernel], run: &mut Run<'_, '_>) -> Result<Worked, Run
     let scale = total.as_ref().map_or(1.0, |(total, maximum)| {
         (maximum / (total.data[0].sqrt() + CLIP_EPSILON)).min(1.0)
     });
-    let views = parts.iter().filter_map(|part| match part {
-        Kernel::Update {
+    let views = parts.iter().filter_map(|part| {
+        let Kernel::Update {
             parameter,
             gradient,
             moments,
             ..
-        } => Some((parameter, gradient, moments.as_slice())),
-        _ => None,
+        } = part
+        else {
+            return None;
+        };
+        Some((parameter, gradient, moments.as_slice()))
     });
     let mut worked = update(rule, views, scale, run)?;
     worked.bytes += total.map_or(0, |(total, _)| total.box_bytes());
