@@ -4,7 +4,11 @@
 
 use partita_graph::text;
 use partita_lower::{Request, SampleFormat, lower};
-use partita_program::{Dtype, Optimizer, ProgramKind, Transform, UnpinnedMenu};
+use partita_program::{
+    Algorithm, Choice, Dtype, KernelShape, Menu, MenuError, Optimizer, ProgramKind, Transform,
+    UnpinnedMenu,
+};
+use partita_space::Bytes;
 use std::path::Path;
 
 const LINE: &str = "model line
@@ -26,7 +30,19 @@ c2 = conv a1 filters=3 kernel=3 stride=1 pad=1 bias=false
 loss = softmax_cross_entropy c2
 ";
 
-fn check(name: &str, model: &str, strategy: &str, batch: usize) {
+/// Offers every kernel, fused ones too.
+struct Everything;
+
+impl Menu for Everything {
+    fn choose(&self, _shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
+        Ok(Choice {
+            algorithm: Algorithm("any".to_owned()),
+            workspace: Bytes(0),
+        })
+    }
+}
+
+fn check(name: &str, model: &str, strategy: &str, batch: usize, menu: &dyn Menu) {
     let graph = text::parse(model).unwrap();
     let request = Request {
         graph: &graph,
@@ -43,7 +59,7 @@ fn check(name: &str, model: &str, strategy: &str, batch: usize) {
             dtype: Dtype::I16,
             transform: Transform::LogOnePlus,
         },
-        menu: &UnpinnedMenu,
+        menu,
     };
     let got = lower(&request).unwrap().to_text();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/{name}.txt"));
@@ -63,15 +79,38 @@ fn check(name: &str, model: &str, strategy: &str, batch: usize) {
 
 #[test]
 fn a_line_over_two_ranks() {
-    check("line-width2", LINE, "width=2", 1);
+    check("line-width2", LINE, "width=2", 1, &UnpinnedMenu);
 }
 
 #[test]
 fn a_line_over_samples() {
-    check("line-data2", LINE, "data=2", 3);
+    check("line-data2", LINE, "data=2", 3, &UnpinnedMenu);
 }
 
 #[test]
 fn an_image_over_tiles() {
-    check("image-height2-width2", IMAGE, "height=2,width=2", 1);
+    check(
+        "image-height2-width2",
+        IMAGE,
+        "height=2,width=2",
+        1,
+        &UnpinnedMenu,
+    );
+}
+
+#[test]
+fn a_line_over_two_ranks_with_fused_kernels() {
+    check("line-width2-fused", LINE, "width=2", 1, &Everything);
+}
+
+#[test]
+fn an_image_over_tiles_with_fused_kernels() {
+    let strategy = "height=2,width=2";
+    check(
+        "image-height2-width2-fused",
+        IMAGE,
+        strategy,
+        1,
+        &Everything,
+    );
 }
