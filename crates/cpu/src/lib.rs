@@ -5,6 +5,7 @@
 //! Counts the flops and bytes of every call from its own loop bounds; see [`Work`].
 
 mod grid;
+mod rows;
 mod simd;
 mod team;
 

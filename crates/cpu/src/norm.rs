@@ -3,15 +3,49 @@
 //! Sums are kept in f64 and are those of the caller to combine over ranks. Each thread sums a
 //! fixed share of the rows, and the shares are added in order.
 
-use crate::elementwise::{Gradient, leaky};
-use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work, part};
+use crate::elementwise::{Gradient, Mask};
+use crate::grid::{Call, Canceled, View, ViewMut, Work, part};
+use crate::rows::{Apply, Rows, formula, leaky, three};
 use crate::simd::{Op, Simd};
-use crate::team::{ELEMENT, Team, TeamKind};
+use crate::team::{ELEMENT, TeamKind};
+use std::ops::Range;
 
 /// Channels that are summed together.
 const WIDTH: usize = 16;
-/// Positions that are gone through before the next channels, so that memory is read in order.
-const TILE: usize = 32;
+/// Positions that are gone through before the next channels: few, so that memory is read in order.
+const TILE: usize = 8;
+
+formula!(Normalize { slope }, true, |S, [x, ..], _, k| {
+    let y = normalized::<S>(x, k);
+    leaky::<S>(y, y, slope)
+});
+formula!(NormalizeAndAdd { slope }, true, |S, [x, b, _], _, k| {
+    let y = S::add(normalized::<S>(x, k), b);
+    leaky::<S>(y, y, slope)
+});
+formula!(Back {}, true, |S, [x, dy, _], _, k| returned::<S>(x, dy, k));
+formula!(BackAgain {}, true, |S, [x, dy, _], dx, k| {
+    S::add(dx, returned::<S>(x, dy, k))
+});
+formula!(BackMasked { slope }, true, |S, [x, dy, y], _, k| {
+    returned::<S>(x, leaky::<S>(y, dy, slope), k)
+});
+formula!(BackMaskedAgain { slope }, true, |S, [x, dy, y], dx, k| {
+    S::add(dx, returned::<S>(x, leaky::<S>(y, dy, slope), k))
+});
+
+/// (x - mean) * scale + beta; the columns are minus the mean, the scale and beta.
+#[inline(always)]
+unsafe fn normalized<S: Simd>(x: S::V, k: [S::V; 4]) -> S::V {
+    unsafe { S::fma(S::add(x, k[0]), k[1], k[2]) }
+}
+
+/// factor * (dy - offset - (x - mean) * slope); the columns are minus the mean, the factor, minus
+/// the offset and minus the slope.
+#[inline(always)]
+unsafe fn returned<S: Simd>(x: S::V, dy: S::V, k: [S::V; 4]) -> S::V {
+    unsafe { S::mul(k[1], S::fma(S::add(x, k[0]), k[3], S::add(dy, k[2]))) }
+}
 
 /// Scratch elements that any kernel of this module needs for C channels.
 pub fn norm_scratch(team: TeamKind, c: usize) -> usize {
@@ -72,7 +106,7 @@ pub fn norm_statistics(
         flops: 3 * x.grid.elements() as u64,
         bytes: x.grid.bytes(),
     };
-    let total = reduce(call, [x], |[x]| (x, x * x))?;
+    let total = reduce(call, [x], |[x, ..]| (x, x * x))?;
     put(sums, total, accumulate);
     Ok(work)
 }
@@ -93,7 +127,7 @@ pub fn bias_backward(
 ) -> Result<Work, Canceled> {
     let g = dy.grid;
     assert!(db.len() >= g.channels, "db of {} for {g:?}", db.len());
-    let total = reduce(call, [dy], |[dy]| (dy, 0.0))?;
+    let total = reduce(call, [dy], |[dy, ..]| (dy, 0.0))?;
     for (db, sum) in db.iter_mut().zip(&total[..g.channels]) {
         *db = *sum as f32 + if accumulate { *db } else { 0.0 };
     }
@@ -127,7 +161,7 @@ pub fn norm_forward(
     let [mean, scale, ..] = columns(call.scratch, g.channels);
     for c in 0..g.channels {
         let (m, inverse) = norm.inverse_deviation(c);
-        mean[c] = m as f32;
+        mean[c] = -m as f32;
         scale[c] = (inverse * f64::from(norm.gamma[c])) as f32;
     }
     affine(call, x, y, norm.beta, (add, negative_slope))
@@ -166,14 +200,14 @@ pub fn norm_inference(
     let [mean, scale, ..] = columns(call.scratch, n);
     for c in 0..n {
         let inverse = 1.0 / (f64::from(norm.variance[c]) + norm.epsilon).sqrt();
-        mean[c] = norm.mean[c];
+        mean[c] = -norm.mean[c];
         scale[c] = (inverse * f64::from(norm.gamma[c])) as f32;
     }
     affine(call, x, y, norm.beta, (add, negative_slope))
 }
 
-/// y = (x - mean) * scale + beta, plus a box, times a slope where not positive; mean and scale
-/// lie in the first two columns of the scratch.
+/// y = (x - mean) * scale + beta, plus a box, times a slope where not positive; minus the mean and
+/// the scale lie in the first two columns of the scratch.
 fn affine(
     call: &mut Call,
     x: View,
@@ -189,17 +223,18 @@ fn affine(
     };
     let slope = negative_slope.unwrap_or(1.0);
     let [mean, scale, ..] = columns(call.scratch, g.channels);
-    let out = (y, [&*mean, scale, beta, beta]);
-    let (team, progress) = (&mut *call.team, &mut *call.progress);
+    let beta = &beta[..g.channels];
+    let columns: [&[f32]; 4] = [mean, scale, beta, beta];
+    let (team, progress, y) = (&mut *call.team, &mut *call.progress, Rows::from(y));
     match add {
-        None => apply(team, progress, [x], out, |[x], _, k| {
-            let y = (x - k[0]) * k[1] + k[2];
-            leaky(y, y, slope)
-        }),
-        Some(add) => apply(team, progress, [x, add], out, |[x, b], _, k| {
-            let y = (x - k[0]) * k[1] + k[2] + b;
-            leaky(y, y, slope)
-        }),
+        None => {
+            let apply = Apply::new([x], y, Normalize { slope });
+            Apply { columns, ..apply }.all(team, progress)
+        }
+        Some(add) => {
+            let apply = Apply::new([x, add], y, NormalizeAndAdd { slope });
+            Apply { columns, ..apply }.all(team, progress)
+        }
     }?;
     Ok(work)
 }
@@ -220,7 +255,7 @@ pub fn norm_backward_statistics<'a>(
     norm.assert_valid(c);
     let Gradient { dy, mask } = dy.into();
     let total = match mask {
-        None => reduce(call, [x, dy], |[x, dy]| (dy, dy * x)),
+        None => reduce(call, [x, dy], |[x, dy, _]| (dy, dy * x)),
         Some(mask) => {
             let slope = f64::from(mask.slope);
             reduce(call, [x, dy, mask.y], move |[x, dy, y]| {
@@ -266,10 +301,10 @@ pub fn norm_backward<'a>(
     let [mean, factor, offset, slope] = columns(call.scratch, n);
     for c in 0..n {
         let (m, inverse) = norm.inverse_deviation(c);
-        mean[c] = m as f32;
+        mean[c] = -m as f32;
         factor[c] = (inverse * f64::from(norm.gamma[c])) as f32;
-        offset[c] = (sums[c] / norm.count) as f32;
-        slope[c] = (inverse * sums[n + c] / norm.count) as f32;
+        offset[c] = (-sums[c] / norm.count) as f32;
+        slope[c] = (-inverse * sums[n + c] / norm.count) as f32;
     }
     let Gradient { dy, mask } = dy.into();
     let masked = mask.map_or(0, |mask| mask.y.grid.bytes());
@@ -277,21 +312,25 @@ pub fn norm_backward<'a>(
         flops: (6 + u64::from(mask.is_some())) * g.elements() as u64,
         bytes: x.grid.bytes() + dy.grid.bytes() + masked + g.bytes() * (1 + u64::from(accumulate)),
     };
-    let out = (dx, [&*mean, factor, offset, slope]);
-    let (team, progress) = (&mut *call.team, &mut *call.progress);
-    let back = |x: f32, dy: f32, k: [f32; 4]| k[1] * (dy - k[2] - (x - k[0]) * k[3]);
-    let below = mask.map_or(1.0, |mask| mask.slope);
+    let columns: [&[f32]; 4] = [mean, factor, offset, slope];
+    let (team, progress, dx) = (&mut *call.team, &mut *call.progress, Rows::from(dx));
     match (mask, accumulate) {
-        (None, false) => apply(team, progress, [x, dy], out, |[x, dy], _, k| back(x, dy, k)),
-        (None, true) => apply(team, progress, [x, dy], out, |[x, dy], dx, k| {
-            dx + back(x, dy, k)
-        }),
-        (Some(mask), false) => apply(team, progress, [x, dy, mask.y], out, |[x, dy, y], _, k| {
-            back(x, leaky(y, dy, below), k)
-        }),
-        (Some(mask), true) => apply(team, progress, [x, dy, mask.y], out, |[x, dy, y], dx, k| {
-            dx + back(x, leaky(y, dy, below), k)
-        }),
+        (None, false) => {
+            let apply = Apply::new([x, dy], dx, Back {});
+            Apply { columns, ..apply }.all(team, progress)
+        }
+        (None, true) => {
+            let apply = Apply::new([x, dy], dx, BackAgain {});
+            Apply { columns, ..apply }.all(team, progress)
+        }
+        (Some(Mask { y, slope }), false) => {
+            let apply = Apply::new([x, dy, y], dx, BackMasked { slope });
+            Apply { columns, ..apply }.all(team, progress)
+        }
+        (Some(Mask { y, slope }), true) => {
+            let apply = Apply::new([x, dy, y], dx, BackMaskedAgain { slope });
+            Apply { columns, ..apply }.all(team, progress)
+        }
     }?;
     Ok(work)
 }
@@ -303,33 +342,6 @@ fn columns(scratch: &mut [f32], c: usize) -> [&mut [f32]; 4] {
     [a, b, c, d]
 }
 
-/// A box as the threads see it: whoever holds it touches only rows that nobody writes.
-#[derive(Clone, Copy)]
-pub(crate) struct Rows<'a> {
-    pub(crate) data: Shared,
-    pub(crate) grid: &'a Grid,
-}
-
-impl<'a> From<View<'a>> for Rows<'a> {
-    fn from(view: View<'a>) -> Self {
-        Rows {
-            data: Shared(view.data.as_ptr().cast_mut()),
-            grid: view.grid,
-        }
-    }
-}
-
-impl Rows<'_> {
-    /// First element of a flat row in (N, D, H) order.
-    ///
-    /// # Safety
-    /// The box has the row.
-    #[inline(always)]
-    pub(crate) unsafe fn start(&self, row: usize) -> *mut f32 {
-        unsafe { self.data.get().add(self.grid.row_offset(row)) }
-    }
-}
-
 /// Sums over positions of the two values of `f(inputs)`: C sums of the first, C of the second.
 fn reduce<'a, const N: usize, F>(
     call: &'a mut Call,
@@ -337,23 +349,21 @@ fn reduce<'a, const N: usize, F>(
     f: F,
 ) -> Result<&'a [f64], Canceled>
 where
-    F: Fn([f64; N]) -> (f64, f64) + Copy + Sync,
+    F: Fn([f64; 3]) -> (f64, f64) + Copy + Sync,
 {
-    for input in &inputs {
-        input.grid.assert_like(inputs[0].grid);
-    }
-    reduce_rows(call, inputs.map(Rows::from), |_| (), f)
+    let first = Rows::from(inputs[0]);
+    reduce_rows(call, three(inputs, first), |_| (), f)
 }
 
 /// As `reduce`, with `before` called for each row just before it is read.
-pub(crate) fn reduce_rows<'a, const N: usize, F>(
+pub(crate) fn reduce_rows<'a, F>(
     call: &'a mut Call,
-    inputs: [Rows; N],
+    inputs: [Rows; 3],
     before: impl Fn(usize) + Sync,
     f: F,
 ) -> Result<&'a [f64], Canceled>
 where
-    F: Fn([f64; N]) -> (f64, f64) + Copy + Sync,
+    F: Fn([f64; 3]) -> (f64, f64) + Copy + Sync,
 {
     let grid = inputs[0].grid;
     let (threads, c, level) = (call.team.threads(), grid.channels, call.team.level());
@@ -402,124 +412,91 @@ impl SharedSums {
     }
 }
 
-struct ReduceRow<'a, const N: usize, F> {
-    inputs: [Rows<'a>; N],
+struct ReduceRow<'a, F> {
+    inputs: [Rows<'a>; 3],
     row: usize,
     sums: &'a mut [f64],
     f: F,
 }
 
-impl<const N: usize, F: Fn([f64; N]) -> (f64, f64)> Op for ReduceRow<'_, N, F> {
+impl<F: Fn([f64; 3]) -> (f64, f64)> Op for ReduceRow<'_, F> {
     type Out = ();
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let (width, c) = (self.inputs[0].grid.extent[2], self.inputs[0].grid.channels);
-        // SAFETY: a row of the boxes, and channels inside of it.
-        let start = self.inputs.map(|x| unsafe { x.start(self.row) });
+        let pitch = self.inputs.map(|x| x.grid.pitch[3]);
+        // SAFETY: a row of the boxes.
+        let start = unsafe { self.inputs.map(|x| x.start(self.row)) };
         let (first, second) = self.sums.split_at_mut(c);
-        for w0 in (0..width).step_by(TILE) {
+        if c == 0 {
+            return;
+        }
+        if c < WIDTH {
+            // Positions without gaps fill a block several at a time.
+            let joined =
+                WIDTH.is_multiple_of(c) && (width * c).is_multiple_of(WIDTH) && pitch == [c; 3];
+            let (count, pitch, n) = match joined {
+                true => (width * c / WIDTH, [WIDTH; 3], WIDTH),
+                false => (width, pitch, c),
+            };
+            // SAFETY: as many blocks are in the row.
+            let (a, b) = unsafe { sum_block(start, pitch, 0..count, n, &self.f) };
+            for i in 0..n {
+                first[i % c] += a[i];
+                second[i % c] += b[i];
+            }
+            return;
+        }
+        let step = if c == WIDTH { width.max(1) } else { TILE };
+        for w0 in (0..width).step_by(step) {
             for c0 in (0..c).step_by(WIDTH) {
-                let n = (c - c0).min(WIDTH);
-                let (mut a, mut b) = ([0f64; WIDTH], [0f64; WIDTH]);
-                for w in w0..(w0 + TILE).min(width) {
-                    let x: [[f32; WIDTH]; N] = std::array::from_fn(|i| {
-                        let at = w * self.inputs[i].grid.pitch[3] + c0;
-                        // SAFETY: as above.
-                        unsafe { block(start[i].add(at), n) }
-                    });
-                    for i in 0..WIDTH {
-                        let (p, q) = (self.f)(x.map(|x| f64::from(x[i])));
-                        a[i] += p;
-                        b[i] += q;
-                    }
-                }
-                for (sums, sum) in [(&mut *first, &a), (&mut *second, &b)] {
-                    let sums = sums[c0..].iter_mut().zip(sum);
-                    sums.take(n).for_each(|(sum, a)| *sum += a);
+                // The last block begins early, so that it is whole; what it repeats is left out.
+                let from = c0.min(c - WIDTH);
+                let tile = w0..(w0 + step).min(width);
+                // SAFETY: channels inside of the row.
+                let (a, b) = unsafe {
+                    let start = start.map(|x| x.add(from));
+                    sum_block(start, pitch, tile, WIDTH, &self.f)
+                };
+                for i in c0 - from..WIDTH {
+                    first[from + i] += a[i];
+                    second[from + i] += b[i];
                 }
             }
         }
     }
 }
 
-/// y = f(inputs, y, the four columns at the channel).
-fn apply<const N: usize, F>(
-    team: &mut Team,
-    progress: &mut dyn FnMut() -> bool,
-    inputs: [View; N],
-    (y, columns): (ViewMut, [&[f32]; 4]),
-    f: F,
-) -> Result<(), Canceled>
-where
-    F: Fn([f32; N], f32, [f32; 4]) -> f32 + Copy + Sync,
-{
-    let (level, grid) = (team.level(), y.grid);
-    for input in &inputs {
-        input.grid.assert_like(grid);
-    }
-    let inputs = inputs.map(Rows::from);
-    let y = Rows {
-        data: Shared(y.data.as_mut_ptr()),
-        grid,
-    };
-    let cost = ELEMENT * (grid.extent[2] * grid.channels) as u64;
-    team.ranges(progress, grid.rows(), cost, &|rows| {
-        for row in rows {
-            level.run(ApplyRow {
-                inputs,
-                y,
-                row,
-                columns,
-                f,
-            });
-        }
-    })
-}
-
-struct ApplyRow<'a, const N: usize, F> {
-    inputs: [Rows<'a>; N],
-    y: Rows<'a>,
-    row: usize,
-    columns: [&'a [f32]; 4],
-    f: F,
-}
-
-impl<const N: usize, F: Fn([f32; N], f32, [f32; 4]) -> f32> Op for ApplyRow<'_, N, F> {
-    type Out = ();
-
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        let (width, c) = (self.y.grid.extent[2], self.y.grid.channels);
-        // SAFETY: rows of the box are disjoint, and each is in one range; channels are inside.
-        unsafe {
-            let (from, to) = (
-                self.inputs.map(|x| x.start(self.row)),
-                self.y.start(self.row),
-            );
-            for w0 in (0..width).step_by(TILE) {
-                for c0 in (0..c).step_by(WIDTH) {
-                    let n = (c - c0).min(WIDTH);
-                    let k = self.columns.map(|k| block(k[c0..c0 + n].as_ptr(), n));
-                    for w in w0..(w0 + TILE).min(width) {
-                        let a: [[f32; WIDTH]; N] = std::array::from_fn(|i| {
-                            block(from[i].add(w * self.inputs[i].grid.pitch[3] + c0), n)
-                        });
-                        let y = to.add(w * self.y.grid.pitch[3] + c0);
-                        let mut r = block(y, n);
-                        for i in 0..WIDTH {
-                            r[i] = (self.f)(a.map(|a| a[i]), r[i], k.map(|k| k[i]));
-                        }
-                        if n == WIDTH {
-                            y.cast::<[f32; WIDTH]>().write_unaligned(r);
-                        } else {
-                            y.copy_from_nonoverlapping(r.as_ptr(), n);
-                        }
-                    }
-                }
-            }
+/// Sums of both values of `f` over positions of a block of `n` channels.
+///
+/// # Safety
+/// The pointers are valid for the positions.
+#[inline(always)]
+unsafe fn sum_block<F: Fn([f64; 3]) -> (f64, f64)>(
+    [x, y, z]: [*mut f32; 3],
+    [xp, yp, zp]: [usize; 3],
+    positions: Range<usize>,
+    n: usize,
+    f: &F,
+) -> ([f64; WIDTH], [f64; WIDTH]) {
+    let (mut a, mut b) = ([0f64; WIDTH], [0f64; WIDTH]);
+    for w in positions {
+        // SAFETY: as the caller says.
+        let (x, y, z) = unsafe {
+            (
+                block(x.add(w * xp), n),
+                block(y.add(w * yp), n),
+                block(z.add(w * zp), n),
+            )
+        };
+        for i in 0..WIDTH {
+            let (p, q) = f([f64::from(x[i]), f64::from(y[i]), f64::from(z[i])]);
+            a[i] += p;
+            b[i] += q;
         }
     }
+    (a, b)
 }
 
 /// `n` elements, the rest zero; whole blocks stay in registers.

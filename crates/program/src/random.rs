@@ -18,7 +18,13 @@ impl Draws {
     /// Uniform in `[0, 1)`, a multiple of 2^-53. `element` is the index within the sample, in
     /// (D, H, W, C) of the global shape.
     pub fn unit(&self, element: u64) -> f64 {
-        (absorb(self.key, element) >> 11) as f64 / (1u64 << 53) as f64
+        self.whole(element) as f64 / (1u64 << 53) as f64
+    }
+
+    /// [`Draws::unit`] in units of 2^-53.
+    #[inline]
+    pub fn whole(&self, element: u64) -> u64 {
+        absorb(self.key, element) >> 11
     }
 }
 
@@ -31,11 +37,13 @@ pub fn unit_draw(seed: u64, epoch: u64, sample: u64, operation: u32, element: u6
 /// neighboring keys do not meet.
 ///
 /// Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+#[inline]
 fn absorb(state: u64, word: u64) -> u64 {
     const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
     mix(state.wrapping_add(GOLDEN) ^ mix(word.wrapping_add(GOLDEN)))
 }
 
+#[inline]
 fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -165,22 +165,42 @@ impl Op for Stretch {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let scale = (1.0 / (1.0 - self.rate)) as f32;
+        // Draws are whole multiples of 2^-53, so that integers compare as the fractions do.
+        let kept_from = (self.rate * (1u64 << 53) as f64).ceil() as i64;
         let mut bits = [0u32; BLOCK];
         for start in (0..self.length).step_by(BLOCK) {
-            let block = &mut bits[..(self.length - start).min(BLOCK)];
             let first = self.first + start as u64;
-            for (element, bits) in (first..).zip(block.iter_mut()) {
-                // No branch on what is random.
-                *bits = u32::from(self.draws.unit(element) >= self.rate).wrapping_neg();
+            for (i, bits) in bits.iter_mut().enumerate() {
+                // No branch on what is random; signed, as vectors compare.
+                let draw = self.draws.whole(first + i as u64) as i64;
+                *bits = u32::from(draw >= kept_from).wrapping_neg();
             }
-            for (i, bits) in (start..).zip(block) {
-                // SAFETY: inside of the stretches.
-                unsafe {
-                    let value = f32::from_bits((scale * *self.from.add(i)).to_bits() & *bits);
-                    let y = self.to.add(i);
-                    *y = if self.accumulate { *y + value } else { value };
+            let count = (self.length - start).min(BLOCK);
+            // SAFETY: inside of the stretches.
+            unsafe {
+                let (from, to) = (self.from.add(start), self.to.add(start));
+                if count == BLOCK {
+                    keep(from, to, &bits, scale, self.accumulate);
+                } else {
+                    keep(from, to, &bits[..count], scale, self.accumulate);
                 }
             }
+        }
+    }
+}
+
+/// y (+)= scale * x where the bits are set.
+///
+/// # Safety
+/// The pointers are valid for as many elements as there are bits; they may be the same.
+#[inline(always)]
+unsafe fn keep(from: *const f32, to: *mut f32, bits: &[u32], scale: f32, accumulate: bool) {
+    for (i, bits) in bits.iter().enumerate() {
+        // SAFETY: as the caller says.
+        unsafe {
+            let value = f32::from_bits((scale * *from.add(i)).to_bits() & bits);
+            let y = to.add(i);
+            *y = if accumulate { *y + value } else { value };
         }
     }
 }

@@ -1,8 +1,21 @@
 use super::operand::Wide;
 use super::{Output, Run};
+use crate::grid::{Canceled, Grid, part};
+use crate::rows::{Apply, ApplyRows, Rows, formula, three};
+use crate::simd::{Level, Op, Simd};
+use crate::team::ELEMENT;
 use partita_program::{Kernel, View};
 use partita_run::{Block, RunError, Worked};
 use partita_space::Rank;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Parts of a sum, for any number of threads.
+const PARTS: usize = 64;
+/// Elements whose losses are taken together.
+const BLOCK: usize = 16;
+/// What an exponential costs, next to an element that is read.
+const EXPONENTIAL: u64 = 4 * ELEMENT;
 
 pub(super) fn execute(
     kernel: &Kernel,
@@ -60,6 +73,27 @@ fn put(dx: &mut Option<Output<'_>>, [n, d, h, w, _]: [usize; 5], c: usize, value
     }
 }
 
+/// Adds up `body` over ranges of rows, on the team; the same bits for any number of threads.
+fn sum_rows(
+    run: &mut Run<'_, '_>,
+    grid: &Grid,
+    element: u64,
+    body: impl Fn(Level, Range<usize>) -> f64 + Sync,
+) -> Result<f64, RunError> {
+    let sums = [const { AtomicU64::new(0) }; PARTS];
+    let level = run.team.level();
+    let cost = element * (grid.elements() / PARTS) as u64;
+    let summed = run.team.units(run.progress, PARTS, cost, &|unit, _| {
+        let sum = body(level, part(grid.rows(), unit, PARTS));
+        sums[unit].store(sum.to_bits(), Ordering::Relaxed);
+    });
+    summed.map_err(|Canceled| RunError::Cancelled)?;
+    let sums = sums
+        .iter()
+        .map(|sum| f64::from_bits(sum.load(Ordering::Relaxed)));
+    Ok(sums.sum())
+}
+
 fn mean_squared_error(
     [x, target, loss]: [&View; 3],
     dx: Option<&View>,
@@ -67,24 +101,111 @@ fn mean_squared_error(
     run: &mut Run<'_, '_>,
 ) -> Result<Worked, RunError> {
     assert_eq!(x.extent, target.extent, "{x} and its target have one shape");
-    let (x, target) = (run.memory.read::<f32>(x), Wide::of(run.memory, target));
+    let visits = x.volume() as u64;
+    let (x, wide) = (run.input(x), Wide::of(run.memory, target));
     let loss = run.memory.write::<f64>(loss);
     let mut dx = dx.map(|dx| run.output(dx));
-    let (mut sum, mut visits) = (0.0, 0);
-    each_position(x.extent, run, |at| {
-        for (c, x) in channels(&x, at).iter().enumerate() {
-            let error = f64::from(*x) - target.get([at[0], at[1], at[2], at[3], c]);
-            sum += error * error;
-            put(&mut dx, at, c, 2.0 * error / count as f64);
-            visits += 1;
-        }
-    })?;
-    loss.data[0] = sum / count as f64;
     let dx_bytes = dx.as_ref().map_or(0, Output::bytes);
+    let target_bytes = wide.bytes();
+    let sum = match wide {
+        Wide::F32(block) => {
+            let target = super::Input::new(block);
+            let (x, target) = (x.view(), target.view());
+            let to = dx.as_mut().map(|dx| Rows::from(dx.view()));
+            let factor = (2.0 / count as f64) as f32;
+            let [from, want, _] = three([x, target], Rows::from(x));
+            sum_rows(run, x.grid, ELEMENT, |level, rows| {
+                let mut sum = 0.0;
+                for row in rows {
+                    let rows = row..row + 1;
+                    if let Some(to) = to {
+                        let apply = Apply::new([x, target], to, Difference { factor });
+                        let rows = rows.clone();
+                        level.run(ApplyRows { apply, rows });
+                    }
+                    sum += level.run(Squares {
+                        x: from,
+                        target: want,
+                        rows,
+                    });
+                }
+                sum
+            })?
+        }
+        Wide::F64(_) | Wide::I16(_) => {
+            let mut sum = 0.0;
+            each_position(x.block().extent, run, |at| {
+                for (c, x) in channels(x.block(), at).iter().enumerate() {
+                    let error = f64::from(*x) - wide.get([at[0], at[1], at[2], at[3], c]);
+                    sum += error * error;
+                    put(&mut dx, at, c, 2.0 * error / count as f64);
+                }
+            })?;
+            sum
+        }
+    };
+    loss.data[0] = sum / count as f64;
     Ok(Worked {
         flops: 4 * visits,
-        bytes: x.box_bytes() + target.bytes() + dx_bytes + loss.box_bytes(),
+        bytes: x.bytes() + target_bytes + dx_bytes + loss.box_bytes(),
     })
+}
+
+formula!(Difference { factor }, false, |S, [x, target, _], _, _| {
+    S::mul(factor, S::sub(x, target))
+});
+
+/// Sums of the squares of x - target.
+struct Squares<'a> {
+    x: Rows<'a>,
+    target: Rows<'a>,
+    rows: Range<usize>,
+}
+
+impl Op for Squares<'_> {
+    type Out = f64;
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) -> f64 {
+        let (x, target) = (self.x, self.target);
+        let (width, c) = (x.grid.extent[2], x.grid.channels);
+        let pitch = [x.grid.pitch[3], target.grid.pitch[3]];
+        let (count, len) = match pitch == [c; 2] {
+            true => (1, width * c),
+            false => (width, c),
+        };
+        let mut sums = [0.0; BLOCK];
+        for row in self.rows {
+            for w in 0..count {
+                // SAFETY: stretches of the boxes.
+                unsafe {
+                    let x = x.start(row).add(w * pitch[0]);
+                    let target = target.start(row).add(w * pitch[1]);
+                    let x = std::slice::from_raw_parts(x.cast_const(), len);
+                    let target = std::slice::from_raw_parts(target.cast_const(), len);
+                    errors(x, target, &mut sums);
+                }
+            }
+        }
+        sums.iter().sum()
+    }
+}
+
+/// Adds the squares of x - target to the sums.
+#[inline(always)]
+fn errors(x: &[f32], target: &[f32], sums: &mut [f64; BLOCK]) {
+    let ((x, x_rest), (target, rest)) = (x.as_chunks::<BLOCK>(), target.as_chunks::<BLOCK>());
+    let mut sum = *sums;
+    for (x, target) in x.iter().zip(target) {
+        for i in 0..BLOCK {
+            let error = f64::from(x[i]) - f64::from(target[i]);
+            sum[i] += error * error;
+        }
+    }
+    for (x, target) in x_rest.iter().zip(rest) {
+        sum[0] += (f64::from(*x) - f64::from(*target)).powi(2);
+    }
+    *sums = sum;
 }
 
 fn softmax_cross_entropy(
@@ -99,41 +220,194 @@ fn softmax_cross_entropy(
         target.extent[..4],
         "positions of x and its target"
     );
-    let (x, target) = (run.memory.read::<f32>(x), Wide::of(run.memory, target));
+    let visits = x.volume() as u64;
+    let (x, target) = (run.input(x), Wide::of(run.memory, target));
     let loss = run.memory.write::<f64>(loss);
     let mut dx = dx.map(|dx| run.output(dx));
-    let classes = x.extent[4];
-    let (mut sum, mut visits, mut wrong) = (0.0, 0, None);
-    each_position(x.extent, run, |at| {
-        let class = target.get(at);
-        if !(class >= 0.0 && class < classes as f64 && class.fract() == 0.0) {
-            wrong.get_or_insert(class);
-            return;
-        }
-        let logits = channels(&x, at);
-        let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let most = f64::from(most);
-        let total: f64 = logits.iter().map(|&x| (f64::from(x) - most).exp()).sum();
-        let log_total = most + total.ln();
-        sum += log_total - f64::from(logits[class as usize]);
-        for (c, &x) in logits.iter().enumerate() {
-            let hit = if c == class as usize { 1.0 } else { 0.0 };
-            let share = (f64::from(x) - log_total).exp();
-            put(&mut dx, at, c, (share - hit) / count as f64);
-            visits += 1;
-        }
+    let dx_bytes = dx.as_ref().map_or(0, Output::bytes);
+    let grid = x.view().grid;
+    let wrong = AtomicUsize::new(usize::MAX);
+    let classes = Classes::of(&target);
+    let entropy = Entropy {
+        x: Rows::from(x.view()),
+        dx: dx.as_mut().map(|dx| Rows::from(dx.view())),
+        factor: 1.0 / count as f64,
+        class: |position| {
+            let class = classes.get(index(grid, position));
+            let valid = class >= 0.0 && class < grid.channels as f64 && class.fract() == 0.0;
+            if !valid {
+                wrong.fetch_min(position, Ordering::Relaxed);
+            }
+            valid.then_some(class as usize)
+        },
+    };
+    let sum = sum_rows(run, grid, EXPONENTIAL, |level, rows| {
+        level.run(EntropyRows {
+            entropy: &entropy,
+            rows,
+        })
     })?;
-    if let Some(class) = wrong {
-        let last = classes - 1;
+    let first = wrong.load(Ordering::Relaxed);
+    if first != usize::MAX {
+        let (class, last) = (target.get(index(grid, first)), grid.channels - 1);
         let reason = format!("a target names class {class}; classes are 0 to {last}");
         return Err(RunError::Source { rank, reason });
     }
     loss.data[0] = sum / count as f64;
-    let dx_bytes = dx.as_ref().map_or(0, Output::bytes);
     Ok(Worked {
         flops: 5 * visits,
-        bytes: x.box_bytes() + target.bytes() + dx_bytes + loss.box_bytes(),
+        bytes: x.bytes() + target.bytes() + dx_bytes + loss.box_bytes(),
     })
+}
+
+/// Index of a position by its number, channel 0.
+fn index(grid: &Grid, position: usize) -> [usize; 5] {
+    let [depth, height, width] = grid.extent;
+    let (w, row) = (position % width, position / width);
+    let (h, rest) = (row % height, row / height);
+    [rest / depth, rest % depth, h, w, 0]
+}
+
+/// Class numbers as threads may read them.
+#[derive(Clone, Copy)]
+struct Classes<'a> {
+    numbers: Numbers<'a>,
+    pitch: [usize; 5],
+}
+
+#[derive(Clone, Copy)]
+enum Numbers<'a> {
+    F32(&'a [f32]),
+    F64(&'a [f64]),
+    I16(&'a [i16]),
+}
+
+impl<'a> Classes<'a> {
+    fn of(target: &'a Wide<'_>) -> Classes<'a> {
+        let (numbers, pitch) = match target {
+            Wide::F32(block) => (Numbers::F32(block.data), block.pitch),
+            Wide::F64(block) => (Numbers::F64(block.data), block.pitch),
+            Wide::I16(block) => (Numbers::I16(block.data), block.pitch),
+        };
+        Classes { numbers, pitch }
+    }
+
+    fn get(&self, index: [usize; 5]) -> f64 {
+        let at: usize = (0..5).map(|dim| index[dim] * self.pitch[dim]).sum();
+        match self.numbers {
+            Numbers::F32(numbers) => f64::from(numbers[at]),
+            Numbers::F64(numbers) => numbers[at],
+            Numbers::I16(numbers) => f64::from(numbers[at]),
+        }
+    }
+}
+
+/// Logits, and the class of a position by its number.
+struct Entropy<'a, C> {
+    x: Rows<'a>,
+    dx: Option<Rows<'a>>,
+    factor: f64,
+    class: C,
+}
+
+struct EntropyRows<'a, 'b, C> {
+    entropy: &'a Entropy<'b, C>,
+    rows: Range<usize>,
+}
+
+impl<C: Fn(usize) -> Option<usize>> Op for EntropyRows<'_, '_, C> {
+    type Out = f64;
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) -> f64 {
+        let Entropy {
+            x,
+            dx,
+            factor,
+            class,
+        } = self.entropy;
+        let (width, c) = (x.grid.extent[2], x.grid.channels);
+        let mut sum = 0.0;
+        for row in self.rows {
+            for w in 0..width {
+                let Some(class) = class(row * width + w) else {
+                    continue;
+                };
+                // SAFETY: a position of the boxes; each row is in one range.
+                let (logits, shares) = unsafe {
+                    let x = x.start(row).add(w * x.grid.pitch[3]);
+                    let dx = dx.map(|dx| {
+                        let start = dx.start(row).add(w * dx.grid.pitch[3]);
+                        std::slice::from_raw_parts_mut(start, c)
+                    });
+                    (std::slice::from_raw_parts(x.cast_const(), c), dx)
+                };
+                let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let most = f64::from(most);
+                let total: f64 = blocks(logits)
+                    .map(|(_, e)| exponentials(e, most).iter().sum::<f64>())
+                    .sum();
+                let log_total = most + total.ln();
+                sum += log_total - f64::from(logits[class]);
+                let Some(shares) = shares else {
+                    continue;
+                };
+                for (at, logits) in blocks(logits) {
+                    let all = exponentials(logits, log_total);
+                    for (share, e) in shares[at..].iter_mut().zip(all) {
+                        *share = (factor * e) as f32;
+                    }
+                }
+                let own = (f64::from(logits[class]) - log_total).exp();
+                shares[class] = (factor * (own - 1.0)) as f32;
+            }
+        }
+        sum
+    }
+}
+
+/// Logits by blocks with the offset of each; beyond the last there is minus infinity.
+#[inline(always)]
+fn blocks(logits: &[f32]) -> impl Iterator<Item = (usize, [f32; BLOCK])> {
+    let block = |chunk: &[f32]| match <[f32; BLOCK]>::try_from(chunk) {
+        Ok(whole) => whole,
+        Err(_) => {
+            let mut block = [f32::NEG_INFINITY; BLOCK];
+            block.iter_mut().zip(chunk).for_each(|(b, x)| *b = *x);
+            block
+        }
+    };
+    let chunks = logits.chunks(BLOCK).enumerate();
+    chunks.map(move |(i, chunk)| (i * BLOCK, block(chunk)))
+}
+
+#[inline(always)]
+fn exponentials(x: [f32; BLOCK], most: f64) -> [f64; BLOCK] {
+    let mut all = [0.0; BLOCK];
+    for i in 0..BLOCK {
+        all[i] = exp(f64::from(x[i]) - most);
+    }
+    all
+}
+
+/// e^x for x up to about 0, without branches, so that loops over it become vectors; to 1e-11, which
+/// is far below what f32 holds.
+///
+/// x = n ln 2 + r with |r| <= ln(2) / 2, and e^r by its series.
+#[inline(always)]
+fn exp(x: f64) -> f64 {
+    /// Adding it leaves the nearest whole number in the low bits.
+    const ROUND: f64 = 6_755_399_441_055_744.0;
+    const LEAST: f64 = -700.0;
+    let x = if x < LEAST { LEAST } else { x };
+    let shifted = x * std::f64::consts::LOG2_E + ROUND;
+    let r = x - (shifted - ROUND) * std::f64::consts::LN_2;
+    let (r2, r4) = (r * r, r * r * (r * r));
+    let low = (1.0 + r) + r2 * (1.0 / 2.0 + r * (1.0 / 6.0));
+    let middle = (1.0 / 24.0 + r * (1.0 / 120.0)) + r2 * (1.0 / 720.0 + r * (1.0 / 5_040.0));
+    let high = 1.0 / 40_320.0 + r * (1.0 / 362_880.0);
+    let series = low + r4 * (middle + r4 * high);
+    series * f64::from_bits((shifted.to_bits().wrapping_add(1023)) << 52)
 }
 
 fn output_errors(

@@ -1,0 +1,269 @@
+//! Boxes that are gone through row by row: y = f(up to three boxes, y, columns of the channel).
+
+use crate::grid::{Canceled, Grid, Shared, View, ViewMut};
+use crate::simd::{Op, Simd};
+use crate::team::{ELEMENT, Team};
+use std::ops::Range;
+
+/// Positions that are gone through before the next channels: few, so that memory is read in order.
+const TILE: usize = 4;
+
+/// A box as the threads see it: whoever holds it touches only rows that nobody else writes.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows<'a> {
+    pub(crate) data: Shared,
+    pub(crate) grid: &'a Grid,
+}
+
+impl<'a> From<View<'a>> for Rows<'a> {
+    fn from(view: View<'a>) -> Self {
+        Rows {
+            data: Shared(view.data.as_ptr().cast_mut()),
+            grid: view.grid,
+        }
+    }
+}
+
+impl<'a> From<ViewMut<'a>> for Rows<'a> {
+    fn from(view: ViewMut<'a>) -> Self {
+        Rows {
+            data: Shared(view.data.as_mut_ptr()),
+            grid: view.grid,
+        }
+    }
+}
+
+impl Rows<'_> {
+    /// First element of a flat row in (N, D, H) order.
+    ///
+    /// # Safety
+    /// The box has the row.
+    #[inline(always)]
+    pub(crate) unsafe fn start(&self, row: usize) -> *mut f32 {
+        unsafe { self.data.get().add(self.grid.row_offset(row)) }
+    }
+}
+
+/// Up to three boxes of one shape, the rest made up by another: what a formula does not look at is
+/// not loaded.
+pub(crate) fn three<'a, const N: usize>(boxes: [View<'a>; N], rest: Rows<'a>) -> [Rows<'a>; 3] {
+    std::array::from_fn(|i| match boxes.get(i) {
+        Some(view) => {
+            view.grid.assert_like(rest.grid);
+            Rows::from(*view)
+        }
+        None => rest,
+    })
+}
+
+/// What becomes of an element. A trait and no closure, as it must work on vectors of any level.
+pub(crate) trait Formula: Copy + Sync {
+    /// Whether it looks at columns.
+    const COLUMNS: bool;
+    /// The new y of three inputs, the old y, and four columns at the channel.
+    ///
+    /// # Safety
+    /// The processor has the features of `S`.
+    unsafe fn at<S: Simd>(self, inputs: [S::V; 3], y: S::V, k: [S::V; 4]) -> S::V;
+}
+
+/// `formula!(Name { fields }, columns, |S, [inputs], y, k| body)`.
+macro_rules! formula {
+    ($name:ident { $($field:ident),* }, $columns:literal, |$s:ident, $inputs:pat_param, $y:pat_param, $k:pat_param| $body:expr) => {
+        #[derive(Clone, Copy)]
+        pub(crate) struct $name {
+            $(pub(crate) $field: f32),*
+        }
+
+        impl crate::rows::Formula for $name {
+            const COLUMNS: bool = $columns;
+
+            #[inline(always)]
+            #[allow(unused_unsafe, reason = "some bodies only name an operand")]
+            unsafe fn at<$s: crate::simd::Simd>(
+                self,
+                $inputs: [$s::V; 3],
+                $y: $s::V,
+                $k: [$s::V; 4],
+            ) -> $s::V {
+                // SAFETY: the features are those of the caller.
+                unsafe {
+                    $(let $field = $s::splat(self.$field);)*
+                    $body
+                }
+            }
+        }
+    };
+}
+pub(crate) use formula;
+
+/// `value`, or `slope * value` where the sign is not positive.
+///
+/// # Safety
+/// The processor has the features of `S`.
+#[inline(always)]
+pub(crate) unsafe fn leaky<S: Simd>(sign: S::V, value: S::V, slope: S::V) -> S::V {
+    unsafe { S::where_positive(sign, value, S::mul(slope, value)) }
+}
+
+/// Rows of y = f(inputs, y, columns).
+#[derive(Clone, Copy)]
+pub(crate) struct Apply<'a, F> {
+    pub(crate) inputs: [Rows<'a>; 3],
+    pub(crate) y: Rows<'a>,
+    /// Empty for a formula without.
+    pub(crate) columns: [&'a [f32]; 4],
+    pub(crate) f: F,
+}
+
+impl<'a, F: Formula> Apply<'a, F> {
+    pub(crate) fn new<const N: usize>(inputs: [View<'a>; N], y: Rows<'a>, f: F) -> Self {
+        Apply {
+            inputs: three(inputs, y),
+            y,
+            columns: [&[]; 4],
+            f,
+        }
+    }
+
+    /// All rows, on the threads of a team.
+    pub(crate) fn all(
+        self,
+        team: &mut Team,
+        progress: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Canceled> {
+        let (level, grid) = (team.level(), self.y.grid);
+        let cost = ELEMENT * (grid.extent[2] * grid.channels) as u64;
+        team.ranges(progress, grid.rows(), cost, &|rows| {
+            level.run(ApplyRows { apply: self, rows });
+        })
+    }
+}
+
+/// Some of the rows.
+pub(crate) struct ApplyRows<'a, F> {
+    pub(crate) apply: Apply<'a, F>,
+    pub(crate) rows: Range<usize>,
+}
+
+impl<F: Formula> Op for ApplyRows<'_, F> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Apply {
+            inputs: [a, b, c],
+            y,
+            columns,
+            f,
+        } = self.apply;
+        let (width, channels) = (y.grid.extent[2], y.grid.channels);
+        let pitch = [a, b, c, y].map(|x| x.grid.pitch[3]);
+        let joined = !F::COLUMNS && pitch == [channels; 4];
+        for row in self.rows {
+            // SAFETY: rows of the box are disjoint, and each is in one range.
+            unsafe {
+                let start = [a.start(row), b.start(row), c.start(row), y.start(row)];
+                if joined {
+                    stretch::<S, F>(f, start, width * channels);
+                } else if F::COLUMNS {
+                    tiles::<S, F>(f, start, pitch, columns, width);
+                } else {
+                    for w in 0..width {
+                        stretch::<S, F>(f, moved(start, pitch, w), channels);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn moved(p: [*mut f32; 4], pitch: [usize; 4], w: usize) -> [*mut f32; 4] {
+    unsafe {
+        [
+            p[0].add(w * pitch[0]),
+            p[1].add(w * pitch[1]),
+            p[2].add(w * pitch[2]),
+            p[3].add(w * pitch[3]),
+        ]
+    }
+}
+
+/// `len` elements without gaps, without columns.
+#[inline(always)]
+unsafe fn stretch<S: Simd, F: Formula>(f: F, p: [*mut f32; 4], len: usize) {
+    unsafe {
+        let zero = S::splat(0.0);
+        let mut at = 0;
+        while at + S::LANES <= len {
+            element::<S, F, true>(f, p, at, S::LANES, [zero; 4]);
+            at += S::LANES;
+        }
+        if at < len {
+            element::<S, F, false>(f, p, at, len - at, [zero; 4]);
+        }
+    }
+}
+
+/// A row by vectors of channels, whose columns are kept for some positions.
+#[inline(always)]
+unsafe fn tiles<S: Simd, F: Formula>(
+    f: F,
+    start: [*mut f32; 4],
+    pitch: [usize; 4],
+    columns: [&[f32]; 4],
+    width: usize,
+) {
+    let channels = columns[0].len();
+    let whole = channels / S::LANES * S::LANES;
+    let step = if channels <= S::LANES {
+        width.max(1)
+    } else {
+        TILE
+    };
+    unsafe {
+        for w0 in (0..width).step_by(step) {
+            let tile = w0..(w0 + step).min(width);
+            for at in (0..whole).step_by(S::LANES) {
+                let k = columns.map(|k| S::load(k.as_ptr().add(at)));
+                for w in tile.clone() {
+                    element::<S, F, true>(f, moved(start, pitch, w), at, S::LANES, k);
+                }
+            }
+            if whole < channels {
+                let lanes = channels - whole;
+                let k = columns.map(|k| S::load_part(k.as_ptr().add(whole), lanes));
+                for w in tile {
+                    element::<S, F, false>(f, moved(start, pitch, w), whole, lanes, k);
+                }
+            }
+        }
+    }
+}
+
+/// A vector of elements; all lanes if `WHOLE`.
+#[inline(always)]
+unsafe fn element<S: Simd, F: Formula, const WHOLE: bool>(
+    f: F,
+    p: [*mut f32; 4],
+    at: usize,
+    lanes: usize,
+    k: [S::V; 4],
+) {
+    unsafe {
+        let y = p[3].add(at);
+        if WHOLE {
+            let inputs = [
+                S::load(p[0].add(at)),
+                S::load(p[1].add(at)),
+                S::load(p[2].add(at)),
+            ];
+            S::store(y, f.at::<S>(inputs, S::load(y), k));
+        } else {
+            let part = |p: *mut f32| S::load_part(p.add(at), lanes);
+            let inputs = [part(p[0]), part(p[1]), part(p[2])];
+            S::store_part(y, lanes, f.at::<S>(inputs, S::load_part(y, lanes), k));
+        }
+    }
+}
