@@ -204,11 +204,11 @@ impl Op for Forward<'_> {
 
 /// An output and some of its taps, in N boxes of the geometry of the input.
 pub(crate) struct Place<const N: usize> {
-    count: [usize; 3],
-    tap: usize,
-    tap_step: [usize; 3],
-    start: [usize; N],
-    step: [[usize; 3]; N],
+    pub(crate) count: [usize; 3],
+    pub(crate) tap: usize,
+    pub(crate) tap_step: [usize; 3],
+    pub(crate) start: [usize; N],
+    pub(crate) step: [[usize; 3]; N],
 }
 
 impl<const N: usize> Place<N> {
@@ -241,34 +241,41 @@ impl<const N: usize> Place<N> {
     pub(crate) fn volume(&self) -> usize {
         self.count.iter().product()
     }
+}
 
-    /// Visits the taps in order: number of the tap, offsets of its input.
-    #[inline(always)]
-    pub(crate) fn each(&self, mut visit: impl FnMut(usize, [usize; N])) {
-        if self.count == [2; 3] {
-            // The common window, to be unrolled.
-            self.each_of([2; 3], visit);
-        } else {
-            self.each_of(self.count, &mut visit);
+/// Visits the taps of a place in order: number of the tap, offsets of its input. A macro and no
+/// function of a closure, which would not always be compiled for the level that asks.
+macro_rules! each {
+    ($place:expr, |$tap:ident, $at:ident| $body:expr) => {
+        // The common window, whole, to be unrolled with the numbers of its taps known.
+        match ($place.count, $place.tap, $place.tap_step) {
+            ([2, 2, 2], 0, [4, 2, 1]) => {
+                each!($place, [2, 2, 2], 0, [4, 2, 1], |$tap, $at| $body)
+            }
+            (count, tap, step) => each!($place, count, tap, step, |$tap, $at| $body),
         }
-    }
-
-    #[inline(always)]
-    fn each_of(&self, count: [usize; 3], mut visit: impl FnMut(usize, [usize; N])) {
+    };
+    ($place:expr, $count:expr, $first:expr, $step:expr, |$tap:ident, $at:ident| $body:expr) => {{
+        let (count, first, step): ([usize; 3], usize, [usize; 3]) = ($count, $first, $step);
         for d in 0..count[0] {
             for h in 0..count[1] {
-                let move_by = |by: &[usize; 3]| d * by[0] + h * by[1];
-                let tap = self.tap + move_by(&self.tap_step);
-                let mut at: [usize; N] =
-                    std::array::from_fn(|i| self.start[i] + move_by(&self.step[i]));
+                let row = first + d * step[0] + h * step[1];
+                let mut $at = $place.start;
+                for i in 0..$at.len() {
+                    $at[i] += d * $place.step[i][0] + h * $place.step[i][1];
+                }
                 for w in 0..count[2] {
-                    visit(tap + w, at);
-                    (0..N).for_each(|i| at[i] += self.step[i][2]);
+                    let $tap = row + w;
+                    $body;
+                    for i in 0..$at.len() {
+                        $at[i] += $place.step[i][2];
+                    }
                 }
             }
         }
-    }
+    }};
 }
+pub(crate) use each;
 
 /// Sample and (D, H) of a flat row.
 #[inline(always)]
@@ -319,9 +326,9 @@ pub(crate) unsafe fn maximum<S: Simd>(
             load::<S>(x.add(place.start[0]), lanes),
             S::splat(place.tap as f32),
         );
-        place.each(|tap, [at]| {
+        each!(place, |tap, at| {
             let number = S::splat(tap as f32);
-            best = S::take_max(load::<S>(x.add(at), lanes), best.0, number, best.1);
+            best = S::take_max(load::<S>(x.add(at[0]), lanes), best.0, number, best.1);
         });
         best
     }
@@ -331,7 +338,8 @@ pub(crate) unsafe fn maximum<S: Simd>(
 unsafe fn total<S: Simd>(place: &Place<1>, x: *const f32, lanes: usize) -> S::V {
     unsafe {
         let mut sum = S::splat(0.0);
-        place.each(|_, [at]| sum = S::add(sum, load::<S>(x.add(at), lanes)));
+        each!(place, |_tap, at| sum =
+            S::add(sum, load::<S>(x.add(at[0]), lanes)));
         sum
     }
 }

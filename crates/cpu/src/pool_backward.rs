@@ -2,7 +2,7 @@
 //! row.
 
 use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work};
-use crate::pool::{Place, PoolKind, Pooling, load, maximum, offset, split, store};
+use crate::pool::{Place, PoolKind, Pooling, each, load, maximum, offset, split, store};
 use crate::simd::{Op, Simd};
 use crate::team::ELEMENT;
 use std::ops::Range;
@@ -237,7 +237,8 @@ impl Op for Tiles<'_, '_> {
                         let winner = maximum::<S>(&from, self.x.data.as_ptr().add(c), lanes).1;
                         let dx = self.back.dx.get().add(c);
                         let sign = sign.data.as_ptr().add(c);
-                        to.each(|tap, [at, sign_at]| {
+                        each!(to, |tap, both| {
+                            let [at, sign_at] = both;
                             let mut r = S::where_eq(winner, S::splat(tap as f32), dy);
                             if self.back.accumulate {
                                 r = S::add(load::<S>(dx.add(at), lanes), r);
@@ -341,8 +342,8 @@ impl Slab<'_, '_> {
                 let dy = load::<S>(back.dy.data.as_ptr().add(from + c), lanes);
                 let winner = maximum::<S>(&all, self.x.data.as_ptr().add(c), lanes).1;
                 let dx = back.dx.get().add(c);
-                own.each(|tap, [at]| {
-                    let to = dx.add(at);
+                each!(own, |tap, at| {
+                    let to = dx.add(at[0]);
                     let mine = S::where_eq(winner, S::splat(tap as f32), dy);
                     store::<S>(to, lanes, S::add(load::<S>(to, lanes), mine));
                 });

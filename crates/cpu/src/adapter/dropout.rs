@@ -180,9 +180,22 @@ impl Op for Stretch {
             unsafe {
                 let (from, to) = (self.from.add(start), self.to.add(start));
                 if count == BLOCK {
-                    keep(from, to, &bits, scale, self.accumulate);
+                    // By way of arrays, as the stretches may be the same.
+                    let mut y = to.cast::<[f32; BLOCK]>().read();
+                    keep(
+                        &from.cast::<[f32; BLOCK]>().read(),
+                        &mut y,
+                        &bits,
+                        scale,
+                        self.accumulate,
+                    );
+                    to.cast::<[f32; BLOCK]>().write(y);
                 } else {
-                    keep(from, to, &bits[..count], scale, self.accumulate);
+                    let (mut x, mut y) = ([0.0; BLOCK], [0.0; BLOCK]);
+                    x.as_mut_ptr().copy_from_nonoverlapping(from, count);
+                    y.as_mut_ptr().copy_from_nonoverlapping(to, count);
+                    keep(&x, &mut y, &bits, scale, self.accumulate);
+                    to.copy_from_nonoverlapping(y.as_ptr(), count);
                 }
             }
         }
@@ -190,17 +203,10 @@ impl Op for Stretch {
 }
 
 /// y (+)= scale * x where the bits are set.
-///
-/// # Safety
-/// The pointers are valid for as many elements as there are bits; they may be the same.
 #[inline(always)]
-unsafe fn keep(from: *const f32, to: *mut f32, bits: &[u32], scale: f32, accumulate: bool) {
-    for (i, bits) in bits.iter().enumerate() {
-        // SAFETY: as the caller says.
-        unsafe {
-            let value = f32::from_bits((scale * *from.add(i)).to_bits() & bits);
-            let y = to.add(i);
-            *y = if accumulate { *y + value } else { value };
-        }
+fn keep(x: &[f32; BLOCK], y: &mut [f32; BLOCK], bits: &[u32; BLOCK], scale: f32, accumulate: bool) {
+    for i in 0..BLOCK {
+        let value = f32::from_bits((scale * x[i]).to_bits() & bits[i]);
+        y[i] = if accumulate { y[i] + value } else { value };
     }
 }

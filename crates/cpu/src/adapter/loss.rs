@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 const PARTS: usize = 64;
 /// Elements whose losses are taken together.
 const BLOCK: usize = 16;
+/// Exponentials that are taken together.
+const BUFFER: usize = 64;
 /// What an exponential costs, next to an element that is read.
 const EXPONENTIAL: u64 = 4 * ELEMENT;
 
@@ -327,7 +329,7 @@ impl<C: Fn(usize) -> Option<usize>> Op for EntropyRows<'_, '_, C> {
             class,
         } = self.entropy;
         let (width, c) = (x.grid.extent[2], x.grid.channels);
-        let mut sum = 0.0;
+        let (mut loss, mut buffer) = (0.0, [0.0; BUFFER]);
         for row in self.rows {
             for w in 0..width {
                 let Some(class) = class(row * width + w) else {
@@ -342,52 +344,65 @@ impl<C: Fn(usize) -> Option<usize>> Op for EntropyRows<'_, '_, C> {
                     });
                     (std::slice::from_raw_parts(x.cast_const(), c), dx)
                 };
-                let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-                let most = f64::from(most);
-                let total: f64 = blocks(logits)
-                    .map(|(_, e)| exponentials(e, most).iter().sum::<f64>())
+                let most = f64::from(maximum(logits));
+                let total: f64 = logits
+                    .chunks(BUFFER)
+                    .map(|logits| sum(exponentials(logits, most, &mut buffer)))
                     .sum();
                 let log_total = most + total.ln();
-                sum += log_total - f64::from(logits[class]);
+                loss += log_total - f64::from(logits[class]);
                 let Some(shares) = shares else {
                     continue;
                 };
-                for (at, logits) in blocks(logits) {
-                    let all = exponentials(logits, log_total);
-                    for (share, e) in shares[at..].iter_mut().zip(all) {
-                        *share = (factor * e) as f32;
+                for (logits, shares) in logits.chunks(BUFFER).zip(shares.chunks_mut(BUFFER)) {
+                    let all = exponentials(logits, log_total, &mut buffer);
+                    for (share, e) in shares.iter_mut().zip(all) {
+                        *share = (factor * *e) as f32;
                     }
                 }
                 let own = (f64::from(logits[class]) - log_total).exp();
                 shares[class] = (factor * (own - 1.0)) as f32;
             }
         }
-        sum
+        loss
     }
 }
 
-/// Logits by blocks with the offset of each; beyond the last there is minus infinity.
+/// e^(x - most) of the logits, in the buffer.
 #[inline(always)]
-fn blocks(logits: &[f32]) -> impl Iterator<Item = (usize, [f32; BLOCK])> {
-    let block = |chunk: &[f32]| match <[f32; BLOCK]>::try_from(chunk) {
-        Ok(whole) => whole,
-        Err(_) => {
-            let mut block = [f32::NEG_INFINITY; BLOCK];
-            block.iter_mut().zip(chunk).for_each(|(b, x)| *b = *x);
-            block
-        }
-    };
-    let chunks = logits.chunks(BLOCK).enumerate();
-    chunks.map(move |(i, chunk)| (i * BLOCK, block(chunk)))
-}
-
-#[inline(always)]
-fn exponentials(x: [f32; BLOCK], most: f64) -> [f64; BLOCK] {
-    let mut all = [0.0; BLOCK];
-    for i in 0..BLOCK {
-        all[i] = exp(f64::from(x[i]) - most);
+fn exponentials<'b>(logits: &[f32], most: f64, buffer: &'b mut [f64; BUFFER]) -> &'b [f64] {
+    let all = &mut buffer[..logits.len()];
+    for (e, x) in all.iter_mut().zip(logits) {
+        *e = exp(f64::from(*x) - most);
     }
     all
+}
+
+#[inline(always)]
+fn maximum(values: &[f32]) -> f32 {
+    let larger = |most: f32, x: f32| if x > most { x } else { most };
+    let (blocks, rest) = values.as_chunks::<8>();
+    let mut most = [f32::NEG_INFINITY; 8];
+    for block in blocks {
+        for i in 0..8 {
+            most[i] = larger(most[i], block[i]);
+        }
+    }
+    most.iter()
+        .chain(rest)
+        .fold(f32::NEG_INFINITY, |most, x| larger(most, *x))
+}
+
+#[inline(always)]
+fn sum(values: &[f64]) -> f64 {
+    let (blocks, rest) = values.as_chunks::<8>();
+    let mut sums = [0.0; 8];
+    for block in blocks {
+        for i in 0..8 {
+            sums[i] += block[i];
+        }
+    }
+    sums.iter().sum::<f64>() + rest.iter().sum::<f64>()
 }
 
 /// e^x for x up to about 0, without branches, so that loops over it become vectors; to 1e-11, which
@@ -407,7 +422,7 @@ fn exp(x: f64) -> f64 {
     let middle = (1.0 / 24.0 + r * (1.0 / 120.0)) + r2 * (1.0 / 720.0 + r * (1.0 / 5_040.0));
     let high = 1.0 / 40_320.0 + r * (1.0 / 362_880.0);
     let series = low + r4 * (middle + r4 * high);
-    series * f64::from_bits((shifted.to_bits().wrapping_add(1023)) << 52)
+    series * f64::from_bits(shifted.to_bits().wrapping_add(1023) << 52)
 }
 
 fn output_errors(
