@@ -92,10 +92,41 @@ fn fill_box(target: &Place, value: f64, run: &mut Run<'_, '_>) -> Result<Worked,
     Ok(Worked { flops: 0, bytes })
 }
 
-fn fill_plainly<T: Element + AddAssign>(target: &Place, value: T, run: &Run<'_, '_>) -> u64 {
-    let values = vec![value; target.volume()];
-    run.memory.unpack(target, &values, false);
-    size_of_val(values.as_slice()) as u64
+fn fill_plainly<T: Element>(target: &Place, value: T, run: &Run<'_, '_>) -> u64 {
+    let target = run.memory.cells::<T>(target);
+    let mut index = Odometer::new(target.extent);
+    let count: usize = target.extent.iter().product();
+    for _ in 0..count {
+        target.set(index.next(), value);
+    }
+    (count * size_of::<T>()) as u64
+}
+
+/// The indices of a box in memory order.
+struct Odometer {
+    extent: [usize; 5],
+    index: [usize; 5],
+}
+
+impl Odometer {
+    fn new(extent: [usize; 5]) -> Self {
+        Self {
+            extent,
+            index: [0; 5],
+        }
+    }
+
+    fn next(&mut self) -> [usize; 5] {
+        let here = self.index;
+        for dim in (0..5).rev() {
+            self.index[dim] += 1;
+            if self.index[dim] < self.extent[dim] {
+                break;
+            }
+            self.index[dim] = 0;
+        }
+        here
+    }
 }
 
 fn copy(
@@ -127,10 +158,33 @@ fn copy_plainly<T: Element + AddAssign>(
     accumulate: bool,
     run: &Run<'_, '_>,
 ) -> (u64, u64) {
-    let mut packed = Vec::<T>::new();
-    run.memory.pack(source, &mut packed);
-    run.memory.unpack(target, &packed, accumulate);
-    (packed.len() as u64, size_of_val(packed.as_slice()) as u64)
+    let count = source.volume();
+    let counted = (count as u64, (count * size_of::<T>()) as u64);
+    if overlap(source, target) {
+        // No program has it: only then is there need of a copy in between.
+        let mut packed = Vec::<T>::new();
+        run.memory.pack(source, &mut packed);
+        run.memory.unpack(target, &packed, accumulate);
+        return counted;
+    }
+    let (from, to) = (run.memory.cells::<T>(source), run.memory.cells::<T>(target));
+    let (mut there, mut here) = (Odometer::new(from.extent), Odometer::new(to.extent));
+    for _ in 0..count {
+        let (value, at) = (from.get(there.next()), here.next());
+        let mut sum = if accumulate { to.get(at) } else { value };
+        if accumulate {
+            sum += value;
+        }
+        to.set(at, sum);
+    }
+    counted
+}
+
+fn overlap(a: &Place, b: &Place) -> bool {
+    let meet = |dim: usize| {
+        a.start[dim] < b.start[dim] + b.extent[dim] && b.start[dim] < a.start[dim] + a.extent[dim]
+    };
+    a.buffer == b.buffer && (0..5).all(meet)
 }
 
 /// How a copy of f32 goes.

@@ -1,0 +1,158 @@
+//! Kernels allocate nothing once they have run.
+
+mod maker;
+
+use maker::{Maker, inputs};
+use partita_cpu::{
+    Adam, Call, CpuKernels, CpuMenu, Grid, Level, Normalization, Parameter, PoolKind, Pooling,
+    Team, View, ViewMut, Window, adam, add, copy, norm_forward, norm_scratch, norm_statistics,
+    pool_backward, pool_forward, sum_of_squares,
+};
+use partita_program::{Algorithm, Kernel, View as Place};
+use partita_run::{Inputs, Kernels, Memory, RunError, Worked};
+use partita_space::{Mesh, Rank};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Allocations of all threads.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+struct Counting;
+
+// SAFETY: all is left to the allocator of the system.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
+        unsafe { System.dealloc(start, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn count(body: impl FnOnce()) -> usize {
+    let before = COUNT.load(Ordering::SeqCst);
+    body();
+    COUNT.load(Ordering::SeqCst) - before
+}
+
+/// Runs every kernel twice and counts what the second run allocates.
+struct Twice(CpuKernels);
+
+impl Kernels for Twice {
+    fn execute(
+        &mut self,
+        kernel: &Kernel,
+        algorithm: &Algorithm,
+        workspace: Option<&Place>,
+        memory: &Memory<'_>,
+        inputs: &Inputs,
+        progress: &mut dyn FnMut() -> bool,
+    ) -> Result<Worked, RunError> {
+        let mut run = || (self.0).execute(kernel, algorithm, workspace, memory, inputs, progress);
+        run()?;
+        let mut worked = None;
+        let allocations = count(|| worked = Some(run()));
+        assert_eq!(allocations, 0, "allocations of {kernel:?}");
+        worked.expect("it ran")
+    }
+}
+
+/// All in one test, as the count is of the process.
+#[test]
+fn a_kernel_that_ran_before_allocates_nothing() {
+    let mesh = Mesh::new([2, 1, 2, 1, 1, 1, 1]);
+    for threads in [1, 2] {
+        let level = Level::detect();
+        let menu = CpuMenu { threads, level };
+        for seed in 0..8 {
+            let rank = (seed % 4) as Rank;
+            let mut maker = Maker::new(seed);
+            for kernel in maker.all(&mesh, rank) {
+                let team = Team::new(threads, level).expect("the level is available");
+                let mut twice = Twice(CpuKernels::new(mesh, rank, team));
+                let go = &mut || true;
+                let ran = maker.bench.run(&kernel, &menu, &mut twice, &inputs(), go);
+                assert!(ran.is_ok(), "{}", kernel.name());
+            }
+        }
+    }
+    large_kernels_allocate_nothing();
+    assert_eq!(count(|| drop(std::hint::black_box(vec![1u8; 9]))), 1);
+}
+
+/// Boxes large enough for all threads.
+fn large_kernels_allocate_nothing() {
+    let (c, g) = (16, Grid::dense(1, [32, 32, 32], 16));
+    let half = Grid::dense(1, [16; 3], c);
+    let (x, dy) = (vec![0.5; g.elements()], vec![0.5; half.elements()]);
+    let (mut a, mut b) = (x.clone(), dy.clone());
+    let (mut m, mut v) = (x.clone(), x.clone());
+    let (mut sums, ones) = (vec![1.0; 2 * c], vec![1.0; c]);
+    let mut team = Team::new(2, Level::detect()).expect("the level is available");
+    let mut scratch = vec![0.0; norm_scratch(team.kind(), c)];
+    let mut progress = || true;
+    let mut call = Call {
+        team: &mut team,
+        scratch: &mut scratch,
+        progress: &mut progress,
+    };
+    let k = &mut call;
+    let pooling = Pooling {
+        kind: PoolKind::Max,
+        window: Window {
+            kernel: [2; 3],
+            stride: [2; 3],
+            dilation: [1; 3],
+        },
+        shift: [0; 3],
+    };
+    let rule = Adam {
+        rate: 0.1,
+        beta1: 0.9,
+        beta2: 0.99,
+        epsilon: 1e-8,
+        weight_decay: 0.0,
+        scale: 1.0,
+        step: 1,
+    };
+    let (xv, dyv) = (View::new(&x, &g), View::new(&dy, &half));
+    let mut all = || {
+        copy(k, xv, ViewMut::new(&mut a, &g))?;
+        add(
+            k,
+            xv,
+            xv,
+            ViewMut::new(&mut a, &g),
+            Some(0.1),
+            Some((&mut sums, false)),
+        )?;
+        norm_statistics(k, xv, &mut sums, false)?;
+        let norm = Normalization {
+            sums: &sums,
+            count: g.positions() as f64,
+            epsilon: 1e-5,
+            gamma: &ones,
+            beta: &ones,
+        };
+        norm_forward(k, xv, ViewMut::new(&mut a, &g), &norm, Some(xv), Some(0.1))?;
+        pool_forward(k, xv, ViewMut::new(&mut b, &half), &pooling, None)?;
+        pool_backward(
+            k,
+            Some(xv),
+            dyv,
+            ViewMut::new(&mut a, &g),
+            &pooling,
+            false,
+            None,
+        )?;
+        adam(k, &rule, &[Parameter::new(&mut a, &x, [&mut m, &mut v])])?;
+        sum_of_squares(k, &[&x]).map(|sum| sum.1)
+    };
+    assert!(all().is_ok());
+    assert_eq!(count(|| assert!(all().is_ok())), 0, "large kernels");
+}

@@ -1,0 +1,530 @@
+//! Kernels of programs of every kind, on random geometries.
+#![allow(dead_code)]
+
+use partita_program::{Dtype, Kernel, Optimizer, Place, PoolKind, Taps, Transform, View};
+use partita_run::Inputs;
+use partita_space::{Axis, Mesh, Rank};
+use partita_testkit::{Bench, Draws};
+
+/// Makes kernels and the buffers on which they work.
+pub struct Maker {
+    pub bench: Bench,
+    draws: Draws,
+}
+
+impl Maker {
+    pub fn new(seed: u64) -> Self {
+        Self {
+            bench: Bench::default(),
+            draws: Draws::new(seed),
+        }
+    }
+
+    fn pick(&mut self, low: usize, high: usize) -> usize {
+        self.draws.between(low, high)
+    }
+
+    pub fn view(&mut self, extent: [usize; 5]) -> View {
+        self.bench.framed(Dtype::F32, extent, 1.0, &mut self.draws)
+    }
+
+    fn dense(&mut self, extent: [usize; 5]) -> View {
+        self.bench.drawn(Dtype::F32, extent, 1.0, &mut self.draws)
+    }
+
+    fn vector(&mut self, channels: usize) -> View {
+        self.dense([1, 1, 1, 1, channels])
+    }
+
+    /// Sums of `count` values around 0.3 and of their squares.
+    fn sums(&mut self, channels: usize, count: u64) -> View {
+        let count = count as f64;
+        let first: Vec<f64> = (0..channels).map(|_| 0.3 * self.draws.unit()).collect();
+        let second = first.iter().map(|mean| mean * mean + 0.5);
+        let all = first.iter().copied().chain(second).map(|sum| sum * count);
+        let all = all.collect();
+        self.bench.put(Dtype::F64, [1, 1, 1, 2, channels], all)
+    }
+
+    /// Extents, with channels for whole and partial vectors of every level.
+    fn extent(&mut self) -> [usize; 5] {
+        let channels = self.draws.pick(&[1, 2, 3, 4, 8, 16, 17, 33]);
+        let [n, d] = [0; 2].map(|_| self.pick(1, 3));
+        [n, d, self.pick(1, 5), self.pick(1, 9), channels]
+    }
+
+    fn convolutions(&mut self, accumulate: bool) -> Vec<Kernel> {
+        let mut triple = |most| std::array::from_fn(|_| self.draws.between(1, most));
+        let taps = Taps {
+            kernel: triple(3),
+            stride: triple(2),
+            dilation: triple(2),
+        };
+        let groups = self.pick(1, 2);
+        let [n, d, h, w, c] = self.extent();
+        let f = groups * self.draws.pick(&[1, 3, 4, 16, 20]);
+        let input = |dim: usize, out: usize| {
+            (out - 1) * taps.stride[dim] + (taps.kernel[dim] - 1) * taps.dilation[dim] + 1
+        };
+        let x = self.view([n, input(0, d), input(1, h), input(2, w), c * groups]);
+        let [kd, kh, kw] = taps.kernel;
+        let weight = [kd, kh, kw, c, f];
+        let [y, dy] = [0; 2].map(|_| self.view([n, d, h, w, f]));
+        let [w, dw] = [0; 2].map(|_| self.dense(weight));
+        let dx_extent = [1, 2, 3].map(|dim| x.extent[dim] + self.pick(0, 2));
+        let dx = self.view([n, dx_extent[0], dx_extent[1], dx_extent[2], c * groups]);
+        let bias = self.vector(f);
+        let shift = [0; 3].map(|_| self.pick(0, 4) as i64 - 2);
+        vec![
+            Kernel::ConvolutionForward {
+                x,
+                w,
+                bias: accumulate.then_some(bias),
+                y,
+                taps,
+                groups,
+            },
+            Kernel::ConvolutionBackwardData {
+                dy,
+                w,
+                dx,
+                taps,
+                shift,
+                groups,
+                accumulate,
+            },
+            Kernel::ConvolutionBackwardWeight {
+                x,
+                dy,
+                dw,
+                taps,
+                groups,
+                accumulate,
+            },
+            Kernel::BiasBackward {
+                dy,
+                db: bias,
+                accumulate,
+            },
+        ]
+    }
+
+    fn pools(&mut self, accumulate: bool) -> Vec<Kernel> {
+        let mut triple = |low, most| std::array::from_fn(|_| self.draws.between(low, most));
+        let taps = Taps {
+            kernel: triple(2, 3),
+            stride: triple(1, 3),
+            dilation: [1; 3],
+        };
+        let shift: [i64; 3] = std::array::from_fn(|_| self.draws.between(0, 1) as i64);
+        let [n, d, h, w, c] = self.extent();
+        let y = self.view([n, d, h, w, c]);
+        let out = [d, h, w];
+        let input = std::array::from_fn(|dim: usize| {
+            (out[dim] - 1) * taps.stride[dim] + taps.kernel[dim]
+                - self.draws.between(0, 1)
+                - shift[dim] as usize
+        });
+        let input: [usize; 3] = input.map(|extent| extent.max(1));
+        let x = self.view([n, input[0], input[1], input[2], c]);
+        let dx = self.view(x.extent);
+        let kinds = [PoolKind::Max, PoolKind::AverageAll, PoolKind::AverageInside];
+        let meets =
+            (0..3).all(|dim| (out[dim] - 1) * taps.stride[dim] < input[dim] + shift[dim] as usize);
+        let both = |kind| {
+            [
+                Kernel::PoolForward {
+                    kind,
+                    x,
+                    y,
+                    taps,
+                    shift,
+                },
+                Kernel::PoolBackward {
+                    kind,
+                    x: (kind == PoolKind::Max).then_some(x),
+                    dy: y,
+                    dx,
+                    taps,
+                    shift,
+                    accumulate,
+                },
+            ]
+        };
+        let defined = kinds
+            .into_iter()
+            .filter(|kind| meets || *kind == PoolKind::AverageAll);
+        defined.flat_map(both).collect()
+    }
+
+    fn norms(&mut self, accumulate: bool) -> Vec<Kernel> {
+        let extent = self.extent();
+        let channels = extent[4];
+        let [x, y, dy, dx] = [0; 4].map(|_| self.view(extent));
+        let [gamma, beta, dgamma, dbeta, mean] = [0; 5].map(|_| self.vector(channels));
+        let positive = (0..channels).map(|_| 1.0 + 0.5 * self.draws.unit());
+        let positive = positive.collect();
+        let variance = self.bench.put(Dtype::F32, [1, 1, 1, 1, channels], positive);
+        let count = self.draws.pick(&[1, 2, 100]);
+        let (sums, gradient_sums) = (self.sums(channels, count), self.sums(channels, count));
+        let (epsilon, momentum) = (1e-3, 0.1);
+        vec![
+            Kernel::BatchNormStatistics {
+                x,
+                sums,
+                accumulate: false,
+            },
+            Kernel::BatchNormForward {
+                x,
+                sums,
+                gamma,
+                beta,
+                y,
+                count,
+                epsilon,
+            },
+            Kernel::BatchNormRunning {
+                sums,
+                mean,
+                variance,
+                count,
+                momentum,
+            },
+            Kernel::BatchNormInference {
+                x,
+                mean,
+                variance,
+                gamma,
+                beta,
+                y,
+                epsilon,
+            },
+            Kernel::BatchNormBackwardStatistics {
+                x,
+                sums,
+                dy,
+                gradient_sums,
+                count,
+                epsilon,
+                accumulate: false,
+            },
+            Kernel::BatchNormBackwardData {
+                x,
+                sums,
+                gamma,
+                dy,
+                gradient_sums,
+                dx,
+                count,
+                epsilon,
+                accumulate,
+            },
+            Kernel::BatchNormBackwardParameters {
+                gradient_sums,
+                dgamma,
+                dbeta,
+                accumulate,
+            },
+        ]
+    }
+
+    fn imports(&mut self) -> Vec<Kernel> {
+        let [n, d, h, w, c] = self.extent();
+        let target = self.view([n, d, h, w, c]);
+        let transforms = [
+            Transform::Identity,
+            Transform::Scale { factor: 0.25 },
+            Transform::LogOnePlus,
+        ];
+        let mut kernels = Vec::new();
+        for (dtype, scale) in [(Dtype::I16, 300.0), (Dtype::F32, 0.9), (Dtype::F64, 0.9)] {
+            let source = self
+                .bench
+                .framed(dtype, [n, c, d, h, w], scale, &mut self.draws);
+            for transform in transforms {
+                // Counts are not negative.
+                if dtype == Dtype::I16 && transform == Transform::LogOnePlus {
+                    continue;
+                }
+                kernels.push(Kernel::Import {
+                    source,
+                    target,
+                    transform,
+                });
+            }
+        }
+        kernels
+    }
+
+    fn activations(&mut self, accumulate: bool) -> Vec<Kernel> {
+        let extent = self.extent();
+        let [x, y, dy, dx] = [0; 4].map(|_| self.view(extent));
+        let negative_slope = self.draws.pick(&[0.0, 0.3]);
+        let forward = |x, y| Kernel::LeakyReluForward {
+            x,
+            y,
+            negative_slope,
+        };
+        let backward = |dx, accumulate| Kernel::LeakyReluBackward {
+            y,
+            dy,
+            dx,
+            negative_slope,
+            accumulate,
+        };
+        vec![
+            forward(x, y),
+            forward(x, x),
+            backward(dx, accumulate),
+            backward(dy, accumulate),
+            Kernel::Add { a: x, b: dx, y },
+            Kernel::Add { a: x, b: x, y },
+        ]
+    }
+
+    fn dropouts(&mut self, mesh: &Mesh, rank: Rank, accumulate: bool) -> Vec<Kernel> {
+        let coord = mesh.coord(rank);
+        let place = Place {
+            shape: [4, 3, 5, 7, 3],
+            axes: [Some(Axis::Data), None, Some(Axis::Height), None, None],
+        };
+        let extent = place.owned(mesh, &coord).shape();
+        let [x, y] = [0; 2].map(|_| self.view(extent));
+        let both = [(x, y), (x, x)].map(|(x, y)| Kernel::Dropout {
+            x,
+            y,
+            rate: 0.4,
+            operation: 7,
+            place,
+            accumulate,
+        });
+        both.into()
+    }
+
+    fn copies(&mut self, accumulate: bool) -> Vec<Kernel> {
+        let extent = self.extent();
+        let [n, d, h, w, c] = extent;
+        let [x, y] = [0; 2].map(|_| self.view(extent));
+        let [flat, tall] = [0; 2].map(|_| self.dense(extent));
+        let turned = [n, 1, w, d, h * c];
+        let (framed, other) = (self.view(turned), self.dense(turned));
+        let sums = [0; 2].map(|_| self.sums(c, 3));
+        // Two boxes side by side in one buffer, their ranges of memory interleaved.
+        let pair = self.view([n, d, h, 2 * w, c]);
+        let mut halves = [pair, pair];
+        halves.iter_mut().for_each(|half| half.extent[3] = w);
+        halves[1].start[3] += w;
+        let copy = |source, target| Kernel::Copy {
+            source,
+            target,
+            accumulate,
+        };
+        vec![
+            copy(x, y),
+            copy(flat, tall),
+            copy(flat, other),
+            copy(flat, framed),
+            copy(x, other),
+            copy(framed, y),
+            copy(halves[0], halves[1]),
+            copy(halves[1], halves[0]),
+            copy(sums[0], sums[1]),
+            Kernel::Fill {
+                target: x,
+                value: 0.5,
+            },
+            Kernel::Fill {
+                target: sums[0],
+                value: 0.25,
+            },
+        ]
+    }
+
+    fn linears(&mut self, accumulate: bool) -> Vec<Kernel> {
+        let [n, _, h, d, c] = self.extent();
+        let features = self.draws.pick(&[1, 4, 16, 19]);
+        let [y, dy] = [0; 2].map(|_| self.view([n, 1, 1, 1, features]));
+        let bias = self.vector(features);
+        let mut kernels = Vec::new();
+        for extent in [[n, 1, 1, 1, c], [n, d, h, 2, c]] {
+            let inputs = extent[1..].iter().product();
+            let [w, dw] = [0; 2].map(|_| self.dense([1, 1, 1, inputs, features]));
+            let [x, dx] = [0; 2].map(|_| self.view(extent));
+            kernels.extend([
+                Kernel::LinearForward {
+                    x,
+                    w,
+                    bias: accumulate.then_some(bias),
+                    y,
+                },
+                Kernel::LinearBackwardData {
+                    dy,
+                    w,
+                    dx,
+                    accumulate,
+                },
+                Kernel::LinearBackwardWeight {
+                    x,
+                    dy,
+                    dw,
+                    accumulate,
+                },
+            ]);
+        }
+        kernels
+    }
+
+    fn losses(&mut self, with_gradient: bool) -> Vec<Kernel> {
+        let extent = self.extent();
+        let [n, d, h, w, c] = extent;
+        let [x, target, dx] = [0; 3].map(|_| self.view(extent));
+        let wide = self.bench.framed(Dtype::F64, extent, 1.0, &mut self.draws);
+        let positions = n * d * h * w;
+        let classes = (0..positions).map(|_| self.draws.between(0, c - 1) as f64);
+        let classes = classes.collect();
+        let classes = self.bench.put(Dtype::F32, [n, d, h, w, 1], classes);
+        let loss = self.bench.put(Dtype::F64, [1; 5], vec![1.0]);
+        let errors = self.sums(c, 2);
+        let (dx, count) = (with_gradient.then_some(dx), 7);
+        let squared = |target| Kernel::MeanSquaredError {
+            x,
+            target,
+            dx,
+            loss,
+            count,
+        };
+        vec![
+            squared(target),
+            squared(wide),
+            Kernel::SoftmaxCrossEntropy {
+                x,
+                target: classes,
+                dx,
+                loss,
+                count,
+            },
+            Kernel::OutputErrors { x, target, errors },
+        ]
+    }
+
+    fn updates(&mut self, clipped: bool) -> Vec<Kernel> {
+        let extent = self.extent();
+        let [parameter, gradient, first] = [0; 3].map(|_| self.dense(extent));
+        let volume = parameter.volume();
+        let squares = (0..volume).map(|_| self.draws.unit().abs()).collect();
+        let second = self.bench.put(Dtype::F32, extent, squares);
+        let total = self.bench.put(Dtype::F64, [1; 5], vec![2.0]);
+        let clip = clipped.then_some((total, 0.1));
+        let update = |rule, moments| Kernel::Update {
+            rule,
+            parameter,
+            gradient,
+            moments,
+            clip,
+        };
+        let sgd = |momentum| Optimizer::Sgd {
+            momentum,
+            weight_decay: 0.1,
+        };
+        let adam = Optimizer::Adam {
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: 1e-8,
+            weight_decay: 0.01,
+        };
+        vec![
+            Kernel::SumOfSquares {
+                sources: vec![first, gradient, parameter],
+                total,
+            },
+            update(sgd(0.0), vec![]),
+            update(sgd(0.9), vec![first]),
+            update(adam, vec![first, second]),
+        ]
+    }
+
+    /// Boxes without elements where programs may have them.
+    fn empties(&mut self, accumulate: bool) -> Vec<Kernel> {
+        let taps = Taps {
+            kernel: [2; 3],
+            stride: [1; 3],
+            dilation: [1; 3],
+        };
+        let dy = self.view([1, 0, 3, 3, 4]);
+        let none = self.view([2, 3, 0, 3, 4]);
+        let also = self.view([2, 3, 0, 3, 4]);
+        let dx = self.view([1, 2, 4, 4, 4]);
+        let x = self.view([1, 2, 4, 4, 4]);
+        let w = self.dense([2, 2, 2, 4, 4]);
+        let db = self.vector(4);
+        let sums = self.sums(4, 2);
+        vec![
+            Kernel::ConvolutionBackwardData {
+                dy,
+                w,
+                dx,
+                taps,
+                shift: [0; 3],
+                groups: 1,
+                accumulate,
+            },
+            Kernel::PoolBackward {
+                kind: PoolKind::Max,
+                x: Some(x),
+                dy,
+                dx,
+                taps,
+                shift: [0; 3],
+                accumulate,
+            },
+            Kernel::BiasBackward { dy, db, accumulate },
+            Kernel::BatchNormStatistics {
+                x: none,
+                sums,
+                accumulate: false,
+            },
+            Kernel::Copy {
+                source: none,
+                target: also,
+                accumulate,
+            },
+            Kernel::Fill {
+                target: none,
+                value: 1.0,
+            },
+            Kernel::Add {
+                a: none,
+                b: none,
+                y: also,
+            },
+        ]
+    }
+
+    /// Kernels of every kind.
+    pub fn all(&mut self, mesh: &Mesh, rank: Rank) -> Vec<Kernel> {
+        let flag = self.draws.one_in(2);
+        let mut kernels = self.convolutions(flag);
+        kernels.extend(self.pools(flag));
+        kernels.extend(self.norms(flag));
+        kernels.extend(self.imports());
+        kernels.extend(self.activations(flag));
+        kernels.extend(self.dropouts(mesh, rank, flag));
+        kernels.extend(self.copies(flag));
+        kernels.extend(self.linears(flag));
+        kernels.extend(self.losses(flag));
+        kernels.extend(self.updates(flag));
+        kernels.extend(self.empties(flag));
+        kernels
+    }
+}
+
+pub fn inputs() -> Inputs {
+    Inputs {
+        step: 3,
+        epoch: 2,
+        seed: 11,
+        learning_rate: 0.05,
+        samples: vec![5, 0, 9, 2],
+        next_samples: Vec::new(),
+    }
+}

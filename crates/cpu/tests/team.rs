@@ -1,0 +1,163 @@
+//! Teams keep to their number of threads, and long kernels call `progress` again and again.
+
+#![allow(clippy::unwrap_used, reason = "a helper of tests may")]
+
+mod naive;
+
+use naive::{on, to};
+use partita_cpu::{
+    Adam, Call, Canceled, Grid, Level, Normalization, Parameter, PoolKind, Pooling, Team, Window,
+    Work, adam, add, copy, norm_backward, norm_backward_statistics, norm_forward, norm_scratch,
+    norm_statistics, pool_backward, pool_forward, sum_of_squares,
+};
+
+/// Bytes of memory that may pass between two calls.
+const BYTES_PER_CALL: u64 = 32 << 20;
+
+/// Workers of all teams of this process.
+#[cfg(target_os = "linux")]
+fn workers() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")));
+    // A thread may end between the two readings.
+    names
+        .filter(|name| matches!(name, Ok(name) if name.starts_with("partita-cpu-")))
+        .count()
+}
+
+/// Waits until all workers are gone: a thread that was joined may still be listed for a moment.
+#[cfg(target_os = "linux")]
+fn no_workers() {
+    let gone = (0..1000).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        workers() == 0
+    });
+    assert!(gone, "{} workers are left", workers());
+}
+
+/// Every kernel whose work grows with its box, with the calls of `progress` that it made.
+fn calls(team: &mut Team, mut each: impl FnMut()) -> Vec<(&'static str, Work, u64)> {
+    let (c, g) = (16, Grid::dense(1, [64, 64, 128], 16));
+    let half = Grid::dense(1, [32, 32, 64], c);
+    let (x, dy) = (vec![0.5; g.elements()], vec![0.5; half.elements()]);
+    let (mut a, mut b, mut m, mut v) = (x.clone(), dy.clone(), x.clone(), x.clone());
+    let (mut sums, totals, ones) = (vec![1.0; 2 * c], vec![1.0; 2 * c], vec![1.0; c]);
+    let mut scratch = vec![0.0; norm_scratch(team.kind(), c)];
+    let norm = Normalization {
+        sums: &totals,
+        count: g.positions() as f64,
+        epsilon: 1e-5,
+        gamma: &ones,
+        beta: &ones,
+    };
+    let pooling = |kind, kernel, shift| Pooling {
+        kind,
+        window: Window {
+            kernel: [kernel; 3],
+            stride: [2; 3],
+            dilation: [1; 3],
+        },
+        shift: [shift; 3],
+    };
+    let max = pooling(PoolKind::Max, 2, 0);
+    let wide = pooling(PoolKind::Max, 3, -1);
+    let include = PoolKind::Average {
+        count_include_pad: true,
+    };
+    let average = pooling(include, 3, -1);
+    let rule = Adam {
+        rate: 0.1,
+        beta1: 0.9,
+        beta2: 0.99,
+        epsilon: 1e-8,
+        weight_decay: 0.0,
+        scale: 1.0,
+        step: 1,
+    };
+    let (xv, dyv) = (on(&x, &g), on(&dy, &half));
+    type Run<'a> = Box<dyn FnMut(&mut Call) -> Result<Work, Canceled> + 'a>;
+    let mut all = Vec::new();
+    let mut run = |name, mut kernel: Run<'_>| {
+        let mut calls = 0;
+        let mut progress = || {
+            calls += 1;
+            each();
+            true
+        };
+        let mut call = Call {
+            team: &mut *team,
+            scratch: &mut scratch,
+            progress: &mut progress,
+        };
+        let work = kernel(&mut call).unwrap();
+        all.push((name, work, calls));
+    };
+    run("copy", Box::new(|k| copy(k, xv, to(&mut a, &g))));
+    run(
+        "add with sums",
+        Box::new(|k| add(k, xv, xv, to(&mut a, &g), None, Some((&mut sums, false)))),
+    );
+    run(
+        "norm statistics",
+        Box::new(|k| norm_statistics(k, xv, &mut sums, false)),
+    );
+    run(
+        "norm forward",
+        Box::new(|k| norm_forward(k, xv, to(&mut a, &g), &norm, Some(xv), Some(0.1))),
+    );
+    run(
+        "norm backward statistics",
+        Box::new(|k| norm_backward_statistics(k, xv, xv, &norm, &mut sums, false)),
+    );
+    run(
+        "norm backward",
+        Box::new(|k| norm_backward(k, xv, xv, to(&mut a, &g), &norm, &totals, true)),
+    );
+    run(
+        "pool forward",
+        Box::new(|k| pool_forward(k, xv, to(&mut b, &half), &max, None)),
+    );
+    for (name, pooling) in [("max", &max), ("wide max", &wide), ("average", &average)] {
+        run(
+            name,
+            Box::new(|k| pool_backward(k, Some(xv), dyv, to(&mut a, &g), pooling, false, None)),
+        );
+    }
+    run(
+        "adam",
+        Box::new(|k| adam(k, &rule, &[Parameter::new(&mut a, &x, [&mut m, &mut v])])),
+    );
+    run(
+        "sum of squares",
+        Box::new(|k| sum_of_squares(k, &[&x]).map(|sum| sum.1)),
+    );
+    all
+}
+
+#[test]
+fn long_kernels_call_progress() {
+    let mut team = Team::new(1, Level::detect()).unwrap();
+    for (name, work, calls) in calls(&mut team, || ()) {
+        let least = work.bytes / BYTES_PER_CALL;
+        assert!(least >= 1, "{name} is long enough");
+        assert!(calls >= least, "{name}: {calls} calls, want {least}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_team_has_as_many_threads_as_asked_for() {
+    for threads in [1, 2, 3] {
+        no_workers();
+        let mut team = Team::new(threads, Level::detect()).unwrap();
+        assert_eq!(workers(), threads - 1);
+        let mut seen = 0;
+        calls(&mut team, || {
+            seen += 1;
+            assert_eq!(workers(), threads - 1);
+        });
+        assert!(seen > 0);
+        drop(team);
+    }
+    no_workers();
+}
