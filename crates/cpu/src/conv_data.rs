@@ -26,14 +26,21 @@ pub fn conv_backward_data_scratch(
     f: usize,
     positions: usize,
 ) -> usize {
-    if positions == 0 || dots(team, f / conv.groups, positions) {
+    if positions == 0 || dots(team.level, conv, (c, f), positions) {
         return 0;
     }
     packed_backward_data_elements(team.level, conv, c, f)
 }
 
-fn dots(team: TeamKind, fg: usize, positions: usize) -> bool {
-    positions <= dot::POSITIONS_MAX && fg >= team.level.lanes()
+/// Whether plain weights are used as they lie.
+fn dots(level: Level, conv: &Convolution, (c, f): (usize, usize), positions: usize) -> bool {
+    let few = positions <= dot::POSITIONS_MAX && f / conv.groups >= level.lanes();
+    few || stays(level, conv, c, f)
+}
+
+/// Whether packed weights are the plain ones.
+fn stays(level: Level, conv: &Convolution, c: usize, f: usize) -> bool {
+    dot::is_narrow(level, c / conv.groups, f / conv.groups)
 }
 
 /// Elements of the weights that [`pack_backward_data`] writes.
@@ -43,12 +50,16 @@ pub fn packed_backward_data_elements(
     c: usize,
     f: usize,
 ) -> usize {
+    if stays(level, conv, c, f) {
+        return conv.weight_elements(c, f);
+    }
     let f_of_job = c / conv.groups;
     conv.window.volume() * f * Tiles { level, f: f_of_job }.padded()
 }
 
 /// Packs weights (Kd, Kh, Kw, C / groups, F) for [`conv_backward_data`], flipped and transposed:
-/// (group, tile of c, flipped k, f, c in the tile). Needs no scratch.
+/// (group, tile of c, flipped k, f, c in the tile); as they are for few channels C. Needs no
+/// scratch.
 ///
 /// Errors: [`Canceled`]. Panics if `packed` is shorter than [`packed_backward_data_elements`].
 pub fn pack_backward_data(
@@ -113,13 +124,12 @@ pub fn conv_backward_data(
         return Ok(work);
     }
     let weights = match w {
-        Weights::Plain(w) if dots(kind, f / conv.groups, xg.positions()) => {
-            Operand::Transposed(w, f)
-        }
+        Weights::Plain(w) if dots(level, conv, (c, f), xg.positions()) => Operand::Transposed(w, f),
         Weights::Plain(w) => {
             pack(call.team, call.progress, w, scratch, conv, (c, f))?;
             Operand::Packed(scratch)
         }
+        Weights::Packed(w) if stays(level, conv, c, f) => Operand::Transposed(w, f),
         Weights::Packed(w) => Operand::Packed(&w[..packed]),
     };
     Gradient {
@@ -317,6 +327,11 @@ fn pack(
     conv.assert_valid(c, f, w.len());
     let (cg, fg, volume) = (c / conv.groups, f / conv.groups, conv.window.volume());
     let level = team.level();
+    if stays(level, conv, c, f) {
+        let all = conv.weight_elements(c, f);
+        out[..all].copy_from_slice(&w[..all]);
+        return Ok(());
+    }
     let tiles = Tiles { level, f: cg };
     let out = Shared(out[..packed_backward_data_elements(level, conv, c, f)].as_mut_ptr());
     let lanes = level.lanes();

@@ -1,30 +1,46 @@
-//! Backward-data for few positions: reads the weights once, as they lie.
+//! Backward-data for few positions or few input channels: reads the weights as they lie.
 //!
-//! Transposing the weights would cost more than the convolution itself. A tile of P positions x
-//! Q input channels keeps a vector of partial sums over output channels for each of its elements.
+//! For few positions, transposing the weights would cost more than the convolution itself; few
+//! channels would leave most lanes empty. A tile of N positions x Q input channels keeps a vector
+//! of partial sums over output channels for each of its elements.
 //! Legend as in `tile`, with the roles of a backward job: C output channels, F input channels.
 
-use crate::grid::Canceled;
+use crate::grid::{Canceled, part};
 use crate::simd::{Level, Op, Simd};
-use crate::team::Team;
-use crate::tile::{Job, P_MAX, Walk};
+use crate::team::{Poll, Team};
+use crate::tile::{Job, P_MAX, Place, Tiles, Walk};
+use std::ops::Range;
 
 /// Positions above which packing the weights pays.
 pub(crate) const POSITIONS_MAX: usize = 96;
 /// Taps of one sweep.
 const TAPS_MAX: usize = 64;
-/// The widest tile in positions.
-const P: usize = 4;
+/// Weights of one sweep, in elements: stay in the nearest cache.
+const WEIGHTS_PER_SWEEP: usize = 6 * 1024;
+/// Sums of a tile, at most.
+const SUMS_MAX: usize = 24;
+
+/// Whether so few input channels, of so many output channels each, come this way in any case.
+pub(crate) fn is_narrow(level: Level, inputs: usize, outputs: usize) -> bool {
+    2 * inputs <= level.lanes() && outputs >= level.lanes()
+}
+
+/// Rows of the weights in a tile, at most.
+fn q_max(level: Level) -> usize {
+    match level {
+        Level::Portable | Level::Avx2 => 4,
+        Level::Avx512 => 6,
+    }
+}
 
 impl Job<'_> {
-    /// [`Job::run`] on transposed weights, without the epilogue.
+    /// [`Job::run`] on transposed weights.
     pub(crate) fn run_dot(
         &self,
-        w: &[f32],
-        w_pitch: usize,
+        (w, w_pitch): (&[f32], usize),
         team: &mut Team,
         progress: &mut dyn FnMut() -> bool,
-    ) -> Result<(), Canceled> {
+    ) -> Result<usize, Canceled> {
         let positions: usize = self.count.iter().product();
         let volume: usize = self.kernel.iter().product();
         assert!(
@@ -32,68 +48,123 @@ impl Job<'_> {
             "weights too short"
         );
         let level = team.level();
-        let q_max = level.accumulators() / P;
-        let units = self.f.div_ceil(q_max);
-        let flops = 2 * self.taps_all() * self.c * self.f / units;
-        team.units(
-            progress,
-            units,
-            (flops * positions) as u64,
-            &|unit, poll| {
-                let q = crate::grid::part(self.f, unit, units);
-                let mut walk = Walk::new(self.count, [self.x_place, self.y_place], 0);
-                let mut at = 0;
-                while at < positions {
-                    let n = P.min(positions - at);
-                    let [xo, yo] = walk.take(n);
-                    self.dot(level, (w, w_pitch), (&xo, &yo, n), q.clone());
-                    at += n;
-                    if !poll.tick((flops * n) as u64) {
-                        return;
-                    }
+        let q_tiles = self.f.div_ceil(q_max(level));
+        let narrow = is_narrow(level, self.f, self.c);
+        let block = match narrow {
+            true => self.positions_per_unit(team),
+            false => positions,
+        };
+        let blocks = positions.div_ceil(block);
+        let split = if narrow { 1 } else { q_tiles };
+        let shares = self.ending.slots.map_or(blocks, |s| s.count.min(blocks));
+        let flops = 2 * self.taps_all() * self.c * self.f * positions / (split * shares);
+        team.units(progress, shares * split, flops as u64, &|unit, poll| {
+            let (share, s) = (unit / split, unit % split);
+            let tiles = Tiles { level, f: self.f };
+            if narrow {
+                self.clear(share, tiles, 0..tiles.count());
+            }
+            for b in part(blocks, share, shares) {
+                let range = b * block..((b + 1) * block).min(positions);
+                for tile in part(q_tiles, s, split) {
+                    let q = part(self.f, tile, q_tiles);
+                    self.rows(level, (w, w_pitch), range.clone(), q, poll);
                 }
-            },
-        )
+                if narrow && !poll.canceled() {
+                    self.finish_range(tiles, range, share, 0..tiles.count());
+                }
+            }
+        })?;
+        if narrow {
+            return Ok(shares);
+        }
+        self.finish(team, progress)?;
+        Ok(1)
     }
 
-    /// One tile.
-    fn dot(
+    /// Some input channels for a range of positions, some of the weights at a time.
+    fn rows(
         &self,
         level: Level,
         (w, w_pitch): (&[f32], usize),
-        (xo, yo, n): (&[usize; P_MAX], &[usize; P_MAX], usize),
-        q: std::ops::Range<usize>,
+        range: Range<usize>,
+        q: Range<usize>,
+        poll: &mut Poll,
     ) {
         let (all, volume) = (self.taps_all(), self.kernel.iter().product::<usize>());
+        let depth = (WEIGHTS_PER_SWEEP / q.len()).next_multiple_of(level.lanes());
+        let taps_max = (depth / self.c.max(1)).clamp(1, TAPS_MAX);
         let mut taps = [(0, 0); TAPS_MAX];
-        let (mut tap, mut load) = (0, self.accumulate);
+        let (mut tap, mut c0, mut load) = (0, 0, self.accumulate);
         // Without any tap the outputs are still to be written.
         loop {
-            let count = (all - tap).min(TAPS_MAX);
+            let count = (all - tap).min(taps_max);
+            let channels = (self.c - c0).min(depth);
             for (i, at) in taps[..count].iter_mut().enumerate() {
                 let (x, flipped) = self.tap(tap + i);
-                *at = (x, ((volume - 1 - flipped) * self.f + q.start) * w_pitch);
+                let row = (volume - 1 - flipped) * self.f + q.start;
+                *at = (x + c0, row * w_pitch + c0);
             }
-            let args = TileArgs {
-                x: self.x.as_ptr(),
-                xo,
-                y: self.y.get(),
-                yo,
-                c0: q.start,
-                w: w.as_ptr(),
+            let sweep = Sweep {
+                w,
                 w_pitch,
                 taps: &taps[..count],
-                channels: self.c,
+                channels,
                 load,
             };
-            dispatch(level, n, q.len(), args);
+            self.dots(level, range.clone(), q.clone(), &sweep);
+            if !poll.tick((2 * count * channels * q.len() * range.len()) as u64) {
+                return;
+            }
             load = true;
-            tap += count;
+            c0 += channels;
+            if c0 >= self.c {
+                (c0, tap) = (0, tap + count);
+            }
             if tap >= all {
                 return;
             }
         }
     }
+
+    /// Adds some taps and channels to some input channels, for a range of positions.
+    fn dots(&self, level: Level, range: Range<usize>, q: Range<usize>, sweep: &Sweep) {
+        let y_place = Place {
+            base: self.y_place.base + q.start,
+            ..self.y_place
+        };
+        let mut walk = Walk::new(self.count, [self.x_place, y_place], range.start);
+        let n_max = (level.accumulators() / q.len()).min(P_MAX);
+        let n_tile = range.len().div_ceil(range.len().div_ceil(n_max));
+        let mut at = range.start;
+        while at < range.end {
+            let n = n_tile.min(range.end - at);
+            let [xo, yo] = walk.take(n);
+            let args = TileArgs {
+                x: self.x.as_ptr(),
+                xo: &xo,
+                y: self.y.get(),
+                yo: &yo[..n],
+                w: sweep.w.as_ptr(),
+                w_pitch: sweep.w_pitch,
+                taps: sweep.taps,
+                channels: sweep.channels,
+                load: sweep.load,
+            };
+            dispatch(level, n_tile, q.len(), args);
+            at += n;
+        }
+    }
+}
+
+/// What a sweep over the positions adds.
+struct Sweep<'a> {
+    w: &'a [f32],
+    w_pitch: usize,
+    /// Offsets in x and w.
+    taps: &'a [(usize, usize)],
+    channels: usize,
+    load: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -101,8 +172,8 @@ struct TileArgs<'a> {
     x: *const f32,
     xo: &'a [usize; P_MAX],
     y: *mut f32,
-    yo: &'a [usize; P_MAX],
-    c0: usize,
+    /// Of the positions that count; the tile repeats the last of them.
+    yo: &'a [usize],
     w: *const f32,
     w_pitch: usize,
     /// Offsets in x and w.
@@ -138,10 +209,16 @@ impl<const N: usize, const Q: usize> Op for Tile<'_, N, Q> {
                     multiply::<S, N, Q>(&t, x.add(c), w.add(c), load, &mut acc);
                 }
             }
-            for (n, row) in acc.iter().enumerate() {
-                for (q, a) in row.iter().enumerate() {
-                    let y = t.y.add(t.yo[n] + t.c0 + q);
-                    *y = S::sum(*a) + if t.load { *y } else { 0.0 };
+            let mut sums = [0f32; SUMS_MAX];
+            let zero = S::splat(0.0);
+            for i in (0..N * Q).step_by(4) {
+                let at = |i: usize| if i < N * Q { acc[i / Q][i % Q] } else { zero };
+                S::sum4([at(i), at(i + 1), at(i + 2), at(i + 3)], &raw mut sums[i]);
+            }
+            for (sums, yo) in sums.chunks_exact(Q).zip(t.yo) {
+                let y = std::slice::from_raw_parts_mut(t.y.add(*yo), Q);
+                for (y, sum) in y.iter_mut().zip(sums) {
+                    *y = sum + if t.load { *y } else { 0.0 };
                 }
             }
         }
@@ -157,30 +234,44 @@ unsafe fn multiply<S: Simd, const N: usize, const Q: usize>(
     acc: &mut [[S::V; Q]; N],
 ) {
     unsafe {
-        let xv: [S::V; N] = std::array::from_fn(|n| load(x.add(t.xo[n])));
-        for q in 0..Q {
-            let wv = load(w.add(q * t.w_pitch));
+        // What there is less of stays in registers.
+        if Q <= N {
+            let wv: [S::V; Q] = std::array::from_fn(|q| load(w.add(q * t.w_pitch)));
             for n in 0..N {
-                acc[n][q] = S::fma(xv[n], wv, acc[n][q]);
+                let xv = load(x.add(t.xo[n]));
+                for q in 0..Q {
+                    acc[n][q] = S::fma(xv, wv[q], acc[n][q]);
+                }
+            }
+        } else {
+            let xv: [S::V; N] = std::array::from_fn(|n| load(x.add(t.xo[n])));
+            for q in 0..Q {
+                let wv = load(w.add(q * t.w_pitch));
+                for n in 0..N {
+                    acc[n][q] = S::fma(xv[n], wv, acc[n][q]);
+                }
             }
         }
     }
 }
 
+/// Picks the smallest tile of at least `n` positions.
 fn dispatch(level: Level, n: usize, q: usize, t: TileArgs) {
     macro_rules! pick {
-        ($n:literal: $($q:literal)*) => {
-            match q {
-                $($q => return level.run(Tile::<$n, $q>(t)),)*
-                _ => {}
-            }
-        };
+        ($q:literal: $($n:literal)*) => {{
+            $(if n <= $n { return level.run(Tile::<$n, $q>(t)); })*
+        }};
     }
-    match n {
-        1 => pick!(1: 1 2 3 4 5 6),
-        2 => pick!(2: 1 2 3 4 5 6),
-        3 => pick!(3: 1 2 3 4 5 6),
+    match q {
+        1 => pick!(1: 1 2 4 8 12),
+        2 => match level {
+            Level::Portable | Level::Avx2 => pick!(2: 1 2 3 4 5 6),
+            Level::Avx512 => pick!(2: 1 2 4 8 12),
+        },
+        3 => pick!(3: 1 2 3 4 6 8),
         4 => pick!(4: 1 2 3 4 5 6),
+        5 => pick!(5: 1 2 3 4),
+        6 => pick!(6: 1 2 3 4),
         _ => {}
     }
     unreachable!("no tile of {n} positions and {q} channels");

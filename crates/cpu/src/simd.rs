@@ -137,6 +137,8 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// Sum of the lanes, in a fixed order.
     unsafe fn sum(a: Self::V) -> f32;
+    /// The sums of the lanes of each, to four elements.
+    unsafe fn sum4(a: [Self::V; 4], to: *mut f32);
     /// Per lane `x > m` or `x` is not a number: (the larger, `t` where `x` was taken, else `i`).
     unsafe fn take_max(x: Self::V, m: Self::V, t: Self::V, i: Self::V) -> (Self::V, Self::V);
     /// Per lane `v` where `a == b`, else zero.
@@ -179,6 +181,11 @@ mod tests {
                 same(S::mul(vb, vc), lanes(&|i| b[i] * c[i]));
                 same(S::fma(vb, vc, vd), lanes(&|i| b[i] * c[i] + d[i]));
                 assert_eq!(S::sum(vb), b.iter().sum::<f32>());
+                let mut sums = [0.0; 4];
+                S::sum4([vb, vc, vd, vb], sums.as_mut_ptr());
+                // Small integers: every order of summation is exact.
+                let of = [&b, &c, &d, &b];
+                assert_eq!(sums, of.map(|v| v.iter().sum::<f32>()));
                 for shift in 0..6 {
                     let none = f32::NAN;
                     let cycle = |of: [f32; 6]| lanes(&|i| of[(i + shift) % 6]);

@@ -231,20 +231,11 @@ impl Job<'_> {
             return Ok(0);
         }
         if let Operand::Transposed(w, pitch) = self.weights {
-            self.run_dot(w, pitch, team, progress)?;
-            self.finish(team, progress)?;
-            return Ok(1);
+            return self.run_dot((w, pitch), team, progress);
         }
         let (level, threads) = (team.level(), team.threads());
         let tiles = Tiles { level, f: self.f };
-        let per_position = 2 * self.taps_all() * self.c * self.f;
-        let slow = if level == Level::Portable { 4 } else { 1 };
-        let by_time = FLOPS_PER_UNIT / slow / per_position.max(1);
-        let by_share = positions / (4 * threads);
-        let block = by_time
-            .min(by_share)
-            .max(1)
-            .next_multiple_of(POSITIONS_STEP);
+        let block = self.positions_per_unit(team);
         let blocks = positions.div_ceil(block);
         let split = match self.weights {
             Operand::Rows(..) => tiles.count().min(threads),
@@ -252,7 +243,7 @@ impl Job<'_> {
             Operand::Packed(_) | Operand::Transposed(..) => 1,
         };
         let shares = self.ending.slots.map_or(blocks, |s| s.count.min(blocks));
-        let flops = per_position * positions / (split * shares);
+        let flops = 2 * self.taps_all() * self.c * self.f * positions / (split * shares);
         team.units(progress, shares * split, flops as u64, &|unit, poll| {
             let (share, s) = (unit / split, unit % split);
             let own = part(tiles.count(), s, split);
@@ -265,8 +256,25 @@ impl Job<'_> {
         Ok(shares)
     }
 
+    /// Positions that one unit computes.
+    pub(crate) fn positions_per_unit(&self, team: &Team) -> usize {
+        let positions: usize = self.count.iter().product();
+        let flops = 2 * self.taps_all() * self.c * self.f;
+        let slow = if team.level() == Level::Portable {
+            4
+        } else {
+            1
+        };
+        let by_time = FLOPS_PER_UNIT / slow / flops.max(1);
+        let by_share = positions / (4 * team.threads());
+        by_time
+            .min(by_share)
+            .max(1)
+            .next_multiple_of(POSITIONS_STEP)
+    }
+
     /// Zeros the sums of some tiles.
-    fn clear(&self, slot: usize, tiles: Tiles, own: Range<usize>) {
+    pub(crate) fn clear(&self, slot: usize, tiles: Tiles, own: Range<usize>) {
         if let (Some(slots), false) = (self.ending.slots, own.is_empty()) {
             let (last, v) = tiles.tile(own.end - 1);
             slots.clear(
@@ -300,24 +308,41 @@ impl Job<'_> {
     }
 
     /// Applies the epilogue to all outputs where they lie, with the sums in the first slot.
-    fn finish(&self, team: &mut Team, progress: &mut dyn FnMut() -> bool) -> Result<(), Canceled> {
-        if !self.ending.is_some() {
-            return Ok(());
-        }
+    pub(crate) fn finish(
+        &self,
+        team: &mut Team,
+        progress: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Canceled> {
         let level = team.level();
         let tiles = Tiles { level, f: self.f };
         let positions: usize = self.count.iter().product();
         let flops = positions * self.f / tiles.count();
         team.units(progress, tiles.count(), flops as u64, &|tile, _| {
             self.clear(0, tiles, tile..tile + 1);
-            let sweep = Sweep {
-                stretches: &[],
-                load: true,
-                first: true,
-                slot: Some(0),
-            };
-            self.sweep(level, 0..positions, tiles.tile(tile), &sweep);
+            self.finish_range(tiles, 0..positions, 0, tile..tile + 1);
         })
+    }
+
+    /// Applies the epilogue to some tiles for a range of positions, where they lie.
+    pub(crate) fn finish_range(
+        &self,
+        tiles: Tiles,
+        range: Range<usize>,
+        slot: usize,
+        own: Range<usize>,
+    ) {
+        if !self.ending.is_some() {
+            return;
+        }
+        let sweep = Sweep {
+            stretches: &[],
+            load: true,
+            first: true,
+            slot: Some(slot),
+        };
+        for tile in own {
+            self.sweep(tiles.level, range.clone(), tiles.tile(tile), &sweep);
+        }
     }
 
     /// Some tiles of output channels for a range of positions, some rows of the weights at a time.

@@ -84,6 +84,13 @@ impl Simd for Neon {
         unsafe { vaddvq_f32(a) }
     }
     #[inline(always)]
+    unsafe fn sum4(a: [Self::V; 4], to: *mut f32) {
+        unsafe {
+            let (p, q) = (vpaddq_f32(a[0], a[1]), vpaddq_f32(a[2], a[3]));
+            vst1q_f32(to, vpaddq_f32(p, q));
+        }
+    }
+    #[inline(always)]
     unsafe fn take_max(x: Self::V, m: Self::V, t: Self::V, i: Self::V) -> (Self::V, Self::V) {
         unsafe {
             // Only what is not a number differs from itself.

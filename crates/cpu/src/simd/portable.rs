@@ -64,6 +64,12 @@ impl Simd for Portable {
         (a[0] + a[2]) + (a[1] + a[3])
     }
     #[inline(always)]
+    unsafe fn sum4(a: [Self::V; 4], to: *mut f32) {
+        for (i, a) in a.into_iter().enumerate() {
+            unsafe { *to.add(i) = Self::sum(a) };
+        }
+    }
+    #[inline(always)]
     unsafe fn take_max(x: Self::V, m: Self::V, t: Self::V, i: Self::V) -> (Self::V, Self::V) {
         let (mut m, mut i) = (m, i);
         for lane in 0..4 {

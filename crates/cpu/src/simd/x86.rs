@@ -78,6 +78,15 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn sum4(a: [Self::V; 4], to: *mut f32) {
+        unsafe {
+            let (p, q) = (_mm256_hadd_ps(a[0], a[1]), _mm256_hadd_ps(a[2], a[3]));
+            let halves = _mm256_hadd_ps(p, q);
+            let high = _mm256_extractf128_ps(halves, 1);
+            _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(halves), high));
+        }
+    }
+    #[inline(always)]
     unsafe fn take_max(x: Self::V, m: Self::V, t: Self::V, i: Self::V) -> (Self::V, Self::V) {
         unsafe {
             let larger = _mm256_cmp_ps(x, m, _CMP_GT_OQ);
@@ -152,6 +161,20 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn sum(a: Self::V) -> f32 {
         unsafe { _mm512_reduce_add_ps(a) }
+    }
+    #[inline(always)]
+    unsafe fn sum4(a: [Self::V; 4], to: *mut f32) {
+        unsafe {
+            // All of 512 bits: shorter ones reach only half of the registers.
+            let pair = |a, b| _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+            let (p, q) = (pair(a[0], a[1]), pair(a[2], a[3]));
+            let (p, q) = (_mm512_castps_pd(p), _mm512_castps_pd(q));
+            let low = _mm512_castpd_ps(_mm512_unpacklo_pd(p, q));
+            let all = _mm512_add_ps(low, _mm512_castpd_ps(_mm512_unpackhi_pd(p, q)));
+            let all = _mm512_add_ps(all, _mm512_shuffle_f32x4::<0b0100_1110>(all, all));
+            let all = _mm512_add_ps(all, _mm512_shuffle_f32x4::<0b1011_0001>(all, all));
+            _mm_storeu_ps(to, _mm512_castps512_ps128(all));
+        }
     }
     #[inline(always)]
     unsafe fn take_max(x: Self::V, m: Self::V, t: Self::V, i: Self::V) -> (Self::V, Self::V) {
