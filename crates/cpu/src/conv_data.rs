@@ -8,12 +8,9 @@ use crate::conv_forward::{Convolution, Weights};
 use crate::dot;
 use crate::epilogue::{Ending, Epilogue, Total};
 use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work};
-use crate::simd::Level;
+use crate::simd::{Level, Op, Simd};
 use crate::team::{Team, TeamKind};
 use crate::tile::{Job, Operand, Place, Taps, Tiles};
-
-/// Side of the square in which the weights are transposed; a few cache lines each way.
-const TRANSPOSE: usize = 16;
 
 /// Scratch elements that [`conv_backward_data`] needs for C and F channels and `positions`
 /// elements of dx per channel (of all samples) with plain weights; zero where it reads the weights
@@ -346,32 +343,52 @@ fn pack(
         // SAFETY: the units are disjoint parts of the packed elements.
         let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(start), fg * width) };
         let from = &w[((volume - 1 - row) * cg + c0) * f + g * fg..];
-        transpose(from, f, (take, fg), out, width);
+        level.run(Transpose {
+            from,
+            pitch: f,
+            rows: take,
+            columns: fg,
+            out,
+            width,
+        });
     })
 }
 
 /// out[j, i] = from[i, j] for i < rows, j < columns; the rest of the rows of `out` is zero.
-fn transpose(
-    from: &[f32],
+struct Transpose<'a> {
+    from: &'a [f32],
     pitch: usize,
-    (rows, columns): (usize, usize),
-    out: &mut [f32],
+    rows: usize,
+    columns: usize,
+    out: &'a mut [f32],
     width: usize,
-) {
-    for j0 in (0..columns).step_by(TRANSPOSE) {
-        for i0 in (0..rows).step_by(TRANSPOSE) {
-            for j in j0..(j0 + TRANSPOSE).min(columns) {
-                let i1 = (i0 + TRANSPOSE).min(rows);
-                let out = &mut out[j * width + i0..j * width + i1];
-                for (i, out) in out.iter_mut().enumerate() {
-                    *out = from[(i0 + i) * pitch + j];
+}
+
+impl Op for Transpose<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let t = self;
+        assert!(t.rows == 0 || t.from.len() >= (t.rows - 1) * t.pitch + t.columns);
+        assert!(t.rows <= t.width && t.out.len() >= t.columns * t.width);
+        let (rows, columns) = (t.rows / 4 * 4, t.columns / S::LANES * S::LANES);
+        for j in (0..columns).step_by(S::LANES) {
+            for i in (0..rows).step_by(4) {
+                // SAFETY: rows and columns that exist, by the assertions.
+                unsafe {
+                    let row = |k: usize| S::load(t.from.as_ptr().add((i + k) * t.pitch + j));
+                    let to = t.out.as_mut_ptr().add(j * t.width + i);
+                    S::store_columns([row(0), row(1), row(2), row(3)], to, t.width);
                 }
             }
         }
-    }
-    if rows < width {
-        for row in out.chunks_exact_mut(width) {
-            row[rows..].fill(0.0);
+        for (j, out) in t.out.chunks_exact_mut(t.width).enumerate() {
+            let done = if j < columns { rows } else { 0 };
+            for i in done..t.rows {
+                out[i] = t.from[i * t.pitch + j];
+            }
+            out[t.rows..].fill(0.0);
         }
     }
 }

@@ -139,12 +139,16 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn sum(a: Self::V) -> f32;
     /// The sums of the lanes of each, to four elements.
     unsafe fn sum4(a: [Self::V; 4], to: *mut f32);
+    /// Lane `i` of all four to the four elements from `to + i * pitch` on.
+    unsafe fn store_columns(a: [Self::V; 4], to: *mut f32, pitch: usize);
     /// Per lane `x > m` or `x` is not a number: (the larger, `t` where `x` was taken, else `i`).
     unsafe fn take_max(x: Self::V, m: Self::V, t: Self::V, i: Self::V) -> (Self::V, Self::V);
     /// Per lane `v` where `a == b`, else zero.
     unsafe fn where_eq(a: Self::V, b: Self::V, v: Self::V) -> Self::V;
     /// Per lane `v` where `sign > 0`, else `other`.
     unsafe fn where_positive(sign: Self::V, v: Self::V, other: Self::V) -> Self::V;
+    /// Asks for the line of an element that will be written.
+    unsafe fn prefetch(p: *const f32);
 }
 
 #[cfg(test)]
@@ -186,6 +190,13 @@ mod tests {
                 // Small integers: every order of summation is exact.
                 let of = [&b, &c, &d, &b];
                 assert_eq!(sums, of.map(|v| v.iter().sum::<f32>()));
+                const PITCH: usize = 5;
+                let mut rows = vec![9.0; S::LANES * PITCH];
+                S::prefetch(rows.as_ptr());
+                S::store_columns([vb, vc, vd, vb], rows.as_mut_ptr(), PITCH);
+                for (i, row) in rows.chunks(PITCH).enumerate() {
+                    assert_eq!(row, [b[i], c[i], d[i], b[i], 9.0], "lane {i}");
+                }
                 for shift in 0..6 {
                     let none = f32::NAN;
                     let cycle = |of: [f32; 6]| lanes(&|i| of[(i + shift) % 6]);

@@ -91,6 +91,24 @@ impl Simd for Neon {
         }
     }
     #[inline(always)]
+    unsafe fn store_columns(a: [Self::V; 4], to: *mut f32, pitch: usize) {
+        unsafe {
+            let low = |a, b| vreinterpretq_f64_f32(vzip1q_f32(a, b));
+            let high = |a, b| vreinterpretq_f64_f32(vzip2q_f32(a, b));
+            let (p, q) = (low(a[0], a[1]), low(a[2], a[3]));
+            let (r, s) = (high(a[0], a[1]), high(a[2], a[3]));
+            let columns = [
+                vzip1q_f64(p, q),
+                vzip2q_f64(p, q),
+                vzip1q_f64(r, s),
+                vzip2q_f64(r, s),
+            ];
+            for (i, column) in columns.into_iter().enumerate() {
+                vst1q_f32(to.add(i * pitch), vreinterpretq_f32_f64(column));
+            }
+        }
+    }
+    #[inline(always)]
     unsafe fn take_max(x: Self::V, m: Self::V, t: Self::V, i: Self::V) -> (Self::V, Self::V) {
         unsafe {
             // Only what is not a number differs from itself.
@@ -108,5 +126,11 @@ impl Simd for Neon {
     #[inline(always)]
     unsafe fn where_positive(sign: Self::V, v: Self::V, other: Self::V) -> Self::V {
         unsafe { vbslq_f32(vcgtq_f32(sign, vdupq_n_f32(0.0)), v, other) }
+    }
+    #[inline(always)]
+    unsafe fn prefetch(p: *const f32) {
+        unsafe {
+            std::arch::asm!("prfm pstl1keep, [{}]", in(reg) p, options(nostack, preserves_flags));
+        }
     }
 }

@@ -70,6 +70,12 @@ impl Simd for Portable {
         }
     }
     #[inline(always)]
+    unsafe fn store_columns(a: [Self::V; 4], to: *mut f32, pitch: usize) {
+        for i in 0..4 {
+            unsafe { Self::store(to.add(i * pitch), a.map(|a| a[i])) };
+        }
+    }
+    #[inline(always)]
     unsafe fn take_max(x: Self::V, m: Self::V, t: Self::V, i: Self::V) -> (Self::V, Self::V) {
         let (mut m, mut i) = (m, i);
         for lane in 0..4 {
@@ -100,4 +106,6 @@ impl Simd for Portable {
             }
         })
     }
+    #[inline(always)]
+    unsafe fn prefetch(_: *const f32) {}
 }

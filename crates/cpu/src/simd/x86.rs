@@ -87,6 +87,27 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn store_columns(a: [Self::V; 4], to: *mut f32, pitch: usize) {
+        unsafe {
+            let low = |a, b| _mm256_castps_pd(_mm256_unpacklo_ps(a, b));
+            let high = |a, b| _mm256_castps_pd(_mm256_unpackhi_ps(a, b));
+            let (p, q) = (low(a[0], a[1]), low(a[2], a[3]));
+            let (r, s) = (high(a[0], a[1]), high(a[2], a[3]));
+            let columns = [
+                _mm256_unpacklo_pd(p, q),
+                _mm256_unpackhi_pd(p, q),
+                _mm256_unpacklo_pd(r, s),
+                _mm256_unpackhi_pd(r, s),
+            ];
+            for (i, column) in columns.into_iter().enumerate() {
+                let column = _mm256_castpd_ps(column);
+                _mm_storeu_ps(to.add(i * pitch), _mm256_castps256_ps128(column));
+                let upper = _mm256_extractf128_ps(column, 1);
+                _mm_storeu_ps(to.add((4 + i) * pitch), upper);
+            }
+        }
+    }
+    #[inline(always)]
     unsafe fn take_max(x: Self::V, m: Self::V, t: Self::V, i: Self::V) -> (Self::V, Self::V) {
         unsafe {
             let larger = _mm256_cmp_ps(x, m, _CMP_GT_OQ);
@@ -104,6 +125,10 @@ impl Simd for Avx2 {
             let positive = _mm256_cmp_ps(sign, _mm256_setzero_ps(), _CMP_GT_OQ);
             _mm256_blendv_ps(other, v, positive)
         }
+    }
+    #[inline(always)]
+    unsafe fn prefetch(p: *const f32) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
 }
 
@@ -177,6 +202,29 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
+    unsafe fn store_columns(a: [Self::V; 4], to: *mut f32, pitch: usize) {
+        unsafe {
+            let low = |a, b| _mm512_castps_pd(_mm512_unpacklo_ps(a, b));
+            let high = |a, b| _mm512_castps_pd(_mm512_unpackhi_ps(a, b));
+            let (p, q) = (low(a[0], a[1]), low(a[2], a[3]));
+            let (r, s) = (high(a[0], a[1]), high(a[2], a[3]));
+            let columns = [
+                _mm512_unpacklo_pd(p, q),
+                _mm512_unpackhi_pd(p, q),
+                _mm512_unpacklo_pd(r, s),
+                _mm512_unpackhi_pd(r, s),
+            ];
+            for (i, column) in columns.into_iter().enumerate() {
+                let column = _mm512_castpd_ps(column);
+                let to = to.add(i * pitch);
+                _mm_storeu_ps(to, _mm512_castps512_ps128(column));
+                _mm_storeu_ps(to.add(4 * pitch), _mm512_extractf32x4_ps::<1>(column));
+                _mm_storeu_ps(to.add(8 * pitch), _mm512_extractf32x4_ps::<2>(column));
+                _mm_storeu_ps(to.add(12 * pitch), _mm512_extractf32x4_ps::<3>(column));
+            }
+        }
+    }
+    #[inline(always)]
     unsafe fn take_max(x: Self::V, m: Self::V, t: Self::V, i: Self::V) -> (Self::V, Self::V) {
         unsafe {
             let larger = _mm512_cmp_ps_mask(x, m, _CMP_GT_OQ);
@@ -197,5 +245,9 @@ impl Simd for Avx512 {
             let positive = _mm512_cmp_ps_mask(sign, _mm512_setzero_ps(), _CMP_GT_OQ);
             _mm512_mask_blend_ps(positive, other, v)
         }
+    }
+    #[inline(always)]
+    unsafe fn prefetch(p: *const f32) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
 }
