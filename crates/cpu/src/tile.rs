@@ -533,6 +533,13 @@ impl<const V: usize, const P: usize> Op for Tile<'_, V, P> {
         // SAFETY: offsets, widths and rows are those of the job, whose boxes were checked.
         unsafe {
             let mut acc = [[S::splat(0.0); V]; P];
+            if !t.load {
+                for p in 0..P {
+                    for v in 0..V {
+                        S::prefetch(t.y.add(t.yo[p]).wrapping_add(v * S::LANES));
+                    }
+                }
+            }
             if t.load || t.bias.is_some() {
                 start::<S, V, P>(&t, &mut acc);
             }
