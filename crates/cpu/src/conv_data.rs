@@ -9,7 +9,7 @@ use crate::dot;
 use crate::epilogue::{Ending, Epilogue, Total};
 use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work};
 use crate::simd::{Level, Op, Simd};
-use crate::team::{Team, TeamKind};
+use crate::team::{ELEMENT, Team, TeamKind};
 use crate::tile::{Job, Operand, Place, Taps, Tiles};
 
 /// Scratch elements that [`conv_backward_data`] needs for C and F channels and `positions`
@@ -37,7 +37,7 @@ fn dots(level: Level, conv: &Convolution, (c, f): (usize, usize), positions: usi
 
 /// Whether packed weights are the plain ones.
 fn stays(level: Level, conv: &Convolution, c: usize, f: usize) -> bool {
-    dot::is_narrow(level, c / conv.groups, f / conv.groups)
+    conv.is_depthwise(c, f) || dot::is_narrow(level, c / conv.groups, f / conv.groups)
 }
 
 /// Elements of the weights that [`pack_backward_data`] writes.
@@ -55,8 +55,8 @@ pub fn packed_backward_data_elements(
 }
 
 /// Packs weights (Kd, Kh, Kw, C / groups, F) for [`conv_backward_data`], flipped and transposed:
-/// (group, tile of c, flipped k, f, c in the tile); as they are for few channels C. Needs no
-/// scratch.
+/// (group, tile of c, flipped k, f, c in the tile); as they are if depthwise or for few
+/// channels C. Needs no scratch.
 ///
 /// Errors: [`Canceled`]. Panics if `packed` is shorter than [`packed_backward_data_elements`].
 pub fn pack_backward_data(
@@ -121,6 +121,9 @@ pub fn conv_backward_data(
         return Ok(work);
     }
     let weights = match w {
+        Weights::Plain(w) | Weights::Packed(w) if conv.is_depthwise(c, f) => {
+            Operand::Depthwise(w, true)
+        }
         Weights::Plain(w) if dots(level, conv, (c, f), xg.positions()) => Operand::Transposed(w, f),
         Weights::Plain(w) => {
             pack(call.team, call.progress, w, scratch, conv, (c, f))?;
@@ -181,10 +184,10 @@ impl Gradient<'_> {
         progress: &mut dyn FnMut() -> bool,
         at: [Segment; 3],
     ) -> Result<(), Canceled> {
-        let (xg, yg, groups) = (self.xg, self.dy.grid, self.conv.groups);
-        let (cg, fg) = (xg.channels / groups, yg.channels / groups);
+        let (xg, yg) = (self.xg, self.dy.grid);
+        let (jobs, fg, cg) = self.conv.jobs(yg.channels, xg.channels);
         let (first, step) = (at.map(|s| s.first), at.map(|s| s.step));
-        for g in 0..groups {
+        for g in 0..jobs {
             let used = Job {
                 x: self.dy.data,
                 x_place: Place::new(yg, g * fg, [0; 3], [1; 3]),
@@ -195,7 +198,7 @@ impl Gradient<'_> {
                 kernel: self.conv.window.kernel,
                 c: fg,
                 f: cg,
-                weights: self.weights.group(g, groups, fg),
+                weights: self.weights.group(g, jobs, fg),
                 accumulate: self.accumulate,
                 ending: self.ending.of_job(g * cg, first, step),
             }
@@ -332,7 +335,7 @@ fn pack(
     let tiles = Tiles { level, f: cg };
     let out = Shared(out[..packed_backward_data_elements(level, conv, c, f)].as_mut_ptr());
     let lanes = level.lanes();
-    let flops = (fg * tiles.padded() / tiles.count().max(1)) as u64;
+    let flops = ELEMENT * (fg * tiles.padded() / tiles.count().max(1)) as u64;
     let units = conv.groups * tiles.count() * volume;
     team.units(progress, units, flops, &|unit, _| {
         let (row, rest) = (unit % volume, unit / volume);

@@ -3,7 +3,7 @@
 use crate::epilogue::Epilogue;
 use crate::grid::{Call, Canceled, Shared, View, ViewMut, Window, Work};
 use crate::simd::Level;
-use crate::team::{Team, TeamKind};
+use crate::team::{ELEMENT, Team, TeamKind};
 use crate::tile::{Job, Operand, Place, Taps, Tiles};
 
 /// Outputs from which on packing the weights pays.
@@ -31,6 +31,19 @@ impl Convolution {
     /// Weights (Kd, Kh, Kw, C / groups, F), in elements.
     pub fn weight_elements(&self, c: usize, f: usize) -> usize {
         self.window.volume() * (c / self.groups) * f
+    }
+
+    /// Whether every channel is a group of its own.
+    pub(crate) fn is_depthwise(&self, c: usize, f: usize) -> bool {
+        self.groups > 1 && self.groups == c && self.groups == f
+    }
+
+    /// How many jobs compute it, and the channels in and out of each.
+    pub(crate) fn jobs(&self, c: usize, f: usize) -> (usize, usize, usize) {
+        match self.is_depthwise(c, f) {
+            true => (1, 1, f),
+            false => (self.groups, c / self.groups, f / self.groups),
+        }
     }
 
     pub(crate) fn assert_valid(&self, c: usize, f: usize, w: usize) {
@@ -76,19 +89,25 @@ pub fn conv_forward_scratch(
     f: usize,
     positions: usize,
 ) -> usize {
-    match positions > 0 && packs(team.level, f / conv.groups, positions) {
+    let packs = !conv.is_depthwise(c, f) && packs(team.level, conv, f, positions);
+    match positions > 0 && packs {
         true => packed_forward_elements(team.level, conv, c, f),
         false => 0,
     }
 }
 
-fn packs(level: Level, fg: usize, positions: usize) -> bool {
-    let narrow = Tiles { level, f: fg }.count() == 1;
-    !fg.is_multiple_of(level.lanes()) || (positions >= PACK_POSITIONS_MIN && !narrow)
+fn packs(level: Level, conv: &Convolution, f: usize, positions: usize) -> bool {
+    let fg = f / conv.groups;
+    // One tile of rows that are not far apart is as good as packed.
+    let close = conv.groups == 1 && Tiles { level, f: fg }.count() == 1;
+    !fg.is_multiple_of(level.lanes()) || (positions >= PACK_POSITIONS_MIN && !close)
 }
 
 /// Elements of the weights that [`pack_forward`] writes.
 pub fn packed_forward_elements(level: Level, conv: &Convolution, c: usize, f: usize) -> usize {
+    if conv.is_depthwise(c, f) {
+        return conv.weight_elements(c, f);
+    }
     let tiles = Tiles {
         level,
         f: f / conv.groups,
@@ -97,7 +116,7 @@ pub fn packed_forward_elements(level: Level, conv: &Convolution, c: usize, f: us
 }
 
 /// Packs weights (Kd, Kh, Kw, C / groups, F) for [`conv_forward`], by tiles of output channels
-/// padded with zeros: (group, tile, k, c, f). Needs no scratch.
+/// padded with zeros: (group, tile, k, c, f); as they are if depthwise. Needs no scratch.
 ///
 /// Errors: [`Canceled`]. Panics if `packed` is shorter than [`packed_forward_elements`].
 pub fn pack_forward(
@@ -160,6 +179,9 @@ pub fn conv_forward(
         return Ok(work);
     }
     let weights = match w {
+        Weights::Plain(w) | Weights::Packed(w) if conv.is_depthwise(c, f) => {
+            Operand::Depthwise(w, false)
+        }
         Weights::Plain(w) if need > 0 => {
             pack(call.team, call.progress, w, scratch, conv, (c, f))?;
             Operand::Packed(scratch)
@@ -168,7 +190,7 @@ pub fn conv_forward(
         Weights::Packed(w) => Operand::Packed(&w[..packed]),
     };
     let window = &conv.window;
-    let (cg, fg) = (c / conv.groups, f / conv.groups);
+    let (jobs, cg, fg) = conv.jobs(c, f);
     let y_base = Shared(y.data.as_mut_ptr());
     let taps = |i: usize| Taps {
         count: window.kernel[i],
@@ -177,7 +199,7 @@ pub fn conv_forward(
         x: 0,
         x_step: window.dilation[i] * xg.pitch[i + 1],
     };
-    for g in 0..conv.groups {
+    for g in 0..jobs {
         let used = Job {
             x: x.data,
             x_place: Place::new(xg, g * cg, [0; 3], window.stride),
@@ -209,10 +231,15 @@ fn pack(
     conv.assert_valid(c, f, w.len());
     let (rows, fg) = (conv.window.volume() * c / conv.groups, f / conv.groups);
     let level = team.level();
+    if conv.is_depthwise(c, f) {
+        let all = conv.weight_elements(c, f);
+        out[..all].copy_from_slice(&w[..all]);
+        return Ok(());
+    }
     let tiles = Tiles { level, f: fg };
     let out = Shared(out[..packed_forward_elements(level, conv, c, f)].as_mut_ptr());
     let lanes = level.lanes();
-    let flops = (rows * lanes) as u64;
+    let flops = ELEMENT * (rows * tiles.padded() / tiles.count().max(1)) as u64;
     team.units(progress, conv.groups * tiles.count(), flops, &|unit, _| {
         let (g, tile) = (unit / tiles.count(), unit % tiles.count());
         let (f0, v) = tiles.tile(tile);

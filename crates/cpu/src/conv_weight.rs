@@ -34,14 +34,28 @@ struct Shape {
     level: Level,
     c: usize,
     f: usize,
-    /// Stretches of all taps and rows in each.
+    groups: usize,
+    /// Stretches of all taps and rows in each; if depthwise, one stretch of all taps.
     stretches: usize,
     rows: usize,
+    depthwise: bool,
 }
 
 impl Shape {
     fn new(level: Level, conv: &Convolution, xg: &Grid, f: usize) -> Shape {
-        let (c, f) = (xg.channels / conv.groups, f / conv.groups);
+        if conv.is_depthwise(xg.channels, f) {
+            return Shape {
+                level,
+                c: 1,
+                f,
+                groups: 1,
+                stretches: 1,
+                rows: conv.window.volume(),
+                depthwise: true,
+            };
+        }
+        let groups = conv.groups;
+        let (c, f) = (xg.channels / groups, f / groups);
         let merges = conv.groups == 1
             && xg.pitch[3] == c
             && (conv.window.dilation[2] == 1 || conv.window.kernel[2] == 1);
@@ -51,8 +65,10 @@ impl Shape {
             level,
             c,
             f,
+            groups,
             stretches,
             rows: merged * c,
+            depthwise: false,
         }
     }
 
@@ -188,7 +204,7 @@ pub fn conv_backward_weight(
             };
             let share = Share {
                 rows: part(gradient.rows(), p, cut.position_parts),
-                tiles: part(conv.groups * shape.tiles(), t, cut.tile_parts),
+                tiles: part(shape.groups * shape.tiles(), t, cut.tile_parts),
                 position_part: p,
                 vectors: part(f.div_ceil(shape.level.lanes()), t, cut.tile_parts),
             };
@@ -320,6 +336,7 @@ impl Gradient<'_> {
             inner: (self.inner_count(), x_step[inner], y_step[inner]),
             lanes: 0,
             load: false,
+            xo: [0; Q_MAX],
         }
     }
 
@@ -331,13 +348,18 @@ impl Gradient<'_> {
         let (stretch, g) = (rest % s.stretches, rest / s.stretches);
         let (f0, v, lanes) = s.f_tile(ft);
         let q = part(s.rows, qt, s.q_tiles());
-        let f = s.f * self.conv.groups;
-        let k = self.conv.window.kernel;
-        let merged = s.rows / s.c.max(1);
-        let tap = stretch * merged;
-        let (kw, kh, kd) = (tap % k[2], tap / k[2] % k[1], tap / k[2] / k[1]);
-        let (d, p) = (self.conv.window.dilation, self.x.grid.pitch);
-        let x0 = kd * d[0] * p[1] + kh * d[1] * p[2] + kw * d[2] * p[3] + g * s.c + q.start;
+        let f = s.f * s.groups;
+        // Input channels of a tap are neighbors; depthwise, the rows are the taps themselves.
+        let mut xo = [0; Q_MAX];
+        let x0 = match s.depthwise {
+            true => {
+                for (xo, tap) in xo.iter_mut().zip(q.clone()) {
+                    *xo = self.tap(tap);
+                }
+                f0
+            }
+            false => self.tap(stretch * (s.rows / s.c.max(1))) + g * s.c + q.start,
+        };
         let args = TileArgs {
             x: self.x.data[x0..].as_ptr(),
             y: self.dy.data[g * s.f + f0..].as_ptr(),
@@ -346,9 +368,22 @@ impl Gradient<'_> {
             dw_pitch: f,
             lanes,
             load,
+            xo,
             ..self.walk(rows)
         };
-        dispatch(s.level, v, q.len(), lanes < s.level.lanes(), args);
+        let partial = lanes < s.level.lanes();
+        match s.depthwise {
+            true => dispatch::<true>(s.level, v, q.len(), partial, args),
+            false => dispatch::<false>(s.level, v, q.len(), partial, args),
+        }
+    }
+
+    /// Offset of a tap in x.
+    fn tap(&self, tap: usize) -> usize {
+        let k = self.conv.window.kernel;
+        let at = [tap / k[2] / k[1], tap / k[2] % k[1], tap % k[2]];
+        let (d, p) = (self.conv.window.dilation, self.x.grid.pitch);
+        (0..3).map(|i| at[i] * d[i] * p[i + 1]).sum()
     }
 }
 
@@ -367,6 +402,8 @@ struct TileArgs {
     inner: (usize, usize, usize),
     lanes: usize,
     load: bool,
+    /// Depthwise: offsets of the taps in x.
+    xo: [usize; Q_MAX],
 }
 
 /// A walk over rows of positions; divides once, not for every row.
@@ -407,10 +444,12 @@ impl Rows<'_> {
     }
 }
 
-/// `PART`: only some lanes of the one vector exist.
-struct Tile<const V: usize, const Q: usize, const PART: bool>(TileArgs);
+/// `PART`: only some lanes of the one vector exist. `DEEP`: depthwise, the rows are taps.
+struct Tile<const V: usize, const Q: usize, const PART: bool, const DEEP: bool>(TileArgs);
 
-impl<const V: usize, const Q: usize, const PART: bool> Op for Tile<V, Q, PART> {
+impl<const V: usize, const Q: usize, const PART: bool, const DEEP: bool> Op
+    for Tile<V, Q, PART, DEEP>
+{
     type Out = ();
 
     #[inline(always)]
@@ -444,9 +483,16 @@ impl<const V: usize, const Q: usize, const PART: bool> Op for Tile<V, Q, PART> {
                 for _ in 0..count {
                     let g: [S::V; V] = std::array::from_fn(|v| load(y.add(v * S::LANES)));
                     for q in 0..Q {
-                        let b = S::splat(*x.add(q));
-                        for v in 0..V {
-                            acc[q][v] = S::fma(b, g[v], acc[q][v]);
+                        if DEEP {
+                            for v in 0..V {
+                                let b = load(x.add(t.xo[q] + v * S::LANES));
+                                acc[q][v] = S::fma(b, g[v], acc[q][v]);
+                            }
+                        } else {
+                            let b = S::splat(*x.add(q));
+                            for v in 0..V {
+                                acc[q][v] = S::fma(b, g[v], acc[q][v]);
+                            }
                         }
                     }
                     // The last step may leave the slice.
@@ -525,11 +571,11 @@ unsafe fn widen<S: Simd>(acc: &mut [S::V; 4], sums: *mut f64, lanes: usize) {
     }
 }
 
-fn dispatch(level: Level, v: usize, q: usize, partial: bool, t: TileArgs) {
+fn dispatch<const DEEP: bool>(level: Level, v: usize, q: usize, partial: bool, t: TileArgs) {
     macro_rules! pick {
         ($v:literal, $part:literal: $($q:literal)*) => {
             match q {
-                $($q => return level.run(Tile::<$v, $q, $part>(t)),)*
+                $($q => return level.run(Tile::<$v, $q, $part, DEEP>(t)),)*
                 _ => {}
             }
         };

@@ -61,12 +61,21 @@ pub enum Summed<'a> {
 /// Scratch elements that a kernel needs in addition where its epilogue takes sums over a box of
 /// so many channels.
 pub fn sums_scratch(team: TeamKind, conv: &Convolution, channels: usize) -> usize {
-    let tiles = Tiles {
-        level: team.level,
-        f: channels / conv.groups,
-    };
+    let tiles = tiles(team, conv, channels);
     // Two f64 a channel in each slot, and room to align them.
     4 * slots(team.threads) * tiles.padded() + 2
+}
+
+/// Of the channels of a job; a depthwise convolution is one job.
+fn tiles(team: TeamKind, conv: &Convolution, channels: usize) -> Tiles {
+    let level = team.level;
+    match conv.groups == channels {
+        true => Tiles { level, f: channels },
+        false => Tiles {
+            level,
+            f: channels / conv.groups,
+        },
+    }
 }
 
 fn slots(threads: usize) -> usize {
@@ -123,12 +132,10 @@ impl<'a> Epilogue<'a> {
             let need = sums_scratch(team, conv, channels);
             // SAFETY: every bit pattern is an f64.
             let (_, aligned, _) = unsafe { scratch[..need].align_to_mut::<f64>() };
-            let f = channels / conv.groups;
-            let level = team.level;
             Slots {
                 first: aligned.as_mut_ptr(),
                 count: slots(team.threads),
-                padded: Tiles { level, f }.padded(),
+                padded: tiles(team, conv, channels).padded(),
             }
         });
         let ending = Ending {

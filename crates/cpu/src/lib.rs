@@ -12,6 +12,7 @@ mod team;
 mod conv_data;
 mod conv_forward;
 mod conv_weight;
+mod depthwise;
 mod dot;
 mod epilogue;
 mod tile;

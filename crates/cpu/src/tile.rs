@@ -63,6 +63,8 @@ pub(crate) enum Operand<'a> {
     Rows(&'a [f32], usize),
     /// Taps flipped and channels transposed: (tap, F, C), rows of `pitch` elements.
     Transposed(&'a [f32], usize),
+    /// Of a depthwise convolution, (tap, F); whether the taps are flipped.
+    Depthwise(&'a [f32], bool),
 }
 
 impl<'a> Operand<'a> {
@@ -75,6 +77,7 @@ impl<'a> Operand<'a> {
             }
             Operand::Rows(w, pitch) => Operand::Rows(&w[g * width..], pitch),
             Operand::Transposed(w, pitch) => Operand::Transposed(&w[g * width..], pitch),
+            Operand::Depthwise(..) => self,
         }
     }
 }
@@ -210,7 +213,9 @@ impl Job<'_> {
         let (slice, pitch, start) = match self.weights {
             Operand::Packed(w) => (w, v * level.lanes(), rows * f0),
             Operand::Rows(w, pitch) => (w, pitch, f0),
-            Operand::Transposed(..) => unreachable!("transposed weights have tiles of their own"),
+            Operand::Transposed(..) | Operand::Depthwise(..) => {
+                unreachable!("these weights have tiles of their own")
+            }
         };
         if rows == 0 {
             return (slice.as_ptr(), pitch);
@@ -233,14 +238,17 @@ impl Job<'_> {
         if let Operand::Transposed(w, pitch) = self.weights {
             return self.run_dot((w, pitch), team, progress);
         }
+        if let Operand::Depthwise(w, flipped) = self.weights {
+            return self.run_depthwise((w, flipped), team, progress);
+        }
         let (level, threads) = (team.level(), team.threads());
         let tiles = Tiles { level, f: self.f };
         let block = self.positions_per_unit(team);
         let blocks = positions.div_ceil(block);
         let split = match self.weights {
             Operand::Rows(..) => tiles.count().min(threads),
-            Operand::Packed(_) | Operand::Transposed(..) if blocks < 4 * threads => tiles.count(),
-            Operand::Packed(_) | Operand::Transposed(..) => 1,
+            Operand::Packed(_) if blocks < 4 * threads => tiles.count(),
+            Operand::Packed(_) | Operand::Transposed(..) | Operand::Depthwise(..) => 1,
         };
         let shares = self.ending.slots.map_or(blocks, |s| s.count.min(blocks));
         let flops = 2 * self.taps_all() * self.c * self.f * positions / (split * shares);
@@ -298,7 +306,10 @@ impl Job<'_> {
             Operand::Rows(_, pitch) if pitch > tiles.padded() || tiles.count() > 1 => {
                 self.block(range, slot, tiles, own, ROWS_PER_SWEEP, poll);
             }
-            Operand::Rows(..) | Operand::Packed(_) | Operand::Transposed(..) => {
+            Operand::Rows(..)
+            | Operand::Packed(_)
+            | Operand::Transposed(..)
+            | Operand::Depthwise(..) => {
                 for tile in own {
                     let rows = WEIGHTS_PER_SWEEP / (tiles.tile(tile).1 * tiles.level.lanes());
                     self.block(range.clone(), slot, tiles, tile..tile + 1, rows, poll);

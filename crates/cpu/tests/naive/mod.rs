@@ -159,8 +159,16 @@ impl Case {
     pub fn new(random: &mut Random) -> Case {
         let window = random.window();
         let groups = random.pick(&[1, 1, 1, 2, 3]);
-        let c = groups * random.pick(&[1, 2, 3, 4, 7, 16, 21]);
-        let f = groups * random.pick(&[1, 3, 4, 5, 8, 16, 17, 32, 40, 64, 96]);
+        let mut c = groups * random.pick(&[1, 2, 3, 4, 7, 16, 21]);
+        let mut f = groups * random.pick(&[1, 3, 4, 5, 8, 16, 17, 32, 40, 64, 96]);
+        // Depthwise.
+        let groups = match random.within(0, 5) {
+            0 => random.pick(&[5, 16, 24, 67, 100]),
+            _ => groups,
+        };
+        if groups > 3 {
+            (c, f) = (groups, groups);
+        }
         let out = [
             random.within(1, 4),
             random.within(1, 4),

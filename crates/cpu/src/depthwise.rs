@@ -1,0 +1,187 @@
+//! Depthwise convolutions, forward and backward-data: every channel is a group of its own.
+//!
+//! A tile of P positions x V vectors of channels stays in registers while the loop runs over the
+//! taps; the weights are used as they lie, (tap, C).
+
+use crate::grid::{Canceled, part};
+use crate::simd::{Level, Op, Simd};
+use crate::team::{Poll, Team};
+use crate::tile::{Job, P_MAX, Tiles, Walk};
+use std::ops::Range;
+
+/// Taps of one sweep.
+const TAPS_MAX: usize = 64;
+
+impl Job<'_> {
+    /// [`Job::run`] on the weights of a depthwise convolution.
+    pub(crate) fn run_depthwise(
+        &self,
+        (w, flipped): (&[f32], bool),
+        team: &mut Team,
+        progress: &mut dyn FnMut() -> bool,
+    ) -> Result<usize, Canceled> {
+        let (positions, volume): (usize, usize) =
+            (self.count.iter().product(), self.kernel.iter().product());
+        assert!(w.len() >= volume * self.f, "weights too short");
+        let level = team.level();
+        let tiles = Tiles { level, f: self.f };
+        let block = self.positions_per_unit(team);
+        let blocks = positions.div_ceil(block);
+        let shares = self.ending.slots.map_or(blocks, |s| s.count.min(blocks));
+        let flops = 2 * self.taps_all() * self.f * positions / shares;
+        team.units(progress, shares, flops as u64, &|share, poll| {
+            self.clear(share, tiles, 0..tiles.count());
+            for b in part(blocks, share, shares) {
+                let range = b * block..((b + 1) * block).min(positions);
+                for (f0, v) in (0..tiles.count()).flat_map(|tile| whole(tiles, tile)) {
+                    if v > 0 {
+                        self.channels(level, (w, flipped), range.clone(), (f0, v), poll);
+                    }
+                }
+                if !poll.canceled() {
+                    self.finish_range(tiles, range, share, 0..tiles.count());
+                }
+            }
+        })?;
+        Ok(shares)
+    }
+
+    /// V vectors of channels from `f0` on, for a range of positions.
+    fn channels(
+        &self,
+        level: Level,
+        (w, flipped): (&[f32], bool),
+        range: Range<usize>,
+        (f0, v): (usize, usize),
+        poll: &mut Poll,
+    ) {
+        let (all, volume) = (self.taps_all(), self.kernel.iter().product::<usize>());
+        let width = (self.f - f0).min(v * level.lanes());
+        let p_max = (level.accumulators() / v).min(P_TILE);
+        let mut taps = [(0, 0); TAPS_MAX];
+        let mut tap = 0;
+        // Without any tap the outputs are still to be written.
+        loop {
+            let count = (all - tap).min(TAPS_MAX);
+            for (i, at) in taps[..count].iter_mut().enumerate() {
+                let (x, k) = self.tap(tap + i);
+                let row = if flipped { volume - 1 - k } else { k };
+                *at = (x + f0, row * self.f + f0);
+            }
+            let mut walk = Walk::new(self.count, [self.x_place, self.y_place], range.start);
+            let mut at = range.start;
+            while at < range.end {
+                let n = p_max.min(range.end - at);
+                let [xo, yo] = walk.take(n);
+                let args = TileArgs {
+                    x: self.x.as_ptr(),
+                    xo: &xo,
+                    // SAFETY: inside the output, by the offsets of the job.
+                    y: unsafe { self.y.get().add(f0) },
+                    yo: &yo,
+                    w: w.as_ptr(),
+                    taps: &taps[..count],
+                    load: tap > 0 || self.accumulate,
+                    width,
+                };
+                dispatch(level, (v, n), width < v * level.lanes(), args);
+                at += n;
+            }
+            tap += count;
+            if !poll.tick((2 * count * width * range.len()) as u64) || tap >= all {
+                return;
+            }
+        }
+    }
+}
+
+/// The vectors of a tile that exist as a whole, and the one of which a part exists.
+fn whole(tiles: Tiles, tile: usize) -> [(usize, usize); 2] {
+    let (f0, v) = tiles.tile(tile);
+    let whole = ((tiles.f - f0) / tiles.level.lanes()).min(v);
+    [(f0, whole), (f0 + whole * tiles.level.lanes(), v - whole)]
+}
+
+#[derive(Clone, Copy)]
+struct TileArgs<'a> {
+    x: *const f32,
+    xo: &'a [usize; P_MAX],
+    y: *mut f32,
+    yo: &'a [usize; P_MAX],
+    w: *const f32,
+    /// Offsets in x and w.
+    taps: &'a [(usize, usize)],
+    load: bool,
+    /// Channels of the tile that exist.
+    width: usize,
+}
+
+/// The widest tile in positions.
+const P_TILE: usize = 6;
+
+/// `PART`: only some lanes of the last vector exist.
+struct Tile<'a, const V: usize, const P: usize, const PART: bool>(TileArgs<'a>);
+
+impl<const V: usize, const P: usize, const PART: bool> Op for Tile<'_, V, P, PART> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        if const { V * P > S::ACCUMULATORS } {
+            unreachable!("tile larger than the registers of its level");
+        }
+        let t = self.0;
+        // SAFETY: offsets and widths are those of the job, whose boxes were checked.
+        unsafe {
+            let load = |p: *const f32, v: usize| match PART {
+                true => S::load_part(p.wrapping_add(v * S::LANES), t.width - v * S::LANES),
+                false => S::load(p.add(v * S::LANES)),
+            };
+            let mut acc = [[S::splat(0.0); V]; P];
+            if t.load {
+                for p in 0..P {
+                    for v in 0..V {
+                        acc[p][v] = load(t.y.add(t.yo[p]), v);
+                    }
+                }
+            }
+            for (x, w) in t.taps {
+                let (x, w) = (t.x.add(*x), t.w.add(*w));
+                let wv: [S::V; V] = std::array::from_fn(|v| load(w, v));
+                for p in 0..P {
+                    for v in 0..V {
+                        acc[p][v] = S::fma(load(x.add(t.xo[p]), v), wv[v], acc[p][v]);
+                    }
+                }
+            }
+            for p in 0..P {
+                let y = t.y.add(t.yo[p]);
+                for v in 0..V {
+                    let to = y.add(v * S::LANES);
+                    match PART {
+                        true => S::store_part(to, t.width - v * S::LANES, acc[p][v]),
+                        false => S::store(to, acc[p][v]),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Picks the smallest tile of at least `p` positions; partial ones are of one vector.
+fn dispatch(level: Level, (v, p): (usize, usize), partial: bool, t: TileArgs) {
+    macro_rules! pick {
+        ($v:literal, $part:literal: $($p:literal)*) => {{
+            $(if p <= $p { return level.run(Tile::<$v, $p, $part>(t)); })*
+        }};
+    }
+    match (v, partial) {
+        (1, true) => pick!(1, true: 1 3 6),
+        (1, false) => pick!(1, false: 1 3 6),
+        (2, false) => pick!(2, false: 1 3 6),
+        (3, false) => pick!(3, false: 1 3 6),
+        (4, false) => pick!(4, false: 1 3 6),
+        _ => {}
+    }
+    unreachable!("no tile of {v} vectors and {p} positions");
+}
