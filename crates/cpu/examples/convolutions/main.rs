@@ -3,15 +3,15 @@
 //!
 //! `cargo run --release -p partita-cpu --example convolutions -- [--threads N] [--level L]
 //! [--networks A,B] [--layers A,B] [--directions forward,data,weight] [--seconds S] [--repeats N]
-//! [--clock wall|cpu] [--table]`
+//! [--clock wall|cpu] [--epilogue none|relu|sums] [--table]`
 
 mod layers;
 
 use layers::{Layer, layers};
 use partita_cpu::{
-    Call, Convolution, Epilogue, Grid, Level, Team, View, ViewMut, Weights, Window,
+    Call, Convolution, Epilogue, Grid, Level, Summed, Sums, Team, View, ViewMut, Weights, Window,
     conv_backward_data, conv_backward_data_scratch, conv_backward_weight,
-    conv_backward_weight_scratch, conv_forward, conv_forward_scratch, multiply_adds,
+    conv_backward_weight_scratch, conv_forward, conv_forward_scratch, multiply_adds, sums_scratch,
 };
 use std::time::Instant;
 
@@ -28,6 +28,8 @@ struct Options {
     repeats: usize,
     /// Time of the calling thread on a core, instead of wall time; for one thread only.
     cpu: bool,
+    /// `relu`: with bias and leaky ReLU; `sums`: with the sums of a batch normalization.
+    epilogue: String,
     table: bool,
 }
 
@@ -87,6 +89,7 @@ fn options() -> Options {
         seconds: 0.3,
         repeats: 3,
         cpu: false,
+        epilogue: "none".to_owned(),
         table: false,
     };
     let mut args = std::env::args().skip(1);
@@ -110,6 +113,7 @@ fn options() -> Options {
             "--networks" => options.networks = Some(value),
             "--layers" => options.layers = Some(value),
             "--directions" => options.directions = Some(value),
+            "--epilogue" => options.epilogue = value,
             "--clock" => options.cpu = value == "cpu",
             "--level" => {
                 let named = |l: &Level| format!("{l:?}").eq_ignore_ascii_case(&value);
@@ -244,12 +248,14 @@ impl Case {
             conv_backward_data_scratch(kind, conv, c, f, self.dxg.positions()),
             conv_backward_weight_scratch(kind, conv, xg, f),
         ];
+        let need = need.map(|n| n + sums_scratch(kind, conv, c).max(sums_scratch(kind, conv, f)));
+        let (bias, mut sums) = (ramp(c.max(f)), vec![0.0; 2 * c.max(f)]);
         let mut scratch = vec![0.0; need.into_iter().max().unwrap_or(0)];
         let x = ramp(xg.span());
         let w = ramp(conv.weight_elements(c, f));
         let mut y = ramp(self.dyg.span());
         let (mut dx, mut dw) = (vec![0.0; self.dxg.span()], w.clone());
-        let (w, none) = (Weights::Plain(&w), Epilogue::default);
+        let w = Weights::Plain(&w);
         let mut progress = || true;
         let mut call = Call {
             team,
@@ -262,14 +268,16 @@ impl Case {
                 return None;
             }
             Some(time(options, || {
+                let channels = [f, c, 0][direction];
+                let epilogue = epilogue(options, &bias, &mut sums[..2 * channels]);
                 let work = match direction {
                     0 => {
                         let y = ViewMut::new(&mut y, yg);
-                        conv_forward(&mut call, x, w, y, conv, false, none())
+                        conv_forward(&mut call, x, w, y, conv, false, epilogue)
                     }
                     1 => {
                         let (dy, dx) = (View::new(&y, &self.dyg), ViewMut::new(&mut dx, &self.dxg));
-                        conv_backward_data(&mut call, dy, w, dx, conv, self.shift, false, none())
+                        conv_backward_data(&mut call, dy, w, dx, conv, self.shift, false, epilogue)
                     }
                     _ => {
                         let dy = View::new(&y, yg);
@@ -280,6 +288,26 @@ impl Case {
             }))
         })
     }
+}
+
+fn epilogue<'a>(options: &Options, bias: &'a [f32], sums: &'a mut [f64]) -> Epilogue<'a> {
+    let mut epilogue = Epilogue::default();
+    match options.epilogue.as_str() {
+        "none" => {}
+        "relu" => {
+            epilogue.bias = Some(bias);
+            epilogue.negative_slope = Some(0.01);
+        }
+        "sums" => {
+            epilogue.sums = Some(Sums {
+                of: Summed::Squares,
+                into: sums,
+                accumulate: false,
+            });
+        }
+        other => panic!("no epilogue {other}"),
+    }
+    epilogue
 }
 
 fn ramp(n: usize) -> Vec<f32> {
