@@ -486,6 +486,18 @@ impl<const N: usize> Walk<N> {
     #[inline]
     pub(crate) fn take(&mut self, n: usize) -> [[usize; P_MAX]; N] {
         let mut offsets = self.at.map(|at| [at; P_MAX]);
+        let next = self.index[3] + n;
+        if next < self.count[3] {
+            // All in one row, with another one to follow.
+            self.index[3] = next;
+            for ((o, at), step) in offsets.iter_mut().zip(&mut self.at).zip(&self.steps) {
+                for (i, o) in o.iter_mut().enumerate() {
+                    *o += i.min(n - 1) * step[3];
+                }
+                *at += n * step[3];
+            }
+            return offsets;
+        }
         for i in 0..P_MAX {
             for (o, at) in offsets.iter_mut().zip(self.at) {
                 o[i] = if i < n { at } else { o[n - 1] };
