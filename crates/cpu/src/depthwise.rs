@@ -6,7 +6,8 @@
 use crate::grid::{Canceled, part};
 use crate::simd::{Level, Op, Simd};
 use crate::team::{Poll, Team};
-use crate::tile::{Job, P_MAX, Tiles, Walk};
+use crate::tile::{Job, P_MAX, Tiles};
+use crate::walk::Walk;
 use std::ops::Range;
 
 /// Taps of one sweep.
@@ -68,17 +69,19 @@ impl Job<'_> {
                 let row = if flipped { volume - 1 - k } else { k };
                 *at = (x + f0, row * self.f + f0);
             }
+            let mut offsets = [[0; P_MAX]; 2];
             let mut walk = Walk::new(self.count, [self.x_place, self.y_place], range.start);
             let mut at = range.start;
             while at < range.end {
                 let n = p_max.min(range.end - at);
-                let [xo, yo] = walk.take(n);
+                walk.take(n, &mut offsets);
+                let [xo, yo] = &offsets;
                 let args = TileArgs {
                     x: self.x.as_ptr(),
-                    xo: &xo,
+                    xo,
                     // SAFETY: inside the output, by the offsets of the job.
                     y: unsafe { self.y.get().add(f0) },
-                    yo: &yo,
+                    yo: yo,
                     w: w.as_ptr(),
                     taps: &taps[..count],
                     load: tap > 0 || self.accumulate,

@@ -8,7 +8,8 @@
 use crate::grid::{Canceled, part};
 use crate::simd::{Level, Op, Simd};
 use crate::team::{Poll, Team};
-use crate::tile::{Job, P_MAX, Place, Tiles, Walk};
+use crate::tile::{Job, P_MAX, Place, Tiles};
+use crate::walk::Walk;
 use std::ops::Range;
 
 /// Positions above which packing the weights pays.
@@ -133,16 +134,18 @@ impl Job<'_> {
             base: self.y_place.base + q.start,
             ..self.y_place
         };
+        let mut offsets = [[0; P_MAX]; 2];
         let mut walk = Walk::new(self.count, [self.x_place, y_place], range.start);
         let n_max = (level.accumulators() / q.len()).min(P_MAX);
         let n_tile = range.len().div_ceil(range.len().div_ceil(n_max));
         let mut at = range.start;
         while at < range.end {
             let n = n_tile.min(range.end - at);
-            let [xo, yo] = walk.take(n);
+            walk.take(n, &mut offsets);
+            let [xo, yo] = &offsets;
             let args = TileArgs {
                 x: self.x.as_ptr(),
-                xo: &xo,
+                xo,
                 y: self.y.get(),
                 yo: &yo[..n],
                 w: sweep.w.as_ptr(),

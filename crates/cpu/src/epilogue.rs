@@ -315,6 +315,16 @@ impl Finish {
         self.scale_shift.is_some() || self.negative_slope.is_some() || boxes
     }
 
+    /// The factor of the negative outputs, if that is all: a tile applies it before it stores.
+    pub(crate) fn slope_alone(self) -> Option<f32> {
+        let alone = Finish {
+            negative_slope: None,
+            ..self
+        };
+        self.negative_slope
+            .filter(|_| !alone.changes() && alone.sums.is_none())
+    }
+
     /// Applies it to some outputs.
     pub(crate) fn apply(self, level: Level, fresh: Fresh) {
         match (self.changes(), self.sums, self.boxes[2]) {

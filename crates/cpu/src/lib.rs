@@ -16,6 +16,7 @@ mod depthwise;
 mod dot;
 mod epilogue;
 mod tile;
+mod walk;
 
 mod elementwise;
 mod import;

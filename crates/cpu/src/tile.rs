@@ -5,10 +5,11 @@
 //! Positions are a list of offsets, so rows, strides and samples need no cases of their own.
 //! Legend: P positions, V vectors, L lanes, C input channels, F output channels.
 
-use crate::epilogue::{BOXES, Ending, Fresh};
+use crate::epilogue::{BOXES, Ending, Finish, Fresh};
 use crate::grid::{Canceled, Grid, Shared, part};
 use crate::simd::{Level, Op, Simd};
 use crate::team::{Poll, Team};
+use crate::walk::{Offsets, Walk};
 use std::ops::Range;
 
 /// Stretches of the input that one sweep over the positions covers, at most.
@@ -407,42 +408,30 @@ impl Job<'_> {
         let p = range.len().div_ceil(range.len().div_ceil(p_max));
         let bias = self.ending.bias_of_tile(f0).filter(|_| sweep.first);
         let finish = sweep.slot.and_then(|slot| self.ending.of_tile(f0, slot));
+        let slope = finish.and_then(|finish| finish.slope_alone());
         let beside = finish.is_some() && self.ending.has_boxes();
-        let mut walk = Walk::new(self.count, [self.x_place, self.y_place], range.start);
-        let mut besides = Walk::new(self.count, self.ending.places, range.start);
-        let mut boxes = [[0; P_MAX]; BOXES];
-        let mut at = range.start;
-        while at < range.end {
-            let n = p.min(range.end - at);
-            let [xo, yo] = walk.take(n);
-            if beside {
-                boxes = besides.take(n);
-            }
-            let tile = TileArgs {
+        let places = [self.x_place, self.y_place];
+        let run = RunArgs {
+            tile: TileArgs {
                 x: self.x.as_ptr(),
-                xo: &xo,
                 // SAFETY: inside the output, by the offsets of the job.
                 y: unsafe { self.y.get().add(f0) },
-                yo: &yo,
                 w,
                 w_pitch,
                 stretches: sweep.stretches,
                 load: sweep.load,
                 bias,
+                slope,
                 width,
-            };
-            dispatch(level, v, p, tile);
-            if let Some(finish) = finish {
-                let fresh = Fresh {
-                    y: tile.y,
-                    yo: &yo[..n],
-                    boxes: &boxes,
-                    width,
-                };
-                finish.apply(level, fresh);
-            }
-            at += p;
-        }
+            },
+            p,
+            walk: Walk::new(self.count, places, range.start),
+            besides: beside.then(|| Walk::new(self.count, self.ending.places, range.start)),
+            positions: range.len(),
+            finish: finish.filter(|_| slope.is_none()),
+            level,
+        };
+        dispatch(level, v, p, run);
     }
 }
 
@@ -457,92 +446,67 @@ struct Sweep<'a> {
     slot: Option<usize>,
 }
 
-/// A walk over the positions of a job, in several boxes.
-pub(crate) struct Walk<const N: usize> {
-    count: [usize; 4],
-    index: [usize; 4],
-    steps: [[usize; 4]; N],
-    at: [usize; N],
-}
-
-impl<const N: usize> Walk<N> {
-    pub(crate) fn new(count: [usize; 4], places: [Place; N], position: usize) -> Self {
-        let (mut index, mut rest) = ([0; 4], position);
-        for dim in (0..4).rev() {
-            index[dim] = rest % count[dim];
-            rest /= count[dim];
-        }
-        let at = |p: Place| p.base + (0..4).map(|i| index[i] * p.step[i]).sum::<usize>();
-        Walk {
-            count,
-            index,
-            steps: places.map(|p| p.step),
-            at: places.map(at),
-        }
-    }
-
-    /// Offsets of the next `n` positions; the rest repeats the last of them, which is harmless
-    /// because a tile loads all its outputs before it stores any.
-    #[inline]
-    pub(crate) fn take(&mut self, n: usize) -> [[usize; P_MAX]; N] {
-        let mut offsets = self.at.map(|at| [at; P_MAX]);
-        let next = self.index[3] + n;
-        if next < self.count[3] {
-            // All in one row, with another one to follow.
-            self.index[3] = next;
-            for ((o, at), step) in offsets.iter_mut().zip(&mut self.at).zip(&self.steps) {
-                for (i, o) in o.iter_mut().enumerate() {
-                    *o += i.min(n - 1) * step[3];
-                }
-                *at += n * step[3];
-            }
-            return offsets;
-        }
-        for i in 0..P_MAX {
-            for (o, at) in offsets.iter_mut().zip(self.at) {
-                o[i] = if i < n { at } else { o[n - 1] };
-            }
-            if i < n {
-                self.step();
-            }
-        }
-        offsets
-    }
-
-    #[inline]
-    fn step(&mut self) {
-        for dim in (0..4).rev() {
-            self.index[dim] += 1;
-            for (at, step) in self.at.iter_mut().zip(&self.steps) {
-                *at += step[dim];
-            }
-            if self.index[dim] < self.count[dim] {
-                return;
-            }
-            for (at, step) in self.at.iter_mut().zip(&self.steps) {
-                *at -= self.count[dim] * step[dim];
-            }
-            self.index[dim] = 0;
-        }
-    }
-}
-
 #[derive(Clone, Copy)]
 struct TileArgs<'a> {
     x: *const f32,
-    xo: &'a [usize; P_MAX],
     y: *mut f32,
-    yo: &'a [usize; P_MAX],
     w: *const f32,
     w_pitch: usize,
     stretches: &'a [Stretch],
     load: bool,
     bias: Option<*const f32>,
+    /// Factor of the negative outputs.
+    slope: Option<f32>,
     /// Output channels of the tile that exist; the others are padding.
     width: usize,
 }
 
-struct Tile<'a, const V: usize, const P: usize>(TileArgs<'a>);
+/// A tile of channels at all positions of a range.
+struct RunArgs<'a> {
+    tile: TileArgs<'a>,
+    /// Positions of a tile.
+    p: usize,
+    walk: Walk<2>,
+    /// In the boxes that the epilogue reads.
+    besides: Option<Walk<BOXES>>,
+    positions: usize,
+    finish: Option<Finish>,
+    level: Level,
+}
+
+struct Run<'a, const V: usize, const P: usize>(RunArgs<'a>);
+
+impl<const V: usize, const P: usize> Op for Run<'_, V, P> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let mut r = self.0;
+        let (mut offsets, mut boxes) = ([[0; P_MAX]; 2], [[0; P_MAX]; BOXES]);
+        let mut left = r.positions;
+        while left > 0 {
+            let n = r.p.min(left);
+            r.walk.take(n, &mut offsets);
+            r.level.run(Tile::<V, P>(&r.tile, &offsets));
+            if let Some(finish) = r.finish {
+                if let Some(besides) = &mut r.besides {
+                    besides.take(n, &mut boxes);
+                }
+                let fresh = Fresh {
+                    y: r.tile.y,
+                    yo: &offsets[1][..n],
+                    boxes: &boxes,
+                    width: r.tile.width,
+                };
+                finish.apply(r.level, fresh);
+            }
+            left -= n;
+        }
+    }
+}
+
+/// A tile at some offsets. Compiled by itself, so that its accumulators stay in the registers.
+struct Tile<'a, const V: usize, const P: usize>(&'a TileArgs<'a>, &'a [Offsets; 2]);
 
 impl<const V: usize, const P: usize> Op for Tile<'_, V, P> {
     type Out = ();
@@ -552,21 +516,21 @@ impl<const V: usize, const P: usize> Op for Tile<'_, V, P> {
         if const { V * P > S::ACCUMULATORS } {
             unreachable!("tile larger than the registers of its level");
         }
-        let t = self.0;
+        let Tile(t, [xo, yo]) = self;
         // SAFETY: offsets, widths and rows are those of the job, whose boxes were checked.
         unsafe {
             let mut acc = [[S::splat(0.0); V]; P];
             if !t.load {
                 for p in 0..P {
                     for v in 0..V {
-                        S::prefetch(t.y.add(t.yo[p]).wrapping_add(v * S::LANES));
+                        S::prefetch(t.y.add(yo[p]).wrapping_add(v * S::LANES));
                     }
                 }
             }
             if t.load || t.bias.is_some() {
-                start::<S, V, P>(&t, &mut acc);
+                start::<S, V, P>(t, yo, &mut acc);
             }
-            let xo: [usize; P] = std::array::from_fn(|p| t.xo[p]);
+            let xo: [usize; P] = std::array::from_fn(|p| xo[p]);
             for s in t.stretches {
                 let mut x = t.x.add(s.x);
                 let mut w = t.w.add(s.row * t.w_pitch);
@@ -583,8 +547,14 @@ impl<const V: usize, const P: usize> Op for Tile<'_, V, P> {
                     x = x.add(1);
                 }
             }
+            if let Some(slope) = t.slope {
+                let slope = S::splat(slope);
+                for a in acc.as_flattened_mut() {
+                    *a = S::where_positive(*a, *a, S::mul(*a, slope));
+                }
+            }
             for (p, row) in acc.iter().enumerate() {
-                let y = t.y.add(t.yo[p]);
+                let y = t.y.add(yo[p]);
                 for (v, a) in row.iter().enumerate() {
                     let left = t.width - v * S::LANES;
                     match left >= S::LANES {
@@ -616,7 +586,11 @@ unsafe fn multiply<S: Simd, const V: usize, const P: usize>(
 }
 
 #[inline(always)]
-unsafe fn start<S: Simd, const V: usize, const P: usize>(t: &TileArgs, acc: &mut [[S::V; V]; P]) {
+unsafe fn start<S: Simd, const V: usize, const P: usize>(
+    t: &TileArgs,
+    yo: &Offsets,
+    acc: &mut [[S::V; V]; P],
+) {
     unsafe {
         for v in 0..V {
             let lanes = (t.width - v * S::LANES).min(S::LANES);
@@ -627,7 +601,7 @@ unsafe fn start<S: Simd, const V: usize, const P: usize>(t: &TileArgs, acc: &mut
             for p in 0..P {
                 acc[p][v] = bias;
                 if t.load {
-                    let y = S::load_part(t.y.add(t.yo[p] + v * S::LANES), lanes);
+                    let y = S::load_part(t.y.add(yo[p] + v * S::LANES), lanes);
                     acc[p][v] = S::add(acc[p][v], y);
                 }
             }
@@ -635,11 +609,11 @@ unsafe fn start<S: Simd, const V: usize, const P: usize>(t: &TileArgs, acc: &mut
     }
 }
 
-/// Picks the smallest tile of at least `p` positions.
-fn dispatch(level: Level, v: usize, p: usize, t: TileArgs) {
+/// Runs with the smallest tile of at least `p` positions.
+fn dispatch(level: Level, v: usize, p: usize, run: RunArgs) {
     macro_rules! pick {
         ($v:literal: $($p:literal)*) => {{
-            $(if p <= $p { return level.run(Tile::<$v, $p>(t)); })*
+            $(if p <= $p { return level.run(Run::<$v, $p>(run)); })*
         }};
     }
     match v {

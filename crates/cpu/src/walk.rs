@@ -1,0 +1,78 @@
+//! Walks over the positions of a job.
+
+use crate::tile::{P_MAX, Place};
+
+/// Offsets of the positions of a tile, in elements.
+pub(crate) type Offsets = [usize; P_MAX];
+
+/// A walk over the positions of a job, in several boxes.
+pub(crate) struct Walk<const N: usize> {
+    count: [usize; 4],
+    index: [usize; 4],
+    steps: [[usize; 4]; N],
+    at: [usize; N],
+}
+
+impl<const N: usize> Walk<N> {
+    pub(crate) fn new(count: [usize; 4], places: [Place; N], position: usize) -> Self {
+        let (mut index, mut rest) = ([0; 4], position);
+        for dim in (0..4).rev() {
+            index[dim] = rest % count[dim];
+            rest /= count[dim];
+        }
+        let at = |p: Place| p.base + (0..4).map(|i| index[i] * p.step[i]).sum::<usize>();
+        Walk {
+            count,
+            index,
+            steps: places.map(|p| p.step),
+            at: places.map(at),
+        }
+    }
+
+    /// Offsets of the next `n` positions; the rest repeats the last of them, which is harmless
+    /// because a tile loads all its outputs before it stores any.
+    #[inline(always)]
+    pub(crate) fn take(&mut self, n: usize, offsets: &mut [Offsets; N]) {
+        let next = self.index[3] + n;
+        if next >= self.count[3] {
+            return self.take_across(n, offsets);
+        }
+        self.index[3] = next;
+        for ((offsets, at), step) in offsets.iter_mut().zip(&mut self.at).zip(&self.steps) {
+            for (i, offset) in offsets.iter_mut().enumerate() {
+                *offset = *at + i.min(n - 1) * step[3];
+            }
+            *at += n * step[3];
+        }
+    }
+
+    /// The same where a row ends.
+    #[inline(never)]
+    fn take_across(&mut self, n: usize, offsets: &mut [Offsets; N]) {
+        for i in 0..P_MAX {
+            for (o, at) in offsets.iter_mut().zip(self.at) {
+                o[i] = if i < n { at } else { o[n - 1] };
+            }
+            if i < n {
+                self.step();
+            }
+        }
+    }
+
+    #[inline]
+    fn step(&mut self) {
+        for dim in (0..4).rev() {
+            self.index[dim] += 1;
+            for (at, step) in self.at.iter_mut().zip(&self.steps) {
+                *at += step[dim];
+            }
+            if self.index[dim] < self.count[dim] {
+                return;
+            }
+            for (at, step) in self.at.iter_mut().zip(&self.steps) {
+                *at -= self.count[dim] * step[dim];
+            }
+            self.index[dim] = 0;
+        }
+    }
+}
