@@ -176,8 +176,11 @@ impl<'a> Memory<'a> {
         }
         let size = T::DTYPE.size();
         let base = buffer.offset.0 as usize;
-        let end = if view.is_empty() { first } else { last + 1 };
-        (base + first * size..base + end * size, pitch)
+        if view.is_empty() {
+            // Its first element may lie beyond the buffer, among those of another.
+            return (base..base, pitch);
+        }
+        (base + first * size..base + (last + 1) * size, pitch)
     }
 
     fn claim(&self, bytes: Range<usize>, writes: bool) -> ClaimGuard<'_> {
@@ -377,5 +380,40 @@ impl<T> BlockMut<'_, T> {
     pub fn box_bytes(&self) -> u64 {
         debug_assert!(self.claim.writes);
         (self.extent.iter().product::<usize>() * size_of::<T>()) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Arena, Dtype, View};
+    use partita_program::{Body, Buffer, BufferId, Role};
+    use partita_space::Bytes;
+
+    #[test]
+    fn a_view_without_elements_is_in_nobodys_way() {
+        let buffer = |dims| Buffer {
+            name: "x".to_owned(),
+            role: Role::Activation,
+            dtype: Dtype::F32,
+            dims,
+            home: None,
+            offset: Bytes(0),
+        };
+        let body = Body {
+            buffers: vec![buffer([1, 0, 1, 2, 2]), buffer([1, 1, 1, 4, 4])],
+            arena: Bytes(64),
+            ..Body::default()
+        };
+        let none = View {
+            buffer: BufferId(0),
+            start: [0, 0, 1, 1, 1],
+            extent: [1, 0, 0, 1, 1],
+        };
+        let all = body.buffers[1].view(BufferId(1));
+        let mut arena = Arena::new(body.arena);
+        let memory = arena.memory(&body);
+        let block = memory.write::<f32>(&all);
+        assert!(memory.read::<f32>(&none).data.is_empty());
+        assert_eq!(block.data.len(), 16);
     }
 }
