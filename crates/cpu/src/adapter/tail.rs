@@ -54,7 +54,9 @@ impl<'k> Tail<'k> {
                     accumulate: false,
                 } => {
                     tail.mask = Some((dx, y, *negative_slope));
-                    let inside = dx.buffer == out.buffer && out.region().holds(&dx.region());
+                    let inside = dx.buffer == out.buffer
+                        && out.region().holds(&dx.region())
+                        && [0, 4].iter().all(|&dim| dx.extent[dim] == out.extent[dim]);
                     (4, dx == dy && inside)
                 }
                 Kernel::BatchNormStatistics { x, .. } => {
@@ -103,7 +105,8 @@ impl<'k> Tail<'k> {
         self.mask.is_none_or(|(dx, ..)| dx == out)
     }
 
-    /// Whether a linear layer can: its samples are rows, and so are the boxes.
+    /// Whether a linear layer can: its samples are rows, and so are the boxes. It sums over samples,
+    /// a batch norm over positions too.
     pub fn suits_rows(&self, out: &View, buffers: &[Buffer]) -> bool {
         let is_row = |view: &View| {
             let pitches = buffers[view.buffer.0 as usize].pitches();
@@ -116,7 +119,9 @@ impl<'k> Tail<'k> {
         };
         let mask = self.mask.map(|(_, y, _)| y);
         let mut boxes = [Some(out), self.add, mask, against].into_iter().flatten();
-        self.suits_product(out) && self.inference.is_none() && boxes.all(is_row)
+        let is_summed = self.sums.is_none() || out.extent[1..4] == [1; 3];
+        let channelwise = self.inference.is_none() && is_summed;
+        self.suits_product(out) && channelwise && boxes.all(is_row)
     }
 
     /// Whether it is an addition and an activation at most.
