@@ -34,6 +34,10 @@ fn compare(bench: &Bench, kernel: &Kernel, mesh: Mesh, rank: Rank, menu: CpuMenu
     );
     let mut worst = 0.0f64;
     for (id, (got, expected)) in got.contents.iter().zip(&expected.contents).enumerate() {
+        // Most buffers belong to other kernels.
+        if got == expected {
+            continue;
+        }
         let written = bench.written(kernel, id);
         let pick = |values: &[f64], inside: bool| -> Vec<f64> {
             let chosen = values.iter().zip(&written).filter(|(_, w)| **w == inside);

@@ -62,24 +62,39 @@ impl Kernels for Twice {
     }
 }
 
+fn mesh() -> Mesh {
+    Mesh::new([2, 1, 2, 1, 1, 1, 1])
+}
+
+fn run_twice(maker: &Maker, kernels: &[Kernel], menu: CpuMenu, rank: Rank) {
+    for kernel in kernels {
+        let team = Team::new(menu.threads, menu.level).expect("the level is available");
+        let mut twice = Twice(CpuKernels::new(mesh(), rank, team));
+        let go = &mut || true;
+        let ran = maker.bench.run(kernel, &menu, &mut twice, &inputs(), go);
+        assert!(ran.is_ok(), "{}", kernel.name());
+    }
+}
+
 /// All in one test, as the count is of the process.
 #[test]
 fn a_kernel_that_ran_before_allocates_nothing() {
-    let mesh = Mesh::new([2, 1, 2, 1, 1, 1, 1]);
+    let level = Level::detect();
     for threads in [1, 2] {
-        let level = Level::detect();
         let menu = CpuMenu { threads, level };
         for seed in 0..8 {
             let rank = (seed % 4) as Rank;
             let mut maker = Maker::new(seed);
-            for kernel in maker.all(&mesh, rank) {
-                let team = Team::new(threads, level).expect("the level is available");
-                let mut twice = Twice(CpuKernels::new(mesh, rank, team));
-                let go = &mut || true;
-                let ran = maker.bench.run(&kernel, &menu, &mut twice, &inputs(), go);
-                assert!(ran.is_ok(), "{}", kernel.name());
-            }
+            let kernels = maker.all(&mesh(), rank);
+            run_twice(&maker, &kernels, menu, rank);
         }
+    }
+    // Convolutions large enough for all threads.
+    let menu = CpuMenu { threads: 2, level };
+    for flag in [false, true] {
+        let mut maker = Maker::new(8);
+        let kernels = maker.fused([1, 4, 16, 16, 17], flag);
+        run_twice(&maker, &kernels, menu, 0);
     }
     large_kernels_allocate_nothing();
     assert_eq!(count(|| drop(std::hint::black_box(vec![1u8; 9]))), 1);

@@ -6,9 +6,11 @@ mod naive;
 
 use naive::{on, to};
 use partita_cpu::{
-    Adam, Call, Canceled, Grid, Level, Normalization, Parameter, PoolKind, Pooling, Team, Window,
-    Work, adam, add, copy, norm_backward, norm_backward_statistics, norm_forward, norm_scratch,
-    norm_statistics, pool_backward, pool_forward, sum_of_squares,
+    Adam, Call, Canceled, Convolution, Epilogue, Grid, Level, Normalization, Parameter, PoolKind,
+    Pooling, Summed, Sums, Team, Weights, Window, Work, adam, add, conv_backward_data,
+    conv_backward_data_scratch, conv_backward_weight, conv_backward_weight_scratch, conv_forward,
+    conv_forward_scratch, copy, norm_backward, norm_backward_statistics, norm_forward,
+    norm_scratch, norm_statistics, pool_backward, pool_forward, sum_of_squares, sums_scratch,
 };
 
 /// Bytes of memory that may pass between two calls.
@@ -35,14 +37,39 @@ fn no_workers() {
     assert!(gone, "{} workers are left", workers());
 }
 
-/// Every kernel whose work grows with its box, with the calls of `progress` that it made.
-fn calls(team: &mut Team, mut each: impl FnMut()) -> Vec<(&'static str, Work, u64)> {
+type Run<'a> = Box<dyn FnMut(&mut Call) -> Result<Work, Canceled> + 'a>;
+/// A kernel, what it did, and the calls of `progress` that it made.
+type Watched = (&'static str, Work, u64);
+
+fn watch(
+    name: &'static str,
+    team: &mut Team,
+    scratch: &mut [f32],
+    each: &mut dyn FnMut(),
+    mut kernel: Run<'_>,
+) -> Watched {
+    let mut calls = 0;
+    let mut progress = || {
+        calls += 1;
+        each();
+        true
+    };
+    let mut call = Call {
+        team,
+        scratch,
+        progress: &mut progress,
+    };
+    let work = kernel(&mut call).unwrap();
+    (name, work, calls)
+}
+
+/// Every kernel whose work grows with its box.
+fn calls(team: &mut Team, mut each: impl FnMut()) -> Vec<Watched> {
     let (c, g) = (16, Grid::dense(1, [64, 64, 128], 16));
     let half = Grid::dense(1, [32, 32, 64], c);
     let (x, dy) = (vec![0.5; g.elements()], vec![0.5; half.elements()]);
     let (mut a, mut b, mut m, mut v) = (x.clone(), dy.clone(), x.clone(), x.clone());
     let (mut sums, totals, ones) = (vec![1.0; 2 * c], vec![1.0; 2 * c], vec![1.0; c]);
-    let mut scratch = vec![0.0; norm_scratch(team.kind(), c)];
     let norm = Normalization {
         sums: &totals,
         count: g.positions() as f64,
@@ -74,23 +101,11 @@ fn calls(team: &mut Team, mut each: impl FnMut()) -> Vec<(&'static str, Work, u6
         scale: 1.0,
         step: 1,
     };
+    let mut scratch = vec![0.0; norm_scratch(team.kind(), c)];
     let (xv, dyv) = (on(&x, &g), on(&dy, &half));
-    type Run<'a> = Box<dyn FnMut(&mut Call) -> Result<Work, Canceled> + 'a>;
     let mut all = Vec::new();
-    let mut run = |name, mut kernel: Run<'_>| {
-        let mut calls = 0;
-        let mut progress = || {
-            calls += 1;
-            each();
-            true
-        };
-        let mut call = Call {
-            team: &mut *team,
-            scratch: &mut scratch,
-            progress: &mut progress,
-        };
-        let work = kernel(&mut call).unwrap();
-        all.push((name, work, calls));
+    let mut run = |name, kernel: Run<'_>| {
+        all.push(watch(name, team, &mut scratch, &mut each, kernel));
     };
     run("copy", Box::new(|k| copy(k, xv, to(&mut a, &g))));
     run(
@@ -130,6 +145,81 @@ fn calls(team: &mut Team, mut each: impl FnMut()) -> Vec<(&'static str, Work, u6
     run(
         "sum of squares",
         Box::new(|k| sum_of_squares(k, &[&x]).map(|sum| sum.1)),
+    );
+    all.extend(convolutions(team, each));
+    all
+}
+
+/// Convolutions with all that they can do in one pass.
+fn convolutions(team: &mut Team, mut each: impl FnMut()) -> Vec<Watched> {
+    let (c, g) = (16, Grid::dense(1, [64, 64, 128], 16));
+    let x = vec![0.5; g.elements()];
+    let mut a = x.clone();
+    let (mut sums, totals, ones) = (vec![1.0; 2 * c], vec![1.0; 2 * c], vec![1.0; c]);
+    let norm = Normalization {
+        sums: &totals,
+        count: g.positions() as f64,
+        epsilon: 1e-5,
+        gamma: &ones,
+        beta: &ones,
+    };
+    let conv = Convolution {
+        window: Window {
+            kernel: [1; 3],
+            stride: [1; 3],
+            dilation: [1; 3],
+        },
+        groups: 1,
+    };
+    let (w, mut dw, mut db) = (vec![0.5; c * c], vec![0.0; c * c], vec![0.0; c]);
+    let kind = team.kind();
+    let forward = conv_forward_scratch(kind, &conv, c, c, g.positions());
+    let data = conv_backward_data_scratch(kind, &conv, c, c, g.positions());
+    let elements = forward.max(data) + sums_scratch(kind, &conv, c);
+    let weight = conv_backward_weight_scratch(kind, &conv, &g, c);
+    let mut scratch = vec![0.0; elements.max(weight).max(norm_scratch(kind, c))];
+    let xv = on(&x, &g);
+    let mut all = Vec::new();
+    let mut run = |name, kernel: Run<'_>| {
+        all.push(watch(name, team, &mut scratch, &mut each, kernel));
+    };
+    run(
+        "convolution with a tail",
+        Box::new(|k| {
+            let epilogue = Epilogue {
+                bias: Some(&ones),
+                add: Some(xv),
+                negative_slope: Some(0.1),
+                sums: Some(Sums {
+                    of: Summed::Squares,
+                    into: &mut sums,
+                    accumulate: false,
+                }),
+                ..Epilogue::default()
+            };
+            let weights = Weights::Plain(&w);
+            conv_forward(k, xv, weights, to(&mut a, &g), &conv, false, epilogue)
+        }),
+    );
+    run(
+        "data gradient with a mask",
+        Box::new(|k| {
+            let epilogue = Epilogue {
+                mask: Some((xv, 0.1)),
+                sums: Some(Sums {
+                    of: Summed::Normalized(xv, &norm),
+                    into: &mut sums,
+                    accumulate: false,
+                }),
+                ..Epilogue::default()
+            };
+            let (weights, dx) = (Weights::Plain(&w), to(&mut a, &g));
+            conv_backward_data(k, xv, weights, dx, &conv, [0; 3], true, epilogue)
+        }),
+    );
+    run(
+        "weight and bias gradient",
+        Box::new(|k| conv_backward_weight(k, xv, xv, &mut dw, Some(&mut db), &conv, false)),
     );
     all
 }

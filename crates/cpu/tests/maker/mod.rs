@@ -1,6 +1,8 @@
 //! Kernels of programs of every kind, on random geometries.
 #![allow(dead_code)]
 
+mod fused;
+
 use partita_program::{Dtype, Kernel, Optimizer, Place, PoolKind, Taps, Transform, View};
 use partita_run::Inputs;
 use partita_space::{Axis, Mesh, Rank};
@@ -53,7 +55,7 @@ impl Maker {
         [n, d, self.pick(1, 5), self.pick(1, 9), channels]
     }
 
-    fn convolutions(&mut self, accumulate: bool) -> Vec<Kernel> {
+    fn convolutions(&mut self, extent: [usize; 5], accumulate: bool) -> Vec<Kernel> {
         let mut triple = |most| std::array::from_fn(|_| self.draws.between(1, most));
         let taps = Taps {
             kernel: triple(3),
@@ -61,7 +63,7 @@ impl Maker {
             dilation: triple(2),
         };
         let groups = self.pick(1, 2);
-        let [n, d, h, w, c] = self.extent();
+        let [n, d, h, w, c] = extent;
         let f = groups * self.draws.pick(&[1, 3, 4, 16, 20]);
         let input = |dim: usize, out: usize| {
             (out - 1) * taps.stride[dim] + (taps.kernel[dim] - 1) * taps.dilation[dim] + 1
@@ -109,7 +111,7 @@ impl Maker {
         ]
     }
 
-    fn pools(&mut self, accumulate: bool) -> Vec<Kernel> {
+    fn pools(&mut self, extent: [usize; 5], accumulate: bool) -> Vec<Kernel> {
         let mut triple = |low, most| std::array::from_fn(|_| self.draws.between(low, most));
         let taps = Taps {
             kernel: triple(2, 3),
@@ -117,8 +119,8 @@ impl Maker {
             dilation: [1; 3],
         };
         let shift: [i64; 3] = std::array::from_fn(|_| self.draws.between(0, 1) as i64);
-        let [n, d, h, w, c] = self.extent();
-        let y = self.view([n, d, h, w, c]);
+        let [n, d, h, w, c] = extent;
+        let y = self.view(extent);
         let out = [d, h, w];
         let input = std::array::from_fn(|dim: usize| {
             (out[dim] - 1) * taps.stride[dim] + taps.kernel[dim]
@@ -157,14 +159,11 @@ impl Maker {
         defined.flat_map(both).collect()
     }
 
-    fn norms(&mut self, accumulate: bool) -> Vec<Kernel> {
-        let extent = self.extent();
+    fn norms(&mut self, extent: [usize; 5], accumulate: bool) -> Vec<Kernel> {
         let channels = extent[4];
         let [x, y, dy, dx] = [0; 4].map(|_| self.view(extent));
         let [gamma, beta, dgamma, dbeta, mean] = [0; 5].map(|_| self.vector(channels));
-        let positive = (0..channels).map(|_| 1.0 + 0.5 * self.draws.unit());
-        let positive = positive.collect();
-        let variance = self.bench.put(Dtype::F32, [1, 1, 1, 1, channels], positive);
+        let variance = self.variance(channels);
         let count = self.draws.pick(&[1, 2, 100]);
         let (sums, gradient_sums) = (self.sums(channels, count), self.sums(channels, count));
         let (epsilon, momentum) = (1e-3, 0.1);
@@ -190,15 +189,7 @@ impl Maker {
                 count,
                 momentum,
             },
-            Kernel::BatchNormInference {
-                x,
-                mean,
-                variance,
-                gamma,
-                beta,
-                y,
-                epsilon,
-            },
+            self.inference(x, y),
             Kernel::BatchNormBackwardStatistics {
                 x,
                 sums,
@@ -226,6 +217,25 @@ impl Maker {
                 accumulate,
             },
         ]
+    }
+
+    fn inference(&mut self, x: View, y: View) -> Kernel {
+        let [mean, gamma, beta] = [0; 3].map(|_| self.vector(x.extent[4]));
+        Kernel::BatchNormInference {
+            x,
+            mean,
+            variance: self.variance(x.extent[4]),
+            gamma,
+            beta,
+            y,
+            epsilon: 1e-3,
+        }
+    }
+
+    fn variance(&mut self, channels: usize) -> View {
+        let positive = (0..channels).map(|_| 1.0 + 0.5 * self.draws.unit());
+        let positive = positive.collect();
+        self.bench.put(Dtype::F32, [1, 1, 1, 1, channels], positive)
     }
 
     fn imports(&mut self) -> Vec<Kernel> {
@@ -340,13 +350,14 @@ impl Maker {
         ]
     }
 
-    fn linears(&mut self, accumulate: bool) -> Vec<Kernel> {
-        let [n, _, h, d, c] = self.extent();
+    fn linears(&mut self, extent: [usize; 5], accumulate: bool) -> Vec<Kernel> {
+        let [n, _, h, d, c] = extent;
         let features = self.draws.pick(&[1, 4, 16, 19]);
         let [y, dy] = [0; 2].map(|_| self.view([n, 1, 1, 1, features]));
         let bias = self.vector(features);
         let mut kernels = Vec::new();
-        for extent in [[n, 1, 1, 1, c], [n, d, h, 2, c]] {
+        // Few inputs: the rounding of long sums would need a wider tolerance.
+        for extent in [[n, 1, 1, 1, c], [n, d.min(2), h, 2, c]] {
             let inputs = extent[1..].iter().product();
             let [w, dw] = [0; 2].map(|_| self.dense([1, 1, 1, inputs, features]));
             let [x, dx] = [0; 2].map(|_| self.view(extent));
@@ -407,8 +418,7 @@ impl Maker {
         ]
     }
 
-    fn updates(&mut self, clipped: bool) -> Vec<Kernel> {
-        let extent = self.extent();
+    fn updates(&mut self, extent: [usize; 5], clipped: bool) -> Vec<Kernel> {
         let [parameter, gradient, first] = [0; 3].map(|_| self.dense(extent));
         let volume = parameter.volume();
         let squares = (0..volume).map(|_| self.draws.unit().abs()).collect();
@@ -500,20 +510,22 @@ impl Maker {
         ]
     }
 
-    /// Kernels of every kind.
+    /// Kernels of every kind, alone and fused.
     pub fn all(&mut self, mesh: &Mesh, rank: Rank) -> Vec<Kernel> {
         let flag = self.draws.one_in(2);
-        let mut kernels = self.convolutions(flag);
-        kernels.extend(self.pools(flag));
-        kernels.extend(self.norms(flag));
+        let [convolved, pooled, normed, features, moved, fused] = [0; 6].map(|_| self.extent());
+        let mut kernels = self.convolutions(convolved, flag);
+        kernels.extend(self.pools(pooled, flag));
+        kernels.extend(self.norms(normed, flag));
         kernels.extend(self.imports());
         kernels.extend(self.activations(flag));
         kernels.extend(self.dropouts(mesh, rank, flag));
         kernels.extend(self.copies(flag));
-        kernels.extend(self.linears(flag));
+        kernels.extend(self.linears(features, flag));
         kernels.extend(self.losses(flag));
-        kernels.extend(self.updates(flag));
+        kernels.extend(self.updates(moved, flag));
         kernels.extend(self.empties(flag));
+        kernels.extend(self.fused(fused, flag));
         kernels
     }
 }
