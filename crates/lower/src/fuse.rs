@@ -32,6 +32,8 @@ struct Fusion<'a> {
     slots: Vec<Vec<Task>>,
     /// For each buffer the slots that touch it.
     users: Vec<BTreeSet<usize>>,
+    /// Those of them that write it.
+    writers: Vec<BTreeSet<usize>>,
     menu: &'a dyn Menu,
 }
 
@@ -43,6 +45,7 @@ impl<'a> Fusion<'a> {
             body,
             slots: vec![Vec::new(); tasks.len()],
             users: vec![BTreeSet::new(); body.buffers.len()],
+            writers: vec![BTreeSet::new(); body.buffers.len()],
             menu,
         };
         for (slot, task) in tasks.into_iter().enumerate() {
@@ -55,10 +58,14 @@ impl<'a> Fusion<'a> {
     fn put(&mut self, slot: usize, tasks: Vec<Task>) {
         for (view, _) in self.accesses(slot) {
             self.users[view.buffer.0 as usize].remove(&slot);
+            self.writers[view.buffer.0 as usize].remove(&slot);
         }
         self.slots[slot] = tasks;
-        for (view, _) in self.accesses(slot) {
+        for (view, access) in self.accesses(slot) {
             self.users[view.buffer.0 as usize].insert(slot);
+            if access.writes() {
+                self.writers[view.buffer.0 as usize].insert(slot);
+            }
         }
     }
 
@@ -85,7 +92,12 @@ impl<'a> Fusion<'a> {
     /// touches what it writes, or writes what it touches.
     fn conflicts(&self, kernel: &Kernel, earlier: usize, slot: usize) -> bool {
         kernel.accesses().iter().any(|(view, access)| {
-            let between = self.users(view.buffer).range(earlier + 1..slot);
+            // Readers are in the way of writers only.
+            let others = match access.writes() {
+                true => &self.users,
+                false => &self.writers,
+            };
+            let between = others[view.buffer.0 as usize].range(earlier + 1..slot);
             between
                 .flat_map(|&other| self.accesses(other))
                 .any(|(other, by)| {
@@ -99,14 +111,17 @@ impl<'a> Fusion<'a> {
     /// Kernels as one, if the menu has it and no operand of it is overwritten on the way.
     fn offered(&self, parts: Vec<Kernel>) -> Option<Kernel> {
         let fused = Kernel::Fused { parts };
-        let accesses = fused.accesses();
+        let mut accesses = fused.accesses();
+        accesses.sort_by_key(|(view, _)| view.buffer);
         let elementwise = fused.is_elementwise();
-        let clash = accesses.iter().enumerate().any(|(i, (view, access))| {
-            accesses[..i].iter().any(|(other, by)| {
-                (access.writes() || by.writes())
-                    && other.buffer == view.buffer
-                    && !other.region().intersect(&view.region()).is_empty()
-                    && !(elementwise && other == view && !(access.writes() && by.writes()))
+        let mut by_buffer = accesses.chunk_by(|(view, _), (other, _)| view.buffer == other.buffer);
+        let clash = by_buffer.any(|of_one| {
+            of_one.iter().enumerate().any(|(i, (view, access))| {
+                of_one[..i].iter().any(|(other, by)| {
+                    (access.writes() || by.writes())
+                        && !other.region().intersect(&view.region()).is_empty()
+                        && !(elementwise && other == view && !(access.writes() && by.writes()))
+                })
             })
         });
         let shape = KernelShape {
@@ -132,24 +147,18 @@ impl<'a> Fusion<'a> {
             matches!(part, Kernel::ConvolutionBackwardWeight { dy: other, .. }
                 | Kernel::LinearBackwardWeight { dy: other, .. } if *other == dy)
         };
-        let earlier: Vec<usize> = self.users(dy.buffer).range(..slot).rev().copied().collect();
-        for host in earlier {
-            let Some(of_host) = self.kernel(host) else {
-                continue;
-            };
-            if !of_host.parts().iter().any(reads_dy) {
-                continue;
-            }
-            let parts = [of_host.parts(), std::slice::from_ref(&kernel)].concat();
-            if self.conflicts(&kernel, host, slot) {
-                return;
-            }
-            if let Some(fused) = self.offered(parts) {
-                let task = self.with_kernel(host, fused);
-                self.put(host, vec![task]);
-                self.put(slot, Vec::new());
-            }
+        let earlier = self.users(dy.buffer).range(..slot).rev();
+        let mut single = earlier.filter_map(|&host| Some((host, self.kernel(host)?.parts())));
+        let Some((host, parts)) = single.find(|(_, parts)| parts.iter().any(reads_dy)) else {
             return;
+        };
+        if self.conflicts(&kernel, host, slot) {
+            return;
+        }
+        if let Some(fused) = self.offered([parts, &[kernel]].concat()) {
+            let task = self.with_kernel(host, fused);
+            self.put(host, vec![task]);
+            self.put(slot, Vec::new());
         }
     }
 

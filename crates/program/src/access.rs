@@ -1,5 +1,6 @@
-use crate::{Buffer, Kernel, View};
+use crate::{Buffer, BufferId, Kernel, View};
 use partita_space::Bytes;
+use std::collections::HashMap;
 
 /// How a kernel touches a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -264,6 +265,12 @@ macro_rules! operands {
     };
 }
 
+/// Whether an earlier part that touched `other` leaves a view to a later part.
+fn is_at_hand(view: &View, access: Access, other: &View, earlier: Access) -> bool {
+    let usable = earlier.writes() || access == Read;
+    usable && other.buffer == view.buffer && other.region().holds(&view.region())
+}
+
 impl Kernel {
     /// The kernels that it stands for, in their order: itself, or those that are fused.
     pub fn parts(&self) -> &[Kernel] {
@@ -303,16 +310,33 @@ impl Kernel {
     fn leaves(&self, view: &View, access: Access) -> bool {
         let mut found = false;
         self.each_operand(&mut |other, earlier| {
-            let usable = earlier.writes() || access == Read;
-            found |= usable && other.buffer == view.buffer && other.region().holds(&view.region());
+            found |= is_at_hand(view, access, other, earlier);
         });
         found
     }
 
-    /// The list of [`Self::each_access`].
+    /// The list of [`Self::each_access`], in a time that grows with the number of parts only.
     pub fn accesses(&self) -> Vec<(View, Access)> {
         let mut all = Vec::new();
-        self.each_access(&mut |view, access| all.push((*view, access)));
+        let Kernel::Fused { parts } = self else {
+            self.each_operand(&mut |view, access| all.push((*view, access)));
+            return all;
+        };
+        let mut earlier: HashMap<BufferId, Vec<(View, Access)>> = HashMap::new();
+        for part in parts {
+            part.each_operand(&mut |view, access| {
+                let mut before = earlier.get(&view.buffer).into_iter().flatten();
+                if !before.any(|(other, by)| is_at_hand(view, access, other, *by)) {
+                    all.push((*view, access));
+                }
+            });
+            part.each_operand(&mut |view, access| {
+                earlier
+                    .entry(view.buffer)
+                    .or_default()
+                    .push((*view, access));
+            });
+        }
         all
     }
 
