@@ -32,6 +32,9 @@ fn compare(bench: &Bench, kernel: &Kernel, mesh: Mesh, rank: Rank, menu: CpuMenu
         (count.flops.0, count.read.0 + count.written.0),
         "tally of {kernel:?}"
     );
+    let mut passing = Vec::new();
+    kernel.each_access(&mut |view, access| passing.push((*view, access)));
+    assert_eq!(kernel.accesses(), passing, "{kernel:?}");
     let mut worst = 0.0f64;
     for (id, (got, expected)) in got.contents.iter().zip(&expected.contents).enumerate() {
         // Most buffers belong to other kernels.
