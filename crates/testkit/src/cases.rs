@@ -7,7 +7,7 @@ use partita_space::Window;
 pub struct Case {
     /// The model.
     pub graph: Graph,
-    /// Its split, over 1 to 8 ranks.
+    /// Its split, over 2 to 8 ranks; one in four keeps its kernels apart.
     pub strategy: Strategy,
     /// Samples per step.
     pub batch: usize,
@@ -38,6 +38,7 @@ fn random_strategy(draws: &mut Draws, graph: &Graph, batch: usize) -> Strategy {
         let mut strategy = Strategy::hybrid(data, spatial);
         strategy.overlap = !draws.one_in(4);
         if (2..=8).contains(&strategy.ranks()) {
+            strategy.fuse = !draws.one_in(4);
             return strategy;
         }
     }
