@@ -2,7 +2,7 @@
 
 use crate::body::{Builder, Held};
 use crate::geometry::{Geometry, Transfer};
-use partita_program::{Exchange, Kernel, Phase, Receive, Send, Work};
+use partita_program::{Exchange, Kernel, Phase, Receive, Send, View, Work};
 use partita_space::{Offset, Region};
 
 /// Fills the frame of a buffer with what its owners have.
@@ -15,54 +15,7 @@ pub(crate) fn gather_frame(
     held: &Held,
     geometry: &Geometry,
 ) {
-    let sequence = builder.next_sequence();
-    let coord = builder.coord;
-    let (incoming, outgoing) = (geometry.incoming(&coord), geometry.outgoing(&coord));
-    for wrap in incoming.iter().filter(|transfer| transfer.peer == coord) {
-        let (source, target) = (held.view(&wrap.from), held.view(&wrap.at));
-        builder.kernel(
-            layer,
-            phase,
-            Kernel::Copy {
-                source,
-                target,
-                accumulate: false,
-            },
-        );
-    }
-    let mut parts = Parts::default();
-    let sends = outgoing.iter().map(|transfer| {
-        let to = offset(builder, transfer);
-        Send {
-            to,
-            part: parts.next(to),
-            view: held.view(&transfer.from),
-        }
-    });
-    let sends: Vec<Send> = sends.collect();
-    let mut parts = Parts::default();
-    let receives = incoming.iter().filter(|transfer| transfer.peer != coord);
-    let receives = receives.map(|transfer| {
-        let from = offset(builder, transfer);
-        let view = held.view(&transfer.at);
-        Receive {
-            from,
-            part: parts.next(from),
-            view,
-            accumulate: false,
-        }
-    });
-    let receives = receives.collect();
-    push(
-        builder,
-        layer,
-        phase,
-        Exchange {
-            sequence,
-            sends,
-            receives,
-        },
-    );
+    move_frame(builder, (layer, phase), held, geometry, false);
 }
 
 /// The adjoint: adds what stands in the frame to what its owners have.
@@ -73,54 +26,77 @@ pub(crate) fn scatter_frame(
     held: &Held,
     geometry: &Geometry,
 ) {
+    move_frame(builder, (layer, phase), held, geometry, true);
+}
+
+/// From owners to frames, or back if `adjoint`.
+fn move_frame(
+    builder: &mut Builder<'_>,
+    (layer, phase): (&str, Phase),
+    held: &Held,
+    geometry: &Geometry,
+    adjoint: bool,
+) {
     let sequence = builder.next_sequence();
     let coord = builder.coord;
-    let (incoming, outgoing) = (geometry.incoming(&coord), geometry.outgoing(&coord));
-    let mut parts = Parts::default();
-    let sends = incoming.iter().filter(|transfer| transfer.peer != coord);
-    let sends = sends.map(|transfer| {
-        let to = offset(builder, transfer);
-        Send {
-            to,
-            part: parts.next(to),
-            view: held.view(&transfer.at),
-        }
-    });
-    let sends: Vec<Send> = sends.collect();
-    let mut parts = Parts::default();
-    let receives = outgoing.iter().map(|transfer| {
-        let from = offset(builder, transfer);
-        let view = held.view(&transfer.from);
-        Receive {
-            from,
-            part: parts.next(from),
-            view,
-            accumulate: true,
-        }
-    });
-    let receives = receives.collect();
-    for wrap in incoming.iter().filter(|transfer| transfer.peer == coord) {
-        let (source, target) = (held.view(&wrap.at), held.view(&wrap.from));
-        builder.kernel(
-            layer,
-            phase,
-            Kernel::Copy {
-                source,
-                target,
-                accumulate: true,
-            },
-        );
+    let (wraps, incoming): (Vec<_>, Vec<_>) = geometry
+        .incoming(&coord)
+        .into_iter()
+        .partition(|transfer| transfer.peer == coord);
+    for wrap in &wraps {
+        let (owned, frame) = (held.view(&wrap.from), held.view(&wrap.at));
+        let (source, target) = if adjoint {
+            (frame, owned)
+        } else {
+            (owned, frame)
+        };
+        let copy = Kernel::Copy {
+            source,
+            target,
+            accumulate: adjoint,
+        };
+        builder.kernel(layer, phase, copy);
     }
-    push(
-        builder,
-        layer,
-        phase,
-        Exchange {
-            sequence,
-            sends,
-            receives,
-        },
-    );
+    let owned = messages(builder, held, &geometry.outgoing(&coord), |of| &of.from);
+    let framed = messages(builder, held, &incoming, |of| &of.at);
+    let (sent, received) = if adjoint {
+        (framed, owned)
+    } else {
+        (owned, framed)
+    };
+    if sent.is_empty() && received.is_empty() {
+        return;
+    }
+    let sends = sent
+        .into_iter()
+        .map(|(to, part, view)| Send { to, part, view });
+    let receives = received.into_iter().map(|(from, part, view)| Receive {
+        from,
+        part,
+        view,
+        accumulate: adjoint,
+    });
+    let exchange = Exchange {
+        sequence,
+        sends: sends.collect(),
+        receives: receives.collect(),
+    };
+    builder.push(layer, phase, Work::Exchange(exchange));
+}
+
+/// Of each transfer the peer, the number of the message between the two, and one of its two views.
+fn messages(
+    builder: &Builder<'_>,
+    held: &Held,
+    transfers: &[Transfer],
+    end: impl Fn(&Transfer) -> &Region,
+) -> Vec<(Offset, u32, View)> {
+    let mut parts = Parts::default();
+    let message = |transfer| {
+        let peer = offset(builder, transfer);
+        (peer, parts.next(peer), held.view(end(transfer)))
+    };
+    transfers.iter().map(message).collect()
 }
 
 /// Sets the part of `frame` outside `inside` to zero.
@@ -134,12 +110,6 @@ pub(crate) fn zero_outside(
 ) {
     for piece in frame.minus(inside) {
         builder.fill(layer, phase, held.view(&piece), 0.0);
-    }
-}
-
-fn push(builder: &mut Builder<'_>, layer: &str, phase: Phase, exchange: Exchange) {
-    if !(exchange.sends.is_empty() && exchange.receives.is_empty()) {
-        builder.push(layer, phase, Work::Exchange(exchange));
     }
 }
 
