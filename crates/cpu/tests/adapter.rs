@@ -1,13 +1,10 @@
 //! The kernels of programs equal the reference kernels, on random geometries.
 
-mod maker;
-
-use maker::{Maker, inputs};
 use partita_cpu::{CpuKernels, CpuMenu, Level, Team};
 use partita_program::{Count, Dtype, Kernel, KernelShape, Menu};
 use partita_run::RunError;
 use partita_space::{Mesh, Rank};
-use partita_testkit::{Bench, ReferenceMenu, distance, reference_kernels};
+use partita_testkit::{Bench, Maker, ReferenceMenu, distance, reference_kernels};
 
 /// Rounding of f32 and the sums of a few hundred products.
 const TOLERANCE: f64 = 3e-6;
@@ -19,7 +16,7 @@ fn kernel_set(mesh: Mesh, rank: Rank, menu: CpuMenu) -> CpuKernels {
 
 /// Runs a kernel on both sets and compares every buffer; gives the largest distance.
 fn compare(bench: &Bench, kernel: &Kernel, mesh: Mesh, rank: Rank, menu: CpuMenu) -> f64 {
-    let (inputs, go) = (inputs(), &mut || true);
+    let (inputs, go) = (Maker::inputs(), &mut || true);
     let mut cpu = kernel_set(mesh, rank, menu);
     let mut reference = reference_kernels(Dtype::F32)(mesh, rank);
     let got = bench.run(kernel, &menu, &mut cpu, &inputs, go);
@@ -76,7 +73,7 @@ fn every_kernel_equals_its_reference_and_counts_what_the_program_counts() {
     let mut worst = 0.0f64;
     for seed in 0..60 {
         let rank = (seed % 4) as Rank;
-        let mut maker = Maker::new(seed);
+        let mut maker = Maker::new(seed, Dtype::F32);
         let kernels = maker.all(&mesh, rank);
         let mut kinds: Vec<_> = kernels.iter().map(Kernel::name).collect();
         kinds.sort_unstable();
@@ -95,12 +92,12 @@ fn a_kernel_stops_when_it_is_told_to() {
     let mesh = Mesh::new([2, 1, 2, 1, 1, 1, 1]);
     let menu = menus()[0];
     let rank = 0;
-    let mut maker = Maker::new(1);
+    let mut maker = Maker::new(1, Dtype::F32);
     for kernel in maker.all(&mesh, rank) {
         let mut cpu = kernel_set(mesh, rank, menu);
         let stopped = maker
             .bench
-            .run(&kernel, &menu, &mut cpu, &inputs(), &mut || false);
+            .run(&kernel, &menu, &mut cpu, &Maker::inputs(), &mut || false);
         assert!(
             matches!(stopped, Err(RunError::Cancelled)),
             "{}",
@@ -111,7 +108,7 @@ fn a_kernel_stops_when_it_is_told_to() {
 
 #[test]
 fn f64_programs_and_other_algorithms_are_refused() {
-    let mut maker = Maker::new(2);
+    let mut maker = Maker::new(2, Dtype::F32);
     let extent = [1, 2, 2, 2, 3];
     let wide = maker
         .bench
@@ -130,15 +127,19 @@ fn f64_programs_and_other_algorithms_are_refused() {
     let refused = menu.choose(&shape).expect_err("f64 activations");
     assert!(refused.to_string().contains("f32 only"), "{refused}");
     let mut cpu = kernel_set(Mesh::new([1; 7]), 0, menu);
-    let answer = maker
-        .bench
-        .run(&kernel, &ReferenceMenu, &mut cpu, &inputs(), &mut || true);
+    let answer = maker.bench.run(
+        &kernel,
+        &ReferenceMenu,
+        &mut cpu,
+        &Maker::inputs(),
+        &mut || true,
+    );
     assert!(matches!(answer, Err(RunError::Algorithm { .. })));
 }
 
 #[test]
 fn a_target_beyond_the_classes_is_refused() {
-    let mut maker = Maker::new(3);
+    let mut maker = Maker::new(3, Dtype::F32);
     let x = maker.view([1, 1, 1, 2, 3]);
     let target = maker.bench.put(Dtype::F32, [1, 1, 1, 2, 1], vec![0.0, 3.0]);
     let loss = maker.bench.put(Dtype::F64, [1; 5], vec![0.0]);
@@ -153,7 +154,7 @@ fn a_target_beyond_the_classes_is_refused() {
     let mut cpu = kernel_set(Mesh::new([1; 7]), 0, menu);
     let answer = maker
         .bench
-        .run(&kernel, &menu, &mut cpu, &inputs(), &mut || true);
+        .run(&kernel, &menu, &mut cpu, &Maker::inputs(), &mut || true);
     match answer {
         Err(RunError::Source { reason, .. }) => assert!(reason.contains("class 3"), "{reason}"),
         Err(other) => panic!("{other}"),

@@ -1,16 +1,14 @@
 //! Kernels allocate nothing once they have run.
 
-mod maker;
-
-use maker::{Maker, inputs};
 use partita_cpu::{
     Adam, Call, CpuKernels, CpuMenu, Grid, Level, Normalization, Parameter, PoolKind, Pooling,
     Team, View, ViewMut, Window, adam, add, copy, norm_forward, norm_scratch, norm_statistics,
     pool_backward, pool_forward, sum_of_squares,
 };
-use partita_program::{Algorithm, Kernel, View as Place};
+use partita_program::{Algorithm, Dtype, Kernel, View as Place};
 use partita_run::{Inputs, Kernels, Memory, RunError, Worked};
 use partita_space::{Mesh, Rank};
+use partita_testkit::Maker;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -71,7 +69,9 @@ fn run_twice(maker: &Maker, kernels: &[Kernel], menu: CpuMenu, rank: Rank) {
         let team = Team::new(menu.threads, menu.level).expect("the level is available");
         let mut twice = Twice(CpuKernels::new(mesh(), rank, team));
         let go = &mut || true;
-        let ran = maker.bench.run(kernel, &menu, &mut twice, &inputs(), go);
+        let ran = maker
+            .bench
+            .run(kernel, &menu, &mut twice, &Maker::inputs(), go);
         assert!(ran.is_ok(), "{}", kernel.name());
     }
 }
@@ -84,7 +84,7 @@ fn a_kernel_that_ran_before_allocates_nothing() {
         let menu = CpuMenu { threads, level };
         for seed in 0..8 {
             let rank = (seed % 4) as Rank;
-            let mut maker = Maker::new(seed);
+            let mut maker = Maker::new(seed, Dtype::F32);
             let kernels = maker.all(&mesh(), rank);
             run_twice(&maker, &kernels, menu, rank);
         }
@@ -92,7 +92,7 @@ fn a_kernel_that_ran_before_allocates_nothing() {
     // Convolutions large enough for all threads.
     let menu = CpuMenu { threads: 2, level };
     for flag in [false, true] {
-        let mut maker = Maker::new(8);
+        let mut maker = Maker::new(8, Dtype::F32);
         let kernels = maker.fused([1, 4, 16, 16, 17], flag);
         run_twice(&maker, &kernels, menu, 0);
     }

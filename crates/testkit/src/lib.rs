@@ -10,6 +10,7 @@ mod compare;
 mod harness;
 mod jitter;
 mod kinks;
+mod maker;
 mod random;
 mod trial;
 
@@ -19,6 +20,7 @@ pub use compare::{distance, mismatch};
 pub use harness::{KernelFactory, Outcome, Setup, reference_kernels, run, run_programs};
 pub use jitter::jittery_kernels;
 pub use kinks::KinkWatch;
+pub use maker::Maker;
 pub use random::Draws;
 pub use trial::{Data, Finding, Trial};
 

@@ -30,10 +30,6 @@ impl Dice {
         low + (self.unit() * (high - low + 1) as f64) as usize
     }
 
-    pub fn flag(&mut self) -> bool {
-        self.unit() < 0.5
-    }
-
     /// In (-1, 1).
     pub fn values(&mut self, count: usize) -> Vec<f64> {
         (0..count).map(|_| 2.0 * self.unit() - 1.0).collect()

@@ -1,5 +1,3 @@
-//! Kernels that do several things in one pass.
-
 use super::Maker;
 use partita_program::{Access, Kernel, View};
 
@@ -34,7 +32,8 @@ const OF_PRODUCTS: [&[Step]; 2] = [
 const PARAMETERS: usize = 35;
 
 impl Maker {
-    /// Fused kernels of every kind, each with all that may follow it and with some of that.
+    /// Fused kernels of every kind on outputs of these extents, each with all that may follow it and
+    /// with some of that; `flag` as of the first part where it accumulates, has a bias or is clipped.
     pub fn fused(&mut self, extent: [usize; 5], flag: bool) -> Vec<Kernel> {
         let mut kernels = self.fused_convolutions(extent, flag);
         kernels.extend(self.fused_linears(extent, flag));

@@ -1,23 +1,24 @@
-//! Kernels of programs of every kind, on random geometries.
-#![allow(dead_code)]
-
 mod fused;
 
+use crate::{Bench, Draws};
 use partita_program::{Dtype, Kernel, Optimizer, Place, PoolKind, Taps, Transform, View};
 use partita_run::Inputs;
 use partita_space::{Axis, Mesh, Rank};
-use partita_testkit::{Bench, Draws};
 
-/// Makes kernels and the buffers on which they work.
+/// Makes kernels of every kind on random geometries, and the buffers on which they work.
 pub struct Maker {
+    /// The buffers.
     pub bench: Bench,
+    dtype: Dtype,
     draws: Draws,
 }
 
 impl Maker {
-    pub fn new(seed: u64) -> Self {
+    /// Of kernels of programs in `dtype`.
+    pub fn new(seed: u64, dtype: Dtype) -> Self {
         Self {
             bench: Bench::default(),
+            dtype,
             draws: Draws::new(seed),
         }
     }
@@ -26,12 +27,13 @@ impl Maker {
         self.draws.between(low, high)
     }
 
+    /// A drawn box of these extents inside a larger buffer.
     pub fn view(&mut self, extent: [usize; 5]) -> View {
-        self.bench.framed(Dtype::F32, extent, 1.0, &mut self.draws)
+        self.bench.framed(self.dtype, extent, 1.0, &mut self.draws)
     }
 
     fn dense(&mut self, extent: [usize; 5]) -> View {
-        self.bench.drawn(Dtype::F32, extent, 1.0, &mut self.draws)
+        self.bench.drawn(self.dtype, extent, 1.0, &mut self.draws)
     }
 
     fn vector(&mut self, channels: usize) -> View {
@@ -235,7 +237,7 @@ impl Maker {
     fn variance(&mut self, channels: usize) -> View {
         let positive = (0..channels).map(|_| 1.0 + 0.5 * self.draws.unit());
         let positive = positive.collect();
-        self.bench.put(Dtype::F32, [1, 1, 1, 1, channels], positive)
+        self.bench.put(self.dtype, [1, 1, 1, 1, channels], positive)
     }
 
     fn imports(&mut self) -> Vec<Kernel> {
@@ -393,7 +395,7 @@ impl Maker {
         let positions = n * d * h * w;
         let classes = (0..positions).map(|_| self.draws.between(0, c - 1) as f64);
         let classes = classes.collect();
-        let classes = self.bench.put(Dtype::F32, [n, d, h, w, 1], classes);
+        let classes = self.bench.put(self.dtype, [n, d, h, w, 1], classes);
         let loss = self.bench.put(Dtype::F64, [1; 5], vec![1.0]);
         let errors = self.sums(c, 2);
         let (dx, count) = (with_gradient.then_some(dx), 7);
@@ -422,7 +424,7 @@ impl Maker {
         let [parameter, gradient, first] = [0; 3].map(|_| self.dense(extent));
         let volume = parameter.volume();
         let squares = (0..volume).map(|_| self.draws.unit().abs()).collect();
-        let second = self.bench.put(Dtype::F32, extent, squares);
+        let second = self.bench.put(self.dtype, extent, squares);
         let total = self.bench.put(Dtype::F64, [1; 5], vec![2.0]);
         let clip = clipped.then_some((total, 0.1));
         let update = |rule, moments| Kernel::Update {
@@ -528,15 +530,16 @@ impl Maker {
         kernels.extend(self.fused(fused, flag));
         kernels
     }
-}
 
-pub fn inputs() -> Inputs {
-    Inputs {
-        step: 3,
-        epoch: 2,
-        seed: 11,
-        learning_rate: 0.05,
-        samples: vec![5, 0, 9, 2],
-        next_samples: Vec::new(),
+    /// Inputs of a step whose samples suffice for every kernel.
+    pub fn inputs() -> Inputs {
+        Inputs {
+            step: 3,
+            epoch: 2,
+            seed: 11,
+            learning_rate: 0.05,
+            samples: vec![5, 0, 9, 2],
+            next_samples: Vec::new(),
+        }
     }
 }
