@@ -7,6 +7,14 @@ use std::cmp::Reverse;
 
 const ALIGNMENT: u64 = 64;
 
+/// A buffer with its place in memory, and its first and last task.
+struct Placed {
+    id: usize,
+    start: u64,
+    end: u64,
+    lifetime: (usize, usize),
+}
+
 /// Gives every buffer its offset and every task its dependencies.
 ///
 /// Persistent buffers come first, in their order; the others share memory where the last use of one
@@ -36,45 +44,41 @@ pub(crate) fn plan(body: &mut Body) {
         .collect();
     let lifetime = |id: usize| {
         let last = users[id][users[id].len() - 1];
-        (
-            users[id][0],
-            if outputs.contains(&id) {
-                usize::MAX
-            } else {
-                last
-            },
-        )
+        let is_output = outputs.contains(&id);
+        (users[id][0], if is_output { usize::MAX } else { last })
     };
-    let mut placed: Vec<usize> = Vec::new();
+    // By their offsets.
+    let mut placed: Vec<Placed> = Vec::new();
     let mut extra = Vec::new();
     let mut top = floor;
     for id in transient {
-        let size = aligned(body.buffers[id].bytes().0);
-        let (birth, death) = lifetime(id);
-        let mut busy: Vec<(u64, u64)> = placed
-            .iter()
-            .filter(|&&other| {
-                let (other_birth, other_death) = lifetime(other);
-                birth <= other_death && other_birth <= death
-            })
-            .map(|&other| {
-                let start = body.buffers[other].offset.0;
-                (start, start + aligned(body.buffers[other].bytes().0))
-            })
-            .collect();
-        busy.sort_unstable();
-        let offset = lowest_gap(floor, size, &busy);
-        body.buffers[id].offset = Bytes(offset);
-        top = top.max(offset + size);
-        placed.push(id);
+        let (size, (birth, death)) = (aligned(body.buffers[id].bytes().0), lifetime(id));
+        let busy = placed.iter().filter(|other| {
+            let (other_birth, other_death) = other.lifetime;
+            birth <= other_death && other_birth <= death
+        });
+        let start = lowest_gap(floor, size, busy.map(|other| (other.start, other.end)));
+        let end = start + size;
+        body.buffers[id].offset = Bytes(start);
+        top = top.max(end);
+        let at = placed.partition_point(|other| (other.start, other.end) < (start, end));
+        let lifetime = (birth, death);
+        let new = Placed {
+            id,
+            start,
+            end,
+            lifetime,
+        };
+        placed.insert(at, new);
     }
-    for (i, &a) in placed.iter().enumerate() {
-        for &b in &placed[i + 1..] {
-            if share(body, a, b) {
-                let (first, second) = if lifetime(a).1 < lifetime(b).0 {
-                    (a, b)
+    for (i, a) in placed.iter().enumerate() {
+        let rest = placed[i + 1..].iter();
+        for b in rest.take_while(|b| b.start < a.end) {
+            if share(body, a.id, b.id) {
+                let (first, second) = if a.lifetime.1 < b.lifetime.0 {
+                    (a.id, b.id)
                 } else {
-                    (b, a)
+                    (b.id, a.id)
                 };
                 order(body, &users[first], &users[second], &mut extra);
             }
@@ -88,9 +92,10 @@ fn aligned(bytes: u64) -> u64 {
     bytes.next_multiple_of(ALIGNMENT)
 }
 
-fn lowest_gap(floor: u64, size: u64, busy: &[(u64, u64)]) -> u64 {
+/// Beside ranges that come by their starts.
+fn lowest_gap(floor: u64, size: u64, busy: impl Iterator<Item = (u64, u64)>) -> u64 {
     let mut offset = floor;
-    for &(start, end) in busy {
+    for (start, end) in busy {
         if offset + size <= start {
             break;
         }
