@@ -151,7 +151,8 @@ impl Kernels for CpuKernels {
             | Kernel::LeakyReluBackward { .. }
             | Kernel::Add { .. } => pointwise::execute(kernel, &mut run),
             Kernel::Dropout { .. } => dropout::execute(kernel, &self.mesh, &self.coord, &mut run),
-            Kernel::ConvolutionForward { .. }
+            Kernel::PackWeights { .. }
+            | Kernel::ConvolutionForward { .. }
             | Kernel::ConvolutionBackwardData { .. }
             | Kernel::ConvolutionBackwardWeight { .. }
             | Kernel::BiasBackward { .. } => {

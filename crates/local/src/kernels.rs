@@ -129,6 +129,7 @@ impl<T: Real> Kernels for ReferenceKernels<T> {
             | Kernel::LeakyReluBackward { .. }
             | Kernel::Dropout { .. }
             | Kernel::Add { .. } => pointwise::execute(kernel, &self.mesh, &self.coord, &mut call),
+            Kernel::PackWeights { .. } => panic!("the reference kernels take plain weights"),
             Kernel::ConvolutionForward { .. }
             | Kernel::ConvolutionBackwardData { .. }
             | Kernel::ConvolutionBackwardWeight { .. } => {
@@ -168,6 +169,7 @@ impl Menu for ReferenceMenu {
         Ok(Choice {
             algorithm: Algorithm(NAME.to_owned()),
             workspace: Bytes(0),
+            packed_weights: 0,
         })
     }
 }

@@ -133,6 +133,7 @@ pub(crate) fn persistent_order(role: Role) -> u8 {
         Role::Gradient
         | Role::Activation
         | Role::ActivationGradient
+        | Role::PackedWeights
         | Role::Statistics
         | Role::Workspace => 4,
     }

@@ -36,8 +36,8 @@ pub(crate) struct Builder<'a> {
     pub mesh: &'a Mesh,
     pub coord: Coord,
     pub dtype: Dtype,
-    menu: &'a dyn Menu,
-    body: Body,
+    pub menu: &'a dyn Menu,
+    pub body: Body,
     names: HashMap<String, u32>,
     sequence: u32,
 }
@@ -152,12 +152,14 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The body, with fused kernels if `fused`, every kernel chosen, without dependencies and offsets.
+    /// The body, with fused kernels and weights packed once if `fused`, every kernel chosen, without
+    /// dependencies and offsets.
     ///
     /// Errors: a kernel that the menu lacks.
     pub fn finish(mut self, fused: bool) -> Result<Body, MenuError> {
         if fused {
             fuse(&mut self.body, self.menu);
+            self.pack()?;
         }
         for id in 0..self.body.tasks.len() {
             self.choose(id)?;

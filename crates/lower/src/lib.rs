@@ -15,6 +15,7 @@ mod forward;
 mod fuse;
 mod geometry;
 mod lowering;
+mod pack;
 mod place;
 mod storage;
 mod strategy;

@@ -220,7 +220,7 @@ fn weigh(
 fn memory_reason(body: &Body, memory: Bytes) -> String {
     let of = |roles: &[Role]| -> Bytes { roles.iter().map(|&role| body.bytes_of(role)).sum() };
     let lasting = of(&[Role::Parameter, Role::State, Role::Optimizer]);
-    let parameters = lasting + of(&[Role::Gradient]);
+    let parameters = lasting + of(&[Role::Gradient, Role::PackedWeights]);
     let activations = of(&[
         Role::Activation,
         Role::ActivationGradient,

@@ -118,6 +118,7 @@ impl Menu for Open {
         Ok(Choice {
             algorithm: Algorithm::unpinned(),
             workspace: Bytes(0),
+            packed_weights: 0,
         })
     }
 }

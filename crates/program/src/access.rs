@@ -56,6 +56,10 @@ macro_rules! operands {
                 $f(source, Read);
                 $f(target, Write);
             }
+            Kernel::PackWeights { w, packed, .. } => {
+                $f(w, Read);
+                $f(packed, Write);
+            }
             Kernel::ConvolutionForward { x, w, bias, y, .. }
             | Kernel::LinearForward { x, w, bias, y } => {
                 $f(x, Read);
@@ -366,6 +370,7 @@ impl Kernel {
             Kernel::Fill { .. }
             | Kernel::Copy { .. }
             | Kernel::Import { .. }
+            | Kernel::PackWeights { .. }
             | Kernel::ConvolutionForward { .. }
             | Kernel::ConvolutionBackwardData { .. }
             | Kernel::ConvolutionBackwardWeight { .. }

@@ -49,6 +49,8 @@ pub enum Role {
     Activation,
     /// Gradient of a tensor, its frame included.
     ActivationGradient,
+    /// Weights in a form that only the kernels know.
+    PackedWeights,
     /// Sums over ranks and scalars.
     Statistics,
     /// Scratch of one kernel.
@@ -64,6 +66,7 @@ impl Role {
             Role::Gradient
             | Role::Activation
             | Role::ActivationGradient
+            | Role::PackedWeights
             | Role::Statistics
             | Role::Workspace => false,
         }

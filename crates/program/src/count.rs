@@ -118,8 +118,9 @@ impl Count {
     }
 }
 
-fn convolution(outputs: &View, w: &View, taps: &Taps) -> u64 {
-    (2 * outputs.volume() * taps.volume() * w.extent[3]) as u64
+/// Of outputs that read `inputs` channels in so many groups; weights may be packed and say nothing.
+fn convolution(outputs: &View, inputs: usize, groups: usize, taps: &Taps) -> u64 {
+    (2 * outputs.volume() * taps.volume() * (inputs / groups.max(1))) as u64
 }
 
 fn linear(rows: &View, w: &View) -> u64 {
@@ -129,9 +130,23 @@ fn linear(rows: &View, w: &View) -> u64 {
 fn flops(kernel: &Kernel) -> Flops {
     Flops(match kernel {
         Kernel::Fused { parts } => parts.iter().map(|part| flops(part).0).sum(),
-        Kernel::ConvolutionForward { w, y, taps, .. } => convolution(y, w, taps),
-        Kernel::ConvolutionBackwardData { dy, w, taps, .. } => convolution(dy, w, taps),
-        Kernel::ConvolutionBackwardWeight { dy, dw, taps, .. } => convolution(dy, dw, taps),
+        Kernel::ConvolutionForward {
+            x, y, taps, groups, ..
+        } => convolution(y, x.extent[4], *groups, taps),
+        Kernel::ConvolutionBackwardData {
+            dy,
+            dx,
+            taps,
+            groups,
+            ..
+        } => convolution(dy, dx.extent[4], *groups, taps),
+        Kernel::ConvolutionBackwardWeight {
+            x,
+            dy,
+            taps,
+            groups,
+            ..
+        } => convolution(dy, x.extent[4], *groups, taps),
         Kernel::LinearForward { x, w, .. } => linear(x, w),
         Kernel::LinearBackwardData { dy, w, .. } => linear(dy, w),
         Kernel::LinearBackwardWeight { dy, dw, .. } => linear(dy, dw),
@@ -145,6 +160,7 @@ fn flops(kernel: &Kernel) -> Flops {
         | Kernel::Fill { .. }
         | Kernel::Copy { .. }
         | Kernel::Import { .. }
+        | Kernel::PackWeights { .. }
         | Kernel::BiasBackward { .. }
         | Kernel::BatchNormStatistics { .. }
         | Kernel::BatchNormForward { .. }
@@ -173,6 +189,7 @@ fn flops_per_element(kernel: &Kernel) -> (&View, u64) {
             target, accumulate, ..
         } => (target, u64::from(*accumulate)),
         Kernel::Import { target, .. } => (target, 1),
+        Kernel::PackWeights { packed, .. } => (packed, 0),
         Kernel::BiasBackward { dy, .. } => (dy, 1),
         Kernel::BatchNormStatistics { x, .. } => (x, 3),
         Kernel::BatchNormForward { x, .. } | Kernel::BatchNormInference { x, .. } => (x, 2),

@@ -19,6 +19,15 @@ impl Taps {
     }
 }
 
+/// Which way a convolution is computed with its weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Direction {
+    /// y from x and w.
+    Forward,
+    /// dx from dy and w.
+    BackwardData,
+}
+
 /// The kinds of pooling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum PoolKind {
@@ -70,6 +79,7 @@ pub enum Optimizer {
 /// A computation on local views. Letters: x input, y output, w weight, d... gradient of.
 ///
 /// Activations are (N, D, H, W, C), weights (Kd, Kh, Kw, C / groups, F), vectors (1, 1, 1, 1, F).
+/// The `w` of a convolution may be packed weights instead: all of a buffer of that role.
 /// `accumulate` adds to the target instead of replacing it. Input `i` of a window kernel belongs to
 /// output `o` and tap `k` if `i + shift = o * stride + k * dilation`, all counted from the starts of
 /// the views.
@@ -93,6 +103,15 @@ pub enum Kernel {
         source: View,
         target: View,
         transform: Transform,
+    },
+    /// Brings weights into the form in which the convolutions of the same direction, taps and groups
+    /// take them. Only the implementation knows that form; `packed` is all of its buffer.
+    PackWeights {
+        w: View,
+        packed: View,
+        direction: Direction,
+        taps: Taps,
+        groups: usize,
     },
     /// The view `x` holds every input of every tap: shift 0 and nothing is clipped.
     ConvolutionForward {
@@ -297,6 +316,7 @@ impl Kernel {
             Kernel::Fill { .. } => "fill",
             Kernel::Copy { .. } => "copy",
             Kernel::Import { .. } => "import",
+            Kernel::PackWeights { .. } => "pack_weights",
             Kernel::ConvolutionForward { .. } => "convolution_forward",
             Kernel::ConvolutionBackwardData { .. } => "convolution_backward_data",
             Kernel::ConvolutionBackwardWeight { .. } => "convolution_backward_weight",

@@ -19,7 +19,7 @@ pub mod verify;
 pub use access::Access;
 pub use buffer::{Buffer, BufferId, Dtype, Home, Place, Role, View, ViewError};
 pub use count::Count;
-pub use kernel::{Kernel, Optimizer, PoolKind, Taps, Transform};
+pub use kernel::{Direction, Kernel, Optimizer, PoolKind, Taps, Transform};
 pub use menu::{Algorithm, Choice, KernelShape, Menu, MenuError, UnpinnedMenu};
 pub use program::{Body, Output, Program, ProgramKind};
 pub use task::{

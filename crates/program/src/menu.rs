@@ -1,4 +1,4 @@
-use crate::{Buffer, Kernel};
+use crate::{Buffer, Kernel, Role};
 use partita_space::Bytes;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -56,8 +56,13 @@ impl KernelShape<'_> {
                         .collect::<Vec<_>>()
                         .join("x")
                 };
+                // One row of packed weights may have the extents of plain ones.
+                let form = match buffer.role == Role::PackedWeights {
+                    true => "packed ",
+                    false => "",
+                };
                 format!(
-                    "{:?} {} of {}",
+                    "{form}{:?} {} of {}",
                     buffer.dtype,
                     join(&view.extent),
                     join(&buffer.dims)
@@ -74,6 +79,12 @@ impl KernelShape<'_> {
 
     fn constants(&self) -> String {
         match self.kernel {
+            Kernel::PackWeights {
+                direction,
+                taps,
+                groups,
+                ..
+            } => format!("{direction:?} {taps:?} {groups}"),
             Kernel::ConvolutionForward { taps, groups, .. }
             | Kernel::ConvolutionBackwardWeight { taps, groups, .. } => {
                 format!("{taps:?} {groups}")
@@ -134,6 +145,10 @@ pub struct Choice {
     pub algorithm: Algorithm,
     /// Scratch it needs while it runs.
     pub workspace: Bytes,
+    /// Elements that the weights of a convolution have once packed, if it would pack them itself at
+    /// every call; 0 where it takes them as they are, packed or plain. Kernels of the same weights,
+    /// direction, taps, groups, implementation and number of elements take the same packed weights.
+    pub packed_weights: usize,
 }
 
 /// A kernel that no backend offers.
@@ -167,6 +182,7 @@ impl Menu for UnpinnedMenu {
         Ok(Choice {
             algorithm: Algorithm::unpinned(),
             workspace: Bytes(0),
+            packed_weights: 0,
         })
     }
 }

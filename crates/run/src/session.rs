@@ -182,6 +182,7 @@ fn outlives_programs(role: Role) -> bool {
         | Role::Gradient
         | Role::Activation
         | Role::ActivationGradient
+        | Role::PackedWeights
         | Role::Statistics
         | Role::Workspace => false,
     }

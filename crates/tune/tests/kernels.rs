@@ -305,6 +305,7 @@ impl Menu for Reference {
         Ok(Choice {
             algorithm: Algorithm("reference".to_owned()),
             workspace: Bytes(0),
+            packed_weights: 0,
         })
     }
 }

@@ -237,6 +237,7 @@ fn initial(graph: &Graph, seed: u64, buffer: &Buffer) -> Option<Vec<f64>> {
         | Role::Staging
         | Role::Activation
         | Role::ActivationGradient
+        | Role::PackedWeights
         | Role::Statistics
         | Role::Workspace => None,
     }

@@ -1,12 +1,12 @@
 use super::operand::Output;
 use super::tail::{Held, Tail};
 use super::{Run, touched};
-use crate::conv_data::conv_backward_data;
-use crate::conv_forward::{Convolution, Weights, conv_forward};
+use crate::conv_data::{conv_backward_data, pack_backward_data};
+use crate::conv_forward::{Convolution, Weights, conv_forward, pack_forward};
 use crate::conv_weight::conv_backward_weight;
 use crate::grid::{Call, Window};
 use crate::norm::bias_backward;
-use partita_program::{Kernel, Taps, View};
+use partita_program::{Direction, Kernel, Role, Taps, View};
 use partita_run::{Block, RunError, Worked};
 
 /// Taps as the kernels of this crate describe them.
@@ -32,6 +32,7 @@ pub(super) fn execute(
     run: &mut Run<'_, '_>,
 ) -> Result<Worked, RunError> {
     match kernel {
+        Kernel::PackWeights { .. } => pack(kernel, run),
         Kernel::ConvolutionForward {
             x,
             w,
@@ -41,7 +42,7 @@ pub(super) fn execute(
             groups,
         } => {
             let conv = convolution(taps, *groups);
-            let flops = tail.flops(y);
+            let (flops, is_packed) = (tail.flops(y), is_packed(w, run));
             let mut held = Held::new(tail, run);
             let (x, w, mut y) = (run.input(x), run.dense(w), run.output(y));
             let bias = bias.as_ref().map(|bias| run.dense(bias));
@@ -49,7 +50,7 @@ pub(super) fn execute(
             let scales = tail.scales(y.block().extent[4]);
             let work = run.compute(|call| {
                 with_scales(call, scales, |call, scales| {
-                    let (w, epilogue) = (Weights::Plain(w.data), held.epilogue(values, scales));
+                    let (w, epilogue) = (weights(is_packed, &w), held.epilogue(values, scales));
                     conv_forward(call, x.view(), w, y.view(), &conv, false, epilogue)
                 })
             })?;
@@ -72,6 +73,43 @@ pub(super) fn execute(
         }
         other => panic!("{} is no convolution", other.name()),
     }
+}
+
+fn is_packed(w: &View, run: &Run<'_, '_>) -> bool {
+    run.memory.body().buffer(w.buffer).role == Role::PackedWeights
+}
+
+fn weights<'w>(is_packed: bool, w: &Block<'w, f32>) -> Weights<'w> {
+    match is_packed {
+        true => Weights::Packed(w.data),
+        false => Weights::Plain(w.data),
+    }
+}
+
+fn pack(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
+    let Kernel::PackWeights {
+        w,
+        packed,
+        direction,
+        taps,
+        groups,
+    } = kernel
+    else {
+        panic!("{} packs no weights", kernel.name());
+    };
+    let (conv, [.., channels, f]) = (convolution(taps, *groups), w.extent);
+    let (c, w, mut packed) = (channels * groups, run.dense(w), run.output(packed));
+    let work = run.compute(|call| {
+        let (w, packed) = (w.data, packed.slice());
+        match direction {
+            Direction::Forward => pack_forward(call, w, packed, &conv, c, f),
+            Direction::BackwardData => pack_backward_data(call, w, packed, &conv, c, f),
+        }
+    })?;
+    Ok(Worked {
+        flops: work.flops,
+        bytes: work.bytes,
+    })
 }
 
 /// Calls `body` with the first elements of the scratch apart.
@@ -107,12 +145,13 @@ fn backward_data(
         panic!("{} is no data gradient", kernel.name());
     };
     let (conv, flops) = (convolution(taps, *groups), tail.flops(dx));
+    let is_packed = is_packed(w, run);
     let mut held = Held::new(tail, run);
     let (dy, w, mut dx) = (run.input(dy), run.dense(w), run.output(dx));
     let scales = tail.scales(dx.block().extent[4]);
     let work = run.compute(|call| {
         with_scales(call, scales, |call, scales| {
-            let (w, epilogue) = (Weights::Plain(w.data), held.epilogue(None, scales));
+            let (w, epilogue) = (weights(is_packed, &w), held.epilogue(None, scales));
             let (dy, dx) = (dy.view(), dx.view());
             conv_backward_data(call, dy, w, dx, &conv, *shift, *accumulate, epilogue)
         })

@@ -21,6 +21,7 @@ fn output(kernel: &Kernel) -> Option<&View> {
         | Kernel::Fill { .. }
         | Kernel::Copy { .. }
         | Kernel::Import { .. }
+        | Kernel::PackWeights { .. }
         | Kernel::ConvolutionBackwardWeight { .. }
         | Kernel::BiasBackward { .. }
         | Kernel::BatchNormStatistics { .. }
@@ -86,6 +87,7 @@ fn suits(first: &Kernel, out: &View, tail: &Tail<'_>, buffers: &[Buffer]) -> boo
         | Kernel::Fill { .. }
         | Kernel::Copy { .. }
         | Kernel::Import { .. }
+        | Kernel::PackWeights { .. }
         | Kernel::ConvolutionBackwardWeight { .. }
         | Kernel::BiasBackward { .. }
         | Kernel::BatchNormStatistics { .. }

@@ -45,6 +45,7 @@ impl Menu for CpuMenu {
         Ok(Choice {
             algorithm: Algorithm(NAME.to_owned()),
             workspace: Bytes((elements * size_of::<f32>()) as u64),
+            packed_weights: packed_weights(self.team(), shape.kernel, shape.buffers),
         })
     }
 }
@@ -58,6 +59,7 @@ fn is_offered(buffer: &Buffer) -> bool {
         | Role::Gradient
         | Role::Activation
         | Role::ActivationGradient
+        | Role::PackedWeights
         | Role::Workspace => buffer.dtype == Dtype::F32,
         Role::Staging | Role::Statistics => true,
     }
@@ -76,12 +78,16 @@ fn packed_rows(view: &View, buffers: &[Buffer]) -> usize {
 }
 
 impl CpuMenu {
-    /// Scratch of a kernel in elements of f32.
-    fn workspace(&self, kernel: &Kernel, buffers: &[Buffer]) -> usize {
-        let team = TeamKind {
+    fn team(&self) -> TeamKind {
+        TeamKind {
             threads: self.threads,
             level: self.level,
-        };
+        }
+    }
+
+    /// Scratch of a kernel in elements of f32.
+    fn workspace(&self, kernel: &Kernel, buffers: &[Buffer]) -> usize {
+        let team = self.team();
         match kernel {
             Kernel::Copy { source, target, .. } => {
                 match (
@@ -107,6 +113,7 @@ impl CpuMenu {
             Kernel::Fused { parts } => self.fused(parts, buffers),
             Kernel::Fill { .. }
             | Kernel::Import { .. }
+            | Kernel::PackWeights { .. }
             | Kernel::PoolForward { .. }
             | Kernel::PoolBackward { .. }
             | Kernel::BatchNormRunning { .. }
@@ -125,10 +132,7 @@ impl CpuMenu {
 
     /// What the first part needs, and sums and scales of the later ones.
     fn fused(&self, parts: &[Kernel], buffers: &[Buffer]) -> usize {
-        let team = TeamKind {
-            threads: self.threads,
-            level: self.level,
-        };
+        let team = self.team();
         let own = self.workspace(&parts[0], buffers);
         let Some((out, tail)) = fused::tail(parts) else {
             return own;
@@ -149,8 +153,24 @@ impl CpuMenu {
     }
 }
 
+/// Elements of the weights that a kernel packs; packed ones it does not pack again.
+fn packed_weights(team: TeamKind, kernel: &Kernel, buffers: &[Buffer]) -> usize {
+    let first = &kernel.parts()[0];
+    if let Kernel::ConvolutionForward { .. } | Kernel::ConvolutionBackwardData { .. } = first {
+        convolutions(team, first, buffers)
+    } else {
+        0
+    }
+}
+
 fn convolutions(team: TeamKind, kernel: &Kernel, buffers: &[Buffer]) -> usize {
+    let is_packed = |w: &View| buffers[w.buffer.0 as usize].role == Role::PackedWeights;
     match kernel {
+        Kernel::ConvolutionForward { w, .. } | Kernel::ConvolutionBackwardData { w, .. }
+            if is_packed(w) =>
+        {
+            0
+        }
         Kernel::ConvolutionForward {
             x, y, taps, groups, ..
         } => {

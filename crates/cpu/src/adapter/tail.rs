@@ -79,6 +79,7 @@ impl<'k> Tail<'k> {
                 | Kernel::Fill { .. }
                 | Kernel::Copy { .. }
                 | Kernel::Import { .. }
+                | Kernel::PackWeights { .. }
                 | Kernel::ConvolutionBackwardWeight { .. }
                 | Kernel::BiasBackward { .. }
                 | Kernel::BatchNormRunning { .. }

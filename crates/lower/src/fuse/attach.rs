@@ -33,6 +33,7 @@ fn links(kernel: &Kernel) -> Vec<Link> {
         | Kernel::Fill { .. }
         | Kernel::Copy { .. }
         | Kernel::Import { .. }
+        | Kernel::PackWeights { .. }
         | Kernel::ConvolutionForward { .. }
         | Kernel::ConvolutionBackwardData { .. }
         | Kernel::ConvolutionBackwardWeight { .. }
@@ -204,6 +205,7 @@ impl Fusion<'_> {
                 | Role::Optimizer
                 | Role::Gradient
                 | Role::Staging
+                | Role::PackedWeights
                 | Role::Statistics
                 | Role::Workspace => false,
             };

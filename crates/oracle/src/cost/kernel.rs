@@ -69,6 +69,7 @@ pub fn character(shape: &KernelShape<'_>) -> Character {
         Kernel::Fill { .. }
         | Kernel::Copy { .. }
         | Kernel::Import { .. }
+        | Kernel::PackWeights { .. }
         | Kernel::BiasBackward { .. }
         | Kernel::PoolForward { .. }
         | Kernel::PoolBackward { .. }

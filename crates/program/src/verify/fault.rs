@@ -293,6 +293,18 @@ pub enum Fault {
     },
     #[error("{site} reads {spot}, which nothing before it has written")]
     Uninitialized { site: Site, spot: Spot },
+    #[error("{site}: {spot} holds packed weights, and {reason}")]
+    Packed {
+        site: Site,
+        spot: Spot,
+        reason: String,
+    },
+    #[error("{site} takes packed weights, but {writer} may have changed {weights} since")]
+    PackedStale {
+        site: Site,
+        weights: Spot,
+        writer: Site,
+    },
     #[error("{site} reads {spot}, which belongs to another rank and holds a constant")]
     HaloFilled { site: Site, spot: Spot },
     #[error(

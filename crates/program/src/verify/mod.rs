@@ -12,6 +12,7 @@ mod fault;
 mod matching;
 mod memory;
 mod order;
+mod packed;
 mod shapes;
 mod structure;
 mod termination;
@@ -36,6 +37,7 @@ pub fn verify(program: &Program) -> Result<(), Faults> {
         equity::check(&case, &mut faults);
         termination::check(&case, &mut faults);
         memory::check(&case, &mut faults);
+        packed::check(&case, &mut faults);
     }
     if faults.is_empty() {
         Ok(())

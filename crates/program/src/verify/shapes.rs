@@ -86,6 +86,25 @@ impl Rules<'_> {
                 let [n, c, d, h, w] = source.extent;
                 self.extent("target", target, [n, d, h, w, c]);
             }
+            Kernel::PackWeights {
+                w,
+                packed,
+                taps,
+                groups,
+                ..
+            } => {
+                self.floats(&[("w", w), ("packed", packed)]);
+                self.taps(taps);
+                let [.., inputs, outputs] = w.extent;
+                self.plain_weights(
+                    "w",
+                    w,
+                    taps,
+                    *groups,
+                    inputs.saturating_mul(*groups),
+                    outputs,
+                );
+            }
             Kernel::ConvolutionForward { .. }
             | Kernel::ConvolutionBackwardData { .. }
             | Kernel::ConvolutionBackwardWeight { .. } => self.convolution(kernel),
@@ -142,7 +161,7 @@ impl Rules<'_> {
                 groups,
             } => {
                 self.floats(&[("x", x), ("w", w), ("y", y)]);
-                self.weights("w", w, taps, *groups, x.extent[4], y.extent[4]);
+                self.weights(w, taps, *groups, x.extent[4], y.extent[4]);
                 self.window(x, "y", y, taps);
                 self.bias(bias.as_ref(), y.extent[4]);
             }
@@ -155,7 +174,7 @@ impl Rules<'_> {
                 ..
             } => {
                 self.floats(&[("dy", dy), ("w", w), ("dx", dx)]);
-                self.weights("w", w, taps, *groups, dx.extent[4], dy.extent[4]);
+                self.weights(w, taps, *groups, dx.extent[4], dy.extent[4]);
                 self.number("samples of dx", dx.extent[0], dy.extent[0]);
             }
             Kernel::ConvolutionBackwardWeight {
@@ -167,7 +186,7 @@ impl Rules<'_> {
                 ..
             } => {
                 self.floats(&[("x", x), ("dy", dy), ("dw", dw)]);
-                self.weights("dw", dw, taps, *groups, x.extent[4], dy.extent[4]);
+                self.plain_weights("dw", dw, taps, *groups, x.extent[4], dy.extent[4]);
                 self.window(x, "dy", dy, taps);
             }
             other => panic!("{} is no convolution", other.name()),
@@ -513,7 +532,14 @@ impl Rules<'_> {
         sound
     }
 
-    fn weights(
+    /// How packed weights fit is seen where they are packed.
+    fn weights(&mut self, w: &View, taps: &Taps, groups: usize, inputs: usize, outputs: usize) {
+        if self.buffers[w.buffer.0 as usize].role != Role::PackedWeights {
+            self.plain_weights("w", w, taps, groups, inputs, outputs);
+        }
+    }
+
+    fn plain_weights(
         &mut self,
         name: &str,
         w: &View,

@@ -1,0 +1,145 @@
+//! Weights packed once per step.
+//!
+//! A convolution may want its weights in another order than that in which they are kept. One that is
+//! cut into pieces would pack them once per piece; where the menu says so, they are packed once before
+//! the first piece instead, and the pieces share the packed weights:
+//!
+//! ```text
+//! convolution_forward x[interior] w           pack_weights        w -> p
+//! convolution_forward x[border]   w    ->     convolution_forward x[interior] p
+//!                                             convolution_forward x[border]   p
+//! ```
+
+use crate::body::Builder;
+use crate::fuse::compute;
+use partita_program::{
+    Algorithm, Direction, Kernel, KernelShape, MenuError, Role, Taps, Task, View, Work,
+};
+
+/// What decides how packed weights look: equal needs are met by the same packed weights.
+#[derive(PartialEq)]
+struct Need {
+    w: View,
+    direction: Direction,
+    taps: Taps,
+    groups: usize,
+    algorithm: Algorithm,
+    elements: usize,
+}
+
+/// Tasks with one need while the weights stay as they are.
+struct Packing {
+    need: Need,
+    /// Ascending.
+    users: Vec<usize>,
+    is_open: bool,
+}
+
+impl Builder<'_> {
+    /// Packs weights for all tasks that need the same ones, where there are two or more.
+    ///
+    /// Errors: a kernel that the menu lacks.
+    pub fn pack(&mut self) -> Result<(), MenuError> {
+        let mut packings = self.packings()?;
+        packings.retain(|packing| packing.users.len() > 1);
+        let mut before: Vec<(usize, Task)> = Vec::with_capacity(packings.len());
+        for Packing { need, users, .. } in packings {
+            let name = format!("{}.packed", self.body.buffer(need.w.buffer).name);
+            let dims = [1, 1, 1, 1, need.elements];
+            let id = self.buffer(&name, Role::PackedWeights, self.dtype, dims);
+            let packed = self.whole(id);
+            for &user in &users {
+                if let Work::Compute { kernel, .. } = &mut self.body.tasks[user].work {
+                    take(kernel, packed);
+                }
+            }
+            let kernel = Kernel::PackWeights {
+                w: need.w,
+                packed,
+                direction: need.direction,
+                taps: need.taps,
+                groups: need.groups,
+            };
+            let origin = self.body.tasks[users[0]].origin.clone();
+            before.push((users[0], compute(origin, kernel)));
+        }
+        // Packings are in the order of their first users.
+        for (first, task) in before.into_iter().rev() {
+            self.body.tasks.insert(first, task);
+        }
+        Ok(())
+    }
+
+    fn packings(&self) -> Result<Vec<Packing>, MenuError> {
+        let mut packings: Vec<Packing> = Vec::new();
+        for (id, task) in self.body.tasks.iter().enumerate() {
+            if let Some(need) = self.need(task)? {
+                let mut open = packings.iter_mut().filter(|packing| packing.is_open);
+                match open.find(|packing| packing.need == need) {
+                    Some(packing) => packing.users.push(id),
+                    None => packings.push(Packing {
+                        need,
+                        users: vec![id],
+                        is_open: true,
+                    }),
+                }
+            }
+            for (view, access) in task.accesses() {
+                let changes = |w: &View| {
+                    let shared = w.region().intersect(&view.region());
+                    access.writes() && w.buffer == view.buffer && !shared.is_empty()
+                };
+                for packing in packings.iter_mut().filter(|one| changes(&one.need.w)) {
+                    packing.is_open = false;
+                }
+            }
+        }
+        Ok(packings)
+    }
+
+    fn need(&self, task: &Task) -> Result<Option<Need>, MenuError> {
+        let Work::Compute { kernel, .. } = &task.work else {
+            return Ok(None);
+        };
+        let first = &kernel.parts()[0];
+        let (w, direction, taps, groups) =
+            if let Kernel::ConvolutionForward {
+                w, taps, groups, ..
+            } = first
+            {
+                (w, Direction::Forward, taps, groups)
+            } else if let Kernel::ConvolutionBackwardData {
+                w, taps, groups, ..
+            } = first
+            {
+                (w, Direction::BackwardData, taps, groups)
+            } else {
+                return Ok(None);
+            };
+        let choice = self.menu.choose(&KernelShape {
+            kernel,
+            buffers: &self.body.buffers,
+        })?;
+        Ok((choice.packed_weights > 0).then_some(Need {
+            w: *w,
+            direction,
+            taps: *taps,
+            groups: *groups,
+            algorithm: choice.algorithm,
+            elements: choice.packed_weights,
+        }))
+    }
+}
+
+/// Gives the convolution that comes first in a kernel packed weights.
+fn take(kernel: &mut Kernel, packed: View) {
+    let first = if let Kernel::Fused { parts } = kernel {
+        &mut parts[0]
+    } else {
+        kernel
+    };
+    if let Kernel::ConvolutionForward { w, .. } | Kernel::ConvolutionBackwardData { w, .. } = first
+    {
+        *w = packed;
+    }
+}

@@ -1,0 +1,232 @@
+//! Packed weights: packed once, used as they were packed, and not outlived by the weights' contents.
+
+use super::order::{Bits, completed_before};
+use super::{Case, Fault};
+use crate::{Access, Body, BufferId, Direction, Kernel, Role, Taps, Task, View, Work};
+
+/// What packed weights are good for.
+#[derive(Clone, Copy, PartialEq)]
+struct Use<'p> {
+    direction: Direction,
+    taps: &'p Taps,
+    groups: usize,
+    channels: [usize; 2],
+}
+
+/// A kernel that packs weights.
+struct Packer<'p> {
+    task: usize,
+    w: &'p View,
+    packed: &'p View,
+    of: Use<'p>,
+    /// Tasks that change `w`.
+    changes: Vec<usize>,
+}
+
+/// Packed weights have one packer and otherwise only readers that want what it packs, and between the
+/// two nothing changes the weights.
+pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
+    for (class, body) in case.bodies() {
+        let packers = packers(body);
+        let is_packed = |role| role == Role::PackedWeights;
+        if packers.is_empty() && !body.buffers.iter().any(|buffer| is_packed(buffer.role)) {
+            continue;
+        }
+        let before = completed_before(body);
+        let packing = Packing {
+            case,
+            class,
+            body,
+            packers,
+            before,
+        };
+        packing.targets(faults);
+        packing.touches(faults);
+    }
+}
+
+fn packers(body: &Body) -> Vec<Packer<'_>> {
+    let mut packers = Vec::new();
+    for (task, entry) in body.tasks.iter().enumerate() {
+        for kernel in kernels(entry) {
+            if let Kernel::PackWeights {
+                w,
+                packed,
+                direction,
+                taps,
+                groups,
+            } = kernel
+            {
+                let [.., inputs, outputs] = w.extent;
+                let of = Use {
+                    direction: *direction,
+                    taps,
+                    groups: *groups,
+                    channels: [inputs.saturating_mul(*groups), outputs],
+                };
+                packers.push(Packer {
+                    task,
+                    w,
+                    packed,
+                    of,
+                    changes: changes(body, w),
+                });
+            }
+        }
+    }
+    packers
+}
+
+/// Tasks that change some of a view.
+fn changes(body: &Body, of: &View) -> Vec<usize> {
+    let changes = |(view, access): &(View, Access)| {
+        let shared = view.region().intersect(&of.region());
+        access.writes() && view.buffer == of.buffer && !shared.is_empty()
+    };
+    let tasks = body.tasks.iter().enumerate();
+    let changing = tasks.filter(|(_, task)| task.accesses().iter().any(changes));
+    changing.map(|(id, _)| id).collect()
+}
+
+/// The kernels of a task, none of them fused.
+fn kernels(task: &Task) -> &[Kernel] {
+    match &task.work {
+        Work::Compute { kernel, .. } => kernel.parts(),
+        Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => &[],
+    }
+}
+
+/// The weights of a kernel that may be packed, and for what.
+fn wanted(kernel: &Kernel) -> Option<(&View, Use<'_>)> {
+    if let Kernel::ConvolutionForward {
+        x,
+        w,
+        y,
+        taps,
+        groups,
+        ..
+    } = kernel
+    {
+        let of = Use {
+            direction: Direction::Forward,
+            taps,
+            groups: *groups,
+            channels: [x.extent[4], y.extent[4]],
+        };
+        Some((w, of))
+    } else if let Kernel::ConvolutionBackwardData {
+        dy,
+        w,
+        dx,
+        taps,
+        groups,
+        ..
+    } = kernel
+    {
+        let of = Use {
+            direction: Direction::BackwardData,
+            taps,
+            groups: *groups,
+            channels: [dx.extent[4], dy.extent[4]],
+        };
+        Some((w, of))
+    } else {
+        None
+    }
+}
+
+struct Packing<'a, 'p> {
+    case: &'a Case<'p>,
+    class: usize,
+    body: &'p Body,
+    packers: Vec<Packer<'p>>,
+    before: Vec<Bits>,
+}
+
+impl Packing<'_, '_> {
+    fn fault(&self, task: usize, view: &View, reason: &str) -> Fault {
+        Fault::Packed {
+            site: self.case.site(self.class, task),
+            spot: self.case.spot(self.class, view),
+            reason: reason.to_owned(),
+        }
+    }
+
+    fn is_packed(&self, buffer: BufferId) -> bool {
+        self.body.buffer(buffer).role == Role::PackedWeights
+    }
+
+    /// Each packer fills a buffer of its own.
+    fn targets(&self, faults: &mut Vec<Fault>) {
+        for (index, packer) in self.packers.iter().enumerate() {
+            let buffer = packer.packed.buffer;
+            let same = |other: &Packer<'_>| other.packed.buffer == buffer;
+            let reason = if !self.is_packed(buffer) {
+                "its buffer has another role"
+            } else if self.body.buffer(buffer).view(buffer) != *packer.packed {
+                "they are not all of the buffer"
+            } else if self.packers[..index].iter().any(same) {
+                "others are packed there too"
+            } else {
+                continue;
+            };
+            faults.push(self.fault(packer.task, packer.packed, reason));
+        }
+    }
+
+    /// Whatever else touches packed weights reads them as the weights of a convolution.
+    fn touches(&self, faults: &mut Vec<Fault>) {
+        for (id, task) in self.body.tasks.iter().enumerate() {
+            let touched = task.accesses().into_iter().map(|(view, _)| view);
+            let Some(view) = touched.into_iter().find(|view| self.is_packed(view.buffer)) else {
+                continue;
+            };
+            let parts = kernels(task);
+            if parts.is_empty() || parts.iter().any(|part| !self.is_proper(part)) {
+                let reason = "only packing and convolutions know what to do with them";
+                faults.push(self.fault(id, &view, reason));
+            }
+            for (w, of) in parts.iter().filter_map(wanted) {
+                if self.is_packed(w.buffer) {
+                    self.reader(id, w, &of, faults);
+                }
+            }
+        }
+    }
+
+    /// Whether a kernel touches packed weights only where it packs them or takes weights.
+    fn is_proper(&self, kernel: &Kernel) -> bool {
+        let mut touched = 0;
+        kernel.each_operand(&mut |view, _| touched += usize::from(self.is_packed(view.buffer)));
+        let proper = if let Kernel::PackWeights { packed, .. } = kernel {
+            self.is_packed(packed.buffer)
+        } else {
+            wanted(kernel).is_some_and(|(w, _)| self.is_packed(w.buffer))
+        };
+        touched == usize::from(proper)
+    }
+
+    fn reader(&self, task: usize, w: &View, of: &Use<'_>, faults: &mut Vec<Fault>) {
+        let mut packers = self.packers.iter();
+        let Some(packer) = packers.find(|packer| packer.packed.buffer == w.buffer) else {
+            faults.push(self.fault(task, w, "nothing packs them"));
+            return;
+        };
+        if packer.packed != w {
+            faults.push(self.fault(task, w, "they are not taken whole"));
+        }
+        if packer.of != *of {
+            let reason = "they are packed for another direction, window or number of channels";
+            faults.push(self.fault(task, w, reason));
+        }
+        for &writer in &packer.changes {
+            if !self.before[packer.task].has(writer) && !self.before[writer].has(task) {
+                faults.push(Fault::PackedStale {
+                    site: self.case.site(self.class, task),
+                    weights: self.case.spot(self.class, packer.w),
+                    writer: self.case.site(self.class, writer),
+                });
+            }
+        }
+    }
+}
