@@ -5,8 +5,8 @@
 use partita_graph::text;
 use partita_lower::{Request, SampleFormat, lower};
 use partita_program::{
-    Algorithm, Choice, Dtype, KernelShape, Menu, MenuError, Optimizer, ProgramKind, Transform,
-    UnpinnedMenu,
+    Algorithm, Choice, Dtype, Kernel, KernelShape, Menu, MenuError, Optimizer, ProgramKind, Role,
+    Transform, UnpinnedMenu, View,
 };
 use partita_space::Bytes;
 use std::path::Path;
@@ -39,6 +39,28 @@ impl Menu for Everything {
             algorithm: Algorithm("any".to_owned()),
             workspace: Bytes(0),
             packed_weights: 0,
+        })
+    }
+}
+
+/// As well, and packs the weights of forward convolutions into rows of eight.
+struct Packer;
+
+impl Menu for Packer {
+    fn choose(&self, shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
+        let choice = Everything.choose(shape)?;
+        let is_packed = |w: &View| shape.buffers[w.buffer.0 as usize].role == Role::PackedWeights;
+        let first = &shape.kernel.parts()[0];
+        let packed_weights = if let Kernel::ConvolutionForward { w, .. } = first
+            && !is_packed(w)
+        {
+            w.volume() / w.extent[4] * 8
+        } else {
+            0
+        };
+        Ok(Choice {
+            packed_weights,
+            ..choice
         })
     }
 }
@@ -114,4 +136,9 @@ fn an_image_over_tiles_with_fused_kernels() {
         1,
         &Everything,
     );
+}
+
+#[test]
+fn a_line_over_two_ranks_with_packed_weights() {
+    check("line-width2-packed", LINE, "width=2", 1, &Packer);
 }
