@@ -14,7 +14,7 @@ pub struct Strategy {
     extents: [usize; 7],
     /// Whether a convolution is split in interior and border so that its exchange can hide.
     pub overlap: bool,
-    /// Whether kernels are fused where the menu offers it.
+    /// Whether kernels are fused, and weights packed once for several, where the menu offers it.
     pub fuse: bool,
 }
 
