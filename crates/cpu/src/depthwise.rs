@@ -81,7 +81,7 @@ impl Job<'_> {
                     xo,
                     // SAFETY: inside the output, by the offsets of the job.
                     y: unsafe { self.y.get().add(f0) },
-                    yo: yo,
+                    yo,
                     w: w.as_ptr(),
                     taps: &taps[..count],
                     load: tap > 0 || self.accumulate,

@@ -18,6 +18,7 @@ impl Menu for Everything {
         Ok(Choice {
             algorithm: Algorithm("any".to_owned()),
             workspace: Bytes(0),
+            packed_weights: 0,
         })
     }
 }
