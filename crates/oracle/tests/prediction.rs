@@ -201,6 +201,27 @@ fn a_machine_costs_kernels_by_the_roofline() {
     };
     let refused = costs.kernel(&shape, &Algorithm::unpinned(), &count);
     assert!(matches!(refused, Err(CostError::Dtype { .. })));
+    // Sums in f64 that end a convolution in f32 need no rate of their own.
+    let Kernel::ConvolutionForward { y, .. } = &kernel else {
+        unreachable!()
+    };
+    let mut sums = y.clone();
+    sums.buffer.0 = 1;
+    let statistics = Kernel::BatchNormStatistics {
+        x: y.clone(),
+        sums,
+        accumulate: false,
+    };
+    let fused = Kernel::Fused {
+        parts: vec![kernel.clone(), statistics],
+    };
+    let mixed = [buffer(Dtype::F32), buffer(Dtype::F64)];
+    let shape = KernelShape {
+        kernel: &fused,
+        buffers: &mixed,
+    };
+    let with_sums = costs.kernel(&shape, &Algorithm::unpinned(), &count);
+    assert!(with_sums.unwrap() >= seconds);
 }
 
 #[test]

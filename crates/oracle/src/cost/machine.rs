@@ -42,13 +42,15 @@ impl MachineCosts {
         }
     }
 
-    /// Kernels limited by memory are costed by their bytes in any dtype; the others need a rate.
+    /// Kernels limited by memory are costed by their bytes in any dtype; the others need a rate, and
+    /// so does a fused kernel by its first part: sums in f64 that end it are a matter of memory.
     fn check_dtype(&self, shape: &KernelShape<'_>, character: Character) -> Result<(), CostError> {
         let needs_rate = match character {
             Character::Convolution { .. } | Character::Linear { .. } => true,
             Character::Memory => false,
         };
-        let other = shape.kernel.accesses().into_iter().find_map(|(view, _)| {
+        let first = &shape.kernel.parts()[0];
+        let other = first.accesses().into_iter().find_map(|(view, _)| {
             match shape.buffers[view.buffer.0 as usize].dtype {
                 Dtype::F32 => None,
                 other @ (Dtype::F64 | Dtype::I16) => Some(other),
