@@ -25,6 +25,8 @@ mod norm;
 mod optimizer;
 mod pool;
 mod pool_backward;
+mod pool_forward;
+mod pool_rows;
 mod probe;
 
 mod adapter;
@@ -53,8 +55,9 @@ pub use norm::{
     norm_inference, norm_scratch, norm_statistics,
 };
 pub use optimizer::{Adam, Parameter, Sgd, adam, sgd, sum_of_squares};
-pub use pool::{PoolKind, Pooling, pool_forward};
+pub use pool::{PoolKind, Pooling};
 pub use pool_backward::{PoolMask, pool_backward};
+pub use pool_forward::pool_forward;
 pub use probe::multiply_adds;
 pub use simd::Level;
 pub use team::{Team, TeamError, TeamKind};

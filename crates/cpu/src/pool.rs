@@ -2,9 +2,8 @@
 //!
 //! Legend: o output, i input position, k tap; i = o * stride + k * dilation + shift.
 
-use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Window, Work};
-use crate::simd::{Op, Simd};
-use crate::team::ELEMENT;
+use crate::grid::{Grid, Window};
+use crate::simd::Simd;
 use std::ops::Range;
 
 /// What a window becomes.
@@ -42,13 +41,34 @@ impl Pooling {
         first(range.start).min(end)..end
     }
 
+    /// Distance of the last tap from the first.
+    #[inline(always)]
+    pub(crate) fn reach(&self, dim: usize) -> usize {
+        (self.window.kernel[dim] - 1) * self.window.dilation[dim]
+    }
+
+    /// Input position of a tap; may lie outside.
+    #[inline(always)]
+    pub(crate) fn input(&self, dim: usize, o: usize, tap: usize) -> i64 {
+        let at = o * self.window.stride[dim] + tap * self.window.dilation[dim];
+        at as i64 + self.shift[dim]
+    }
+
+    /// Input positions between the outer taps of some outputs, as far as they lie inside.
+    #[inline(always)]
+    pub(crate) fn inputs(&self, dim: usize, o: &Range<usize>, extent: usize) -> Range<usize> {
+        let inside = |at: i64| at.clamp(0, extent as i64) as usize;
+        let start = inside(self.input(dim, o.start, 0));
+        let end = inside(
+            self.input(dim, o.end, 0) - self.window.stride[dim] as i64 + self.reach(dim) as i64 + 1,
+        );
+        start..end.max(start)
+    }
+
     /// Outputs among `outputs` with a tap in `range` at least at the outer taps.
     pub(crate) fn outputs(&self, dim: usize, outputs: usize, range: &Range<usize>) -> Range<usize> {
         let w = &self.window;
-        let (stride, reach) = (
-            w.stride[dim] as i64,
-            ((w.kernel[dim] - 1) * w.dilation[dim]) as i64,
-        );
+        let (stride, reach) = (w.stride[dim] as i64, self.reach(dim) as i64);
         let low = range.start as i64 - self.shift[dim] - reach;
         let low = (low + stride - 1).div_euclid(stride).max(0) as usize;
         let high = (range.end as i64 - 1 - self.shift[dim]).div_euclid(stride) + 1;
@@ -77,8 +97,7 @@ impl Pooling {
     /// Outputs whose taps all lie in `0..extent`.
     pub(crate) fn interior(&self, dim: usize, outputs: usize, extent: usize) -> Range<usize> {
         let w = &self.window;
-        let stride = w.stride[dim] as i64;
-        let reach = ((w.kernel[dim] - 1) * w.dilation[dim]) as i64;
+        let (stride, reach) = (w.stride[dim] as i64, self.reach(dim) as i64);
         let low = (stride - 1 - self.shift[dim]).div_euclid(stride).max(0) as usize;
         let high = (extent as i64 - 1 - reach - self.shift[dim]).div_euclid(stride) + 1;
         let high = (high.max(0) as usize).min(outputs);
@@ -110,95 +129,6 @@ impl Pooling {
             self.window.volume() < 1 << 24,
             "the number of a tap must be exact in f32"
         );
-    }
-}
-
-/// y[n, o, c] = maximum or average over the taps inside the input; zero if there are none. With
-/// `negative_slope`, times that where not positive.
-///
-/// Shapes: x (N, D, H, W, C), y likewise with its own extent. Counts one flop a tap and output,
-/// and one an output with a slope. Errors: [`Canceled`]. Panics if samples or channels differ.
-pub fn pool_forward(
-    call: &mut Call,
-    x: View,
-    y: ViewMut,
-    pooling: &Pooling,
-    negative_slope: Option<f32>,
-) -> Result<Work, Canceled> {
-    let (xg, yg) = (x.grid, y.grid);
-    pooling.assert_valid(xg, yg);
-    let sloped = u64::from(negative_slope.is_some()) * yg.elements() as u64;
-    let work = Work {
-        flops: pooling.flops(yg) + sloped,
-        bytes: xg.bytes() + yg.bytes(),
-    };
-    let out = Shared(y.data.as_mut_ptr());
-    let level = call.team.level();
-    let cost = ELEMENT * (pooling.window.volume() * yg.extent[2] * yg.channels) as u64;
-    call.team.ranges(call.progress, yg.rows(), cost, &|rows| {
-        level.run(Forward {
-            x,
-            y: out,
-            yg,
-            pooling,
-            negative_slope,
-            rows,
-        });
-    })?;
-    Ok(work)
-}
-
-struct Forward<'a> {
-    x: View<'a>,
-    y: Shared,
-    yg: &'a Grid,
-    pooling: &'a Pooling,
-    negative_slope: Option<f32>,
-    rows: Range<usize>,
-}
-
-impl Op for Forward<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        let (xg, yg, p) = (self.x.grid, self.yg, self.pooling);
-        let inner = p.interior(2, yg.extent[2], xg.extent[2]);
-        let slope = self.negative_slope.unwrap_or(1.0);
-        for row in self.rows {
-            let (n, [od, oh]) = split(row, yg);
-            let mut taps = [
-                p.taps(0, od, &(0..xg.extent[0])),
-                p.taps(1, oh, &(0..xg.extent[1])),
-                0..p.window.kernel[2],
-            ];
-            let to = yg.row_offset(row);
-            for ow in 0..yg.extent[2] {
-                if !inner.contains(&ow) {
-                    taps[2] = p.taps(2, ow, &(0..xg.extent[2]));
-                }
-                let place = Place::new(p, [xg], (n, [od, oh, ow]), &taps);
-                if !inner.contains(&ow) {
-                    taps[2] = 0..p.window.kernel[2];
-                }
-                for c in (0..yg.channels).step_by(S::LANES) {
-                    let lanes = (yg.channels - c).min(S::LANES);
-                    // SAFETY: taps inside the input, channels inside the boxes.
-                    unsafe {
-                        let x = self.x.data.as_ptr().add(c);
-                        let r = match p.kind {
-                            PoolKind::Max => maximum::<S>(&place, x, lanes).0,
-                            PoolKind::Average { count_include_pad } => {
-                                let weight = p.weight(count_include_pad, place.volume());
-                                S::mul(total::<S>(&place, x, lanes), S::splat(weight))
-                            }
-                        };
-                        let r = S::where_positive(r, r, S::mul(r, S::splat(slope)));
-                        store::<S>(self.y.get().add(to + ow * yg.pitch[3] + c), lanes, r);
-                    }
-                }
-            }
-        }
     }
 }
 
@@ -331,15 +261,5 @@ pub(crate) unsafe fn maximum<S: Simd>(
             best = S::take_max(load::<S>(x.add(at[0]), lanes), best.0, number, best.1);
         });
         best
-    }
-}
-
-#[inline(always)]
-unsafe fn total<S: Simd>(place: &Place<1>, x: *const f32, lanes: usize) -> S::V {
-    unsafe {
-        let mut sum = S::splat(0.0);
-        each!(place, |_tap, at| sum =
-            S::add(sum, load::<S>(x.add(at[0]), lanes)));
-        sum
     }
 }

@@ -141,6 +141,10 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn sum4(a: [Self::V; 4], to: *mut f32);
     /// Lane `i` of all four to the four elements from `to + i * pitch` on.
     unsafe fn store_columns(a: [Self::V; 4], to: *mut f32, pitch: usize);
+    /// Per lane `x` where `x > m` or `x` is not a number, else `m`.
+    unsafe fn max(x: Self::V, m: Self::V) -> Self::V;
+    /// Whether a lane is not a number.
+    unsafe fn any_nan(a: Self::V) -> bool;
     /// Per lane `x > m` or `x` is not a number: (the larger, `t` where `x` was taken, else `i`).
     unsafe fn take_max(x: Self::V, m: Self::V, t: Self::V, i: Self::V) -> (Self::V, Self::V);
     /// Per lane `v` where `a == b`, else zero.
@@ -149,6 +153,8 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn where_positive(sign: Self::V, v: Self::V, other: Self::V) -> Self::V;
     /// Asks for the line of an element that will be written.
     unsafe fn prefetch(p: *const f32);
+    /// Asks for the line of an element that will be read after many others.
+    unsafe fn expect(p: *const f32);
 }
 
 #[cfg(test)]
@@ -193,6 +199,7 @@ mod tests {
                 const PITCH: usize = 5;
                 let mut rows = vec![9.0; S::LANES * PITCH];
                 S::prefetch(rows.as_ptr());
+                S::expect(rows.as_ptr());
                 S::store_columns([vb, vc, vd, vb], rows.as_mut_ptr(), PITCH);
                 for (i, row) in rows.chunks(PITCH).enumerate() {
                     assert_eq!(row, [b[i], c[i], d[i], b[i], 9.0], "lane {i}");
@@ -206,12 +213,25 @@ mod tests {
                     let takes = |i: usize| x[i] > m[i] || x[i].is_nan();
                     let (larger, index) = S::take_max(vx, vm, vc, vd);
                     same(larger, lanes(&|i| if takes(i) { x[i] } else { m[i] }));
+                    same(
+                        S::max(vx, vm),
+                        lanes(&|i| if takes(i) { x[i] } else { m[i] }),
+                    );
+                    assert_eq!(S::any_nan(vx), x.iter().any(|x| x.is_nan()));
                     same(index, lanes(&|i| if takes(i) { c[i] } else { d[i] }));
                     let equal = |i: usize| if x[i] == m[i] { c[i] } else { 0.0 };
                     same(S::where_eq(vx, vm, vc), lanes(&equal));
                     let chosen = |i: usize| if x[i] > 0.0 { c[i] } else { d[i] };
                     same(S::where_positive(vx, vc, vd), lanes(&chosen));
                 }
+                assert!(!S::any_nan(vb));
+                for at in 0..S::LANES {
+                    let one = lanes(&|i| if i == at { f32::NAN } else { f32::INFINITY });
+                    assert!(S::any_nan(S::load(one.as_ptr())), "lane {at}");
+                }
+                // Of what is equal the second stays: here the zero with the sign.
+                let [zero, signed] = [0.0, -0.0].map(|zero| S::splat(zero));
+                same(S::max(zero, signed), vec![-0.0; S::LANES]);
                 for n in 0..=S::LANES {
                     // Of exactly n elements, so that a lane too far is a lane outside.
                     let part = b[..n].to_vec();

@@ -1,8 +1,9 @@
 use super::convolution::window;
 use super::tail::Tail;
 use super::{Run, touched};
-use crate::pool::{PoolKind, Pooling, pool_forward};
+use crate::pool::{PoolKind, Pooling};
 use crate::pool_backward::{PoolMask, pool_backward};
+use crate::pool_forward::pool_forward;
 use partita_program::{Kernel, Taps};
 use partita_run::{RunError, Worked};
 

@@ -109,6 +109,17 @@ impl Simd for Neon {
         }
     }
     #[inline(always)]
+    unsafe fn max(x: Self::V, m: Self::V) -> Self::V {
+        unsafe {
+            let take = vornq_u32(vcgtq_f32(x, m), vceqq_f32(x, x));
+            vbslq_f32(take, x, m)
+        }
+    }
+    #[inline(always)]
+    unsafe fn any_nan(a: Self::V) -> bool {
+        unsafe { vminvq_u32(vceqq_f32(a, a)) == 0 }
+    }
+    #[inline(always)]
     unsafe fn take_max(x: Self::V, m: Self::V, t: Self::V, i: Self::V) -> (Self::V, Self::V) {
         unsafe {
             // Only what is not a number differs from itself.
@@ -131,6 +142,12 @@ impl Simd for Neon {
     unsafe fn prefetch(p: *const f32) {
         unsafe {
             std::arch::asm!("prfm pstl1keep, [{}]", in(reg) p, options(nostack, preserves_flags));
+        }
+    }
+    #[inline(always)]
+    unsafe fn expect(p: *const f32) {
+        unsafe {
+            std::arch::asm!("prfm pldl2keep, [{}]", in(reg) p, options(nostack, preserves_flags));
         }
     }
 }

@@ -76,6 +76,14 @@ impl Simd for Portable {
         }
     }
     #[inline(always)]
+    unsafe fn max(x: Self::V, m: Self::V) -> Self::V {
+        zip(x, m, |x, m| if x > m || x.is_nan() { x } else { m })
+    }
+    #[inline(always)]
+    unsafe fn any_nan(a: Self::V) -> bool {
+        a.map(f32::is_nan) != [false; 4]
+    }
+    #[inline(always)]
     unsafe fn take_max(x: Self::V, m: Self::V, t: Self::V, i: Self::V) -> (Self::V, Self::V) {
         let (mut m, mut i) = (m, i);
         for lane in 0..4 {
@@ -108,4 +116,6 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn prefetch(_: *const f32) {}
+    #[inline(always)]
+    unsafe fn expect(_: *const f32) {}
 }

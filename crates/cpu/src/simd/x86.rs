@@ -108,6 +108,18 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn max(x: Self::V, m: Self::V) -> Self::V {
+        unsafe {
+            // Where one is not a number, the instruction answers the second.
+            let none = _mm256_cmp_ps(x, x, _CMP_UNORD_Q);
+            _mm256_blendv_ps(_mm256_max_ps(x, m), x, none)
+        }
+    }
+    #[inline(always)]
+    unsafe fn any_nan(a: Self::V) -> bool {
+        unsafe { _mm256_movemask_ps(_mm256_cmp_ps(a, a, _CMP_UNORD_Q)) != 0 }
+    }
+    #[inline(always)]
     unsafe fn take_max(x: Self::V, m: Self::V, t: Self::V, i: Self::V) -> (Self::V, Self::V) {
         unsafe {
             let larger = _mm256_cmp_ps(x, m, _CMP_GT_OQ);
@@ -129,6 +141,10 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn prefetch(p: *const f32) {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn expect(p: *const f32) {
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
     }
 }
 
@@ -225,6 +241,15 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
+    unsafe fn max(x: Self::V, m: Self::V) -> Self::V {
+        // Where one is not a number, the instruction answers the second.
+        unsafe { _mm512_mask_max_ps(x, _mm512_cmp_ps_mask(x, x, _CMP_ORD_Q), x, m) }
+    }
+    #[inline(always)]
+    unsafe fn any_nan(a: Self::V) -> bool {
+        unsafe { _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q) != 0 }
+    }
+    #[inline(always)]
     unsafe fn take_max(x: Self::V, m: Self::V, t: Self::V, i: Self::V) -> (Self::V, Self::V) {
         unsafe {
             let larger = _mm512_cmp_ps_mask(x, m, _CMP_GT_OQ);
@@ -249,5 +274,9 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn prefetch(p: *const f32) {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn expect(p: *const f32) {
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
     }
 }
