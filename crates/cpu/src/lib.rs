@@ -27,6 +27,7 @@ mod pool;
 mod pool_backward;
 mod pool_forward;
 mod pool_rows;
+mod pool_slabs;
 mod probe;
 
 mod adapter;

@@ -1,14 +1,12 @@
-//! Gradients of pooling: windows that fill the input at once, others slab by slab, averages row by
-//! row.
+//! Gradients of pooling: maxima of windows that fill the input at once, averages row by row.
 
 use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work};
 use crate::pool::{Place, PoolKind, Pooling, each, load, maximum, offset, split, store};
+use crate::pool_slabs::slabs;
 use crate::simd::{Op, Simd};
 use crate::team::ELEMENT;
 use std::ops::Range;
 
-/// Elements of one slab of the backward pass: dx and x stay in the second cache.
-const SLAB: usize = 64 * 1024;
 /// Outputs in W that are summed together.
 const CHUNK: usize = 256;
 
@@ -87,7 +85,7 @@ pub fn pool_backward(
     };
     match (pooling.kind, x) {
         (PoolKind::Max, Some(x)) if back.is_tiled() => back.tiles(call, x),
-        (PoolKind::Max, Some(x)) => back.slabs(call, x),
+        (PoolKind::Max, Some(x)) => slabs(&back, call, x),
         (PoolKind::Max, None) => Ok(()),
         (PoolKind::Average { count_include_pad }, _) => back.gather(call, count_include_pad),
     }?;
@@ -96,13 +94,13 @@ pub fn pool_backward(
 
 /// The backward pass of one call.
 #[derive(Clone, Copy)]
-struct Backward<'a> {
-    dy: View<'a>,
-    dx: Shared,
-    xg: &'a Grid,
-    pooling: &'a Pooling,
-    accumulate: bool,
-    mask: Option<PoolMask<'a>>,
+pub(crate) struct Backward<'a> {
+    pub(crate) dy: View<'a>,
+    pub(crate) dx: Shared,
+    pub(crate) xg: &'a Grid,
+    pub(crate) pooling: &'a Pooling,
+    pub(crate) accumulate: bool,
+    pub(crate) mask: Option<PoolMask<'a>>,
 }
 
 impl Backward<'_> {
@@ -120,38 +118,6 @@ impl Backward<'_> {
                 back: self,
                 x,
                 rows,
-            });
-        })
-    }
-
-    /// Threads own slabs of dx, so that overlapping windows need no care.
-    fn slabs(&self, call: &mut Call, x: View) -> Result<(), Canceled> {
-        let (level, xg) = (call.team.level(), self.xg);
-        let stride = self.pooling.window.stride;
-        let rows = (SLAB / (xg.extent[2] * xg.channels)).max(1);
-        let depth = match xg.extent[0] {
-            1 => 1,
-            extent => rows.isqrt().next_multiple_of(stride[0]).min(extent),
-        };
-        let height = (rows / depth).max(1);
-        let height = height.next_multiple_of(stride[1]).min(xg.extent[1]);
-        let counts = [xg.extent[0].div_ceil(depth), xg.extent[1].div_ceil(height)];
-        let units = xg.samples * counts[0] * counts[1];
-        let elements = depth * height * xg.extent[2] * xg.channels;
-        let cost = 4 * ELEMENT * elements as u64;
-        call.team.units(call.progress, units, cost, &|unit, _| {
-            let (h, rest) = (unit % counts[1], unit / counts[1]);
-            let (d, n) = (rest % counts[0], rest / counts[0]);
-            let own = [
-                d * depth..((d + 1) * depth).min(xg.extent[0]),
-                h * height..((h + 1) * height).min(xg.extent[1]),
-                0..xg.extent[2],
-            ];
-            level.run(Slab {
-                back: self,
-                x,
-                n,
-                own,
             });
         })
     }
@@ -174,7 +140,7 @@ impl Backward<'_> {
     /// # Safety
     /// The row is the caller's alone, and the features of `S` are there.
     #[inline(always)]
-    unsafe fn mask_row<S: Simd>(&self, n: usize, [d, h]: [usize; 2]) {
+    pub(crate) unsafe fn mask_row<S: Simd>(&self, n: usize, [d, h]: [usize; 2]) {
         let Some(mask) = &self.mask else {
             return;
         };
@@ -249,104 +215,6 @@ impl Op for Tiles<'_, '_> {
                         });
                     }
                 }
-            }
-        }
-    }
-}
-
-struct Slab<'a, 'b> {
-    back: &'a Backward<'b>,
-    x: View<'a>,
-    n: usize,
-    /// The part of dx that is written.
-    own: [Range<usize>; 3],
-}
-
-impl Op for Slab<'_, '_> {
-    type Out = ();
-
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        let (yg, p, xg) = (self.back.dy.grid, self.back.pooling, self.back.xg);
-        if !self.back.accumulate {
-            self.clear();
-        }
-        let outs: [Range<usize>; 2] =
-            std::array::from_fn(|i| p.outputs(i, yg.extent[i], &self.own[i]));
-        let inner = p.interior(2, yg.extent[2], xg.extent[2]);
-        for od in outs[0].clone() {
-            for oh in outs[1].clone() {
-                let o = [od, oh];
-                let mut all = [0, 1, 2].map(|i| match i {
-                    2 => 0..p.window.kernel[2],
-                    i => p.taps(i, o[i], &(0..xg.extent[i])),
-                });
-                let mut own = [0, 1, 2].map(|i| match i {
-                    2 => 0..p.window.kernel[2],
-                    i => p.taps(i, o[i], &self.own[i]),
-                });
-                for ow in 0..yg.extent[2] {
-                    let taps = match inner.contains(&ow) {
-                        true => 0..p.window.kernel[2],
-                        false => p.taps(2, ow, &self.own[2]),
-                    };
-                    (all[2], own[2]) = (taps.clone(), taps);
-                    // SAFETY: the features are those of the caller.
-                    unsafe { self.output::<S>([od, oh, ow], &all, &own) };
-                }
-            }
-        }
-        for d in self.own[0].clone() {
-            for h in self.own[1].clone() {
-                // SAFETY: a row of this slab.
-                unsafe { self.back.mask_row::<S>(self.n, [d, h]) };
-            }
-        }
-    }
-}
-
-impl Slab<'_, '_> {
-    fn clear(&self) {
-        let g = self.back.xg;
-        let (count, len) = match g.pitch[3] == g.channels {
-            true => (1, g.extent[2] * g.channels),
-            false => (g.extent[2], g.channels),
-        };
-        for d in self.own[0].clone() {
-            for h in self.own[1].clone() {
-                for w in 0..count {
-                    let at = offset(g, self.n, [d, h, w]);
-                    // SAFETY: a stretch of the box, owned by this slab.
-                    unsafe { self.back.dx.get().add(at).write_bytes(0, len) };
-                }
-            }
-        }
-    }
-
-    /// Gives the gradient of one output to its winner, if that lies in the slab.
-    #[inline(always)]
-    unsafe fn output<S: Simd>(
-        &self,
-        o: [usize; 3],
-        all: &[Range<usize>; 3],
-        own: &[Range<usize>; 3],
-    ) {
-        let (back, p, n) = (self.back, self.back.pooling, self.n);
-        let all = Place::new(p, [self.x.grid], (n, o), all);
-        let own = Place::new(p, [back.xg], (n, o), own);
-        let from = offset(back.dy.grid, n, o);
-        for c in (0..back.xg.channels).step_by(S::LANES) {
-            let lanes = (back.xg.channels - c).min(S::LANES);
-            // SAFETY: taps inside the input, channels inside the boxes.
-            unsafe {
-                let dy = load::<S>(back.dy.data.as_ptr().add(from + c), lanes);
-                let winner = maximum::<S>(&all, self.x.data.as_ptr().add(c), lanes).1;
-                let dx = back.dx.get().add(c);
-                each!(own, |tap, at| {
-                    let to = dx.add(at[0]);
-                    let mine = S::where_eq(winner, S::splat(tap as f32), dy);
-                    store::<S>(to, lanes, S::add(load::<S>(to, lanes), mine));
-                });
             }
         }
     }

@@ -28,8 +28,21 @@ pub(crate) struct Blocks {
 impl Blocks {
     /// `None` where windows skip columns, or one is too wide for a block.
     pub(crate) fn of(p: &Pooling, y: &Grid) -> Option<Blocks> {
+        Self::reaching(p, y, p.reach(2) + 1)
+    }
+
+    /// As `of`, with room for all windows that hold a column of the block.
+    pub(crate) fn with_neighbors(p: &Pooling, y: &Grid) -> Option<Blocks> {
+        let stride = p.window.stride[2];
+        let shared = (p.reach(2) + 1)
+            .saturating_sub(stride)
+            .next_multiple_of(stride);
+        Self::reaching(p, y, p.reach(2) + 1 + shared)
+    }
+
+    fn reaching(p: &Pooling, y: &Grid, reach: usize) -> Option<Blocks> {
         let (kernel, stride) = (p.window.kernel[2], p.window.stride[2]);
-        let (reach, most) = (p.reach(2) + 1, ELEMENTS / LANES_MAX);
+        let most = ELEMENTS / LANES_MAX;
         if kernel < stride || reach > most || y.elements() == 0 {
             return None;
         }
@@ -42,6 +55,26 @@ impl Blocks {
             outputs: (ELEMENTS / channels - reach) / stride + 1,
             channels,
         })
+    }
+
+    /// Parts of the columns of the input, each up to the next block's first window.
+    pub(crate) fn owned(
+        self,
+        p: &Pooling,
+        y: &Grid,
+        extent: usize,
+    ) -> impl Iterator<Item = Range<usize>> {
+        let shift = p.shift[2];
+        let stride = p.window.stride[2];
+        let start = move |o: usize, outs: usize| match o {
+            0 => 0,
+            o if o >= outs => extent,
+            o => ((o * stride) as i64 + shift).clamp(0, extent as i64) as usize,
+        };
+        let (outs, step) = (y.extent[2], self.outputs);
+        (0..outs)
+            .step_by(step)
+            .map(move |o| start(o, outs)..start(o + step, outs))
     }
 }
 
@@ -110,6 +143,43 @@ impl Source {
     /// Whether there is nothing to join.
     pub(crate) fn is_empty(&self) -> bool {
         self.count.contains(&0) || self.columns == 0
+    }
+
+    /// Rows that are joined.
+    pub(crate) fn rows(&self) -> usize {
+        self.count[0] * self.count[1]
+    }
+
+    /// `first`, or the number of the last tap that is not a number: of the channels from `c` on, over
+    /// some columns at a distance.
+    ///
+    /// # Safety
+    /// The processor has the features of `S`; these are columns and channels.
+    #[inline(always)]
+    pub(crate) unsafe fn last_nan<S: Simd>(
+        &self,
+        (column, taps, step): (usize, usize, usize),
+        (c, lanes): (usize, usize),
+        first: S::V,
+    ) -> S::V {
+        let (mut mark, mut last) = (self.rows() * self.taps, first);
+        // SAFETY: as the caller says.
+        unsafe {
+            // Nothing is larger, so that only what is not a number is taken.
+            let most = S::splat(f32::INFINITY);
+            for d in 0..self.count[0] {
+                for h in 0..self.count[1] {
+                    let row = self.from.add(d * self.step[0] + h * self.step[1] + c);
+                    for i in 0..taps {
+                        let x = S::load_part(row.add((column + i * step) * self.pitch), lanes);
+                        let number = S::splat((mark - i) as f32);
+                        last = S::take_max(x, most, number, last).1;
+                    }
+                    mark -= self.taps;
+                }
+            }
+        }
+        last
     }
 
     /// Number and length of stretches without gaps.

@@ -1,0 +1,392 @@
+//! Gradients of maxima of windows that overlap: slabs of dx, each with an owner.
+
+use crate::grid::{Call, Canceled, View};
+use crate::pool::{Place, each, load, maximum, offset, store};
+use crate::pool_backward::Backward;
+use crate::pool_rows::{Blocks, CLEARED, Columns, Join, Source};
+use crate::simd::{Level, Op, Simd};
+use crate::team::{ELEMENT, Poll};
+use std::ops::Range;
+
+/// Elements of the planes of dx that one plane of windows adds to; they stay in the second cache.
+const PLANES: usize = 128 * 1024;
+/// Slabs for each thread, as far as their number matters.
+const PARTS: usize = 4;
+
+/// Threads own slabs of dx, so that overlapping windows need no care. An element gets its sum in the
+/// order of the windows, whatever the slab.
+pub(crate) fn slabs(back: &Backward, call: &mut Call, x: View) -> Result<(), Canceled> {
+    let (level, xg, p) = (call.team.level(), back.xg, back.pooling);
+    let (stride, row) = (p.window.stride, xg.extent[2] * xg.channels);
+    let planes = (p.reach(0) + 1).min(xg.extent[0]);
+    let height = (PLANES / (planes * row)).max(4 * stride[1]);
+    let height = height.next_multiple_of(stride[1]).min(xg.extent[1]);
+    let strips = xg.samples * xg.extent[1].div_ceil(height);
+    let parts = match call.team.threads() {
+        1 => 1,
+        threads => (PARTS * threads).div_ceil(strips),
+    };
+    let depth = xg.extent[0].div_ceil(parts).max(4 * stride[0]);
+    let depth = depth.next_multiple_of(stride[0]).min(xg.extent[0]);
+    let counts = [xg.extent[0].div_ceil(depth), xg.extent[1].div_ceil(height)];
+    let units = xg.samples * counts[0] * counts[1];
+    let blocks = Blocks::with_neighbors(p, back.dy.grid);
+    let cost = 4 * ELEMENT * (depth * height * row) as u64;
+    call.team.units(call.progress, units, cost, &|unit, poll| {
+        let (h, rest) = (unit % counts[1], unit / counts[1]);
+        let (d, n) = (rest % counts[0], rest / counts[0]);
+        let own = [
+            d * depth..((d + 1) * depth).min(xg.extent[0]),
+            h * height..((h + 1) * height).min(xg.extent[1]),
+        ];
+        let slab = Slab { back, x, n, own };
+        slab.planes(level, blocks, poll);
+    })
+}
+
+#[derive(Clone)]
+struct Slab<'a, 'b> {
+    back: &'a Backward<'b>,
+    x: View<'a>,
+    n: usize,
+    /// The part of dx that is written, in D and H.
+    own: [Range<usize>; 2],
+}
+
+impl Slab<'_, '_> {
+    /// Goes through planes of windows; planes of dx are cleared just before the first of them, and
+    /// masked just after the last.
+    fn planes(&self, level: Level, blocks: Option<Blocks>, poll: &mut Poll) {
+        let (yg, p) = (self.back.dy.grid, self.back.pooling);
+        let own = &self.own[0];
+        let (mut begun, mut done) = (own.start, own.start);
+        let cost = 4 * ELEMENT * (self.own[1].len() * p.window.stride[0]) as u64;
+        let cost = cost * (yg.extent[2] * p.window.stride[2] * yg.channels) as u64;
+        let last = p.outputs(0, yg.extent[0], own).end;
+        for od in p.outputs(0, yg.extent[0], own) {
+            let reached = self.plane(p.input(0, od, p.window.kernel[0] - 1) + 1);
+            self.clear(begun..reached);
+            begun = begun.max(reached);
+            match blocks {
+                Some(blocks) => level.run(Rows {
+                    slab: self,
+                    blocks,
+                    od,
+                }),
+                None => level.run(Outputs { slab: self, od }),
+            }
+            if od + 1 < last {
+                let left = self.plane(p.input(0, od + 1, 0));
+                level.run(Masks {
+                    slab: self,
+                    planes: done..left,
+                });
+                done = done.max(left);
+            }
+            if !poll.tick(cost) {
+                return;
+            }
+        }
+        self.clear(begun..own.end);
+        level.run(Masks {
+            slab: self,
+            planes: done..own.end,
+        });
+    }
+
+    fn plane(&self, at: i64) -> usize {
+        at.clamp(self.own[0].start as i64, self.own[0].end as i64) as usize
+    }
+
+    fn clear(&self, planes: Range<usize>) {
+        let g = self.back.xg;
+        let (count, len) = match g.pitch[3] == g.channels {
+            true => (1, g.extent[2] * g.channels),
+            false => (g.extent[2], g.channels),
+        };
+        if self.back.accumulate {
+            return;
+        }
+        for d in planes {
+            for h in self.own[1].clone() {
+                for w in 0..count {
+                    let at = offset(g, self.n, [d, h, w]);
+                    // SAFETY: a stretch of the box, owned by this slab.
+                    unsafe { self.back.dx.get().add(at).write_bytes(0, len) };
+                }
+            }
+        }
+    }
+
+    /// Windows of a plane that reach the slab.
+    fn heights(&self) -> Range<usize> {
+        let (p, yg) = (self.back.pooling, self.back.dy.grid);
+        p.outputs(1, yg.extent[1], &self.own[1])
+    }
+
+    /// Taps of a window inside of a part of the input.
+    fn taps(&self, o: [usize; 2], within: &[Range<usize>; 2]) -> [Range<usize>; 2] {
+        [0, 1].map(|i| self.back.pooling.taps(i, o[i], &within[i]))
+    }
+}
+
+struct Masks<'a> {
+    slab: &'a Slab<'a, 'a>,
+    planes: Range<usize>,
+}
+
+impl Op for Masks<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        for d in self.planes {
+            for h in self.slab.own[1].clone() {
+                // SAFETY: a row of the slab.
+                unsafe { self.slab.back.mask_row::<S>(self.slab.n, [d, h]) };
+            }
+        }
+    }
+}
+
+/// The largest of each column, and the mark of the first row that has it.
+#[derive(Clone, Copy)]
+struct Largest {
+    values: *mut f32,
+    marks: *mut f32,
+}
+
+impl Join for Largest {
+    type State<S: Simd> = (S::V, S::V);
+    #[inline(always)]
+    unsafe fn start<S: Simd>(x: S::V, mark: S::V) -> (S::V, S::V) {
+        (x, mark)
+    }
+    #[inline(always)]
+    unsafe fn join<S: Simd>(best: (S::V, S::V), x: S::V, mark: S::V) -> (S::V, S::V) {
+        unsafe { S::take_max(x, best.0, mark, best.1) }
+    }
+    #[inline(always)]
+    unsafe fn put<S: Simd>(self, (value, mark): (S::V, S::V), at: usize) {
+        unsafe {
+            S::store(self.values.add(at), value);
+            S::store(self.marks.add(at), mark);
+        }
+    }
+}
+
+/// A plane of windows by blocks.
+struct Rows<'a> {
+    slab: &'a Slab<'a, 'a>,
+    blocks: Blocks,
+    od: usize,
+}
+
+/// Columns of a block: of the box of x, of which a part is written, and of the channels.
+struct Block<'a> {
+    source: Source,
+    largest: Largest,
+    /// What each column is given.
+    gradients: *mut f32,
+    columns: &'a Range<usize>,
+    c: &'a Range<usize>,
+}
+
+impl Op for Rows<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let [mut values, mut marks, mut gradients]: [Columns; 3] = [CLEARED; 3];
+        let (slab, p) = (self.slab, self.slab.back.pooling);
+        let (xg, yg) = (slab.back.xg, slab.back.dy.grid);
+        let largest = Largest {
+            values: values.as_mut_ptr(),
+            marks: marks.as_mut_ptr(),
+        };
+        for oh in slab.heights() {
+            let o = [self.od, oh];
+            let taps = slab.taps(o, &[0..xg.extent[0], 0..xg.extent[1]]);
+            for own in self.blocks.owned(p, yg, xg.extent[2]) {
+                let outs = p.outputs(2, yg.extent[2], &own);
+                let columns = p.inputs(2, &outs, xg.extent[2]);
+                let own = own.start.max(columns.start)..own.end.min(columns.end);
+                for c in (0..xg.channels).step_by(self.blocks.channels) {
+                    let c = &(c..(c + self.blocks.channels).min(xg.channels));
+                    // SAFETY: taps inside the input; a block has room in the columns.
+                    unsafe {
+                        let block = Block {
+                            source: Source::new(slab.x, p, (slab.n, o), &taps, &columns, c),
+                            largest,
+                            gradients: gradients.as_mut_ptr(),
+                            columns: &columns,
+                            c,
+                        };
+                        if block.source.is_empty() || own.is_empty() {
+                            continue;
+                        }
+                        block.source.join::<S, _>(largest);
+                        gradients[..columns.len() * c.len()].fill(0.0);
+                        slab.winners::<S>(o, outs.clone(), &block);
+                        slab.spread::<S>(o, &taps, &own, &block);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Slab<'_, '_> {
+    /// Gives the gradients of outputs to the columns that have their maxima.
+    #[inline(always)]
+    unsafe fn winners<S: Simd>(&self, [od, oh]: [usize; 2], outs: Range<usize>, block: &Block) {
+        let (p, dy) = (self.back.pooling, self.back.dy);
+        let (extent, kernel, len) = (self.back.xg.extent[2], p.window.kernel[2], block.c.len());
+        let inner = p.interior(2, dy.grid.extent[2], extent);
+        let step = p.window.dilation[2];
+        let Largest { values, marks } = block.largest;
+        for ow in outs {
+            let taps = match inner.contains(&ow) {
+                true => 0..kernel,
+                false => p.taps(2, ow, &(0..extent)),
+            };
+            if taps.is_empty() {
+                continue;
+            }
+            let column = p.input(2, ow, taps.start) as usize - block.columns.start;
+            let from = dy.data[offset(dy.grid, self.n, [od, oh, ow]) + block.c.start..].as_ptr();
+            for c in (0..len).step_by(S::LANES) {
+                let lanes = (len - c).min(S::LANES);
+                let at = |i: usize| (column + i * step) * len + c;
+                // SAFETY: columns of the block; lanes behind the channels get nothing.
+                unsafe {
+                    let mut most = S::load(values.add(at(0)));
+                    for i in 1..taps.len() {
+                        most = S::max(S::load(values.add(at(i))), most);
+                    }
+                    let mut first = S::splat(0.0);
+                    for i in 0..taps.len() {
+                        let number = S::sub(S::load(marks.add(at(i))), S::splat(i as f32));
+                        let equal = S::where_eq(S::load(values.add(at(i))), most, number);
+                        first = S::max(equal, first);
+                    }
+                    if S::any_nan(most) {
+                        let columns = (column, taps.len(), step);
+                        first = block.source.last_nan::<S>(columns, (c, lanes), first);
+                    }
+                    let dy = load::<S>(from.add(c), lanes);
+                    for i in 0..taps.len() {
+                        let number = S::sub(S::load(marks.add(at(i))), S::splat(i as f32));
+                        let to = block.gradients.add(at(i));
+                        S::store(to, S::add(S::load(to), S::where_eq(first, number, dy)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives the gradients of columns to the rows that have their maxima.
+    #[inline(always)]
+    unsafe fn spread<S: Simd>(
+        &self,
+        o: [usize; 2],
+        taps: &[Range<usize>; 2],
+        own: &Range<usize>,
+        block: &Block,
+    ) {
+        let (p, g, len) = (self.back.pooling, self.back.xg, block.c.len());
+        let mine = self.taps(o, &self.own);
+        let (count, length) = match g.pitch[3] == len {
+            true => (1, own.len() * len),
+            false => (own.len(), len),
+        };
+        for kd in mine[0].clone() {
+            for kh in mine[1].clone() {
+                let row = (kd - taps[0].start) * taps[1].len() + kh - taps[1].start;
+                let mark = (block.source.rows() - row) * p.window.kernel[2];
+                let [d, h] = [p.input(0, o[0], kd), p.input(1, o[1], kh)].map(|at| at as usize);
+                for w in 0..count {
+                    let at = (own.start - block.columns.start + w) * len;
+                    // SAFETY: a row of the slab, and columns of the block.
+                    unsafe {
+                        let to = offset(g, self.n, [d, h, own.start + w]) + block.c.start;
+                        let to = self.back.dx.get().add(to);
+                        let (marks, from) = (block.largest.marks.add(at), block.gradients.add(at));
+                        let mark = S::splat(mark as f32);
+                        let mut i = 0;
+                        while i + S::LANES <= length {
+                            let here = S::load(marks.add(i));
+                            let mine = S::where_eq(here, mark, S::load(from.add(i)));
+                            S::store(to.add(i), S::add(S::load(to.add(i)), mine));
+                            i += S::LANES;
+                        }
+                        if i < length {
+                            let (here, lanes) = (S::load(marks.add(i)), length - i);
+                            let mine = S::where_eq(here, mark, S::load(from.add(i)));
+                            let old = S::load_part(to.add(i), lanes);
+                            S::store_part(to.add(i), lanes, S::add(old, mine));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A plane of windows by outputs, one after the other.
+struct Outputs<'a> {
+    slab: &'a Slab<'a, 'a>,
+    od: usize,
+}
+
+impl Op for Outputs<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let (slab, p) = (self.slab, self.slab.back.pooling);
+        let (xg, yg) = (slab.back.xg, slab.back.dy.grid);
+        for oh in slab.heights() {
+            let o = [self.od, oh];
+            let [d, h] = slab.taps(o, &[0..xg.extent[0], 0..xg.extent[1]]);
+            let own = slab.taps(o, &slab.own);
+            for ow in 0..yg.extent[2] {
+                let w = p.taps(2, ow, &(0..xg.extent[2]));
+                let all = [d.clone(), h.clone(), w.clone()];
+                let own = [own[0].clone(), own[1].clone(), w];
+                // SAFETY: the features are those of the caller.
+                unsafe { slab.output::<S>([self.od, oh, ow], &all, &own) };
+            }
+        }
+    }
+}
+
+impl Slab<'_, '_> {
+    /// Gives the gradient of one output to its winner, if that lies in the slab.
+    #[inline(always)]
+    unsafe fn output<S: Simd>(
+        &self,
+        o: [usize; 3],
+        all: &[Range<usize>; 3],
+        own: &[Range<usize>; 3],
+    ) {
+        let (back, p, n) = (self.back, self.back.pooling, self.n);
+        let all = Place::new(p, [self.x.grid], (n, o), all);
+        let own = Place::new(p, [back.xg], (n, o), own);
+        let from = offset(back.dy.grid, n, o);
+        for c in (0..back.xg.channels).step_by(S::LANES) {
+            let lanes = (back.xg.channels - c).min(S::LANES);
+            // SAFETY: taps inside the input, channels inside the boxes.
+            unsafe {
+                let dy = load::<S>(back.dy.data.as_ptr().add(from + c), lanes);
+                let winner = maximum::<S>(&all, self.x.data.as_ptr().add(c), lanes).1;
+                let dx = back.dx.get().add(c);
+                each!(own, |tap, at| {
+                    let to = dx.add(at[0]);
+                    let mine = S::where_eq(winner, S::splat(tap as f32), dy);
+                    store::<S>(to, lanes, S::add(load::<S>(to, lanes), mine));
+                });
+            }
+        }
+    }
+}
