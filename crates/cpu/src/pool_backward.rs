@@ -150,18 +150,25 @@ impl Backward<'_> {
             return;
         }
         let y = mask.y.data[offset(g, n, [d - at[0], h - at[1], 0])..].as_ptr();
-        for w in 0..g.extent[2] {
-            for c in (0..g.channels).step_by(S::LANES) {
-                let lanes = (g.channels - c).min(S::LANES);
-                // SAFETY: a row of y, and the part of dx on which it lies.
-                unsafe {
-                    let slope = S::splat(mask.slope);
-                    let to = self.dx.get().add(offset(self.xg, n, [d, h, at[2] + w]) + c);
-                    let (sign, r) = (
-                        load::<S>(y.add(w * g.pitch[3] + c), lanes),
-                        load::<S>(to, lanes),
-                    );
-                    store::<S>(to, lanes, S::where_positive(sign, r, S::mul(r, slope)));
+        let joined = [g.pitch[3], self.xg.pitch[3]] == [g.channels; 2];
+        let (count, length) = match joined {
+            true => (1, g.extent[2] * g.channels),
+            false => (g.extent[2], g.channels),
+        };
+        let to = offset(self.xg, n, [d, h, at[2]]);
+        for w in 0..count {
+            // SAFETY: a row of y, and the part of dx on which it lies.
+            unsafe {
+                let slope = S::splat(mask.slope);
+                let (y, to) = (
+                    y.add(w * g.pitch[3]),
+                    self.dx.get().add(to + w * self.xg.pitch[3]),
+                );
+                for c in (0..length).step_by(S::LANES) {
+                    let lanes = (length - c).min(S::LANES);
+                    let (sign, r) = (load::<S>(y.add(c), lanes), load::<S>(to.add(c), lanes));
+                    let r = S::where_positive(sign, r, S::mul(r, slope));
+                    store::<S>(to.add(c), lanes, r);
                 }
             }
         }

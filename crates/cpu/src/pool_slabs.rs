@@ -10,6 +10,8 @@ use std::ops::Range;
 
 /// Elements of the planes of dx that one plane of windows adds to; they stay in the second cache.
 const PLANES: usize = 128 * 1024;
+/// Rows of dx that columns are given to together.
+const ROWS: usize = 16;
 /// Slabs for each thread, as far as their number matters.
 const PARTS: usize = 4;
 
@@ -63,18 +65,22 @@ impl Slab<'_, '_> {
         let cost = 4 * ELEMENT * (self.own[1].len() * p.window.stride[0]) as u64;
         let cost = cost * (yg.extent[2] * p.window.stride[2] * yg.channels) as u64;
         let last = p.outputs(0, yg.extent[0], own).end;
+        let written = blocks.is_some() && !self.back.accumulate && self.is_covered();
         for od in p.outputs(0, yg.extent[0], own) {
             let reached = self.plane(p.input(0, od, p.window.kernel[0] - 1) + 1);
-            self.clear(begun..reached);
-            begun = begun.max(reached);
+            if !written {
+                self.clear(begun..reached);
+            }
             match blocks {
                 Some(blocks) => level.run(Rows {
                     slab: self,
                     blocks,
                     od,
+                    new: if written { begun } else { usize::MAX },
                 }),
                 None => level.run(Outputs { slab: self, od }),
             }
+            begun = begun.max(reached);
             if od + 1 < last {
                 let left = self.plane(p.input(0, od + 1, 0));
                 level.run(Masks {
@@ -92,6 +98,26 @@ impl Slab<'_, '_> {
             slab: self,
             planes: done..own.end,
         });
+    }
+
+    /// Whether every element of dx lies in a window, the next of which begins in it or just behind.
+    fn is_covered(&self) -> bool {
+        let (p, outs, extent) = (
+            self.back.pooling,
+            self.back.dy.grid.extent,
+            self.back.xg.extent,
+        );
+        let w = &p.window;
+        (0..3).all(|i| {
+            let last = w.kernel[i] - 1;
+            outs[i] > 0
+                && w.kernel[i] >= w.stride[i]
+                && (w.dilation[i] == 1 || i == 2)
+                && p.shift[i] <= 0
+                && p.input(i, 0, last) >= 0
+                && p.input(i, outs[i] - 1, 0) < extent[i] as i64
+                && p.input(i, outs[i] - 1, last) + 1 >= extent[i] as i64
+        })
     }
 
     fn plane(&self, at: i64) -> usize {
@@ -180,6 +206,8 @@ struct Rows<'a> {
     slab: &'a Slab<'a, 'a>,
     blocks: Blocks,
     od: usize,
+    /// First plane of dx that is not added to but written.
+    new: usize,
 }
 
 /// Columns of a block: of the box of x, of which a part is written, and of the channels.
@@ -204,8 +232,11 @@ impl Op for Rows<'_> {
             values: values.as_mut_ptr(),
             marks: marks.as_mut_ptr(),
         };
+        let mut begun = slab.own[1].start;
         for oh in slab.heights() {
             let o = [self.od, oh];
+            let new = [self.new, begun];
+            begun = begun.max(p.input(1, oh, p.window.kernel[1] - 1).max(0) as usize + 1);
             let taps = slab.taps(o, &[0..xg.extent[0], 0..xg.extent[1]]);
             for own in self.blocks.owned(p, yg, xg.extent[2]) {
                 let outs = p.outputs(2, yg.extent[2], &own);
@@ -228,7 +259,7 @@ impl Op for Rows<'_> {
                         block.source.join::<S, _>(largest);
                         gradients[..columns.len() * c.len()].fill(0.0);
                         slab.winners::<S>(o, outs.clone(), &block);
-                        slab.spread::<S>(o, &taps, &own, &block);
+                        slab.spread::<S>((o, new), &taps, &own, &block);
                     }
                 }
             }
@@ -244,7 +275,6 @@ impl Slab<'_, '_> {
         let (extent, kernel, len) = (self.back.xg.extent[2], p.window.kernel[2], block.c.len());
         let inner = p.interior(2, dy.grid.extent[2], extent);
         let step = p.window.dilation[2];
-        let Largest { values, marks } = block.largest;
         for ow in outs {
             let taps = match inner.contains(&ow) {
                 true => 0..kernel,
@@ -257,28 +287,18 @@ impl Slab<'_, '_> {
             let from = dy.data[offset(dy.grid, self.n, [od, oh, ow]) + block.c.start..].as_ptr();
             for c in (0..len).step_by(S::LANES) {
                 let lanes = (len - c).min(S::LANES);
-                let at = |i: usize| (column + i * step) * len + c;
+                let at = (column * len + c, step * len);
                 // SAFETY: columns of the block; lanes behind the channels get nothing.
                 unsafe {
-                    let mut most = S::load(values.add(at(0)));
-                    for i in 1..taps.len() {
-                        most = S::max(S::load(values.add(at(i))), most);
-                    }
-                    let mut first = S::splat(0.0);
-                    for i in 0..taps.len() {
-                        let number = S::sub(S::load(marks.add(at(i))), S::splat(i as f32));
-                        let equal = S::where_eq(S::load(values.add(at(i))), most, number);
-                        first = S::max(equal, first);
-                    }
-                    if S::any_nan(most) {
-                        let columns = (column, taps.len(), step);
-                        first = block.source.last_nan::<S>(columns, (c, lanes), first);
-                    }
                     let dy = load::<S>(from.add(c), lanes);
-                    for i in 0..taps.len() {
-                        let number = S::sub(S::load(marks.add(at(i))), S::splat(i as f32));
-                        let to = block.gradients.add(at(i));
-                        S::store(to, S::add(S::load(to), S::where_eq(first, number, dy)));
+                    let again = |first| {
+                        let columns = (column, taps.len(), step);
+                        block.source.last_nan::<S>(columns, (c, lanes), first)
+                    };
+                    match taps.len() {
+                        2 => block.window::<S>(at, 2, dy, again),
+                        3 => block.window::<S>(at, 3, dy, again),
+                        taps => block.window::<S>(at, taps, dy, again),
                     }
                 }
             }
@@ -289,44 +309,139 @@ impl Slab<'_, '_> {
     #[inline(always)]
     unsafe fn spread<S: Simd>(
         &self,
-        o: [usize; 2],
+        (o, new): ([usize; 2], [usize; 2]),
         taps: &[Range<usize>; 2],
         own: &Range<usize>,
         block: &Block,
     ) {
         let (p, g, len) = (self.back.pooling, self.back.xg, block.c.len());
         let mine = self.taps(o, &self.own);
-        let (count, length) = match g.pitch[3] == len {
-            true => (1, own.len() * len),
-            false => (own.len(), len),
+        let nothing = Row {
+            to: self.back.dx.get(),
+            mark: 0.0,
+            new: false,
         };
-        for kd in mine[0].clone() {
-            for kh in mine[1].clone() {
+        let (mut rows, mut count) = ([nothing; ROWS], 0);
+        let left = mine[0].len() * mine[1].len();
+        for (i, kd) in mine[0].clone().enumerate() {
+            for (j, kh) in mine[1].clone().enumerate() {
                 let row = (kd - taps[0].start) * taps[1].len() + kh - taps[1].start;
                 let mark = (block.source.rows() - row) * p.window.kernel[2];
                 let [d, h] = [p.input(0, o[0], kd), p.input(1, o[1], kh)].map(|at| at as usize);
-                for w in 0..count {
-                    let at = (own.start - block.columns.start + w) * len;
-                    // SAFETY: a row of the slab, and columns of the block.
-                    unsafe {
-                        let to = offset(g, self.n, [d, h, own.start + w]) + block.c.start;
-                        let to = self.back.dx.get().add(to);
-                        let (marks, from) = (block.largest.marks.add(at), block.gradients.add(at));
-                        let mark = S::splat(mark as f32);
-                        let mut i = 0;
-                        while i + S::LANES <= length {
-                            let here = S::load(marks.add(i));
-                            let mine = S::where_eq(here, mark, S::load(from.add(i)));
-                            S::store(to.add(i), S::add(S::load(to.add(i)), mine));
-                            i += S::LANES;
-                        }
-                        if i < length {
-                            let (here, lanes) = (S::load(marks.add(i)), length - i);
-                            let mine = S::where_eq(here, mark, S::load(from.add(i)));
-                            let old = S::load_part(to.add(i), lanes);
-                            S::store_part(to.add(i), lanes, S::add(old, mine));
-                        }
-                    }
+                let to = offset(g, self.n, [d, h, own.start]) + block.c.start;
+                rows[count] = Row {
+                    // SAFETY: a row of the slab.
+                    to: unsafe { self.back.dx.get().add(to) },
+                    mark: mark as f32,
+                    new: d >= new[0] && h >= new[1],
+                };
+                count += 1;
+                if count == ROWS || i * mine[1].len() + j + 1 == left {
+                    let start = (own.start - block.columns.start) * len;
+                    // SAFETY: rows of the slab, and columns of the block.
+                    unsafe { block.spread::<S>(&rows[..count], start, own.len(), g.pitch[3]) };
+                    count = 0;
+                }
+            }
+        }
+    }
+}
+
+/// Part of a row of dx.
+#[derive(Clone, Copy)]
+struct Row {
+    to: *mut f32,
+    /// Of the columns whose gradient is given to it.
+    mark: f32,
+    new: bool,
+}
+
+impl Block<'_> {
+    /// Gives the gradient of an output to the column that has its maximum; `again` finds the number
+    /// of the tap where one is not a number.
+    #[inline(always)]
+    unsafe fn window<S: Simd>(
+        &self,
+        (at, step): (usize, usize),
+        taps: usize,
+        dy: S::V,
+        again: impl Fn(S::V) -> S::V,
+    ) {
+        let Largest { values, marks } = self.largest;
+        // SAFETY: as the caller says.
+        unsafe {
+            let value = |i: usize| S::load(values.add(at + i * step));
+            let number = |i: usize| S::sub(S::load(marks.add(at + i * step)), S::splat(i as f32));
+            let mut most = value(0);
+            for i in 1..taps {
+                most = S::max(value(i), most);
+            }
+            let mut first = S::where_eq(value(0), most, number(0));
+            for i in 1..taps {
+                first = S::max(S::where_eq(value(i), most, number(i)), first);
+            }
+            if S::any_nan(most) {
+                first = again(first);
+            }
+            for i in 0..taps {
+                let to = self.gradients.add(at + i * step);
+                let mine = S::where_eq(first, number(i), dy);
+                S::store(to, S::add(S::load(to), mine));
+            }
+        }
+    }
+
+    /// Gives columns from an element on to rows.
+    #[inline(always)]
+    unsafe fn spread<S: Simd>(&self, rows: &[Row], start: usize, columns: usize, pitch: usize) {
+        let len = self.c.len();
+        let (count, length) = match pitch == len {
+            true => (1, columns * len),
+            false => (columns, len),
+        };
+        for w in 0..count {
+            let from = start + w * len;
+            let to = w * pitch;
+            // SAFETY: as the caller says.
+            unsafe {
+                let mut i = 0;
+                while i + 4 * S::LANES <= length {
+                    self.give::<S, 4>(rows, from + i, to + i, S::LANES);
+                    i += 4 * S::LANES;
+                }
+                while i < length {
+                    self.give::<S, 1>(rows, from + i, to + i, (length - i).min(S::LANES));
+                    i += S::LANES;
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn give<S: Simd, const N: usize>(
+        &self,
+        rows: &[Row],
+        from: usize,
+        to: usize,
+        lanes: usize,
+    ) {
+        // SAFETY: as the caller says.
+        unsafe {
+            let (mut marks, mut gradients) = ([S::splat(0.0); N], [S::splat(0.0); N]);
+            for i in 0..N {
+                marks[i] = S::load(self.largest.marks.add(from + i * S::LANES));
+                gradients[i] = S::load(self.gradients.add(from + i * S::LANES));
+            }
+            for row in rows {
+                let (to, mark) = (row.to.add(to), S::splat(row.mark));
+                for i in 0..N {
+                    let to = to.add(i * S::LANES);
+                    let mine = S::where_eq(marks[i], mark, gradients[i]);
+                    let sum = match row.new {
+                        true => mine,
+                        false => S::add(load::<S>(to, lanes), mine),
+                    };
+                    store::<S>(to, lanes, sum);
                 }
             }
         }

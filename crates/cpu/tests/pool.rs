@@ -49,6 +49,13 @@ impl Case {
             shift = [0; 3];
             extent = std::array::from_fn(|i| out[i] * window.stride[i]);
         }
+        let (mut out, mut c) = (out, c);
+        if random.pick(&[true, false, false]) {
+            // More columns or channels than one block of the kernels has.
+            (c, extent[2]) = random.pick(&[(5, 450), (130, 40), (700, 9)]);
+            out[2] = extent[2].div_ceil(window.stride[2]);
+            extent = [extent[0].min(3), extent[1].min(4), extent[2]];
+        }
         let (xg, yg) = (random.grid(n, extent, c), random.grid(n, out, c));
         let x = buffer(&xg, || random.whole());
         Case {
@@ -206,7 +213,15 @@ fn backward() {
     for seed in 0..150 {
         println!("seed {seed}");
         let mut random = Random(seed + 4000);
-        let case = Case::new(&mut random);
+        let mut case = Case::new(&mut random);
+        if case.pooling.kind == PoolKind::Max && random.pick(&[true, false]) {
+            for (n, i) in positions(&case.xg) {
+                let at = offset(&case.xg, n, i) + random.within(0, 7 * case.xg.channels);
+                if at < offset(&case.xg, n, i) + case.xg.channels {
+                    case.x[at] = f32::NAN;
+                }
+            }
+        }
         let dy = buffer(&case.yg, || random.whole());
         let accumulate = seed % 2 == 1;
         let dxg = random.grid(case.xg.samples, case.xg.extent, case.xg.channels);
@@ -218,7 +233,8 @@ fn backward() {
             for c in 0..case.yg.channels {
                 let dy = f64::from(dy[offset(&case.yg, n, o) + c]);
                 let first = taps.iter().copied().reduce(|best, t| {
-                    if case.x[t + c] > case.x[best + c] {
+                    let x = case.x[t + c];
+                    if x > case.x[best + c] || x.is_nan() {
                         t
                     } else {
                         best
