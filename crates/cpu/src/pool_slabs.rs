@@ -1,4 +1,4 @@
-//! Gradients of maxima of windows that overlap: slabs of dx, each with an owner.
+//! Gradients of maxima: slabs of dx, each with an owner.
 
 use crate::grid::{Call, Canceled, View};
 use crate::pool::{Place, each, load, maximum, offset, store};
