@@ -103,7 +103,9 @@ pub(crate) use formula;
 /// The processor has the features of `S`.
 #[inline(always)]
 pub(crate) unsafe fn leaky<S: Simd>(sign: S::V, value: S::V, slope: S::V) -> S::V {
-    unsafe { S::where_positive(sign, value, S::mul(slope, value)) }
+    // The factor is chosen and not the product: in place, the choice between a value and its product
+    // would be compiled to a masked store, which is slow on some processors.
+    unsafe { S::mul(value, S::where_positive(sign, S::splat(1.0), slope)) }
 }
 
 /// Rows of y = f(inputs, y, columns).
