@@ -234,20 +234,11 @@ fn softmax_cross_entropy(
         x: Rows::from(x.view()),
         dx: dx.as_mut().map(|dx| Rows::from(dx.view())),
         factor: 1.0 / count as f64,
-        class: |position| {
-            let class = classes.get(index(grid, position));
-            let valid = class >= 0.0 && class < grid.channels as f64 && class.fract() == 0.0;
-            if !valid {
-                wrong.fetch_min(position, Ordering::Relaxed);
-            }
-            valid.then_some(class as usize)
-        },
+        classes,
+        wrong: &wrong,
     };
     let sum = sum_rows(run, grid, EXPONENTIAL, |level, rows| {
-        level.run(EntropyRows {
-            entropy: &entropy,
-            rows,
-        })
+        level.run(EntropyRows { entropy, rows })
     })?;
     let first = wrong.load(Ordering::Relaxed);
     if first != usize::MAX {
@@ -294,8 +285,11 @@ impl<'a> Classes<'a> {
         Classes { numbers, pitch }
     }
 
-    fn get(&self, index: [usize; 5]) -> f64 {
-        let at: usize = (0..5).map(|dim| index[dim] * self.pitch[dim]).sum();
+    fn start(&self, index: [usize; 5]) -> usize {
+        (0..5).map(|dim| index[dim] * self.pitch[dim]).sum()
+    }
+
+    fn get(&self, at: usize) -> f64 {
         match self.numbers {
             Numbers::F32(numbers) => f64::from(numbers[at]),
             Numbers::F64(numbers) => numbers[at],
@@ -304,67 +298,149 @@ impl<'a> Classes<'a> {
     }
 }
 
-/// Logits, and the class of a position by its number.
-struct Entropy<'a, C> {
+/// Logits and classes.
+#[derive(Clone, Copy)]
+struct Entropy<'a> {
     x: Rows<'a>,
     dx: Option<Rows<'a>>,
     factor: f64,
-    class: C,
+    classes: Classes<'a>,
+    /// Least number of a position without a class.
+    wrong: &'a AtomicUsize,
 }
 
-struct EntropyRows<'a, 'b, C> {
-    entropy: &'a Entropy<'b, C>,
+impl Entropy<'_> {
+    /// Class of a position of a row, whose first class lies at `start`.
+    fn class(&self, (row, start): (usize, usize), w: usize) -> Option<usize> {
+        let grid = self.x.grid;
+        let class = self.classes.get(start + w * self.classes.pitch[3]);
+        let valid = class >= 0.0 && class < grid.channels as f64 && class.fract() == 0.0;
+        if !valid {
+            let position = row * grid.extent[2] + w;
+            self.wrong.fetch_min(position, Ordering::Relaxed);
+        }
+        valid.then_some(class as usize)
+    }
+}
+
+struct EntropyRows<'a> {
+    entropy: Entropy<'a>,
     rows: Range<usize>,
 }
 
-impl<C: Fn(usize) -> Option<usize>> Op for EntropyRows<'_, '_, C> {
+impl Op for EntropyRows<'_> {
     type Out = f64;
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) -> f64 {
-        let Entropy {
-            x,
-            dx,
-            factor,
-            class,
-        } = self.entropy;
+        let Entropy { x, dx, classes, .. } = self.entropy;
         let (width, c) = (x.grid.extent[2], x.grid.channels);
         let (mut loss, mut buffer) = (0.0, [0.0; BUFFER]);
+        let joined = x.grid.pitch[3] == c && dx.is_none_or(|dx| dx.grid.pitch[3] == c);
+        let step = match joined {
+            true => (BUFFER / c.max(1)).max(1),
+            false => 1,
+        };
         for row in self.rows {
-            for w in 0..width {
-                let Some(class) = class(row * width + w) else {
-                    continue;
-                };
-                // SAFETY: a position of the boxes; each row is in one range.
+            let start = classes.start(index(x.grid, row * width));
+            for w in (0..width).step_by(step) {
+                let count = step.min(width - w);
+                // SAFETY: positions of the boxes; each row is in one range.
                 let (logits, shares) = unsafe {
                     let x = x.start(row).add(w * x.grid.pitch[3]);
                     let dx = dx.map(|dx| {
                         let start = dx.start(row).add(w * dx.grid.pitch[3]);
-                        std::slice::from_raw_parts_mut(start, c)
+                        std::slice::from_raw_parts_mut(start, count * c)
                     });
-                    (std::slice::from_raw_parts(x.cast_const(), c), dx)
+                    (std::slice::from_raw_parts(x.cast_const(), count * c), dx)
                 };
-                let most = f64::from(maximum(logits));
-                let total: f64 = logits
-                    .chunks(BUFFER)
-                    .map(|logits| sum(exponentials(logits, most, &mut buffer)))
-                    .sum();
-                let log_total = most + total.ln();
-                loss += log_total - f64::from(logits[class]);
-                let Some(shares) = shares else {
-                    continue;
+                let at = ((row, start), w);
+                loss += match c <= BUFFER {
+                    true => self.entropy.positions(at, logits, shares, &mut buffer),
+                    false => self.entropy.position(at, logits, shares, &mut buffer),
                 };
-                for (logits, shares) in logits.chunks(BUFFER).zip(shares.chunks_mut(BUFFER)) {
-                    let all = exponentials(logits, log_total, &mut buffer);
-                    for (share, e) in shares.iter_mut().zip(all) {
-                        *share = (factor * *e) as f32;
-                    }
-                }
-                let own = (f64::from(logits[class]) - log_total).exp();
-                shares[class] = (factor * (own - 1.0)) as f32;
             }
         }
         loss
+    }
+}
+
+impl Entropy<'_> {
+    /// Loss of positions whose exponentials fit the buffer together.
+    #[inline(always)]
+    fn positions(
+        &self,
+        (row, w): ((usize, usize), usize),
+        logits: &[f32],
+        mut shares: Option<&mut [f32]>,
+        buffer: &mut [f64; BUFFER],
+    ) -> f64 {
+        let c = self.x.grid.channels;
+        let mut loss = 0.0;
+        for (i, logits) in logits.chunks_exact(c).enumerate() {
+            let most = f64::from(maximum(logits));
+            for (e, x) in buffer[i * c..].iter_mut().zip(logits) {
+                *e = f64::from(*x) - most;
+            }
+        }
+        for e in buffer.iter_mut() {
+            *e = exp(*e);
+        }
+        // The totals lie between 1 and c, so that their product has a place in f64.
+        let mut product = 1.0;
+        for (i, all) in buffer[..logits.len()].chunks_exact(c).enumerate() {
+            let Some(class) = self.class(row, w + i) else {
+                continue;
+            };
+            let total = sum(all);
+            let logits = &logits[i * c..][..c];
+            loss += f64::from(maximum(logits)) - f64::from(logits[class]);
+            product *= total;
+            if let Some(shares) = &mut shares {
+                let (shares, scale) = (&mut shares[i * c..][..c], self.factor / total);
+                for (share, e) in shares.iter_mut().zip(all) {
+                    *share = (scale * *e) as f32;
+                }
+                shares[class] = (scale * (all[class] - total)) as f32;
+            }
+        }
+        loss + product.ln()
+    }
+
+    /// Loss of one position.
+    #[inline(always)]
+    fn position(
+        &self,
+        (row, w): ((usize, usize), usize),
+        logits: &[f32],
+        shares: Option<&mut [f32]>,
+        buffer: &mut [f64; BUFFER],
+    ) -> f64 {
+        let Some(class) = self.class(row, w) else {
+            return 0.0;
+        };
+        let most = f64::from(maximum(logits));
+        let own = f64::from(logits[class]);
+        let mut total = 0.0;
+        let Some(shares) = shares else {
+            for logits in logits.chunks(BUFFER) {
+                total += sum(exponentials(logits, most, buffer));
+            }
+            return most + total.ln() - own;
+        };
+        for (logits, shares) in logits.chunks(BUFFER).zip(shares.chunks_mut(BUFFER)) {
+            let all = exponentials(logits, most, buffer);
+            total += sum(all);
+            for (share, e) in shares.iter_mut().zip(all) {
+                *share = *e as f32;
+            }
+        }
+        let scale = self.factor / total;
+        for share in shares.iter_mut() {
+            *share = (scale * f64::from(*share)) as f32;
+        }
+        shares[class] = (scale * (exp(own - most) - total)) as f32;
+        most + total.ln() - own
     }
 }
 
