@@ -23,7 +23,7 @@ pub enum Level {
     Neon,
     /// AVX2 and FMA, 8 lanes.
     Avx2,
-    /// AVX-512F, 16 lanes.
+    /// AVX-512F and AVX-512DQ (products of 64-bit integers), 16 lanes.
     Avx512,
 }
 
@@ -53,7 +53,11 @@ impl Level {
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => is_x86_feature_detected!("avx512f") && Level::Avx2.available(),
+            Level::Avx512 => {
+                is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512dq")
+                    && Level::Avx2.available()
+            }
             #[cfg(not(target_arch = "x86_64"))]
             Level::Avx2 | Level::Avx512 => false,
         }

@@ -11,8 +11,8 @@ pub(super) unsafe fn on_avx2<O: Op>(op: O) -> O::Out {
 }
 
 /// # Safety
-/// The processor has AVX-512F.
-#[target_feature(enable = "avx512f,avx2,fma")]
+/// The processor has AVX-512F and AVX-512DQ.
+#[target_feature(enable = "avx512f,avx512dq,avx2,fma")]
 pub(super) unsafe fn on_avx512<O: Op>(op: O) -> O::Out {
     unsafe { op.run::<Avx512>() }
 }
