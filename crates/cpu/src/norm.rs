@@ -13,7 +13,7 @@ use std::ops::Range;
 /// Channels that are summed together.
 const WIDTH: usize = 16;
 /// Positions that are gone through before the next channels: few, so that memory is read in order.
-const TILE: usize = 8;
+const TILE: usize = 16;
 
 formula!(Normalize { slope }, true, |S, [x, ..], _, k| {
     let y = normalized::<S>(x, k);
