@@ -7,6 +7,13 @@ use std::ops::Range;
 
 /// Positions that are gone through before the next channels: few, so that memory is read in order.
 const TILE: usize = 4;
+/// Elements of a line of the caches.
+const LINE: usize = 16;
+/// Elements of a position that are asked for before it is reached: the processor itself looks ahead
+/// in long stretches only.
+const AHEAD: usize = 64;
+/// Positions between the one that is asked for and the one that is worked on.
+const DISTANCE: usize = 16;
 
 /// A box as the threads see it: whoever holds it touches only rows that nobody else writes.
 #[derive(Clone, Copy)]
@@ -172,6 +179,11 @@ impl<F: Formula> Op for ApplyRows<'_, F> {
                     tiles::<S, F>(f, start, pitch, columns, width);
                 } else {
                     for w in 0..width {
+                        let next = |i: usize| start[i].wrapping_add((w + DISTANCE) * pitch[i]);
+                        for line in (0..channels.min(AHEAD)).step_by(LINE) {
+                            S::expect(next(0).wrapping_add(line));
+                            S::prefetch(next(3).wrapping_add(line));
+                        }
                         stretch::<S, F>(f, moved(start, pitch, w), channels);
                     }
                 }
