@@ -104,6 +104,17 @@ impl Pooling {
         low.min(high)..high
     }
 
+    /// Whether the windows fill the input and touch neither each other nor its border.
+    pub(crate) fn tiles(&self, x: &Grid, y: &Grid) -> bool {
+        let w = &self.window;
+        (0..3).all(|i| {
+            w.stride[i] == w.kernel[i]
+                && (w.dilation[i] == 1 || w.kernel[i] == 1)
+                && self.shift[i] == 0
+                && x.extent[i] == y.extent[i] * w.stride[i]
+        })
+    }
+
     pub(crate) fn flops(&self, y: &Grid) -> u64 {
         (self.window.volume() * y.elements()) as u64
     }

@@ -1,7 +1,8 @@
-//! Gradients of pooling; those of averages row by row.
+//! Gradients of pooling: maxima of windows that fill the input at once where there is a mask, averages
+//! row by row.
 
 use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work};
-use crate::pool::{PoolKind, Pooling, load, offset, split, store};
+use crate::pool::{Place, PoolKind, Pooling, each, load, maximum, offset, split, store};
 use crate::pool_slabs::slabs;
 use crate::rows::leaky;
 use crate::simd::{Op, Simd};
@@ -32,6 +33,10 @@ impl PoolMask<'_> {
             "mask of {g:?} at {:?} in {dx:?}",
             self.at
         );
+    }
+
+    fn covers(&self, dx: &Grid) -> bool {
+        self.at == [0; 3] && self.y.grid.extent == dx.extent
     }
 }
 
@@ -81,6 +86,7 @@ pub fn pool_backward(
         mask,
     };
     match (pooling.kind, x) {
+        (PoolKind::Max, Some(x)) if back.is_tiled() => back.tiles(call, x),
         (PoolKind::Max, Some(x)) => slabs(&back, call, x),
         (PoolKind::Max, None) => Ok(()),
         (PoolKind::Average { count_include_pad }, _) => back.gather(call, count_include_pad),
@@ -100,6 +106,25 @@ pub(crate) struct Backward<'a> {
 }
 
 impl Backward<'_> {
+    /// Whether each element of dx has a window and a mask of its own.
+    fn is_tiled(&self) -> bool {
+        let covered = self.mask.is_some_and(|mask| mask.covers(self.xg));
+        covered && self.pooling.tiles(self.xg, self.dy.grid)
+    }
+
+    /// Each window belongs to one output, so that dx is gone through once, the mask included.
+    fn tiles(&self, call: &mut Call, x: View) -> Result<(), Canceled> {
+        let (level, yg) = (call.team.level(), self.dy.grid);
+        let cost = 2 * ELEMENT * (self.pooling.window.volume() * yg.extent[2] * yg.channels) as u64;
+        call.team.ranges(call.progress, yg.rows(), cost, &|rows| {
+            level.run(Tiles {
+                back: self,
+                x,
+                rows,
+            });
+        })
+    }
+
     /// Each row of dx collects from the outputs above it.
     fn gather(&self, call: &mut Call, include: bool) -> Result<(), Canceled> {
         let (level, xg) = (call.team.level(), self.xg);
@@ -152,6 +177,58 @@ impl Backward<'_> {
                     let (y, to, lanes) = (y.add(c), to.add(c), length - c);
                     let (sign, r) = (S::load_part(y, lanes), S::load_part(to, lanes));
                     S::store_part(to, lanes, leaky::<S>(sign, r, slope));
+                }
+            }
+        }
+    }
+}
+
+struct Tiles<'a, 'b> {
+    back: &'a Backward<'b>,
+    x: View<'a>,
+    /// Rows of dy.
+    rows: Range<usize>,
+}
+
+impl Op for Tiles<'_, '_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Backward { dy, xg, mask, .. } = *self.back;
+        let (p, yg) = (self.back.pooling, dy.grid);
+        let taps = p.window.kernel.map(|k| 0..k);
+        // Without a mask, one that changes nothing.
+        let (sign, slope) = mask.map_or((self.x, 1.0), |mask| (mask.y, mask.slope));
+        for row in self.rows {
+            let (n, [od, oh]) = split(row, yg);
+            for ow in 0..yg.extent[2] {
+                let at = (n, [od, oh, ow]);
+                let from = Place::new(p, [self.x.grid], at, &taps);
+                let to = Place::new(p, [xg, sign.grid], at, &taps);
+                for c in (0..yg.channels).step_by(S::LANES) {
+                    let lanes = (yg.channels - c).min(S::LANES);
+                    // SAFETY: taps inside the boxes, which the output of this thread owns.
+                    unsafe {
+                        let dy = dy
+                            .data
+                            .as_ptr()
+                            .add(yg.row_offset(row) + ow * yg.pitch[3] + c);
+                        let dy = load::<S>(dy, lanes);
+                        let winner = maximum::<S>(&from, self.x.data.as_ptr().add(c), lanes).1;
+                        let dx = self.back.dx.get().add(c);
+                        let sign = sign.data.as_ptr().add(c);
+                        each!(to, |tap, both| {
+                            let [at, sign_at] = both;
+                            let mut r = S::where_eq(winner, S::splat(tap as f32), dy);
+                            if self.back.accumulate {
+                                r = S::add(load::<S>(dx.add(at), lanes), r);
+                            }
+                            let sign = load::<S>(sign.add(sign_at), lanes);
+                            let r = S::where_positive(sign, r, S::mul(r, S::splat(slope)));
+                            store::<S>(dx.add(at), lanes, r);
+                        });
+                    }
                 }
             }
         }
