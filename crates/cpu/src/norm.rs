@@ -459,9 +459,12 @@ impl<F: Fn([f64; 3]) -> (f64, f64)> Op for ReduceRow<'_, F> {
                     let start = start.map(|x| x.add(from));
                     sum_block(start, pitch, tile, WIDTH, &self.f)
                 };
-                for i in c0 - from..WIDTH {
-                    first[from + i] += a[i];
-                    second[from + i] += b[i];
+                let sums = first[from..][..WIDTH].iter_mut().zip(&mut second[from..][..WIDTH]);
+                let new = a.iter().zip(&b).enumerate();
+                for ((p, q), (i, (a, b))) in sums.zip(new) {
+                    let repeated = i < c0 - from;
+                    *p += if repeated { 0.0 } else { *a };
+                    *q += if repeated { 0.0 } else { *b };
                 }
             }
         }
