@@ -10,8 +10,10 @@ use crate::simd::{Op, Simd};
 use crate::team::{ELEMENT, TeamKind};
 use std::ops::Range;
 
-/// Channels that are summed together.
+/// Channels that are summed together, at least and at most: whole lines of memory, and sums that
+/// stay in the registers.
 const WIDTH: usize = 16;
+const WIDTH_MAX: usize = 32;
 /// Positions that are gone through before the next channels: few, so that memory is read in order.
 const TILE: usize = 16;
 
@@ -441,31 +443,54 @@ impl<F: Fn([f64; 3]) -> (f64, f64)> Op for ReduceRow<'_, F> {
                 false => (width, pitch, c),
             };
             // SAFETY: as many blocks are in the row.
-            let (a, b) = unsafe { sum_block(start, pitch, 0..count, n, &self.f) };
+            let (a, b) = unsafe { sum_block::<F, WIDTH>(start, pitch, 0..count, n, &self.f) };
             for i in 0..n {
                 first[i % c] += a[i];
                 second[i % c] += b[i];
             }
             return;
         }
-        let step = if c == WIDTH { width.max(1) } else { TILE };
-        for w0 in (0..width).step_by(step) {
-            for c0 in (0..c).step_by(WIDTH) {
-                // The last block begins early, so that it is whole; what it repeats is left out.
-                let from = c0.min(c - WIDTH);
-                let tile = w0..(w0 + step).min(width);
-                // SAFETY: channels inside of the row.
-                let (a, b) = unsafe {
-                    let start = start.map(|x| x.add(from));
-                    sum_block(start, pitch, tile, WIDTH, &self.f)
-                };
-                let sums = first[from..][..WIDTH].iter_mut().zip(&mut second[from..][..WIDTH]);
-                let new = a.iter().zip(&b).enumerate();
-                for ((p, q), (i, (a, b))) in sums.zip(new) {
-                    let repeated = i < c0 - from;
-                    *p += if repeated { 0.0 } else { *a };
-                    *q += if repeated { 0.0 } else { *b };
+        // SAFETY: a row of at least as many channels.
+        unsafe {
+            match c < WIDTH_MAX {
+                true => sum_row::<F, WIDTH>(start, pitch, (width, c), (first, second), &self.f),
+                false => {
+                    sum_row::<F, WIDTH_MAX>(start, pitch, (width, c), (first, second), &self.f)
                 }
+            }
+        }
+    }
+}
+
+/// Adds both values of `f` to the sums of at least `N` channels, over the positions of a row.
+///
+/// # Safety
+/// The pointers are valid for `width` positions of `c` channels.
+#[inline(always)]
+unsafe fn sum_row<F: Fn([f64; 3]) -> (f64, f64), const N: usize>(
+    start: [*mut f32; 3],
+    pitch: [usize; 3],
+    (width, c): (usize, usize),
+    (first, second): (&mut [f64], &mut [f64]),
+    f: &F,
+) {
+    let step = if c == N { width.max(1) } else { TILE };
+    for w0 in (0..width).step_by(step) {
+        for c0 in (0..c).step_by(N) {
+            // The last block begins early, so that it is whole; what it repeats is left out.
+            let from = c0.min(c - N);
+            let tile = w0..(w0 + step).min(width);
+            // SAFETY: channels inside of the row.
+            let (a, b) = unsafe {
+                let start = start.map(|x| x.add(from));
+                sum_block::<F, N>(start, pitch, tile, N, f)
+            };
+            let sums = first[from..][..N].iter_mut().zip(&mut second[from..][..N]);
+            let new = a.iter().zip(&b).enumerate();
+            for ((p, q), (i, (a, b))) in sums.zip(new) {
+                let repeated = i < c0 - from;
+                *p += if repeated { 0.0 } else { *a };
+                *q += if repeated { 0.0 } else { *b };
             }
         }
     }
@@ -476,24 +501,24 @@ impl<F: Fn([f64; 3]) -> (f64, f64)> Op for ReduceRow<'_, F> {
 /// # Safety
 /// The pointers are valid for the positions.
 #[inline(always)]
-unsafe fn sum_block<F: Fn([f64; 3]) -> (f64, f64)>(
+unsafe fn sum_block<F: Fn([f64; 3]) -> (f64, f64), const N: usize>(
     [x, y, z]: [*mut f32; 3],
     [xp, yp, zp]: [usize; 3],
     positions: Range<usize>,
     n: usize,
     f: &F,
-) -> ([f64; WIDTH], [f64; WIDTH]) {
-    let (mut a, mut b) = ([0f64; WIDTH], [0f64; WIDTH]);
+) -> ([f64; N], [f64; N]) {
+    let (mut a, mut b) = ([0f64; N], [0f64; N]);
     for w in positions {
         // SAFETY: as the caller says.
         let (x, y, z) = unsafe {
             (
-                block(x.add(w * xp), n),
-                block(y.add(w * yp), n),
-                block(z.add(w * zp), n),
+                block::<N>(x.add(w * xp), n),
+                block::<N>(y.add(w * yp), n),
+                block::<N>(z.add(w * zp), n),
             )
         };
-        for i in 0..WIDTH {
+        for i in 0..N {
             let (p, q) = f([f64::from(x[i]), f64::from(y[i]), f64::from(z[i])]);
             a[i] += p;
             b[i] += q;
@@ -505,14 +530,14 @@ unsafe fn sum_block<F: Fn([f64; 3]) -> (f64, f64)>(
 /// `n` elements, the rest zero; whole blocks stay in registers.
 ///
 /// # Safety
-/// The pointer is valid for `n <= WIDTH` elements.
+/// The pointer is valid for `n <= N` elements.
 #[inline(always)]
-unsafe fn block(from: *const f32, n: usize) -> [f32; WIDTH] {
+unsafe fn block<const N: usize>(from: *const f32, n: usize) -> [f32; N] {
     unsafe {
-        if n == WIDTH {
-            return from.cast::<[f32; WIDTH]>().read_unaligned();
+        if n == N {
+            return from.cast::<[f32; N]>().read_unaligned();
         }
-        let mut a = [0.0; WIDTH];
+        let mut a = [0.0; N];
         a.as_mut_ptr().copy_from_nonoverlapping(from, n);
         a
     }
