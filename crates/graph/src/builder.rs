@@ -3,7 +3,7 @@ use crate::infer::{
 };
 use crate::{
     Convolution, Graph, GraphError, Initialization, Loss, Node, NodeId, Op, Parameter, ParameterId,
-    ParameterRole, Pool, Shape, nearest,
+    ParameterRole, Pool, Shape, TransposedConvolution, nearest,
 };
 use partita_space::Window;
 
@@ -82,6 +82,16 @@ impl GraphBuilder {
         convolution: Convolution,
     ) -> Result<NodeId, GraphError> {
         self.node(name, Op::Convolution(convolution), &[input], &[])
+    }
+
+    /// A transposed convolution with parameters of its own.
+    pub fn transposed_convolution(
+        &mut self,
+        name: &str,
+        input: NodeId,
+        convolution: TransposedConvolution,
+    ) -> Result<NodeId, GraphError> {
+        self.node(name, Op::TransposedConvolution(convolution), &[input], &[])
     }
 
     /// A maximum or average pooling.

@@ -5,6 +5,7 @@ use crate::{Loss, Op, PoolKind};
 pub(crate) enum Keyword {
     Input,
     Conv,
+    ConvTranspose,
     MaxPool,
     AveragePool,
     BatchNorm,
@@ -20,8 +21,9 @@ pub(crate) enum Keyword {
 
 impl Keyword {
     /// All words that may follow `NAME =`.
-    pub(crate) const OPERATIONS: [Keyword; 12] = [
+    pub(crate) const OPERATIONS: [Keyword; 13] = [
         Self::Conv,
+        Self::ConvTranspose,
         Self::MaxPool,
         Self::AveragePool,
         Self::BatchNorm,
@@ -40,6 +42,7 @@ impl Keyword {
         match op {
             Op::Input => Self::Input,
             Op::Convolution(_) => Self::Conv,
+            Op::TransposedConvolution(_) => Self::ConvTranspose,
             Op::Pool(pool) => match pool.kind {
                 PoolKind::Max => Self::MaxPool,
                 PoolKind::Average { .. } => Self::AveragePool,
@@ -61,6 +64,7 @@ impl Keyword {
         match self {
             Self::Input => "input",
             Self::Conv => "conv",
+            Self::ConvTranspose => "conv_transpose",
             Self::MaxPool => "max_pool",
             Self::AveragePool => "average_pool",
             Self::BatchNorm => "batch_norm",
@@ -86,6 +90,19 @@ impl Keyword {
                 "dilation",
                 "pad",
                 "padding",
+                "groups",
+                "bias",
+                "weight",
+                "init",
+                "init_bias",
+            ],
+            Self::ConvTranspose => &[
+                "filters",
+                "kernel",
+                "stride",
+                "dilation",
+                "pad",
+                "output_padding",
                 "groups",
                 "bias",
                 "weight",

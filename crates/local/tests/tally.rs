@@ -49,6 +49,7 @@ impl Maker<'_> {
         let (y, dy) = (self.view([n, d, h, w, f]), self.view([n, d, h, w, f]));
         let (w, dw, dx) = (self.view(weight), self.view(weight), self.view(x.extent));
         let bias = self.view([1, 1, 1, 1, f]);
+        let transposed_bias = self.view([1, 1, 1, 1, c * groups]);
         vec![
             Kernel::ConvolutionForward {
                 x,
@@ -57,10 +58,12 @@ impl Maker<'_> {
                 y,
                 taps,
                 groups,
+                accumulate,
             },
             Kernel::ConvolutionBackwardData {
                 dy,
                 w,
+                bias: accumulate.then_some(transposed_bias),
                 dx,
                 taps,
                 shift: [1, 0, -1],

@@ -30,6 +30,14 @@ c2 = conv a1 filters=3 kernel=3 stride=1 pad=1 bias=false
 loss = softmax_cross_entropy c2
 ";
 
+const GROWING: &str = "model growing
+input x channels=1 extent=5
+c1 = conv x filters=3 kernel=2 stride=2 pad=0:1 bias=false
+u1 = conv_transpose c1 filters=2 kernel=3 stride=2 pad=1 output_padding=1 bias=true
+a1 = relu u1
+loss = mse a1
+";
+
 /// Offers every kernel, fused ones too.
 struct Everything;
 
@@ -96,6 +104,11 @@ fn an_image_over_tiles() {
         1,
         &UnpinnedMenu,
     );
+}
+
+#[test]
+fn a_growing_line_over_two_ranks() {
+    check("growing-width2", GROWING, "width=2", 1, &UnpinnedMenu);
 }
 
 #[test]

@@ -182,6 +182,7 @@ fn a_machine_costs_kernels_by_the_roofline() {
             dilation: [1; 3],
         },
         groups: 1,
+        accumulate: false,
     };
     let single = [buffer(Dtype::F32)];
     let shape = KernelShape {

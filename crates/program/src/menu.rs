@@ -74,6 +74,12 @@ impl KernelShape<'_> {
 
     fn constants(&self) -> String {
         match self.kernel {
+            Kernel::ConvolutionForward {
+                taps,
+                groups,
+                accumulate: true,
+                ..
+            } => format!("{taps:?} {groups} true"),
             Kernel::ConvolutionForward { taps, groups, .. }
             | Kernel::ConvolutionBackwardWeight { taps, groups, .. } => {
                 format!("{taps:?} {groups}")

@@ -39,6 +39,7 @@ pub(super) fn execute(
             y,
             taps,
             groups,
+            accumulate,
         } => {
             let conv = convolution(taps, *groups);
             let flops = tail.flops(y);
@@ -50,13 +51,13 @@ pub(super) fn execute(
             let work = run.compute(|call| {
                 with_scales(call, scales, |call, scales| {
                     let (w, epilogue) = (Weights::Plain(w.data), held.epilogue(values, scales));
-                    conv_forward(call, x.view(), w, y.view(), &conv, false, epilogue)
+                    conv_forward(call, x.view(), w, y.view(), &conv, *accumulate, epilogue)
                 })
             })?;
             let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
             Ok(Worked {
                 flops: work.flops + flops,
-                bytes: x.bytes() + w.box_bytes() + bias_bytes + y.bytes(),
+                bytes: x.bytes() + w.box_bytes() + bias_bytes + touched(y.bytes(), *accumulate),
             })
         }
         Kernel::ConvolutionBackwardData { .. } => backward_data(kernel, tail, run),
@@ -97,6 +98,7 @@ fn backward_data(
     let Kernel::ConvolutionBackwardData {
         dy,
         w,
+        bias,
         dx,
         taps,
         shift,
@@ -109,17 +111,20 @@ fn backward_data(
     let (conv, flops) = (convolution(taps, *groups), tail.flops(dx));
     let mut held = Held::new(tail, run);
     let (dy, w, mut dx) = (run.input(dy), run.dense(w), run.output(dx));
+    let bias = bias.as_ref().map(|bias| run.dense(bias));
+    let values = bias.as_ref().map(|bias| bias.data);
     let scales = tail.scales(dx.block().extent[4]);
     let work = run.compute(|call| {
         with_scales(call, scales, |call, scales| {
-            let (w, epilogue) = (Weights::Plain(w.data), held.epilogue(None, scales));
+            let (w, epilogue) = (Weights::Plain(w.data), held.epilogue(values, scales));
             let (dy, dx) = (dy.view(), dx.view());
             conv_backward_data(call, dy, w, dx, &conv, *shift, *accumulate, epilogue)
         })
     })?;
+    let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
     Ok(Worked {
         flops: work.flops + flops,
-        bytes: dy.bytes() + w.box_bytes() + touched(dx.bytes(), *accumulate),
+        bytes: dy.bytes() + w.box_bytes() + bias_bytes + touched(dx.bytes(), *accumulate),
     })
 }
 

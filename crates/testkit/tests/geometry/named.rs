@@ -1,6 +1,8 @@
 //! Geometries at which splits go wrong elsewhere, by name.
 
-use crate::layers::{DILATIONS, KERNELS, Layer, OPERATIONS, Operation, Padding, STRIDES, Tower};
+use crate::layers::{
+    DILATIONS, KERNELS, Layer, OPERATIONS, Operation, POOLINGS, Padding, STRIDES, Tower,
+};
 use crate::ledger::{Ledger, Refusal, meshes};
 use crate::seeds;
 use partita_graph::text::parse;
@@ -232,6 +234,7 @@ fn periodic_borders_wider_than_a_shard() {
 #[test]
 fn groups_up_to_depthwise() {
     let mut ledger = Ledger::default();
+    let operations = [CONVOLUTION, Operation::Transposed];
     for (channels, filters, groups) in [
         (3, 3, 3),
         (5, 10, 5),
@@ -244,13 +247,16 @@ fn groups_up_to_depthwise() {
         for (kernel, stride, pad) in [(3, 1, 1), (3, 2, 1), (5, 3, 0), (2, 2, 1)] {
             for extent in [&[11][..], &[7, 5], &[3, 5, 4]] {
                 let rank = extent.len();
-                let layer = Layer {
-                    groups,
-                    ..Layer::convolution(rank, window(kernel, stride, pad), filters)
-                };
-                if layer.refusal(extent).is_none() {
-                    let graph = between(extent, channels, layer);
-                    torture(&mut ledger, "groups", &graph, 2, &all_meshes(rank, &[3, 4]));
+                for operation in operations {
+                    let layer = Layer {
+                        operation,
+                        groups,
+                        ..Layer::convolution(rank, window(kernel, stride, pad), filters)
+                    };
+                    if layer.refusal(extent).is_none() {
+                        let graph = between(extent, channels, layer);
+                        torture(&mut ledger, "groups", &graph, 2, &all_meshes(rank, &[3, 4]));
+                    }
                 }
             }
         }
@@ -281,7 +287,7 @@ fn extents_of_many_blocks() {
         for groups in [1, 9] {
             let layers = [
                 Layer::convolution(rank, window(5, 1, 2), 9),
-                Layer::pool(OPERATIONS[3], rank, window(3, 2, 1)),
+                Layer::pool(POOLINGS[2], rank, window(3, 2, 1)),
                 Layer {
                     groups,
                     ..Layer::convolution(rank, CONVOLUTION.window([3, 2, 3], Padding::Same), 18)
@@ -520,17 +526,17 @@ fn what_is_not_possible_is_refused_in_words() {
             Err(error) => ledger.refused("op", layer.refusal(&[extent]), &error),
         }
     };
-    for operation in &OPERATIONS[1..] {
+    for operation in POOLINGS {
         for kernel in KERNELS {
             for dilation in &DILATIONS[1..] {
                 let window = Window {
                     dilation: *dilation,
                     ..window(kernel, 1, kernel / 2)
                 };
-                refuse(Layer::pool(*operation, 1, window), 20);
+                refuse(Layer::pool(operation, 1, window), 20);
             }
             let window = window(kernel, 1, kernel / 2 + 1);
-            refuse(Layer::pool(*operation, 1, window), 20);
+            refuse(Layer::pool(operation, 1, window), 20);
         }
     }
     for (kernel, dilation, extent) in [(2, 1, 1), (3, 2, 4), (7, 3, 18)] {
@@ -541,12 +547,28 @@ fn what_is_not_possible_is_refused_in_words() {
             ..Layer::convolution(1, self::window(3, 1, extent + 1), 2)
         };
         refuse(periodic, extent);
+        let transposed = |window: Window, extra: usize| Layer {
+            operation: Operation::Transposed,
+            extras: vec![extra],
+            ..Layer::convolution(1, window, 2)
+        };
+        let window = Window { dilation, ..window };
+        refuse(transposed(window, dilation), extent);
+        let pad = (extent + window.span()) / 2;
+        let all_away = Window {
+            pad_low: pad,
+            pad_high: pad,
+            ..window
+        };
+        refuse(transposed(all_away, 0), extent);
     }
     ledger.close(
         "refusals",
         0,
         &[
             Refusal::WindowTooLarge,
+            Refusal::OutputPadding,
+            Refusal::NothingLeft,
             Refusal::PoolPadding,
             Refusal::PoolDilation,
             Refusal::PeriodicPadding,
