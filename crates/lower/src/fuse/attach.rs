@@ -138,6 +138,9 @@ impl Fusion<'_> {
     fn writers(&self, on: &View, slot: usize) -> Writers {
         let (mut open, mut kernels, mut rest) = (vec![on.region()], Vec::new(), Vec::new());
         for &earlier in self.users(on.buffer).range(..slot).rev() {
+            if open.is_empty() {
+                break;
+            }
             let single = self.kernel(earlier);
             let single = single.filter(|kernel| !matches!(kernel, Kernel::Fill { .. }));
             for (view, access) in self.accesses(earlier) {
