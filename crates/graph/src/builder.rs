@@ -151,6 +151,11 @@ impl GraphBuilder {
         self.node(name, Op::Add, &[left, right], &[])
     }
 
+    /// The channels of two or more tensors of equal extents, one after the other.
+    pub fn concat(&mut self, name: &str, inputs: &[NodeId]) -> Result<NodeId, GraphError> {
+        self.node(name, Op::Concat, inputs, &[])
+    }
+
     /// The loss, last node of the graph.
     pub fn loss(&mut self, name: &str, input: NodeId, loss: Loss) -> Result<NodeId, GraphError> {
         self.node(name, Op::Loss(loss), &[input], &[])

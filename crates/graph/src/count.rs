@@ -136,7 +136,8 @@ fn memory_bytes(node: &Node, in_head: bool) -> Bytes {
         | Op::BatchNorm { .. }
         | Op::LeakyRelu { .. }
         | Op::Dropout { .. }
-        | Op::Add => u64::from(!in_head),
+        | Op::Add
+        | Op::Concat => u64::from(!in_head),
     };
     Bytes(BYTES_PER_ELEMENT * times * node.shape.volume() as u64)
 }

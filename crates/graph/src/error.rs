@@ -118,6 +118,20 @@ pub enum GraphError {
         /// Tensors it reads.
         expected: usize,
     },
+    /// Fewer inputs than an operation of any number needs.
+    #[error(
+        "`{node}`: {operation} reads {nearest} tensors or more, {asked} given; nearest is {nearest}"
+    )]
+    FewInputs {
+        /// The node.
+        node: String,
+        /// Its operation.
+        operation: &'static str,
+        /// Tensors given.
+        asked: usize,
+        /// The least that it reads.
+        nearest: usize,
+    },
     /// A number outside its range.
     #[error("`{node}`: {key}={asked} is not possible: {key} is {possible}; nearest is {nearest}")]
     OutOfRange {
@@ -282,6 +296,20 @@ pub enum GraphError {
         /// Second input.
         right: Shape,
         /// What would make them equal.
+        nearest: String,
+    },
+    /// Channels of inputs of other extents.
+    #[error(
+        "`{node}`: concat reads tensors of equal extents, not {first} and {other}; nearest for the latter is {nearest}"
+    )]
+    ConcatExtents {
+        /// The node.
+        node: String,
+        /// First input.
+        first: Shape,
+        /// The first input of other extents.
+        other: Shape,
+        /// The extents of the first.
         nearest: String,
     },
     /// A parameter that the operation does not have.

@@ -57,6 +57,10 @@ pub(crate) fn infer(
             channels: input.volume(),
         },
         Op::Add => input,
+        Op::Concat => Shape {
+            channels: inputs.iter().map(|input| input.channels).sum(),
+            ..input
+        },
     };
     let flops = flops_per_sample(op, input, shape);
     at_most(node, "flop per sample", flops, MAX_FLOPS)?;
@@ -133,6 +137,7 @@ pub(crate) fn parameter_shapes(op: &Op, input: Shape) -> Vec<(ParameterRole, [us
         | Op::Dropout { .. }
         | Op::Flatten
         | Op::Add
+        | Op::Concat
         | Op::Loss(_) => Vec::new(),
     }
 }
@@ -160,6 +165,7 @@ pub(crate) fn flops_per_sample(op: &Op, input: Shape, output: Shape) -> u128 {
         | Op::Dropout { .. }
         | Op::Flatten
         | Op::Add
+        | Op::Concat
         | Op::Loss(_) => 0,
     }
 }
@@ -201,6 +207,7 @@ pub(crate) fn check_initialization(
 
 fn check_inputs(node: &str, op: &Op, inputs: &[Shape]) -> Result<Shape, GraphError> {
     let expected = match op {
+        Op::Concat => return check_concat(node, inputs),
         Op::Add => 2,
         Op::Input
         | Op::Convolution(_)
@@ -239,6 +246,36 @@ fn check_inputs(node: &str, op: &Op, inputs: &[Shape]) -> Result<Shape, GraphErr
         right,
         nearest,
     })
+}
+
+fn check_concat(node: &str, inputs: &[Shape]) -> Result<Shape, GraphError> {
+    let [first, rest @ ..] = inputs else {
+        return Err(few_inputs(node, 0));
+    };
+    if rest.is_empty() {
+        return Err(few_inputs(node, 1));
+    }
+    match rest.iter().find(|other| other.extent != first.extent) {
+        None => Ok(*first),
+        Some(other) => {
+            let [d, h, w] = first.extent;
+            Err(GraphError::ConcatExtents {
+                node: node.to_owned(),
+                first: *first,
+                other: *other,
+                nearest: format!("{d}x{h}x{w}"),
+            })
+        }
+    }
+}
+
+fn few_inputs(node: &str, asked: usize) -> GraphError {
+    GraphError::FewInputs {
+        node: node.to_owned(),
+        operation: Op::Concat.keyword(),
+        asked,
+        nearest: 2,
+    }
 }
 
 fn infer_convolution(

@@ -15,13 +15,14 @@ pub(crate) enum Keyword {
     Dropout,
     Flatten,
     Add,
+    Concat,
     Mse,
     SoftmaxCrossEntropy,
 }
 
 impl Keyword {
     /// All words that may follow `NAME =`.
-    pub(crate) const OPERATIONS: [Keyword; 13] = [
+    pub(crate) const OPERATIONS: [Keyword; 14] = [
         Self::Conv,
         Self::ConvTranspose,
         Self::MaxPool,
@@ -33,6 +34,7 @@ impl Keyword {
         Self::Dropout,
         Self::Flatten,
         Self::Add,
+        Self::Concat,
         Self::Mse,
         Self::SoftmaxCrossEntropy,
     ];
@@ -54,6 +56,7 @@ impl Keyword {
             Op::Dropout { .. } => Self::Dropout,
             Op::Flatten => Self::Flatten,
             Op::Add => Self::Add,
+            Op::Concat => Self::Concat,
             Op::Loss(Loss::MeanSquaredError) => Self::Mse,
             Op::Loss(Loss::SoftmaxCrossEntropy) => Self::SoftmaxCrossEntropy,
         }
@@ -74,6 +77,7 @@ impl Keyword {
             Self::Dropout => "dropout",
             Self::Flatten => "flatten",
             Self::Add => "add",
+            Self::Concat => "concat",
             Self::Mse => "mse",
             Self::SoftmaxCrossEntropy => "softmax_cross_entropy",
         }
@@ -124,7 +128,12 @@ impl Keyword {
             Self::LeakyRelu => &["slope"],
             Self::Linear => &["features", "bias", "weight", "init", "init_bias"],
             Self::Dropout => &["rate"],
-            Self::Relu | Self::Flatten | Self::Add | Self::Mse | Self::SoftmaxCrossEntropy => &[],
+            Self::Relu
+            | Self::Flatten
+            | Self::Add
+            | Self::Concat
+            | Self::Mse
+            | Self::SoftmaxCrossEntropy => &[],
         }
     }
 }

@@ -42,6 +42,8 @@ pub enum Op {
     Flatten,
     /// Sum of two inputs of one shape.
     Add,
+    /// The channels of two or more inputs of equal extents, one input after the other.
+    Concat,
     /// The scalar that training minimizes; the last node.
     Loss(Loss),
 }

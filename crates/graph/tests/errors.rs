@@ -185,6 +185,36 @@ fn transposed_convolutions() {
 }
 
 #[test]
+fn concatenations() {
+    for (line, parts) in [
+        (
+            "d = concat c",
+            &["concat reads 2 tensors or more, 1 given", "nearest is 2"][..],
+        ),
+        ("d = concat", &["2 tensors or more, 0 given"]),
+        ("d = concat c y", &["no node `y`", "nearest is `x`"]),
+        (
+            "d = concat c x axis=1",
+            &["concat has no key `axis`", "none"],
+        ),
+        (
+            "p = max_pool c kernel=2 stride=2\nd = concat c x p",
+            &[
+                "8x8x8 with 6 channels",
+                "4x4x4 with 6",
+                "nearest for the latter is 8x8x8",
+            ],
+        ),
+        (
+            "d = concats c x",
+            &["no operation `concats`", "nearest is `concat`"],
+        ),
+    ] {
+        check(&refusal_of(line), parts);
+    }
+}
+
+#[test]
 fn shapes_that_do_not_fit() {
     check(
         &refusal_of("d = linear c features=3 bias=false"),

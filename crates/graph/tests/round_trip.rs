@@ -33,7 +33,8 @@ p2 = average_pool p1 kernel=2 stride=2x1 pad=0:1x1:0 count_padding=false
 u1 = conv_transpose p2 filters=4 kernel=2x3 stride=2 dilation=2x1 pad=0x1 output_padding=1x0 \
 groups=2 bias=true init_bias=0.5
 u2 = conv_transpose u1 filters=4 kernel=2x3 stride=1 pad=1:0x1 groups=2 bias=false weight=u1.weight
-d = dropout u2 rate=0.2
+k = concat u2 u2 u2
+d = dropout k rate=0.2
 f = flatten d
 fc1 = linear f features=7 init=constant:0.01 bias=true
 fc2 = linear fc1 features=4 bias=false init=he_normal
@@ -86,7 +87,7 @@ fn random_graphs_come_back_from_their_text() {
         assert_eq!(back, graph, "seed {seed}\n{printed}");
         kinds.extend(graph.nodes.iter().map(|node| node.op.keyword()));
     }
-    assert_eq!(kinds.len(), 14, "{kinds:?}");
+    assert_eq!(kinds.len(), 15, "{kinds:?}");
 }
 
 /// SplitMix64; Steele, Lea and Flood, OOPSLA 2014.
@@ -132,7 +133,7 @@ impl Random {
     }
 
     fn op(&mut self, rank: usize, channels: usize) -> Op {
-        match self.below(8) {
+        match self.below(9) {
             7 => {
                 let groups = 1 + self.below(2) * (channels - 1);
                 let window = self.windows(rank, false);
@@ -173,6 +174,7 @@ impl Random {
             },
             4 => Op::Dropout { rate: self.real() },
             5 => Op::Add,
+            8 => Op::Concat,
             _ => Op::Linear {
                 features: 1 + self.below(9),
                 bias: self.coin(),
@@ -216,6 +218,7 @@ fn random_graph(seed: u64) -> Graph {
         let op = random.op(rank, builder.shape(last).channels);
         let inputs: Vec<NodeId> = match op {
             Op::Add => vec![last, last],
+            Op::Concat => vec![last; 2 + random.below(2)],
             _ => vec![last],
         };
         let wanted: &[ParameterRole] = match &op {

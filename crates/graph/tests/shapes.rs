@@ -123,6 +123,22 @@ fn transposed_convolutions_invert_the_extents_of_convolutions() {
 }
 
 #[test]
+fn a_concatenation_has_all_channels_and_computes_nothing() {
+    let graph = model(
+        "input x channels=6 extent=7x4
+         c = conv x filters=4 kernel=3 pad=1 bias=false
+         k = concat c x c
+         d = conv k filters=2 kernel=1 bias=false
+         loss = mse d",
+    );
+    assert_eq!(shape(&graph, "k"), [1, 7, 4, 14]);
+    assert_eq!(parameter_shape(&graph, "d.weight"), [1, 1, 1, 14, 2]);
+    let counts = count(&graph);
+    assert_eq!(counts.layers[2].executed_flops.0, 0);
+    assert_eq!(counts.layers[2].memory_bytes.0, 8 * 7 * 4 * 14);
+}
+
+#[test]
 fn three_dims_with_a_value_per_dim() {
     let graph = model(
         "input x channels=2 extent=9x10x11

@@ -151,13 +151,12 @@ impl Emit<'_> {
             Op::Flatten => self.flatten_backward(id, &layer),
             Op::Add => {
                 for input in 0..2 {
-                    self.pass_back(id, input, &layer, |source, target, accumulate| {
-                        Kernel::Copy {
-                            source,
-                            target,
-                            accumulate,
-                        }
-                    });
+                    self.copy_back(id, input, &layer, self.owned(id));
+                }
+            }
+            Op::Concat => {
+                for input in 0..self.node(id).inputs.len() {
+                    self.copy_back(id, input, &layer, self.channels_of(id, input));
                 }
             }
         }
@@ -180,6 +179,16 @@ impl Emit<'_> {
         let (dx, accumulate) = self.contribute(input, &owned);
         self.builder
             .kernel(layer, BACKWARD, kernel(dy, dx, accumulate));
+    }
+
+    /// A part of the output's gradient to the own part of one input.
+    fn copy_back(&mut self, id: NodeId, input: usize, layer: &str, part: Region) {
+        let source = self.gradient(id).held.view(&part);
+        self.pass_back(id, input, layer, |_, target, accumulate| Kernel::Copy {
+            source,
+            target,
+            accumulate,
+        });
     }
 
     fn relu_backward(&mut self, id: NodeId, layer: &str, negative_slope: f64) {

@@ -113,6 +113,7 @@ impl Emit<'_> {
                 let b = self.owned_value(self.node(id).inputs[1]);
                 self.elementwise(id, &layer, |a, y| Kernel::Add { a, b, y });
             }
+            Op::Concat => self.concat(id, &layer),
             Op::Loss(loss) => self.loss(id, &layer, loss),
         }
     }
@@ -184,6 +185,32 @@ impl Emit<'_> {
         if !y.is_empty() {
             self.builder.kernel(layer, Phase::Forward, kernel(x, y));
         }
+    }
+
+    /// A copy of every input to its channels. Fusion lets most producers write there at once.
+    fn concat(&mut self, id: NodeId, layer: &str) {
+        for index in 0..self.node(id).inputs.len() {
+            let source = self.owned_value(self.node(id).inputs[index]);
+            let target = self.value(id).view(&self.channels_of(id, index));
+            if !target.is_empty() {
+                let copy = Kernel::Copy {
+                    source,
+                    target,
+                    accumulate: false,
+                };
+                self.builder.kernel(layer, Phase::Forward, copy);
+            }
+        }
+    }
+
+    /// The own part of the channels of an input in what joins it with others.
+    pub(crate) fn channels_of(&self, id: NodeId, input: usize) -> Region {
+        let (before, from) = self.node(id).inputs.split_at(input);
+        let channels = |node: &NodeId| self.place(*node).shape[4] as i64;
+        let start: i64 = before.iter().map(channels).sum();
+        let mut region = self.owned(id);
+        region.0[4] = Interval::new(start, start + channels(&from[0]));
+        region
     }
 
     fn convolution(&mut self, id: NodeId, layer: &str, convolution: &Convolution) {

@@ -104,7 +104,8 @@ fn reads_own_output(op: &Op) -> bool {
         | Op::BatchNorm { .. }
         | Op::Linear { .. }
         | Op::Dropout { .. }
-        | Op::Add => false,
+        | Op::Add
+        | Op::Concat => false,
     }
 }
 
@@ -243,6 +244,7 @@ impl Context<'_> {
                     | Op::Dropout { .. }
                     | Op::Flatten
                     | Op::Add
+                    | Op::Concat
                     | Op::Loss(_) => false,
                 };
                 if contributes {
@@ -318,6 +320,7 @@ pub(crate) fn window(node: &Node, dim: usize) -> Option<&Window> {
         | Op::Dropout { .. }
         | Op::Flatten
         | Op::Add
+        | Op::Concat
         | Op::Loss(_) => return None,
     };
     dim.checked_sub(1).and_then(|spatial| windows.get(spatial))

@@ -38,6 +38,17 @@ a1 = relu u1
 loss = mse a1
 ";
 
+const LEVELS: &str = "model levels
+input x channels=1 extent=6
+e = conv x filters=2 kernel=3 pad=1 bias=true
+a = relu e
+p = max_pool a kernel=2 stride=2
+u = conv_transpose p filters=3 kernel=2 stride=2 bias=true
+k = concat a u
+c = conv k filters=2 kernel=1 bias=false
+loss = mse c
+";
+
 /// Offers every kernel, fused ones too.
 struct Everything;
 
@@ -109,6 +120,22 @@ fn an_image_over_tiles() {
 #[test]
 fn a_growing_line_over_two_ranks() {
     check("growing-width2", GROWING, "width=2", 1, &UnpinnedMenu);
+}
+
+#[test]
+fn levels_over_two_ranks() {
+    check(
+        "levels-width2",
+        LEVELS,
+        "width=2,fuse=off",
+        1,
+        &UnpinnedMenu,
+    );
+}
+
+#[test]
+fn levels_over_two_ranks_with_fused_kernels() {
+    check("levels-width2-fused", LEVELS, "width=2", 1, &Everything);
 }
 
 #[test]

@@ -191,6 +191,7 @@ fn parse_op(keyword: Keyword, attributes: &Attributes, rank: usize) -> Result<Op
         },
         Keyword::Flatten => Op::Flatten,
         Keyword::Add => Op::Add,
+        Keyword::Concat => Op::Concat,
         Keyword::Mse => Op::Loss(Loss::MeanSquaredError),
         Keyword::SoftmaxCrossEntropy => Op::Loss(Loss::SoftmaxCrossEntropy),
     })
@@ -274,6 +275,7 @@ fn parse_sources(
         | Keyword::Dropout
         | Keyword::Flatten
         | Keyword::Add
+        | Keyword::Concat
         | Keyword::Mse
         | Keyword::SoftmaxCrossEntropy => &[],
     };

@@ -51,7 +51,7 @@ fn attributes(op: &Op, rank: usize) -> Vec<(&'static str, String)> {
         Op::LeakyRelu { negative_slope } => vec![("slope", real(*negative_slope))],
         Op::Linear { features, bias: _ } => vec![("features", features.to_string())],
         Op::Dropout { rate } => vec![("rate", real(*rate))],
-        Op::Input | Op::Flatten | Op::Add | Op::Loss(_) => Vec::new(),
+        Op::Input | Op::Flatten | Op::Add | Op::Concat | Op::Loss(_) => Vec::new(),
     }
     .into_iter()
     .chain(no_bias(op))
@@ -71,6 +71,7 @@ fn no_bias(op: &Op) -> Option<(&'static str, String)> {
         | Op::Dropout { .. }
         | Op::Flatten
         | Op::Add
+        | Op::Concat
         | Op::Loss(_) => false,
     };
     lacks.then(|| ("bias", "false".to_owned()))

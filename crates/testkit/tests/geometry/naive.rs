@@ -139,6 +139,16 @@ fn loss(graph: &Graph, samples: &Samples, parameters: &[Vec<f64>]) -> f64 {
                 data: inputs[0].data.clone(),
             },
             Op::Add => Tensor::build(shape, |at| inputs[0].at(at) + inputs[1].at(at)),
+            Op::Concat => Tensor::build(shape, |[n, d, h, w, mut c]| {
+                let mut inputs = inputs.iter();
+                loop {
+                    let input = inputs.next().unwrap();
+                    match c.checked_sub(input.shape[4]) {
+                        Some(rest) => c = rest,
+                        None => return input.at([n, d, h, w, c]),
+                    }
+                }
+            }),
             Op::Loss(loss) => return mean_loss(*loss, inputs[0], &samples.targets),
         };
         values.push(value);

@@ -474,6 +474,68 @@ fn two_readers_of_one_tensor_with_other_borders() {
     ledger.close("two readers", 150, &[Refusal::TooFine]);
 }
 
+/// Levels beside each other in one tensor: read by other layers too, normalized, computed in place,
+/// under windows of their own, and more than once.
+#[test]
+fn encoders_and_decoders() {
+    let mut ledger = Ledger::default();
+    let models = [
+        (
+            "max_pool a kernel=2 stride=2",
+            "conv_transpose d filters=3 kernel=2 stride=2 output_padding=1 bias=true",
+            "concat a up",
+        ),
+        (
+            "conv a filters=4 kernel=3 stride=2 pad=1 bias=false",
+            "conv_transpose d filters=2 kernel=3 stride=2 pad=1 bias=true",
+            "concat up a up",
+        ),
+        (
+            "average_pool a kernel=3 stride=2 pad=1 count_padding=false",
+            "conv_transpose d filters=8 kernel=4 stride=2 pad=2:1 groups=4 bias=false",
+            "concat e a up x",
+        ),
+    ];
+    for (down, up, joint) in models {
+        for (extent, rank, ranks) in [
+            ("9", 1, &[2, 3, 5][..]),
+            ("7x5", 2, &[2, 4, 6]),
+            ("3x3x5", 3, &[4, 8]),
+        ] {
+            for after in ["norm", "relu", "conv"] {
+                let after = match after {
+                    "norm" => "n = batch_norm k epsilon=0.001 momentum=0.1",
+                    "relu" => "n = leaky_relu k slope=0.1",
+                    _ => "n = conv k filters=4 kernel=3 pad=1 bias=true",
+                };
+                let text = format!(
+                    "model levels\ninput x channels=2 extent={extent}\n\
+                     e = conv x filters=4 kernel=3 pad=1 bias=true\na = leaky_relu e slope=0.1\n\
+                     p = {down}\nd = conv p filters=4 kernel=3 pad=1 bias=true\nup = {up}\n\
+                     k = {joint}\n{after}\n\
+                     c = conv n filters=2 kernel=1 bias=true\nloss = mse c\n"
+                );
+                let graph = parse(&text).unwrap();
+                let strategies = all_meshes(rank, ranks);
+                torture(&mut ledger, "levels", &graph, 2, &strategies);
+            }
+        }
+    }
+    ledger.close("encoders and decoders", 150, &[Refusal::TooFine]);
+}
+
+#[test]
+fn what_was_flattened_joins_nothing_that_was_not() {
+    let text = "model joined\ninput x channels=2 extent=4\n\
+                p = conv x filters=2 kernel=4 bias=true\nf = flatten p\n\
+                k = concat p f\nloss = mse k\n";
+    let error = refused(&parse(text).unwrap(), Strategy::hybrid(1, [1, 1, 2]));
+    let told = error.to_string();
+    for word in ["`k`", "`f`", "`p`", "nearest is a flatten of `p`"] {
+        assert!(told.contains(word), "{told}");
+    }
+}
+
 #[test]
 fn parameters_of_several_layers() {
     let mut ledger = Ledger::default();
