@@ -55,7 +55,7 @@ impl<'k> Tail<'k> {
                 } => {
                     tail.mask = Some((dx, y, *negative_slope));
                     let inside = dx.buffer == out.buffer && out.region().holds(&dx.region());
-                    (4, dx == dy && inside)
+                    (4, dx == dy && inside && dx.extent[4] == out.extent[4])
                 }
                 Kernel::BatchNormStatistics { x, .. } => {
                     tail.sums = Some(part);

@@ -502,10 +502,11 @@ fn encoders_and_decoders() {
             ("7x5", 2, &[2, 4, 6]),
             ("3x3x5", 3, &[4, 8]),
         ] {
-            for after in ["norm", "relu", "conv"] {
+            for after in ["norm", "relu", "conv", "mean"] {
                 let after = match after {
                     "norm" => "n = batch_norm k epsilon=0.001 momentum=0.1",
                     "relu" => "n = leaky_relu k slope=0.1",
+                    "mean" => "n = average_pool k kernel=3 stride=1 pad=1 count_padding=true",
                     _ => "n = conv k filters=4 kernel=3 pad=1 bias=true",
                 };
                 let text = format!(
