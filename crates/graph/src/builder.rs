@@ -3,7 +3,7 @@ use crate::infer::{
 };
 use crate::{
     Convolution, Graph, GraphError, Initialization, Loss, Node, NodeId, Op, Parameter, ParameterId,
-    ParameterRole, Pool, Shape, nearest,
+    ParameterRole, Pool, Shape, TransposedConvolution, nearest,
 };
 use partita_space::Window;
 
@@ -84,6 +84,16 @@ impl GraphBuilder {
         self.node(name, Op::Convolution(convolution), &[input], &[])
     }
 
+    /// A transposed convolution with parameters of its own.
+    pub fn transposed_convolution(
+        &mut self,
+        name: &str,
+        input: NodeId,
+        convolution: TransposedConvolution,
+    ) -> Result<NodeId, GraphError> {
+        self.node(name, Op::TransposedConvolution(convolution), &[input], &[])
+    }
+
     /// A maximum or average pooling.
     pub fn pool(&mut self, name: &str, input: NodeId, pool: Pool) -> Result<NodeId, GraphError> {
         self.node(name, Op::Pool(pool), &[input], &[])
@@ -139,6 +149,11 @@ impl GraphBuilder {
     /// The sum of two tensors of one shape.
     pub fn add(&mut self, name: &str, left: NodeId, right: NodeId) -> Result<NodeId, GraphError> {
         self.node(name, Op::Add, &[left, right], &[])
+    }
+
+    /// The channels of two or more tensors of equal extents, one after the other.
+    pub fn concat(&mut self, name: &str, inputs: &[NodeId]) -> Result<NodeId, GraphError> {
+        self.node(name, Op::Concat, inputs, &[])
     }
 
     /// The loss, last node of the graph.

@@ -35,8 +35,9 @@ pub struct Counts {
     pub layers: Vec<LayerCount>,
     /// Trained parameters, each once; running statistics are not among them.
     pub parameters: u64,
-    /// Forward pass of the convolutions, `2 * K * C / groups * F * outputs` each: the published
-    /// convention, which leaves out linear layers.
+    /// Forward pass of the convolutions, `2 * K * C / groups * F * outputs` each, of transposed ones
+    /// with the inputs in place of the outputs: the published convention, which leaves out linear
+    /// layers.
     pub forward_flops: Flops,
     /// Forward pass of the linear layers, `2 * C * F` each.
     pub linear_flops: Flops,
@@ -79,7 +80,8 @@ pub fn count(graph: &Graph) -> Counts {
         let rows = rows.filter(|(node, _)| wanted(&node.op));
         rows.map(|(_, layer)| layer.forward_flops).sum()
     };
-    let forward_flops = sum_of(|op| matches!(op, Op::Convolution(_)));
+    let forward_flops =
+        sum_of(|op| matches!(op, Op::Convolution(_) | Op::TransposedConvolution(_)));
     Counts {
         parameters: layers.iter().map(|layer| layer.parameters).sum(),
         forward_flops,
@@ -129,11 +131,13 @@ fn memory_bytes(node: &Node, in_head: bool) -> Bytes {
         Op::Loss(_) => 0,
         Op::Flatten | Op::Linear { .. } => 0,
         Op::Convolution(_)
+        | Op::TransposedConvolution(_)
         | Op::Pool(_)
         | Op::BatchNorm { .. }
         | Op::LeakyRelu { .. }
         | Op::Dropout { .. }
-        | Op::Add => u64::from(!in_head),
+        | Op::Add
+        | Op::Concat => u64::from(!in_head),
     };
     Bytes(BYTES_PER_ELEMENT * times * node.shape.volume() as u64)
 }

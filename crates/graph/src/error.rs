@@ -118,6 +118,20 @@ pub enum GraphError {
         /// Tensors it reads.
         expected: usize,
     },
+    /// Fewer inputs than an operation of any number needs.
+    #[error(
+        "`{node}`: {operation} reads {nearest} tensors or more, {asked} given; nearest is {nearest}"
+    )]
+    FewInputs {
+        /// The node.
+        node: String,
+        /// Its operation.
+        operation: &'static str,
+        /// Tensors given.
+        asked: usize,
+        /// The least that it reads.
+        nearest: usize,
+    },
     /// A number outside its range.
     #[error("`{node}`: {key}={asked} is not possible: {key} is {possible}; nearest is {nearest}")]
     OutOfRange {
@@ -184,6 +198,42 @@ pub enum GraphError {
         /// Spatial dims of the model.
         spatial_rank: usize,
     },
+    /// Output padding of a transposed convolution that would be another input's.
+    #[error(
+        "`{node}`: output_padding={asked} along {dim} must be below stride {stride} or dilation {dilation}: possible is 0 to {nearest}; nearest is {nearest}"
+    )]
+    OutputPadding {
+        /// The transposed convolution.
+        node: String,
+        /// D, H or W.
+        dim: &'static str,
+        /// As given.
+        asked: usize,
+        /// Outputs between neighboring inputs.
+        stride: usize,
+        /// Outputs between neighboring taps.
+        dilation: usize,
+        /// The largest that is possible.
+        nearest: usize,
+    },
+    /// Padding that takes all outputs of a transposed convolution away.
+    #[error(
+        "`{node}`: pad={low}:{high} along {dim} leaves nothing of {full} outputs: possible is less than {full} together; nearest is pad={nearest}"
+    )]
+    NothingLeft {
+        /// The transposed convolution.
+        node: String,
+        /// D, H or W.
+        dim: &'static str,
+        /// Outputs taken from the beginning.
+        low: usize,
+        /// Outputs taken from the end.
+        high: usize,
+        /// Outputs without padding.
+        full: usize,
+        /// The largest padding of both sides that leaves something.
+        nearest: usize,
+    },
     /// Padding of a pooling beyond half its kernel.
     #[error(
         "`{node}`: pad={asked} along {dim} is more than half of kernel {kernel}: possible is 0 to {nearest}; nearest is {nearest}"
@@ -246,6 +296,20 @@ pub enum GraphError {
         /// Second input.
         right: Shape,
         /// What would make them equal.
+        nearest: String,
+    },
+    /// Channels of inputs of other extents.
+    #[error(
+        "`{node}`: concat reads tensors of equal extents, not {first} and {other}; nearest for the latter is {nearest}"
+    )]
+    ConcatExtents {
+        /// The node.
+        node: String,
+        /// First input.
+        first: Shape,
+        /// The first input of other extents.
+        other: Shape,
+        /// The extents of the first.
         nearest: String,
     },
     /// A parameter that the operation does not have.

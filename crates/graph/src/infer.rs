@@ -1,4 +1,7 @@
-use crate::{Convolution, GraphError, Initialization, Loss, Op, ParameterRole, Pool, Shape};
+use crate::{
+    Convolution, GraphError, Initialization, Loss, Op, ParameterRole, Pool, Shape,
+    TransposedConvolution,
+};
 use partita_space::Window;
 
 /// Names of the spatial dims.
@@ -22,6 +25,9 @@ pub(crate) fn infer(
     let shape = match op {
         Op::Input | Op::Loss(Loss::MeanSquaredError | Loss::SoftmaxCrossEntropy) => input,
         Op::Convolution(convolution) => infer_convolution(node, convolution, input, spatial_rank)?,
+        Op::TransposedConvolution(convolution) => {
+            infer_transposed(node, convolution, input, spatial_rank)?
+        }
         Op::Pool(pool) => infer_pool(node, pool, input, spatial_rank)?,
         &Op::BatchNorm { epsilon, momentum } => {
             check_batch_norm(node, epsilon, momentum)?;
@@ -51,6 +57,10 @@ pub(crate) fn infer(
             channels: input.volume(),
         },
         Op::Add => input,
+        Op::Concat => Shape {
+            channels: inputs.iter().map(|input| input.channels).sum(),
+            ..input
+        },
     };
     let flops = flops_per_sample(op, input, shape);
     at_most(node, "flop per sample", flops, MAX_FLOPS)?;
@@ -86,6 +96,27 @@ pub(crate) fn parameter_shapes(op: &Op, input: Shape) -> Vec<(ParameterRole, [us
             let channels = input.channels / groups;
             weight_and_bias([d.kernel, h.kernel, w.kernel, channels, *filters], *bias)
         }
+        Op::TransposedConvolution(TransposedConvolution {
+            filters,
+            window: [d, h, w],
+            output_padding: _,
+            groups,
+            bias,
+        }) => {
+            let weight = [
+                d.kernel,
+                h.kernel,
+                w.kernel,
+                filters / groups,
+                input.channels,
+            ];
+            let vector = (ParameterRole::Bias, [1, 1, 1, 1, *filters]);
+            let bias = bias.then_some(vector);
+            [(ParameterRole::Weight, weight)]
+                .into_iter()
+                .chain(bias)
+                .collect()
+        }
         &Op::Linear { features, bias } => {
             weight_and_bias([1, 1, 1, input.channels, features], bias)
         }
@@ -106,22 +137,27 @@ pub(crate) fn parameter_shapes(op: &Op, input: Shape) -> Vec<(ParameterRole, [us
         | Op::Dropout { .. }
         | Op::Flatten
         | Op::Add
+        | Op::Concat
         | Op::Loss(_) => Vec::new(),
     }
 }
 
 /// Flops of the forward pass of convolutions and linear layers, 0 for the others: two per
-/// multiplication of a weight, taps over padding included, `2 * K * C / groups * F * outputs`.
+/// multiplication of a weight, taps over padding included, `2 * K * C / groups * F * outputs`; of a
+/// transposed convolution as many per input.
 pub(crate) fn flops_per_sample(op: &Op, input: Shape, output: Shape) -> u128 {
+    let weight = || -> u128 {
+        parameter_shapes(op, input)
+            .iter()
+            .filter(|(role, _)| *role == ParameterRole::Weight)
+            .map(|(_, shape)| product(shape))
+            .sum()
+    };
     match op {
         Op::Convolution(_) | Op::Linear { .. } => {
-            let weight: u128 = parameter_shapes(op, input)
-                .iter()
-                .filter(|(role, _)| *role == ParameterRole::Weight)
-                .map(|(_, shape)| product(shape))
-                .sum();
-            weight.saturating_mul(2 * product(&output.extent))
+            weight().saturating_mul(2 * product(&output.extent))
         }
+        Op::TransposedConvolution(_) => weight().saturating_mul(2 * product(&input.extent)),
         Op::Input
         | Op::Pool(_)
         | Op::BatchNorm { .. }
@@ -129,6 +165,7 @@ pub(crate) fn flops_per_sample(op: &Op, input: Shape, output: Shape) -> u128 {
         | Op::Dropout { .. }
         | Op::Flatten
         | Op::Add
+        | Op::Concat
         | Op::Loss(_) => 0,
     }
 }
@@ -170,9 +207,11 @@ pub(crate) fn check_initialization(
 
 fn check_inputs(node: &str, op: &Op, inputs: &[Shape]) -> Result<Shape, GraphError> {
     let expected = match op {
+        Op::Concat => return check_concat(node, inputs),
         Op::Add => 2,
         Op::Input
         | Op::Convolution(_)
+        | Op::TransposedConvolution(_)
         | Op::Pool(_)
         | Op::BatchNorm { .. }
         | Op::LeakyRelu { .. }
@@ -209,6 +248,36 @@ fn check_inputs(node: &str, op: &Op, inputs: &[Shape]) -> Result<Shape, GraphErr
     })
 }
 
+fn check_concat(node: &str, inputs: &[Shape]) -> Result<Shape, GraphError> {
+    let [first, rest @ ..] = inputs else {
+        return Err(few_inputs(node, 0));
+    };
+    if rest.is_empty() {
+        return Err(few_inputs(node, 1));
+    }
+    match rest.iter().find(|other| other.extent != first.extent) {
+        None => Ok(*first),
+        Some(other) => {
+            let [d, h, w] = first.extent;
+            Err(GraphError::ConcatExtents {
+                node: node.to_owned(),
+                first: *first,
+                other: *other,
+                nearest: format!("{d}x{h}x{w}"),
+            })
+        }
+    }
+}
+
+fn few_inputs(node: &str, asked: usize) -> GraphError {
+    GraphError::FewInputs {
+        node: node.to_owned(),
+        operation: Op::Concat.keyword(),
+        asked,
+        nearest: 2,
+    }
+}
+
 fn infer_convolution(
     node: &str,
     convolution: &Convolution,
@@ -241,6 +310,77 @@ fn infer_convolution(
         extent,
         channels: *filters,
     })
+}
+
+fn infer_transposed(
+    node: &str,
+    convolution: &TransposedConvolution,
+    input: Shape,
+    spatial_rank: usize,
+) -> Result<Shape, GraphError> {
+    let TransposedConvolution {
+        filters,
+        window,
+        output_padding,
+        groups,
+        bias: _,
+    } = convolution;
+    number(node, "filters", *filters)?;
+    number(node, "groups", *groups)?;
+    let mut extent = [1; 3];
+    for (i, dim) in DIM_NAMES.into_iter().enumerate() {
+        let window = &window[i];
+        if i < 3 - spatial_rank && (*window != Window::ONE || output_padding[i] != 0) {
+            return Err(GraphError::MissingDim {
+                node: node.to_owned(),
+                dim,
+                spatial_rank,
+            });
+        }
+        check_window(node, window)?;
+        extent[i] = unslide(node, dim, window, output_padding[i], input.extent[i])?;
+    }
+    check_groups(node, *groups, input.channels, *filters)?;
+    Ok(Shape {
+        extent,
+        channels: *filters,
+    })
+}
+
+/// Extent of what a transposed convolution computes along a dim.
+fn unslide(
+    node: &str,
+    dim: &'static str,
+    window: &Window,
+    asked: usize,
+    extent: usize,
+) -> Result<usize, GraphError> {
+    let below = window.stride.max(window.dilation);
+    if asked >= below {
+        return Err(GraphError::OutputPadding {
+            node: node.to_owned(),
+            dim,
+            asked,
+            stride: window.stride,
+            dilation: window.dilation,
+            nearest: below - 1,
+        });
+    }
+    let full = (extent - 1)
+        .saturating_mul(window.stride)
+        .saturating_add(window.span() + asked);
+    let pads = window.pad_low + window.pad_high;
+    if pads >= full {
+        return Err(GraphError::NothingLeft {
+            node: node.to_owned(),
+            dim,
+            low: window.pad_low,
+            high: window.pad_high,
+            full,
+            nearest: (full - 1) / 2,
+        });
+    }
+    Ok(full - pads)
 }
 
 fn infer_pool(
@@ -319,12 +459,7 @@ fn slide(
     Ok(output)
 }
 
-fn slide_along(
-    node: &str,
-    dim: &'static str,
-    window: &Window,
-    extent: usize,
-) -> Result<usize, GraphError> {
+fn check_window(node: &str, window: &Window) -> Result<(), GraphError> {
     number(node, "kernel", window.kernel)?;
     number(node, "stride", window.stride)?;
     number(node, "dilation", window.dilation)?;
@@ -332,6 +467,16 @@ fn slide_along(
         let ok = pad <= MAX_NUMBER;
         in_range(node, "pad", ok, pad, "0 to 2^31", MAX_NUMBER)?;
     }
+    Ok(())
+}
+
+fn slide_along(
+    node: &str,
+    dim: &'static str,
+    window: &Window,
+    extent: usize,
+) -> Result<usize, GraphError> {
+    check_window(node, window)?;
     let padded = extent + window.pad_low + window.pad_high;
     if window.span() > padded {
         return Err(GraphError::WindowTooLarge {

@@ -5,6 +5,7 @@ use crate::{Loss, Op, PoolKind};
 pub(crate) enum Keyword {
     Input,
     Conv,
+    ConvTranspose,
     MaxPool,
     AveragePool,
     BatchNorm,
@@ -14,14 +15,16 @@ pub(crate) enum Keyword {
     Dropout,
     Flatten,
     Add,
+    Concat,
     Mse,
     SoftmaxCrossEntropy,
 }
 
 impl Keyword {
     /// All words that may follow `NAME =`.
-    pub(crate) const OPERATIONS: [Keyword; 12] = [
+    pub(crate) const OPERATIONS: [Keyword; 14] = [
         Self::Conv,
+        Self::ConvTranspose,
         Self::MaxPool,
         Self::AveragePool,
         Self::BatchNorm,
@@ -31,6 +34,7 @@ impl Keyword {
         Self::Dropout,
         Self::Flatten,
         Self::Add,
+        Self::Concat,
         Self::Mse,
         Self::SoftmaxCrossEntropy,
     ];
@@ -40,6 +44,7 @@ impl Keyword {
         match op {
             Op::Input => Self::Input,
             Op::Convolution(_) => Self::Conv,
+            Op::TransposedConvolution(_) => Self::ConvTranspose,
             Op::Pool(pool) => match pool.kind {
                 PoolKind::Max => Self::MaxPool,
                 PoolKind::Average { .. } => Self::AveragePool,
@@ -51,6 +56,7 @@ impl Keyword {
             Op::Dropout { .. } => Self::Dropout,
             Op::Flatten => Self::Flatten,
             Op::Add => Self::Add,
+            Op::Concat => Self::Concat,
             Op::Loss(Loss::MeanSquaredError) => Self::Mse,
             Op::Loss(Loss::SoftmaxCrossEntropy) => Self::SoftmaxCrossEntropy,
         }
@@ -61,6 +67,7 @@ impl Keyword {
         match self {
             Self::Input => "input",
             Self::Conv => "conv",
+            Self::ConvTranspose => "conv_transpose",
             Self::MaxPool => "max_pool",
             Self::AveragePool => "average_pool",
             Self::BatchNorm => "batch_norm",
@@ -70,6 +77,7 @@ impl Keyword {
             Self::Dropout => "dropout",
             Self::Flatten => "flatten",
             Self::Add => "add",
+            Self::Concat => "concat",
             Self::Mse => "mse",
             Self::SoftmaxCrossEntropy => "softmax_cross_entropy",
         }
@@ -92,6 +100,19 @@ impl Keyword {
                 "init",
                 "init_bias",
             ],
+            Self::ConvTranspose => &[
+                "filters",
+                "kernel",
+                "stride",
+                "dilation",
+                "pad",
+                "output_padding",
+                "groups",
+                "bias",
+                "weight",
+                "init",
+                "init_bias",
+            ],
             Self::MaxPool => &["kernel", "stride", "pad"],
             Self::AveragePool => &["kernel", "stride", "pad", "count_padding"],
             Self::BatchNorm => &[
@@ -107,7 +128,12 @@ impl Keyword {
             Self::LeakyRelu => &["slope"],
             Self::Linear => &["features", "bias", "weight", "init", "init_bias"],
             Self::Dropout => &["rate"],
-            Self::Relu | Self::Flatten | Self::Add | Self::Mse | Self::SoftmaxCrossEntropy => &[],
+            Self::Relu
+            | Self::Flatten
+            | Self::Add
+            | Self::Concat
+            | Self::Mse
+            | Self::SoftmaxCrossEntropy => &[],
         }
     }
 }

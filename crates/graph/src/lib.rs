@@ -24,4 +24,4 @@ pub use model::{
     Graph, Initialization, Node, NodeId, Parameter, ParameterId, ParameterRole, Shape, fans,
 };
 pub use nearest::nearest;
-pub use op::{Convolution, Loss, Op, Pool, PoolKind};
+pub use op::{Convolution, Loss, Op, Pool, PoolKind, TransposedConvolution};

@@ -41,7 +41,8 @@ impl fmt::Display for Shape {
 /// What a parameter is to the operation that uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ParameterRole {
-    /// (Kd, Kh, Kw, C / groups, F) of a convolution or (1, 1, 1, C, F) of a linear layer.
+    /// (Kd, Kh, Kw, C / groups, F) of a convolution, (Kd, Kh, Kw, F / groups, C) of a transposed one,
+    /// or (1, 1, 1, C, F) of a linear layer.
     Weight,
     /// (F).
     Bias,
@@ -130,7 +131,8 @@ impl Parameter {
 /// Inputs per output and outputs per input of a parameter, (fan_in, fan_out), for initialization.
 ///
 /// A weight (Kd, Kh, Kw, C / groups, F) has `K * C / groups` and `K * F`, K being the kernel's volume;
-/// a vector of F elements has 1 and F.
+/// a vector of F elements has 1 and F. A transposed convolution counts as the convolution whose adjoint
+/// it is, as in PyTorch.
 /// Source: Glorot and Bengio, AISTATS 2010, section 4.2.1, with a kernel's taps counted as units.
 pub fn fans(parameter: &Parameter) -> (usize, usize) {
     let [d, h, w, channels, features] = parameter.shape;

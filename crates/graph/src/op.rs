@@ -9,6 +9,8 @@ pub enum Op {
     Input,
     /// Convolution (cross-correlation) with weights (Kd, Kh, Kw, C / groups, F).
     Convolution(Convolution),
+    /// Adjoint of a convolution, with weights (Kd, Kh, Kw, F / groups, C).
+    TransposedConvolution(TransposedConvolution),
     /// Maximum or average over a window.
     Pool(Pool),
     /// Normalization per channel by the mean and biased variance over the mini-batch and all positions.
@@ -40,6 +42,8 @@ pub enum Op {
     Flatten,
     /// Sum of two inputs of one shape.
     Add,
+    /// The channels of two or more inputs of equal extents, one input after the other.
+    Concat,
     /// The scalar that training minimizes; the last node.
     Loss(Loss),
 }
@@ -53,6 +57,26 @@ pub struct Convolution {
     pub window: [Window; 3],
     /// Padding repeats the opposite border instead of being zero.
     pub periodic: bool,
+    /// Groups of channels; divides both C and F.
+    pub groups: usize,
+    /// Whether a value per filter is added.
+    pub bias: bool,
+}
+
+/// A transposed convolution: what the adjoint of a convolution computes from that one's output.
+///
+/// Input `i` adds to outputs `i * stride - pad_low + k * dilation` for `k` in `0..kernel`; the extent
+/// of the output is `(extent - 1) * stride + span - pad_low - pad_high + output_padding`. So padding
+/// takes outputs away, and the weights are those of a convolution of F channels to C filters with the
+/// same window, whose gradient of the input it is. Source: PyTorch, `ConvTranspose3d`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TransposedConvolution {
+    /// Output channels F.
+    pub filters: usize,
+    /// Per spatial dim D, H, W, of the convolution whose adjoint it is.
+    pub window: [Window; 3],
+    /// Outputs more at the end of each spatial dim; below the stride or the dilation.
+    pub output_padding: [usize; 3],
     /// Groups of channels; divides both C and F.
     pub groups: usize,
     /// Whether a value per filter is added.

@@ -10,22 +10,33 @@
 //! c2 = conv p1 filters=16 kernel=3 dilation=2 pad=2 padding=periodic groups=4 bias=false
 //! c3 = conv c2 filters=16 kernel=3 dilation=2 pad=2 groups=4 bias=false weight=c2.weight
 //! s = add c3 p1
-//! f = flatten s
+//! u = conv_transpose s filters=8 kernel=3 stride=2 pad=1 output_padding=1 bias=true
+//! k = concat a1 u
+//! f = flatten k
 //! d = dropout f rate=0.2
 //! fc = linear d features=4 bias=false
 //! loss = mse fc
 //! ```
 //!
-//! The operations are `conv`, `max_pool`, `average_pool`, `batch_norm`, `relu`, `leaky_relu`,
-//! `linear`, `dropout`, `flatten`, `add`, `mse` and `softmax_cross_entropy`. `extent` gives W, or
-//! HxW, or DxHxW, and with it the spatial dims of the model. A value per dim is one for all or one
-//! each, in the order of `extent`; padding is `LOW:HIGH`, or one value for both sides.
+//! The operations are `conv`, `conv_transpose`, `max_pool`, `average_pool`, `batch_norm`, `relu`,
+//! `leaky_relu`, `linear`, `dropout`, `flatten`, `add`, `concat`, `mse` and `softmax_cross_entropy`.
+//! `extent` gives W, or HxW, or DxHxW, and with it the spatial dims of the model. A value per dim is
+//! one for all or one each, in the order of `extent`; padding is `LOW:HIGH`, or one value for both
+//! sides.
 //!
-//! A `conv` may leave out `stride=1`, `dilation=1`, `pad=0`, `padding=zero` and `groups=1`, a pooling
-//! `pad=0`; all else whose custom differs between frameworks must be said. A parameter is shared by
-//! its name in place of a value: `weight=`, `bias=`, `gamma=` or `beta=LAYER.ROLE`. Initializations,
-//! `glorot_uniform`, `he_normal` or `constant:NUMBER` (for vectors just `NUMBER`), are set by `init`
-//! for weights and `init_ROLE` for the others.
+//! An `add` reads two tensors, a `concat` two or more of equal extents, whose channels come one after
+//! the other in the order of the line.
+//!
+//! A `conv_transpose` is the adjoint of a `conv` with the same keys: `stride` spreads its inputs, `pad`
+//! takes outputs away, and `output_padding`, below the stride or the dilation, adds some at the end. Its
+//! weights are those of that `conv`, (Kd, Kh, Kw, F / groups, C).
+//!
+//! A `conv` may leave out `stride=1`, `dilation=1`, `pad=0`, `padding=zero` and `groups=1`, a
+//! `conv_transpose` all but the `padding`, and `output_padding=0`, a pooling `pad=0`; all else whose
+//! custom differs between frameworks must be said. A parameter is shared by its name in place of a
+//! value: `weight=`, `bias=`, `gamma=` or `beta=LAYER.ROLE`. Initializations, `glorot_uniform`,
+//! `he_normal` or `constant:NUMBER` (for vectors just `NUMBER`), are set by `init` for weights and
+//! `init_ROLE` for the others.
 
 mod parse;
 mod print;

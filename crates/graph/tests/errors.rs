@@ -131,6 +131,90 @@ fn windows_and_groups() {
 }
 
 #[test]
+fn transposed_convolutions() {
+    for (keys, parts) in [
+        (
+            "kernel=3 stride=2x2x1 output_padding=0x2x0",
+            &["output_padding=2 along H", "stride 2", "0 to 1", "is 1"][..],
+        ),
+        (
+            "kernel=3 output_padding=1",
+            &["output_padding=1 along D", "dilation 1", "nearest is 0"],
+        ),
+        (
+            "kernel=2 pad=0x0x4:5",
+            &["pad=4:5 along W", "9 outputs", "nearest is pad=4"],
+        ),
+        (
+            "kernel=1 groups=4",
+            &["groups=4", "6 input channels", "3 filters", "nearest is 3"],
+        ),
+        ("kernel=0", &["kernel=0", "1 to 2^31", "nearest is 1"]),
+        (
+            "kernel=2 output_padding=-1",
+            &["output_padding=-1", "a whole number", "nearest is"],
+        ),
+        (
+            "kernel=2 stride=2 outputpadding=1",
+            &["conv_transpose has no key", "nearest is `output_padding`"],
+        ),
+        (
+            "kernel=2 padding=periodic",
+            &["conv_transpose has no key `padding`", "output_padding"],
+        ),
+        (
+            "kernel=2 stride=2147483648 dilation=2147483648",
+            &["`d`", "are too many"],
+        ),
+    ] {
+        let error = refusal_of(&format!("d = conv_transpose c filters=3 {keys} bias=true"));
+        check(&error, parts);
+        check(&error, &["line 4"]);
+    }
+    check(
+        &refusal_of("d = conv_transposed c filters=3 kernel=2 bias=true"),
+        &[
+            "no operation `conv_transposed`",
+            "nearest is `conv_transpose`",
+        ],
+    );
+    check(
+        &refusal_of("d = conv_transpose c kernel=2 bias=true"),
+        &["conv_transpose needs the key `filters`"],
+    );
+}
+
+#[test]
+fn concatenations() {
+    for (line, parts) in [
+        (
+            "d = concat c",
+            &["concat reads 2 tensors or more, 1 given", "nearest is 2"][..],
+        ),
+        ("d = concat", &["2 tensors or more, 0 given"]),
+        ("d = concat c y", &["no node `y`", "nearest is `x`"]),
+        (
+            "d = concat c x axis=1",
+            &["concat has no key `axis`", "none"],
+        ),
+        (
+            "p = max_pool c kernel=2 stride=2\nd = concat c x p",
+            &[
+                "8x8x8 with 6 channels",
+                "4x4x4 with 6",
+                "nearest for the latter is 8x8x8",
+            ],
+        ),
+        (
+            "d = concats c x",
+            &["no operation `concats`", "nearest is `concat`"],
+        ),
+    ] {
+        check(&refusal_of(line), parts);
+    }
+}
+
+#[test]
 fn shapes_that_do_not_fit() {
     check(
         &refusal_of("d = linear c features=3 bias=false"),

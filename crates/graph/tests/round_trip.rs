@@ -4,7 +4,7 @@
 
 use partita_graph::{
     Convolution, Graph, GraphBuilder, Initialization, Loss, NodeId, Op, ParameterRole,
-    ParameterSource, Pool, PoolKind, text,
+    ParameterSource, Pool, PoolKind, TransposedConvolution, text,
 };
 use partita_space::Window;
 
@@ -30,7 +30,11 @@ r = relu b2
 l = leaky_relu r slope=0.01
 p1 = max_pool l kernel=3 stride=2 pad=1
 p2 = average_pool p1 kernel=2 stride=2x1 pad=0:1x1:0 count_padding=false
-d = dropout p2 rate=0.2
+u1 = conv_transpose p2 filters=4 kernel=2x3 stride=2 dilation=2x1 pad=0x1 output_padding=1x0 \
+groups=2 bias=true init_bias=0.5
+u2 = conv_transpose u1 filters=4 kernel=2x3 stride=1 pad=1:0x1 groups=2 bias=false weight=u1.weight
+k = concat u2 u2 u2
+d = dropout k rate=0.2
 f = flatten d
 fc1 = linear f features=7 init=constant:0.01 bias=true
 fc2 = linear fc1 features=4 bias=false init=he_normal
@@ -83,7 +87,7 @@ fn random_graphs_come_back_from_their_text() {
         assert_eq!(back, graph, "seed {seed}\n{printed}");
         kinds.extend(graph.nodes.iter().map(|node| node.op.keyword()));
     }
-    assert_eq!(kinds.len(), 13, "{kinds:?}");
+    assert_eq!(kinds.len(), 15, "{kinds:?}");
 }
 
 /// SplitMix64; Steele, Lea and Flood, OOPSLA 2014.
@@ -129,7 +133,19 @@ impl Random {
     }
 
     fn op(&mut self, rank: usize, channels: usize) -> Op {
-        match self.below(7) {
+        match self.below(9) {
+            7 => {
+                let groups = 1 + self.below(2) * (channels - 1);
+                let window = self.windows(rank, false);
+                let extra = self.below(2);
+                Op::TransposedConvolution(TransposedConvolution {
+                    filters: groups * (1 + self.below(3)),
+                    output_padding: window.map(|w| extra.min(w.stride.max(w.dilation) - 1)),
+                    window,
+                    groups,
+                    bias: self.coin(),
+                })
+            }
             0 => {
                 let groups = 1 + self.below(2) * (channels - 1);
                 Op::Convolution(Convolution {
@@ -158,6 +174,7 @@ impl Random {
             },
             4 => Op::Dropout { rate: self.real() },
             5 => Op::Add,
+            8 => Op::Concat,
             _ => Op::Linear {
                 features: 1 + self.below(9),
                 bias: self.coin(),
@@ -201,10 +218,13 @@ fn random_graph(seed: u64) -> Graph {
         let op = random.op(rank, builder.shape(last).channels);
         let inputs: Vec<NodeId> = match op {
             Op::Add => vec![last, last],
+            Op::Concat => vec![last; 2 + random.below(2)],
             _ => vec![last],
         };
         let wanted: &[ParameterRole] = match &op {
-            Op::Convolution(Convolution { bias, .. }) | Op::Linear { bias, .. } => {
+            Op::Convolution(Convolution { bias, .. })
+            | Op::TransposedConvolution(TransposedConvolution { bias, .. })
+            | Op::Linear { bias, .. } => {
                 if *bias {
                     &[ParameterRole::Weight, ParameterRole::Bias]
                 } else {

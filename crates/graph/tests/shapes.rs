@@ -93,6 +93,52 @@ fn two_dims_with_groups_and_a_residual() {
 }
 
 #[test]
+fn transposed_convolutions_invert_the_extents_of_convolutions() {
+    let graph = model(
+        "input x channels=6 extent=17x24
+         c = conv x filters=4 kernel=3x5 stride=2x3 dilation=2x1 pad=1x2:1 groups=2 bias=false
+         u = conv_transpose c filters=6 kernel=3x5 stride=2x3 dilation=2x1 pad=1x2:1 \
+             output_padding=0x1 groups=2 bias=true
+         loss = mse u",
+    );
+    assert_eq!(shape(&graph, "c"), [1, 8, 8, 4]);
+    // H: 7 * 2 + 5 - 2; W: 7 * 3 + 5 - 3 + 1.
+    assert_eq!(shape(&graph, "u"), [1, 17, 24, 6]);
+    let weight = parameter_shape(&graph, "c.weight");
+    assert_eq!(parameter_shape(&graph, "u.weight"), weight);
+    assert_eq!(weight, [1, 3, 5, 3, 4]);
+    let counts = count(&graph);
+    assert_eq!(counts.parameters, 2 * 3 * 5 * 3 * 4 + 6);
+    // Each weight is multiplied once per position of `c`, in either layer.
+    assert_eq!(counts.forward_flops.0, 2 * 2 * 3 * 5 * 3 * 4 * 8 * 8);
+    assert_eq!(counts.executed_flops.0, 5 * 2 * 3 * 5 * 3 * 4 * 8 * 8);
+    assert_eq!(
+        counts.layers[1].forward_flops,
+        counts.layers[2].forward_flops
+    );
+    assert_eq!(
+        counts.memory_bytes_per_sample.0,
+        8 * (17 * 24 * (2 * 6 + 6) + 8 * 8 * 4)
+    );
+}
+
+#[test]
+fn a_concatenation_has_all_channels_and_computes_nothing() {
+    let graph = model(
+        "input x channels=6 extent=7x4
+         c = conv x filters=4 kernel=3 pad=1 bias=false
+         k = concat c x c
+         d = conv k filters=2 kernel=1 bias=false
+         loss = mse d",
+    );
+    assert_eq!(shape(&graph, "k"), [1, 7, 4, 14]);
+    assert_eq!(parameter_shape(&graph, "d.weight"), [1, 1, 1, 14, 2]);
+    let counts = count(&graph);
+    assert_eq!(counts.layers[2].executed_flops.0, 0);
+    assert_eq!(counts.layers[2].memory_bytes.0, 8 * 7 * 4 * 14);
+}
+
+#[test]
 fn three_dims_with_a_value_per_dim() {
     let graph = model(
         "input x channels=2 extent=9x10x11

@@ -91,12 +91,14 @@ fn convolution_gradients() {
             y,
             taps,
             groups,
+            accumulate: false,
         }];
         let expected = differences(bench, &x, &forward, &y, &weights);
         check(bench, &dx, &expected, |accumulate| {
             Kernel::ConvolutionBackwardData {
                 dy,
                 w,
+                bias: None,
                 dx,
                 taps,
                 shift: [0; 3],
@@ -109,6 +111,70 @@ fn convolution_gradients() {
             Kernel::ConvolutionBackwardWeight {
                 x,
                 dy,
+                dw,
+                taps,
+                groups,
+                accumulate,
+            }
+        });
+        let expected = differences(bench, &bias, &forward, &y, &weights);
+        check(bench, &db, &expected, |accumulate| Kernel::BiasBackward {
+            dy,
+            db,
+            accumulate,
+        });
+    }
+}
+
+#[test]
+fn transposed_convolution_gradients() {
+    for seed in 0..12 {
+        let mut dice = Dice::new(50 + seed);
+        let bench = &mut Bench::new();
+        let taps = random_taps(&mut dice, true);
+        let groups = dice.pick(1, 3);
+        let (channels, filters) = (groups * dice.pick(1, 2), groups * dice.pick(1, 2));
+        let extent: [usize; 3] = std::array::from_fn(|_| dice.pick(1, 3));
+        let output = |dim: usize| {
+            (extent[dim] - 1) * taps.stride[dim] + (taps.kernel[dim] - 1) * taps.dilation[dim] + 1
+        };
+        let x_extent = [2, extent[0], extent[1], extent[2], channels];
+        let y_extent = [2, output(0), output(1), output(2), filters];
+        let [kd, kh, kw] = taps.kernel;
+        let w_extent = [kd, kh, kw, filters / groups, channels];
+        let mut tensor = |extent| bench.framed(Dtype::F64, extent, &mut dice);
+        let [x, dx] = [0; 2].map(|_| tensor(x_extent));
+        let [y, dy] = [0; 2].map(|_| tensor(y_extent));
+        let [w, dw] = [0; 2].map(|_| tensor(w_extent));
+        let [bias, db] = [0; 2].map(|_| tensor([1, 1, 1, 1, filters]));
+        let weights = bench.get(&dy);
+        let forward = [Kernel::ConvolutionBackwardData {
+            dy: x,
+            w,
+            bias: Some(bias),
+            dx: y,
+            taps,
+            shift: [0; 3],
+            groups,
+            accumulate: false,
+        }];
+        let expected = differences(bench, &x, &forward, &y, &weights);
+        check(bench, &dx, &expected, |accumulate| {
+            Kernel::ConvolutionForward {
+                x: dy,
+                w,
+                bias: None,
+                y: dx,
+                taps,
+                groups,
+                accumulate,
+            }
+        });
+        let expected = differences(bench, &w, &forward, &y, &weights);
+        check(bench, &dw, &expected, |accumulate| {
+            Kernel::ConvolutionBackwardWeight {
+                x: dy,
+                dy: x,
                 dw,
                 taps,
                 groups,
@@ -141,6 +207,7 @@ fn convolution_data_gradient_of_an_inner_part() {
     let kernel = |dx: View, shift: i64| Kernel::ConvolutionBackwardData {
         dy,
         w,
+        bias: None,
         dx,
         taps,
         shift: [0, 0, shift],

@@ -33,6 +33,7 @@ fn convolution_with_groups_by_hand() {
         y,
         taps: LINE,
         groups: 2,
+        accumulate: false,
     });
     // Group 0 sees weights 1, 3, 5 on 1, 2, 3; group 1 sees 2, 4, 6 on 10, 20, 30.
     assert_eq!(bench.get(&y), [22.5, 279.0]);
@@ -64,6 +65,7 @@ fn a_single_input_meets_the_weight_of_its_tap() {
             y,
             taps,
             groups: 1,
+            accumulate: false,
         });
         bench.get(&y)
     };

@@ -2,11 +2,11 @@
 
 use crate::body::Held;
 use crate::exchange::{gather_frame, scatter_frame, zero_outside};
-use crate::forward::{inputs_of, pool_kind, taps};
+use crate::forward::{inputs_of, pool_kind, shift, taps};
 use crate::lowering::{Emit, GradientState, ParameterGradient};
 use crate::place::split_axes;
 use crate::storage::{DataGradient, window};
-use partita_graph::{Convolution, NodeId, Op, ParameterId, Pool};
+use partita_graph::{Convolution, NodeId, Op, ParameterId, Pool, TransposedConvolution};
 use partita_program::{Kernel, Phase, Role, View};
 use partita_space::{AxisSet, Region};
 
@@ -130,6 +130,9 @@ impl Emit<'_> {
         match self.node(id).op.clone() {
             Op::Input | Op::Loss(_) => {}
             Op::Convolution(convolution) => self.convolution_backward(id, &layer, &convolution),
+            Op::TransposedConvolution(convolution) => {
+                self.transposed_backward(id, &layer, &convolution);
+            }
             Op::Pool(pool) => self.pool_backward(id, &layer, &pool),
             Op::BatchNorm { epsilon, .. } => self.batch_norm_backward(id, &layer, epsilon),
             Op::LeakyRelu { negative_slope } => self.relu_backward(id, &layer, negative_slope),
@@ -148,13 +151,12 @@ impl Emit<'_> {
             Op::Flatten => self.flatten_backward(id, &layer),
             Op::Add => {
                 for input in 0..2 {
-                    self.pass_back(id, input, &layer, |source, target, accumulate| {
-                        Kernel::Copy {
-                            source,
-                            target,
-                            accumulate,
-                        }
-                    });
+                    self.copy_back(id, input, &layer, self.owned(id));
+                }
+            }
+            Op::Concat => {
+                for input in 0..self.node(id).inputs.len() {
+                    self.copy_back(id, input, &layer, self.channels_of(id, input));
                 }
             }
         }
@@ -177,6 +179,16 @@ impl Emit<'_> {
         let (dx, accumulate) = self.contribute(input, &owned);
         self.builder
             .kernel(layer, BACKWARD, kernel(dy, dx, accumulate));
+    }
+
+    /// A part of the output's gradient to the own part of one input.
+    fn copy_back(&mut self, id: NodeId, input: usize, layer: &str, part: Region) {
+        let source = self.gradient(id).held.view(&part);
+        self.pass_back(id, input, layer, |_, target, accumulate| Kernel::Copy {
+            source,
+            target,
+            accumulate,
+        });
     }
 
     fn relu_backward(&mut self, id: NodeId, layer: &str, negative_slope: f64) {
@@ -288,18 +300,67 @@ impl Emit<'_> {
         if target.is_empty() || source.is_empty() {
             return;
         }
-        let shift = std::array::from_fn(|dim| {
-            let window = &convolution.window[dim];
-            target.0[dim + 1].start + window.pad_low as i64
-                - source.0[dim + 1].start * window.stride as i64
-        });
         let (dx, accumulate) = self.contribute(input, &target);
         let kernel = Kernel::ConvolutionBackwardData {
             dy: held.view(&source),
             w: self.parameter(id, 0),
+            bias: None,
             dx,
             taps: taps(&convolution.window),
-            shift,
+            shift: shift(&target, &source, &convolution.window),
+            groups: convolution.groups,
+            accumulate,
+        };
+        self.builder.kernel(layer, BACKWARD, kernel);
+    }
+
+    /// The convolution whose adjoint it is, of the gradient of the output with all that the own inputs
+    /// have added to; it is also what the gradient of the weights reads.
+    fn transposed_backward(
+        &mut self,
+        id: NodeId,
+        layer: &str,
+        convolution: &TransposedConvolution,
+    ) {
+        let around = &self.storages.of(id).around;
+        let held = self.gradient(id).held;
+        let frame = around.held(&self.builder.coord);
+        let inside = frame.intersect(&Region::all(around.place.shape));
+        let builder = &mut self.builder;
+        zero_outside(builder, layer, BACKWARD, &held, &frame, &inside);
+        gather_frame(builder, layer, BACKWARD, &held, around);
+        let input = self.node(id).inputs[0];
+        let (owned, channels) = (self.owned(input), self.place(id).shape[4]);
+        let dy = (!owned.is_empty())
+            .then(|| held.view(&inputs_of(&owned, &convolution.window, channels)));
+        let (x, axes) = (self.owned_value(input), split_axes(self.place(id)));
+        let weight = self.node(id).parameters[0];
+        self.parameter_gradient(weight, axes, layer, |dw, accumulate| {
+            Some(Kernel::ConvolutionBackwardWeight {
+                x: dy?,
+                dy: x,
+                dw,
+                taps: taps(&convolution.window),
+                groups: convolution.groups,
+                accumulate,
+            })
+        });
+        if convolution.bias {
+            let (bias, dy) = (self.node(id).parameters[1], self.owned_gradient(id));
+            self.parameter_gradient(bias, axes, layer, |db, accumulate| {
+                (!dy.is_empty()).then_some(Kernel::BiasBackward { dy, db, accumulate })
+            });
+        }
+        let (Some(dy), true) = (dy, self.storages.of(input).has_gradient) else {
+            return;
+        };
+        let (dx, accumulate) = self.contribute(input, &owned);
+        let kernel = Kernel::ConvolutionForward {
+            x: dy,
+            w: self.parameter(id, 0),
+            bias: None,
+            y: dx,
+            taps: taps(&convolution.window),
             groups: convolution.groups,
             accumulate,
         };

@@ -1,7 +1,7 @@
 //! Groups of ranks that do the same: the coarsest partition in which members have equal bodies and
 //! peers in equal classes.
 
-use crate::storage::{Storages, window};
+use crate::storage::{Storages, contributors, transposed_window, window};
 use partita_graph::{Graph, NodeId, Op};
 use partita_program::Place;
 use partita_space::{AXES, Axis, Interval, Mesh, Rank};
@@ -134,12 +134,20 @@ fn signature(
         let Some(dim) = dim_on(&places[index], axis) else {
             continue;
         };
-        let Some(window) = window(node, dim) else {
+        let transposed = transposed_window(node, dim);
+        let Some(window) = window(node, dim).or(transposed) else {
             continue;
         };
         let input = storages.of(node.inputs[0]).value.lines(dim)[i].owned;
         let output = storages.of(NodeId(index)).value.lines(dim)[i].owned;
         let extent = Interval::all(places[node.inputs[0].0].shape[dim]);
+        if transposed.is_some() {
+            let reads = contributors(window, &output, &extent);
+            push(&mut numbers, input.start, &[reads]);
+            push(&mut numbers, output.start, &[window.inputs_of(&input)]);
+            numbers.push(output.start - input.start * window.stride as i64);
+            continue;
+        }
         let reads = window.inputs_of(&output);
         push(
             &mut numbers,

@@ -4,8 +4,8 @@ use crate::body::Held;
 use crate::exchange::{gather_frame, zero_outside};
 use crate::lowering::Emit;
 use crate::place::split_axes;
-use crate::storage::window;
-use partita_graph::{Convolution, Loss, NodeId, Op, Pool, PoolKind};
+use crate::storage::{contributors, transposed_window, window};
+use partita_graph::{Convolution, Loss, NodeId, Op, Pool, PoolKind, TransposedConvolution};
 use partita_program::{
     Collective, CollectiveKind, Kernel, Phase, Place, ProgramKind, Role, Taps, View, Work,
 };
@@ -41,6 +41,16 @@ pub(crate) fn inputs_of(outputs: &Region, windows: &[Window; 3], channels: usize
     inputs
 }
 
+/// Where the first input of `inputs` lies, counted from the first input that the first of `outputs`
+/// reads.
+pub(crate) fn shift(inputs: &Region, outputs: &Region, windows: &[Window; 3]) -> [i64; 3] {
+    std::array::from_fn(|dim| {
+        let window = &windows[dim];
+        inputs.0[dim + 1].start + window.pad_low as i64
+            - outputs.0[dim + 1].start * window.stride as i64
+    })
+}
+
 impl Emit<'_> {
     pub(crate) fn forward(&mut self) {
         for index in 0..self.graph.nodes.len() {
@@ -62,6 +72,9 @@ impl Emit<'_> {
         match op {
             Op::Input => self.import(id, &layer),
             Op::Convolution(convolution) => self.convolution(id, &layer, &convolution),
+            Op::TransposedConvolution(convolution) => {
+                self.transposed_convolution(id, &layer, &convolution);
+            }
             Op::Pool(pool) => self.pool(id, &layer, &pool),
             Op::BatchNorm { epsilon, momentum } if training => {
                 self.batch_norm(id, &layer, epsilon, momentum);
@@ -100,6 +113,7 @@ impl Emit<'_> {
                 let b = self.owned_value(self.node(id).inputs[1]);
                 self.elementwise(id, &layer, |a, y| Kernel::Add { a, b, y });
             }
+            Op::Concat => self.concat(id, &layer),
             Op::Loss(loss) => self.loss(id, &layer, loss),
         }
     }
@@ -173,6 +187,32 @@ impl Emit<'_> {
         }
     }
 
+    /// A copy of every input to its channels. Fusion lets most producers write there at once.
+    fn concat(&mut self, id: NodeId, layer: &str) {
+        for index in 0..self.node(id).inputs.len() {
+            let source = self.owned_value(self.node(id).inputs[index]);
+            let target = self.value(id).view(&self.channels_of(id, index));
+            if !target.is_empty() {
+                let copy = Kernel::Copy {
+                    source,
+                    target,
+                    accumulate: false,
+                };
+                self.builder.kernel(layer, Phase::Forward, copy);
+            }
+        }
+    }
+
+    /// The own part of the channels of an input in what joins it with others.
+    pub(crate) fn channels_of(&self, id: NodeId, input: usize) -> Region {
+        let (before, from) = self.node(id).inputs.split_at(input);
+        let channels = |node: &NodeId| self.place(*node).shape[4] as i64;
+        let start: i64 = before.iter().map(channels).sum();
+        let mut region = self.owned(id);
+        region.0[4] = Interval::new(start, start + channels(&from[0]));
+        region
+    }
+
     fn convolution(&mut self, id: NodeId, layer: &str, convolution: &Convolution) {
         let input = self.node(id).inputs[0];
         let (x, y) = (self.value(input), self.value(id));
@@ -187,9 +227,55 @@ impl Emit<'_> {
                 y: y.view(&outputs),
                 taps: taps(&convolution.window),
                 groups: convolution.groups,
+                accumulate: false,
             };
             self.builder.kernel(layer, Phase::Forward, kernel);
         }
+    }
+
+    /// The data gradient of the convolution whose adjoint it is, with a bias.
+    fn transposed_convolution(
+        &mut self,
+        id: NodeId,
+        layer: &str,
+        convolution: &TransposedConvolution,
+    ) {
+        let input = self.node(id).inputs[0];
+        let (x, y) = (self.value(input), self.value(id));
+        let w = self.parameter(id, 0);
+        let bias = convolution.bias.then(|| self.parameter(id, 1));
+        let shape = self.place(input).shape;
+        let all = self.contributors(&self.owned(id), convolution, &Region::all(shape));
+        for outputs in self.pieces(id) {
+            let inputs = self.contributors(&outputs, convolution, &all);
+            let kernel = Kernel::ConvolutionBackwardData {
+                dy: x.view(&inputs),
+                w,
+                bias,
+                dx: y.view(&outputs),
+                taps: taps(&convolution.window),
+                shift: shift(&outputs, &inputs, &convolution.window),
+                groups: convolution.groups,
+                accumulate: false,
+            };
+            self.builder.kernel(layer, Phase::Forward, kernel);
+        }
+    }
+
+    /// What a block of outputs reads of the inputs `within`, with all channels of these.
+    fn contributors(
+        &self,
+        outputs: &Region,
+        convolution: &TransposedConvolution,
+        within: &Region,
+    ) -> Region {
+        let mut inputs = *outputs;
+        for (dim, window) in convolution.window.iter().enumerate() {
+            let dim = dim + 1;
+            inputs.0[dim] = contributors(window, &outputs.0[dim], &within.0[dim]);
+        }
+        inputs.0[4] = within.0[4];
+        inputs
     }
 
     /// The own outputs of a convolution: the interior first, which waits for no message, then the
@@ -211,10 +297,19 @@ impl Emit<'_> {
         for dim in 1..4 {
             let line = geometry.lines_at(&self.builder.coord)[dim];
             let remote = line.pieces.iter().any(|piece| piece.at != line.owned);
-            if let (true, Some(window)) = (remote, window(self.node(id), dim)) {
+            let (slides, spreads) = (
+                window(self.node(id), dim),
+                transposed_window(self.node(id), dim),
+            );
+            if let (true, Some(window)) = (remote, slides.or(spreads)) {
                 let inside = Interval::all(geometry.place.shape[dim]);
                 let near = |o: i64| {
-                    let inputs = window.inputs_of(&Interval::new(o, o + 1));
+                    let output = Interval::new(o, o + 1);
+                    if spreads.is_some() {
+                        let read = window.outputs_of(&output).intersect(&inside);
+                        return line.owned.holds(&read);
+                    }
+                    let inputs = window.inputs_of(&output);
                     let wraps = line.pieces.iter().any(|piece| piece.at != piece.from);
                     let read = if wraps {
                         inputs

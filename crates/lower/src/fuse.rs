@@ -108,7 +108,8 @@ impl<'a> Fusion<'a> {
         })
     }
 
-    /// Kernels as one, if the menu has it and no operand of it is overwritten on the way.
+    /// Kernels as one, if the menu has it, no operand of it is overwritten on the way, and none lies
+    /// in the gaps of what it writes.
     fn offered(&self, parts: Vec<Kernel>) -> Option<Kernel> {
         let fused = Kernel::Fused { parts };
         let mut accesses = fused.accesses();
@@ -118,8 +119,9 @@ impl<'a> Fusion<'a> {
         let clash = by_buffer.any(|of_one| {
             of_one.iter().enumerate().any(|(i, (view, access))| {
                 of_one[..i].iter().any(|(other, by)| {
+                    let pitches = self.body.buffer(view.buffer).pitches();
                     (access.writes() || by.writes())
-                        && !other.region().intersect(&view.region()).is_empty()
+                        && meet(other, view, &pitches)
                         && !(elementwise && other == view && !(access.writes() && by.writes()))
                 })
             })
@@ -187,6 +189,20 @@ impl<'a> Fusion<'a> {
             self.put(last, vec![task]);
         }
     }
+}
+
+/// Whether the memory from the first to the last element of one view of a buffer and of another has
+/// elements in common.
+fn meet(view: &View, other: &View, pitches: &[usize; 5]) -> bool {
+    let ends = |view: &View| {
+        let at = |index: &dyn Fn(usize) -> usize| -> usize {
+            (0..5).map(|dim| index(dim) * pitches[dim]).sum()
+        };
+        let last = at(&|dim| view.start[dim] + view.extent[dim].max(1) - 1);
+        (at(&|dim| view.start[dim]), last)
+    };
+    let (a, b) = (ends(view), ends(other));
+    !view.is_empty() && !other.is_empty() && a.0 <= b.1 && b.0 <= a.1
 }
 
 /// A kernel whose implementation is chosen later.

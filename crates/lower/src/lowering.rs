@@ -53,6 +53,19 @@ pub enum LowerError {
     /// A kernel is missing.
     #[error(transparent)]
     Menu(#[from] MenuError),
+    /// A layer joins a tensor that is split with one that is not any more.
+    #[error(
+        "layer `{layer}` reads `{flat}`, which comes after a flatten, and `{split}`, which does not; \
+         nearest is a flatten of `{split}`"
+    )]
+    MixedFlat {
+        /// The sum or concatenation.
+        layer: String,
+        /// The input after a flatten.
+        flat: String,
+        /// The other one.
+        split: String,
+    },
     /// Two readers of one tensor disagree about what lies around it.
     #[error(
         "layer `{layer}` is read by a convolution with periodic padding and by one with another \
@@ -73,6 +86,7 @@ pub fn lower(request: &Request<'_>) -> Result<Program, LowerError> {
         .check(request.graph, request.batch.max(data_extent(request)))?;
     let mesh = request.strategy.mesh();
     let places = places(request.graph, &mesh, request.batch);
+    check_joins(request.graph, &places)?;
     let storages = Storages::new(request.graph, &places, &mesh);
     check_padding(request.graph)?;
     let (class_of, representatives) = classes(&mesh, request.graph, &places, &storages);
@@ -111,6 +125,7 @@ fn lay_out(request: &Request<'_>) -> Result<(Mesh, Vec<Place>, Storages), LowerE
     check_padding(request.graph)?;
     let mesh = request.strategy.mesh();
     let places = places(request.graph, &mesh, request.batch);
+    check_joins(request.graph, &places)?;
     let storages = Storages::new(request.graph, &places, &mesh);
     Ok((mesh, places, storages))
 }
@@ -118,6 +133,29 @@ fn lay_out(request: &Request<'_>) -> Result<(Mesh, Vec<Place>, Storages), LowerE
 /// A last partial batch may be smaller than the data axis: some ranks then have no sample.
 fn data_extent(request: &Request<'_>) -> usize {
     request.strategy.extent(partita_space::Axis::Data)
+}
+
+fn check_joins(graph: &Graph, places: &[Place]) -> Result<(), LowerError> {
+    for node in &graph.nodes {
+        let axes = |id: &NodeId| places[id.0].axes;
+        let other = |id: &&NodeId| axes(id) != axes(&node.inputs[0]);
+        let Some(other) = node.inputs.iter().find(other) else {
+            continue;
+        };
+        // A flatten leaves no spatial axis.
+        let is_flat = |id: &&NodeId| axes(id)[1..4].iter().all(Option::is_none);
+        let (flat, split) = match is_flat(&other) {
+            true => (other, &node.inputs[0]),
+            false => (&node.inputs[0], other),
+        };
+        let name = |id: &NodeId| graph.node(*id).name.clone();
+        return Err(LowerError::MixedFlat {
+            layer: node.name.clone(),
+            flat: name(flat),
+            split: name(split),
+        });
+    }
+    Ok(())
 }
 
 fn check_padding(graph: &Graph) -> Result<(), LowerError> {

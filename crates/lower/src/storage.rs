@@ -1,7 +1,7 @@
 //! Which tensors share memory, and how wide the frame of each is.
 
 use crate::geometry::Geometry;
-use partita_graph::{Convolution, Graph, Node, NodeId, Op};
+use partita_graph::{Convolution, Graph, Node, NodeId, Op, TransposedConvolution};
 use partita_program::Place;
 use partita_space::{Interval, Mesh, Split, Window};
 
@@ -26,7 +26,8 @@ pub(crate) struct Storage {
     pub partial: Geometry,
     /// What the producer's data gradient reads around the own part.
     pub around: Geometry,
-    /// How the producer computes the gradient of its input, if it is a convolution.
+    /// How the producer computes the gradient of its input, if it is a convolution. A transposed one
+    /// reads the output's gradient around for that of its weights, too.
     pub rule: Option<DataGradient>,
     /// Whether there is a gradient at all.
     pub has_gradient: bool,
@@ -98,11 +99,13 @@ fn reads_own_output(op: &Op) -> bool {
         // The input is kept as it was imported, and a flatten may share memory with nobody.
         Op::Input | Op::LeakyRelu { .. } | Op::Flatten | Op::Loss(_) => true,
         Op::Convolution(_)
+        | Op::TransposedConvolution(_)
         | Op::Pool(_)
         | Op::BatchNorm { .. }
         | Op::Linear { .. }
         | Op::Dropout { .. }
-        | Op::Add => false,
+        | Op::Add
+        | Op::Concat => false,
     }
 }
 
@@ -130,9 +133,14 @@ impl Context<'_> {
 
     /// Inputs along `dim` that the outputs of `consumer` at a coordinate read, padding included.
     fn inputs(&self, consumer: NodeId, dim: usize, coordinate: usize) -> Interval {
-        match window(self.graph.node(consumer), dim) {
-            Some(window) => window.inputs_of(&self.part(consumer, dim, coordinate)),
-            None => Interval::default(),
+        let node = self.graph.node(consumer);
+        let outputs = || self.part(consumer, dim, coordinate);
+        if let Some(window) = window(node, dim) {
+            window.inputs_of(&outputs())
+        } else if let Some(window) = transposed_window(node, dim) {
+            contributors(window, &outputs(), &self.extent(node.inputs[0], dim))
+        } else {
+            Interval::default()
         }
     }
 
@@ -148,6 +156,9 @@ impl Context<'_> {
 
     fn rule(&self, producer: NodeId) -> Option<DataGradient> {
         let node = self.graph.node(producer);
+        if let Op::TransposedConvolution(_) = &node.op {
+            return Some(DataGradient::Halo);
+        }
         let Op::Convolution(convolution) = &node.op else {
             return None;
         };
@@ -226,12 +237,14 @@ impl Context<'_> {
                     Op::Convolution(_) => rules[of[reader.0]] == Some(DataGradient::Reverse),
                     Op::Pool(_) => true,
                     Op::Input
+                    | Op::TransposedConvolution(_)
                     | Op::BatchNorm { .. }
                     | Op::LeakyRelu { .. }
                     | Op::Linear { .. }
                     | Op::Dropout { .. }
                     | Op::Flatten
                     | Op::Add
+                    | Op::Concat
                     | Op::Loss(_) => false,
                 };
                 if contributes {
@@ -243,7 +256,10 @@ impl Context<'_> {
         });
         let node = self.graph.node(first);
         let around = Geometry::new(place, self.mesh, false, |dim, i| match rule {
-            Some(DataGradient::Halo) => self.outputs(node, dim, i),
+            Some(DataGradient::Halo) => match transposed_window(node, dim) {
+                Some(window) => window.inputs_of(&self.part(node.inputs[0], dim, i)),
+                None => self.outputs(node, dim, i),
+            },
             Some(DataGradient::Reverse) => window(node, dim)
                 .map_or(Interval::default(), |window| {
                     window.outputs_of(&self.inputs_inside(first, dim, i))
@@ -269,18 +285,42 @@ impl Context<'_> {
     }
 }
 
+/// Inputs of a transposed convolution that contribute to a block of outputs, among those `within`;
+/// where none does, the nearest one, so that there is something to read.
+///
+/// Example: kernel 2, stride 2: outputs 3 to 5 get something from inputs 1 and 2.
+pub(crate) fn contributors(window: &Window, outputs: &Interval, within: &Interval) -> Interval {
+    let reached = window.outputs_of(outputs);
+    let inside = reached.intersect(within);
+    if outputs.is_empty() || within.is_empty() || !inside.is_empty() {
+        return inside;
+    }
+    let nearest = reached.start.clamp(within.start, within.end - 1);
+    Interval::new(nearest, nearest + 1)
+}
+
+/// The window of the convolution whose adjoint a transposed convolution is, along a tensor dim.
+pub(crate) fn transposed_window(node: &Node, dim: usize) -> Option<&Window> {
+    let Op::TransposedConvolution(TransposedConvolution { window, .. }) = &node.op else {
+        return None;
+    };
+    dim.checked_sub(1).and_then(|spatial| window.get(spatial))
+}
+
 /// The window of a convolution or pooling along a tensor dim; N and C have none.
 pub(crate) fn window(node: &Node, dim: usize) -> Option<&Window> {
     let windows = match &node.op {
         Op::Convolution(Convolution { window, .. }) => window,
         Op::Pool(pool) => &pool.window,
         Op::Input
+        | Op::TransposedConvolution(_)
         | Op::BatchNorm { .. }
         | Op::LeakyRelu { .. }
         | Op::Linear { .. }
         | Op::Dropout { .. }
         | Op::Flatten
         | Op::Add
+        | Op::Concat
         | Op::Loss(_) => return None,
     };
     dim.checked_sub(1).and_then(|spatial| windows.get(spatial))

@@ -30,6 +30,25 @@ c2 = conv a1 filters=3 kernel=3 stride=1 pad=1 bias=false
 loss = softmax_cross_entropy c2
 ";
 
+const GROWING: &str = "model growing
+input x channels=1 extent=5
+c1 = conv x filters=3 kernel=2 stride=2 pad=0:1 bias=false
+u1 = conv_transpose c1 filters=2 kernel=3 stride=2 pad=1 output_padding=1 bias=true
+a1 = relu u1
+loss = mse a1
+";
+
+const LEVELS: &str = "model levels
+input x channels=1 extent=6
+e = conv x filters=2 kernel=3 pad=1 bias=true
+a = relu e
+p = max_pool a kernel=2 stride=2
+u = conv_transpose p filters=3 kernel=2 stride=2 bias=true
+k = concat a u
+c = conv k filters=2 kernel=1 bias=false
+loss = mse c
+";
+
 /// Offers every kernel, fused ones too.
 struct Everything;
 
@@ -119,6 +138,27 @@ fn an_image_over_tiles() {
         1,
         &UnpinnedMenu,
     );
+}
+
+#[test]
+fn a_growing_line_over_two_ranks() {
+    check("growing-width2", GROWING, "width=2", 1, &UnpinnedMenu);
+}
+
+#[test]
+fn levels_over_two_ranks() {
+    check(
+        "levels-width2",
+        LEVELS,
+        "width=2,fuse=off",
+        1,
+        &UnpinnedMenu,
+    );
+}
+
+#[test]
+fn levels_over_two_ranks_with_fused_kernels() {
+    check("levels-width2-fused", LEVELS, "width=2", 1, &Everything);
 }
 
 #[test]

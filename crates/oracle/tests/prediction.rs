@@ -182,6 +182,7 @@ fn a_machine_costs_kernels_by_the_roofline() {
             dilation: [1; 3],
         },
         groups: 1,
+        accumulate: false,
     };
     let single = [buffer(Dtype::F32)];
     let shape = KernelShape {
@@ -205,10 +206,10 @@ fn a_machine_costs_kernels_by_the_roofline() {
     let Kernel::ConvolutionForward { y, .. } = &kernel else {
         unreachable!()
     };
-    let mut sums = y.clone();
+    let mut sums = *y;
     sums.buffer.0 = 1;
     let statistics = Kernel::BatchNormStatistics {
-        x: y.clone(),
+        x: *y,
         sums,
         accumulate: false,
     };

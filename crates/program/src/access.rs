@@ -60,21 +60,34 @@ macro_rules! operands {
                 $f(w, Read);
                 $f(packed, Write);
             }
-            Kernel::ConvolutionForward { x, w, bias, y, .. }
-            | Kernel::LinearForward { x, w, bias, y } => {
+            Kernel::LinearForward { x, w, bias, y } => {
                 $f(x, Read);
                 $f(w, Read);
                 bias.$iter().for_each(|bias| $f(bias, Read));
                 $f(y, Write);
             }
-            Kernel::ConvolutionBackwardData {
-                dy,
+            Kernel::ConvolutionForward {
+                x,
                 w,
-                dx,
+                bias,
+                y,
                 accumulate,
                 ..
             }
-            | Kernel::LinearBackwardData {
+            | Kernel::ConvolutionBackwardData {
+                dy: x,
+                w,
+                bias,
+                dx: y,
+                accumulate,
+                ..
+            } => {
+                $f(x, Read);
+                $f(w, Read);
+                bias.$iter().for_each(|bias| $f(bias, Read));
+                $f(y, target(*accumulate));
+            }
+            Kernel::LinearBackwardData {
                 dy,
                 w,
                 dx,

@@ -113,7 +113,8 @@ pub enum Kernel {
         taps: Taps,
         groups: usize,
     },
-    /// The view `x` holds every input of every tap: shift 0 and nothing is clipped.
+    /// The view `x` holds every input of every tap: shift 0 and nothing is clipped. It is also the
+    /// data gradient of a transposed convolution, which may add.
     ConvolutionForward {
         x: View,
         w: View,
@@ -121,18 +122,24 @@ pub enum Kernel {
         y: View,
         taps: Taps,
         groups: usize,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        accumulate: bool,
     },
-    /// Outputs outside `dy` contribute nothing.
+    /// Outputs outside `dy` contribute nothing. It is also a transposed convolution of `dy`, which may
+    /// have a bias.
     ConvolutionBackwardData {
         dy: View,
         w: View,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bias: Option<View>,
         dx: View,
         taps: Taps,
         shift: [i64; 3],
         groups: usize,
         accumulate: bool,
     },
-    /// As forward, summed over samples and positions.
+    /// As forward, summed over samples and positions; of a transposed convolution `x` is the gradient
+    /// of the output and `dy` the input.
     ConvolutionBackwardWeight {
         x: View,
         dy: View,

@@ -85,6 +85,12 @@ impl KernelShape<'_> {
                 groups,
                 ..
             } => format!("{direction:?} {taps:?} {groups}"),
+            Kernel::ConvolutionForward {
+                taps,
+                groups,
+                accumulate: true,
+                ..
+            } => format!("{taps:?} {groups} true"),
             Kernel::ConvolutionForward { taps, groups, .. }
             | Kernel::ConvolutionBackwardWeight { taps, groups, .. } => {
                 format!("{taps:?} {groups}")

@@ -1,5 +1,7 @@
 use crate::Draws;
-use partita_graph::{Convolution, Graph, GraphBuilder, Loss, NodeId, Pool, PoolKind};
+use partita_graph::{
+    Convolution, Graph, GraphBuilder, Loss, NodeId, Pool, PoolKind, TransposedConvolution,
+};
 use partita_lower::Strategy;
 use partita_space::Window;
 
@@ -15,11 +17,26 @@ pub struct Case {
     pub seed: u64,
 }
 
-/// Draws a case: 1 to 3 spatial dims, uneven extents, convolutions and poolings of any window, batch
-/// norm, activations, dropout, residual sums, with and without a linear end, both losses.
+/// Draws a case: 1 to 3 spatial dims, uneven extents, convolutions, transposed ones and poolings of any
+/// window, batch norm, activations, dropout, residual sums, concatenations, encoders and decoders, with
+/// and without a linear end, both losses.
 pub fn random_case(seed: u64) -> Case {
     let mut draws = Draws::new(seed);
     let graph = Sketch::new(&mut draws).finish(&mut draws);
+    split(draws, graph, seed)
+}
+
+/// Draws an encoder and a decoder as of a U-Net, of two or three levels, that classifies positions.
+pub fn random_encoder_decoder(seed: u64) -> Case {
+    let mut draws = Draws::new(seed);
+    let mut sketch = Sketch::empty(&mut draws, [20, 13, 9]);
+    let levels = draws.between(1, 2);
+    sketch.encode_and_decode(&mut draws, levels);
+    let graph = sketch.end_with_positions();
+    split(draws, graph, seed)
+}
+
+fn split(mut draws: Draws, graph: Graph, seed: u64) -> Case {
     let batch = draws.between(1, 5);
     let strategy = random_strategy(&mut draws, &graph, batch);
     Case {
@@ -52,23 +69,28 @@ struct Sketch {
 
 impl Sketch {
     fn new(draws: &mut Draws) -> Self {
+        let mut sketch = Self::empty(draws, [17, 10, 7]);
+        for _ in 0..draws.between(2, 6) {
+            sketch.layer(draws);
+        }
+        sketch
+    }
+
+    /// Just an input, with extents of at most so much in 1D, 2D and 3D.
+    fn empty(draws: &mut Draws, most: [usize; 3]) -> Self {
         let rank = draws.between(1, 3);
-        let most = [17, 10, 7][rank - 1];
+        let most = most[rank - 1];
         let extent: Vec<usize> = (0..rank).map(|_| draws.between(3, most)).collect();
         let mut builder = GraphBuilder::new("random").expect("the name is valid");
         let channels = draws.between(1, 4);
         let head = builder
             .input("x", &extent, channels)
             .expect("the input is valid");
-        let mut sketch = Self {
+        Self {
             builder,
             head,
             layers: 0,
-        };
-        for _ in 0..draws.between(2, 6) {
-            sketch.layer(draws);
         }
-        sketch
     }
 
     fn name(&mut self, kind: &str) -> String {
@@ -77,7 +99,7 @@ impl Sketch {
     }
 
     fn layer(&mut self, draws: &mut Draws) {
-        match draws.between(0, 9) {
+        match draws.between(0, 12) {
             0..=3 => self.convolution(draws),
             4 | 5 => self.pool(draws),
             6 => {
@@ -90,6 +112,9 @@ impl Sketch {
             }
             7 => self.activation(draws),
             8 => self.residual(draws),
+            9 => self.transposed(draws),
+            10 => self.concat(draws),
+            11 => self.encode_and_decode(draws, 1),
             _ => {
                 let name = self.name("drop");
                 self.head = self
@@ -149,6 +174,168 @@ impl Sketch {
                 return;
             }
         }
+    }
+
+    fn transposed(&mut self, draws: &mut Draws) {
+        let shape = self.builder.shape(self.head);
+        let rank = self.builder.spatial_rank();
+        // Later layers shall not work on more than a split is tested with.
+        if shape.volume() > 1500 {
+            return self.convolution(draws);
+        }
+        let name = self.name("up");
+        for _ in 0..20 {
+            let mut output_padding = [0; 3];
+            let window = std::array::from_fn(|dim| {
+                if dim < 3 - rank {
+                    return Window::ONE;
+                }
+                let window = Window {
+                    kernel: draws.between(1, 4),
+                    stride: draws.between(1, 3),
+                    dilation: draws.between(1, 2),
+                    pad_low: draws.between(0, 3),
+                    pad_high: draws.between(0, 3),
+                };
+                output_padding[dim] = draws.between(0, window.stride.max(window.dilation) - 1);
+                window
+            });
+            let groups = if shape.channels.is_multiple_of(2) && draws.one_in(4) {
+                2
+            } else {
+                1
+            };
+            let convolution = TransposedConvolution {
+                filters: groups * draws.between(1, 3),
+                window,
+                output_padding,
+                groups,
+                bias: draws.one_in(2),
+            };
+            let built = self
+                .builder
+                .transposed_convolution(&name, self.head, convolution);
+            if let Ok(head) = built {
+                self.head = head;
+                return;
+            }
+        }
+    }
+
+    /// `y = (x, f(x))`, with parts of it more than once, or `(x, x)`.
+    fn concat(&mut self, draws: &mut Draws) {
+        let start = self.head;
+        let inputs = if draws.one_in(4) {
+            vec![start; 2]
+        } else {
+            let inner = self.keep_extents(draws.between(1, 3));
+            self.activation(draws);
+            let outer = self.head;
+            match draws.between(0, 2) {
+                0 => vec![start, outer],
+                1 => vec![outer, start, outer],
+                _ => vec![inner, outer, start],
+            }
+        };
+        let name = self.name("joint");
+        self.head = self
+            .builder
+            .concat(&name, &inputs)
+            .expect("extents are equal");
+    }
+
+    /// A convolution that keeps the extents.
+    fn keep_extents(&mut self, filters: usize) -> NodeId {
+        let window = self.builder.windows(Window {
+            kernel: 3,
+            pad_low: 1,
+            pad_high: 1,
+            ..Window::ONE
+        });
+        let name = self.name("conv");
+        let convolution = Convolution {
+            filters,
+            window,
+            periodic: false,
+            groups: 1,
+            bias: true,
+        };
+        self.head = self
+            .builder
+            .convolution(&name, self.head, convolution)
+            .expect("a convolution that keeps the extents fits");
+        self.head
+    }
+
+    /// Convolutions, a coarser level of the same, and back to these extents beside what was there.
+    fn encode_and_decode(&mut self, draws: &mut Draws, levels: usize) {
+        let channels = draws.between(1, 3);
+        self.keep_extents(channels);
+        self.activation(draws);
+        let fine = self.head;
+        let extent = self.builder.shape(fine).extent;
+        let rank = self.builder.spatial_rank();
+        let (kernel, by_pool) = (draws.between(2, 3), draws.one_in(2));
+        let window: [Window; 3] = std::array::from_fn(|dim| {
+            if dim < 3 - rank || extent[dim] < kernel {
+                return Window::ONE;
+            }
+            let pad = draws.between(0, kernel / 2);
+            Window {
+                kernel,
+                stride: 2,
+                dilation: 1,
+                pad_low: pad,
+                pad_high: pad,
+            }
+        });
+        self.descend(window, by_pool, channels);
+        if levels > 1 {
+            self.encode_and_decode(draws, levels - 1);
+        } else {
+            self.keep_extents(channels + 1);
+            self.activation(draws);
+        }
+        let coarse = self.builder.shape(self.head).extent;
+        let output_padding = std::array::from_fn(|dim| {
+            let w = &window[dim];
+            extent[dim] + w.pad_low + w.pad_high - w.span() - (coarse[dim] - 1) * w.stride
+        });
+        let name = self.name("up");
+        let convolution = TransposedConvolution {
+            filters: channels,
+            window,
+            output_padding,
+            groups: 1,
+            bias: draws.one_in(2),
+        };
+        let back = self
+            .builder
+            .transposed_convolution(&name, self.head, convolution)
+            .expect("a convolution can be inverted");
+        let name = self.name("joint");
+        self.head = self
+            .builder
+            .concat(&name, &[fine, back])
+            .expect("extents are equal again");
+        self.keep_extents(channels);
+    }
+
+    fn descend(&mut self, window: [Window; 3], by_pool: bool, channels: usize) {
+        let name = self.name("down");
+        let kind = PoolKind::Max;
+        let convolution = Convolution {
+            filters: channels,
+            window,
+            periodic: false,
+            groups: 1,
+            bias: false,
+        };
+        let built = match by_pool {
+            true => self.builder.pool(&name, self.head, Pool { kind, window }),
+            false => self.builder.convolution(&name, self.head, convolution),
+        };
+        self.head = built.expect("the window fits");
     }
 
     fn pool(&mut self, draws: &mut Draws) {
@@ -225,6 +412,29 @@ impl Sketch {
             .expect("shapes are equal");
     }
 
+    fn pointwise(&mut self) {
+        let name = self.name("conv");
+        let convolution = Convolution {
+            filters: 2,
+            window: [Window::ONE; 3],
+            periodic: false,
+            groups: 1,
+            bias: true,
+        };
+        self.head = self
+            .builder
+            .convolution(&name, self.head, convolution)
+            .expect("a pointwise convolution fits");
+    }
+
+    fn end_with_positions(mut self) -> Graph {
+        self.pointwise();
+        self.builder
+            .loss("loss", self.head, Loss::SoftmaxCrossEntropy)
+            .expect("a loss fits");
+        self.builder.build().expect("every node is read")
+    }
+
     fn finish(mut self, draws: &mut Draws) -> Graph {
         if !draws.one_in(4) {
             let name = self.name("flat");
@@ -247,26 +457,7 @@ impl Sketch {
                 .expect("a linear layer fits");
         } else {
             // Something trained is needed.
-            let side = Window {
-                kernel: 1,
-                stride: 1,
-                dilation: 1,
-                pad_low: 0,
-                pad_high: 0,
-            };
-            let window = self.builder.windows(side);
-            let name = self.name("conv");
-            let convolution = Convolution {
-                filters: 2,
-                window,
-                periodic: false,
-                groups: 1,
-                bias: true,
-            };
-            self.head = self
-                .builder
-                .convolution(&name, self.head, convolution)
-                .expect("a pointwise convolution fits");
+            self.pointwise();
         }
         let loss = if draws.one_in(2) {
             Loss::MeanSquaredError

@@ -78,6 +78,7 @@ impl Maker {
         let dx_extent = [1, 2, 3].map(|dim| x.extent[dim] + self.pick(0, 2));
         let dx = self.view([n, dx_extent[0], dx_extent[1], dx_extent[2], c * groups]);
         let bias = self.vector(f);
+        let transposed_bias = self.vector(c * groups);
         let shift = [0; 3].map(|_| self.pick(0, 4) as i64 - 2);
         vec![
             Kernel::ConvolutionForward {
@@ -87,10 +88,12 @@ impl Maker {
                 y,
                 taps,
                 groups,
+                accumulate,
             },
             Kernel::ConvolutionBackwardData {
                 dy,
                 w,
+                bias: self.draws.one_in(2).then_some(transposed_bias),
                 dx,
                 taps,
                 shift,
@@ -474,6 +477,7 @@ impl Maker {
             Kernel::ConvolutionBackwardData {
                 dy,
                 w,
+                bias: None,
                 dx,
                 taps,
                 shift: [0; 3],

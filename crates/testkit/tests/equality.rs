@@ -4,10 +4,12 @@
 
 use partita_lower::Strategy;
 use partita_program::{Dtype, Optimizer};
-use partita_testkit::{Setup, mismatch, random_case, reference_kernels, run};
+use partita_testkit::{
+    Case, Outcome, Setup, mismatch, random_case, random_encoder_decoder, reference_kernels, run,
+};
 
-fn setups(seed: u64) -> (partita_testkit::Case, [partita_testkit::Outcome; 2]) {
-    let case = random_case(seed);
+fn outcomes(case: &Case) -> [Outcome; 2] {
+    let seed = case.seed;
     let kernels = reference_kernels(Dtype::F64);
     let split = Setup {
         optimizer: Optimizer::Sgd {
@@ -15,29 +17,38 @@ fn setups(seed: u64) -> (partita_testkit::Case, [partita_testkit::Outcome; 2]) {
             weight_decay: 0.01,
         },
         clip: seed.is_multiple_of(3).then_some(0.5),
-        ..Setup::of_case(&case, &kernels)
+        ..Setup::of_case(case, &kernels)
     };
     let single = Setup {
         strategy: Strategy::single(),
         ..split.clone()
     };
-    let outcomes = [&split, &single].map(|setup| {
+    [&split, &single].map(|setup| {
         run(setup).unwrap_or_else(|error| panic!("seed {seed} {}: {error}", case.strategy))
-    });
-    (case, outcomes)
+    })
 }
 
 #[test]
 fn every_strategy_equals_one_rank_in_f64() {
+    compare(600, random_case);
+}
+
+#[test]
+fn encoders_and_decoders_equal_one_rank_in_f64() {
+    compare(150, random_encoder_decoder);
+}
+
+fn compare(cases: u64, draw: fn(u64) -> Case) {
     let long = std::env::var("PARTITA_TEST_LONG").is_ok();
-    let cases = if long { 10_000 } else { 600 };
+    let cases = if long { 20 * cases } else { cases };
     let start: u64 = std::env::var("PARTITA_SEED")
         .ok()
         .and_then(|s| s.parse().ok())
         .unwrap_or(0);
     let mut failures = Vec::new();
     for seed in start..start + cases {
-        let (case, [split, single]) = setups(seed);
+        let case = draw(seed);
+        let [split, single] = outcomes(&case);
         if let Some(what) = mismatch(&split, &single, 1e-10) {
             failures.push(format!(
                 "PARTITA_SEED={seed} {} batch {}: {what}\n{}",

@@ -40,6 +40,7 @@ pub(super) fn execute(
             y,
             taps,
             groups,
+            accumulate,
         } => {
             let conv = convolution(taps, *groups);
             let (flops, is_packed) = (tail.flops(y), is_packed(w, run));
@@ -51,13 +52,13 @@ pub(super) fn execute(
             let work = run.compute(|call| {
                 with_scales(call, scales, |call, scales| {
                     let (w, epilogue) = (weights(is_packed, &w), held.epilogue(values, scales));
-                    conv_forward(call, x.view(), w, y.view(), &conv, false, epilogue)
+                    conv_forward(call, x.view(), w, y.view(), &conv, *accumulate, epilogue)
                 })
             })?;
             let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
             Ok(Worked {
                 flops: work.flops + flops,
-                bytes: x.bytes() + w.box_bytes() + bias_bytes + y.bytes(),
+                bytes: x.bytes() + w.box_bytes() + bias_bytes + touched(y.bytes(), *accumulate),
             })
         }
         Kernel::ConvolutionBackwardData { .. } => backward_data(kernel, tail, run),
@@ -135,6 +136,7 @@ fn backward_data(
     let Kernel::ConvolutionBackwardData {
         dy,
         w,
+        bias,
         dx,
         taps,
         shift,
@@ -148,17 +150,20 @@ fn backward_data(
     let is_packed = is_packed(w, run);
     let mut held = Held::new(tail, run);
     let (dy, w, mut dx) = (run.input(dy), run.dense(w), run.output(dx));
+    let bias = bias.as_ref().map(|bias| run.dense(bias));
+    let values = bias.as_ref().map(|bias| bias.data);
     let scales = tail.scales(dx.block().extent[4]);
     let work = run.compute(|call| {
         with_scales(call, scales, |call, scales| {
-            let (w, epilogue) = (weights(is_packed, &w), held.epilogue(None, scales));
+            let (w, epilogue) = (weights(is_packed, &w), held.epilogue(values, scales));
             let (dy, dx) = (dy.view(), dx.view());
             conv_backward_data(call, dy, w, dx, &conv, *shift, *accumulate, epilogue)
         })
     })?;
+    let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
     Ok(Worked {
         flops: work.flops + flops,
-        bytes: dy.bytes() + w.box_bytes() + touched(dx.bytes(), *accumulate),
+        bytes: dy.bytes() + w.box_bytes() + bias_bytes + touched(dx.bytes(), *accumulate),
     })
 }
 

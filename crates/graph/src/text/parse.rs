@@ -4,7 +4,7 @@ use crate::infer::list;
 use crate::keyword::Keyword;
 use crate::{
     Convolution, Graph, GraphBuilder, GraphError, Loss, NodeId, Op, ParameterRole, ParameterSource,
-    Pool, PoolKind, nearest,
+    Pool, PoolKind, TransposedConvolution, nearest,
 };
 use partita_space::Window;
 
@@ -166,6 +166,7 @@ fn parse_op(keyword: Keyword, attributes: &Attributes, rank: usize) -> Result<Op
     Ok(match keyword {
         Keyword::Input => Op::Input,
         Keyword::Conv => parse_convolution(attributes, rank)?,
+        Keyword::ConvTranspose => parse_transposed(attributes, rank)?,
         Keyword::MaxPool => parse_pool(attributes, rank, PoolKind::Max)?,
         Keyword::AveragePool => {
             let count_padding = attributes.flag("count_padding")?;
@@ -190,6 +191,7 @@ fn parse_op(keyword: Keyword, attributes: &Attributes, rank: usize) -> Result<Op
         },
         Keyword::Flatten => Op::Flatten,
         Keyword::Add => Op::Add,
+        Keyword::Concat => Op::Concat,
         Keyword::Mse => Op::Loss(Loss::MeanSquaredError),
         Keyword::SoftmaxCrossEntropy => Op::Loss(Loss::SoftmaxCrossEntropy),
     })
@@ -204,6 +206,20 @@ fn parse_convolution(attributes: &Attributes, rank: usize) -> Result<Op, TextErr
         filters: attributes.whole("filters", None)?,
         window: windows(kernel, stride, dilation, pads),
         periodic: attributes.periodic()?,
+        groups: attributes.whole("groups", Some(1))?,
+        bias: attributes.flag_or_name("bias")?.0,
+    }))
+}
+
+fn parse_transposed(attributes: &Attributes, rank: usize) -> Result<Op, TextError> {
+    let kernel = attributes.dims("kernel", rank, None)?;
+    let stride = attributes.dims("stride", rank, Some(1))?;
+    let dilation = attributes.dims("dilation", rank, Some(1))?;
+    let pads = attributes.pads("pad", rank)?;
+    Ok(Op::TransposedConvolution(TransposedConvolution {
+        filters: attributes.whole("filters", None)?,
+        window: windows(kernel, stride, dilation, pads),
+        output_padding: attributes.extras("output_padding", rank)?,
         groups: attributes.whole("groups", Some(1))?,
         bias: attributes.flag_or_name("bias")?.0,
     }))
@@ -242,7 +258,9 @@ fn parse_sources(
     attributes: &Attributes,
 ) -> Result<Sources, TextError> {
     let roles: &[ParameterRole] = match keyword {
-        Keyword::Conv | Keyword::Linear => &[ParameterRole::Weight, ParameterRole::Bias],
+        Keyword::Conv | Keyword::ConvTranspose | Keyword::Linear => {
+            &[ParameterRole::Weight, ParameterRole::Bias]
+        }
         Keyword::BatchNorm => &[
             ParameterRole::Gamma,
             ParameterRole::Beta,
@@ -257,6 +275,7 @@ fn parse_sources(
         | Keyword::Dropout
         | Keyword::Flatten
         | Keyword::Add
+        | Keyword::Concat
         | Keyword::Mse
         | Keyword::SoftmaxCrossEntropy => &[],
     };

@@ -1,6 +1,7 @@
 use crate::keyword::Keyword;
 use crate::{
     Convolution, Graph, Initialization, Node, Op, Parameter, ParameterRole, Pool, PoolKind,
+    TransposedConvolution,
 };
 use partita_space::Window;
 use std::fmt::Display;
@@ -41,6 +42,7 @@ fn line(graph: &Graph, node: &Node) -> String {
 fn attributes(op: &Op, rank: usize) -> Vec<(&'static str, String)> {
     match op {
         Op::Convolution(convolution) => convolution_attributes(convolution, rank),
+        Op::TransposedConvolution(convolution) => transposed_attributes(convolution, rank),
         Op::Pool(pool) => pool_attributes(pool, rank),
         Op::BatchNorm { epsilon, momentum } => {
             vec![("epsilon", real(*epsilon)), ("momentum", real(*momentum))]
@@ -49,7 +51,7 @@ fn attributes(op: &Op, rank: usize) -> Vec<(&'static str, String)> {
         Op::LeakyRelu { negative_slope } => vec![("slope", real(*negative_slope))],
         Op::Linear { features, bias: _ } => vec![("features", features.to_string())],
         Op::Dropout { rate } => vec![("rate", real(*rate))],
-        Op::Input | Op::Flatten | Op::Add | Op::Loss(_) => Vec::new(),
+        Op::Input | Op::Flatten | Op::Add | Op::Concat | Op::Loss(_) => Vec::new(),
     }
     .into_iter()
     .chain(no_bias(op))
@@ -60,6 +62,7 @@ fn attributes(op: &Op, rank: usize) -> Vec<(&'static str, String)> {
 fn no_bias(op: &Op) -> Option<(&'static str, String)> {
     let lacks = match op {
         Op::Convolution(convolution) => !convolution.bias,
+        Op::TransposedConvolution(convolution) => !convolution.bias,
         Op::Linear { bias, .. } => !bias,
         Op::Input
         | Op::Pool(_)
@@ -68,6 +71,7 @@ fn no_bias(op: &Op) -> Option<(&'static str, String)> {
         | Op::Dropout { .. }
         | Op::Flatten
         | Op::Add
+        | Op::Concat
         | Op::Loss(_) => false,
     };
     lacks.then(|| ("bias", "false".to_owned()))
@@ -81,7 +85,35 @@ fn convolution_attributes(convolution: &Convolution, rank: usize) -> Vec<(&'stat
         groups,
         bias: _,
     } = convolution;
-    let window = &window[3 - rank..];
+    let mut attributes = window_attributes(*filters, &window[3 - rank..]);
+    if *periodic {
+        attributes.push(("padding", "periodic".to_owned()));
+    }
+    attributes.extend(groups_attribute(*groups));
+    attributes
+}
+
+fn transposed_attributes(
+    convolution: &TransposedConvolution,
+    rank: usize,
+) -> Vec<(&'static str, String)> {
+    let TransposedConvolution {
+        filters,
+        window,
+        output_padding,
+        groups,
+        bias: _,
+    } = convolution;
+    let mut attributes = window_attributes(*filters, &window[3 - rank..]);
+    let extras = &output_padding[3 - rank..];
+    if extras.iter().any(|&extra| extra != 0) {
+        attributes.push(("output_padding", per_dim(extras, |&extra| extra)));
+    }
+    attributes.extend(groups_attribute(*groups));
+    attributes
+}
+
+fn window_attributes(filters: usize, window: &[Window]) -> Vec<(&'static str, String)> {
     let mut attributes = vec![
         ("filters", filters.to_string()),
         ("kernel", per_dim(window, |window| window.kernel)),
@@ -91,13 +123,11 @@ fn convolution_attributes(convolution: &Convolution, rank: usize) -> Vec<(&'stat
         attributes.push(("dilation", per_dim(window, |window| window.dilation)));
     }
     attributes.push(("pad", per_dim(window, padding)));
-    if *periodic {
-        attributes.push(("padding", "periodic".to_owned()));
-    }
-    if *groups != 1 {
-        attributes.push(("groups", groups.to_string()));
-    }
     attributes
+}
+
+fn groups_attribute(groups: usize) -> Option<(&'static str, String)> {
+    (groups != 1).then(|| ("groups", groups.to_string()))
 }
 
 fn pool_attributes(pool: &Pool, rank: usize) -> Vec<(&'static str, String)> {
@@ -141,8 +171,8 @@ fn parameter(node: &str, parameter: &Parameter) -> String {
     }
 }
 
-fn per_dim<T: Display + PartialEq>(window: &[Window], value: impl Fn(&Window) -> T) -> String {
-    let values: Vec<T> = window.iter().map(value).collect();
+fn per_dim<D, T: Display + PartialEq>(dims: &[D], value: impl Fn(&D) -> T) -> String {
+    let values: Vec<T> = dims.iter().map(value).collect();
     if values.iter().all(|value| *value == values[0]) {
         return values[0].to_string();
     }

@@ -141,6 +141,16 @@ impl<'a> Attributes<'a> {
         Ok(spread(&numbers, rank, 1))
     }
 
+    /// Outputs more per dim, 0 unless given; dims that the model lacks have none.
+    pub(super) fn extras(&self, key: &'static str, rank: usize) -> Result<[usize; 3], TextError> {
+        let value = self.get(key).unwrap_or("0");
+        let mut numbers = Vec::new();
+        for word in self.per_dim(key, value, rank, Kind::Extras)? {
+            numbers.push(self.read(key, Kind::Extras, word, |word| word.parse().ok())?);
+        }
+        Ok(spread(&numbers, rank, 0))
+    }
+
     /// Low and high padding per dim; dims that the model lacks have none.
     pub(super) fn pads(
         &self,
@@ -255,6 +265,7 @@ enum Kind {
     Extent,
     Dims,
     Pads,
+    Extras,
     Initialization,
     Constant,
 }
@@ -270,6 +281,7 @@ impl Kind {
             Self::Extent => "whole numbers W, HxW or DxHxW",
             Self::Dims => "a whole number, or one per dim as in 3x3x3",
             Self::Pads => "a whole number, LOW:HIGH, or one of these per dim as in 1:2x0x1",
+            Self::Extras => "a whole number, or one per dim as in 0x1x1",
             Self::Initialization => "glorot_uniform, he_normal or constant:NUMBER",
             Self::Constant => "a number",
         }
@@ -279,7 +291,7 @@ impl Kind {
     fn example(self) -> &'static str {
         match self {
             Self::Whole | Self::Dims => "1",
-            Self::Real | Self::Pads | Self::Constant => "0",
+            Self::Real | Self::Pads | Self::Extras | Self::Constant => "0",
             Self::Flag | Self::FlagOrName => "false",
             Self::Padding => "zero",
             Self::Extent => "32x32x32",
@@ -293,9 +305,10 @@ impl Kind {
             Self::Flag | Self::FlagOrName => &["false", "true"],
             Self::Padding => &["zero", "periodic"],
             Self::Initialization => &["glorot_uniform", "he_normal", "constant:0"],
-            Self::Whole | Self::Dims | Self::Pads => match value.parse::<f64>() {
+            Self::Whole | Self::Dims | Self::Pads | Self::Extras => match value.parse::<f64>() {
                 Ok(number) => {
-                    let least = if matches!(self, Self::Pads) { 0.0 } else { 1.0 };
+                    let from_zero = matches!(self, Self::Pads | Self::Extras);
+                    let least = if from_zero { 0.0 } else { 1.0 };
                     let nearest = number.round().max(least).min(MAX_NUMBER as f64);
                     return (nearest as usize).to_string();
                 }

@@ -17,10 +17,12 @@ pub(super) fn execute<T: Real>(
             y,
             taps,
             groups,
-        } => forward::<T>([x, w, y], bias.as_ref(), taps, *groups, call),
+            accumulate,
+        } => forward::<T>([x, w, y], bias.as_ref(), taps, (*groups, *accumulate), call),
         Kernel::ConvolutionBackwardData {
             dy,
             w,
+            bias,
             dx,
             taps,
             shift,
@@ -31,7 +33,8 @@ pub(super) fn execute<T: Real>(
                 taps: *taps,
                 shift: *shift,
             };
-            backward_data::<T>([dy, w, dx], &window, *groups, *accumulate, scratch, call)
+            let operands = ([dy, w, dx], bias.as_ref());
+            backward_data::<T>(operands, &window, *groups, *accumulate, scratch, call)
         }
         Kernel::ConvolutionBackwardWeight {
             x,
@@ -110,7 +113,7 @@ fn forward<T: Real>(
     [x, w, y]: [&View; 3],
     bias: Option<&View>,
     taps: &Taps,
-    groups: usize,
+    (groups, accumulate): (usize, bool),
     call: &mut Call<'_, '_>,
 ) -> Result<Worked, RunError> {
     let (x, w) = (call.memory.read::<T>(x), call.memory.read::<T>(w));
@@ -145,18 +148,20 @@ fn forward<T: Real>(
         }
         let at = y.at([o[0], o[1], o[2], o[3], 0]);
         for (target, &sum) in y.data[at..].iter_mut().zip(&sums) {
-            *target = T::narrow(sum);
+            let old = if accumulate { target.wide() } else { 0.0 };
+            *target = T::narrow(old + sum);
         }
     })?;
     let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
+    let y_bytes = touched(y.box_bytes(), accumulate);
     Ok(Worked {
         flops,
-        bytes: x.box_bytes() + w.box_bytes() + bias_bytes + y.box_bytes(),
+        bytes: x.box_bytes() + w.box_bytes() + bias_bytes + y_bytes,
     })
 }
 
 fn backward_data<T: Real>(
-    [dy, w, dx]: [&View; 3],
+    ([dy, w, dx], bias): ([&View; 3], Option<&View>),
     window: &Window,
     groups: usize,
     accumulate: bool,
@@ -164,12 +169,18 @@ fn backward_data<T: Real>(
     call: &mut Call<'_, '_>,
 ) -> Result<Worked, RunError> {
     let (dy, w) = (call.memory.read::<T>(dy), call.memory.read::<T>(w));
+    let bias = bias.map(|bias| call.memory.read::<T>(bias));
     let mut dx = call.memory.write::<T>(dx);
     let extent = dx.extent;
     let (channels, filters) = group_sizes(w.extent, extent[4], groups);
     assert_eq!(dy.extent[4], w.extent[4], "filters of w and dy");
     sums.clear();
     sums.resize(extent.iter().product(), 0.0);
+    if let Some(bias) = &bias {
+        for (sum, b) in sums.iter_mut().zip(bias.data.iter().cycle()) {
+            *sum = b.wide();
+        }
+    }
     let tap_list = tap_list(&window.taps);
     let mut flops = 0;
     each_position(dy.extent, call.progress, |[n, d, h, ow]| {
@@ -191,9 +202,11 @@ fn backward_data<T: Real>(
         }
     })?;
     store(sums, &mut dx, accumulate);
+    let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
+    let dx_bytes = touched(dx.box_bytes(), accumulate);
     Ok(Worked {
         flops,
-        bytes: dy.box_bytes() + w.box_bytes() + touched(dx.box_bytes(), accumulate),
+        bytes: dy.box_bytes() + w.box_bytes() + bias_bytes + dx_bytes,
     })
 }
 

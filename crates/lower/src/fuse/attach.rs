@@ -81,6 +81,12 @@ impl Fusion<'_> {
     fn attach_by(&mut self, slot: usize, kernel: &Kernel, link: &Link) -> bool {
         let on = link.on;
         let writers = self.writers(&on, slot);
+        let by_kernels = writers.kernels.iter().map(|(_, region)| region);
+        let mut regions = by_kernels.chain(&writers.rest);
+        // Inputs of a concatenation are computed one by one.
+        if regions.any(|region| region.0[4].len() != on.extent[4]) {
+            return false;
+        }
         let moved = link.to.filter(|to| *to != on);
         if moved.is_some() && !self.is_only_between(&on, slot, &writers) {
             return false;

@@ -1,3 +1,4 @@
+use super::meet;
 use partita_program::{Access, Body, Buffer, BufferId, Kernel, View, Work};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -111,7 +112,10 @@ impl<'a> Copies<'a> {
         }
         let [from, to] = [source, target].map(|view| self.body.buffer(view.buffer));
         let same_place = match (&from.home, &to.home) {
-            (Some(a), Some(b)) => a.place == b.place,
+            // A concatenation has more channels than its inputs.
+            (Some(a), Some(b)) => {
+                a.place.axes == b.place.axes && a.place.shape[..4] == b.place.shape[..4]
+            }
             _ => false,
         };
         if from.role != to.role || !same_place || from.role.is_persistent() {
@@ -130,7 +134,42 @@ impl<'a> Copies<'a> {
         } else {
             return None;
         };
-        self.is_harmless(copy, &source, &target).then_some(merge)
+        let is_harmless = self.is_harmless(copy, &source, &target);
+        (is_harmless && !self.entangles(&merge)).then_some(merge)
+    }
+
+    /// Whether a kernel would work on blocks of one buffer that lie in each other's gaps, one of them
+    /// to write: these are no memory of their own. A copy takes care of itself.
+    fn entangles(&mut self, merge: &Merge) -> bool {
+        let (gone, into) = (merge.gone, merge.into.buffer);
+        let users = |buffer: BufferId| &self.users[buffer.0 as usize];
+        let common: Vec<usize> = users(gone).intersection(users(into)).copied().collect();
+        let pitches = self.body.buffer(into).pitches();
+        common.into_iter().any(|id| {
+            let task = &self.body.tasks[id];
+            if let Work::Compute {
+                kernel: Kernel::Copy { .. },
+                ..
+            } = &task.work
+            {
+                return false;
+            }
+            let mut ours: [Vec<(View, Access)>; 2] = [Vec::new(), Vec::new()];
+            for (view, access) in task.accesses() {
+                let view = self.names.resolve(&view);
+                if view.buffer == gone {
+                    ours[0].push((inside(&view, &merge.into), access));
+                } else if view.buffer == into {
+                    ours[1].push((view, access));
+                }
+            }
+            let [moved, others] = ours;
+            moved.iter().any(|(view, access)| {
+                others.iter().any(|(other, by)| {
+                    (access.writes() || by.writes()) && meet(view, other, &pitches)
+                })
+            })
+        })
     }
 
     /// Whether nothing can tell the target from the source: nobody touches the target before the

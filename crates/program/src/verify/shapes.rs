@@ -159,6 +159,7 @@ impl Rules<'_> {
                 y,
                 taps,
                 groups,
+                ..
             } => {
                 self.floats(&[("x", x), ("w", w), ("y", y)]);
                 self.weights(w, taps, *groups, x.extent[4], y.extent[4]);
@@ -168,6 +169,7 @@ impl Rules<'_> {
             Kernel::ConvolutionBackwardData {
                 dy,
                 w,
+                bias,
                 dx,
                 taps,
                 groups,
@@ -176,6 +178,7 @@ impl Rules<'_> {
                 self.floats(&[("dy", dy), ("w", w), ("dx", dx)]);
                 self.weights(w, taps, *groups, dx.extent[4], dy.extent[4]);
                 self.number("samples of dx", dx.extent[0], dy.extent[0]);
+                self.bias(bias.as_ref(), dx.extent[4]);
             }
             Kernel::ConvolutionBackwardWeight {
                 x,

@@ -292,6 +292,7 @@ fn convolution() -> Work {
             y: part(Y, 0, 4),
             taps: TAPS,
             groups: 1,
+            accumulate: false,
         },
         algorithm: Algorithm("plain".to_owned()),
         workspace: Some(whole(SCRATCH, [1, 1, 1, 1, 16])),
@@ -335,6 +336,7 @@ fn data(left: bool, right: bool) -> Kernel {
     Kernel::ConvolutionBackwardData {
         dy: part(DY, 0, 4),
         w: whole(W, [1, 1, 3, CHANNELS, CHANNELS]),
+        bias: None,
         dx: part(DX, start, end),
         taps: TAPS,
         shift: [0, 0, start as i64],

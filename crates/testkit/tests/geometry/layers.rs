@@ -3,6 +3,7 @@
 use crate::ledger::Refusal;
 use partita_graph::{
     Convolution, Graph, GraphBuilder, GraphError, Loss, NodeId, Pool, PoolKind, Shape,
+    TransposedConvolution,
 };
 use partita_space::Window;
 use partita_testkit::Draws;
@@ -23,8 +24,14 @@ pub const GROUPINGS: [(usize, usize, usize); 10] = [
     (6, 3, 3),
     (5, 17, 1),
 ];
-pub const OPERATIONS: [Operation; 4] = [
+pub const OPERATIONS: [Operation; 5] = [
     Operation::Convolution,
+    Operation::Transposed,
+    POOLINGS[0],
+    POOLINGS[1],
+    POOLINGS[2],
+];
+pub const POOLINGS: [Operation; 3] = [
     Operation::Maximum,
     Operation::Mean {
         count_padding: true,
@@ -37,6 +44,7 @@ pub const OPERATIONS: [Operation; 4] = [
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Operation {
     Convolution,
+    Transposed,
     Maximum,
     Mean { count_padding: bool },
 }
@@ -53,6 +61,13 @@ pub enum Padding {
 }
 
 impl Operation {
+    pub fn is_pool(self) -> bool {
+        match self {
+            Operation::Maximum | Operation::Mean { .. } => true,
+            Operation::Convolution | Operation::Transposed => false,
+        }
+    }
+
     /// Paddings, and whether they are periodic.
     pub fn paddings(self) -> &'static [(Padding, bool)] {
         const CONVOLUTION: [(Padding, bool); 8] = [
@@ -67,13 +82,14 @@ impl Operation {
         ];
         match self {
             Operation::Convolution => &CONVOLUTION,
+            Operation::Transposed => &CONVOLUTION[..5],
             Operation::Maximum | Operation::Mean { .. } => &CONVOLUTION[..4],
         }
     }
 
     pub fn dilations(self) -> &'static [usize] {
         match self {
-            Operation::Convolution => &DILATIONS,
+            Operation::Convolution | Operation::Transposed => &DILATIONS,
             Operation::Maximum | Operation::Mean { .. } => &DILATIONS[..1],
         }
     }
@@ -81,15 +97,15 @@ impl Operation {
     pub fn window(self, [kernel, stride, dilation]: [usize; 3], padding: Padding) -> Window {
         let reach = (kernel - 1) * dilation;
         let half = kernel / 2;
-        let (pad_low, pad_high) = match (self, padding) {
+        let (pad_low, pad_high) = match (self.is_pool(), padding) {
             (_, Padding::None) => (0, 0),
-            (Operation::Convolution, Padding::Same) => (reach / 2, reach - reach / 2),
-            (Operation::Convolution, Padding::Low) => (reach, reach / 3),
-            (Operation::Convolution, Padding::High) => (0, reach),
-            (Operation::Convolution, Padding::Wide) => (reach + 1, reach + 2),
-            (_, Padding::Same | Padding::Wide) => (half, half),
-            (_, Padding::Low) => (half, 0),
-            (_, Padding::High) => (0, half),
+            (false, Padding::Same) => (reach / 2, reach - reach / 2),
+            (false, Padding::Low) => (reach, reach / 3),
+            (false, Padding::High) => (0, reach),
+            (false, Padding::Wide) => (reach + 1, reach + 2),
+            (true, Padding::Same | Padding::Wide) => (half, half),
+            (true, Padding::Low) => (half, 0),
+            (true, Padding::High) => (0, half),
         };
         Window {
             kernel,
@@ -101,11 +117,13 @@ impl Operation {
     }
 }
 
-/// A convolution or pooling under test, a window per spatial dim of the model.
+/// A convolution, transposed convolution or pooling under test, a window per spatial dim of the model.
 #[derive(Clone, Debug)]
 pub struct Layer {
     pub operation: Operation,
     pub windows: Vec<Window>,
+    /// Outputs more per dim, of a transposed convolution.
+    pub extras: Vec<usize>,
     pub periodic: bool,
     pub filters: usize,
     pub groups: usize,
@@ -118,6 +136,7 @@ impl Layer {
         Self {
             operation: Operation::Convolution,
             windows: vec![window; rank],
+            extras: vec![0; rank],
             periodic: false,
             filters,
             groups: 1,
@@ -136,7 +155,7 @@ impl Layer {
     /// Why it must be refused on an input of these extents.
     pub fn refusal(&self, extent: &[usize]) -> Option<Refusal> {
         let pads = |window: &Window| window.pad_low.max(window.pad_high);
-        let is_pool = self.operation != Operation::Convolution;
+        let is_pool = self.operation.is_pool();
         let any = |test: &dyn Fn(&Window, usize) -> bool| {
             (self.windows.iter().zip(extent)).any(|(window, &extent)| test(window, extent))
         };
@@ -146,8 +165,18 @@ impl Layer {
         if is_pool && any(&|window, _| pads(window) > window.kernel / 2) {
             return Some(Refusal::PoolPadding);
         }
-        if any(&|window, extent| window.output_extent(extent) == 0) {
-            return Some(Refusal::WindowTooLarge);
+        let is_transposed = self.operation == Operation::Transposed;
+        let too_many =
+            |(window, &extra): (&Window, &usize)| extra >= window.stride.max(window.dilation);
+        if is_transposed && self.windows.iter().zip(&self.extras).any(too_many) {
+            return Some(Refusal::OutputPadding);
+        }
+        if self.outputs(extent).contains(&0) {
+            return Some(if is_transposed {
+                Refusal::NothingLeft
+            } else {
+                Refusal::WindowTooLarge
+            });
         }
         if !is_pool && self.periodic && any(&|window, extent| pads(window) > extent) {
             return Some(Refusal::PeriodicPadding);
@@ -157,14 +186,36 @@ impl Layer {
 
     /// The smallest extents that are at least `extent` and fit.
     pub fn fit(&self, mut extent: Vec<usize>) -> Vec<usize> {
-        for (extent, window) in extent.iter_mut().zip(&self.windows) {
-            while window.output_extent(*extent) == 0
+        for (dim, extent) in extent.iter_mut().enumerate() {
+            let window = &self.windows[dim];
+            while self.output(dim, *extent) == 0
                 || (self.periodic && window.pad_low.max(window.pad_high) > *extent)
             {
                 *extent += 1;
             }
         }
         extent
+    }
+
+    /// Extents of its output over an input; 0 where it does not fit.
+    pub fn outputs(&self, extent: &[usize]) -> Vec<usize> {
+        let extents = extent.iter().enumerate();
+        extents
+            .map(|(dim, &extent)| self.output(dim, extent))
+            .collect()
+    }
+
+    fn output(&self, dim: usize, extent: usize) -> usize {
+        let window = &self.windows[dim];
+        match self.operation {
+            Operation::Transposed => {
+                let full = (extent - 1) * window.stride + window.span() + self.extras[dim];
+                full.saturating_sub(window.pad_low + window.pad_high)
+            }
+            Operation::Convolution | Operation::Maximum | Operation::Mean { .. } => {
+                window.output_extent(extent)
+            }
+        }
     }
 
     /// With windows from the small sets: at most `taps` taps together.
@@ -185,11 +236,17 @@ impl Layer {
         if windows.iter().map(|w| w.kernel).product::<usize>() > taps {
             return Self::random(draws, rank, channels, taps);
         }
+        let extras = windows.iter().map(|window| match operation {
+            Operation::Transposed => draws.between(0, window.stride.max(window.dilation) - 1),
+            Operation::Convolution | Operation::Maximum | Operation::Mean { .. } => 0,
+        });
+        let extras = extras.collect();
         let divisors = (1..=channels).filter(|&g| channels.is_multiple_of(g));
         let groups = draws.pick(&divisors.collect::<Vec<_>>());
         Self {
             operation,
             windows,
+            extras,
             periodic,
             filters: groups * draws.between(1, (9 / groups).clamp(1, 3)),
             groups,
@@ -246,6 +303,19 @@ impl Tower {
                     bias: layer.bias,
                 };
                 self.builder.convolution(name, self.head, convolution)?
+            }
+            Operation::Transposed => {
+                let mut output_padding = [0; 3];
+                output_padding[missing..].copy_from_slice(&layer.extras);
+                let convolution = TransposedConvolution {
+                    filters: layer.filters,
+                    window,
+                    output_padding,
+                    groups: layer.groups,
+                    bias: layer.bias,
+                };
+                self.builder
+                    .transposed_convolution(name, self.head, convolution)?
             }
             Operation::Maximum => self.builder.pool(name, self.head, pool(PoolKind::Max))?,
             Operation::Mean { count_padding } => {

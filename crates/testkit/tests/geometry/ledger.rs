@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Refusal {
     WindowTooLarge,
+    OutputPadding,
+    NothingLeft,
     PoolPadding,
     PoolDilation,
     PeriodicPadding,
@@ -22,6 +24,8 @@ impl Refusal {
     pub fn of_graph(error: &GraphError) -> Option<Self> {
         Some(match error {
             GraphError::WindowTooLarge { .. } => Refusal::WindowTooLarge,
+            GraphError::OutputPadding { .. } => Refusal::OutputPadding,
+            GraphError::NothingLeft { .. } => Refusal::NothingLeft,
             GraphError::PoolPadding { .. } => Refusal::PoolPadding,
             GraphError::PoolDilation { .. } => Refusal::PoolDilation,
             GraphError::PeriodicPadding { .. } => Refusal::PeriodicPadding,
@@ -33,7 +37,7 @@ impl Refusal {
         match error {
             LowerError::MixedPadding { .. } => Some(Refusal::MixedPadding),
             LowerError::Strategy(StrategyError::TooFine { .. }) => Some(Refusal::TooFine),
-            LowerError::Strategy(_) | LowerError::Menu(_) => None,
+            LowerError::Strategy(_) | LowerError::Menu(_) | LowerError::MixedFlat { .. } => None,
         }
     }
 }

@@ -11,7 +11,7 @@ mod ledger;
 mod naive;
 mod named;
 
-use layers::{GROUPINGS, KERNELS, Layer, OPERATIONS, Operation, STRIDES, Tower};
+use layers::{GROUPINGS, KERNELS, Layer, Operation, POOLINGS, STRIDES, Tower};
 use ledger::{Ledger, Refusal, meshes, too_fine};
 use partita_graph::{Graph, GraphError, Loss};
 use partita_lower::Strategy;
@@ -70,9 +70,14 @@ fn sweep(operation: Operation, ledger: &mut Ledger, seed: u64) {
         for extents in [NARROW, BROAD] {
             let mut draws = Draws::new(seed * 100_003 + number as u64);
             let (channels, filters, groups) = draws.pick(&GROUPINGS);
+            let extra = match operation {
+                Operation::Transposed => draws.between(0, window.stride.max(window.dilation) - 1),
+                Operation::Convolution | Operation::Maximum | Operation::Mean { .. } => 0,
+            };
             let layer = Layer {
                 operation,
                 windows: vec![window],
+                extras: vec![extra],
                 periodic,
                 filters,
                 groups,
@@ -117,12 +122,24 @@ fn every_convolution_in_one_dim() {
 }
 
 #[test]
+fn every_transposed_convolution_in_one_dim() {
+    let (start, rounds) = seeds();
+    let mut ledger = Ledger::default();
+    for seed in start..start + rounds {
+        sweep(Operation::Transposed, &mut ledger, seed);
+    }
+    let expected = [Refusal::NothingLeft, Refusal::TooFine];
+    let least = 1500 * rounds as usize;
+    ledger.close("transposed convolutions in 1D", least, &expected);
+}
+
+#[test]
 fn every_pooling_in_one_dim() {
     let (start, rounds) = seeds();
     let mut ledger = Ledger::default();
     for seed in start..start + rounds {
-        for operation in &OPERATIONS[1..] {
-            sweep(*operation, &mut ledger, seed);
+        for operation in POOLINGS {
+            sweep(operation, &mut ledger, seed);
         }
     }
     let expected = [Refusal::WindowTooLarge, Refusal::TooFine];
@@ -144,9 +161,7 @@ fn random_tower(draws: &mut Draws, rank: usize) -> Graph {
             continue;
         }
         // A wide padding makes extents grow.
-        let outputs = (layer.windows.iter().zip(tower.extent()))
-            .map(|(window, extent)| window.output_extent(extent));
-        if outputs.product::<usize>() > 600 {
+        if layer.outputs(&tower.extent()).iter().product::<usize>() > 600 {
             continue;
         }
         tower = tower.then(layer);

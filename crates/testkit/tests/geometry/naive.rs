@@ -1,7 +1,7 @@
 //! The loss of a whole model straight from the definitions of its operations: no split, no program, no
 //! frame. What is wrong on one rank as under every split shows against it alone.
 
-use partita_graph::{Convolution, Graph, Loss, Node, Op, Pool, PoolKind};
+use partita_graph::{Convolution, Graph, Loss, Node, Op, Pool, PoolKind, TransposedConvolution};
 use partita_program::Dtype;
 use partita_testkit::{Case, Data, Draws, Samples, Setup, Stored, reference_kernels, run};
 use std::sync::Arc;
@@ -21,16 +21,8 @@ struct Tensor {
 
 impl Tensor {
     fn build(shape: [usize; 5], mut value: impl FnMut([usize; 5]) -> f64) -> Self {
-        let total: usize = shape.iter().product();
-        let data = (0..total).map(|mut flat| {
-            let mut at = [0; 5];
-            for dim in (0..5).rev() {
-                at[dim] = flat % shape[dim];
-                flat /= shape[dim];
-            }
-            value(at)
-        });
-        let data = data.collect();
+        let mut data = Vec::with_capacity(shape.iter().product());
+        each(shape, |at| data.push(value(at)));
         Self { shape, data }
     }
 
@@ -43,9 +35,25 @@ impl Tensor {
         }
     }
 
-    fn at(&self, [n, d, h, w, c]: [usize; 5]) -> f64 {
+    fn index(&self, [n, d, h, w, c]: [usize; 5]) -> usize {
         let [_, depth, height, width, channels] = self.shape;
-        self.data[(((n * depth + d) * height + h) * width + w) * channels + c]
+        (((n * depth + d) * height + h) * width + w) * channels + c
+    }
+
+    fn at(&self, at: [usize; 5]) -> f64 {
+        self.data[self.index(at)]
+    }
+}
+
+/// Visits the indices of a tensor in memory order.
+fn each(shape: [usize; 5], mut visit: impl FnMut([usize; 5])) {
+    for mut flat in 0..shape.iter().product() {
+        let mut at = [0; 5];
+        for dim in (0..5).rev() {
+            at[dim] = flat % shape[dim];
+            flat /= shape[dim];
+        }
+        visit(at);
     }
 }
 
@@ -108,6 +116,10 @@ fn loss(graph: &Graph, samples: &Samples, parameters: &[Vec<f64>]) -> f64 {
                 let bias = convolution.bias.then(|| of(1));
                 convolve(node, convolution, inputs[0], of(0), bias)
             }
+            Op::TransposedConvolution(convolution) => {
+                let bias = convolution.bias.then(|| of(1));
+                spread(node, convolution, inputs[0], of(0), bias)
+            }
             Op::Pool(pool) => slide(node, pool, inputs[0]),
             Op::BatchNorm { epsilon, .. } => normalize(inputs[0], *epsilon, of(0), of(1)),
             Op::LeakyRelu { negative_slope } => {
@@ -127,6 +139,16 @@ fn loss(graph: &Graph, samples: &Samples, parameters: &[Vec<f64>]) -> f64 {
                 data: inputs[0].data.clone(),
             },
             Op::Add => Tensor::build(shape, |at| inputs[0].at(at) + inputs[1].at(at)),
+            Op::Concat => Tensor::build(shape, |[n, d, h, w, mut c]| {
+                let mut inputs = inputs.iter();
+                loop {
+                    let input = inputs.next().unwrap();
+                    match c.checked_sub(input.shape[4]) {
+                        Some(rest) => c = rest,
+                        None => return input.at([n, d, h, w, c]),
+                    }
+                }
+            }),
             Op::Loss(loss) => return mean_loss(*loss, inputs[0], &samples.targets),
         };
         values.push(value);
@@ -195,6 +217,39 @@ fn convolve(
         });
         sum
     })
+}
+
+/// Every input adds to the outputs under its taps, if they are left by the padding.
+fn spread(
+    node: &Node,
+    convolution: &TransposedConvolution,
+    x: &Tensor,
+    weight: &[f64],
+    bias: Option<&Vec<f64>>,
+) -> Tensor {
+    let filters = convolution.filters / convolution.groups;
+    let (channels, shape) = (x.shape[4], node.shape.batched(x.shape[0]));
+    let mut y = Tensor::build(shape, |at| bias.map_or(0.0, |bias| bias[at[4]]));
+    let extent = [shape[1], shape[2], shape[3]];
+    each(x.shape, |[n, d, h, w, c]| {
+        let first = c / (channels / convolution.groups) * filters;
+        for_taps(
+            &convolution.window,
+            false,
+            [d, h, w],
+            extent,
+            |tap, output| {
+                let Some([od, oh, ow]) = output else { return };
+                for f in 0..filters {
+                    let at = [n, od, oh, ow, first + f];
+                    let value = x.at([n, d, h, w, c]) * weight[(tap * filters + f) * channels + c];
+                    let index = y.index(at);
+                    y.data[index] += value;
+                }
+            },
+        );
+    });
+    y
 }
 
 fn slide(node: &Node, pool: &Pool, x: &Tensor) -> Tensor {

@@ -1,6 +1,8 @@
 //! Geometries at which splits go wrong elsewhere, by name.
 
-use crate::layers::{DILATIONS, KERNELS, Layer, OPERATIONS, Operation, Padding, STRIDES, Tower};
+use crate::layers::{
+    DILATIONS, KERNELS, Layer, OPERATIONS, Operation, POOLINGS, Padding, STRIDES, Tower,
+};
 use crate::ledger::{Ledger, Refusal, meshes};
 use crate::seeds;
 use partita_graph::text::parse;
@@ -232,6 +234,7 @@ fn periodic_borders_wider_than_a_shard() {
 #[test]
 fn groups_up_to_depthwise() {
     let mut ledger = Ledger::default();
+    let operations = [CONVOLUTION, Operation::Transposed];
     for (channels, filters, groups) in [
         (3, 3, 3),
         (5, 10, 5),
@@ -244,13 +247,16 @@ fn groups_up_to_depthwise() {
         for (kernel, stride, pad) in [(3, 1, 1), (3, 2, 1), (5, 3, 0), (2, 2, 1)] {
             for extent in [&[11][..], &[7, 5], &[3, 5, 4]] {
                 let rank = extent.len();
-                let layer = Layer {
-                    groups,
-                    ..Layer::convolution(rank, window(kernel, stride, pad), filters)
-                };
-                if layer.refusal(extent).is_none() {
-                    let graph = between(extent, channels, layer);
-                    torture(&mut ledger, "groups", &graph, 2, &all_meshes(rank, &[3, 4]));
+                for operation in operations {
+                    let layer = Layer {
+                        operation,
+                        groups,
+                        ..Layer::convolution(rank, window(kernel, stride, pad), filters)
+                    };
+                    if layer.refusal(extent).is_none() {
+                        let graph = between(extent, channels, layer);
+                        torture(&mut ledger, "groups", &graph, 2, &all_meshes(rank, &[3, 4]));
+                    }
                 }
             }
         }
@@ -281,7 +287,7 @@ fn extents_of_many_blocks() {
         for groups in [1, 9] {
             let layers = [
                 Layer::convolution(rank, window(5, 1, 2), 9),
-                Layer::pool(OPERATIONS[3], rank, window(3, 2, 1)),
+                Layer::pool(POOLINGS[2], rank, window(3, 2, 1)),
                 Layer {
                     groups,
                     ..Layer::convolution(rank, CONVOLUTION.window([3, 2, 3], Padding::Same), 18)
@@ -468,6 +474,69 @@ fn two_readers_of_one_tensor_with_other_borders() {
     ledger.close("two readers", 150, &[Refusal::TooFine]);
 }
 
+/// Levels beside each other in one tensor: read by other layers too, normalized, computed in place,
+/// under windows of their own, and more than once.
+#[test]
+fn encoders_and_decoders() {
+    let mut ledger = Ledger::default();
+    let models = [
+        (
+            "max_pool a kernel=2 stride=2",
+            "conv_transpose d filters=3 kernel=2 stride=2 output_padding=1 bias=true",
+            "concat a up",
+        ),
+        (
+            "conv a filters=4 kernel=3 stride=2 pad=1 bias=false",
+            "conv_transpose d filters=2 kernel=3 stride=2 pad=1 bias=true",
+            "concat up a up",
+        ),
+        (
+            "average_pool a kernel=3 stride=2 pad=1 count_padding=false",
+            "conv_transpose d filters=8 kernel=4 stride=2 pad=2:1 groups=4 bias=false",
+            "concat e a up x",
+        ),
+    ];
+    for (down, up, joint) in models {
+        for (extent, rank, ranks) in [
+            ("9", 1, &[2, 3, 5][..]),
+            ("7x5", 2, &[2, 4, 6]),
+            ("3x3x5", 3, &[4, 8]),
+        ] {
+            for after in ["norm", "relu", "conv", "mean"] {
+                let after = match after {
+                    "norm" => "n = batch_norm k epsilon=0.001 momentum=0.1",
+                    "relu" => "n = leaky_relu k slope=0.1",
+                    "mean" => "n = average_pool k kernel=3 stride=1 pad=1 count_padding=true",
+                    _ => "n = conv k filters=4 kernel=3 pad=1 bias=true",
+                };
+                let text = format!(
+                    "model levels\ninput x channels=2 extent={extent}\n\
+                     e = conv x filters=4 kernel=3 pad=1 bias=true\na = leaky_relu e slope=0.1\n\
+                     p = {down}\nd = conv p filters=4 kernel=3 pad=1 bias=true\nup = {up}\n\
+                     k = {joint}\n{after}\n\
+                     c = conv n filters=2 kernel=1 bias=true\nloss = mse c\n"
+                );
+                let graph = parse(&text).unwrap();
+                let strategies = all_meshes(rank, ranks);
+                torture(&mut ledger, "levels", &graph, 2, &strategies);
+            }
+        }
+    }
+    ledger.close("encoders and decoders", 150, &[Refusal::TooFine]);
+}
+
+#[test]
+fn what_was_flattened_joins_nothing_that_was_not() {
+    let text = "model joined\ninput x channels=2 extent=4\n\
+                p = conv x filters=2 kernel=4 bias=true\nf = flatten p\n\
+                k = concat p f\nloss = mse k\n";
+    let error = refused(&parse(text).unwrap(), Strategy::hybrid(1, [1, 1, 2]));
+    let told = error.to_string();
+    for word in ["`k`", "`f`", "`p`", "nearest is a flatten of `p`"] {
+        assert!(told.contains(word), "{told}");
+    }
+}
+
 #[test]
 fn parameters_of_several_layers() {
     let mut ledger = Ledger::default();
@@ -520,17 +589,17 @@ fn what_is_not_possible_is_refused_in_words() {
             Err(error) => ledger.refused("op", layer.refusal(&[extent]), &error),
         }
     };
-    for operation in &OPERATIONS[1..] {
+    for operation in POOLINGS {
         for kernel in KERNELS {
             for dilation in &DILATIONS[1..] {
                 let window = Window {
                     dilation: *dilation,
                     ..window(kernel, 1, kernel / 2)
                 };
-                refuse(Layer::pool(*operation, 1, window), 20);
+                refuse(Layer::pool(operation, 1, window), 20);
             }
             let window = window(kernel, 1, kernel / 2 + 1);
-            refuse(Layer::pool(*operation, 1, window), 20);
+            refuse(Layer::pool(operation, 1, window), 20);
         }
     }
     for (kernel, dilation, extent) in [(2, 1, 1), (3, 2, 4), (7, 3, 18)] {
@@ -541,12 +610,28 @@ fn what_is_not_possible_is_refused_in_words() {
             ..Layer::convolution(1, self::window(3, 1, extent + 1), 2)
         };
         refuse(periodic, extent);
+        let transposed = |window: Window, extra: usize| Layer {
+            operation: Operation::Transposed,
+            extras: vec![extra],
+            ..Layer::convolution(1, window, 2)
+        };
+        let window = Window { dilation, ..window };
+        refuse(transposed(window, dilation), extent);
+        let pad = (extent + window.span()) / 2;
+        let all_away = Window {
+            pad_low: pad,
+            pad_high: pad,
+            ..window
+        };
+        refuse(transposed(all_away, 0), extent);
     }
     ledger.close(
         "refusals",
         0,
         &[
             Refusal::WindowTooLarge,
+            Refusal::OutputPadding,
+            Refusal::NothingLeft,
             Refusal::PoolPadding,
             Refusal::PoolDilation,
             Refusal::PeriodicPadding,
