@@ -95,28 +95,63 @@ impl Op for ImportRow<'_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let (width, w_pitch) = (self.grid.extent[2], self.grid.pitch[3]);
-        let mut values = [0f32; IMPORT];
-        for c in 0..self.grid.channels {
+        let (width, channels) = (self.grid.extent[2], self.grid.channels);
+        let mut values = [[0f32; IMPORT]; 4];
+        for c0 in (0..channels).step_by(4) {
+            let planes = (channels - c0).min(4);
             for w0 in (0..width).step_by(IMPORT) {
                 let n = (width - w0).min(IMPORT);
-                let at = self.from + c * self.plane + w0;
-                match self.planes {
-                    Planes::I16(x) => {
-                        for (v, x) in values.iter_mut().zip(&x[at..at + n]) {
-                            *v = f32::from(*x);
-                        }
-                    }
-                    Planes::F32(x) => values[..n].copy_from_slice(&x[at..at + n]),
+                for (c, values) in values[..planes].iter_mut().enumerate() {
+                    self.transformed((c0 + c) * self.plane + w0, n, values);
                 }
-                match self.transform {
-                    Transform::Identity => {}
-                    Transform::Scale(factor) => values.iter_mut().for_each(|v| *v *= factor),
-                    Transform::Log1p => values.iter_mut().for_each(|v| *v = ln_1p(*v)),
+                // SAFETY: inside the row.
+                unsafe { self.store::<S>(&values[..planes], (w0, n), c0) };
+            }
+        }
+    }
+}
+
+impl ImportRow<'_> {
+    /// `n` values of the row, from an offset on.
+    #[inline(always)]
+    fn transformed(&self, offset: usize, n: usize, values: &mut [f32; IMPORT]) {
+        let at = self.from + offset;
+        match self.planes {
+            Planes::I16(x) => {
+                for (v, x) in values.iter_mut().zip(&x[at..at + n]) {
+                    *v = f32::from(*x);
                 }
-                for (i, v) in values[..n].iter().enumerate() {
-                    // SAFETY: inside the row.
-                    unsafe { *self.to.add((w0 + i) * w_pitch + c) = *v };
+            }
+            Planes::F32(x) => values[..n].copy_from_slice(&x[at..at + n]),
+        }
+        match self.transform {
+            Transform::Identity => {}
+            Transform::Scale(factor) => values.iter_mut().for_each(|v| *v *= factor),
+            Transform::Log1p => values.iter_mut().for_each(|v| *v = ln_1p(*v)),
+        }
+    }
+
+    /// Stores `n` values from position `w0` on, of up to four channels from `c0` on.
+    ///
+    /// # Safety
+    /// Positions and channels are in the row.
+    #[inline(always)]
+    unsafe fn store<S: Simd>(&self, values: &[[f32; IMPORT]], (w0, n): (usize, usize), c0: usize) {
+        let w_pitch = self.grid.pitch[3];
+        let mut done = 0;
+        // SAFETY: as the caller says; a vector of positions only where there are as many.
+        unsafe {
+            let to = self.to.add(w0 * w_pitch + c0);
+            if let [a, b, c, d] = values {
+                while done + S::LANES <= n {
+                    let four = [a, b, c, d].map(|v| S::load(v.as_ptr().add(done)));
+                    S::store_columns(four, to.add(done * w_pitch), w_pitch);
+                    done += S::LANES;
+                }
+            }
+            for (c, values) in values.iter().enumerate() {
+                for (i, v) in values[..n].iter().enumerate().skip(done) {
+                    *to.add(i * w_pitch + c) = *v;
                 }
             }
         }

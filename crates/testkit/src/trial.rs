@@ -113,7 +113,10 @@ impl<'a> Trial<'a> {
             ..setup(self.case, &self.data, &kernels)
         };
         self.judge(attempt(&setup), ROUNDED, || {
-            self.rounding(SUMMED * f64::from(f32::EPSILON), &[strategy, Strategy::single()])
+            self.rounding(
+                SUMMED * f64::from(f32::EPSILON),
+                &[strategy, Strategy::single()],
+            )
         })
     }
 
