@@ -33,7 +33,14 @@ fn main() -> std::io::Result<()> {
     let threads = std::env::args().nth(1).and_then(|a| a.parse().ok());
     let threads: usize = threads.unwrap_or(1);
     let level = Level::detect();
-    let mut team = Team::new(threads, level).map_err(std::io::Error::other)?;
+    // As ranks do; otherwise a short kernel ends before the system has given the threads two cores.
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    let cores: Vec<usize> = cores.iter().map(|core| core.id).take(threads).collect();
+    let team = match cores.len() < threads {
+        true => Team::new(threads, level),
+        false => Team::pinned(&cores, level),
+    };
+    let mut team = team.map_err(std::io::Error::other)?;
     let mut out = std::io::stdout();
     let version = env!("CARGO_PKG_VERSION");
     writeln!(

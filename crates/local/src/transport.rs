@@ -133,14 +133,6 @@ impl Pending {
         ranks
     }
 
-    /// Moves packed parts on, without the arena.
-    fn advance(&mut self, mail: &mut Mail) {
-        match &mut self.doing {
-            Doing::Reduce(reduction) => reduction.advance(mail),
-            Doing::Exchange(_) | Doing::Gather(_) => {}
-        }
-    }
-
     /// Unpacks what has come, and tells whether that was all.
     fn deliver(&mut self, mail: &mut Mail, memory: &Memory<'_>) -> bool {
         match &mut self.doing {
@@ -214,9 +206,8 @@ impl Transport for ThreadTransport {
         let (group, sequence) = (self.group(collective.group), collective.sequence);
         let (doing, given) = match &collective.kind {
             CollectiveKind::AllReduce { view } => {
-                let own = self.mail.pack(memory, view);
-                let given = own.bytes();
-                let reduction = Reduction::start(group, sequence, *view, own, &mut self.mail);
+                let reduction = Reduction::start(group, sequence, *view, memory, &mut self.mail);
+                let given = reduction.bytes();
                 (Doing::Reduce(reduction), given)
             }
             CollectiveKind::AllGather { source, targets } => {
@@ -238,9 +229,6 @@ impl Transport for ThreadTransport {
 
     fn advance(&mut self) {
         self.mail.fetch();
-        for pending in &mut self.pending {
-            pending.advance(&mut self.mail);
-        }
     }
 
     fn poll(&mut self, memory: &Memory<'_>, done: &mut Vec<TaskId>) -> Result<(), RunError> {

@@ -149,20 +149,21 @@ fn ring_body(rank: usize, ranks: usize) -> Body {
 }
 
 /// Sums of random parts, with the values of every member.
-fn sum_of<T>(ranks: usize, dtype: Dtype, length: usize) -> Vec<Vec<T>>
+fn sum_of<T>(ranks: usize, dtype: Dtype, length: usize, has_gaps: bool) -> Vec<Vec<T>>
 where
     T: Element + std::ops::AddAssign + PartialEq + std::fmt::Debug,
     f64: IntoElement<T>,
 {
     let mesh = data_mesh(ranks);
     let mut body = Body::default();
-    // The view is a box with gaps, so that packing matters.
-    let dims = [1, 1, 2, length, 3];
+    // With gaps the view must be packed; without, the sum is taken where it lies.
+    let (rows, columns) = if has_gaps { (2, 3) } else { (1, 1) };
+    let dims = [1, 1, rows, length, columns];
     let whole_view = {
         let id = add_buffer(&mut body, dtype, dims);
         body.buffer(id).view(id)
     };
-    let view = part(&part(&whole_view, 2, 1, 1), 4, 1, 1);
+    let view = part(&part(&whole_view, 2, rows / 2, 1), 4, columns / 2, 1);
     let group = AxisSet::of([Axis::Data]);
     add_task(&mut body, "sum", &[], all_reduce(0, group, view));
     let cancel = AtomicBool::new(false);
@@ -210,15 +211,25 @@ where
     f64: IntoElement<T>,
 {
     for ranks in 1..=5 {
-        // Below and above the size from which chunks are shared out; 1023 and 3001 do not divide.
-        for length in [1, 3, 7, 1023, 3001] {
+        // Below and above the size from which chunks are shared out, and beyond a block of additions;
+        // 1023, 3001 and 12345 do not divide.
+        for (length, has_gaps) in [1, 3, 7, 1023, 3001, 12345]
+            .into_iter()
+            .flat_map(|n| [(n, false), (n, true)])
+        {
             let mut expected: Vec<T> = addend(0, length);
             for rank in 1..ranks {
                 let sums = expected.iter_mut().zip(addend::<T>(rank, length));
                 sums.for_each(|(sum, value)| *sum += value);
             }
-            for (rank, sum) in sum_of::<T>(ranks, dtype, length).iter().enumerate() {
-                assert!(sum == &expected, "rank {rank} of {ranks}, length {length}");
+            for (rank, sum) in sum_of::<T>(ranks, dtype, length, has_gaps)
+                .iter()
+                .enumerate()
+            {
+                assert!(
+                    sum == &expected,
+                    "rank {rank} of {ranks}, {length}, {has_gaps}"
+                );
             }
         }
     }

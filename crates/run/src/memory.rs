@@ -159,6 +159,15 @@ impl<'a> Memory<'a> {
         self.body
     }
 
+    /// Whether the elements of a view lie side by side, so that a block of it has no others.
+    pub fn is_dense(&self, view: &View) -> bool {
+        let pitch = self.body.buffer(view.buffer).pitches();
+        let last: usize = (0..5)
+            .map(|dim| (view.extent[dim].max(1) - 1) * pitch[dim])
+            .sum();
+        view.is_empty() || last + 1 == view.volume()
+    }
+
     fn locate<T: Element>(&self, view: &View) -> (Range<usize>, [usize; 5]) {
         let buffer = self.body.buffer(view.buffer);
         assert_eq!(buffer.dtype, T::DTYPE, "dtype of buffer {}", buffer.name);

@@ -1,6 +1,6 @@
 use super::mailbox::{Key, Mail, Stage};
-use super::packet::Packet;
-use partita_program::View;
+use super::packet::{Number, Packet, on_elements};
+use partita_program::{Dtype, View};
 use partita_run::Memory;
 use partita_space::{Rank, Split};
 use std::ops::Range;
@@ -49,13 +49,16 @@ fn range(split: &Split, place: usize) -> Range<usize> {
 
 /// An allreduce: every member owns a chunk, adds the parts of all to it in rank order, and sends the
 /// sum to all. A small one is a single chunk that everyone owns.
+///
+/// The view itself is where this member's part stands and the sums arrive: nothing else may touch it
+/// until the task is done, and every pass over it that is saved is time of a core that computes.
 pub(super) struct Reduction {
     group: Arc<Group>,
     sequence: u32,
     view: View,
-    /// This member's part, chunk by chunk replaced by the sum.
-    own: Packet,
-    is_small: bool,
+    dtype: Dtype,
+    /// Contents of the view, where these do not lie side by side in memory.
+    packed: Option<Packet>,
     /// Parts of this member's chunk, by place in the group; this member's own stays empty.
     addends: Vec<Option<Packet>>,
     is_added: bool,
@@ -68,68 +71,65 @@ impl Reduction {
         group: Arc<Group>,
         sequence: u32,
         view: View,
-        own: Packet,
+        memory: &Memory<'_>,
         mail: &mut Mail,
     ) -> Self {
-        let is_small = own.bytes() <= SMALL_BYTES;
-        let open = if is_small {
-            Vec::new()
-        } else {
-            group.others().collect()
-        };
-        let reduction = Self {
+        let packed = (!memory.is_dense(&view)).then(|| mail.pack(memory, &view));
+        let mut reduction = Self {
             addends: group.members.iter().map(|_| None).collect(),
-            group,
+            open: Vec::new(),
+            group: Arc::clone(&group),
             sequence,
             view,
-            own,
-            is_small,
+            dtype: memory.body().buffer(view.buffer).dtype,
+            packed,
             is_added: false,
-            open,
         };
-        for (place, rank) in reduction.group.others() {
+        if !reduction.is_small() {
+            reduction.open = group.others().collect();
+        }
+        for (place, rank) in group.others() {
             let chunk = reduction.chunk(place);
-            let mut addend = mail.blank(&reduction.own, chunk.len());
-            addend.copy_from(&reduction.own, chunk);
+            let mut addend = mail.blank(reduction.dtype, chunk.len());
+            on_elements!(&mut addend, elements => {
+                elements.clear();
+                reduction.own(memory, |own| elements.extend_from_slice(&own[chunk]));
+            });
             mail.post(rank, key(Stage::Addend, sequence, mail.rank()), addend);
         }
         reduction
     }
 
+    /// Bytes of this member's part.
+    pub(super) fn bytes(&self) -> u64 {
+        (self.view.volume() * self.dtype.size()) as u64
+    }
+
+    fn is_small(&self) -> bool {
+        self.bytes() <= SMALL_BYTES
+    }
+
     /// The elements that a member adds.
     fn chunk(&self, place: usize) -> Range<usize> {
-        if self.is_small {
-            return 0..self.own.len();
+        if self.is_small() {
+            return 0..self.view.volume();
         }
         let split = Split {
-            extent: self.own.len(),
+            extent: self.view.volume(),
             parts: self.group.len(),
         };
         range(&split, place)
     }
 
-    pub(super) fn advance(&mut self, mail: &mut Mail) {
-        if !self.is_added {
-            self.take_addends(mail);
+    /// Runs on this member's elements, where they are.
+    fn own<T: Number>(&mut self, memory: &Memory<'_>, run: impl FnOnce(&mut [T])) {
+        match &mut self.packed {
+            Some(packed) => run(T::of(packed)),
+            None => run(memory.write::<T>(&self.view).data),
         }
-        let (own, sequence) = (&mut self.own, self.sequence);
-        let split = Split {
-            extent: own.len(),
-            parts: self.group.len(),
-        };
-        // A finished chunk overwrites what was sent at the start; the chunk that this member adds is
-        // another one, so the order of arrival does not matter.
-        self.open.retain(|&(place, rank)| {
-            let Some(sum) = mail.take(&key(Stage::Sum, sequence, rank)) else {
-                return true;
-            };
-            own.set_at(range(&split, place), &sum);
-            mail.give_back(rank, sum);
-            false
-        });
     }
 
-    fn take_addends(&mut self, mail: &mut Mail) {
+    fn take_addends(&mut self, mail: &mut Mail, memory: &Memory<'_>) {
         let mut is_complete = true;
         for (place, rank) in self.group.others() {
             let addend = &mut self.addends[place];
@@ -139,39 +139,46 @@ impl Reduction {
             is_complete &= addend.is_some();
         }
         if is_complete {
-            self.add(mail);
+            match self.dtype {
+                Dtype::F32 => self.add::<f32>(mail, memory),
+                Dtype::F64 => self.add::<f64>(mail, memory),
+                Dtype::I16 => self.add::<i16>(mail, memory),
+            }
         }
     }
 
     /// Adds in rank order, whatever this member's place, so that small and large sums are the same bits.
-    fn add(&mut self, mail: &mut Mail) {
-        let chunk = self.chunk(self.group.me);
-        let mut mine = mail.blank(&self.own, chunk.len());
-        mine.copy_from(&self.own, chunk.clone());
-        self.addends[self.group.me] = Some(mine);
-        let addends = self.addends.iter_mut().zip(&self.group.members);
-        for (place, (addend, &rank)) in addends.enumerate() {
-            let addend = addend.take();
-            let addend = addend.unwrap_or_else(|| panic!("the part of rank {rank} has come"));
-            if place == 0 {
-                self.own.set_at(chunk.clone(), &addend);
-            } else {
-                self.own.add_at(chunk.clone(), &addend);
-            }
-            mail.give_back(rank, addend);
+    fn add<T: Number>(&mut self, mail: &mut Mail, memory: &Memory<'_>) {
+        let group = Arc::clone(&self.group);
+        let chunk = self.chunk(group.me);
+        let mut parts: Vec<Packet> = self.addends.iter_mut().filter_map(Option::take).collect();
+        let mut sums: Vec<Packet> = match self.is_small() {
+            true => Vec::new(),
+            false => group
+                .others()
+                .map(|_| mail.blank(self.dtype, chunk.len()))
+                .collect(),
+        };
+        {
+            let mut parts: Vec<&mut [T]> = parts
+                .iter_mut()
+                .map(|part| T::of(part).as_mut_slice())
+                .collect();
+            let lengths = parts.iter().all(|part| part.len() == chunk.len());
+            assert!(lengths, "length of a part of a sum");
+            let mut sums: Vec<&mut Vec<T>> = sums.iter_mut().map(T::of).collect();
+            sums.iter_mut().for_each(|sum| sum.clear());
+            self.own(memory, |own| {
+                add_in_order(&mut own[chunk], &mut parts, group.me, &mut sums);
+            });
         }
-        self.is_added = true;
-        if !self.is_small {
-            self.send_sum(chunk, mail);
+        for ((_, rank), part) in group.others().zip(parts) {
+            mail.give_back(rank, part);
         }
-    }
-
-    fn send_sum(&self, chunk: Range<usize>, mail: &mut Mail) {
-        for (_, rank) in self.group.others() {
-            let mut sum = mail.blank(&self.own, chunk.len());
-            sum.copy_from(&self.own, chunk.clone());
+        for ((_, rank), sum) in group.others().zip(sums) {
             mail.post(rank, key(Stage::Sum, self.sequence, mail.rank()), sum);
         }
+        self.is_added = true;
     }
 
     /// Ranks that sent no part; where all did, ranks whose sums are due. A rank that stands still has
@@ -192,13 +199,60 @@ impl Reduction {
     }
 
     pub(super) fn deliver(&mut self, mail: &mut Mail, memory: &Memory<'_>) -> bool {
+        if !self.is_added {
+            self.take_addends(mail, memory);
+        }
+        // A finished chunk overwrites what was sent at the start; the chunk that this member adds is
+        // another one, so the order of arrival does not matter.
+        for (place, rank) in std::mem::take(&mut self.open) {
+            let Some(mut sum) = mail.take(&key(Stage::Sum, self.sequence, rank)) else {
+                self.open.push((place, rank));
+                continue;
+            };
+            let chunk = self.chunk(place);
+            on_elements!(&mut sum, elements => {
+                self.own(memory, |own| own[chunk].copy_from_slice(elements));
+            });
+            mail.give_back(rank, sum);
+        }
         let is_finished = self.is_added && self.open.is_empty();
-        if is_finished {
-            self.own.unpack(memory, &self.view, false);
-            let empty = Packet::with_room(self.own.dtype(), 0);
-            mail.give_back(mail.rank(), std::mem::replace(&mut self.own, empty));
+        if let Some(packed) = self.packed.take_if(|_| is_finished) {
+            packed.unpack(memory, &self.view, false);
+            mail.give_back(mail.rank(), packed);
         }
         is_finished
+    }
+}
+
+/// Elements that are added before the next ones: few enough to stay in the nearest cache.
+const BLOCK: usize = 2048;
+
+/// `own` becomes the sum of the parts in order, itself at place `me` among them; the sums are appended
+/// to each of `copies`.
+fn add_in_order<T: Number>(
+    own: &mut [T],
+    parts: &mut [&mut [T]],
+    me: usize,
+    copies: &mut [&mut Vec<T>],
+) {
+    fn add<T: Number>(to: &mut [T], from: &[T]) {
+        to.iter_mut()
+            .zip(from)
+            .for_each(|(sum, &part)| *sum += part);
+    }
+    let (before, after) = parts.split_at_mut(me);
+    for (i, own) in own.chunks_mut(BLOCK).enumerate() {
+        let block = i * BLOCK..i * BLOCK + own.len();
+        if let [first, rest @ ..] = &mut *before {
+            let first = &mut first[block.clone()];
+            rest.iter()
+                .for_each(|part| add(first, &part[block.clone()]));
+            add(own, first);
+        }
+        after.iter().for_each(|part| add(own, &part[block.clone()]));
+        copies
+            .iter_mut()
+            .for_each(|copy| copy.extend_from_slice(own));
     }
 }
 
@@ -224,7 +278,7 @@ impl Gather {
             "targets and members of an allgather"
         );
         for (_, rank) in group.others() {
-            let mut copy = mail.blank(&own, own.len());
+            let mut copy = mail.blank(own.dtype(), own.len());
             copy.copy_from(&own, 0..own.len());
             mail.post(rank, key(Stage::Gather, sequence, mail.rank()), copy);
         }

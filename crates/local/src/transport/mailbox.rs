@@ -125,11 +125,7 @@ impl Mail {
     }
 
     /// The smallest free packet with room for so many elements, or a new one.
-    pub(super) fn blank(&mut self, like: &Packet, elements: usize) -> Packet {
-        self.blank_of(like.dtype(), elements)
-    }
-
-    fn blank_of(&mut self, dtype: Dtype, elements: usize) -> Packet {
+    pub(super) fn blank(&mut self, dtype: Dtype, elements: usize) -> Packet {
         let fits = |packet: &Packet| packet.dtype() == dtype && packet.room() >= elements;
         let candidates = self.free.iter().enumerate();
         let best = candidates
@@ -145,7 +141,7 @@ impl Mail {
     /// The contents of a view, packed.
     pub(super) fn pack(&mut self, memory: &Memory<'_>, view: &View) -> Packet {
         let dtype = memory.body().buffer(view.buffer).dtype;
-        let mut packet = self.blank_of(dtype, view.volume());
+        let mut packet = self.blank(dtype, view.volume());
         packet.pack(memory, view);
         packet
     }
@@ -205,7 +201,7 @@ mod tests {
         for step in 0..100 {
             sender.fetch();
             for part in [0, 0, 1] {
-                let mut packet = sender.blank_of(Dtype::F32, 10 * (part as usize + 1));
+                let mut packet = sender.blank(Dtype::F32, 10 * (part as usize + 1));
                 let like = Packet::F32(vec![step as f32, part as f32]);
                 packet.copy_from(&like, 0..2);
                 sender.post(1, key(part), packet);

@@ -1,6 +1,6 @@
 use partita_program::{Dtype, View};
-use partita_run::Memory;
-use std::ops::Range;
+use partita_run::{Element, Memory};
+use std::ops::{AddAssign, Range};
 
 /// Packed elements of one dtype.
 pub(super) enum Packet {
@@ -31,6 +31,32 @@ macro_rules! on_both {
         }
     };
 }
+
+pub(super) use on_elements;
+
+/// What packets hold.
+pub(super) trait Number: Element + AddAssign {
+    /// The elements of a packet of this type.
+    fn of(packet: &mut Packet) -> &mut Vec<Self>;
+}
+
+macro_rules! number {
+    ($type:ty, $kind:ident) => {
+        impl Number for $type {
+            fn of(packet: &mut Packet) -> &mut Vec<Self> {
+                let dtype = packet.dtype();
+                if let Packet::$kind(elements) = packet {
+                    return elements;
+                }
+                panic!("{dtype:?} in a message of {:?}", Self::DTYPE)
+            }
+        }
+    };
+}
+
+number!(f32, F32);
+number!(f64, F64);
+number!(i16, I16);
 
 impl Packet {
     pub(super) fn with_room(dtype: Dtype, elements: usize) -> Self {
@@ -75,19 +101,5 @@ impl Packet {
             mine.clear();
             mine.extend_from_slice(&theirs[range]);
         });
-    }
-
-    /// Adds another packet to a range of this one.
-    pub(super) fn add_at(&mut self, range: Range<usize>, other: &Packet) {
-        on_both!(self, other, (mine, theirs) => {
-            let mine = &mut mine[range];
-            assert_eq!(mine.len(), theirs.len(), "length of a part of a sum");
-            mine.iter_mut().zip(theirs).for_each(|(sum, &part)| *sum += part);
-        });
-    }
-
-    /// Puts another packet into a range of this one.
-    pub(super) fn set_at(&mut self, range: Range<usize>, other: &Packet) {
-        on_both!(self, other, (mine, theirs) => mine[range].copy_from_slice(theirs));
     }
 }
