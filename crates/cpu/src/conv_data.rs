@@ -8,9 +8,9 @@ use crate::conv_forward::{Convolution, Weights};
 use crate::dot;
 use crate::epilogue::{Ending, Epilogue, Total};
 use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work};
+use crate::job::{Job, Operand, Place, Taps, Tiles};
 use crate::simd::{Level, Op, Simd};
 use crate::team::{ELEMENT, Team, TeamKind};
-use crate::tile::{Job, Operand, Place, Taps, Tiles};
 
 /// Scratch elements that [`conv_backward_data`] needs for C and F channels and `positions`
 /// elements of dx per channel (of all samples) with plain weights; zero where it reads the weights

@@ -2,9 +2,9 @@
 
 use crate::epilogue::Epilogue;
 use crate::grid::{Call, Canceled, Shared, View, ViewMut, Window, Work};
+use crate::job::{Job, Operand, Place, Taps, Tiles};
 use crate::simd::Level;
 use crate::team::{ELEMENT, Team, TeamKind};
-use crate::tile::{Job, Operand, Place, Taps, Tiles};
 
 /// Outputs from which on packing the weights pays.
 const PACK_POSITIONS_MIN: usize = 48;

@@ -4,10 +4,10 @@
 //! taps; the weights are used as they lie, (tap, C).
 
 use crate::grid::{Canceled, part};
+use crate::job::{Job, Tiles};
 use crate::simd::{Level, Op, Simd};
 use crate::team::{Poll, Team};
-use crate::tile::{Job, P_MAX, Tiles};
-use crate::walk::Walk;
+use crate::walk::{P_MAX, Walk};
 use std::ops::Range;
 
 /// Taps of one sweep.

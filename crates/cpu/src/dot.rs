@@ -6,10 +6,10 @@
 //! Legend as in `tile`, with the roles of a backward job: C output channels, F input channels.
 
 use crate::grid::{Canceled, part};
+use crate::job::{Job, Place, Tiles};
 use crate::simd::{Level, Op, Simd};
 use crate::team::{Poll, Team};
-use crate::tile::{Job, P_MAX, Place, Tiles};
-use crate::walk::Walk;
+use crate::walk::{P_MAX, Walk};
 use std::ops::Range;
 
 /// Positions above which packing the weights pays.

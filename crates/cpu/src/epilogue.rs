@@ -6,10 +6,11 @@
 
 use crate::conv_forward::Convolution;
 use crate::grid::{Grid, View};
+use crate::job::{Place, Tiles};
 use crate::norm::Normalization;
 use crate::simd::{LANES_MAX, Level, Op, Simd};
 use crate::team::TeamKind;
-use crate::tile::{P_MAX, Place, Tiles};
+use crate::walk::P_MAX;
 
 /// Slots per thread; the threads end at about the same time.
 const SLOTS_PER_THREAD: usize = 32;

@@ -15,6 +15,7 @@ mod conv_weight;
 mod depthwise;
 mod dot;
 mod epilogue;
+mod job;
 mod tile;
 mod walk;
 

@@ -1,6 +1,9 @@
 //! Walks over the positions of a job.
 
-use crate::tile::{P_MAX, Place};
+use crate::job::Place;
+
+/// The widest tile in positions.
+pub(crate) const P_MAX: usize = 12;
 
 /// Offsets of the positions of a tile, in elements.
 pub(crate) type Offsets = [usize; P_MAX];

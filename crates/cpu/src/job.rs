@@ -1,0 +1,445 @@
+//! The direct convolution at the core of forward and backward-data: how it is cut up.
+//!
+//! Ranges of positions go to threads, stretches of taps and channels to sweeps whose weights stay in
+//! the caches, and a sweep to tiles in registers; see [`crate::tile`].
+//! Legend: P positions, V vectors, L lanes, C input channels, F output channels.
+
+use crate::epilogue::Ending;
+use crate::grid::{Canceled, Grid, Shared, part};
+use crate::simd::Level;
+use crate::team::{Poll, Team};
+use crate::tile::{RunArgs, TileArgs, dispatch};
+use crate::walk::{P_MAX, Walk};
+use std::ops::Range;
+
+/// Stretches of the input that one sweep over the positions covers, at most.
+const RUNS_MAX: usize = 64;
+/// Weights that one sweep over the positions reads, in elements: stays in the caches close by.
+const WEIGHTS_PER_SWEEP: usize = 32 * 1024;
+/// The same for weights that are not packed, in rows: few enough for the pages they lie on.
+const ROWS_PER_SWEEP: usize = 128;
+/// Work of one unit; bounds the time between calls of progress.
+const FLOPS_PER_UNIT: usize = 30_000_000;
+/// Positions of a unit are a multiple of this, which every P divides or nearly does.
+const POSITIONS_STEP: usize = 24;
+
+/// The taps of one dim that a job sums over, an arithmetic sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Taps {
+    pub count: usize,
+    /// Row of the first tap in the weights of this dim, and the step.
+    pub row: usize,
+    pub row_step: usize,
+    /// Input offset in elements of the first tap, and the step.
+    pub x: usize,
+    pub x_step: usize,
+}
+
+/// Where the positions of a job lie in a buffer, in elements.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Place {
+    /// Of the position (0, 0, 0, 0).
+    pub base: usize,
+    pub step: [usize; 4],
+}
+
+impl Place {
+    /// Every `step`th position from `first` on, from a channel on.
+    pub(crate) fn new(grid: &Grid, channel: usize, first: [usize; 3], step: [usize; 3]) -> Place {
+        let p = grid.pitch;
+        let base = (0..3).map(|i| first[i] * p[i + 1]).sum::<usize>() + channel;
+        let step = [p[0], step[0] * p[1], step[1] * p[2], step[2] * p[3]];
+        Place { base, step }
+    }
+}
+
+/// Where the weights of a job are.
+#[derive(Clone, Copy)]
+pub(crate) enum Operand<'a> {
+    /// Packed by tiles of V vectors: rows of V * L, padded with zeros.
+    Packed(&'a [f32]),
+    /// Rows of `pitch` elements; F must be whole vectors.
+    Rows(&'a [f32], usize),
+    /// Taps flipped and channels transposed: (tap, F, C), rows of `pitch` elements.
+    Transposed(&'a [f32], usize),
+    /// Of a depthwise convolution, (tap, F); whether the taps are flipped.
+    Depthwise(&'a [f32], bool),
+}
+
+impl<'a> Operand<'a> {
+    /// Of one of so many groups; `width` channels of a group lie side by side in a row.
+    pub(crate) fn group(self, g: usize, groups: usize, width: usize) -> Operand<'a> {
+        match self {
+            Operand::Packed(w) => {
+                let part = w.len() / groups;
+                Operand::Packed(&w[g * part..(g + 1) * part])
+            }
+            Operand::Rows(w, pitch) => Operand::Rows(&w[g * width..], pitch),
+            Operand::Transposed(w, pitch) => Operand::Transposed(&w[g * width..], pitch),
+            Operand::Depthwise(..) => self,
+        }
+    }
+}
+
+/// y[p, f] (+)= sum over taps and c of x[p + tap, c] * w[tap, c, f], over a grid of positions.
+pub(crate) struct Job<'a> {
+    pub x: &'a [f32],
+    pub x_place: Place,
+    pub y: Shared,
+    pub y_place: Place,
+    pub count: [usize; 4],
+    pub taps: [Taps; 3],
+    /// Taps of the whole kernel in D, H, W, which the rows of the weights count.
+    pub kernel: [usize; 3],
+    pub c: usize,
+    pub f: usize,
+    pub weights: Operand<'a>,
+    /// Add to what is there.
+    pub accumulate: bool,
+    pub ending: Ending<'a>,
+}
+
+/// The tiles of output channels at one level.
+#[derive(Clone, Copy)]
+pub(crate) struct Tiles {
+    pub level: Level,
+    pub f: usize,
+}
+
+impl Tiles {
+    fn vectors(self) -> usize {
+        self.f.div_ceil(self.level.lanes())
+    }
+
+    fn vectors_max(self) -> usize {
+        match self.level {
+            Level::Portable | Level::Avx2 => 2,
+            Level::Neon | Level::Avx512 => 4,
+        }
+    }
+
+    pub(crate) fn count(self) -> usize {
+        self.vectors().div_ceil(self.vectors_max())
+    }
+
+    /// First channel and number of vectors of a tile.
+    pub(crate) fn tile(self, index: usize) -> (usize, usize) {
+        let first = index * self.vectors_max();
+        let v = (self.vectors() - first).min(self.vectors_max());
+        (first * self.level.lanes(), v)
+    }
+
+    /// Channels with the padding.
+    pub(crate) fn padded(self) -> usize {
+        self.vectors() * self.level.lanes()
+    }
+}
+
+/// A stretch of the input against as many consecutive rows of the weights.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Stretch {
+    pub x: usize,
+    pub row: usize,
+    pub len: usize,
+}
+
+/// Where the walk over taps and channels stands.
+#[derive(Clone, Copy, Default)]
+struct Cursor {
+    tap: usize,
+    within: usize,
+}
+
+impl Job<'_> {
+    pub(crate) fn taps_all(&self) -> usize {
+        self.taps.iter().map(|t| t.count).product()
+    }
+
+    /// Input offset of a tap of the job, and its number among all taps of the kernel.
+    pub(crate) fn tap(&self, tap: usize) -> (usize, usize) {
+        let [d, h, w] = &self.taps;
+        let (iw, rest) = (tap % w.count, tap / w.count);
+        let (ih, id) = (rest % h.count, rest / h.count);
+        let row = |t: &Taps, i: usize| t.row + i * t.row_step;
+        let x = [(d, id), (h, ih), (w, iw)]
+            .iter()
+            .map(|(t, i)| t.x + i * t.x_step)
+            .sum();
+        let tap = (row(d, id) * self.kernel[1] + row(h, ih)) * self.kernel[2] + row(w, iw);
+        (x, tap)
+    }
+
+    /// The next stretches, of `rows` rows at most; adjacent taps become one stretch.
+    fn stretches(
+        &self,
+        cursor: &mut Cursor,
+        out: &mut [Stretch; RUNS_MAX],
+        rows_max: usize,
+    ) -> usize {
+        let (mut n, mut rows, taps) = (0, 0, self.taps_all());
+        while cursor.tap < taps && rows < rows_max {
+            let (x, tap) = self.tap(cursor.tap);
+            let (x, row) = (x + cursor.within, tap * self.c + cursor.within);
+            let len = (self.c - cursor.within).min(rows_max - rows);
+            let last = if n > 0 {
+                out[n - 1]
+            } else {
+                Stretch::default()
+            };
+            if n > 0 && last.x + last.len == x && last.row + last.len == row {
+                out[n - 1].len += len;
+            } else if n < RUNS_MAX {
+                out[n] = Stretch { x, row, len };
+                n += 1;
+            } else {
+                break;
+            }
+            rows += len;
+            cursor.within += len;
+            if cursor.within == self.c {
+                *cursor = Cursor {
+                    tap: cursor.tap + 1,
+                    within: 0,
+                };
+            }
+        }
+        n
+    }
+
+    /// Weights from the first row of a tile on, and the distance of rows.
+    fn tile_weights(&self, f0: usize, v: usize, level: Level) -> (*const f32, usize) {
+        let rows: usize = self.kernel.iter().product::<usize>() * self.c;
+        let (slice, pitch, start) = match self.weights {
+            Operand::Packed(w) => (w, v * level.lanes(), rows * f0),
+            Operand::Rows(w, pitch) => (w, pitch, f0),
+            Operand::Transposed(..) | Operand::Depthwise(..) => {
+                unreachable!("these weights have tiles of their own")
+            }
+        };
+        if rows == 0 {
+            return (slice.as_ptr(), pitch);
+        }
+        let last = start + (rows - 1) * pitch + v * level.lanes();
+        assert!(last <= slice.len(), "weights too short");
+        (slice[start..].as_ptr(), pitch)
+    }
+
+    /// Runs the job on the team; answers how many slots of sums it used.
+    pub(crate) fn run(
+        &self,
+        team: &mut Team,
+        progress: &mut dyn FnMut() -> bool,
+    ) -> Result<usize, Canceled> {
+        let positions: usize = self.count.iter().product();
+        if positions == 0 || self.f == 0 {
+            return Ok(0);
+        }
+        if let Operand::Transposed(w, pitch) = self.weights {
+            return self.run_dot((w, pitch), team, progress);
+        }
+        if let Operand::Depthwise(w, flipped) = self.weights {
+            return self.run_depthwise((w, flipped), team, progress);
+        }
+        let (level, threads) = (team.level(), team.threads());
+        let tiles = Tiles { level, f: self.f };
+        let block = self.positions_per_unit(team);
+        let blocks = positions.div_ceil(block);
+        let split = match self.weights {
+            Operand::Rows(..) => tiles.count().min(threads),
+            Operand::Packed(_) if blocks < 4 * threads => tiles.count(),
+            Operand::Packed(_) | Operand::Transposed(..) | Operand::Depthwise(..) => 1,
+        };
+        let shares = self.ending.slots.map_or(blocks, |s| s.count.min(blocks));
+        let flops = 2 * self.taps_all() * self.c * self.f * positions / (split * shares);
+        team.units(progress, shares * split, flops as u64, &|unit, poll| {
+            let (share, s) = (unit / split, unit % split);
+            let own = part(tiles.count(), s, split);
+            self.clear(share, tiles, own.clone());
+            for b in part(blocks, share, shares) {
+                let range = b * block..((b + 1) * block).min(positions);
+                self.unit(range, share, tiles, own.clone(), poll);
+            }
+        })?;
+        Ok(shares)
+    }
+
+    /// Positions that one unit computes.
+    pub(crate) fn positions_per_unit(&self, team: &Team) -> usize {
+        let positions: usize = self.count.iter().product();
+        let flops = 2 * self.taps_all() * self.c * self.f;
+        let slow = if team.level() == Level::Portable {
+            4
+        } else {
+            1
+        };
+        let by_time = FLOPS_PER_UNIT / slow / flops.max(1);
+        let by_share = positions / (4 * team.threads());
+        by_time
+            .min(by_share)
+            .max(1)
+            .next_multiple_of(POSITIONS_STEP)
+    }
+
+    /// Zeros the sums of some tiles.
+    pub(crate) fn clear(&self, slot: usize, tiles: Tiles, own: Range<usize>) {
+        if let (Some(slots), false) = (self.ending.slots, own.is_empty()) {
+            let (last, v) = tiles.tile(own.end - 1);
+            slots.clear(
+                slot,
+                tiles.tile(own.start).0..last + v * tiles.level.lanes(),
+            );
+        }
+    }
+
+    /// Some tiles of output channels for a range of positions.
+    fn unit(
+        &self,
+        range: Range<usize>,
+        slot: usize,
+        tiles: Tiles,
+        own: Range<usize>,
+        poll: &mut Poll,
+    ) {
+        match self.weights {
+            // A few rows for all tiles, so that the rows are read as they lie.
+            Operand::Rows(_, pitch) if pitch > tiles.padded() || tiles.count() > 1 => {
+                self.block(range, slot, tiles, own, ROWS_PER_SWEEP, poll);
+            }
+            Operand::Rows(..)
+            | Operand::Packed(_)
+            | Operand::Transposed(..)
+            | Operand::Depthwise(..) => {
+                for tile in own {
+                    let rows = WEIGHTS_PER_SWEEP / (tiles.tile(tile).1 * tiles.level.lanes());
+                    self.block(range.clone(), slot, tiles, tile..tile + 1, rows, poll);
+                }
+            }
+        }
+    }
+
+    /// Applies the epilogue to all outputs where they lie, with the sums in the first slot.
+    pub(crate) fn finish(
+        &self,
+        team: &mut Team,
+        progress: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Canceled> {
+        let level = team.level();
+        let tiles = Tiles { level, f: self.f };
+        let positions: usize = self.count.iter().product();
+        let flops = positions * self.f / tiles.count();
+        team.units(progress, tiles.count(), flops as u64, &|tile, _| {
+            self.clear(0, tiles, tile..tile + 1);
+            self.finish_range(tiles, 0..positions, 0, tile..tile + 1);
+        })
+    }
+
+    /// Applies the epilogue to some tiles for a range of positions, where they lie.
+    pub(crate) fn finish_range(
+        &self,
+        tiles: Tiles,
+        range: Range<usize>,
+        slot: usize,
+        own: Range<usize>,
+    ) {
+        if !self.ending.is_some() {
+            return;
+        }
+        let sweep = Sweep {
+            stretches: &[],
+            load: true,
+            first: true,
+            slot: Some(slot),
+        };
+        for tile in own {
+            self.sweep(tiles.level, range.clone(), tiles.tile(tile), &sweep);
+        }
+    }
+
+    /// Some tiles of output channels for a range of positions, some rows of the weights at a time.
+    fn block(
+        &self,
+        range: Range<usize>,
+        slot: usize,
+        tiles: Tiles,
+        own: Range<usize>,
+        rows_per_sweep: usize,
+        poll: &mut Poll,
+    ) {
+        let rows = self.taps_all() * self.c;
+        let sweeps = rows.div_ceil(rows_per_sweep).max(1);
+        let rows_max = rows.div_ceil(sweeps).next_multiple_of(4);
+        let (mut cursor, mut stretches) = (Cursor::default(), [Stretch::default(); RUNS_MAX]);
+        let mut first = true;
+        loop {
+            let n = self.stretches(&mut cursor, &mut stretches, rows_max);
+            let last = cursor.tap >= self.taps_all();
+            let depth: usize = stretches[..n].iter().map(|s| s.len).sum();
+            let sweep = Sweep {
+                stretches: &stretches[..n],
+                load: !first || self.accumulate,
+                first,
+                slot: last.then_some(slot),
+            };
+            for tile in own.clone() {
+                let (f0, v) = tiles.tile(tile);
+                self.sweep(tiles.level, range.clone(), (f0, v), &sweep);
+                let width = v * tiles.level.lanes();
+                if !poll.tick((2 * depth * width * range.len()) as u64) {
+                    return;
+                }
+            }
+            first = false;
+            if last {
+                return;
+            }
+        }
+    }
+
+    /// Adds some stretches to one tile of output channels, for a range of positions.
+    fn sweep(&self, level: Level, range: Range<usize>, (f0, v): (usize, usize), sweep: &Sweep) {
+        let (w, w_pitch) = match sweep.stretches {
+            [] => (std::ptr::null(), 0),
+            [..] => self.tile_weights(f0, v, level),
+        };
+        let width = (self.f - f0).min(v * level.lanes());
+        let p_max = (level.accumulators() / v).min(P_MAX);
+        let p = range.len().div_ceil(range.len().div_ceil(p_max));
+        let bias = self.ending.bias_of_tile(f0).filter(|_| sweep.first);
+        let finish = sweep.slot.and_then(|slot| self.ending.of_tile(f0, slot));
+        let slope = finish.and_then(|finish| finish.slope_alone());
+        let beside = finish.is_some() && self.ending.has_boxes();
+        let places = [self.x_place, self.y_place];
+        let run = RunArgs {
+            tile: TileArgs {
+                x: self.x.as_ptr(),
+                // SAFETY: inside the output, by the offsets of the job.
+                y: unsafe { self.y.get().add(f0) },
+                w,
+                w_pitch,
+                stretches: sweep.stretches,
+                load: sweep.load,
+                bias,
+                slope,
+                width,
+            },
+            p,
+            walk: Walk::new(self.count, places, range.start),
+            besides: beside.then(|| Walk::new(self.count, self.ending.places, range.start)),
+            positions: range.len(),
+            finish: finish.filter(|_| slope.is_none()),
+            level,
+        };
+        dispatch(level, v, p, run);
+    }
+}
+
+/// What a sweep over the positions does with each tile.
+struct Sweep<'a> {
+    stretches: &'a [Stretch],
+    /// Add to what is there.
+    load: bool,
+    /// Begin with the bias.
+    first: bool,
+    /// End with the rest of the epilogue, its sums in this slot.
+    slot: Option<usize>,
+}
