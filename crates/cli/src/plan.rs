@@ -134,7 +134,7 @@ fn write_ranking(
     }
     table.write(out)?;
     if !refused.is_empty() {
-        writeln!(out, "\nRefused, with {memory} a rank:")?;
+        writeln!(out, "\nNot chosen, with {memory} a rank:")?;
     }
     for (strategy, reason) in refused {
         writeln!(out, "- {strategy}: {reason}")?;

@@ -430,8 +430,17 @@ fn infer_linear(node: &str, features: usize, input: Shape) -> Result<Shape, Grap
 }
 
 fn check_batch_norm(node: &str, epsilon: f64, momentum: f64) -> Result<(), GraphError> {
-    let ok = epsilon.is_finite() && epsilon > 0.0;
-    in_range(node, "epsilon", ok, epsilon, "finite and above 0", 1e-5)?;
+    // Kernels add it in f32.
+    let in_f32 = f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX);
+    let ok = in_f32.contains(&epsilon);
+    in_range(
+        node,
+        "epsilon",
+        ok,
+        epsilon,
+        "above 0, as f32 holds it",
+        1e-5,
+    )?;
     let nearest = if momentum > 1.0 { 1.0 } else { 0.0 };
     let ok = (0.0..=1.0).contains(&momentum);
     in_range(node, "momentum", ok, momentum, "0 to 1", nearest)

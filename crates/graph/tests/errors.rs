@@ -76,6 +76,14 @@ fn attributes_out_of_range() {
             ["epsilon=0", "above 0", "0.00001"],
         ),
         (
+            "d = batch_norm c epsilon=1e39 momentum=0.1",
+            ["epsilon=1", "f32", "0.00001"],
+        ),
+        (
+            "d = batch_norm c epsilon=1e-60 momentum=0.1",
+            ["epsilon=0.000", "f32", "0.00001"],
+        ),
+        (
             "d = batch_norm c epsilon=1e-5 momentum=2",
             ["momentum=2", "0 to 1", "nearest is 1"],
         ),
@@ -83,6 +91,14 @@ fn attributes_out_of_range() {
         let error = refusal_of(line);
         check(&error, &parts);
         check(&error, &["line 4", "`d`"]);
+    }
+    for (line, nearest) in [
+        ("d = batch_norm c", "nearest is `epsilon=0.00001`"),
+        ("d = batch_norm c epsilon=1e-3", "nearest is `momentum=0.1`"),
+        ("d = leaky_relu c", "nearest is `slope=0.01`"),
+        ("d = dropout c", "nearest is `rate=0.5`"),
+    ] {
+        check(&refusal_of(line), &["line 4", nearest]);
     }
     check(
         &refusal("input x channels=0 extent=8"),

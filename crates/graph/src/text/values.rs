@@ -60,7 +60,7 @@ impl<'a> Attributes<'a> {
             operation: self.keyword.name(),
             key,
             possible: kind.possible().to_owned(),
-            nearest: kind.example().to_owned(),
+            nearest: usual(key).unwrap_or(kind.example()).to_owned(),
         })
     }
 
@@ -328,4 +328,15 @@ fn spread<T: Copy>(values: &[T], rank: usize, missing: T) -> [T; 3] {
         Some(dim) => *values.get(dim).unwrap_or(&values[0]),
         None => missing,
     })
+}
+
+/// What most networks have for a number that has no valid value in common with others.
+fn usual(key: &str) -> Option<&'static str> {
+    match key {
+        "epsilon" => Some("0.00001"),
+        "momentum" => Some("0.1"),
+        "slope" => Some("0.01"),
+        "rate" => Some("0.5"),
+        _ => None,
+    }
 }
