@@ -34,12 +34,7 @@ fn main() -> std::io::Result<()> {
     let threads: usize = threads.unwrap_or(1);
     let level = Level::detect();
     // As ranks do; otherwise a short kernel ends before the system has given the threads two cores.
-    let cores = core_affinity::get_core_ids().unwrap_or_default();
-    let cores: Vec<usize> = cores.iter().map(|core| core.id).take(threads).collect();
-    let team = match cores.len() < threads {
-        true => Team::new(threads, level),
-        false => Team::pinned(&cores, level),
-    };
+    let team = Team::on_first_cores(threads, level);
     let mut team = team.map_err(std::io::Error::other)?;
     let mut out = std::io::stdout();
     let version = env!("CARGO_PKG_VERSION");

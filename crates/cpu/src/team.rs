@@ -97,6 +97,19 @@ impl Team {
         Team::build(&cores, level)
     }
 
+    /// A team pinned to the first cores that this process may use; not pinned where there are fewer
+    /// cores than threads.
+    ///
+    /// Errors: as [`Team::new`] and [`Team::pinned`].
+    pub fn on_first_cores(threads: usize, level: Level) -> Result<Team, TeamError> {
+        let cores = core_affinity::get_core_ids().unwrap_or_default();
+        let cores: Vec<usize> = cores.iter().map(|core| core.id).take(threads).collect();
+        match cores.len() < threads {
+            true => Team::new(threads, level),
+            false => Team::pinned(&cores, level),
+        }
+    }
+
     /// Threads, the caller included.
     pub fn threads(&self) -> usize {
         self.threads

@@ -36,12 +36,7 @@ struct Options {
 fn main() {
     let options = options();
     // As ranks do; otherwise a short kernel ends before the system has given the threads two cores.
-    let cores = core_affinity::get_core_ids().unwrap_or_default();
-    let cores: Vec<usize> = cores.iter().map(|c| c.id).take(options.threads).collect();
-    let team = match cores.len() < options.threads {
-        true => Team::new(options.threads, options.level),
-        false => Team::pinned(&cores, options.level),
-    };
+    let team = Team::on_first_cores(options.threads, options.level);
     let mut team = team.unwrap_or_else(|e| panic!("cannot start: {e}"));
     let peak = peak(&options);
     println!(

@@ -5,18 +5,25 @@ use super::{Run, convolution, linear, norm, pointwise, pool, update};
 use partita_program::{Buffer, Kernel, View};
 use partita_run::{RunError, Worked};
 
-/// The view that a kernel computes, if later parts may go on with it.
-fn output(kernel: &Kernel) -> Option<&View> {
+/// Whether a kernel can end with a tail, given its output and the buffers.
+type Suits = fn(&Tail<'_>, &View, &[Buffer]) -> bool;
+
+/// The view that a kernel computes, if later parts may go on with it, and which of them.
+fn output(kernel: &Kernel) -> Option<(&View, Suits)> {
     match kernel {
-        Kernel::ConvolutionForward { y, .. }
-        | Kernel::LinearForward { y, .. }
-        | Kernel::BatchNormForward { y, .. }
-        | Kernel::BatchNormInference { y, .. }
-        | Kernel::Add { y, .. }
-        | Kernel::PoolForward { y, .. } => Some(y),
-        Kernel::ConvolutionBackwardData { dx, .. }
-        | Kernel::LinearBackwardData { dx, .. }
-        | Kernel::PoolBackward { dx, .. } => Some(dx),
+        Kernel::ConvolutionForward { y: out, .. }
+        | Kernel::ConvolutionBackwardData { dx: out, .. } => {
+            Some((out, |tail, out, _| tail.suits_product(out)))
+        }
+        Kernel::LinearForward { y: out, .. } | Kernel::LinearBackwardData { dx: out, .. } => {
+            Some((out, |tail, out, buffers| tail.suits_rows(out, buffers)))
+        }
+        Kernel::BatchNormForward { y, .. } | Kernel::BatchNormInference { y, .. } => {
+            Some((y, |tail, _, _| tail.suits_normalization()))
+        }
+        Kernel::Add { y, .. } => Some((y, |tail, _, _| tail.suits_addition())),
+        Kernel::PoolForward { y, .. } => Some((y, |tail, _, _| tail.suits_pooling())),
+        Kernel::PoolBackward { dx, .. } => Some((dx, |tail, _, _| tail.suits_pooling_backward())),
         Kernel::Fused { .. }
         | Kernel::Fill { .. }
         | Kernel::Copy { .. }
@@ -41,10 +48,10 @@ fn output(kernel: &Kernel) -> Option<&View> {
     }
 }
 
-/// What the parts after the first one do to its output.
+/// What the parts after the first one do to its output, whether or not there is a kernel for it.
 pub(super) fn tail(parts: &[Kernel]) -> Option<(&View, Tail<'_>)> {
     let (first, rest) = parts.split_first()?;
-    let out = output(first)?;
+    let (out, _) = output(first)?;
     Some((out, Tail::of(rest, out)?))
 }
 
@@ -68,49 +75,13 @@ pub(super) fn bias_gradient(parts: &[Kernel]) -> Option<&View> {
     (of == dy && adds == accumulate).then_some(db)
 }
 
-/// Whether the kernels of this crate can end `first` with a tail.
-fn suits(first: &Kernel, out: &View, tail: &Tail<'_>, buffers: &[Buffer]) -> bool {
-    match first {
-        Kernel::ConvolutionForward { .. } | Kernel::ConvolutionBackwardData { .. } => {
-            tail.suits_product(out)
-        }
-        Kernel::LinearForward { .. } | Kernel::LinearBackwardData { .. } => {
-            tail.suits_rows(out, buffers)
-        }
-        Kernel::BatchNormForward { .. } | Kernel::BatchNormInference { .. } => {
-            tail.suits_normalization()
-        }
-        Kernel::Add { .. } => tail.suits_addition(),
-        Kernel::PoolForward { .. } => tail.suits_pooling(),
-        Kernel::PoolBackward { .. } => tail.suits_pooling_backward(),
-        Kernel::Fused { .. }
-        | Kernel::Fill { .. }
-        | Kernel::Copy { .. }
-        | Kernel::Import { .. }
-        | Kernel::PackWeights { .. }
-        | Kernel::ConvolutionBackwardWeight { .. }
-        | Kernel::BiasBackward { .. }
-        | Kernel::BatchNormStatistics { .. }
-        | Kernel::BatchNormRunning { .. }
-        | Kernel::BatchNormBackwardStatistics { .. }
-        | Kernel::BatchNormBackwardData { .. }
-        | Kernel::BatchNormBackwardParameters { .. }
-        | Kernel::LeakyReluForward { .. }
-        | Kernel::LeakyReluBackward { .. }
-        | Kernel::LinearBackwardWeight { .. }
-        | Kernel::Dropout { .. }
-        | Kernel::MeanSquaredError { .. }
-        | Kernel::SoftmaxCrossEntropy { .. }
-        | Kernel::OutputErrors { .. }
-        | Kernel::SumOfSquares { .. }
-        | Kernel::Update { .. } => false,
-    }
-}
-
 /// Whether there is one kernel for these parts.
 pub(super) fn is_offered(parts: &[Kernel], buffers: &[Buffer]) -> bool {
-    let by_output = tail(parts).is_some_and(|(out, tail)| suits(&parts[0], out, &tail, buffers));
-    by_output || bias_gradient(parts).is_some() || update::is_one_rule(parts)
+    let ends = parts.split_first().and_then(|(first, rest)| {
+        let (out, suits) = output(first)?;
+        Some(suits(&Tail::of(rest, out)?, out, buffers))
+    });
+    ends.unwrap_or(false) || bias_gradient(parts).is_some() || update::is_one_rule(parts)
 }
 
 pub(super) fn execute(parts: &[Kernel], run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
