@@ -192,14 +192,18 @@ impl Emit<'_> {
         for index in 0..self.node(id).inputs.len() {
             let source = self.owned_value(self.node(id).inputs[index]);
             let target = self.value(id).view(&self.channels_of(id, index));
-            if !target.is_empty() {
-                let copy = Kernel::Copy {
-                    source,
-                    target,
-                    accumulate: false,
-                };
-                self.builder.kernel(layer, Phase::Forward, copy);
-            }
+            self.copy(layer, source, target);
+        }
+    }
+
+    fn copy(&mut self, layer: &str, source: View, target: View) {
+        if !target.is_empty() {
+            let copy = Kernel::Copy {
+                source,
+                target,
+                accumulate: false,
+            };
+            self.builder.kernel(layer, Phase::Forward, copy);
         }
     }
 
@@ -440,14 +444,7 @@ impl Emit<'_> {
             None => own,
         };
         let target = self.owned_value(id);
-        if !target.is_empty() {
-            let copy = Kernel::Copy {
-                source,
-                target,
-                accumulate: false,
-            };
-            self.builder.kernel(layer, Phase::Forward, copy);
-        }
+        self.copy(layer, source, target);
     }
 
     /// The place of a tensor once its spatial dims are gathered; `None` if nothing splits them.
