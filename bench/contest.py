@@ -8,6 +8,8 @@ import platform
 import re
 import resource
 import subprocess
+import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -203,6 +205,19 @@ def save(options, name, record, write):
     text = write(record, f"{name}.json")
     (options.out / f"{name}.md").write_text(text)
     say(text)
+
+
+def take(parser, kind, record, write):
+    """Takes the record that was asked for on the command line, or ends the process and says why not."""
+    try:
+        options = parsed(parser)
+        with tempfile.TemporaryDirectory(prefix="partita-bench-") as folder:
+            taken = record(options, Path(folder))
+        save(options, f"{taken['started'][:10]}-{kind}", taken, write)
+    except Failure as failure:
+        sys.exit(f"no record: {failure}")
+    except KeyboardInterrupt:
+        sys.exit("no record: interrupted")
 
 
 def whole(text):

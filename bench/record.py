@@ -30,7 +30,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from datetime import datetime, timezone
 from pathlib import Path
@@ -294,17 +293,8 @@ def main():
     sizes = {"nargs": "+", "choices": (32, 64, 128), "default": [64, 128]}
     parser.add_argument("--sizes", type=int, **sizes)
     parser.add_argument("--steps", type=contest.whole, default=8, help="timed steps of a turn")
-    options = contest.parsed(parser)
-    with tempfile.TemporaryDirectory(prefix="partita-bench-") as folder:
-        taken = record(options, Path(folder))
-    name = f"{taken['started'][:10]}-cosmoflow-step"
-    contest.save(options, name, taken, record_text.write)
+    contest.take(parser, "cosmoflow-step", record, record_text.write)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Failure as failure:
-        sys.exit(f"no record: {failure}")
-    except KeyboardInterrupt:
-        sys.exit("no record: interrupted")
+    main()

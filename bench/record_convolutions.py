@@ -25,7 +25,6 @@ import json
 import math
 import subprocess
 import sys
-import tempfile
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -193,17 +192,8 @@ def main():
     parser.add_argument("--layers", type=contest.whole, help="the first layers only")
     parser.add_argument("--threads", type=contest.whole, nargs="+", default=[1, 2])
     parser.add_argument("--budget", type=float, default=0.1, help="seconds of a turn, about")
-    options = contest.parsed(parser)
-    with tempfile.TemporaryDirectory(prefix="partita-bench-") as folder:
-        taken = record(options, Path(folder))
-    name = f"{taken['started'][:10]}-convolutions"
-    contest.save(options, name, taken, record_convolutions_text.write)
+    contest.take(parser, "convolutions", record, record_convolutions_text.write)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Failure as failure:
-        sys.exit(f"no record: {failure}")
-    except KeyboardInterrupt:
-        sys.exit("no record: interrupted")
+    main()
