@@ -9,8 +9,8 @@ use partita_program::{Dtype, Program};
 use partita_run::{Kernels, Transport};
 use partita_space::{Bytes, Mesh, Rank, Seconds};
 use partita_tune::{
-    Database, Measurements, Options, Point, Setting, TuneError, host_seconds_per_byte, measure,
-    measure_links, measure_load,
+    Database, LinkTimes, Measurements, Options, Point, Setting, TuneError, host_seconds_per_byte,
+    measure, measure_links, measure_load,
 };
 use std::env;
 use std::fs::{self, File};
@@ -131,6 +131,12 @@ impl Here {
             for (&members, points) in &links.allgather {
                 costs.allgather.insert(members, law(points, 1.0)?);
             }
+            for (&members, points) in &links.reduce_scatter {
+                costs.reduce_scatter.insert(members, law(points, 1.0)?);
+            }
+            for (&members, points) in &links.alltoall {
+                costs.alltoall.insert(members, law(points, 1.0)?);
+            }
         }
         let reads = self.measurements.loads.get(READS);
         costs.load = match reads.filter(|_| !self.no_io) {
@@ -195,7 +201,8 @@ impl Here {
     }
 
     fn measure_links(&mut self) -> Result<(), CliError> {
-        if self.ranks < 2 || self.measurements.links.is_some() {
+        let links = &self.measurements.links;
+        if self.ranks < 2 || links.as_ref().is_some_and(LinkTimes::is_complete) {
             return Ok(());
         }
         let transports = |mesh: Mesh| -> Vec<Box<dyn Transport + Send>> {

@@ -1,4 +1,6 @@
-use partita_oracle::{CollectiveCost, CostBasis, CostError, Costs, MachineCosts, MessageCost};
+use partita_oracle::{
+    Blocks, CollectiveCost, CostBasis, CostError, Costs, MachineCosts, MessageCost,
+};
 use partita_program::{Algorithm, Count, KernelShape};
 use partita_space::{Bytes, Rank, Seconds};
 
@@ -61,6 +63,24 @@ impl Costs for InMemory {
         sharing: f64,
     ) -> Result<CollectiveCost, CostError> {
         self.0.allgather(members, bytes_per_member, sharing)
+    }
+
+    fn reduce_scatter(
+        &self,
+        members: &[Rank],
+        bytes_per_member: &[Bytes],
+        sharing: f64,
+    ) -> Result<CollectiveCost, CostError> {
+        self.0.reduce_scatter(members, bytes_per_member, sharing)
+    }
+
+    fn alltoall(
+        &self,
+        members: &[Rank],
+        blocks: Blocks,
+        sharing: f64,
+    ) -> Result<CollectiveCost, CostError> {
+        self.0.alltoall(members, blocks, sharing)
     }
 
     fn load(&self, _rank: Rank, _bytes: Bytes, _readers: usize) -> Result<Seconds, CostError> {

@@ -1,8 +1,9 @@
 mod collective;
 mod mailbox;
 mod packet;
+mod sum;
 
-use self::collective::{Gather, Group, Reduction};
+use self::collective::{Group, Reduction, Scatter, Shuffle};
 use self::mailbox::{Key, Mail, Mailbox, Stage};
 use partita_program::{Collective, CollectiveKind, Exchange, Receive, TaskId, View};
 use partita_run::{Memory, RunError, Transport};
@@ -52,7 +53,8 @@ struct Pending {
 enum Doing {
     Exchange(Vec<Expected>),
     Reduce(Reduction),
-    Gather(Gather),
+    Scatter(Scatter),
+    Shuffle(Shuffle),
 }
 
 /// A message that an exchange still waits for.
@@ -126,7 +128,8 @@ impl Pending {
                 .map(|expected| expected.key.from)
                 .collect(),
             Doing::Reduce(reduction) => reduction.missing(mail),
-            Doing::Gather(gather) => gather.missing(mail),
+            Doing::Scatter(scatter) => scatter.missing(mail),
+            Doing::Shuffle(shuffle) => shuffle.missing(mail),
         };
         ranks.sort_unstable();
         ranks.dedup();
@@ -138,7 +141,8 @@ impl Pending {
         match &mut self.doing {
             Doing::Exchange(expected) => deliver_exchange(expected, mail, memory),
             Doing::Reduce(reduction) => reduction.deliver(mail, memory),
-            Doing::Gather(gather) => gather.deliver(mail, memory),
+            Doing::Scatter(scatter) => scatter.deliver(mail, memory),
+            Doing::Shuffle(shuffle) => shuffle.deliver(mail, memory),
         }
     }
 }
@@ -204,21 +208,28 @@ impl Transport for ThreadTransport {
         memory: &Memory<'_>,
     ) -> Result<(), RunError> {
         let (group, sequence) = (self.group(collective.group), collective.sequence);
-        let (doing, given) = match &collective.kind {
+        let mail = &mut self.mail;
+        let doing = match &collective.kind {
             CollectiveKind::AllReduce { view } => {
-                let reduction = Reduction::start(group, sequence, *view, memory, &mut self.mail);
-                let given = reduction.bytes();
-                (Doing::Reduce(reduction), given)
+                Doing::Reduce(Reduction::start(group, sequence, *view, memory, mail))
             }
+            CollectiveKind::ReduceScatter { sources, target } => Doing::Scatter(Scatter::start(
+                group, sequence, sources, *target, memory, mail,
+            )),
             CollectiveKind::AllGather { source, targets } => {
-                let own = self.mail.pack(memory, source);
-                let given = own.bytes();
-                let gather = Gather::start(group, sequence, targets, own, &mut self.mail);
-                (Doing::Gather(gather), given)
+                let sources = vec![*source; targets.len()];
+                Doing::Shuffle(Shuffle::start(
+                    &group, sequence, &sources, targets, memory, mail,
+                ))
             }
+            CollectiveKind::AllToAll { sources, targets } => Doing::Shuffle(Shuffle::start(
+                &group, sequence, sources, targets, memory, mail,
+            )),
         };
+        let buffers = &memory.body().buffers;
+        let given = collective.kind.sources().iter();
         self.tally[2] += 1;
-        self.tally[3] += given;
+        self.tally[3] += given.map(|view| view.bytes(buffers).0).sum::<u64>();
         self.pending.push(Pending {
             task,
             sequence,

@@ -47,6 +47,15 @@ pub struct CollectiveCost {
     pub host: Seconds,
 }
 
+/// What the members of an all-to-all send.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Blocks {
+    /// The largest block from one member to another.
+    pub largest: Bytes,
+    /// All blocks of the member that gives most, with the one that it keeps.
+    pub given: Bytes,
+}
+
 impl MessageCost {
     /// From the later of the two starts to arrival.
     pub fn seconds(&self) -> Seconds {
@@ -170,6 +179,23 @@ pub trait Costs: Send + Sync {
         &self,
         members: &[Rank],
         bytes_per_member: &[Bytes],
+        sharing: f64,
+    ) -> Result<CollectiveCost, CostError>;
+
+    /// The sum of what members give for each, known to that one. `bytes_per_member` is each one's
+    /// share of the sum; `sharing` as for the allreduce.
+    fn reduce_scatter(
+        &self,
+        members: &[Rank],
+        bytes_per_member: &[Bytes],
+        sharing: f64,
+    ) -> Result<CollectiveCost, CostError>;
+
+    /// A block from every member to every member. `sharing` as for the allreduce.
+    fn alltoall(
+        &self,
+        members: &[Rank],
+        blocks: Blocks,
         sharing: f64,
     ) -> Result<CollectiveCost, CostError>;
 

@@ -1,6 +1,6 @@
-use partita_oracle::Costs;
+use partita_oracle::{Blocks, Costs};
 use partita_program::{
-    Body, Collective, CollectiveKind, Count, Exchange, KernelShape, Lane, Task, Work,
+    Body, Collective, CollectiveKind, Count, Exchange, KernelShape, Lane, Task, View, Work,
 };
 use partita_space::{Bytes, Mesh, Rank, Seconds};
 
@@ -82,6 +82,23 @@ fn collective_seconds(
         CollectiveKind::AllGather { targets, .. } => {
             let bytes: Vec<Bytes> = targets.iter().map(|one| one.bytes(&body.buffers)).collect();
             costs.allgather(&members, &bytes, 1.0)
+        }
+        CollectiveKind::ReduceScatter { sources, .. } => {
+            let bytes: Vec<Bytes> = sources.iter().map(|one| one.bytes(&body.buffers)).collect();
+            costs.reduce_scatter(&members, &bytes, 1.0)
+        }
+        CollectiveKind::AllToAll { sources, targets } => {
+            let bytes = |view: &View| view.bytes(&body.buffers);
+            let mine = |&(place, _): &(usize, &View)| members[place] != rank;
+            let others = [sources, targets].map(|views| {
+                let blocks = views.iter().enumerate().filter(mine);
+                blocks.map(|(_, view)| bytes(view)).max()
+            });
+            let blocks = Blocks {
+                largest: others.into_iter().flatten().max().unwrap_or_default(),
+                given: sources.iter().map(bytes).sum(),
+            };
+            costs.alltoall(&members, blocks, 1.0)
         }
     };
     cost.map_or(0.0, |cost| cost.seconds().0)

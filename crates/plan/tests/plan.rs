@@ -3,7 +3,7 @@
 use partita_graph::{Graph, zoo};
 use partita_lower::{LowerError, Request, SampleFormat, Strategy, lower};
 use partita_oracle::{
-    CollectiveCost, CostBasis, CostError, Costs, MessageCost, Mode, Prediction, predict,
+    Blocks, CollectiveCost, CostBasis, CostError, Costs, MessageCost, Mode, Prediction, predict,
 };
 use partita_plan::{Candidate, PlanError, PlanRequest, hybrids, plan, rank_seconds};
 use partita_program::{
@@ -100,6 +100,24 @@ impl Costs for Flat {
             host,
         })
     }
+    fn reduce_scatter(
+        &self,
+        members: &[Rank],
+        bytes_per_member: &[Bytes],
+        sharing: f64,
+    ) -> Result<CollectiveCost, CostError> {
+        self.allgather(members, bytes_per_member, sharing)
+    }
+
+    fn alltoall(
+        &self,
+        members: &[Rank],
+        blocks: Blocks,
+        sharing: f64,
+    ) -> Result<CollectiveCost, CostError> {
+        self.allgather(members, &[blocks.given], sharing)
+    }
+
     fn load(&self, _rank: Rank, _bytes: Bytes, _readers: usize) -> Result<Seconds, CostError> {
         Ok(Seconds(0.0))
     }

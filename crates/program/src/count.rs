@@ -1,4 +1,4 @@
-use crate::{Buffer, CollectiveKind, Kernel, Optimizer, Taps, Task, View, Work};
+use crate::{Buffer, Kernel, Optimizer, Taps, Task, View, Work};
 use partita_space::{Bytes, Flops};
 use serde::{Deserialize, Serialize};
 use std::iter::Sum;
@@ -89,10 +89,8 @@ impl Count {
             }
             Work::Collective(collective) => {
                 count.collectives = 1;
-                count.collective_bytes = match &collective.kind {
-                    CollectiveKind::AllReduce { view } => view.bytes(buffers),
-                    CollectiveKind::AllGather { source, .. } => source.bytes(buffers),
-                };
+                let given = collective.kind.sources().iter();
+                count.collective_bytes = given.map(|view| view.bytes(buffers)).sum();
             }
             Work::Load(load) => count.load_bytes = load.target.bytes(buffers),
         }

@@ -1,6 +1,7 @@
 use crate::{Algorithm, Kernel, Place, View};
 use partita_space::{AxisSet, Offset};
 use serde::{Deserialize, Serialize};
+use std::slice;
 
 /// Index of a task in its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -133,10 +134,7 @@ impl Work {
         match self {
             Work::Compute { kernel, .. } => kernel.name(),
             Work::Exchange(_) => "exchange",
-            Work::Collective(collective) => match collective.kind {
-                CollectiveKind::AllReduce { .. } => "allreduce",
-                CollectiveKind::AllGather { .. } => "allgather",
-            },
+            Work::Collective(collective) => collective.kind.name(),
             Work::Load(_) => "load",
         }
     }
@@ -203,6 +201,53 @@ pub enum CollectiveKind {
         /// Where each member's part goes, in rank order, this member's own among them.
         targets: Vec<View>,
     },
+    /// Every member gives an addend for each member, and receives the sum of those for it, which is
+    /// taken in rank order.
+    ReduceScatter {
+        /// Addends for each member, in rank order, this member's own among them; may be empty.
+        sources: Vec<View>,
+        /// Where the sum goes: this member's own source itself, or apart from all of them.
+        target: View,
+    },
+    /// Every member sends a part to each member.
+    AllToAll {
+        /// What each member receives, in rank order, this member itself among them; may be empty.
+        sources: Vec<View>,
+        /// Where each member's part goes, in rank order; apart from all sources.
+        targets: Vec<View>,
+    },
+}
+
+impl CollectiveKind {
+    /// The word used in texts.
+    pub fn name(&self) -> &'static str {
+        match self {
+            CollectiveKind::AllReduce { .. } => "allreduce",
+            CollectiveKind::AllGather { .. } => "allgather",
+            CollectiveKind::ReduceScatter { .. } => "reduce_scatter",
+            CollectiveKind::AllToAll { .. } => "alltoall",
+        }
+    }
+
+    /// What a member gives: one view, or one for each member in rank order.
+    pub fn sources(&self) -> &[View] {
+        match self {
+            CollectiveKind::AllReduce { view } => slice::from_ref(view),
+            CollectiveKind::AllGather { source, .. } => slice::from_ref(source),
+            CollectiveKind::ReduceScatter { sources, .. }
+            | CollectiveKind::AllToAll { sources, .. } => sources,
+        }
+    }
+
+    /// Where a member receives: one view, or one for each member in rank order.
+    pub fn targets(&self) -> &[View] {
+        match self {
+            CollectiveKind::AllReduce { view } => slice::from_ref(view),
+            CollectiveKind::AllGather { targets, .. }
+            | CollectiveKind::AllToAll { targets, .. } => targets,
+            CollectiveKind::ReduceScatter { target, .. } => slice::from_ref(target),
+        }
+    }
 }
 
 /// What is read.
@@ -278,6 +323,13 @@ impl Task {
                     f(source);
                     targets.iter_mut().for_each(f);
                 }
+                CollectiveKind::ReduceScatter { sources, target } => {
+                    sources.iter_mut().for_each(&mut *f);
+                    f(target);
+                }
+                CollectiveKind::AllToAll { sources, targets } => {
+                    sources.iter_mut().chain(targets).for_each(f);
+                }
             },
             Work::Load(load) => f(&mut load.target),
         }
@@ -297,10 +349,13 @@ impl Task {
             Work::Exchange(exchange) => exchange.accesses(),
             Work::Collective(Collective { kind, .. }) => match kind {
                 CollectiveKind::AllReduce { view } => vec![(*view, Update)],
-                CollectiveKind::AllGather { source, targets } => [(*source, Read)]
-                    .into_iter()
-                    .chain(targets.iter().map(|&view| (view, Write)))
-                    .collect(),
+                CollectiveKind::AllGather { .. }
+                | CollectiveKind::ReduceScatter { .. }
+                | CollectiveKind::AllToAll { .. } => {
+                    let sources = kind.sources().iter().map(|&view| (view, Read));
+                    let targets = kind.targets().iter().map(|&view| (view, Write));
+                    sources.chain(targets).collect()
+                }
             },
             Work::Load(load) => vec![(load.target, Write)],
         }

@@ -361,7 +361,7 @@ fn broken_collectives() {
                     targets.pop();
                 }
             },
-            "TargetCount",
+            "PartCount",
         ),
         (
             "members in the wrong order",

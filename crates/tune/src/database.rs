@@ -261,7 +261,7 @@ mod tests {
         one.links = Some(LinkTimes {
             message: vec![point],
             allreduce: [(2, vec![point, point])].into(),
-            allgather: BTreeMap::new(),
+            ..LinkTimes::default()
         });
         one.loads.insert("a file".to_owned(), vec![point]);
         database.keep(&setting(1), &one).unwrap();

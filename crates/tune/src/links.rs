@@ -51,6 +51,23 @@ pub struct LinkTimes {
     pub allreduce: BTreeMap<usize, Vec<Point>>,
     /// Allgathers by number of members; bytes of all members' views together.
     pub allgather: BTreeMap<usize, Vec<Point>>,
+    /// Reduce-scatters by number of members; bytes of all shares together. Files of before there were
+    /// any lack these and the next.
+    #[serde(default)]
+    pub reduce_scatter: BTreeMap<usize, Vec<Point>>,
+    /// All-to-alls by number of members; bytes of all blocks of one member.
+    #[serde(default)]
+    pub alltoall: BTreeMap<usize, Vec<Point>>,
+}
+
+impl LinkTimes {
+    /// Whether every collective was measured for the same groups.
+    pub fn is_complete(&self) -> bool {
+        let others = [&self.allgather, &self.reduce_scatter, &self.alltoall];
+        others
+            .iter()
+            .all(|times| times.keys().eq(self.allreduce.keys()))
+    }
 }
 
 /// Seconds of the rank's thread for each byte, over all points together.
@@ -67,8 +84,8 @@ pub fn host_seconds_per_byte(points: &[Point], bytes_per_byte: f64) -> f64 {
     }
 }
 
-/// Times exchanges of 64 bytes to 16 MiB between neighbors, and allreduces and allgathers of 64 bytes
-/// to 64 MiB in groups of every size that divides `ranks`, all ranks at work at the same time.
+/// Times exchanges of 64 bytes to 16 MiB between neighbors, and collectives of 64 bytes to 64 MiB in
+/// groups of every size that divides `ranks`, all ranks at work at the same time.
 ///
 /// One rank has nothing to say. Errors: a transport that fails.
 pub fn measure_links(
@@ -86,14 +103,17 @@ pub fn measure_links(
     times.message = sweep("messages", transports(line), works.collect())?;
     for members in (2..=ranks).filter(|&members| ranks.is_multiple_of(members)) {
         let mesh = Mesh::new([ranks / members, members, 1, 1, 1, 1, 1]);
-        progress(&format!("allreduces of {members} ranks"));
-        let works = sizes(COLLECTIVE_MAX).map(|bytes| allreduce(ranks, bytes));
-        let points = sweep("allreduces", transports(mesh), works.collect())?;
-        times.allreduce.insert(members, points);
-        progress(&format!("allgathers of {members} ranks"));
-        let works = sizes(COLLECTIVE_MAX).map(|bytes| allgather(ranks, members, bytes));
-        let points = sweep("allgathers", transports(mesh), works.collect())?;
-        times.allgather.insert(members, points);
+        let measured: [(&'static str, Trier, &mut BTreeMap<_, _>); 4] = [
+            ("allreduces", allreduce, &mut times.allreduce),
+            ("allgathers", allgather, &mut times.allgather),
+            ("reduce-scatters", reduce_scatter, &mut times.reduce_scatter),
+            ("all-to-alls", alltoall, &mut times.alltoall),
+        ];
+        for (what, trial, times) in measured {
+            progress(&format!("{what} of {members} ranks"));
+            let works = sizes(COLLECTIVE_MAX).map(|bytes| trial(ranks, members, bytes));
+            times.insert(members, sweep(what, transports(mesh), works.collect())?);
+        }
     }
     Ok(times)
 }
@@ -109,6 +129,9 @@ struct Trial {
     bytes: Bytes,
     bodies: Vec<Option<Body>>,
 }
+
+/// Makes the trial of a size for so many ranks in groups of so many members.
+type Trier = fn(usize, usize, Bytes) -> Trial;
 
 /// Seconds of a repeat, and those in which the thread worked.
 type Times = Vec<[f64; 2]>;
@@ -249,7 +272,7 @@ fn message(ranks: usize, bytes: Bytes) -> Trial {
     }
 }
 
-fn allreduce(ranks: usize, bytes: Bytes) -> Trial {
+fn allreduce(ranks: usize, _members: usize, bytes: Bytes) -> Trial {
     let length = (bytes.0 / 4) as usize;
     let kind = CollectiveKind::AllReduce {
         view: row(0, 0, length),
@@ -262,16 +285,54 @@ fn allreduce(ranks: usize, bytes: Bytes) -> Trial {
 }
 
 fn allgather(ranks: usize, members: usize, bytes: Bytes) -> Trial {
-    let length = (bytes.0 as usize / 4 / members).max(1);
+    let length = share(members, bytes);
     let kind = CollectiveKind::AllGather {
         source: row(0, 0, length),
-        targets: (0..members).map(|member| row(1, member, length)).collect(),
+        targets: rows(1, members, length),
     };
-    let body = body_of(&[[1, length], [members, length]], collective(kind));
+    shared(ranks, members, length, [1, members], kind)
+}
+
+fn reduce_scatter(ranks: usize, members: usize, bytes: Bytes) -> Trial {
+    let length = share(members, bytes);
+    let kind = CollectiveKind::ReduceScatter {
+        sources: rows(0, members, length),
+        target: row(1, 0, length),
+    };
+    shared(ranks, members, length, [members, 1], kind)
+}
+
+fn alltoall(ranks: usize, members: usize, bytes: Bytes) -> Trial {
+    let length = share(members, bytes);
+    let kind = CollectiveKind::AllToAll {
+        sources: rows(0, members, length),
+        targets: rows(1, members, length),
+    };
+    shared(ranks, members, length, [members, members], kind)
+}
+
+/// Elements of one member of so many that have these bytes together.
+fn share(members: usize, bytes: Bytes) -> usize {
+    (bytes.0 as usize / 4 / members).max(1)
+}
+
+/// A collective of shares of this length, with so many rows of them in its two buffers.
+fn shared(
+    ranks: usize,
+    members: usize,
+    length: usize,
+    of: [usize; 2],
+    kind: CollectiveKind,
+) -> Trial {
+    let body = body_of(&of.map(|count| [count, length]), collective(kind));
     Trial {
         bytes: Bytes((4 * length * members) as u64),
         bodies: vec![Some(body); ranks],
     }
+}
+
+fn rows(buffer: u32, count: usize, length: usize) -> Vec<View> {
+    (0..count).map(|at| row(buffer, at, length)).collect()
 }
 
 fn collective(kind: CollectiveKind) -> Work {

@@ -61,6 +61,17 @@ impl Transport for Slow {
                 assert!(targets.iter().all(|target| target.extent == source.extent));
                 targets.iter().map(|target| target.bytes(buffers)).sum()
             }
+            CollectiveKind::ReduceScatter { sources, target } => {
+                assert_eq!(sources.len(), members);
+                assert!(sources.iter().all(|source| source.extent == target.extent));
+                sources.iter().map(|source| source.bytes(buffers)).sum()
+            }
+            CollectiveKind::AllToAll { sources, targets } => {
+                assert_eq!((sources.len(), targets.len()), (members, members));
+                let mut both = sources.iter().chain(targets);
+                assert!(both.all(|view| view.extent == sources[0].extent));
+                sources.iter().map(|source| source.bytes(buffers)).sum()
+            }
         };
         self.begin(task, bytes.0);
         Ok(())
@@ -108,7 +119,15 @@ fn sizes_and_groups_are_all_there() {
     assert_eq!(sizes.last(), Some(&(16 << 20)));
     assert_eq!(times.allreduce.keys().collect::<Vec<_>>(), [&2]);
     assert_eq!(times.allgather[&2].last().unwrap().bytes.0, 64 << 20);
-    for points in [&times.message, &times.allreduce[&2], &times.allgather[&2]] {
+    assert!(times.is_complete());
+    let all = [
+        &times.message,
+        &times.allreduce[&2],
+        &times.allgather[&2],
+        &times.reduce_scatter[&2],
+        &times.alltoall[&2],
+    ];
+    for points in all {
         for point in points {
             // The slower rank waits 600 us; sleeping makes it longer.
             let work = point.bytes.0 as f64 * 1e-9;

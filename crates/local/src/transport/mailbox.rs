@@ -14,7 +14,8 @@ pub(super) enum Stage {
     Addend,
     /// A finished part of a sum.
     Sum,
-    Gather,
+    /// A part of an allgather or an all-to-all.
+    Part,
 }
 
 /// What matches a message with the task that waits for it.
@@ -185,6 +186,7 @@ impl Drop for Mail {
 
 #[cfg(test)]
 mod tests {
+    use super::super::packet::Number;
     use super::*;
 
     #[test]
@@ -202,8 +204,9 @@ mod tests {
             sender.fetch();
             for part in [0, 0, 1] {
                 let mut packet = sender.blank(Dtype::F32, 10 * (part as usize + 1));
-                let like = Packet::F32(vec![step as f32, part as f32]);
-                packet.copy_from(&like, 0..2);
+                let elements = f32::of(&mut packet);
+                elements.clear();
+                elements.extend([step as f32, part as f32]);
                 sender.post(1, key(part), packet);
             }
             assert!(sender.free.is_empty(), "three packets serve every step");

@@ -1,6 +1,6 @@
 use partita_program::{Dtype, View};
 use partita_run::{Element, Memory};
-use std::ops::{AddAssign, Range};
+use std::ops::AddAssign;
 
 /// Packed elements of one dtype.
 pub(super) enum Packet {
@@ -20,19 +20,27 @@ macro_rules! on_elements {
     };
 }
 
-/// Evaluates an expression on the elements of two packets of one type.
-macro_rules! on_both {
-    ($one:expr, $other:expr, ($a:ident, $b:ident) => $value:expr) => {
-        match ($one, $other) {
-            (Packet::F32($a), Packet::F32($b)) => $value,
-            (Packet::F64($a), Packet::F64($b)) => $value,
-            (Packet::I16($a), Packet::I16($b)) => $value,
-            (one, other) => panic!("{:?} meets {:?} in a message", one.dtype(), other.dtype()),
+/// Evaluates an expression with the element type of a dtype under a name.
+macro_rules! with_type {
+    ($dtype:expr, $type:ident => $value:expr) => {
+        match $dtype {
+            partita_program::Dtype::F32 => {
+                type $type = f32;
+                $value
+            }
+            partita_program::Dtype::F64 => {
+                type $type = f64;
+                $value
+            }
+            partita_program::Dtype::I16 => {
+                type $type = i16;
+                $value
+            }
         }
     };
 }
 
-pub(super) use on_elements;
+pub(super) use {on_elements, with_type};
 
 /// What packets hold.
 pub(super) trait Number: Element + AddAssign {
@@ -93,13 +101,5 @@ impl Packet {
 
     pub(super) fn unpack(&self, memory: &Memory<'_>, view: &View, accumulate: bool) {
         on_elements!(self, elements => memory.unpack(view, elements, accumulate));
-    }
-
-    /// Becomes a copy of a range of another packet.
-    pub(super) fn copy_from(&mut self, other: &Packet, range: Range<usize>) {
-        on_both!(self, other, (mine, theirs) => {
-            mine.clear();
-            mine.extend_from_slice(&theirs[range]);
-        });
     }
 }

@@ -2,7 +2,7 @@
 //! beta seconds per byte sent, gamma seconds per byte reduced.
 //!
 //! Source: Thakur, Rabenseifner and Gropp, Optimization of Collective Communication Operations in
-//! MPICH (2005), sections 4.1 and 4.5.
+//! MPICH (2005), sections 4.1 and 4.3 to 4.5.
 
 use std::ops::Add;
 
@@ -52,12 +52,85 @@ pub struct Hop {
     pub gamma: f64,
 }
 
-/// Ring reduce-scatter: `(p-1) alpha + (p-1)/p n (beta + gamma)`.
+/// Ring reduce-scatter: `(p-1) alpha + (p-1)/p n (beta + gamma)`. Where shares are unequal, the
+/// largest holds each step up, and n is p times that one.
 pub fn reduce_scatter_ring(p: usize, n: f64, hop: Hop) -> Parts {
     let steps = (p - 1) as f64;
     Parts {
         latency: steps * hop.alpha,
         transfer: steps / p as f64 * n * (hop.beta + hop.gamma),
+    }
+}
+
+/// Reduce-scatter by recursive halving: `lg p alpha + (p-1)/p n (beta + gamma)`. Where p is no power
+/// of two, those beyond it hand their vector to a partner before, and get their share after.
+pub fn reduce_scatter_halving(p: usize, n: f64, hop: Hop) -> Parts {
+    let power = 1usize << p.ilog2();
+    let share = (power - 1) as f64 / power as f64;
+    let halving = Parts {
+        latency: f64::from(p.ilog2()) * hop.alpha,
+        transfer: share * n * (hop.beta + hop.gamma),
+    };
+    if p.is_power_of_two() {
+        return halving;
+    }
+    let partners = Parts {
+        latency: 2.0 * hop.alpha,
+        transfer: n * (hop.beta + hop.gamma) + n / p as f64 * hop.beta,
+    };
+    halving + partners
+}
+
+/// The best flat reduce-scatter; `ring` and `tree` as in [`allreduce_flat`].
+pub fn reduce_scatter_flat(p: usize, n: f64, ring: Hop, tree: Hop) -> Parts {
+    if p <= 1 {
+        return Parts::default();
+    }
+    reduce_scatter_ring(p, n, ring).min(reduce_scatter_halving(p, n, tree))
+}
+
+/// Reduce-scatter in two stages: among the `q` members of a node, then of each `n / q` between the
+/// `nodes`. The first of the three stages of [`allreduce_hierarchical`], and half of the second.
+pub fn reduce_scatter_hierarchical(
+    nodes: usize,
+    q: usize,
+    n: f64,
+    intra: Hop,
+    inter: Hop,
+) -> Parts {
+    let part = n / q as f64;
+    reduce_scatter_ring(q, n, intra) + reduce_scatter_flat(nodes, part, inter, inter)
+}
+
+/// The law of the ring allreduce without its second half: `(p-1) (alpha + n beta / p)`.
+///
+/// Source: as for [`allreduce_law`], whose first `p-1` steps these are.
+pub fn reduce_scatter_law(p: usize, n: f64, alpha: f64, beta: f64) -> Parts {
+    let Parts { latency, transfer } = allreduce_law(p, n, alpha, beta);
+    Parts {
+        latency: latency / 2.0,
+        transfer: transfer / 2.0,
+    }
+}
+
+/// All-to-all by pairwise exchange: in every step each member exchanges a block with another one, and
+/// the largest holds the step up: `(p-1) (alpha + largest beta)`.
+pub fn alltoall_pairwise(p: usize, largest: f64, hop: Hop) -> Parts {
+    let steps = p.saturating_sub(1) as f64;
+    Parts {
+        latency: steps * hop.alpha,
+        transfer: steps * largest * hop.beta,
+    }
+}
+
+/// All-to-all by Bruck's algorithm: step k passes on the blocks whose distance has bit k, so that a
+/// block travels as often as its distance has bits; `lg p (alpha + n/2 beta)` for a power of two and
+/// equal blocks. Unequal ones are taken to be as large as the largest.
+pub fn alltoall_bruck(p: usize, largest: f64, hop: Hop) -> Parts {
+    let passed: u32 = (0..p).map(usize::count_ones).sum();
+    Parts {
+        latency: log2_ceil(p) * hop.alpha,
+        transfer: f64::from(passed) * largest * hop.beta,
     }
 }
 
@@ -182,6 +255,29 @@ mod tests {
     }
 
     #[test]
+    fn hand_values_of_shares_and_blocks() {
+        close(reduce_scatter_halving(8, 64.0, HOP), 9.0, 42.0);
+        // Halved among four, and 64 (0.5 + 0.25) before, 12.8 x 0.5 after.
+        close(
+            reduce_scatter_halving(5, 64.0, HOP),
+            12.0,
+            36.0 + 48.0 + 6.4,
+        );
+        close(alltoall_pairwise(8, 8.0, HOP), 21.0, 28.0);
+        close(alltoall_bruck(8, 8.0, HOP), 9.0, 3.0 * 16.0);
+        // Of the distances 1 to 4, those of one bit travel once and 3 travels twice.
+        close(alltoall_bruck(5, 8.0, HOP), 9.0, 5.0 * 4.0);
+        close(alltoall_pairwise(1, 8.0, HOP), 0.0, 0.0);
+        close(alltoall_bruck(1, 8.0, HOP), 0.0, 0.0);
+        close(reduce_scatter_law(4, 64.0, 3.0, 0.5), 9.0, 24.0);
+        let slow_tree = Hop { beta: 2.0, ..HOP };
+        let best = |n, tree| reduce_scatter_flat(8, n, HOP, tree);
+        assert_eq!(best(64.0, HOP), reduce_scatter_halving(8, 64.0, HOP));
+        assert_eq!(best(64.0, slow_tree), reduce_scatter_ring(8, 64.0, HOP));
+        assert_eq!(reduce_scatter_flat(1, 9.0, HOP, HOP), Parts::default());
+    }
+
+    #[test]
     fn what_is_no_power_of_two_takes_a_step_before_and_after() {
         close(allreduce_doubling(5, 64.0, HOP), 6.0 + 6.0, 96.0 + 80.0);
         close(allreduce_halving(5, 64.0, HOP), 12.0 + 6.0, 60.0 + 80.0);
@@ -227,6 +323,9 @@ mod tests {
         let parts = allreduce_hierarchical(2, 4, 64.0, HOP, inter);
         // In the node 2 x 9 and 48 (0.5 + 0.25) + 48 x 0.5; between two nodes 16 bytes, doubled once.
         close(parts, 18.0 + 10.0, 36.0 + 24.0 + 16.0 * 2.25);
+        // Of the sum between the nodes, half: one step with 8 of 16 bytes.
+        let parts = reduce_scatter_hierarchical(2, 4, 64.0, HOP, inter);
+        close(parts, 9.0 + 10.0, 36.0 + 8.0 * 2.25);
         close(allreduce_law(4, 64.0, 3.0, 0.5), 18.0, 48.0);
     }
 }

@@ -1,7 +1,7 @@
 use super::collective::{self, Hop, Parts};
 use super::io::{self, FileSystem};
 use super::kernel::{self, Character, Pass};
-use super::{CollectiveCost, CostBasis, CostError, Costs, MessageCost, link};
+use super::{Blocks, CollectiveCost, CostBasis, CostError, Costs, MessageCost, link};
 use partita_cluster::{ConvPass, DeviceKind, LinkKind, Machine};
 use partita_program::{Algorithm, Count, Dtype, KernelShape};
 use partita_space::{Bytes, FlopsPerSecond, Rank, Seconds};
@@ -88,6 +88,13 @@ impl MachineCosts {
         }
     }
 
+    /// Time that a member loses to a sum of that many bytes: each is summed once (two reads, a write)
+    /// and copied once (a read, a write).
+    fn host_of_sum(&self, spread: &Spread, bytes: f64) -> Seconds {
+        let share = (spread.members - 1) as f64 / spread.members as f64;
+        self.host(5.0 * share * bytes)
+    }
+
     fn spread(&self, members: &[Rank]) -> Spread {
         let mut nodes: Vec<usize> = members
             .iter()
@@ -141,14 +148,20 @@ impl MachineCosts {
         }
     }
 
+    /// Seconds per step and per byte of a ring, where the machine file gives a law of the allreduce.
+    fn fitted_ring(&self, spread: &Spread, sharing: f64) -> Option<(f64, f64)> {
+        let law = self.machine.allreduce.as_ref()?;
+        let single = spread.nodes == 1;
+        let fitted = if single { &law.intra } else { &law.inter };
+        let own = 1.0 / fitted.bandwidth.value.0;
+        let node = sharing / self.machine.links.inter.node_bandwidth.value.0;
+        let beta = if single { own } else { own.max(node) };
+        Some((fitted.latency.value.0, beta))
+    }
+
     fn allreduce_parts(&self, spread: &Spread, bytes: f64, sharing: f64) -> Parts {
-        if let Some(law) = &self.machine.allreduce {
-            let single = spread.nodes == 1;
-            let fitted = if single { &law.intra } else { &law.inter };
-            let own = 1.0 / fitted.bandwidth.value.0;
-            let node = sharing / self.machine.links.inter.node_bandwidth.value.0;
-            let beta = if single { own } else { own.max(node) };
-            return collective::allreduce_law(spread.members, bytes, fitted.latency.value.0, beta);
+        if let Some((alpha, beta)) = self.fitted_ring(spread, sharing) {
+            return collective::allreduce_law(spread.members, bytes, alpha, beta);
         }
         let tree_flows = sharing * spread.most_on_node as f64;
         let ring = self.flat(spread, sharing);
@@ -158,6 +171,26 @@ impl MachineCosts {
             return flat;
         }
         flat.min(collective::allreduce_hierarchical(
+            spread.nodes,
+            spread.fewest_on_node,
+            bytes,
+            self.intra(),
+            self.inter(tree_flows),
+        ))
+    }
+
+    fn reduce_scatter_parts(&self, spread: &Spread, bytes: f64, sharing: f64) -> Parts {
+        if let Some((alpha, beta)) = self.fitted_ring(spread, sharing) {
+            return collective::reduce_scatter_law(spread.members, bytes, alpha, beta);
+        }
+        let tree_flows = sharing * spread.most_on_node as f64;
+        let ring = self.flat(spread, sharing);
+        let tree = self.flat(spread, tree_flows);
+        let flat = collective::reduce_scatter_flat(spread.members, bytes, ring, tree);
+        if spread.nodes == 1 || spread.fewest_on_node == 1 {
+            return flat;
+        }
+        flat.min(collective::reduce_scatter_hierarchical(
             spread.nodes,
             spread.fewest_on_node,
             bytes,
@@ -266,9 +299,7 @@ impl Costs for MachineCosts {
             return Ok(CollectiveCost::default());
         }
         let n = bytes.0 as f64;
-        let share = (spread.members - 1) as f64 / spread.members as f64;
-        // Each byte is summed once (two reads, a write) and copied once (a read, a write).
-        let host = self.host(5.0 * share * n);
+        let host = self.host_of_sum(&spread, n);
         Ok(collective_cost(
             self.allreduce_parts(&spread, n, sharing),
             host,
@@ -294,6 +325,44 @@ impl Costs for MachineCosts {
         let parts = collective::allgather_ring(&blocks, ring)
             .min(collective::allgather_doubling(&blocks, tree));
         let host = self.host(2.0 * blocks.iter().sum::<f64>());
+        Ok(collective_cost(parts, host))
+    }
+
+    fn reduce_scatter(
+        &self,
+        members: &[Rank],
+        bytes_per_member: &[Bytes],
+        sharing: f64,
+    ) -> Result<CollectiveCost, CostError> {
+        let spread = self.spread(members);
+        if spread.members <= 1 {
+            return Ok(CollectiveCost::default());
+        }
+        let largest = bytes_per_member.iter().map(|bytes| bytes.0).max();
+        let n = spread.members as f64 * largest.unwrap_or(0) as f64;
+        Ok(collective_cost(
+            self.reduce_scatter_parts(&spread, n, sharing),
+            self.host_of_sum(&spread, n),
+        ))
+    }
+
+    fn alltoall(
+        &self,
+        members: &[Rank],
+        blocks: Blocks,
+        sharing: f64,
+    ) -> Result<CollectiveCost, CostError> {
+        let spread = self.spread(members);
+        if spread.members <= 1 {
+            return Ok(CollectiveCost::default());
+        }
+        let largest = blocks.largest.0 as f64;
+        // Most partners of the members of a node are on others, and all send at once.
+        let hop = self.flat(&spread, sharing * spread.most_on_node as f64);
+        let parts = collective::alltoall_pairwise(spread.members, largest, hop)
+            .min(collective::alltoall_bruck(spread.members, largest, hop));
+        // As much is packed as is unpacked.
+        let host = self.host(4.0 * blocks.given.0 as f64);
         Ok(collective_cost(parts, host))
     }
 

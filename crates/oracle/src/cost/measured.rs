@@ -1,4 +1,4 @@
-use super::{CollectiveCost, CostBasis, CostError, Costs, MessageCost};
+use super::{Blocks, CollectiveCost, CostBasis, CostError, Costs, MessageCost};
 use partita_program::{Algorithm, Count, KernelShape};
 use partita_space::{Bytes, Rank, Seconds};
 use serde::{Deserialize, Serialize};
@@ -26,6 +26,10 @@ pub struct MeasuredCosts {
     pub allreduce: BTreeMap<usize, LinkFit>,
     /// Allgathers by number of members; bytes of all members' views together.
     pub allgather: BTreeMap<usize, LinkFit>,
+    /// Reduce-scatters by number of members; bytes of all shares together.
+    pub reduce_scatter: BTreeMap<usize, LinkFit>,
+    /// All-to-alls by number of members; bytes of all blocks of one member.
+    pub alltoall: BTreeMap<usize, LinkFit>,
     /// Reads, with as many readers as the run will have.
     pub load: Option<LinkFit>,
 }
@@ -136,6 +140,26 @@ impl Costs for MeasuredCosts {
     ) -> Result<CollectiveCost, CostError> {
         let bytes = bytes_per_member.iter().copied().sum();
         collective("allgather", &self.allgather, members.len(), bytes)
+    }
+
+    fn reduce_scatter(
+        &self,
+        members: &[Rank],
+        bytes_per_member: &[Bytes],
+        _sharing: f64,
+    ) -> Result<CollectiveCost, CostError> {
+        let bytes = bytes_per_member.iter().copied().sum();
+        let fits = &self.reduce_scatter;
+        collective("reduce_scatter", fits, members.len(), bytes)
+    }
+
+    fn alltoall(
+        &self,
+        members: &[Rank],
+        blocks: Blocks,
+        _sharing: f64,
+    ) -> Result<CollectiveCost, CostError> {
+        collective("alltoall", &self.alltoall, members.len(), blocks.given)
     }
 
     fn load(&self, _rank: Rank, bytes: Bytes, _readers: usize) -> Result<Seconds, CostError> {

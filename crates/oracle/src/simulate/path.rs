@@ -19,7 +19,8 @@ pub enum Category {
     BackwardExchange,
     /// Everything that sums gradients over ranks, as far as nothing hides it.
     GradientAllreduceExposed,
-    /// Allgathers forward and backward: data change their distribution.
+    /// Collectives other than sums that all members keep, forward and backward: data change their
+    /// distribution.
     Redistribution,
     /// Reading of samples and bringing them into the network.
     Io,
@@ -92,7 +93,9 @@ impl Category {
             Work::Exchange(_) => Self::of_movement(phase),
             Work::Collective(collective) => match collective.kind {
                 CollectiveKind::AllReduce { .. } => Self::of_movement(phase),
-                CollectiveKind::AllGather { .. } => match phase {
+                CollectiveKind::AllGather { .. }
+                | CollectiveKind::ReduceScatter { .. }
+                | CollectiveKind::AllToAll { .. } => match phase {
                     Phase::Forward | Phase::Backward => Category::Redistribution,
                     Phase::Load | Phase::Reduce | Phase::Update | Phase::Report => {
                         Self::of_movement(phase)

@@ -1,7 +1,7 @@
 use super::topology::Topology;
 use super::{Classes, Participant, SimulateError};
-use crate::cost::{CollectiveCost, Costs, link};
-use partita_program::{Body, CollectiveKind, Count, KernelShape, Program, Work};
+use crate::cost::{Blocks, CollectiveCost, Costs, link};
+use partita_program::{Body, CollectiveKind, Count, KernelShape, Program, View, Work};
 use partita_space::{Bytes, Rank, Seconds};
 use std::collections::{BTreeMap, HashMap};
 
@@ -360,33 +360,55 @@ impl Builder<'_> {
         for &member in members {
             sources.push(self.source_bytes(rank, member, sequence)?);
         }
+        let total = |blocks: &Vec<Bytes>| -> Bytes { blocks.iter().copied().sum() };
+        let given: Vec<Bytes> = sources.iter().map(total).collect();
+        let bytes = |view: &View| view.bytes(&body.buffers);
         Ok(match kind {
             CollectiveKind::AllReduce { view } => {
-                self.costs
-                    .allreduce(members, view.bytes(&body.buffers), sharing)?
+                self.costs.allreduce(members, bytes(view), sharing)?
             }
-            CollectiveKind::AllGather { .. } => self.costs.allgather(members, &sources, sharing)?,
+            CollectiveKind::AllGather { .. } => self.costs.allgather(members, &given, sharing)?,
+            CollectiveKind::ReduceScatter { sources, .. } => {
+                let shares: Vec<Bytes> = sources.iter().map(bytes).collect();
+                self.costs.reduce_scatter(members, &shares, sharing)?
+            }
+            CollectiveKind::AllToAll { .. } => {
+                let sent = sources.iter().enumerate().flat_map(|(place, blocks)| {
+                    let others = blocks.iter().enumerate();
+                    others.filter(move |&(to, _)| to != place)
+                });
+                let blocks = Blocks {
+                    largest: sent.map(|(_, &bytes)| bytes).max().unwrap_or_default(),
+                    given: given.iter().copied().max().unwrap_or_default(),
+                };
+                self.costs.alltoall(members, blocks, sharing)?
+            }
         })
     }
 
-    /// What a member gives to a collective.
+    /// What a member gives to a collective, view by view.
     fn source_bytes(
         &self,
         rank: Rank,
         member: Rank,
         sequence: u32,
-    ) -> Result<Bytes, SimulateError> {
+    ) -> Result<Vec<Bytes>, SimulateError> {
         let index = self.program.class_of[member] as usize;
         let body = &self.program.bodies[index];
         let task = self.facts[index].collectives.get(&sequence);
-        match task.map(|&id| Count::of(&body.tasks[id], &body.buffers)) {
-            Some(count) => Ok(count.collective_bytes),
-            None => Err(SimulateError::Unmatched {
-                rank,
-                peer: member,
-                work: "collective",
-                sequence,
-            }),
+        match task.map(|&id| &body.tasks[id].work) {
+            Some(Work::Collective(collective)) => {
+                let sources = collective.kind.sources().iter();
+                Ok(sources.map(|view| view.bytes(&body.buffers)).collect())
+            }
+            Some(Work::Compute { .. } | Work::Exchange(_) | Work::Load(_)) | None => {
+                Err(SimulateError::Unmatched {
+                    rank,
+                    peer: member,
+                    work: "collective",
+                    sequence,
+                })
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Hand-made programs and costs that can be added up on paper.
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use partita_oracle::{CollectiveCost, CostBasis, CostError, Costs, MessageCost};
+use partita_oracle::{Blocks, CollectiveCost, CostBasis, CostError, Costs, MessageCost};
 use partita_program::{
     Algorithm, Body, Buffer, BufferId, Collective, CollectiveKind, Count, Dtype, Exchange, Item,
     Kernel, KernelShape, Load, Origin, Phase, Place, Program, ProgramKind, Receive, Role, Send,
@@ -96,6 +96,24 @@ impl Costs for Table {
             transfer: Seconds(bytes.0 as f64 / 4.0 * sharing),
             host: Seconds(self.host),
         })
+    }
+
+    fn reduce_scatter(
+        &self,
+        members: &[Rank],
+        bytes_per_member: &[Bytes],
+        sharing: f64,
+    ) -> Result<CollectiveCost, CostError> {
+        self.allgather(members, bytes_per_member, sharing)
+    }
+
+    fn alltoall(
+        &self,
+        members: &[Rank],
+        blocks: Blocks,
+        sharing: f64,
+    ) -> Result<CollectiveCost, CostError> {
+        self.allgather(members, &[blocks.given], sharing)
     }
 
     fn load(&self, _rank: Rank, bytes: Bytes, _readers: usize) -> Result<Seconds, CostError> {

@@ -101,6 +101,12 @@ impl<'p> At<'_, 'p> {
             || self.case.site(self.class, self.id),
             self.collective.sequence,
         );
+        let differs = |member, reason| Fault::CollectiveDiffers {
+            site: site(),
+            sequence,
+            member,
+            reason,
+        };
         for &member in &group.firsts {
             match self.of(member) {
                 None => faults.push(Fault::MemberMissing {
@@ -109,41 +115,33 @@ impl<'p> At<'_, 'p> {
                     member,
                 }),
                 Some(other) => {
-                    if let Some(reason) = self.difference(member, other) {
-                        faults.push(Fault::CollectiveDiffers {
-                            site: site(),
-                            sequence,
-                            member,
-                            reason,
-                        });
-                    }
+                    let reason = self.difference(other);
+                    faults.extend(reason.map(|reason| differs(member, reason)));
                 }
             }
         }
-        match &self.collective.kind {
-            CollectiveKind::AllReduce { .. } => {}
-            CollectiveKind::AllGather { targets, .. } => {
-                let (expected, got) = (group.members.len(), targets.len());
-                if expected != got {
-                    faults.push(Fault::TargetCount {
-                        site: site(),
-                        sequence,
-                        expected,
-                        got,
-                    });
-                }
-                for (&member, target) in group.members.iter().zip(targets) {
-                    if let Some(reason) = self.gather_difference(member, target) {
-                        faults.push(Fault::CollectiveDiffers {
-                            site: site(),
-                            sequence,
-                            member,
-                            reason,
-                        });
-                    }
-                }
+        let kind = &self.collective.kind;
+        let expected = group.members.len();
+        let counts = match kind {
+            CollectiveKind::AllReduce { .. } => [None, None],
+            CollectiveKind::AllGather { targets, .. } => [None, Some(targets.len())],
+            CollectiveKind::ReduceScatter { sources, .. } => [Some(sources.len()), None],
+            CollectiveKind::AllToAll { sources, targets } => {
+                [Some(sources.len()), Some(targets.len())]
             }
+        };
+        for (what, got) in ["sources", "targets"].into_iter().zip(counts) {
+            let wrong = got.filter(|&got| got != expected);
+            faults.extend(wrong.map(|got| Fault::PartCount {
+                site: site(),
+                sequence,
+                what,
+                expected,
+                got,
+            }));
         }
+        let parts = self.part_differences(group);
+        faults.extend(parts.map(|(member, reason)| differs(member, reason)));
     }
 
     /// The collective of the same sequence on another rank.
@@ -156,58 +154,89 @@ impl<'p> At<'_, 'p> {
         }
     }
 
-    fn difference(&self, member: Rank, other: &Collective) -> Option<String> {
+    fn difference(&self, other: &Collective) -> Option<String> {
         let mine = self.collective;
         if mine.group != other.group {
             return Some(format!("along {} against {}", mine.group, other.group));
         }
-        match (&mine.kind, &other.kind) {
-            (CollectiveKind::AllGather { .. }, CollectiveKind::AllGather { .. }) => None,
-            (CollectiveKind::AllReduce { view }, CollectiveKind::AllReduce { view: theirs }) => {
-                let (length, expected) = (theirs.volume(), view.volume());
-                if length != expected {
-                    return Some(format!("{expected} elements against {length}"));
-                }
-                self.views_differ(view, member, theirs)
-            }
-            (CollectiveKind::AllReduce { .. }, CollectiveKind::AllGather { .. }) => {
-                Some("an allreduce against an allgather".to_owned())
-            }
-            (CollectiveKind::AllGather { .. }, CollectiveKind::AllReduce { .. }) => {
-                Some("an allgather against an allreduce".to_owned())
-            }
+        let (name, others) = (mine.kind.name(), other.kind.name());
+        (name != others).then(|| format!("{name} against {others}"))
+    }
+
+    /// Members with whose views those of this rank do not agree, each with the first reason.
+    fn part_differences(&self, group: &Group) -> impl Iterator<Item = (Rank, String)> {
+        let kind = &self.collective.kind;
+        let (members, mine) = match kind {
+            CollectiveKind::AllReduce { view } => (&group.firsts, vec![*view; group.firsts.len()]),
+            CollectiveKind::AllGather { targets, .. } => (&group.members, targets.clone()),
+            CollectiveKind::ReduceScatter { sources, .. }
+            | CollectiveKind::AllToAll { sources, .. } => (&group.members, sources.clone()),
+        };
+        let rank = self.case.representatives[self.class];
+        let places = group.members.iter().copied().enumerate();
+        // What a member of an all-to-all sends goes where the receiver has it from this very member,
+        // so no member stands for others of its class.
+        let senders: Vec<(usize, Rank)> = places
+            .filter(|&(_, member)| match kind {
+                CollectiveKind::AllReduce { .. }
+                | CollectiveKind::AllGather { .. }
+                | CollectiveKind::ReduceScatter { .. } => member == rank,
+                CollectiveKind::AllToAll { .. } => self.case.class_of(member) == self.class,
+            })
+            .collect();
+        members.iter().zip(mine).filter_map(move |(&member, view)| {
+            let reasons = senders.iter().filter_map(|&(place, sender)| {
+                let theirs = self.counterpart(member, place)?;
+                self.part_difference((sender, &view), (member, theirs))
+            });
+            Some((member, reasons.into_iter().next()?))
+        })
+    }
+
+    /// The view of another member that meets one of the member at this place; none where that one
+    /// takes part in something else.
+    fn counterpart(&self, member: Rank, place: usize) -> Option<&'p View> {
+        let other = self.of(member)?;
+        if self.difference(other).is_some() {
+            return None;
+        }
+        match &other.kind {
+            CollectiveKind::AllReduce { view } => Some(view),
+            CollectiveKind::AllGather { source, .. } => Some(source),
+            CollectiveKind::ReduceScatter { target, .. } => Some(target),
+            CollectiveKind::AllToAll { targets, .. } => targets.get(place),
         }
     }
 
-    /// Whether the source of a member differs from where this one puts it.
-    fn gather_difference(&self, member: Rank, target: &View) -> Option<String> {
-        match &self.of(member)?.kind {
-            CollectiveKind::AllReduce { .. } => None,
-            CollectiveKind::AllGather { source, .. } => {
-                let (expected, got) = (target.extent, source.extent);
-                if expected != got {
-                    return Some(format!("gives {got:?} for a target of {expected:?}"));
-                }
-                self.views_differ(target, member, source)
-            }
-        }
-    }
-
-    fn views_differ(&self, mine: &View, member: Rank, theirs: &View) -> Option<String> {
-        let case = self.case;
-        let there = case.class_of(member);
+    fn part_difference(
+        &self,
+        (rank, view): (Rank, &View),
+        (member, other): (Rank, &View),
+    ) -> Option<String> {
+        let (case, there) = (self.case, self.case.class_of(member));
         let dtype =
             |class: usize, view: &View| case.program.bodies[class].buffer(view.buffer).dtype;
-        let (a, b) = (dtype(self.class, mine), dtype(there, theirs));
+        let (a, b) = (dtype(self.class, view), dtype(there, other));
         if a != b {
             return Some(format!("{a:?} against {b:?}"));
         }
-        let coord = case.program.mesh.coord(member);
+        let agree = match &self.collective.kind {
+            CollectiveKind::AllReduce { .. } => view.volume() == other.volume(),
+            CollectiveKind::AllGather { .. }
+            | CollectiveKind::ReduceScatter { .. }
+            | CollectiveKind::AllToAll { .. } => view.extent == other.extent,
+        };
+        let is_nothing = view.is_empty() && other.is_empty();
+        if !agree && !is_nothing {
+            let (mine, theirs) = (view.extent, other.extent);
+            return Some(format!("extents {mine:?} against {theirs:?}"));
+        }
+        let coords = [rank, member].map(|rank| case.program.mesh.coord(rank));
         region_difference(
             case,
-            (self.class, mine),
-            (there, theirs),
-            (&case.coords[self.class], &coord),
+            (self.class, view),
+            (there, other),
+            (&coords[0], &coords[1]),
         )
     }
 }

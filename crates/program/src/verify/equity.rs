@@ -1,7 +1,7 @@
 use super::collectives::collectives_of;
 use super::matching::{exchanges, messages};
 use super::{Case, Fault};
-use crate::{CollectiveKind, Place, Work};
+use crate::{CollectiveKind, Place, View, Work};
 use partita_space::{AXES, Axis, AxisSet, Coord, Interval, Mesh, Offset, Rank, Split};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -156,24 +156,43 @@ impl Uses {
         for (_, collective) in collectives_of(case, class) {
             let group = collective.group;
             self.groups.insert(group);
-            let (mine, theirs) = match &collective.kind {
-                CollectiveKind::AllReduce { view } => (vec![view], view),
-                CollectiveKind::AllGather { source, targets } => (targets.iter().collect(), source),
+            let kind = &collective.kind;
+            let (mine, theirs) = match kind {
+                CollectiveKind::AllReduce { .. } | CollectiveKind::AllGather { .. } => {
+                    (kind.targets(), kind.sources())
+                }
+                CollectiveKind::ReduceScatter { .. } | CollectiveKind::AllToAll { .. } => {
+                    (kind.sources(), kind.targets())
+                }
             };
-            let Some(theirs) = case.home(class, theirs) else {
-                continue;
-            };
-            let held = mine.into_iter().filter(|view| !view.is_empty());
-            let buffers: BTreeSet<_> = held.map(|view| view.buffer).collect();
-            for buffer in buffers {
-                if let Some(home) = &case.program.bodies[class].buffer(buffer).home {
+            let held: Vec<View> = mine.iter().copied().filter(|v| !v.is_empty()).collect();
+            for mut mine in places(case, class, &held) {
+                match kind {
+                    CollectiveKind::AllReduce { .. }
+                    | CollectiveKind::AllGather { .. }
+                    | CollectiveKind::ReduceScatter { .. } => {}
+                    // What is sent depends on the sender's place in the group, too; this is seen to
+                    // for every member of the class, and only the other axes are left.
+                    CollectiveKind::AllToAll { .. } => mine.axes.iter_mut().for_each(|axis| {
+                        *axis = axis.filter(|&axis| !group.has(axis));
+                    }),
+                }
+                for theirs in places(case, class, theirs) {
                     // Along the group's axes each member has its own place, whoever asks.
                     let step = |axis: Axis| (!group.has(axis)).then_some(0);
-                    self.distance(&home.place, &theirs.place, step);
+                    self.distance(&mine, &theirs, step);
                 }
             }
         }
     }
+}
+
+/// Places of the buffers of these views that have a home.
+fn places(case: &Case<'_>, class: usize, views: &[View]) -> Vec<Place> {
+    let body = &case.program.bodies[class];
+    let buffers: BTreeSet<_> = views.iter().map(|view| view.buffer).collect();
+    let homes = buffers.into_iter().filter_map(|id| body.buffer(id).home);
+    homes.map(|home| home.place).collect()
 }
 
 /// A number per rank, equal where the members of its group have the same classes in the same order.

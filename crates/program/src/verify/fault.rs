@@ -244,10 +244,11 @@ pub enum Fault {
         member: Rank,
         reason: String,
     },
-    #[error("{site}: collective {sequence} has {got} targets for {expected} members")]
-    TargetCount {
+    #[error("{site}: collective {sequence} has {got} {what} for {expected} members")]
+    PartCount {
         site: Site,
         sequence: u32,
+        what: &'static str,
         expected: usize,
         got: usize,
     },

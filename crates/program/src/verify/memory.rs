@@ -1,7 +1,7 @@
 use super::order::{Bits, completed_before};
 use super::structure::end_of;
 use super::{Case, Fault, adjoint};
-use crate::{Access, Body, Buffer, Home, Kernel, Role, View, Work};
+use crate::{Access, Body, Buffer, Collective, CollectiveKind, Home, Kernel, Role, View, Work};
 use partita_space::Region;
 
 /// No race, no buffer in another's memory while that is in use, and nothing read that was not
@@ -135,10 +135,28 @@ impl Memory<'_, '_> {
                 same && !both_write && is_operand && kernel.is_elementwise()
             }
             Work::Exchange(_) => first.access == Access::Update && second.access == Access::Update,
-            // A member's own part may already stand where it is gathered.
-            Work::Collective(_) => same && !both_write,
+            Work::Collective(collective) => same && !both_write && self.is_in_place(collective),
             Work::Load(_) => false,
         }
+    }
+
+    /// Whether what a collective both reads and writes as one view is a member's own part, which may
+    /// stand where it goes. All ranks of the class must have the place in their group that the view is
+    /// for.
+    fn is_in_place(&self, collective: &Collective) -> bool {
+        let (one, each) = match &collective.kind {
+            CollectiveKind::AllGather { source, targets } => (source, targets),
+            CollectiveKind::ReduceScatter { sources, target } => (target, sources),
+            CollectiveKind::AllReduce { .. } | CollectiveKind::AllToAll { .. } => return false,
+        };
+        let (case, rank) = (self.case, self.case.representatives[self.class]);
+        let members = case.program.mesh.group(rank, collective.group);
+        let places = 0..members.len();
+        let own: Vec<usize> = places
+            .filter(|&place| case.class_of(members[place]) == self.class)
+            .collect();
+        let shared = each.iter().enumerate().filter(|&(_, view)| view == one);
+        shared.map(|(place, _)| place).all(|place| own == [place])
     }
 
     fn races(&self, faults: &mut Vec<Fault>) {

@@ -1,5 +1,7 @@
 use super::{Case, Fault, Spot};
-use crate::{Buffer, Dtype, Item, Kernel, Load, Optimizer, PoolKind, Role, Taps, View, Work};
+use crate::{
+    Buffer, CollectiveKind, Dtype, Item, Kernel, Load, Optimizer, PoolKind, Role, Taps, View, Work,
+};
 
 /// Extents and types of every view of every task, pinned algorithms, and workspaces.
 pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
@@ -32,7 +34,8 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
                     let owned = load.place.owned(&case.program.mesh, coord).shape();
                     rules.load(load, owned);
                 }
-                Work::Exchange(_) | Work::Collective(_) => {}
+                Work::Collective(collective) => rules.collective(&collective.kind),
+                Work::Exchange(_) => {}
             }
             let site = || case.site(class, id);
             faults.extend(rules.shapes.into_iter().map(|reason| Fault::Shape {
@@ -69,6 +72,25 @@ struct Rules<'b> {
 }
 
 impl Rules<'_> {
+    fn collective(&mut self, kind: &CollectiveKind) {
+        match kind {
+            CollectiveKind::AllReduce { .. } | CollectiveKind::AllGather { .. } => {}
+            CollectiveKind::ReduceScatter { .. } | CollectiveKind::AllToAll { .. } => {
+                let views = || kind.sources().iter().chain(kind.targets());
+                let Some(first) = views().next().map(|view| self.dtype_of(view)) else {
+                    return;
+                };
+                if first == Dtype::I16 {
+                    self.dtypes.push(format!("moves {first:?}, not floats"));
+                }
+                if let Some(other) = views().find(|view| self.dtype_of(view) != first) {
+                    let other = self.dtype_of(other);
+                    self.dtypes.push(format!("moves {first:?} and {other:?}"));
+                }
+            }
+        }
+    }
+
     fn kernel(&mut self, kernel: &Kernel) {
         match kernel {
             Kernel::Fused { parts } => self.fused(parts),

@@ -1,0 +1,161 @@
+use super::collective::{Group, key};
+use super::mailbox::{Mail, Stage};
+use super::packet::{Number, Packet, with_type};
+use partita_program::{Dtype, View};
+use partita_run::Memory;
+use partita_space::Rank;
+use std::sync::Arc;
+
+/// Elements on which sums are taken: in their view itself, where nothing else may touch it until the
+/// task is done, and every pass over it that is saved is time of a core that computes.
+pub(super) struct Own {
+    pub(super) view: View,
+    pub(super) dtype: Dtype,
+    /// The elements, where those of the view do not lie side by side in memory.
+    packed: Option<Packet>,
+}
+
+impl Own {
+    /// The contents of `source`, to end in `view`, which is `source` itself or apart from it.
+    pub(super) fn new(source: &View, view: View, memory: &Memory<'_>, mail: &mut Mail) -> Self {
+        let is_dense = memory.is_dense(source) && memory.is_dense(&view);
+        if is_dense && *source != view {
+            copy(source, &view, memory, mail);
+        }
+        Self {
+            view,
+            dtype: memory.body().buffer(view.buffer).dtype,
+            packed: (!is_dense).then(|| mail.pack(memory, source)),
+        }
+    }
+
+    /// Runs on the elements, where they are.
+    pub(super) fn with<T: Number>(&mut self, memory: &Memory<'_>, run: impl FnOnce(&mut [T])) {
+        match &mut self.packed {
+            Some(packed) => run(T::of(packed)),
+            None => run(memory.write::<T>(&self.view).data),
+        }
+    }
+
+    pub(super) fn finish(&mut self, memory: &Memory<'_>, mail: &mut Mail) {
+        if let Some(packed) = self.packed.take() {
+            packed.unpack(memory, &self.view, false);
+            mail.give_back(mail.rank(), packed);
+        }
+    }
+}
+
+/// Copies between views that share no element, without a packet where both are dense.
+pub(super) fn copy(source: &View, target: &View, memory: &Memory<'_>, mail: &mut Mail) {
+    if source == target {
+        return;
+    }
+    if memory.is_dense(source) && memory.is_dense(target) {
+        with_type!(memory.body().buffer(source.buffer).dtype, T => {
+            let from = memory.read::<T>(source);
+            memory.write::<T>(target).data.copy_from_slice(from.data);
+        });
+        return;
+    }
+    let packed = mail.pack(memory, source);
+    packed.unpack(memory, target, false);
+    mail.give_back(mail.rank(), packed);
+}
+
+/// What other members give for a sum that this one takes.
+pub(super) struct Addends {
+    group: Arc<Group>,
+    pub(super) sequence: u32,
+    /// What has come, by place in the group; this member's own stays empty.
+    parts: Vec<Option<Packet>>,
+    pub(super) are_added: bool,
+}
+
+impl Addends {
+    pub(super) fn new(group: Arc<Group>, sequence: u32) -> Self {
+        Self {
+            parts: group.members.iter().map(|_| None).collect(),
+            group,
+            sequence,
+            are_added: false,
+        }
+    }
+
+    /// Takes what has come, and tells whether it can be added now.
+    pub(super) fn are_due(&mut self, mail: &mut Mail) -> bool {
+        if self.are_added {
+            return false;
+        }
+        let mut is_complete = true;
+        for (place, rank) in self.group.others() {
+            let part = &mut self.parts[place];
+            if part.is_none() {
+                *part = mail.take(&key(Stage::Addend, self.sequence, rank));
+            }
+            is_complete &= part.is_some();
+        }
+        is_complete
+    }
+
+    /// Ranks that have sent none.
+    pub(super) fn missing(&self, mail: &Mail) -> Vec<Rank> {
+        let silent = self.group.others().filter(|&(place, rank)| {
+            !self.are_added
+                && self.parts[place].is_none()
+                && !mail.has(&key(Stage::Addend, self.sequence, rank))
+        });
+        silent.map(|(_, rank)| rank).collect()
+    }
+
+    /// Adds in rank order, whatever this member's place, so that the bits depend neither on that nor on
+    /// who came first. The sums are appended to each of `copies`.
+    pub(super) fn add<T: Number>(
+        &mut self,
+        own: &mut [T],
+        copies: &mut [&mut Vec<T>],
+        mail: &mut Mail,
+    ) {
+        let mut packets: Vec<Packet> = self.parts.iter_mut().filter_map(Option::take).collect();
+        let parts = packets.iter_mut().map(|part| T::of(part).as_mut_slice());
+        let mut parts: Vec<&mut [T]> = parts.collect();
+        let lengths = parts.iter().all(|part| part.len() == own.len());
+        assert!(lengths, "length of a part of a sum");
+        add_in_order(own, &mut parts, self.group.me, copies);
+        for ((_, rank), part) in self.group.others().zip(packets) {
+            mail.give_back(rank, part);
+        }
+        self.are_added = true;
+    }
+}
+
+/// Elements that are added before the next ones: few enough to stay in the nearest cache.
+const BLOCK: usize = 2048;
+
+/// `own` becomes the sum of the parts in order, itself at place `me` among them; the sums are appended
+/// to each of `copies`.
+fn add_in_order<T: Number>(
+    own: &mut [T],
+    parts: &mut [&mut [T]],
+    me: usize,
+    copies: &mut [&mut Vec<T>],
+) {
+    fn add<T: Number>(to: &mut [T], from: &[T]) {
+        to.iter_mut()
+            .zip(from)
+            .for_each(|(sum, &part)| *sum += part);
+    }
+    let (before, after) = parts.split_at_mut(me);
+    for (i, own) in own.chunks_mut(BLOCK).enumerate() {
+        let block = i * BLOCK..i * BLOCK + own.len();
+        if let [first, rest @ ..] = &mut *before {
+            let first = &mut first[block.clone()];
+            rest.iter()
+                .for_each(|part| add(first, &part[block.clone()]));
+            add(own, first);
+        }
+        after.iter().for_each(|part| add(own, &part[block.clone()]));
+        copies
+            .iter_mut()
+            .for_each(|copy| copy.extend_from_slice(own));
+    }
+}
