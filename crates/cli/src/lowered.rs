@@ -29,7 +29,7 @@ pub fn lowered(
     let graph = model::resolve(&training.model)?;
     let strategy = strategy(strategy_text, training.ranks)?;
     let menu = menu::of(kernels);
-    let request = request(&graph, strategy, training, kind, &*menu);
+    let request = request(&graph, &strategy, training, kind, &*menu);
     let program = lower_verified(&request)?;
     Ok(Lowered {
         graph,
@@ -41,7 +41,7 @@ pub fn lowered(
 /// What there is to lower; `training` gives all but the split and the kernels.
 pub fn request<'r>(
     graph: &'r Graph,
-    strategy: Strategy,
+    strategy: &'r Strategy,
     training: &TrainingArgs,
     kind: KindName,
     menu: &'r dyn Menu,

@@ -57,7 +57,7 @@ fn found(args: &PlanArgs) -> Result<(Bytes, Vec<partita_plan::Candidate>), CliEr
     let memory = args.memory.unwrap_or(machine.device.memory.value);
     let costs = predict::costs(&machine, args.no_io);
     let single = Strategy::single();
-    let request = request(&graph, single, asked, KindName::Train, &UnpinnedMenu);
+    let request = request(&graph, &single, asked, KindName::Train, &UnpinnedMenu);
     let found = search(request, asked.ranks, memory, costs.as_ref())?;
     verify_best(&request, &found)?;
     Ok((memory, found))
@@ -71,7 +71,7 @@ fn found_here(args: &PlanArgs) -> Result<(Bytes, Vec<partita_plan::Candidate>), 
     let kernels = kernel_set::KernelSet::Cpu;
     let menu = kernels.menu(here::THREADS);
     let single = Strategy::single();
-    let request = request(&graph, single, asked, KindName::Train, &*menu);
+    let request = request(&graph, &single, asked, KindName::Train, &*menu);
     let here = Here::new(kernels, asked.ranks, 1, args.no_io)?;
     let found = search_here(request, asked.ranks, memory, here)?;
     verify_best(&request, &found)?;
@@ -81,7 +81,7 @@ fn found_here(args: &PlanArgs) -> Result<(Bytes, Vec<partita_plan::Candidate>), 
 /// The program that is recommended passes `verify`.
 fn verify_best(training: &Request<'_>, found: &[partita_plan::Candidate]) -> Result<(), CliError> {
     let best = found.iter().find(|candidate| candidate.reason.is_none());
-    let Some(strategy) = best.map(|candidate| candidate.strategy) else {
+    let Some(strategy) = best.map(|candidate| &candidate.strategy) else {
         return Ok(());
     };
     lower_verified(&Request {

@@ -70,7 +70,7 @@ fn run_here(args: &PredictArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let menu = kernels.menu(here::THREADS);
     let graph = model::resolve(&asked.model)?;
     let strategy = strategy(&args.strategy, asked.ranks)?;
-    let request = request(&graph, strategy, asked, KindName::Train, &*menu);
+    let request = request(&graph, &strategy, asked, KindName::Train, &*menu);
     let program = lower_verified(&request)?;
     let memory = here::memory(asked.ranks);
     if program.memory_max() > memory {

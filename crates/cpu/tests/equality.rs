@@ -20,7 +20,7 @@ fn every_strategy_equals_one_exact_rank() {
             kinked.push(seed);
             continue;
         };
-        let what = match trial.fast(case.strategy) {
+        let what = match trial.fast(&case.strategy) {
             Finding::Equal => continue,
             Finding::IllConditioned(excuse) => {
                 hard.push(format!("seed {seed}: {excuse}"));

@@ -13,7 +13,7 @@ use partita_data::{
 };
 use partita_program::{Body, Buffer, BufferId, Dtype, Item, Load, Place, Role, TaskId, When};
 use partita_run::{Arena, Inputs, RunError, Source};
-use partita_space::{Axis, Bytes, Mesh};
+use partita_space::{Axis, AxisList, Bytes, Mesh};
 
 const DATA_AND_SPACE: [Option<Axis>; 5] = [
     Some(Axis::Data),
@@ -47,11 +47,11 @@ fn places(batch: usize) -> [Place; 2] {
     let [c, d, h, w] = SHAPE;
     let sample = Place {
         shape: [batch, d, h, w, c],
-        axes: DATA_AND_SPACE,
+        axes: DATA_AND_SPACE.map(AxisList::from),
     };
     let target = Place {
         shape: [batch, 1, 1, 1, TARGETS],
-        axes: [Some(Axis::Data), None, None, None, None],
+        axes: [Some(Axis::Data), None, None, None, None].map(AxisList::from),
     };
     [sample, target]
 }

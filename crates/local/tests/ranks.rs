@@ -13,7 +13,7 @@ use partita_program::{
 use partita_run::{
     Arena, Element, Inputs, RankRunner, RunError, StepReport, SystemClock, Transport,
 };
-use partita_space::{Axis, AxisSet, Mesh, Offset, Seconds};
+use partita_space::{Axis, AxisList, AxisSet, Mesh, Offset, Seconds};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -527,6 +527,7 @@ fn each_rank_loads_its_part() {
         values: (0..4).map(|id| Stored::I16(sample(id))).collect(),
         targets: (0..4).map(target).collect(),
     });
+    let axes = axes.map(AxisList::from);
     let place = Place { shape, axes };
     let inputs = Inputs {
         samples: vec![3, 1],

@@ -6,7 +6,7 @@ use hand::{Bench, Dice, close};
 use partita_program::random::unit_draw;
 use partita_program::{Dtype, Kernel, Optimizer, Place, PoolKind, Taps, Transform};
 use partita_run::RunError;
-use partita_space::{Axis, Mesh};
+use partita_space::{Axis, AxisList, Mesh};
 
 const LINE: Taps = Taps {
     kernel: [1, 1, 3],
@@ -385,6 +385,7 @@ fn dropout_does_not_depend_on_the_split() {
     let mesh = Mesh::new([2, 2, 1, 2, 1, 1, 1]);
     let mut axes = [None; 5];
     (axes[0], axes[1], axes[3]) = (Some(Axis::Data), Some(Axis::Depth), Some(Axis::Width));
+    let axes = axes.map(AxisList::from);
     for rank in 0..mesh.ranks() {
         let bench = &mut Bench::new();
         let place = Place { shape, axes };

@@ -43,7 +43,7 @@ fn main() {
         let graph = text::parse(&model(blocks.parse().unwrap())).unwrap();
         let request = Request {
             graph: &graph,
-            strategy: "width=2".parse().unwrap(),
+            strategy: &"width=2".parse().unwrap(),
             batch: 1,
             kind: ProgramKind::Train,
             dtype: Dtype::F32,

@@ -2,23 +2,25 @@
 
 use crate::body::Held;
 use crate::exchange::{gather_frame, scatter_frame, zero_outside};
-use crate::forward::{inputs_of, pool_kind, shift, taps};
+use crate::forward::{inputs_of, pool_kind, positions, shift, taps};
 use crate::lowering::{Emit, GradientState, ParameterGradient};
-use crate::place::split_axes;
+use crate::network::Step;
+use crate::redistribute::{Cargo, Destination};
 use crate::storage::{DataGradient, window};
 use partita_graph::{Convolution, NodeId, Op, ParameterId, Pool, TransposedConvolution};
 use partita_program::{Kernel, Phase, Role, View};
 use partita_space::{AxisSet, Region};
+use std::collections::BTreeMap;
 
 const BACKWARD: Phase = Phase::Backward;
 
 impl Emit<'_> {
     pub(crate) fn backward(&mut self) {
         self.open_parameter_gradients();
-        for index in (0..self.graph.nodes.len()).rev() {
+        for index in (0..self.network.layers.len()).rev() {
             let id = NodeId(index);
             let storage = self.storages.of(id);
-            if storage.has_gradient && !matches!(self.node(id).op, Op::Loss(_)) {
+            if storage.has_gradient && !matches!(self.layer(id).op(), Some(Op::Loss(_))) {
                 if storage.members.last() == Some(&id) {
                     self.complete_gradient(id);
                 }
@@ -42,7 +44,7 @@ impl Emit<'_> {
             if region.holds(&inside) {
                 accumulate = false;
             } else {
-                let layer = self.node(node).name.clone();
+                let layer = self.layer(node).name.clone();
                 self.builder.fill(&layer, BACKWARD, held.view(&inside), 0.0);
             }
             self.mark_written(node);
@@ -84,8 +86,8 @@ impl Emit<'_> {
             region.0[dim].start = partial.0[dim].start.min(around.0[dim].start);
             region.0[dim].end = partial.0[dim].end.max(around.0[dim].end);
         }
-        let name = format!("d.{}", self.node(storage.members[0]).name);
-        let tensor = 2 * index as u32 + 1;
+        let name = format!("d.{}", self.layer(storage.members[0]).name);
+        let tensor = 2 * storage.tensor + 1;
         let place = storage.value.place;
         let held = self
             .builder
@@ -102,7 +104,7 @@ impl Emit<'_> {
     fn complete_gradient(&mut self, id: NodeId) {
         let state = self.gradient(id);
         let storage = self.storages.of(id);
-        let layer = self.node(id).name.clone();
+        let layer = self.layer(id).name.clone();
         let owned = self.owned(id);
         if !state.written {
             let all = storage.partial.held(&self.builder.coord);
@@ -126,8 +128,12 @@ impl Emit<'_> {
     }
 
     fn backward_node(&mut self, id: NodeId) {
-        let layer = self.node(id).name.clone();
-        match self.node(id).op.clone() {
+        let layer = self.layer(id).name.clone();
+        let op = match self.layer(id).step.clone() {
+            Step::Move => return self.move_gradient(id, &layer),
+            Step::Layer(op) => op,
+        };
+        match op {
             Op::Input | Op::Loss(_) => {}
             Op::Convolution(convolution) => self.convolution_backward(id, &layer, &convolution),
             Op::TransposedConvolution(convolution) => {
@@ -138,7 +144,7 @@ impl Emit<'_> {
             Op::LeakyRelu { negative_slope } => self.relu_backward(id, &layer, negative_slope),
             Op::Linear { bias, .. } => self.linear_backward(id, &layer, bias),
             Op::Dropout { rate } => {
-                let (operation, place) = (id.0 as u32, *self.place(id));
+                let (operation, place) = (self.layer(id).origin.0 as u32, *self.place(id));
                 self.pass_back(id, 0, &layer, |dy, dx, accumulate| Kernel::Dropout {
                     x: dy,
                     y: dx,
@@ -148,14 +154,20 @@ impl Emit<'_> {
                     accumulate,
                 });
             }
-            Op::Flatten => self.flatten_backward(id, &layer),
+            Op::Flatten => {
+                self.pass_back(id, 0, &layer, |source, target, accumulate| Kernel::Copy {
+                    source,
+                    target,
+                    accumulate,
+                })
+            }
             Op::Add => {
                 for input in 0..2 {
                     self.copy_back(id, input, &layer, self.owned(id));
                 }
             }
             Op::Concat => {
-                for input in 0..self.node(id).inputs.len() {
+                for input in 0..self.layer(id).inputs.len() {
                     self.copy_back(id, input, &layer, self.channels_of(id, input));
                 }
             }
@@ -170,7 +182,7 @@ impl Emit<'_> {
         layer: &str,
         kernel: impl Fn(View, View, bool) -> Kernel,
     ) {
-        let input = self.node(id).inputs[input];
+        let input = self.layer(id).inputs[input];
         let owned = self.owned(input);
         if !self.storages.of(input).has_gradient || owned.is_empty() {
             return;
@@ -193,7 +205,7 @@ impl Emit<'_> {
 
     fn relu_backward(&mut self, id: NodeId, layer: &str, negative_slope: f64) {
         let y = self.owned_value(id);
-        let input = self.node(id).inputs[0];
+        let input = self.layer(id).inputs[0];
         if self.storages.of[id.0] == self.storages.of[input.0] {
             let dy = self.owned_gradient(id);
             if !dy.is_empty() {
@@ -244,28 +256,29 @@ impl Emit<'_> {
     }
 
     fn convolution_weights(&mut self, id: NodeId, layer: &str, convolution: &Convolution) {
-        let input = self.node(id).inputs[0];
-        let axes = split_axes(self.place(id));
+        let input = self.layer(id).inputs[0];
+        let axes = positions(self.place(id));
         let owned = self.owned(id);
         let dy = self.owned_gradient(id);
-        let channels = self.place(input).shape[4];
-        let weight = self.node(id).parameters[0];
+        let channels = self.owned(input).0[4];
+        let weight = self.layer(id).parameters[0];
         let x = (!owned.is_empty()).then(|| {
             self.value(input)
                 .view(&inputs_of(&owned, &convolution.window, channels))
         });
+        let groups = self.groups(id, convolution.groups);
         self.parameter_gradient(weight, axes, layer, |dw, accumulate| {
             Some(Kernel::ConvolutionBackwardWeight {
                 x: x?,
                 dy,
                 dw,
                 taps: taps(&convolution.window),
-                groups: convolution.groups,
+                groups,
                 accumulate,
             })
         });
         if convolution.bias {
-            let bias = self.node(id).parameters[1];
+            let bias = self.layer(id).parameters[1];
             self.parameter_gradient(bias, axes, layer, |db, accumulate| {
                 (!dy.is_empty()).then_some(Kernel::BiasBackward { dy, db, accumulate })
             });
@@ -279,13 +292,14 @@ impl Emit<'_> {
         convolution: &Convolution,
         held: &Held,
     ) {
-        let input = self.node(id).inputs[0];
+        let input = self.layer(id).inputs[0];
         let owned = self.owned(id);
         let shape = self.place(input).shape;
         let target = if self.storages.of(id).rule == Some(DataGradient::Halo) {
             self.owned(input)
         } else {
-            let inputs = inputs_of(&owned, &convolution.window, shape[4]);
+            let channels = self.owned(input).0[4];
+            let inputs = inputs_of(&owned, &convolution.window, channels);
             if convolution.periodic {
                 inputs
             } else {
@@ -294,7 +308,7 @@ impl Emit<'_> {
         };
         let mut source = owned;
         for dim in 1..4 {
-            let window = window(self.node(id), dim).expect("a convolution has a window");
+            let window = window(self.layer(id), dim).expect("a convolution has a window");
             source.0[dim] = window.outputs_of(&target.0[dim]);
         }
         if target.is_empty() || source.is_empty() {
@@ -308,7 +322,7 @@ impl Emit<'_> {
             dx,
             taps: taps(&convolution.window),
             shift: shift(&target, &source, &convolution.window),
-            groups: convolution.groups,
+            groups: self.groups(id, convolution.groups),
             accumulate,
         };
         self.builder.kernel(layer, BACKWARD, kernel);
@@ -329,24 +343,25 @@ impl Emit<'_> {
         let builder = &mut self.builder;
         zero_outside(builder, layer, BACKWARD, &held, &frame, &inside);
         gather_frame(builder, layer, BACKWARD, &held, around);
-        let input = self.node(id).inputs[0];
-        let (owned, channels) = (self.owned(input), self.place(id).shape[4]);
+        let input = self.layer(id).inputs[0];
+        let (owned, channels) = (self.owned(input), self.owned(id).0[4]);
         let dy = (!owned.is_empty())
             .then(|| held.view(&inputs_of(&owned, &convolution.window, channels)));
-        let (x, axes) = (self.owned_value(input), split_axes(self.place(id)));
-        let weight = self.node(id).parameters[0];
+        let (x, axes) = (self.owned_value(input), positions(self.place(id)));
+        let weight = self.layer(id).parameters[0];
+        let groups = self.groups(id, convolution.groups);
         self.parameter_gradient(weight, axes, layer, |dw, accumulate| {
             Some(Kernel::ConvolutionBackwardWeight {
                 x: dy?,
                 dy: x,
                 dw,
                 taps: taps(&convolution.window),
-                groups: convolution.groups,
+                groups,
                 accumulate,
             })
         });
         if convolution.bias {
-            let (bias, dy) = (self.node(id).parameters[1], self.owned_gradient(id));
+            let (bias, dy) = (self.layer(id).parameters[1], self.owned_gradient(id));
             self.parameter_gradient(bias, axes, layer, |db, accumulate| {
                 (!dy.is_empty()).then_some(Kernel::BiasBackward { dy, db, accumulate })
             });
@@ -361,7 +376,7 @@ impl Emit<'_> {
             bias: None,
             y: dx,
             taps: taps(&convolution.window),
-            groups: convolution.groups,
+            groups: self.groups(id, convolution.groups),
             accumulate,
         };
         self.builder.kernel(layer, BACKWARD, kernel);
@@ -369,7 +384,7 @@ impl Emit<'_> {
 
     fn pool_backward(&mut self, id: NodeId, layer: &str, pool: &Pool) {
         let dy = self.owned_gradient(id);
-        let input = self.node(id).inputs[0];
+        let input = self.layer(id).inputs[0];
         if dy.is_empty() || !self.storages.of(input).has_gradient {
             return;
         }
@@ -395,10 +410,12 @@ impl Emit<'_> {
         let place = *self.place(id);
         let count = Self::count(&place);
         let sums = self.sums[&id];
-        let gradient_sums = self
-            .builder
-            .sums(&format!("{layer}.gradient_sums"), 2, place.shape[4]);
-        let x = self.owned_value(self.node(id).inputs[0]);
+        let gradient_sums = self.builder.sums(
+            &format!("{layer}.gradient_sums"),
+            2,
+            self.owned(id).0[4].len(),
+        );
+        let x = self.owned_value(self.layer(id).inputs[0]);
         let dy = self.owned_gradient(id);
         if x.is_empty() {
             self.builder.fill(layer, BACKWARD, gradient_sums, 0.0);
@@ -414,7 +431,7 @@ impl Emit<'_> {
             };
             self.builder.kernel(layer, BACKWARD, kernel);
         }
-        self.allreduce(layer, BACKWARD, split_axes(&place), gradient_sums);
+        self.allreduce(layer, BACKWARD, positions(&place), gradient_sums);
         let gamma = self.parameter(id, 0);
         self.pass_back(id, 0, layer, |dy, dx, accumulate| {
             Kernel::BatchNormBackwardData {
@@ -429,7 +446,7 @@ impl Emit<'_> {
                 accumulate,
             }
         });
-        let (gamma, beta) = (self.node(id).parameters[0], self.node(id).parameters[1]);
+        let (gamma, beta) = (self.layer(id).parameters[0], self.layer(id).parameters[1]);
         self.scale_and_shift(gamma, beta, layer, gradient_sums);
     }
 
@@ -455,10 +472,10 @@ impl Emit<'_> {
     }
 
     fn linear_backward(&mut self, id: NodeId, layer: &str, bias: bool) {
-        let x = self.owned_value(self.node(id).inputs[0]);
+        let x = self.owned_value(self.layer(id).inputs[0]);
         let dy = self.owned_gradient(id);
-        let axes = split_axes(self.place(id));
-        let weight = self.node(id).parameters[0];
+        let axes = positions(self.place(id));
+        let weight = self.layer(id).parameters[0];
         self.parameter_gradient(weight, axes, layer, |dw, accumulate| {
             (!x.is_empty()).then_some(Kernel::LinearBackwardWeight {
                 x,
@@ -468,7 +485,7 @@ impl Emit<'_> {
             })
         });
         if bias {
-            let bias = self.node(id).parameters[1];
+            let bias = self.layer(id).parameters[1];
             self.parameter_gradient(bias, axes, layer, |db, accumulate| {
                 (!dy.is_empty()).then_some(Kernel::BiasBackward { dy, db, accumulate })
             });
@@ -484,53 +501,40 @@ impl Emit<'_> {
         });
     }
 
-    /// Features back to (D, H, W, C), then the own part of it: the adjoint of the gather, since every
-    /// rank of the group has the whole gradient.
-    fn flatten_backward(&mut self, id: NodeId, layer: &str) {
-        let input = self.node(id).inputs[0];
-        let Some(place) = self.gathered_place(input) else {
-            self.pass_back(id, 0, layer, |source, target, accumulate| Kernel::Copy {
-                source,
-                target,
-                accumulate,
-            });
-            return;
-        };
-        let owned = self.owned(input);
-        if owned.is_empty() || !self.storages.of(input).has_gradient {
+    /// The adjoint of the change of the value: what readers added, back to the owners of the input.
+    fn move_gradient(&mut self, id: NodeId, layer: &str) {
+        let input = self.layer(id).inputs[0];
+        if !self.storages.of(input).has_gradient {
             return;
         }
-        let region = place.owned(self.builder.mesh, &self.builder.coord);
-        let tensor = 2 * self.storages.of[input.0] as u32 + 1;
-        let name = format!("d.{layer}.gathered");
-        let whole = self
-            .builder
-            .held(&name, Role::ActivationGradient, tensor, place, region);
-        let source = self.owned_gradient(id);
-        let copy = Kernel::Copy {
-            source,
-            target: whole.view(&region),
-            accumulate: false,
+        let source = self.gradient(id).held;
+        let (view, accumulate) = self.contribute(input, &self.owned(input));
+        let held = self.gradient(input).held;
+        assert_eq!(view.buffer, held.id, "a gradient has one buffer");
+        let cargo = Cargo {
+            layer,
+            phase: BACKWARD,
+            role: Role::ActivationGradient,
+            tensor: 2 * self.storages.of(id).tensor + 1,
         };
-        self.builder.kernel(layer, BACKWARD, copy);
-        let (target, accumulate) = self.contribute(input, &owned);
-        let copy = Kernel::Copy {
-            source: whole.view(&owned),
-            target,
+        let from = (*self.place(id), self.layer(id).partial_gradient);
+        let to = Destination {
+            held,
+            place: *self.place(input),
             accumulate,
         };
-        self.builder.kernel(layer, BACKWARD, copy);
+        self.redistribute(cargo, source, from, to);
     }
 
     /// Counts how often each parameter contributes, so that its reduction starts after the last.
     fn open_parameter_gradients(&mut self) {
-        for index in 0..self.graph.nodes.len() {
+        for index in 0..self.network.layers.len() {
             let id = NodeId(index);
-            let axes = match self.node(id).op {
-                Op::BatchNorm { .. } => AxisSet::NONE,
-                _ => split_axes(self.place(id)),
+            let axes = match self.layer(id).op() {
+                Some(Op::BatchNorm { .. }) => AxisSet::NONE,
+                _ => positions(self.place(id)),
             };
-            for parameter in self.node(id).parameters.clone() {
+            for parameter in self.layer(id).parameters.clone() {
                 let description = self.graph.parameter(parameter);
                 if !description.role.is_trained() {
                     continue;
@@ -540,9 +544,7 @@ impl Emit<'_> {
                     continue;
                 }
                 let name = format!("d.{}", description.name);
-                let dtype = self.builder.dtype;
-                let shape = description.shape;
-                let buffer = self.builder.buffer(&name, Role::Gradient, dtype, shape);
+                let buffer = self.parameter_buffer(&name, Role::Gradient, parameter);
                 let view = self.builder.whole(buffer);
                 let gradient = ParameterGradient {
                     view,
@@ -605,13 +607,10 @@ impl Emit<'_> {
                 }
             }
         }
-        let clip = self.request.clip.map(|maximum| {
-            let total = self.builder.sums("gradient_norm", 1, 1);
-            let sources = gradients.iter().map(|&(_, view)| view).collect();
-            let kernel = Kernel::SumOfSquares { sources, total };
-            self.builder.kernel("gradient_norm", Phase::Update, kernel);
-            (total, maximum)
-        });
+        let clip = self
+            .request
+            .clip
+            .map(|maximum| (self.norm(&gradients), maximum));
         for (id, gradient) in gradients {
             let kernel = Kernel::Update {
                 rule: self.request.optimizer,
@@ -623,5 +622,34 @@ impl Emit<'_> {
             let name = self.graph.parameter(id).name.clone();
             self.builder.kernel(&name, Phase::Update, kernel);
         }
+    }
+
+    /// Sum of the squares of all gradients, each element counted once.
+    fn norm(&mut self, gradients: &[(ParameterId, View)]) -> View {
+        let mut shares: BTreeMap<AxisSet, Vec<View>> = BTreeMap::new();
+        for &(id, view) in gradients {
+            let axes = self.network.parameters[id.0].split_axes();
+            shares.entry(axes).or_default().push(view);
+        }
+        let name = "gradient_norm";
+        let totals: Vec<View> = shares
+            .into_iter()
+            .map(|(axes, sources)| {
+                let total = self.builder.sums(name, 1, 1);
+                let kernel = Kernel::SumOfSquares { sources, total };
+                self.builder.kernel(name, Phase::Update, kernel);
+                self.allreduce(name, Phase::Update, axes, total);
+                total
+            })
+            .collect();
+        for &source in &totals[1..] {
+            let copy = Kernel::Copy {
+                source,
+                target: totals[0],
+                accumulate: true,
+            };
+            self.builder.kernel(name, Phase::Update, copy);
+        }
+        totals[0]
     }
 }

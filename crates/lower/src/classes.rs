@@ -1,32 +1,39 @@
 //! Groups of ranks that do the same: the coarsest partition in which members have equal bodies and
 //! peers in equal classes.
 
+use crate::geometry::Geometry;
+use crate::network::{Layer, Network, Step};
 use crate::storage::{Storages, contributors, transposed_window, window};
-use partita_graph::{Graph, NodeId, Op};
+use partita_graph::NodeId;
 use partita_program::Place;
-use partita_space::{AXES, Axis, Interval, Mesh, Rank};
+use partita_space::{AXES, Axis, AxisList, AxisSet, Coord, Interval, Mesh, Rank};
 use std::collections::HashMap;
 use std::hash::Hash;
 
 /// The class of each rank, numbered by first appearance, and the first rank of each class.
 ///
-/// A body is a product of what its rank does along each axis, so classes are products of classes of
-/// coordinates.
+/// A body is a product of what its rank does along each bundle of axes: axes that split one dim
+/// together, or of which one takes a dim over from another. So classes are products of classes of
+/// coordinates along bundles.
 pub(crate) fn classes(
     mesh: &Mesh,
-    graph: &Graph,
-    places: &[Place],
+    network: &Network,
     storages: &Storages,
 ) -> (Vec<u32>, Vec<Rank>) {
-    let colors = AXES.map(|axis| axis_colors(mesh, axis, graph, places, storages));
-    let mut known: HashMap<[usize; 7], u32> = HashMap::new();
+    let bundles = bundles(mesh, network);
+    let colors: Vec<Vec<usize>> = bundles
+        .iter()
+        .map(|&axes| Bundle { mesh, axes }.colors(network, storages))
+        .collect();
+    let mut known: HashMap<Vec<usize>, u32> = HashMap::new();
     let mut class_of = Vec::with_capacity(mesh.ranks());
     let mut representatives = Vec::new();
     for rank in 0..mesh.ranks() {
         let coord = mesh.coord(rank);
-        let key = std::array::from_fn(|axis| colors[axis][coord[axis]]);
+        let along = bundles.iter().zip(&colors);
+        let key = along.map(|(&axes, colors)| colors[mesh.part_index(axes, &coord)]);
         let next = known.len() as u32;
-        let class = *known.entry(key).or_insert_with(|| {
+        let class = *known.entry(key.collect()).or_insert_with(|| {
             representatives.push(rank);
             next
         });
@@ -35,32 +42,239 @@ pub(crate) fn classes(
     (class_of, representatives)
 }
 
-/// A color for each coordinate of an axis, such that equal colors mean equal work and equal peers.
-fn axis_colors(
-    mesh: &Mesh,
-    axis: Axis,
-    graph: &Graph,
-    places: &[Place],
-    storages: &Storages,
-) -> Vec<usize> {
-    let parts = mesh.extent(axis);
-    let signatures: Vec<Signature> = (0..parts)
-        .map(|i| signature(i, axis, graph, places, storages))
-        .collect();
-    let mut colors = number(&signatures);
-    loop {
-        let refined: Vec<(usize, Vec<(i64, usize)>)> = (0..parts)
-            .map(|i| {
-                let peers = signatures[i].peers.iter();
-                let seen = peers.map(|&step| (step, colors[(i as i64 + step) as usize]));
-                (colors[i], seen.collect())
-            })
-            .collect();
-        let next = number(&refined);
-        if next == colors {
-            return colors;
+/// Axes that must be looked at together.
+fn bundles(mesh: &Mesh, network: &Network) -> Vec<AxisList> {
+    let mut bundles: Vec<AxisSet> = AXES.map(|axis| AxisSet::of([axis])).to_vec();
+    let mut join = |set: AxisSet| {
+        let (joined, apart): (Vec<_>, Vec<_>) = bundles
+            .iter()
+            .partition(|bundle| bundle.iter().any(|axis| set.has(axis)));
+        bundles = apart;
+        bundles.push(joined.into_iter().fold(AxisSet::NONE, AxisSet::union));
+    };
+    for layer in &network.layers {
+        for dim in 0..5 {
+            let mut together = layer.place.axes[dim].set();
+            if let Step::Move = layer.step {
+                let from = network.layer(layer.inputs[0]).place.axes[dim];
+                together = together.union(from.set());
+            }
+            join(together);
         }
-        colors = next;
+    }
+    for place in &network.parameters {
+        place.axes.iter().for_each(|axes| join(axes.set()));
+    }
+    let wide = mesh.split_axes();
+    let lists = bundles
+        .into_iter()
+        .map(|set| AxisList::of(set.iter()).within(wide));
+    lists.filter(|list| !list.is_empty()).collect()
+}
+
+/// A bundle of axes; its coordinates are numbered as the parts of a dim that it splits.
+struct Bundle<'m> {
+    mesh: &'m Mesh,
+    axes: AxisList,
+}
+
+impl Bundle<'_> {
+    /// A color for each coordinate, such that equal colors mean equal work and equal peers.
+    fn colors(&self, network: &Network, storages: &Storages) -> Vec<usize> {
+        let parts = self.mesh.parts(self.axes);
+        let signatures: Vec<Signature> = (0..parts)
+            .map(|i| self.signature(&self.coord(i), network, storages))
+            .collect();
+        let groups = self.subsets();
+        let mut colors = number(&signatures);
+        loop {
+            let refined: Vec<(usize, Vec<usize>)> = (0..parts)
+                .map(|i| {
+                    let peers = signatures[i].peers.iter().map(|&(_, peer)| peer);
+                    let members = groups.iter().flat_map(|&group| self.members(i, group));
+                    let seen = peers.chain(members).map(|peer| colors[peer]);
+                    (colors[i], seen.collect())
+                })
+                .collect();
+            let next = number(&refined);
+            if next == colors {
+                return colors;
+            }
+            colors = next;
+        }
+    }
+
+    fn coord(&self, part: usize) -> Coord {
+        let mut coord = [0; 7];
+        self.mesh.go_to_part(self.axes, part, &mut coord);
+        coord
+    }
+
+    /// Along some but not all of the axes a collective may run.
+    fn subsets(&self) -> Vec<AxisSet> {
+        let axes: Vec<Axis> = self.axes.iter().collect();
+        let chosen = |bits: usize| {
+            let members = axes.iter().enumerate();
+            AxisSet::of(
+                members
+                    .filter(|(at, _)| bits >> at & 1 == 1)
+                    .map(|(_, &axis)| axis),
+            )
+        };
+        (1..(1usize << axes.len()) - 1).map(chosen).collect()
+    }
+
+    fn members(&self, part: usize, group: AxisSet) -> impl Iterator<Item = usize> {
+        let along = self.axes.within(group);
+        let coord = self.coord(part);
+        (0..self.mesh.parts(along)).map(move |member| {
+            let mut coord = coord;
+            self.mesh.go_to_part(along, member, &mut coord);
+            self.mesh.part_index(self.axes, &coord)
+        })
+    }
+
+    /// Whether a dim is split along the bundle.
+    fn splits(&self, axes: AxisList) -> bool {
+        axes.iter().any(|axis| self.axes.has(axis))
+    }
+
+    fn signature(&self, coord: &Coord, network: &Network, storages: &Storages) -> Signature {
+        let mut signature = Signature::default();
+        for storage in &storages.all {
+            for geometry in [&storage.value, &storage.partial, &storage.around] {
+                for dim in 0..5 {
+                    if self.splits(geometry.place.axes[dim]) {
+                        self.frame(&mut signature, coord, geometry, dim);
+                    }
+                }
+            }
+        }
+        for (index, layer) in network.layers.iter().enumerate() {
+            match layer.step {
+                Step::Move => self.moved(&mut signature, coord, network, layer),
+                Step::Layer(_) => {
+                    self.slides(&mut signature, coord, network, storages, NodeId(index));
+                    self.first_of_sum(&mut signature, coord, layer);
+                }
+            }
+        }
+        for place in &network.parameters {
+            for dim in (0..5).filter(|&dim| self.splits(place.axes[dim])) {
+                signature
+                    .numbers
+                    .push(self.own(place, dim, coord).len() as i64);
+            }
+        }
+        signature.peers.sort_unstable();
+        signature.peers.dedup();
+        signature
+    }
+
+    fn own(&self, place: &Place, dim: usize, coord: &Coord) -> Interval {
+        let part = self.mesh.part_index(place.axes[dim], coord);
+        self.mesh.part(place.axes[dim], place.shape[dim], part)
+    }
+
+    /// What is held of a dim, and who else has to do with it.
+    fn frame(&self, signature: &mut Signature, coord: &Coord, geometry: &Geometry, dim: usize) {
+        let axes = geometry.place.axes[dim];
+        let (lines, i) = (geometry.lines(dim), self.mesh.part_index(axes, coord));
+        let own = &lines[i];
+        let extent = Interval::all(geometry.place.shape[dim]);
+        let inside = own.held.intersect(&extent);
+        signature.push(own.owned.start, &[own.owned, own.held, inside]);
+        for piece in &own.pieces {
+            signature.push(own.owned.start, &[piece.at, piece.from]);
+            self.peer(signature, coord, axes, piece.source);
+        }
+        for (j, line) in lines.iter().enumerate() {
+            for piece in line.pieces.iter().filter(|piece| piece.source == i) {
+                signature.push(own.owned.start, &[piece.from]);
+                self.peer(signature, coord, axes, j);
+            }
+        }
+        signature.numbers.push(i64::MIN);
+    }
+
+    /// Notes the way to whoever has another part.
+    fn peer(&self, signature: &mut Signature, coord: &Coord, axes: AxisList, part: usize) {
+        let mut there = *coord;
+        self.mesh.go_to_part(axes, part, &mut there);
+        let step: [i64; 7] = std::array::from_fn(|axis| there[axis] as i64 - coord[axis] as i64);
+        signature.numbers.extend(step);
+        let index = self.mesh.part_index(self.axes, &there);
+        signature.peers.push((step, index));
+    }
+
+    /// Which parts of what others own are the own ones after a change of distribution, and the other
+    /// way round.
+    fn moved(&self, signature: &mut Signature, coord: &Coord, network: &Network, layer: &Layer) {
+        let (from, to) = (network.layer(layer.inputs[0]).place, layer.place);
+        for dim in 0..5 {
+            let (a, b) = (from.axes[dim], to.axes[dim]);
+            if a == b || !(self.splits(a) || self.splits(b)) {
+                continue;
+            }
+            let (mine, own) = (self.own(&from, dim, coord), self.own(&to, dim, coord));
+            signature.push(own.start, &[mine, own]);
+            for (origin, wanted, place) in [(own.start, own, &from), (mine.start, mine, &to)] {
+                let axes = place.axes[dim];
+                for part in 0..self.mesh.parts(axes) {
+                    let part_of = self.mesh.part(axes, place.shape[dim], part);
+                    signature.push(origin, &[part_of.intersect(&wanted)]);
+                    self.peer(signature, coord, axes, part);
+                }
+            }
+            signature.numbers.push(i64::MIN);
+        }
+    }
+
+    /// Of a sum over shares of the channels one rank adds the bias.
+    fn first_of_sum(&self, signature: &mut Signature, coord: &Coord, layer: &Layer) {
+        let along = self.axes.within(layer.partial);
+        if !along.is_empty() {
+            let part = self.mesh.part_index(along, coord);
+            signature.numbers.push(i64::from(part == 0));
+        }
+    }
+
+    /// Where windows lie between a layer and its input.
+    fn slides(
+        &self,
+        signature: &mut Signature,
+        coord: &Coord,
+        network: &Network,
+        storages: &Storages,
+        id: NodeId,
+    ) {
+        let layer = network.layer(id);
+        for dim in (1..4).filter(|&dim| self.splits(layer.place.axes[dim])) {
+            let transposed = transposed_window(layer, dim);
+            let Some(window) = window(layer, dim).or(transposed) else {
+                continue;
+            };
+            let at = |id: NodeId| {
+                let geometry = &storages.of(id).value;
+                let part = self.mesh.part_index(geometry.place.axes[dim], coord);
+                geometry.lines(dim)[part].owned
+            };
+            let (input, output) = (at(layer.inputs[0]), at(id));
+            let extent = Interval::all(network.layer(layer.inputs[0]).place.shape[dim]);
+            if transposed.is_some() {
+                let reads = contributors(window, &output, &extent);
+                signature.push(input.start, &[reads]);
+                signature.push(output.start, &[window.inputs_of(&input)]);
+                let start = output.start - input.start * window.stride as i64;
+                signature.numbers.push(start);
+                continue;
+            }
+            let reads = window.inputs_of(&output);
+            signature.push(input.start, &[reads, reads.intersect(&extent)]);
+            signature.push(output.start, &[window.outputs_of(&input)]);
+            let start = input.start - output.start * window.stride as i64;
+            signature.numbers.push(start);
+        }
     }
 }
 
@@ -76,98 +290,33 @@ fn number<T: Hash + Eq>(items: &[T]) -> Vec<usize> {
 }
 
 /// Everything that lowering derives from one coordinate, relative to what the coordinate owns.
-#[derive(PartialEq, Eq, Hash)]
+#[derive(Default)]
 struct Signature {
     numbers: Vec<i64>,
-    /// Steps to every coordinate with which something is exchanged, ascending.
-    peers: Vec<i64>,
+    /// Steps to every coordinate with which something is exchanged, ascending, and its number.
+    peers: Vec<([i64; 7], usize)>,
 }
 
-fn signature(
-    i: usize,
-    axis: Axis,
-    graph: &Graph,
-    places: &[Place],
-    storages: &Storages,
-) -> Signature {
-    let mut numbers = Vec::new();
-    let mut peers = Vec::new();
-    for storage in &storages.all {
-        for geometry in [&storage.value, &storage.partial, &storage.around] {
-            let Some(dim) = dim_on(&geometry.place, axis) else {
-                continue;
-            };
-            let lines = geometry.lines(dim);
-            let own = &lines[i];
-            let inside = own
-                .held
-                .intersect(&Interval::all(geometry.place.shape[dim]));
-            push(
-                &mut numbers,
-                own.owned.start,
-                &[own.owned, own.held, inside],
-            );
-            for piece in &own.pieces {
-                let step = piece.source as i64 - i as i64;
-                numbers.push(step);
-                push(&mut numbers, own.owned.start, &[piece.at, piece.from]);
-                peers.push(step);
-            }
-            for (j, line) in lines.iter().enumerate() {
-                for piece in line.pieces.iter().filter(|piece| piece.source == i) {
-                    let step = j as i64 - i as i64;
-                    numbers.push(step);
-                    push(&mut numbers, own.owned.start, &[piece.from]);
-                    peers.push(step);
-                }
-            }
-            numbers.push(i64::MIN);
-        }
+impl PartialEq for Signature {
+    /// Peers are the same if the ways to them are, and these are among the numbers.
+    fn eq(&self, other: &Self) -> bool {
+        self.numbers == other.numbers
     }
-    for (index, node) in graph.nodes.iter().enumerate() {
-        if matches!(node.op, Op::Flatten) {
-            // Where the own part lies in what is gathered.
-            let input = &storages.of(node.inputs[0]).value;
-            let gathered = dim_on(&input.place, axis).filter(|&dim| dim > 0);
-            numbers.extend(gathered.map(|dim| input.lines(dim)[i].owned.start));
-        }
-        let Some(dim) = dim_on(&places[index], axis) else {
-            continue;
-        };
-        let transposed = transposed_window(node, dim);
-        let Some(window) = window(node, dim).or(transposed) else {
-            continue;
-        };
-        let input = storages.of(node.inputs[0]).value.lines(dim)[i].owned;
-        let output = storages.of(NodeId(index)).value.lines(dim)[i].owned;
-        let extent = Interval::all(places[node.inputs[0].0].shape[dim]);
-        if transposed.is_some() {
-            let reads = contributors(window, &output, &extent);
-            push(&mut numbers, input.start, &[reads]);
-            push(&mut numbers, output.start, &[window.inputs_of(&input)]);
-            numbers.push(output.start - input.start * window.stride as i64);
-            continue;
-        }
-        let reads = window.inputs_of(&output);
-        push(
-            &mut numbers,
-            input.start,
-            &[reads, reads.intersect(&extent)],
-        );
-        push(&mut numbers, output.start, &[window.outputs_of(&input)]);
-        numbers.push(input.start - output.start * window.stride as i64);
+}
+
+impl Eq for Signature {}
+
+impl Hash for Signature {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.numbers.hash(state);
     }
-    peers.sort_unstable();
-    peers.dedup();
-    Signature { numbers, peers }
 }
 
-fn dim_on(place: &Place, axis: Axis) -> Option<usize> {
-    place.axes.iter().position(|&on| on == Some(axis))
-}
-
-fn push(numbers: &mut Vec<i64>, origin: i64, intervals: &[Interval]) {
-    for interval in intervals {
-        numbers.extend([interval.start - origin, interval.end - origin]);
+impl Signature {
+    fn push(&mut self, origin: i64, intervals: &[Interval]) {
+        for interval in intervals {
+            let ends = [interval.start - origin, interval.end - origin];
+            self.numbers.extend(ends);
+        }
     }
 }

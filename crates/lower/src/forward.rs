@@ -1,15 +1,13 @@
 //! From the samples to the loss.
 
-use crate::body::Held;
 use crate::exchange::{gather_frame, zero_outside};
 use crate::lowering::Emit;
-use crate::place::split_axes;
+use crate::network::Step;
+use crate::redistribute::{Cargo, Destination};
 use crate::storage::{contributors, transposed_window, window};
 use partita_graph::{Convolution, Loss, NodeId, Op, Pool, PoolKind, TransposedConvolution};
-use partita_program::{
-    Collective, CollectiveKind, Kernel, Phase, Place, ProgramKind, Role, Taps, View, Work,
-};
-use partita_space::{Interval, Region, Window};
+use partita_program::{Kernel, Phase, Place, ProgramKind, Role, Taps, View};
+use partita_space::{AxisSet, Interval, Region, Window};
 
 pub(crate) fn taps(windows: &[Window; 3]) -> Taps {
     Taps {
@@ -31,13 +29,13 @@ pub(crate) fn pool_kind(kind: PoolKind) -> partita_program::PoolKind {
     }
 }
 
-/// Replaces D, H and W by what windows read of them, and C by all channels of a tensor.
-pub(crate) fn inputs_of(outputs: &Region, windows: &[Window; 3], channels: usize) -> Region {
+/// Replaces D, H and W by what windows read of them, and C by other channels.
+pub(crate) fn inputs_of(outputs: &Region, windows: &[Window; 3], channels: Interval) -> Region {
     let mut inputs = *outputs;
     for (dim, window) in windows.iter().enumerate() {
         inputs.0[dim + 1] = window.inputs_of(&outputs.0[dim + 1]);
     }
-    inputs.0[4] = Interval::all(channels);
+    inputs.0[4] = channels;
     inputs
 }
 
@@ -51,9 +49,15 @@ pub(crate) fn shift(inputs: &Region, outputs: &Region, windows: &[Window; 3]) ->
     })
 }
 
+/// Axes that split samples and positions; a sum over these is due along them.
+pub(crate) fn positions(place: &Place) -> AxisSet {
+    let sets = place.axes[..4].iter().map(|axes| axes.set());
+    sets.fold(AxisSet::NONE, AxisSet::union)
+}
+
 impl Emit<'_> {
     pub(crate) fn forward(&mut self) {
-        for index in 0..self.graph.nodes.len() {
+        for index in 0..self.network.layers.len() {
             let id = NodeId(index);
             self.forward_node(id);
             if self.storages.of(id).members.last() == Some(&id) {
@@ -63,12 +67,16 @@ impl Emit<'_> {
     }
 
     fn forward_node(&mut self, id: NodeId) {
-        let layer = self.node(id).name.clone();
-        let op = self.node(id).op.clone();
+        let layer = self.layer(id).name.clone();
+        let step = self.layer(id).step.clone();
         let training = self.request.kind == ProgramKind::Train;
-        if !matches!(op, Op::Loss(_)) && self.storages.of(id).members[0] == id {
+        if !matches!(step, Step::Layer(Op::Loss(_))) && self.storages.of(id).members[0] == id {
             self.hold_value(id);
         }
+        let op = match step {
+            Step::Move => return self.move_value(id, &layer),
+            Step::Layer(op) => op,
+        };
         match op {
             Op::Input => self.import(id, &layer),
             Op::Convolution(convolution) => self.convolution(id, &layer, &convolution),
@@ -88,12 +96,12 @@ impl Emit<'_> {
                 })
             }
             Op::Linear { bias, .. } => {
-                let (w, bias) = (self.parameter(id, 0), bias.then(|| self.parameter(id, 1)));
+                let (w, bias) = (self.parameter(id, 0), self.bias(id, bias));
                 self.elementwise(id, &layer, |x, y| Kernel::LinearForward { x, w, bias, y });
             }
             Op::Dropout { rate } if training => {
                 let place = *self.place(id);
-                let operation = id.0 as u32;
+                let operation = self.layer(id).origin.0 as u32;
                 self.elementwise(id, &layer, |x, y| Kernel::Dropout {
                     x,
                     y,
@@ -110,7 +118,7 @@ impl Emit<'_> {
             }),
             Op::Flatten => self.flatten(id, &layer),
             Op::Add => {
-                let b = self.owned_value(self.node(id).inputs[1]);
+                let b = self.owned_value(self.layer(id).inputs[1]);
                 self.elementwise(id, &layer, |a, y| Kernel::Add { a, b, y });
             }
             Op::Concat => self.concat(id, &layer),
@@ -123,8 +131,8 @@ impl Emit<'_> {
         let index = self.storages.of[id.0];
         let geometry = &self.storages.all[index].value;
         let region = geometry.held(&self.builder.coord);
-        let name = self.node(id).name.clone();
-        let tensor = 2 * index as u32;
+        let name = self.layer(id).name.clone();
+        let tensor = 2 * self.storages.all[index].tensor;
         let held = self
             .builder
             .held(&name, Role::Activation, tensor, geometry.place, region);
@@ -137,7 +145,7 @@ impl Emit<'_> {
         let Some(held) = self.values[self.storages.of[id.0]] else {
             return;
         };
-        let layer = self.node(id).name.clone();
+        let layer = self.layer(id).name.clone();
         if storage.zero_frame {
             let inside = held
                 .region
@@ -180,7 +188,7 @@ impl Emit<'_> {
 
     /// A kernel from the own part of the first input to the own part of the output.
     fn elementwise(&mut self, id: NodeId, layer: &str, kernel: impl Fn(View, View) -> Kernel) {
-        let x = self.owned_value(self.node(id).inputs[0]);
+        let x = self.owned_value(self.layer(id).inputs[0]);
         let y = self.owned_value(id);
         if !y.is_empty() {
             self.builder.kernel(layer, Phase::Forward, kernel(x, y));
@@ -189,8 +197,8 @@ impl Emit<'_> {
 
     /// A copy of every input to its channels. Fusion lets most producers write there at once.
     fn concat(&mut self, id: NodeId, layer: &str) {
-        for index in 0..self.node(id).inputs.len() {
-            let source = self.owned_value(self.node(id).inputs[index]);
+        for index in 0..self.layer(id).inputs.len() {
+            let source = self.owned_value(self.layer(id).inputs[index]);
             let target = self.value(id).view(&self.channels_of(id, index));
             self.copy(layer, source, target);
         }
@@ -209,7 +217,7 @@ impl Emit<'_> {
 
     /// The own part of the channels of an input in what joins it with others.
     pub(crate) fn channels_of(&self, id: NodeId, input: usize) -> Region {
-        let (before, from) = self.node(id).inputs.split_at(input);
+        let (before, from) = self.layer(id).inputs.split_at(input);
         let channels = |node: &NodeId| self.place(*node).shape[4] as i64;
         let start: i64 = before.iter().map(channels).sum();
         let mut region = self.owned(id);
@@ -217,20 +225,54 @@ impl Emit<'_> {
         region
     }
 
+    /// The bias of a layer. Of several ranks that add up shares of the channels, the first has it.
+    fn bias(&self, id: NodeId, is_there: bool) -> Option<View> {
+        let mut sum = self.layer(id).partial.iter();
+        let adds = sum.all(|axis| self.builder.coord[axis.index()] == 0);
+        (is_there && adds).then(|| self.parameter(id, 1))
+    }
+
+    /// Groups of channels in the own share of a convolution.
+    pub(crate) fn groups(&self, id: NodeId, all: usize) -> usize {
+        match all {
+            1 => 1,
+            _ => all / self.builder.mesh.parts(self.place(id).axes[4]),
+        }
+    }
+
+    /// The value of the input in another distribution.
+    fn move_value(&mut self, id: NodeId, layer: &str) {
+        let input = self.layer(id).inputs[0];
+        let from = (*self.place(input), self.layer(input).partial);
+        let (source, target) = (self.value(input), self.value(id));
+        let cargo = Cargo {
+            layer,
+            phase: Phase::Forward,
+            role: Role::Activation,
+            tensor: 2 * self.storages.of(id).tensor,
+        };
+        let to = Destination {
+            held: target,
+            place: *self.place(id),
+            accumulate: false,
+        };
+        self.redistribute(cargo, source, from, to);
+    }
+
     fn convolution(&mut self, id: NodeId, layer: &str, convolution: &Convolution) {
-        let input = self.node(id).inputs[0];
+        let input = self.layer(id).inputs[0];
         let (x, y) = (self.value(input), self.value(id));
         let w = self.parameter(id, 0);
-        let bias = convolution.bias.then(|| self.parameter(id, 1));
+        let bias = self.bias(id, convolution.bias);
+        let channels = self.owned(input).0[4];
         for outputs in self.pieces(id) {
-            let channels = self.place(input).shape[4];
             let kernel = Kernel::ConvolutionForward {
                 x: x.view(&inputs_of(&outputs, &convolution.window, channels)),
                 w,
                 bias,
                 y: y.view(&outputs),
                 taps: taps(&convolution.window),
-                groups: convolution.groups,
+                groups: self.groups(id, convolution.groups),
                 accumulate: false,
             };
             self.builder.kernel(layer, Phase::Forward, kernel);
@@ -244,12 +286,13 @@ impl Emit<'_> {
         layer: &str,
         convolution: &TransposedConvolution,
     ) {
-        let input = self.node(id).inputs[0];
+        let input = self.layer(id).inputs[0];
         let (x, y) = (self.value(input), self.value(id));
         let w = self.parameter(id, 0);
-        let bias = convolution.bias.then(|| self.parameter(id, 1));
-        let shape = self.place(input).shape;
-        let all = self.contributors(&self.owned(id), convolution, &Region::all(shape));
+        let bias = self.bias(id, convolution.bias);
+        let mut within = Region::all(self.place(input).shape);
+        within.0[4] = self.owned(input).0[4];
+        let all = self.contributors(&self.owned(id), convolution, &within);
         for outputs in self.pieces(id) {
             let inputs = self.contributors(&outputs, convolution, &all);
             let kernel = Kernel::ConvolutionBackwardData {
@@ -259,7 +302,7 @@ impl Emit<'_> {
                 dx: y.view(&outputs),
                 taps: taps(&convolution.window),
                 shift: shift(&outputs, &inputs, &convolution.window),
-                groups: convolution.groups,
+                groups: self.groups(id, convolution.groups),
                 accumulate: false,
             };
             self.builder.kernel(layer, Phase::Forward, kernel);
@@ -289,7 +332,7 @@ impl Emit<'_> {
         if owned.is_empty() {
             return Vec::new();
         }
-        let geometry = &self.storages.of(self.node(id).inputs[0]).value;
+        let geometry = &self.storages.of(self.layer(id).inputs[0]).value;
         let waits = geometry
             .incoming(&self.builder.coord)
             .iter()
@@ -302,8 +345,8 @@ impl Emit<'_> {
             let line = geometry.lines_at(&self.builder.coord)[dim];
             let remote = line.pieces.iter().any(|piece| piece.at != line.owned);
             let (slides, spreads) = (
-                window(self.node(id), dim),
-                transposed_window(self.node(id), dim),
+                window(self.layer(id), dim),
+                transposed_window(self.layer(id), dim),
             );
             if let (true, Some(window)) = (remote, slides.or(spreads)) {
                 let inside = Interval::all(geometry.place.shape[dim]);
@@ -342,7 +385,7 @@ impl Emit<'_> {
             return;
         }
         let (inputs, shift) = self.pool_inputs(id, &pool.window);
-        let x = self.value(self.node(id).inputs[0]).view(&inputs);
+        let x = self.value(self.layer(id).inputs[0]).view(&inputs);
         let kernel = Kernel::PoolForward {
             kind: pool_kind(pool.kind),
             x,
@@ -356,8 +399,8 @@ impl Emit<'_> {
     /// What the own outputs of a pooling read inside the image, and where that lies.
     pub(crate) fn pool_inputs(&self, id: NodeId, windows: &[Window; 3]) -> (Region, [i64; 3]) {
         let outputs = self.owned(id);
-        let shape = self.place(self.node(id).inputs[0]).shape;
-        let inputs = inputs_of(&outputs, windows, shape[4]).intersect(&Region::all(shape));
+        let shape = self.place(self.layer(id).inputs[0]).shape;
+        let inputs = inputs_of(&outputs, windows, outputs.0[4]).intersect(&Region::all(shape));
         let shift = std::array::from_fn(|dim| {
             let window = &windows[dim];
             inputs.0[dim + 1].start - outputs.0[dim + 1].start * window.stride as i64
@@ -376,8 +419,8 @@ impl Emit<'_> {
         let count = Self::count(&place);
         let sums = self
             .builder
-            .sums(&format!("{layer}.sums"), 2, place.shape[4]);
-        let x = self.owned_value(self.node(id).inputs[0]);
+            .sums(&format!("{layer}.sums"), 2, self.owned(id).0[4].len());
+        let x = self.owned_value(self.layer(id).inputs[0]);
         if x.is_empty() {
             self.builder.fill(layer, Phase::Forward, sums, 0.0);
         } else {
@@ -391,7 +434,7 @@ impl Emit<'_> {
                 },
             );
         }
-        self.allreduce(layer, Phase::Forward, split_axes(&place), sums);
+        self.allreduce(layer, Phase::Forward, positions(&place), sums);
         let [gamma, beta, mean, variance] = std::array::from_fn(|i| self.parameter(id, i));
         self.elementwise(id, layer, |x, y| Kernel::BatchNormForward {
             x,
@@ -426,66 +469,17 @@ impl Emit<'_> {
         });
     }
 
-    /// Gathers the whole of the own samples, and lays it out as features.
+    /// Lays the whole of the own samples out as features.
     fn flatten(&mut self, id: NodeId, layer: &str) {
-        let input = self.node(id).inputs[0];
-        let own = self.owned_value(input);
-        let source = match self.gathered_place(input) {
-            Some(place) => {
-                let tensor = 2 * self.storages.of[input.0] as u32;
-                let region = place.owned(self.builder.mesh, &self.builder.coord);
-                let name = format!("{layer}.gathered");
-                let whole = self
-                    .builder
-                    .held(&name, Role::Activation, tensor, place, region);
-                self.allgather(layer, input, own, &whole);
-                whole.view(&region)
-            }
-            None => own,
-        };
+        let source = self.owned_value(self.layer(id).inputs[0]);
         let target = self.owned_value(id);
         self.copy(layer, source, target);
     }
 
-    /// The place of a tensor once its spatial dims are gathered; `None` if nothing splits them.
-    pub(crate) fn gathered_place(&self, input: NodeId) -> Option<Place> {
-        let place = *self.place(input);
-        let mut gathered = place;
-        gathered.axes[1..4].fill(None);
-        (gathered != place).then_some(gathered)
-    }
-
-    fn allgather(&mut self, layer: &str, input: NodeId, source: View, whole: &Held) {
-        let place = *self.place(input);
-        let samples = place.axes[0];
-        let group = split_axes(&place).minus(partita_space::AxisSet::of(samples));
-        let mesh = self.builder.mesh;
-        let members = mesh.group(mesh.rank(self.builder.coord), group);
-        let targets = members
-            .into_iter()
-            .map(|member| {
-                let part = place.owned(mesh, &mesh.coord(member));
-                whole.view(&part)
-            })
-            .collect();
-        let sequence = self.builder.next_sequence();
-        if whole.region.is_empty() {
-            return;
-        }
-        let kind = CollectiveKind::AllGather { source, targets };
-        let collective = Collective {
-            sequence,
-            group,
-            kind,
-        };
-        self.builder
-            .push(layer, Phase::Forward, Work::Collective(collective));
-    }
-
     fn loss(&mut self, id: NodeId, layer: &str, loss: Loss) {
-        let input = self.node(id).inputs[0];
+        let input = self.layer(id).inputs[0];
         let place = *self.place(input);
-        let axes = split_axes(&place);
+        let axes = positions(&place);
         let x = self.owned_value(input);
         let target = self.staging[1].expect("staging comes first");
         let value = self.builder.sums(layer, 1, 1);

@@ -1,7 +1,7 @@
 //! Where the parts of one storage lie along each dim, for every coordinate of the axis that splits it.
 
 use partita_program::Place;
-use partita_space::{Coord, Interval, Mesh, Region, Split};
+use partita_space::{AxisList, Coord, Interval, Mesh, Region};
 
 /// A run of indices that a coordinate holds, and where it comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,6 +35,7 @@ impl Line {
 #[derive(Clone, Debug)]
 pub(crate) struct Geometry {
     pub place: Place,
+    mesh: Mesh,
     lines: [Vec<Line>; 5],
 }
 
@@ -58,20 +59,24 @@ impl Geometry {
         needs: impl Fn(usize, usize) -> Interval,
     ) -> Self {
         let lines = std::array::from_fn(|dim| {
-            let parts = place.axes[dim].map_or(1, |axis| mesh.extent(axis));
-            let split = Split {
+            let split = Shares {
+                mesh,
+                axes: place.axes[dim],
                 extent: place.shape[dim],
-                parts,
             };
-            (0..parts)
-                .map(|i| line(split, i, needs(dim, i), periodic))
+            (0..mesh.parts(split.axes))
+                .map(|i| line(&split, i, needs(dim, i), periodic))
                 .collect()
         });
-        Self { place, lines }
+        Self {
+            place,
+            mesh: *mesh,
+            lines,
+        }
     }
 
     fn index(&self, dim: usize, coord: &Coord) -> usize {
-        self.place.axes[dim].map_or(0, |axis| coord[axis.index()])
+        self.mesh.part_index(self.place.axes[dim], coord)
     }
 
     /// The lines of one rank.
@@ -146,9 +151,8 @@ impl Geometry {
         for_product(candidates, |choice| {
             let mut peer = *coord;
             for dim in 0..5 {
-                if let Some(axis) = self.place.axes[dim] {
-                    peer[axis.index()] = choice[dim].0;
-                }
+                let axes = self.place.axes[dim];
+                self.mesh.go_to_part(axes, choice[dim].0, &mut peer);
             }
             visit(peer, choice.map(|(_, piece)| piece));
         });
@@ -186,7 +190,20 @@ fn for_product<T: Copy>(lists: &[Vec<T>; 5], mut visit: impl FnMut(&[T; 5])) {
     }
 }
 
-fn line(split: Split, i: usize, need: Interval, periodic: bool) -> Line {
+/// How a dim is shared out.
+struct Shares<'m> {
+    mesh: &'m Mesh,
+    axes: AxisList,
+    extent: usize,
+}
+
+impl Shares<'_> {
+    fn part(&self, i: usize) -> Interval {
+        self.mesh.part(self.axes, self.extent, i)
+    }
+}
+
+fn line(split: &Shares<'_>, i: usize, need: Interval, periodic: bool) -> Line {
     let owned = split.part(i);
     let held = if need.is_empty() {
         owned
@@ -205,8 +222,11 @@ fn line(split: Split, i: usize, need: Interval, periodic: bool) -> Line {
             let inside = held
                 .shift(-image * extent)
                 .intersect(&Interval::all(split.extent));
-            for source in split.owners(&inside) {
+            for source in split.mesh.part_range(split.axes, split.extent, &inside) {
                 let from = inside.intersect(&split.part(source));
+                if from.is_empty() {
+                    continue;
+                }
                 pieces.push(Piece {
                     source,
                     at: from.shift(image * extent),
@@ -225,12 +245,12 @@ fn line(split: Split, i: usize, need: Interval, periodic: bool) -> Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita_space::Axis;
+    use partita_space::{Axis, Split};
 
     fn ring(periodic: bool) -> (Geometry, Mesh) {
         let mesh = Mesh::new([1, 1, 1, 3, 1, 1, 1]);
         let mut place = Place::replicated([1, 1, 1, 7, 2]);
-        place.axes[3] = Some(Axis::Width);
+        place.axes[3] = AxisList::of([Axis::Width]);
         let split = Split {
             extent: 7,
             parts: 3,
@@ -357,7 +377,7 @@ mod tests {
             let shape = [1, draw(4, 1, 5), draw(5, 2, 6), draw(6, 3, 9), 2];
             let mut place = Place::replicated(shape);
             for (dim, axis) in [(1, Axis::Depth), (2, Axis::Height), (3, Axis::Width)] {
-                place.axes[dim] = (mesh.extent(axis) > 1).then_some(axis);
+                place.axes[dim] = (mesh.extent(axis) > 1).then_some(axis).into();
             }
             let periodic = seed % 3 == 0;
             let reach = |dim: usize| draw(10 + dim as u64, 0, if periodic { 1 } else { 4 }) as i64;
@@ -365,7 +385,7 @@ mod tests {
                 if dim == 0 || dim == 4 {
                     return Interval::default();
                 }
-                let parts = place.axes[dim].map_or(1, |axis| mesh.extent(axis));
+                let parts = mesh.parts(place.axes[dim]);
                 let own = Split {
                     extent: shape[dim],
                     parts,

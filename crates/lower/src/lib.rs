@@ -14,11 +14,13 @@ mod exchange;
 mod forward;
 mod fuse;
 mod geometry;
+mod lay_out;
 mod lowering;
+mod network;
 mod pack;
-mod place;
+mod redistribute;
 mod storage;
 mod strategy;
 
 pub use lowering::{LowerError, Request, SampleFormat, lower, lower_rank};
-pub use strategy::{Strategy, StrategyError};
+pub use strategy::{LayerChoice, LayerDim, Strategy, StrategyError};

@@ -1,13 +1,14 @@
 use crate::arena;
 use crate::body::{Builder, Held};
 use crate::classes::classes;
-use crate::place::places;
+use crate::lay_out::lay_out;
+use crate::network::{Layer, Network};
 use crate::storage::Storages;
 use crate::{Strategy, StrategyError};
-use partita_graph::{Graph, Node, NodeId, Op, ParameterId};
+use partita_graph::{Graph, NodeId, Op, ParameterId};
 use partita_program::{
-    Body, Collective, CollectiveKind, Dtype, Item, Load, Menu, MenuError, Optimizer, Phase, Place,
-    Program, ProgramKind, Role, Transform, View, When, Work,
+    Body, BufferId, Collective, CollectiveKind, Dtype, Item, Load, Menu, MenuError, Optimizer,
+    Phase, Place, Program, ProgramKind, Role, Transform, View, When, Work,
 };
 use partita_space::{AxisSet, Coord, Mesh, Rank, Region};
 use std::collections::BTreeMap;
@@ -27,7 +28,7 @@ pub struct Request<'a> {
     /// The model.
     pub graph: &'a Graph,
     /// How to split it.
-    pub strategy: Strategy,
+    pub strategy: &'a Strategy,
     /// Samples per step over all ranks.
     pub batch: usize,
     /// What for.
@@ -53,19 +54,6 @@ pub enum LowerError {
     /// A kernel is missing.
     #[error(transparent)]
     Menu(#[from] MenuError),
-    /// A layer joins a tensor that is split with one that is not any more.
-    #[error(
-        "layer `{layer}` reads `{flat}`, which comes after a flatten, and `{split}`, which does not; \
-         nearest is a flatten of `{split}`"
-    )]
-    MixedFlat {
-        /// The sum or concatenation.
-        layer: String,
-        /// The input after a flatten.
-        flat: String,
-        /// The other one.
-        split: String,
-    },
     /// Two readers of one tensor disagree about what lies around it.
     #[error(
         "layer `{layer}` is read by a convolution with periodic padding and by one with another \
@@ -81,19 +69,12 @@ pub enum LowerError {
 ///
 /// Errors: a strategy that does not fit the model or the mini-batch, a kernel that the menu lacks.
 pub fn lower(request: &Request<'_>) -> Result<Program, LowerError> {
-    request
-        .strategy
-        .check(request.graph, request.batch.max(data_extent(request)))?;
-    let mesh = request.strategy.mesh();
-    let places = places(request.graph, &mesh, request.batch);
-    check_joins(request.graph, &places)?;
-    let storages = Storages::new(request.graph, &places, &mesh);
-    check_padding(request.graph)?;
-    let (class_of, representatives) = classes(&mesh, request.graph, &places, &storages);
+    let (mesh, network, storages) = prepare(request)?;
+    let (class_of, representatives) = classes(&mesh, &network, &storages);
     let mut bodies = Vec::with_capacity(representatives.len());
     for rank in representatives {
         let coord = mesh.coord(rank);
-        bodies.push(lower_coord(request, &mesh, &places, &storages, coord)?);
+        bodies.push(lower_coord(request, &mesh, &network, &storages, coord)?);
     }
     let title = format!(
         "{} batch {} {}",
@@ -114,20 +95,19 @@ pub fn lower(request: &Request<'_>) -> Result<Program, LowerError> {
 ///
 /// Errors: as [`lower`].
 pub fn lower_rank(request: &Request<'_>, rank: Rank) -> Result<Body, LowerError> {
-    let (mesh, places, storages) = lay_out(request)?;
-    lower_coord(request, &mesh, &places, &storages, mesh.coord(rank))
+    let (mesh, network, storages) = prepare(request)?;
+    lower_coord(request, &mesh, &network, &storages, mesh.coord(rank))
 }
 
-fn lay_out(request: &Request<'_>) -> Result<(Mesh, Vec<Place>, Storages), LowerError> {
+fn prepare(request: &Request<'_>) -> Result<(Mesh, Network, Storages), LowerError> {
     request
         .strategy
         .check(request.graph, request.batch.max(data_extent(request)))?;
-    check_padding(request.graph)?;
     let mesh = request.strategy.mesh();
-    let places = places(request.graph, &mesh, request.batch);
-    check_joins(request.graph, &places)?;
-    let storages = Storages::new(request.graph, &places, &mesh);
-    Ok((mesh, places, storages))
+    let network = lay_out(request.graph, request.strategy, request.batch)?;
+    check_padding(&network)?;
+    let storages = Storages::new(&network, &mesh);
+    Ok((mesh, network, storages))
 }
 
 /// A last partial batch may be smaller than the data axis: some ranks then have no sample.
@@ -135,42 +115,22 @@ fn data_extent(request: &Request<'_>) -> usize {
     request.strategy.extent(partita_space::Axis::Data)
 }
 
-fn check_joins(graph: &Graph, places: &[Place]) -> Result<(), LowerError> {
-    for node in &graph.nodes {
-        let axes = |id: &NodeId| places[id.0].axes;
-        let other = |id: &&NodeId| axes(id) != axes(&node.inputs[0]);
-        let Some(other) = node.inputs.iter().find(other) else {
-            continue;
+fn check_padding(network: &Network) -> Result<(), LowerError> {
+    for (i, layer) in network.layers.iter().enumerate() {
+        let readers = network.readers(NodeId(i));
+        let has = |test: &dyn Fn(&Op) -> bool| {
+            let mut ops = readers.iter().filter_map(|&id| network.layer(id).op());
+            ops.any(test)
         };
-        // A flatten leaves no spatial axis.
-        let is_flat = |id: &&NodeId| axes(id)[1..4].iter().all(Option::is_none);
-        let (flat, split) = match is_flat(&other) {
-            true => (other, &node.inputs[0]),
-            false => (&node.inputs[0], other),
-        };
-        let name = |id: &NodeId| graph.node(*id).name.clone();
-        return Err(LowerError::MixedFlat {
-            layer: node.name.clone(),
-            flat: name(flat),
-            split: name(split),
-        });
-    }
-    Ok(())
-}
-
-fn check_padding(graph: &Graph) -> Result<(), LowerError> {
-    for (i, node) in graph.nodes.iter().enumerate() {
-        let readers = graph.consumers(NodeId(i));
-        let has = |test: &dyn Fn(&Node) -> bool| readers.iter().any(|&id| test(graph.node(id)));
-        let periodic = has(&|node| matches!(&node.op, Op::Convolution(c) if c.periodic));
-        let other = has(&|node| match &node.op {
+        let periodic = has(&|op| matches!(op, Op::Convolution(c) if c.periodic));
+        let other = has(&|op| match op {
             Op::Convolution(convolution) => !convolution.periodic,
             Op::Pool(_) => true,
             _ => false,
         });
         if periodic && other {
             return Err(LowerError::MixedPadding {
-                layer: node.name.clone(),
+                layer: layer.name.clone(),
             });
         }
     }
@@ -181,7 +141,7 @@ fn check_padding(graph: &Graph) -> Result<(), LowerError> {
 fn lower_coord(
     request: &Request<'_>,
     mesh: &Mesh,
-    places: &[Place],
+    network: &Network,
     storages: &Storages,
     coord: Coord,
 ) -> Result<Body, LowerError> {
@@ -189,7 +149,7 @@ fn lower_coord(
     let mut emit = Emit {
         request,
         graph: request.graph,
-        places,
+        network,
         storages,
         builder,
         values: vec![None; storages.all.len()],
@@ -238,7 +198,7 @@ pub(crate) struct ParameterGradient {
 pub(crate) struct Emit<'a> {
     pub request: &'a Request<'a>,
     pub graph: &'a Graph,
-    pub places: &'a [Place],
+    pub network: &'a Network,
     pub storages: &'a Storages,
     pub builder: Builder<'a>,
     pub values: Vec<Option<Held>>,
@@ -253,12 +213,12 @@ pub(crate) struct Emit<'a> {
 }
 
 impl Emit<'_> {
-    pub fn node(&self, id: NodeId) -> &Node {
-        self.graph.node(id)
+    pub fn layer(&self, id: NodeId) -> &'_ Layer {
+        self.network.layer(id)
     }
 
     pub fn place(&self, id: NodeId) -> &Place {
-        &self.places[id.0]
+        &self.network.layer(id).place
     }
 
     pub fn owned(&self, id: NodeId) -> Region {
@@ -266,7 +226,7 @@ impl Emit<'_> {
     }
 
     pub fn parameter(&self, node: NodeId, index: usize) -> View {
-        self.parameters[self.node(node).parameters[index].0]
+        self.parameters[self.layer(node).parameters[index].0]
     }
 
     /// Where the value of a node is held; it was computed before.
@@ -294,34 +254,28 @@ impl Emit<'_> {
     }
 
     fn persistent(&mut self) {
-        let dtype = self.request.dtype;
         let moment_names: &[&str] = match self.request.optimizer {
             Optimizer::Sgd { momentum: 0.0, .. } => &[],
             Optimizer::Sgd { .. } => &["velocity"],
             Optimizer::Adam { .. } => &["first_moment", "second_moment"],
         };
-        let mut list: Vec<(Role, String, [usize; 5], usize)> = Vec::new();
+        let mut list: Vec<(Role, String, usize)> = Vec::new();
         for (index, parameter) in self.graph.parameters.iter().enumerate() {
             if parameter.role.is_trained() {
-                list.push((
-                    Role::Parameter,
-                    parameter.name.clone(),
-                    parameter.shape,
-                    index,
-                ));
+                list.push((Role::Parameter, parameter.name.clone(), index));
                 for moment in moment_names {
                     let name = format!("{}.{moment}", parameter.name);
-                    list.push((Role::Optimizer, name, parameter.shape, index));
+                    list.push((Role::Optimizer, name, index));
                 }
             } else {
-                list.push((Role::State, parameter.name.clone(), parameter.shape, index));
+                list.push((Role::State, parameter.name.clone(), index));
             }
         }
         list.sort_by_key(|(role, ..)| arena::persistent_order(*role));
         let mut own: Vec<Option<View>> = vec![None; self.graph.parameters.len()];
         self.moments = vec![Vec::new(); self.graph.parameters.len()];
-        for (role, name, shape, index) in list {
-            let id = self.builder.buffer(&name, role, dtype, shape);
+        for (role, name, index) in list {
+            let id = self.parameter_buffer(&name, role, ParameterId(index));
             let view = self.builder.whole(id);
             match role {
                 Role::Optimizer => self.moments[index].push(view),
@@ -329,10 +283,25 @@ impl Emit<'_> {
             }
         }
         self.parameters = own.into_iter().flatten().collect();
-        self.stage();
+        self.stage_samples();
     }
 
-    fn stage(&mut self) {
+    /// A buffer for the own share of a parameter, or of what goes with it.
+    pub fn parameter_buffer(&mut self, name: &str, role: Role, id: ParameterId) -> BufferId {
+        let place = self.network.parameters[id.0];
+        let region = place.owned(self.builder.mesh, &self.builder.coord);
+        let dtype = self.builder.dtype;
+        if place.split_axes().is_empty() {
+            return self.builder.buffer(name, role, dtype, place.shape);
+        }
+        // Activations have the numbers below.
+        let tensor = 2 * self.storages.all.len() + id.0;
+        self.builder
+            .held(name, role, tensor as u32, place, region)
+            .id
+    }
+
+    fn stage_samples(&mut self) {
         let input = self.owned(NodeId(0)).shape();
         let [n, d, h, w, c] = input;
         let dtype = self.request.samples.dtype;
@@ -351,9 +320,9 @@ impl Emit<'_> {
 
     /// Split of what the network shall answer.
     pub fn target_place(&self) -> Place {
-        let last = &self.graph.nodes[self.graph.nodes.len() - 1];
+        let last = &self.network.layers[self.network.layers.len() - 1];
         let mut place = *self.place(last.inputs[0]);
-        if let Op::Loss(partita_graph::Loss::SoftmaxCrossEntropy) = last.op {
+        if let Some(Op::Loss(partita_graph::Loss::SoftmaxCrossEntropy)) = last.op() {
             place.shape[4] = 1;
         }
         place

@@ -1,9 +1,10 @@
 //! Which tensors share memory, and how wide the frame of each is.
 
 use crate::geometry::Geometry;
-use partita_graph::{Convolution, Graph, Node, NodeId, Op, TransposedConvolution};
+use crate::network::{Layer, Network, Step};
+use partita_graph::{Convolution, NodeId, Op, TransposedConvolution};
 use partita_program::Place;
-use partita_space::{Interval, Mesh, Split, Window};
+use partita_space::{Interval, Mesh, Window};
 
 /// How the gradient of a convolution's input comes together where a dim is split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub(crate) struct Storage {
     pub rule: Option<DataGradient>,
     /// Whether there is a gradient at all.
     pub has_gradient: bool,
+    /// The storage of the tensor whose value it is: its own, or that before a change of distribution.
+    pub tensor: u32,
 }
 
 /// The storages of a graph under a split.
@@ -42,28 +45,29 @@ pub(crate) struct Storages {
 }
 
 impl Storages {
-    pub fn new(graph: &Graph, places: &[Place], mesh: &Mesh) -> Self {
-        let needs = graph.needs_gradient();
-        let groups = groups(graph);
-        let mut of = vec![0; graph.nodes.len()];
+    pub fn new(network: &Network, mesh: &Mesh) -> Self {
+        let groups = groups(network);
+        let mut of = vec![0; network.layers.len()];
         for (index, members) in groups.iter().enumerate() {
             members.iter().for_each(|member| of[member.0] = index);
         }
-        let context = Context {
-            graph,
-            places,
-            mesh,
-            needs: &needs,
-        };
+        let context = Context { network, mesh };
         let rules: Vec<Option<DataGradient>> = groups
             .iter()
             .map(|members| context.rule(members[0]))
             .collect();
-        let all = groups
+        let mut all: Vec<Storage> = groups
             .into_iter()
             .enumerate()
             .map(|(index, members)| context.storage(members, rules[index], &of, &rules))
             .collect();
+        for index in 0..all.len() {
+            let first = network.layer(all[index].members[0]);
+            all[index].tensor = match first.step {
+                Step::Layer(_) => index as u32,
+                Step::Move => all[of[first.inputs[0].0]].tensor,
+            };
+        }
         Self { of, all }
     }
 
@@ -74,16 +78,16 @@ impl Storages {
 
 /// Groups of nodes in one memory: an activation runs in place where nobody else reads its input and
 /// the producer's backward does not look at its own output.
-fn groups(graph: &Graph) -> Vec<Vec<NodeId>> {
+fn groups(network: &Network) -> Vec<Vec<NodeId>> {
     let mut groups: Vec<Vec<NodeId>> = Vec::new();
     let mut of: Vec<usize> = Vec::new();
-    for (i, node) in graph.nodes.iter().enumerate() {
-        let in_place = matches!(node.op, Op::LeakyRelu { .. }) && {
-            let input = node.inputs[0];
-            graph.consumers(input).len() == 1 && !reads_own_output(&graph.node(input).op)
+    for (i, layer) in network.layers.iter().enumerate() {
+        let in_place = matches!(layer.op(), Some(Op::LeakyRelu { .. })) && {
+            let input = layer.inputs[0];
+            network.readers(input).len() == 1 && !reads_own_output(network.layer(input))
         };
         if in_place {
-            let group = of[node.inputs[0].0];
+            let group = of[layer.inputs[0].0];
             groups[group].push(NodeId(i));
             of.push(group);
         } else {
@@ -94,46 +98,46 @@ fn groups(graph: &Graph) -> Vec<Vec<NodeId>> {
     groups
 }
 
-fn reads_own_output(op: &Op) -> bool {
-    match op {
+fn reads_own_output(layer: &Layer) -> bool {
+    match layer.op() {
+        None => false,
         // The input is kept as it was imported, and a flatten may share memory with nobody.
-        Op::Input | Op::LeakyRelu { .. } | Op::Flatten | Op::Loss(_) => true,
-        Op::Convolution(_)
-        | Op::TransposedConvolution(_)
-        | Op::Pool(_)
-        | Op::BatchNorm { .. }
-        | Op::Linear { .. }
-        | Op::Dropout { .. }
-        | Op::Add
-        | Op::Concat => false,
+        Some(Op::Input | Op::LeakyRelu { .. } | Op::Flatten | Op::Loss(_)) => true,
+        Some(
+            Op::Convolution(_)
+            | Op::TransposedConvolution(_)
+            | Op::Pool(_)
+            | Op::BatchNorm { .. }
+            | Op::Linear { .. }
+            | Op::Dropout { .. }
+            | Op::Add
+            | Op::Concat,
+        ) => false,
     }
 }
 
 struct Context<'a> {
-    graph: &'a Graph,
-    places: &'a [Place],
+    network: &'a Network,
     mesh: &'a Mesh,
-    needs: &'a [bool],
 }
 
 impl Context<'_> {
-    fn part(&self, node: NodeId, dim: usize, coordinate: usize) -> Interval {
-        let place = &self.places[node.0];
-        let parts = place.axes[dim].map_or(1, |axis| self.mesh.extent(axis));
-        Split {
-            extent: place.shape[dim],
-            parts,
-        }
-        .part(coordinate)
+    fn part(&self, node: NodeId, dim: usize, part: usize) -> Interval {
+        let place = self.place(node);
+        self.mesh.part(place.axes[dim], place.shape[dim], part)
+    }
+
+    fn place(&self, node: NodeId) -> &Place {
+        &self.network.layer(node).place
     }
 
     fn extent(&self, node: NodeId, dim: usize) -> Interval {
-        Interval::all(self.places[node.0].shape[dim])
+        Interval::all(self.place(node).shape[dim])
     }
 
     /// Inputs along `dim` that the outputs of `consumer` at a coordinate read, padding included.
     fn inputs(&self, consumer: NodeId, dim: usize, coordinate: usize) -> Interval {
-        let node = self.graph.node(consumer);
+        let node = self.network.layer(consumer);
         let outputs = || self.part(consumer, dim, coordinate);
         if let Some(window) = window(node, dim) {
             window.inputs_of(&outputs())
@@ -147,31 +151,31 @@ impl Context<'_> {
     /// The same without zero padding.
     fn inputs_inside(&self, consumer: NodeId, dim: usize, coordinate: usize) -> Interval {
         let inputs = self.inputs(consumer, dim, coordinate);
-        if is_periodic(self.graph.node(consumer)) {
+        if is_periodic(self.network.layer(consumer)) {
             return inputs;
         }
-        let input = self.graph.node(consumer).inputs[0];
+        let input = self.network.layer(consumer).inputs[0];
         inputs.intersect(&self.extent(input, dim))
     }
 
     fn rule(&self, producer: NodeId) -> Option<DataGradient> {
-        let node = self.graph.node(producer);
-        if let Op::TransposedConvolution(_) = &node.op {
+        let node = self.network.layer(producer);
+        if let Some(Op::TransposedConvolution(_)) = node.op() {
             return Some(DataGradient::Halo);
         }
-        let Op::Convolution(convolution) = &node.op else {
+        let Some(Op::Convolution(convolution)) = node.op() else {
             return None;
         };
-        if !self.needs[node.inputs[0].0] {
+        if !self.network.needs_gradient(node.inputs[0]) {
             return None;
         }
         if convolution.periodic {
             return Some(DataGradient::Reverse);
         }
-        let (input, place) = (node.inputs[0], &self.places[producer.0]);
+        let input = node.inputs[0];
         let moved = |node: NodeId, held: &dyn Fn(usize, usize) -> Interval| {
             let sum = |dim: usize, f: &dyn Fn(usize) -> usize| -> u128 {
-                let parts = place.axes[dim].map_or(1, |axis| self.mesh.extent(axis));
+                let parts = self.mesh.parts(self.place(node).axes[dim]);
                 (0..parts).map(|i| f(i) as u128).sum()
             };
             let all: u128 = (0..5)
@@ -201,7 +205,7 @@ impl Context<'_> {
     }
 
     /// Outputs of a convolution that touch its input's own part at a coordinate, unclipped.
-    fn outputs(&self, node: &Node, dim: usize, coordinate: usize) -> Interval {
+    fn outputs(&self, node: &Layer, dim: usize, coordinate: usize) -> Interval {
         window(node, dim).map_or(Interval::default(), |window| {
             window.outputs_of(&self.part(node.inputs[0], dim, coordinate))
         })
@@ -215,37 +219,40 @@ impl Context<'_> {
         rules: &[Option<DataGradient>],
     ) -> Storage {
         let (first, last) = (members[0], members[members.len() - 1]);
-        let place = self.places[first.0];
-        let readers: Vec<NodeId> = self.graph.consumers(last);
+        let place = *self.place(first);
+        let readers = self.network.readers(last);
         let periodic = readers
             .iter()
-            .any(|&reader| is_periodic(self.graph.node(reader)));
+            .any(|&reader| is_periodic(self.network.layer(reader)));
         let hull = |needs: &dyn Fn(NodeId) -> Interval| {
             readers
                 .iter()
                 .fold(Interval::default(), |all, &reader| all.hull(&needs(reader)))
         };
         let value = Geometry::new(place, self.mesh, periodic, |dim, i| {
-            hull(&|reader| match self.graph.node(reader).op {
-                Op::Convolution(_) => self.inputs(reader, dim, i),
+            hull(&|reader| match self.network.layer(reader).op() {
+                Some(Op::Convolution(_)) => self.inputs(reader, dim, i),
                 _ => self.inputs_inside(reader, dim, i),
             })
         });
         let partial = Geometry::new(place, self.mesh, periodic, |dim, i| {
             hull(&|reader| {
-                let contributes = match self.graph.node(reader).op {
-                    Op::Convolution(_) => rules[of[reader.0]] == Some(DataGradient::Reverse),
-                    Op::Pool(_) => true,
-                    Op::Input
-                    | Op::TransposedConvolution(_)
-                    | Op::BatchNorm { .. }
-                    | Op::LeakyRelu { .. }
-                    | Op::Linear { .. }
-                    | Op::Dropout { .. }
-                    | Op::Flatten
-                    | Op::Add
-                    | Op::Concat
-                    | Op::Loss(_) => false,
+                let contributes = match self.network.layer(reader).op() {
+                    Some(Op::Convolution(_)) => rules[of[reader.0]] == Some(DataGradient::Reverse),
+                    Some(Op::Pool(_)) => true,
+                    Some(
+                        Op::Input
+                        | Op::TransposedConvolution(_)
+                        | Op::BatchNorm { .. }
+                        | Op::LeakyRelu { .. }
+                        | Op::Linear { .. }
+                        | Op::Dropout { .. }
+                        | Op::Flatten
+                        | Op::Add
+                        | Op::Concat
+                        | Op::Loss(_),
+                    )
+                    | None => false,
                 };
                 if contributes {
                     self.inputs_inside(reader, dim, i)
@@ -254,7 +261,7 @@ impl Context<'_> {
                 }
             })
         });
-        let node = self.graph.node(first);
+        let node = self.network.layer(first);
         let around = Geometry::new(place, self.mesh, false, |dim, i| match rule {
             Some(DataGradient::Halo) => match transposed_window(node, dim) {
                 Some(window) => window.inputs_of(&self.part(node.inputs[0], dim, i)),
@@ -268,11 +275,11 @@ impl Context<'_> {
         });
         let zero_frame = readers
             .iter()
-            .any(|&reader| match &self.graph.node(reader).op {
-                Op::Convolution(convolution) => !convolution.periodic,
+            .any(|&reader| match self.network.layer(reader).op() {
+                Some(Op::Convolution(convolution)) => !convolution.periodic,
                 _ => false,
             });
-        let has_gradient = self.needs[first.0];
+        let has_gradient = self.network.needs_gradient(first);
         Storage {
             members,
             value,
@@ -281,6 +288,7 @@ impl Context<'_> {
             around,
             rule,
             has_gradient,
+            tensor: 0,
         }
     }
 }
@@ -300,16 +308,16 @@ pub(crate) fn contributors(window: &Window, outputs: &Interval, within: &Interva
 }
 
 /// The window of the convolution whose adjoint a transposed convolution is, along a tensor dim.
-pub(crate) fn transposed_window(node: &Node, dim: usize) -> Option<&Window> {
-    let Op::TransposedConvolution(TransposedConvolution { window, .. }) = &node.op else {
+pub(crate) fn transposed_window(layer: &Layer, dim: usize) -> Option<&Window> {
+    let Some(Op::TransposedConvolution(TransposedConvolution { window, .. })) = layer.op() else {
         return None;
     };
     dim.checked_sub(1).and_then(|spatial| window.get(spatial))
 }
 
 /// The window of a convolution or pooling along a tensor dim; N and C have none.
-pub(crate) fn window(node: &Node, dim: usize) -> Option<&Window> {
-    let windows = match &node.op {
+pub(crate) fn window(layer: &Layer, dim: usize) -> Option<&Window> {
+    let windows = match layer.op()? {
         Op::Convolution(Convolution { window, .. }) => window,
         Op::Pool(pool) => &pool.window,
         Op::Input
@@ -326,9 +334,9 @@ pub(crate) fn window(node: &Node, dim: usize) -> Option<&Window> {
     dim.checked_sub(1).and_then(|spatial| windows.get(spatial))
 }
 
-fn is_periodic(node: &Node) -> bool {
-    match &node.op {
-        Op::Convolution(convolution) => convolution.periodic,
+fn is_periodic(layer: &Layer) -> bool {
+    match layer.op() {
+        Some(Op::Convolution(convolution)) => convolution.periodic,
         _ => false,
     }
 }

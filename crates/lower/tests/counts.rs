@@ -29,7 +29,7 @@ fn program(graph: &Graph, strategy: &str, batch: usize) -> Program {
     };
     let request = Request {
         graph,
-        strategy: strategy.parse().unwrap(),
+        strategy: &strategy.parse().unwrap(),
         batch,
         kind: ProgramKind::Train,
         dtype: Dtype::F32,

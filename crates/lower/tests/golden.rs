@@ -88,7 +88,7 @@ fn check(name: &str, model: &str, strategy: &str, batch: usize, menu: &dyn Menu)
     let graph = text::parse(model).unwrap();
     let request = Request {
         graph: &graph,
-        strategy: strategy.parse().unwrap(),
+        strategy: &strategy.parse().unwrap(),
         batch,
         kind: ProgramKind::Train,
         dtype: Dtype::F32,

@@ -43,7 +43,7 @@ impl Menu for Packer {
 fn program(graph: &Graph, strategy: &str, kind: ProgramKind, menu: &dyn Menu) -> Program {
     let request = Request {
         graph,
-        strategy: strategy.parse().unwrap(),
+        strategy: &strategy.parse().unwrap(),
         batch: 1,
         kind,
         dtype: Dtype::F32,

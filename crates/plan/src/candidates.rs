@@ -20,10 +20,13 @@ pub fn hybrids(ranks: usize, spatial_rank: usize) -> Vec<Strategy> {
     splits.sort_by(|a, b| b.0.cmp(&a.0).then(b.1.cmp(&a.1)));
     let with_overlap = |(data, spatial): (usize, [usize; 3])| {
         let on = Strategy::hybrid(data, spatial);
-        let mut off = on;
-        off.overlap = false;
         let is_split = spatial.iter().any(|&parts| parts > 1);
-        [Some(on), is_split.then_some(off)].into_iter().flatten()
+        let off = is_split.then(|| {
+            let mut off = on.clone();
+            off.overlap = false;
+            off
+        });
+        [Some(on), off].into_iter().flatten()
     };
     splits.into_iter().flat_map(with_overlap).collect()
 }

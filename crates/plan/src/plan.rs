@@ -124,7 +124,7 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
     let mut refused: Vec<(Lack, Candidate)> = Vec::new();
     let mut open: Vec<Open> = Vec::new();
     for strategy in hybrids(request.ranks, request.training.graph.spatial_rank) {
-        match glance(request, strategy)? {
+        match glance(request, &strategy)? {
             Ok(floor) => open.push(Open { floor, strategy }),
             Err((lack, reason)) => refused.push((lack, Candidate::refused(strategy, reason))),
         }
@@ -135,16 +135,16 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
     let mut best: Option<(Seconds, Strategy)> = None;
     let total = open.len();
     for (index, Open { floor, strategy }) in open.into_iter().enumerate() {
-        if let Some(reason) = best.and_then(|best| beaten(floor, best)) {
+        if let Some(reason) = best.as_ref().and_then(|best| beaten(floor, best)) {
             refused.push((Lack::Other, Candidate::refused(strategy, reason)));
             continue;
         }
         (request.progress)(&strategy, total - index);
-        match weigh(request, strategy)? {
+        match weigh(request, &strategy)? {
             Ok(prediction) => {
                 let seconds = prediction.iteration_seconds;
-                if best.is_none_or(|(least, _)| seconds < least) {
-                    best = Some((seconds, strategy));
+                if best.as_ref().is_none_or(|(least, _)| seconds < *least) {
+                    best = Some((seconds, strategy.clone()));
                 }
                 costed.push(Candidate {
                     strategy,
@@ -166,8 +166,8 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
 }
 
 /// Why a candidate cannot beat the best one.
-fn beaten(floor: Seconds, (least, strategy): (Seconds, Strategy)) -> Option<String> {
-    (floor > least).then(|| {
+fn beaten(floor: Seconds, (least, strategy): &(Seconds, Strategy)) -> Option<String> {
+    (floor > *least).then(|| {
         format!(
             "one rank alone takes at least {floor}, longer than a whole step of `{strategy}` \
              ({least}); not costed further"
@@ -177,7 +177,10 @@ fn beaten(floor: Seconds, (least, strategy): (Seconds, Strategy)) -> Option<Stri
 
 /// The least that a step takes, from two ranks; or why the strategy does not suit the model, or does
 /// not fit in memory.
-fn glance(request: &PlanRequest<'_>, strategy: Strategy) -> Result<Result<Seconds, No>, PlanError> {
+fn glance(
+    request: &PlanRequest<'_>,
+    strategy: &Strategy,
+) -> Result<Result<Seconds, No>, PlanError> {
     let training = Request {
         strategy,
         ..request.training
@@ -189,7 +192,11 @@ fn glance(request: &PlanRequest<'_>, strategy: Strategy) -> Result<Result<Second
     let middle = mesh.rank(AXES.map(|axis| mesh.extent(axis) / 2));
     let mut floor = Seconds(0.0);
     for rank in [mesh.ranks() - 1, middle] {
-        let body = lower_rank(&training, rank)?;
+        let body = match lower_rank(&training, rank) {
+            Ok(body) => body,
+            Err(LowerError::Strategy(error)) => return Ok(Err((Lack::Other, error.to_string()))),
+            Err(error) => return Err(error.into()),
+        };
         if body.arena > request.memory {
             let reason = memory_reason(&body, request.memory);
             return Ok(Err((Lack::Memory(body.arena), reason)));
@@ -202,7 +209,7 @@ fn glance(request: &PlanRequest<'_>, strategy: Strategy) -> Result<Result<Second
 /// The prediction of a strategy that suits the model, or what it lacks.
 fn weigh(
     request: &PlanRequest<'_>,
-    strategy: Strategy,
+    strategy: &Strategy,
 ) -> Result<Result<Prediction, No>, PlanError> {
     let program = lower(&Request {
         strategy,
@@ -251,7 +258,7 @@ fn none_fits(request: &PlanRequest<'_>, refused: Vec<(Lack, Candidate)>) -> Plan
         ranks: request.ranks,
         memory: request.memory,
         batch: request.training.batch,
-        nearest: Box::new(nearest.map_or_else(Strategy::single, |one| one.strategy)),
+        nearest: Box::new(nearest.map_or_else(Strategy::single, |one| one.strategy.clone())),
         reason: nearest
             .and_then(|one| one.reason.clone())
             .unwrap_or_default(),

@@ -12,6 +12,7 @@ use partita_program::{
 };
 use partita_space::{Axis, Bytes, Rank, Seconds};
 use std::cell::RefCell;
+use std::sync::LazyLock;
 use std::time::Instant;
 
 /// Flops and bytes at fixed rates; messages at `alpha + beta n`; reads for nothing.
@@ -141,10 +142,12 @@ impl Menu for Open {
     }
 }
 
+static SINGLE: LazyLock<Strategy> = LazyLock::new(Strategy::single);
+
 fn training(graph: &Graph, batch: usize) -> Request<'_> {
     Request {
         graph,
-        strategy: Strategy::single(),
+        strategy: &SINGLE,
         batch,
         kind: ProgramKind::Train,
         dtype: Dtype::F32,
@@ -208,7 +211,7 @@ fn every_candidate_is_ranked_or_refused_and_the_order_is_that_of_the_oracle() {
     assert!(seconds.is_sorted(), "{seconds:?}");
     for one in &all[..fit] {
         let request = Request {
-            strategy: one.strategy,
+            strategy: &one.strategy,
             ..training(&graph, 4)
         };
         let program = lower(&request).unwrap();
@@ -250,7 +253,7 @@ fn the_floor_is_below_every_step_and_prunes_without_changing_the_best() {
     let all = planned(&graph, (12, 6), &FAST_LINK, PLENTY, false).unwrap();
     for one in all.iter().filter(|one| one.reason.is_none()) {
         let request = Request {
-            strategy: one.strategy,
+            strategy: &one.strategy,
             ..training(&graph, 6)
         };
         let seconds = one.seconds().unwrap().0;

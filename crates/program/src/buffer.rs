@@ -1,4 +1,4 @@
-use partita_space::{Axis, Bytes, Coord, Interval, Mesh, Region, Split};
+use partita_space::{AxisList, AxisSet, Bytes, Coord, Interval, Mesh, Region};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -78,8 +78,8 @@ impl Role {
 pub struct Place {
     /// Global extents (N, D, H, W, C).
     pub shape: [usize; 5],
-    /// The axis that splits each dim, if any; a dim without one is replicated.
-    pub axes: [Option<Axis>; 5],
+    /// The axes that split each dim; a dim without one is replicated.
+    pub axes: [AxisList; 5],
 }
 
 impl Place {
@@ -87,23 +87,24 @@ impl Place {
     pub fn replicated(shape: [usize; 5]) -> Self {
         Self {
             shape,
-            axes: [None; 5],
+            axes: [AxisList::NONE; 5],
         }
     }
 
     /// What the rank at `coord` owns, in global indices.
     pub fn owned(&self, mesh: &Mesh, coord: &Coord) -> Region {
         let mut region = Region::all(self.shape);
-        for dim in 0..5 {
-            if let Some(axis) = self.axes[dim] {
-                let split = Split {
-                    extent: self.shape[dim],
-                    parts: mesh.extent(axis),
-                };
-                region.0[dim] = split.part(coord[axis.index()]);
-            }
+        for (dim, &axes) in self.axes.iter().enumerate() {
+            let part = mesh.part_index(axes, coord);
+            region.0[dim] = mesh.part(axes, self.shape[dim], part);
         }
         region
+    }
+
+    /// Axes that split any dim.
+    pub fn split_axes(&self) -> AxisSet {
+        let sets = self.axes.iter().map(|axes| axes.set());
+        sets.fold(AxisSet::NONE, AxisSet::union)
     }
 }
 

@@ -4,7 +4,7 @@
 
 use partita_program::verify::{Faults, verify};
 use partita_program::*;
-use partita_space::{Axis, AxisSet, Bytes, Mesh, Region, Split};
+use partita_space::{Axis, AxisList, AxisSet, Bytes, Mesh, Region, Split};
 
 const GRADIENT: u32 = 0;
 const SHARE: u32 = 1;
@@ -76,10 +76,10 @@ impl Form {
         let home = |tensor, shape, dim: Option<usize>| {
             let mut place = Place::replicated(shape);
             if let Some(dim) = dim {
-                place.axes[dim] = Some(Axis::Width);
+                place.axes[dim] = AxisList::of([Axis::Width]);
             }
             if tensor == 1 {
-                place.axes[0] = Some(Axis::Data);
+                place.axes[0] = AxisList::of([Axis::Data]);
             }
             let low = [0; 5];
             Some(Home { tensor, place, low })
@@ -430,7 +430,7 @@ fn every_member_of_a_class_is_looked_at() {
     let body = &mut program.bodies[0];
     for (buffer, axis) in [(ROWS, Some(Axis::Data)), (COLUMNS, None)] {
         let home = &mut body.buffers[buffer as usize].home;
-        home.as_mut().expect("it has a home").place.axes[0] = axis;
+        home.as_mut().expect("it has a home").place.axes[0] = axis.into();
     }
     let found = verify(&program).unwrap_err().to_string();
     assert!(found.contains("of 2 along data to no axis"), "{found}");

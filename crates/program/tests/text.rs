@@ -4,7 +4,7 @@ mod hand;
 
 use hand::*;
 use partita_program::*;
-use partita_space::{Axis, AxisSet, Bytes, Mesh};
+use partita_space::{Axis, AxisList, AxisSet, Bytes, Mesh};
 
 #[test]
 fn a_program_reads_as_it_prints() {
@@ -43,7 +43,8 @@ fn kernels() -> Vec<Kernel> {
         Some(Axis::Height),
         None,
         Some(Axis::Filter),
-    ];
+    ]
+    .map(AxisList::from);
     vec![
         Kernel::Fill {
             target: view,

@@ -5,7 +5,7 @@ mod hand;
 use hand::*;
 use partita_program::verify::{Fault, Faults, verify};
 use partita_program::*;
-use partita_space::{Axis, AxisSet, Bytes, Mesh};
+use partita_space::{Axis, AxisList, AxisSet, Bytes, Mesh};
 
 /// Names of the kinds of all faults.
 fn kinds(program: &Program) -> Vec<String> {
@@ -204,7 +204,7 @@ fn broken_kernels() {
             "a load brings too much",
             |p| {
                 if let Work::Load(load) = &mut p.bodies[1].tasks[LOAD].work {
-                    load.place.axes[3] = None;
+                    load.place.axes[3] = AxisList::NONE;
                 }
             },
             "Shape",
@@ -417,7 +417,7 @@ fn classes_that_are_none() {
     let homes = program.bodies[1].buffers.iter_mut();
     for home in homes.filter_map(|buffer| buffer.home.as_mut()) {
         home.place.shape[0] = 3;
-        home.place.axes[0] = Some(Axis::Data);
+        home.place.axes[0] = AxisList::of([Axis::Data]);
     }
     assert_eq!(differences(&program, "share of 3 along data"), 1);
 
@@ -426,7 +426,7 @@ fn classes_that_are_none() {
     let mut program = lines(2, 3);
     for class in 0..3 {
         home_of(&mut program, class, LINE).place.shape[0] = 2;
-        home_of(&mut program, class, LINE).place.axes[0] = Some(Axis::Data);
+        home_of(&mut program, class, LINE).place.axes[0] = AxisList::of([Axis::Data]);
         let sum = collective(&mut program, class, SUM_WEIGHT);
         sum.group = AxisSet::of([Axis::Data]);
         let view = part(LINE, 0, 4);

@@ -4,12 +4,14 @@
 //! Knows: integers, names of dims and axes, physical units.
 //! Must not know: models, machines, programs, time, files, or any other crate of the workspace.
 
+mod axis_list;
 mod interval;
 mod mesh;
 mod region;
 mod units;
 mod window;
 
+pub use axis_list::AxisList;
 pub use interval::{Interval, Split};
 pub use mesh::{AXES, Axis, AxisSet, Coord, Mesh, Offset, Rank};
 pub use region::{DIMS, Dim, Region};

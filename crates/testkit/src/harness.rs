@@ -69,7 +69,7 @@ impl<'a> Setup<'a> {
         let (samples, parameters) = Setup::draw(&case.graph, case.batch, case.seed);
         Self {
             graph: &case.graph,
-            strategy: case.strategy,
+            strategy: case.strategy.clone(),
             dtype: Dtype::F64,
             menu: &ReferenceMenu,
             kernels,
@@ -146,7 +146,7 @@ impl Setup<'_> {
         };
         Request {
             graph: self.graph,
-            strategy: self.strategy,
+            strategy: &self.strategy,
             batch: self.samples.values.len(),
             kind,
             dtype: self.dtype,

@@ -3,7 +3,7 @@ mod fused;
 use crate::{Bench, Draws};
 use partita_program::{Dtype, Kernel, Optimizer, Place, PoolKind, Taps, Transform, View};
 use partita_run::Inputs;
-use partita_space::{Axis, Mesh, Rank};
+use partita_space::{Axis, AxisList, Mesh, Rank};
 
 /// Makes kernels of every kind on random geometries, and the buffers on which they work.
 pub struct Maker {
@@ -301,7 +301,7 @@ impl Maker {
         let coord = mesh.coord(rank);
         let place = Place {
             shape: [4, 3, 5, 7, 3],
-            axes: [Some(Axis::Data), None, Some(Axis::Height), None, None],
+            axes: [Some(Axis::Data), None, Some(Axis::Height), None, None].map(AxisList::from),
         };
         let extent = place.owned(mesh, &coord).shape();
         let [x, y] = [0; 2].map(|_| self.view(extent));

@@ -86,13 +86,13 @@ impl<'a> Trial<'a> {
     }
 
     /// The f64 reference kernels under a strategy: only the order of sums may differ.
-    pub fn reference(&self, strategy: Strategy) -> Finding {
+    pub fn reference(&self, strategy: &Strategy) -> Finding {
         let outcome = attempt(&self.exact_setup(strategy, &self.data));
         self.judge(outcome, EXACT, || self.rounding(f64::EPSILON, &[]))
     }
 
     /// The fast kernels in f32 under a strategy, on teams and levels that go by the case's seed.
-    pub fn fast(&self, strategy: Strategy) -> Finding {
+    pub fn fast(&self, strategy: &Strategy) -> Finding {
         let seed = self.case.seed;
         let menu = CpuMenu {
             threads: if seed.is_multiple_of(4) { 2 } else { 1 },
@@ -107,7 +107,7 @@ impl<'a> Trial<'a> {
             Box::new(CpuKernels::new(mesh, rank, team))
         };
         let setup = Setup {
-            strategy,
+            strategy: strategy.clone(),
             dtype: Dtype::F32,
             menu: &menu,
             ..setup(self.case, &self.data, &kernels)
@@ -115,7 +115,7 @@ impl<'a> Trial<'a> {
         self.judge(attempt(&setup), ROUNDED, || {
             self.rounding(
                 SUMMED * f64::from(f32::EPSILON),
-                &[strategy, Strategy::single()],
+                &[strategy.clone(), Strategy::single()],
             )
         })
     }
@@ -149,12 +149,12 @@ impl<'a> Trial<'a> {
     fn rounding(&self, epsilon: f64, strategies: &[Strategy]) -> f64 {
         let shaken = (0..SHAKES).map(|seed| {
             let data = shake(&self.data, epsilon, seed);
-            attempt(&self.exact_setup(Strategy::single(), &data))
+            attempt(&self.exact_setup(&Strategy::single(), &data))
         });
-        let plain = strategies.iter().map(|&strategy| {
+        let plain = strategies.iter().map(|strategy| {
             let kernels = reference_kernels(Dtype::F32);
             let setup = Setup {
-                strategy,
+                strategy: strategy.clone(),
                 dtype: Dtype::F32,
                 ..setup(self.case, &self.data, &kernels)
             };
@@ -164,9 +164,9 @@ impl<'a> Trial<'a> {
         outcomes.fold(0.0, |most, outcome| most.max(self.error(&outcome)))
     }
 
-    fn exact_setup(&self, strategy: Strategy, data: &Data) -> Setup<'a> {
+    fn exact_setup(&self, strategy: &Strategy, data: &Data) -> Setup<'a> {
         Setup {
-            strategy,
+            strategy: strategy.clone(),
             ..setup(self.case, data, &exact_kernels)
         }
     }

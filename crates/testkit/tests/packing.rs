@@ -105,8 +105,8 @@ fn results_are_those_of_kernels_that_pack_for_themselves() {
         for strategy in ["depth=2", "depth=2,height=2", "data=2,depth=2"] {
             let strategy: Strategy = strategy.parse().unwrap();
             let alone = Alone(menu);
-            let with = setup(&graph, strategy, &menu, &kernels);
-            let without = setup(&graph, strategy, &alone, &kernels);
+            let with = setup(&graph, strategy.clone(), &menu, &kernels);
+            let without = setup(&graph, strategy.clone(), &alone, &kernels);
             for directions in packed(&with.program(ProgramKind::Train).unwrap()) {
                 let has = |direction| directions.contains(&direction);
                 assert!(

@@ -203,14 +203,14 @@ impl Fixture {
             momentum: 0.0,
             weight_decay: 0.0,
         };
-        let before = self.outcome(strategy, plain, 1.0, 0);
+        let before = self.outcome(strategy.clone(), plain, 1.0, 0);
         let close = |a: f64, b: f64| (a - b).abs() <= tolerance * b.abs().max(1e-3);
         assert!(
             close(before.evaluation[0], self.scalar("eval_loss")),
             "{}",
             self.name
         );
-        let first = self.outcome(strategy, plain, 1.0, 1);
+        let first = self.outcome(strategy.clone(), plain, 1.0, 1);
         assert!(close(first.losses[0], self.scalar("loss")), "{}", self.name);
         for (index, (name, start)) in first.parameters[0].iter().enumerate() {
             if !name.contains(".running_") {
@@ -225,7 +225,7 @@ impl Fixture {
             epsilon: 1e-8,
             weight_decay: 0.0,
         };
-        let stepped = self.outcome(strategy, adam, 1e-3, 1);
+        let stepped = self.outcome(strategy.clone(), adam, 1e-3, 1);
         for (name, values) in &stepped.parameters[1] {
             // A step of Adam is the sign of the gradient, which noise decides where it is zero.
             self.check(&format!("adam1.{name}"), values, 1e-5);
@@ -235,7 +235,7 @@ impl Fixture {
                 momentum: 0.9,
                 weight_decay: 0.01,
             };
-            let trained = self.outcome(strategy, sgd, self.scalar("sgd_rate"), 3);
+            let trained = self.outcome(strategy.clone(), sgd, self.scalar("sgd_rate"), 3);
             assert!(
                 trained
                     .losses

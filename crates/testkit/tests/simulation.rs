@@ -23,7 +23,7 @@ fn program(graph: &partita_graph::Graph, strategy: Strategy, batch: usize) -> Pr
     };
     let request = Request {
         graph,
-        strategy,
+        strategy: &strategy,
         batch,
         kind: ProgramKind::Train,
         dtype: Dtype::F32,

@@ -34,11 +34,11 @@ pub fn choose_strategy(
         return Ok(first);
     }
     let menu = run.kernels.menu(run.threads);
-    let request = programs::request(run, graph, first, stored, &*menu);
+    let request = programs::request(run, graph, &first, stored, &*menu);
     let here = Here::new(run.kernels, ranks, run.threads, false)?;
     let found = search_here(request, ranks, memory, here)?;
     match found.first() {
-        Some(best) if best.reason.is_none() => Ok(best.strategy),
+        Some(best) if best.reason.is_none() => Ok(best.strategy.clone()),
         Some(nearest) => Err(CliError::User(format!(
             "strategy = \"auto\": no strategy fits {ranks} ranks with {memory} each; nearest is \
              `{}`: {}",

@@ -90,7 +90,7 @@ fn run_until(
     let played = programs::programs(
         &run,
         &graph,
-        strategy,
+        &strategy,
         dataset.dtype(),
         training,
         validation,
@@ -108,7 +108,9 @@ fn run_until(
     };
     let session = Session::new(played, plan).map_err(|error| CliError::run(&error))?;
     check::memory_fits(&run, &session, limit, &origin)?;
-    let finished = train(&run, &graph, &dataset, &session, strategy, warnings, cancel)?;
+    let finished = train(
+        &run, &graph, &dataset, &session, &strategy, warnings, cancel,
+    )?;
     let result = finished.save()?;
     if request.json {
         return write_json(out, &result);
@@ -168,7 +170,7 @@ fn train<'r>(
     graph: &Graph,
     dataset: &'r Dataset,
     session: &'r Session<'_>,
-    strategy: Strategy,
+    strategy: &Strategy,
     warnings: Vec<String>,
     cancel: &AtomicBool,
 ) -> Result<Finished<'r>, CliError> {

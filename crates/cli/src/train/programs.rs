@@ -13,7 +13,7 @@ use partita_run::{Played, batch_sizes};
 pub fn programs(
     run: &RunFile,
     graph: &Graph,
-    strategy: Strategy,
+    strategy: &Strategy,
     stored: DType,
     training: usize,
     validation: usize,
@@ -44,7 +44,7 @@ pub fn programs(
 pub fn request<'r>(
     run: &RunFile,
     graph: &'r Graph,
-    strategy: Strategy,
+    strategy: &'r Strategy,
     stored: DType,
     menu: &'r dyn Menu,
 ) -> Request<'r> {

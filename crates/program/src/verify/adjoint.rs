@@ -1,6 +1,6 @@
 use super::{Case, Fault};
 use crate::{Body, Home, Kernel, Work};
-use partita_space::{Coord, Interval, Rank, Region, Split};
+use partita_space::{Coord, Interval, Rank, Region};
 
 /// A data gradient that reads zeros where other ranks own outputs leaves out their contribution; then
 /// each of these ranks must compute it: its own data gradient of the layer reaches as far as its
@@ -50,20 +50,21 @@ fn owners(case: &Case<'_>, home: &Home, coord: &Coord, region: &Region) -> Vec<R
     let owned = home.place.owned(mesh, coord);
     let mut coords = vec![*coord];
     for dim in 0..5 {
-        let Some(axis) = home.place.axes[dim] else {
-            continue;
-        };
+        let axes = home.place.axes[dim];
         let global = region.0[dim].shift(owned.0[dim].start - home.low[dim] as i64);
-        let split = Split {
-            extent: home.place.shape[dim],
-            parts: mesh.extent(axis),
+        let extent = home.place.shape[dim];
+        let has_some = |&part: &usize| {
+            let owned = mesh.part(axes, extent, part);
+            !owned.intersect(&global).is_empty()
         };
+        let range = mesh.part_range(axes, extent, &global);
+        let parts: Vec<usize> = range.filter(has_some).collect();
         coords = coords
             .into_iter()
             .flat_map(|coord| {
-                split.owners(&global).map(move |part| {
+                parts.clone().into_iter().map(move |part| {
                     let mut coord = coord;
-                    coord[axis.index()] = part;
+                    mesh.go_to_part(axes, part, &mut coord);
                     coord
                 })
             })

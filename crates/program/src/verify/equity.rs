@@ -2,7 +2,7 @@ use super::collectives::collectives_of;
 use super::matching::{exchanges, messages};
 use super::{Case, Fault};
 use crate::{CollectiveKind, Place, View, Work};
-use partita_space::{AXES, Axis, AxisSet, Coord, Interval, Mesh, Offset, Rank, Split};
+use partita_space::{AXES, Axis, AxisList, AxisSet, Coord, Interval, Mesh, Offset, Rank};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Every rank of a class stands to its peers as the representative does: classes of neighbors and of
@@ -39,7 +39,7 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Part {
     extent: usize,
-    axis: Option<Axis>,
+    axes: AxisList,
 }
 
 /// Distance from the start of one part to the start of another, which may be at a peer.
@@ -47,37 +47,36 @@ struct Part {
 struct Distance {
     mine: Part,
     theirs: Part,
-    /// Along the axis of `theirs`.
-    step: i32,
+    /// Along the axes of `theirs`.
+    step: Offset,
 }
 
 impl Part {
     fn along(place: &Place, dim: usize) -> Self {
         Self {
             extent: place.shape[dim],
-            axis: place.axes[dim],
+            axes: place.axes[dim],
         }
     }
 
-    fn at(&self, mesh: &Mesh, coord: &Coord, step: i32) -> Option<Interval> {
-        let Some(axis) = self.axis else {
-            return Some(Interval::all(self.extent));
-        };
-        let at = coord[axis.index()] as i64 + i64::from(step);
-        let parts = mesh.extent(axis);
-        let split = Split {
-            extent: self.extent,
-            parts,
-        };
-        let part = usize::try_from(at).ok().filter(|&part| part < parts)?;
-        Some(split.part(part))
+    fn at(&self, mesh: &Mesh, coord: &Coord, step: Offset) -> Option<Interval> {
+        let mut there = *coord;
+        for axis in self.axes.iter().map(Axis::index) {
+            let at = coord[axis] as i64 + i64::from(step.0[axis]);
+            there[axis] = usize::try_from(at).ok()?;
+            if there[axis] >= mesh.extent(AXES[axis]) {
+                return None;
+            }
+        }
+        let part = mesh.part_index(self.axes, &there);
+        Some(mesh.part(self.axes, self.extent, part))
     }
 }
 
 impl Distance {
     /// Modulo the extent; none where there is no peer.
     fn at(&self, mesh: &Mesh, coord: &Coord) -> Option<i64> {
-        let mine = self.mine.at(mesh, coord, 0)?;
+        let mine = self.mine.at(mesh, coord, Offset::default())?;
         let theirs = self.theirs.at(mesh, coord, self.step)?;
         Some((theirs.start - mine.start).rem_euclid(self.mine.extent.max(1) as i64))
     }
@@ -114,7 +113,8 @@ impl Uses {
 
     fn place(&mut self, place: &Place) {
         let parts = (0..5).map(|dim| Part::along(place, dim));
-        self.parts.extend(parts.filter(|part| part.axis.is_some()));
+        self.parts
+            .extend(parts.filter(|part| !part.axes.is_empty()));
     }
 
     fn exchanges(&mut self, case: &Case<'_>, class: usize, tasks: &[HashMap<u32, usize>]) {
@@ -127,26 +127,22 @@ impl Uses {
             if let (Some(mine), Some(theirs)) =
                 (case.home(class, &message.view), case.home(peer, &view))
             {
-                let step = |axis: Axis| Some(offset.0[axis.index()]);
-                self.distance(&mine.place, &theirs.place, step);
+                self.distance(&mine.place, &theirs.place, AxisSet::NONE, offset);
             }
         }
     }
 
-    /// `step` tells how far away the other one is along an axis, or that it does not depend on this
-    /// rank.
-    fn distance(&mut self, mine: &Place, theirs: &Place, step: impl Fn(Axis) -> Option<i32>) {
+    /// `offset` tells how far away the other one is; along the axes of `each` it is every rank in its
+    /// turn, whoever asks.
+    fn distance(&mut self, mine: &Place, theirs: &Place, each: AxisSet, offset: Offset) {
         for dim in 0..5 {
             let (mine, mut theirs) = (Part::along(mine, dim), Part::along(theirs, dim));
-            let step = match theirs.axis.map(&step) {
-                None => 0,
-                Some(Some(step)) => step,
-                Some(None) => {
-                    theirs.axis = None;
-                    0
-                }
-            };
-            if mine.axis.is_some() || theirs.axis.is_some() {
+            theirs.axes = theirs.axes.around(each);
+            let mut step = Offset::default();
+            for axis in theirs.axes.iter().map(Axis::index) {
+                step.0[axis] = offset.0[axis];
+            }
+            if !(mine.axes.is_empty() && theirs.axes.is_empty()) {
                 self.distances.insert(Distance { mine, theirs, step });
             }
         }
@@ -172,15 +168,14 @@ impl Uses {
                     | CollectiveKind::AllGather { .. }
                     | CollectiveKind::ReduceScatter { .. } => {}
                     // What is sent depends on the sender's place in the group, too; this is seen to
-                    // for every member of the class, and only the other axes are left.
-                    CollectiveKind::AllToAll { .. } => mine.axes.iter_mut().for_each(|axis| {
-                        *axis = axis.filter(|&axis| !group.has(axis));
-                    }),
+                    // for every member of the class, and only what lies around it is left.
+                    CollectiveKind::AllToAll { .. } => mine
+                        .axes
+                        .iter_mut()
+                        .for_each(|axes| *axes = axes.around(group)),
                 }
                 for theirs in places(case, class, theirs) {
-                    // Along the group's axes each member has its own place, whoever asks.
-                    let step = |axis: Axis| (!group.has(axis)).then_some(0);
-                    self.distance(&mine, &theirs, step);
+                    self.distance(&mine, &theirs, group, Offset::default());
                 }
             }
         }
@@ -248,33 +243,37 @@ impl Class<'_, '_> {
             let what = || format!("classes of the group along {axes}");
             self.compare(&ranks, number, what, faults);
         }
-        // Parts depend on one or two coordinates only: one rank stands for all that have them.
+        // Parts depend on few coordinates: one rank stands for all that have them.
         let mut known = HashMap::new();
-        let mut distinct = |axes: [Option<Axis>; 2]| -> Vec<Rank> {
+        let mut distinct = |axes: [AxisList; 2]| -> Vec<Rank> {
             let known = known.entry(axes);
             known.or_insert_with(|| self.distinct(&ranks, axes)).clone()
         };
         for part in &uses.parts {
-            let length = |rank| part.at(mesh, &self.coords[rank], 0).map(|part| part.len());
-            let what = || format!("share of {} along {}", part.extent, name(part.axis));
-            self.compare(&distinct([part.axis, None]), length, what, faults);
+            let length = |rank| {
+                let part = part.at(mesh, &self.coords[rank], Offset::default());
+                part.map(|part| part.len())
+            };
+            let what = || format!("share of {} along {}", part.extent, name(part.axes));
+            self.compare(&distinct([part.axes, AxisList::NONE]), length, what, faults);
         }
         for distance in &uses.distances {
             let apart = |rank| distance.at(mesh, &self.coords[rank]);
-            let axes = [distance.mine.axis, distance.theirs.axis];
+            let axes = [distance.mine.axes, distance.theirs.axes];
             let what = || {
-                let (extent, step) = (distance.mine.extent, distance.step);
+                let (extent, step) = (distance.mine.extent, &distance.step.0);
                 let [mine, theirs] = axes.map(name);
-                format!("distance of {step} from its part of {extent} along {mine} to {theirs}")
+                format!("distance of {step:?} from its part of {extent} along {mine} to {theirs}")
             };
             self.compare(&distinct(axes), apart, what, faults);
         }
     }
 
-    /// The first rank for each pair of coordinates along these axes.
-    fn distinct(&self, ranks: &[Rank], axes: [Option<Axis>; 2]) -> Vec<Rank> {
+    /// The first rank for each choice of coordinates along these axes.
+    fn distinct(&self, ranks: &[Rank], axes: [AxisList; 2]) -> Vec<Rank> {
         let mut seen = HashSet::new();
-        let key = |rank: Rank| axes.map(|axis| axis.map(|axis| self.coords[rank][axis.index()]));
+        let mesh = &self.case.program.mesh;
+        let key = |rank: Rank| axes.map(|axes| mesh.part_index(axes, &self.coords[rank]));
         let ranks = ranks.iter().copied();
         ranks.filter(|&rank| seen.insert(key(rank))).collect()
     }
@@ -299,6 +298,9 @@ impl Class<'_, '_> {
     }
 }
 
-fn name(axis: Option<Axis>) -> &'static str {
-    axis.map_or("no axis", Axis::name)
+fn name(axes: AxisList) -> String {
+    match axes.is_empty() {
+        true => "no axis".to_owned(),
+        false => axes.to_string(),
+    }
 }

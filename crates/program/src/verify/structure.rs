@@ -258,6 +258,6 @@ fn persistent(case: &Case<'_>, class: usize, faults: &mut Vec<Fault>) {
 }
 
 fn may_differ(buffer: &Buffer) -> bool {
-    let split = |home: &crate::Home| home.place.axes.iter().any(Option::is_some);
+    let split = |home: &crate::Home| !home.place.split_axes().is_empty();
     buffer.role == Role::Staging || buffer.home.as_ref().is_some_and(split)
 }

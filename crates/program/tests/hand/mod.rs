@@ -7,7 +7,7 @@
 )]
 
 use partita_program::*;
-use partita_space::{Axis, AxisSet, Bytes, Mesh, Offset};
+use partita_space::{Axis, AxisList, AxisSet, Bytes, Mesh, Offset};
 
 /// Elements of the line per rank.
 pub const SHARE: usize = 4;
@@ -93,7 +93,7 @@ fn whole(buffer: u32, extent: [usize; 5]) -> View {
 
 fn place(ranks: usize) -> Place {
     let mut place = Place::replicated([1, 1, 1, SHARE * ranks, CHANNELS]);
-    place.axes[3] = Some(Axis::Width);
+    place.axes[3] = AxisList::of([Axis::Width]);
     place
 }
 

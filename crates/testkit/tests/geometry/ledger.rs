@@ -37,7 +37,7 @@ impl Refusal {
         match error {
             LowerError::MixedPadding { .. } => Some(Refusal::MixedPadding),
             LowerError::Strategy(StrategyError::TooFine { .. }) => Some(Refusal::TooFine),
-            LowerError::Strategy(_) | LowerError::Menu(_) | LowerError::MixedFlat { .. } => None,
+            LowerError::Strategy(_) | LowerError::Menu(_) => None,
         }
     }
 }
@@ -115,8 +115,8 @@ impl Ledger {
     pub fn judge(&mut self, name: &str, case: &Case, trial: &Trial<'_>, strategies: &[Strategy]) {
         self.cases += 1;
         let single = Strategy::single();
-        self.note(name, case, single, 1, trial.fast(single));
-        for &strategy in strategies {
+        self.note(name, case, &single, 1, trial.fast(&single));
+        for strategy in strategies {
             self.note(name, case, strategy, 0, trial.reference(strategy));
             self.note(name, case, strategy, 1, trial.fast(strategy));
         }
@@ -127,11 +127,11 @@ impl Ledger {
         &mut self,
         name: &str,
         case: &Case,
-        strategy: Strategy,
+        strategy: &Strategy,
         kernels: usize,
         finding: Finding,
     ) {
-        let predicted = too_fine(case, &strategy).then_some(Refusal::TooFine);
+        let predicted = too_fine(case, strategy).then_some(Refusal::TooFine);
         let what = match finding {
             Finding::Refused(error) => {
                 let told = error.to_string();

@@ -72,7 +72,7 @@ fn program(strategy: &str, kind: ProgramKind, batch: usize, epsilon: Option<f64>
     };
     let request = Request {
         graph: &graph,
-        strategy: strategy.parse::<Strategy>().unwrap(),
+        strategy: &strategy.parse::<Strategy>().unwrap(),
         batch,
         kind,
         dtype: Dtype::F64,

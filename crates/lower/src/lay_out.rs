@@ -1,0 +1,547 @@
+//! From a model and a strategy to the network that is lowered: how the dims of each tensor lie on the
+//! axes, and where a reader wants them otherwise.
+//!
+//! Example: `filter=2` over two convolutions. The filters of the first are split, so its output is
+//! owned by channels; the weights of the second read all channels, so a change of distribution comes
+//! between. Forward it gathers; backward it adds what each rank's filters give, and each rank keeps
+//! the sum of its own channels.
+
+use crate::network::{Layer, Network, Step, has_weights};
+use crate::strategy::LayerDim;
+use crate::{Strategy, StrategyError};
+use partita_graph::{Graph, Node, NodeId, Op, ParameterId, ParameterRole, nearest};
+use partita_program::Place;
+use partita_space::{AxisList, AxisSet, Mesh};
+use std::collections::BTreeMap;
+
+/// Axes of a tensor's dims (N, D, H, W, C).
+type Axes = [AxisList; 5];
+
+/// The network of a model under a strategy for mini-batches of so many samples.
+///
+/// Errors: layers that the model lacks, dims that a layer cannot carry, splits finer than the dim, one
+/// parameter split in two ways.
+pub(crate) fn lay_out(
+    graph: &Graph,
+    strategy: &Strategy,
+    batch: usize,
+) -> Result<Network, StrategyError> {
+    let mut layout = Layout {
+        graph,
+        strategy,
+        mesh: strategy.mesh(),
+        batch,
+        choices: choices(graph, strategy)?,
+        layers: Vec::new(),
+        needs_gradient: Vec::new(),
+        of: Vec::new(),
+        moves: BTreeMap::new(),
+        reads_input: Vec::new(),
+        parameters: vec![None; graph.parameters.len()],
+    };
+    for index in 0..graph.nodes.len() {
+        layout.add(NodeId(index))?;
+    }
+    let shape = |id: usize| graph.parameters[id].shape;
+    let places = layout.parameters.iter().enumerate();
+    let places = places.map(|(id, known)| match known {
+        Some((place, _)) => *place,
+        None => Place::replicated(shape(id)),
+    });
+    let places = places.collect();
+    Ok(Network::new(layout.layers, places))
+}
+
+/// What the strategy says of each layer.
+fn choices(
+    graph: &Graph,
+    strategy: &Strategy,
+) -> Result<Vec<[Option<AxisList>; 6]>, StrategyError> {
+    let find = |name: &str| {
+        let known = graph.find(name).map(|id| id.0);
+        known.ok_or_else(|| {
+            let names = graph.nodes.iter().map(|node| node.name.as_str());
+            StrategyError::UnknownLayer {
+                strategy: strategy.to_string(),
+                model: graph.name.clone(),
+                asked: name.to_owned(),
+                nearest: nearest(name, names).unwrap_or_default().to_owned(),
+            }
+        })
+    };
+    let mut all = vec![[None; 6]; graph.nodes.len()];
+    for choice in &strategy.layers {
+        let from = find(&choice.from)?;
+        let to = match choice.to.is_empty() {
+            true => graph.nodes.len() - 1,
+            false => find(&choice.to)?,
+        };
+        let alone = from == to;
+        for (id, said) in all.iter_mut().enumerate().take(to + 1).skip(from) {
+            for (dim, axes) in LayerDim::ALL.into_iter().zip(choice.dims) {
+                // Of a range, what a layer does not have is not meant for it.
+                let is_meant = alone || can_carry(&graph.nodes[id], dim);
+                said[dim as usize] = axes.filter(|_| is_meant).or(said[dim as usize]);
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Whether a dim of a layer can be split.
+fn can_carry(node: &Node, dim: LayerDim) -> bool {
+    match (&node.op, dim) {
+        (_, LayerDim::N) => true,
+        (Op::Flatten | Op::Linear { .. }, LayerDim::D | LayerDim::H | LayerDim::W) => false,
+        (_, LayerDim::D | LayerDim::H | LayerDim::W) => true,
+        (Op::Input | Op::Flatten | Op::Concat | Op::Loss(_), LayerDim::C) => false,
+        (_, LayerDim::C) => true,
+        (_, LayerDim::F) => has_weights(node),
+    }
+}
+
+struct Layout<'a> {
+    graph: &'a Graph,
+    strategy: &'a Strategy,
+    mesh: Mesh,
+    batch: usize,
+    choices: Vec<[Option<AxisList>; 6]>,
+    layers: Vec<Layer>,
+    needs_gradient: Vec<bool>,
+    /// For each node of the model the layer that has its value.
+    of: Vec<NodeId>,
+    moves: BTreeMap<(NodeId, Axes, AxisSet), NodeId>,
+    /// Whether the channels of a node are those of the sample.
+    reads_input: Vec<bool>,
+    /// Places and who wanted them.
+    parameters: Vec<Option<(Place, NodeId)>>,
+}
+
+impl Layout<'_> {
+    fn add(&mut self, id: NodeId) -> Result<(), StrategyError> {
+        let graph = self.graph;
+        let node = graph.node(id);
+        self.check_dims(id)?;
+        let is_of_input =
+            !has_weights(node) && node.inputs.iter().all(|input| self.reads_input[input.0]);
+        self.reads_input.push(is_of_input);
+        let value = match has_weights(node) {
+            true => self.weighted(id)?,
+            false => self.follower(id)?,
+        };
+        self.of.push(value);
+        Ok(())
+    }
+
+    /// What was said of a dim of a layer, without axes of extent 1.
+    fn said(&self, id: NodeId, dim: LayerDim) -> Option<AxisList> {
+        self.choices[id.0][dim as usize].map(|axes| axes.within(self.mesh.split_axes()))
+    }
+
+    fn said_or_usual(&self, id: NodeId, dim: LayerDim) -> AxisList {
+        let usual = AxisList::of([dim.axis()]).within(self.mesh.split_axes());
+        self.said(id, dim).unwrap_or(usual)
+    }
+
+    fn check_dims(&self, id: NodeId) -> Result<(), StrategyError> {
+        let node = self.graph.node(id);
+        for dim in LayerDim::ALL {
+            let axes = self.said(id, dim).unwrap_or_default();
+            if !axes.is_empty() && !can_carry(node, dim) {
+                return Err(StrategyError::Dim {
+                    strategy: self.strategy.to_string(),
+                    kind: kind(&node.op),
+                    layer: node.name.clone(),
+                    dim: dim.name(),
+                    axes: axes.to_string(),
+                    possible: possible(node),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// A layer whose output lies as its input does: pooling, normalization, sums and the like.
+    fn follower(&mut self, id: NodeId) -> Result<NodeId, StrategyError> {
+        let node = self.graph.node(id);
+        let axes = match node.inputs.first() {
+            None => [LayerDim::N, LayerDim::D, LayerDim::H, LayerDim::W]
+                .map(|dim| self.said_or_usual(id, dim))
+                .into_iter()
+                .chain([AxisList::NONE])
+                .collect::<Vec<_>>()
+                .try_into()
+                .expect("five dims"),
+            Some(input) => {
+                let known = self.layers[self.of[input.0].0].place.axes;
+                let dims = [
+                    LayerDim::N,
+                    LayerDim::D,
+                    LayerDim::H,
+                    LayerDim::W,
+                    LayerDim::C,
+                ];
+                let follow = |at: usize| match can_carry(node, dims[at]) {
+                    true => self.said(id, dims[at]).unwrap_or(known[at]),
+                    false => AxisList::NONE,
+                };
+                let said: Axes = std::array::from_fn(follow);
+                self.apart(id, &known, said)
+            }
+        };
+        let mut all = axes.to_vec();
+        all.push(AxisList::NONE);
+        self.check_twice(id, &all)?;
+        self.check_extent(id, "channels", node.shape.channels, axes[4])?;
+        let inputs = node.inputs.iter();
+        let inputs: Vec<NodeId> = inputs
+            .map(|input| self.input(self.of[input.0], axes, AxisSet::NONE))
+            .collect();
+        for &parameter in &node.parameters {
+            self.keep(id, parameter, AxisList::NONE, axes[4])?;
+        }
+        Ok(self.push(
+            id,
+            Step::Layer(node.op.clone()),
+            inputs,
+            axes,
+            AxisSet::NONE,
+        ))
+    }
+
+    /// Where an axis that was said of one dim splits another one of the input, that one gives way.
+    fn apart(&self, id: NodeId, known: &Axes, said: Axes) -> Axes {
+        let dims = [
+            LayerDim::N,
+            LayerDim::D,
+            LayerDim::H,
+            LayerDim::W,
+            LayerDim::C,
+        ];
+        let chosen = dims.iter().filter_map(|&dim| self.said(id, dim));
+        let chosen = chosen.fold(AxisSet::NONE, |all, axes| all.union(axes.set()));
+        let stay = self.mesh.split_axes().minus(chosen);
+        std::array::from_fn(
+            |at| match said[at] == known[at] && self.said(id, dims[at]).is_none() {
+                true => said[at].within(stay),
+                false => said[at],
+            },
+        )
+    }
+
+    /// A layer with weights (C, F): each rank reads its share of the channels and computes its share
+    /// of the filters.
+    fn weighted(&mut self, id: NodeId) -> Result<NodeId, StrategyError> {
+        let node = self.graph.node(id);
+        let input = node.inputs[0];
+        let x = self.of[input.0];
+        let [mut axes, filters, channels] = self.weighted_axes(id, x);
+        let all: Vec<AxisList> = axes
+            .iter()
+            .copied()
+            .chain([filters[4], channels[4]])
+            .collect();
+        let (filters, channels) = (filters[4], channels[4]);
+        self.check_twice(id, &all)?;
+        let groups = groups(&node.op);
+        if groups > 1 {
+            // By whole groups nothing has to move.
+            let shares = channels.then(filters);
+            self.check_groups(id, groups, shares)?;
+            axes[4] = shares;
+            let x = self.input(x, axes, AxisSet::NONE);
+            self.keep_weights(id, AxisList::NONE, shares)?;
+            return Ok(self.push(
+                id,
+                Step::Layer(node.op.clone()),
+                vec![x],
+                axes,
+                AxisSet::NONE,
+            ));
+        }
+        let (outputs, inputs) = (node.shape.channels, self.graph.node(input).shape.channels);
+        self.check_extent(id, "filters", outputs, filters)?;
+        self.check_extent(id, "channels read", inputs, channels)?;
+        axes[4] = channels;
+        let x = self.input(x, axes, filters.set());
+        axes[4] = filters;
+        self.keep_weights(id, channels, filters)?;
+        let step = Step::Layer(node.op.clone());
+        let raw = self.push(id, step, vec![x], axes, channels.set());
+        if channels.is_empty() {
+            return Ok(raw);
+        }
+        let scattered = filters.then(channels);
+        if self.mesh.parts(scattered) <= outputs {
+            axes[4] = scattered;
+        }
+        let name = format!("{}.sum", node.name);
+        Ok(self.push_move(raw, name, axes, AxisSet::NONE))
+    }
+
+    /// N, D, H and W of a layer with weights, then its filters and its channels in the last place.
+    fn weighted_axes(&self, id: NodeId, x: NodeId) -> [Axes; 3] {
+        let node = self.graph.node(id);
+        let known = self.layers[x.0].place.axes;
+        let mut axes = [AxisList::NONE; 5];
+        for (at, dim) in [LayerDim::N, LayerDim::D, LayerDim::H, LayerDim::W]
+            .into_iter()
+            .enumerate()
+        {
+            axes[at] = match can_carry(node, dim) {
+                true => self.said_or_usual(id, dim),
+                false => known[at],
+            };
+        }
+        let both = [LayerDim::F, LayerDim::C];
+        let is_said = both.map(|dim| self.said(id, dim).is_some());
+        // An axis that was said of one dim is taken from the others.
+        let chosen = LayerDim::ALL
+            .into_iter()
+            .filter_map(|dim| self.said(id, dim));
+        let chosen = chosen.fold(AxisSet::NONE, |all, list| all.union(list.set()));
+        let stay = self.mesh.split_axes().minus(chosen);
+        for (at, dim) in [LayerDim::N, LayerDim::D, LayerDim::H, LayerDim::W]
+            .into_iter()
+            .enumerate()
+        {
+            if self.said(id, dim).is_none() {
+                axes[at] = axes[at].within(stay);
+            }
+        }
+        let [mut filters, mut channels] = both.map(|dim| match self.said(id, dim) {
+            Some(list) => list,
+            None => self.said_or_usual(id, dim).within(stay),
+        });
+        if !is_said[1] && self.reads_input[node.inputs[0].0] {
+            // Samples are not stored by channels, and these may be few.
+            filters = filters.then(channels);
+            channels = AxisList::NONE;
+        } else if is_said == [false; 2]
+            && known[4].after(channels).is_none()
+            && known[4].after(filters).is_some()
+        {
+            // The other way round the input need not change owners: the roles take turns.
+            std::mem::swap(&mut filters, &mut channels);
+        }
+        let last = |list| std::array::from_fn(|at| if at == 4 { list } else { AxisList::NONE });
+        [axes, last(filters), last(channels)]
+    }
+
+    fn check_twice(&self, id: NodeId, lists: &[AxisList]) -> Result<(), StrategyError> {
+        const NAMES: [&str; 7] = ["N", "D", "H", "W", "C", "F", "C"];
+        for (at, list) in lists.iter().enumerate() {
+            for (before, other) in lists[..at].iter().enumerate() {
+                if let Some(axis) = list.iter().find(|&axis| other.has(axis)) {
+                    return Err(StrategyError::AxisTwice {
+                        strategy: self.strategy.to_string(),
+                        layer: self.graph.node(id).name.clone(),
+                        axis: axis.name(),
+                        first: NAMES[before],
+                        second: NAMES[at],
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_extent(
+        &self,
+        id: NodeId,
+        what: &str,
+        extent: usize,
+        axes: AxisList,
+    ) -> Result<(), StrategyError> {
+        let parts = self.mesh.parts(axes);
+        if parts <= extent {
+            return Ok(());
+        }
+        let name = &self.graph.node(id).name;
+        let dim = if what == "filters" { "F" } else { "C" };
+        let single = axes.iter().next().filter(|_| axes.len() == 1);
+        let less = single.map_or(String::new(), |axis| {
+            format!("{}={extent}, or ", axis.name())
+        });
+        Err(StrategyError::TooFine {
+            strategy: self.strategy.to_string(),
+            what: format!("the {what} of `{name}`"),
+            nearest: format!("{less}`; {name}: {dim}=-` to leave this layer out"),
+            extent,
+            parts,
+        })
+    }
+
+    fn check_groups(
+        &self,
+        id: NodeId,
+        groups: usize,
+        shares: AxisList,
+    ) -> Result<(), StrategyError> {
+        let parts = self.mesh.parts(shares);
+        if groups.is_multiple_of(parts) {
+            return Ok(());
+        }
+        let fits = |&parts: &usize| groups.is_multiple_of(parts);
+        Err(StrategyError::Groups {
+            strategy: self.strategy.to_string(),
+            layer: self.graph.node(id).name.clone(),
+            groups,
+            parts,
+            nearest: (1..=parts.min(groups)).rev().find(fits).unwrap_or(1),
+        })
+    }
+
+    /// The tensor as a reader wants it.
+    fn input(&mut self, x: NodeId, axes: Axes, partial_gradient: AxisSet) -> NodeId {
+        let partial_gradient = match self.needs_gradient[x.0] {
+            true => partial_gradient,
+            false => AxisSet::NONE,
+        };
+        if self.layers[x.0].place.axes == axes && partial_gradient.is_empty() {
+            return x;
+        }
+        if let Some(&known) = self.moves.get(&(x, axes, partial_gradient)) {
+            return known;
+        }
+        let name = format!("{}.moved", self.layers[x.0].name);
+        let moved = self.push_move(x, name, axes, partial_gradient);
+        self.moves.insert((x, axes, partial_gradient), moved);
+        moved
+    }
+
+    fn push_move(
+        &mut self,
+        of: NodeId,
+        name: String,
+        axes: Axes,
+        partial_gradient: AxisSet,
+    ) -> NodeId {
+        let origin = self.layers[of.0].origin;
+        let id = self.push(origin, Step::Move, vec![of], axes, AxisSet::NONE);
+        let layer = &mut self.layers[id.0];
+        layer.name = name;
+        layer.parameters.clear();
+        layer.partial_gradient = partial_gradient;
+        id
+    }
+
+    fn push(
+        &mut self,
+        origin: NodeId,
+        step: Step,
+        inputs: Vec<NodeId>,
+        axes: Axes,
+        partial: AxisSet,
+    ) -> NodeId {
+        let node = self.graph.node(origin);
+        let trains = match &step {
+            Step::Layer(_) => {
+                let trained = |&id: &ParameterId| self.graph.parameter(id).role.is_trained();
+                node.parameters.iter().any(trained)
+            }
+            Step::Move => false,
+        };
+        let inherits = inputs.iter().any(|input| self.needs_gradient[input.0]);
+        self.needs_gradient.push(trains || inherits);
+        let mut place = Place::replicated(node.shape.batched(self.batch));
+        place.axes = axes;
+        self.layers.push(Layer {
+            name: node.name.clone(),
+            step,
+            inputs,
+            parameters: node.parameters.clone(),
+            origin,
+            place,
+            partial,
+            partial_gradient: AxisSet::NONE,
+        });
+        NodeId(self.layers.len() - 1)
+    }
+
+    fn keep_weights(
+        &mut self,
+        id: NodeId,
+        channels: AxisList,
+        filters: AxisList,
+    ) -> Result<(), StrategyError> {
+        let node = self.graph.node(id);
+        for &parameter in &node.parameters {
+            match (&node.op, self.graph.parameter(parameter).role) {
+                // A transposed convolution keeps the weights of the convolution whose adjoint it is.
+                (Op::TransposedConvolution(convolution), ParameterRole::Weight) => {
+                    match convolution.groups > 1 {
+                        true => self.keep(id, parameter, channels, filters)?,
+                        false => self.keep(id, parameter, filters, channels)?,
+                    }
+                }
+                (_, ParameterRole::Weight) => self.keep(id, parameter, channels, filters)?,
+                _ => self.keep(id, parameter, AxisList::NONE, filters)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Splits the last two dims of a parameter.
+    fn keep(
+        &mut self,
+        id: NodeId,
+        parameter: ParameterId,
+        rows: AxisList,
+        columns: AxisList,
+    ) -> Result<(), StrategyError> {
+        let mut place = Place::replicated(self.graph.parameter(parameter).shape);
+        place.axes[3] = rows;
+        place.axes[4] = columns;
+        let known = self.parameters[parameter.0].get_or_insert((place, id));
+        if known.0 == place {
+            return Ok(());
+        }
+        let name = |id: NodeId| self.graph.node(id).name.clone();
+        Err(StrategyError::Shared {
+            strategy: self.strategy.to_string(),
+            first: name(known.1),
+            second: name(id),
+            parameter: self.graph.parameter(parameter).name.clone(),
+        })
+    }
+}
+
+fn groups(op: &Op) -> usize {
+    match op {
+        Op::Convolution(convolution) => convolution.groups,
+        Op::TransposedConvolution(convolution) => convolution.groups,
+        _ => 1,
+    }
+}
+
+fn kind(op: &Op) -> &'static str {
+    match op {
+        Op::Input => "the input",
+        Op::Convolution(_) => "the convolution",
+        Op::TransposedConvolution(_) => "the transposed convolution",
+        Op::Pool(_) => "the pooling",
+        Op::BatchNorm { .. } => "the batch norm",
+        Op::LeakyRelu { .. } => "the activation",
+        Op::Linear { .. } => "the linear layer",
+        Op::Dropout { .. } => "the dropout",
+        Op::Flatten => "the flatten",
+        Op::Add => "the sum",
+        Op::Concat => "the concatenation",
+        Op::Loss(_) => "the loss",
+    }
+}
+
+fn possible(node: &Node) -> &'static str {
+    match &node.op {
+        Op::Convolution(_) | Op::TransposedConvolution(_) => "N, D, H, W, C and F",
+        Op::Linear { .. } => "N, C and F",
+        Op::Flatten => "N",
+        Op::Input | Op::Concat | Op::Loss(_) => "N, D, H and W",
+        Op::Pool(_)
+        | Op::BatchNorm { .. }
+        | Op::LeakyRelu { .. }
+        | Op::Dropout { .. }
+        | Op::Add => "N, D, H, W and C",
+    }
+}

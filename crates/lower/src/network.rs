@@ -1,0 +1,105 @@
+//! The network as it is lowered: the layers of the model with their distribution, and changes of
+//! distribution between them.
+
+use partita_graph::{Node, NodeId, Op, ParameterId};
+use partita_program::Place;
+use partita_space::AxisSet;
+
+/// What is done to make a tensor.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    /// An operation of the model.
+    Layer(Op),
+    /// Another distribution of the input: its value along whatever axes, summed along those on which
+    /// it is partial.
+    Move,
+}
+
+/// A tensor and how it is made.
+#[derive(Clone, Debug)]
+pub(crate) struct Layer {
+    pub name: String,
+    pub step: Step,
+    pub inputs: Vec<NodeId>,
+    pub parameters: Vec<ParameterId>,
+    /// The node of the model that it is, or whose value it is.
+    pub origin: NodeId,
+    /// Who owns what of the value.
+    pub place: Place,
+    /// Axes along which the value is a sum still due.
+    pub partial: AxisSet,
+    /// Axes along which the gradient is a sum still due, since each rank adds only what its own share
+    /// of the readers' filters gives.
+    pub partial_gradient: AxisSet,
+}
+
+impl Layer {
+    /// The operation of the model; a change of distribution has none.
+    pub fn op(&self) -> Option<&Op> {
+        match &self.step {
+            Step::Layer(op) => Some(op),
+            Step::Move => None,
+        }
+    }
+}
+
+/// All layers, each after its inputs, and where the parameters lie.
+pub(crate) struct Network {
+    pub layers: Vec<Layer>,
+    /// Of each parameter of the model.
+    pub parameters: Vec<Place>,
+    readers: Vec<Vec<NodeId>>,
+    needs_gradient: Vec<bool>,
+}
+
+impl Network {
+    pub fn new(layers: Vec<Layer>, parameters: Vec<Place>) -> Self {
+        let mut readers = vec![Vec::new(); layers.len()];
+        let mut needs_gradient: Vec<bool> = Vec::with_capacity(layers.len());
+        for (i, layer) in layers.iter().enumerate() {
+            for input in &layer.inputs {
+                if readers[input.0].last() != Some(&NodeId(i)) {
+                    readers[input.0].push(NodeId(i));
+                }
+            }
+            let inherits = layer.inputs.iter().any(|input| needs_gradient[input.0]);
+            needs_gradient.push(inherits || !layer.parameters.is_empty());
+        }
+        Self {
+            layers,
+            parameters,
+            readers,
+            needs_gradient,
+        }
+    }
+
+    pub fn layer(&self, id: NodeId) -> &Layer {
+        &self.layers[id.0]
+    }
+
+    /// Who reads a tensor, each once.
+    pub fn readers(&self, id: NodeId) -> &[NodeId] {
+        &self.readers[id.0]
+    }
+
+    /// Whether the gradient of a tensor is needed for that of a parameter.
+    pub fn needs_gradient(&self, id: NodeId) -> bool {
+        self.needs_gradient[id.0]
+    }
+}
+
+/// Whether a layer has weights that multiply channels.
+pub(crate) fn has_weights(node: &Node) -> bool {
+    match &node.op {
+        Op::Convolution(_) | Op::TransposedConvolution(_) | Op::Linear { .. } => true,
+        Op::Input
+        | Op::Pool(_)
+        | Op::BatchNorm { .. }
+        | Op::LeakyRelu { .. }
+        | Op::Dropout { .. }
+        | Op::Flatten
+        | Op::Add
+        | Op::Concat
+        | Op::Loss(_) => false,
+    }
+}

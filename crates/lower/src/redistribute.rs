@@ -1,0 +1,350 @@
+//! From one distribution of a tensor to another, by the regions that ranks own before and after.
+//!
+//! Example: from C on `filter` to C on no axis, every rank of the group gets what the others own, an
+//! allgather; the way back is to keep a part, or, where each rank has a sum of its own, to add the
+//! sums of the group and keep a part, a reduce-scatter. From D on `depth` to C on `depth` each rank
+//! gives each other a part: an all-to-all. What is none of these is an exchange of messages.
+
+use crate::body::Held;
+use crate::lowering::Emit;
+use partita_program::{
+    Collective, CollectiveKind, Exchange, Kernel, Phase, Place, Receive, Role, Send, View, Work,
+};
+use partita_space::{AxisSet, Coord, Mesh, Offset, Region};
+
+/// One movement on the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Sums over a group; each member keeps its part.
+    ReduceScatter(AxisSet),
+    /// Sums over a group, for every member.
+    AllReduce(AxisSet),
+    /// Each member gets the parts of all.
+    AllGather(AxisSet),
+    /// Each member has what it needs.
+    Slice,
+    /// Each member gives a part to each other.
+    AllToAll(AxisSet),
+    /// Messages from the nearest owners, the group being those between which they go.
+    Messages(AxisSet),
+}
+
+/// The movements from a place, where the value is a sum still due along `partial`, to another, each with
+/// the place after it. None where nothing has to be done.
+fn way(mesh: &Mesh, from: &Place, partial: AxisSet, to: &Place) -> Vec<(Stage, Place)> {
+    let mut stages = Vec::new();
+    let mut now = *from;
+    let mut due = AxisSet::of(partial.iter().filter(|&axis| mesh.extent(axis) > 1));
+    let mut scattered = AxisSet::NONE;
+    for dim in 0..5 {
+        let inner = to.axes[dim].after(now.axes[dim]).unwrap_or_default();
+        for axis in inner.iter().take_while(|&axis| due.has(axis)) {
+            now.axes[dim] = now.axes[dim].inside(axis);
+            scattered = scattered.union(AxisSet::of([axis]));
+        }
+    }
+    due = due.minus(scattered);
+    if !scattered.is_empty() {
+        stages.push((Stage::ReduceScatter(scattered), now));
+    }
+    if !due.is_empty() {
+        stages.push((Stage::AllReduce(due), now));
+    }
+    if now.axes != to.axes {
+        stages.push((change(&now, to), *to));
+    }
+    stages
+}
+
+/// The movement between two places of complete values.
+fn change(from: &Place, to: &Place) -> Stage {
+    let sets = |inner: [Option<partita_space::AxisList>; 5]| {
+        let all: Option<Vec<_>> = inner.into_iter().collect();
+        all.map(|lists| {
+            lists
+                .iter()
+                .fold(AxisSet::NONE, |all, list| all.union(list.set()))
+        })
+    };
+    let dims: [usize; 5] = std::array::from_fn(|dim| dim);
+    if let Some(gone) = sets(dims.map(|dim| from.axes[dim].after(to.axes[dim]))) {
+        return Stage::AllGather(gone);
+    }
+    if sets(dims.map(|dim| to.axes[dim].after(from.axes[dim]))).is_some() {
+        return Stage::Slice;
+    }
+    let differ = dims
+        .into_iter()
+        .filter(|&dim| from.axes[dim] != to.axes[dim]);
+    let touched = differ.fold(AxisSet::NONE, |all, dim| {
+        all.union(from.axes[dim].set()).union(to.axes[dim].set())
+    });
+    let (before, after) = (from.split_axes(), to.split_axes());
+    match touched
+        .iter()
+        .all(|axis| before.has(axis) && after.has(axis))
+    {
+        true => Stage::AllToAll(touched),
+        false => Stage::Messages(AxisSet::of(touched.iter().filter(|&axis| before.has(axis)))),
+    }
+}
+
+/// Where a tensor goes when its distribution changes.
+pub(crate) struct Destination {
+    pub held: Held,
+    pub place: Place,
+    pub accumulate: bool,
+}
+
+/// What is moved, for the names of tasks and buffers.
+#[derive(Clone, Copy)]
+pub(crate) struct Cargo<'a> {
+    pub layer: &'a str,
+    pub phase: Phase,
+    pub role: Role,
+    pub tensor: u32,
+}
+
+impl Emit<'_> {
+    /// Brings the value that `source` holds of `from`, a sum still due along `partial`, to its
+    /// destination. The source may be overwritten by its sum.
+    pub(crate) fn redistribute(
+        &mut self,
+        cargo: Cargo<'_>,
+        source: Held,
+        (from, partial): (Place, AxisSet),
+        to: Destination,
+    ) {
+        let stages = way(self.builder.mesh, &from, partial, &to.place);
+        let (mut held, mut place) = (source, from);
+        for (at, &(stage, next)) in stages.iter().enumerate() {
+            let is_last = at + 1 == stages.len();
+            if let Stage::AllReduce(group) = stage {
+                let view = held.view(&self.owned_of(&place));
+                self.allreduce_of(cargo, group, view);
+                continue;
+            }
+            let target = match is_last && !to.accumulate {
+                true => to.held,
+                false => self.between(cargo, next),
+            };
+            self.stage(cargo, stage, (&held, &place), (&target, &next));
+            (held, place) = (target, next);
+        }
+        if held.id != to.held.id {
+            let own = self.owned_of(&to.place);
+            let copy = Kernel::Copy {
+                source: held.view(&own),
+                target: to.held.view(&own),
+                accumulate: to.accumulate,
+            };
+            if !own.is_empty() {
+                self.builder.kernel(cargo.layer, cargo.phase, copy);
+            }
+        }
+    }
+
+    fn owned_of(&self, place: &Place) -> Region {
+        place.owned(self.builder.mesh, &self.builder.coord)
+    }
+
+    /// Memory for the own part on the way.
+    fn between(&mut self, cargo: Cargo<'_>, place: Place) -> Held {
+        let region = self.owned_of(&place);
+        let name = format!("{}.between", cargo.layer);
+        self.builder
+            .held(&name, cargo.role, cargo.tensor, place, region)
+    }
+
+    fn allreduce_of(&mut self, cargo: Cargo<'_>, group: AxisSet, view: View) {
+        if view.is_empty() {
+            // All members of the group have the same part.
+            self.builder.next_sequence();
+        } else {
+            self.allreduce(cargo.layer, cargo.phase, group, view);
+        }
+    }
+
+    fn stage(
+        &mut self,
+        cargo: Cargo<'_>,
+        stage: Stage,
+        from: (&Held, &Place),
+        to: (&Held, &Place),
+    ) {
+        let (source, target) = (self.owned_of(from.1), self.owned_of(to.1));
+        let (mesh, me) = (self.builder.mesh, self.builder.coord);
+        let members = |group: AxisSet| -> Vec<Coord> {
+            let ranks = mesh.group(mesh.rank(me), group).into_iter();
+            ranks.map(|rank| mesh.coord(rank)).collect()
+        };
+        let given = |group| -> Vec<View> {
+            let parts = members(group)
+                .into_iter()
+                .map(|coord| to.1.owned(mesh, &coord));
+            parts
+                .map(|part| from.0.view(&source.intersect(&part)))
+                .collect()
+        };
+        let taken = |group| -> Vec<View> {
+            let parts = members(group)
+                .into_iter()
+                .map(|coord| from.1.owned(mesh, &coord));
+            parts
+                .map(|part| to.0.view(&target.intersect(&part)))
+                .collect()
+        };
+        let (group, kind) = match stage {
+            Stage::ReduceScatter(group) => {
+                let (sources, target) = (given(group), to.0.view(&target));
+                (group, CollectiveKind::ReduceScatter { sources, target })
+            }
+            Stage::AllGather(group) => {
+                let (source, targets) = (from.0.view(&source), taken(group));
+                (group, CollectiveKind::AllGather { source, targets })
+            }
+            Stage::AllToAll(group) => {
+                let (sources, targets) = (given(group), taken(group));
+                (group, CollectiveKind::AllToAll { sources, targets })
+            }
+            Stage::AllReduce(_) => panic!("a sum in place has no target of its own"),
+            Stage::Slice => return self.keep_part(cargo, from.0, to.0, &target),
+            Stage::Messages(group) => return self.messages(cargo, from, to, group),
+        };
+        let sequence = self.builder.next_sequence();
+        let all = members(group).into_iter();
+        if all
+            .map(|coord| from.1.owned(mesh, &coord))
+            .all(|part| part.is_empty())
+        {
+            return;
+        }
+        let collective = Collective {
+            sequence,
+            group,
+            kind,
+        };
+        self.builder
+            .push(cargo.layer, cargo.phase, Work::Collective(collective));
+    }
+
+    fn keep_part(&mut self, cargo: Cargo<'_>, from: &Held, to: &Held, part: &Region) {
+        if !part.is_empty() {
+            let copy = Kernel::Copy {
+                source: from.view(part),
+                target: to.view(part),
+                accumulate: false,
+            };
+            self.builder.kernel(cargo.layer, cargo.phase, copy);
+        }
+    }
+
+    /// Each rank gets what it lacks from the owner that differs from it along `group` only.
+    fn messages(
+        &mut self,
+        cargo: Cargo<'_>,
+        (source, from): (&Held, &Place),
+        (target, to): (&Held, &Place),
+        group: AxisSet,
+    ) {
+        let sequence = self.builder.next_sequence();
+        let (mesh, me) = (self.builder.mesh, self.builder.coord);
+        let (mine, wanted) = (from.owned(mesh, &me), to.owned(mesh, &me));
+        self.keep_part(cargo, source, target, &mine.intersect(&wanted));
+        let rank = mesh.rank(me);
+        let (mut sends, mut receives) = (Vec::new(), Vec::new());
+        for other in mesh
+            .group(rank, group)
+            .into_iter()
+            .filter(|&other| other != rank)
+        {
+            let coord = mesh.coord(other);
+            let offset: Offset = mesh.offset(rank, other);
+            let given = mine.intersect(&to.owned(mesh, &coord));
+            if !given.is_empty() {
+                let view = source.view(&given);
+                sends.push(Send {
+                    to: offset,
+                    part: 0,
+                    view,
+                });
+            }
+            let got = wanted.intersect(&from.owned(mesh, &coord));
+            if !got.is_empty() {
+                let view = target.view(&got);
+                let (part, accumulate) = (0, false);
+                receives.push(Receive {
+                    from: offset,
+                    part,
+                    view,
+                    accumulate,
+                });
+            }
+        }
+        if !(sends.is_empty() && receives.is_empty()) {
+            let exchange = Exchange {
+                sequence,
+                sends,
+                receives,
+            };
+            self.builder
+                .push(cargo.layer, cargo.phase, Work::Exchange(exchange));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partita_space::{Axis, AxisList};
+
+    fn place(dims: [&[Axis]; 5]) -> Place {
+        let mut place = Place::replicated([4, 8, 8, 8, 8]);
+        place.axes = dims.map(|axes| AxisList::of(axes.iter().copied()));
+        place
+    }
+
+    #[test]
+    fn collectives_are_recognized() {
+        use Axis::{Channel, Data, Depth, Filter};
+        let mesh = Mesh::new([2, 2, 1, 1, 2, 2, 1]);
+        let none = AxisSet::NONE;
+        let of = |axes: &[Axis]| AxisSet::of(axes.iter().copied());
+        let split = place([&[Data], &[], &[], &[], &[Filter]]);
+        let whole = place([&[Data], &[], &[], &[], &[]]);
+        let stages = |from: &Place, partial, to: &Place| -> Vec<Stage> {
+            way(&mesh, from, partial, to)
+                .into_iter()
+                .map(|(stage, _)| stage)
+                .collect()
+        };
+        let filter = of(&[Filter]);
+        assert_eq!(stages(&split, none, &whole), [Stage::AllGather(filter)]);
+        assert_eq!(stages(&whole, none, &split), [Stage::Slice]);
+        assert_eq!(
+            stages(&whole, filter, &split),
+            [Stage::ReduceScatter(filter)]
+        );
+        assert_eq!(stages(&whole, filter, &whole), [Stage::AllReduce(filter)]);
+        assert_eq!(stages(&whole, none, &whole), []);
+        let deep = place([&[Data], &[Depth], &[], &[], &[]]);
+        let wide = place([&[Data], &[], &[], &[], &[Depth]]);
+        assert_eq!(stages(&deep, none, &wide), [Stage::AllToAll(of(&[Depth]))]);
+        let nested = place([&[Data], &[], &[], &[], &[Filter, Channel]]);
+        let summed = [Stage::ReduceScatter(of(&[Channel]))];
+        assert_eq!(stages(&split, of(&[Channel]), &nested), summed);
+        assert_eq!(
+            stages(&nested, none, &split),
+            [Stage::AllGather(of(&[Channel]))]
+        );
+        let other = place([&[Data], &[], &[], &[], &[Channel]]);
+        assert_eq!(stages(&split, none, &other), [Stage::Messages(filter)]);
+        let both = [
+            Stage::ReduceScatter(of(&[Channel])),
+            Stage::AllReduce(of(&[Data])),
+        ];
+        let summed = place([&[], &[], &[], &[], &[Channel]]);
+        let due = place([&[], &[], &[], &[], &[]]);
+        assert_eq!(stages(&due, of(&[Channel, Data]), &summed), both);
+    }
+}

@@ -1,0 +1,181 @@
+//! Why a strategy is refused.
+
+/// A strategy that cannot be read, or cannot be used here.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StrategyError {
+    /// Not of the form.
+    #[error(
+        "strategy `{text}`: `{word}` is not of the form axis=number, the number at least 1, or \
+         overlap=on|off or fuse=on|off; a strategy reads like `data=2,depth=2`, and what differs for \
+         some layers follows like `; conv3..fc2: D=-,F=depth`"
+    )]
+    Form {
+        /// The whole.
+        text: String,
+        /// The part that does not fit.
+        word: String,
+    },
+    /// What is said of some layers is not of the form.
+    #[error(
+        "strategy `{text}`: `{word}` is nothing that can be said of layers; possible is DIM=AXES, with a \
+         dim of N, D, H, W, C or F and axes such as `depth`, `filter+channel` or `-` for none"
+    )]
+    LayerForm {
+        /// The whole.
+        text: String,
+        /// The part that does not fit.
+        word: String,
+    },
+    /// Layers that the model does not have.
+    #[error(
+        "strategy `{strategy}`: {model} has no layer `{asked}`; nearest is `{nearest}`, and \
+         `{nearest}..` is that layer and all after it"
+    )]
+    UnknownLayer {
+        /// The strategy.
+        strategy: String,
+        /// Name of the model.
+        model: String,
+        /// As given.
+        asked: String,
+        /// A name that exists.
+        nearest: String,
+    },
+    /// An axis that would split two dims of one layer.
+    #[error(
+        "strategy `{strategy}`: in layer `{layer}` {axis} splits both {first} and {second}; give one of \
+         them another axis, or `-`"
+    )]
+    AxisTwice {
+        /// The strategy.
+        strategy: String,
+        /// The layer.
+        layer: String,
+        /// The axis.
+        axis: &'static str,
+        /// A dim.
+        first: &'static str,
+        /// Another one.
+        second: &'static str,
+    },
+    /// A dim that a layer does not have.
+    #[error(
+        "strategy `{strategy}`: {kind} `{layer}` cannot carry {axes} on {dim}; possible are {possible}"
+    )]
+    Dim {
+        /// The strategy.
+        strategy: String,
+        /// `the pooling`.
+        kind: &'static str,
+        /// The layer.
+        layer: String,
+        /// The dim.
+        dim: &'static str,
+        /// Axes that were to split it.
+        axes: String,
+        /// Dims that can be split.
+        possible: &'static str,
+    },
+    /// Channels of a grouped convolution are split by whole groups.
+    #[error(
+        "strategy `{strategy}`: `{layer}` has {groups} groups, which cannot be shared out evenly over \
+         {parts} ranks; the nearest valid choice is {nearest} (or `; {layer}: F=-,C=-`)"
+    )]
+    Groups {
+        /// The strategy.
+        strategy: String,
+        /// The layer.
+        layer: String,
+        /// Its groups.
+        groups: usize,
+        /// As asked for.
+        parts: usize,
+        /// A number of parts that works.
+        nearest: usize,
+    },
+    /// Layers that share a parameter split it in different ways.
+    #[error(
+        "strategy `{strategy}`: `{first}` and `{second}` share `{parameter}` and split it differently; \
+         say the same of both"
+    )]
+    Shared {
+        /// The strategy.
+        strategy: String,
+        /// A layer.
+        first: String,
+        /// Another one.
+        second: String,
+        /// What they share.
+        parameter: String,
+    },
+    /// A key that is no axis.
+    #[error("strategy `{text}`: there is no axis `{name}`; the axes are {known}{nearest}")]
+    UnknownAxis {
+        /// The whole.
+        text: String,
+        /// The part that does not fit.
+        name: String,
+        /// All keys.
+        known: String,
+        /// A hint.
+        nearest: String,
+    },
+    /// An axis named twice.
+    #[error("strategy `{text}`: `{name}` is given twice; give it once")]
+    Twice {
+        /// The whole.
+        text: String,
+        /// The key.
+        name: String,
+    },
+    /// More ranks than can be numbered.
+    #[error("strategy `{text}` is for more than {most} ranks; at most {most} are possible")]
+    TooMany {
+        /// The whole.
+        text: String,
+        /// The bound.
+        most: usize,
+    },
+    /// The number of ranks does not fit.
+    #[error(
+        "strategy `{strategy}` is for {product} rank(s), but {ranks} are asked for; choose ranks = \
+         {product}, or {nearest}"
+    )]
+    Ranks {
+        /// The strategy.
+        strategy: String,
+        /// Product of its extents.
+        product: usize,
+        /// As asked for.
+        ranks: usize,
+        /// A strategy that fits.
+        nearest: String,
+    },
+    /// An axis that nothing of the model can carry.
+    #[error("strategy `{strategy}`: {reason}; the axes possible here are {possible}")]
+    Axis {
+        /// The strategy.
+        strategy: String,
+        /// Which axis and why.
+        reason: String,
+        /// Those that can be used.
+        possible: String,
+    },
+    /// A split finer than what it splits.
+    #[error(
+        "strategy `{strategy}` splits {what} of {extent} into {parts} parts; at most {extent} are \
+         possible, the nearest valid choice is {nearest}"
+    )]
+    TooFine {
+        /// The strategy.
+        strategy: String,
+        /// `the mini-batch`, `the filters of conv1`.
+        what: String,
+        /// What would be valid.
+        nearest: String,
+        /// What there is to split.
+        extent: usize,
+        /// As asked for.
+        parts: usize,
+    },
+}
