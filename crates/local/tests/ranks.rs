@@ -2,81 +2,23 @@
 
 mod hand;
 
-use hand::{Dice, add_buffer, add_task, all_reduce, compute, exchange};
-use partita_local::{
-    LaunchError, MemorySource, ReferenceKernels, Samples, Stored, ThreadTransport, connect, launch,
-};
+use hand::rank::{IntoElement, addend, data_mesh, get, no_samples, part, runner, set, whole};
+use hand::{add_buffer, add_task, all_reduce, compute, exchange};
+use partita_local::{LaunchError, Samples, Stored, connect, launch};
 use partita_program::{
     Body, BufferId, Collective, CollectiveKind, Dtype, Exchange, Item, Kernel, Load, Place,
     Receive, Send, TaskId, View, When, Work,
 };
-use partita_run::{
-    Arena, Element, Inputs, RankRunner, RunError, StepReport, SystemClock, Transport,
-};
+use partita_run::{Arena, Element, Inputs, RunError, StepReport, Transport};
 use partita_space::{Axis, AxisList, AxisSet, Mesh, Offset, Seconds};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-fn no_samples() -> Arc<Samples> {
-    Arc::new(Samples {
-        shape: [1; 4],
-        values: vec![],
-        targets: vec![],
-    })
-}
-
-/// A rank of a mesh in its world, with memory for a body.
-fn runner<'w>(
-    mesh: Mesh,
-    rank: usize,
-    body: &Body,
-    transport: ThreadTransport,
-    samples: Arc<Samples>,
-    cancel: &'w AtomicBool,
-) -> RankRunner<'w> {
-    RankRunner {
-        rank,
-        arena: Arena::new(body.arena),
-        kernels: Box::new(ReferenceKernels::<f64>::new(mesh, rank)),
-        transport: Box::new(transport),
-        source: Box::new(MemorySource::new(samples, mesh, rank)),
-        clock: Box::new(SystemClock::start()),
-        cancel,
-        watchdog: Seconds(0.3),
-    }
-}
-
-fn data_mesh(ranks: usize) -> Mesh {
-    Mesh::new([ranks, 1, 1, 1, 1, 1, 1])
-}
-
 fn along(axis: Axis, steps: i32) -> Offset {
     let mut offset = Offset::default();
     offset.0[axis.index()] = steps;
     offset
-}
-
-fn set<T: Element + std::ops::AddAssign>(
-    runner: &mut RankRunner<'_>,
-    body: &Body,
-    view: &View,
-    values: &[T],
-) {
-    runner.arena.memory(body).unpack(view, values, false);
-}
-
-fn get<T: Element>(runner: &mut RankRunner<'_>, body: &Body, view: &View) -> Vec<T> {
-    let mut values = Vec::new();
-    runner.arena.memory(body).pack(view, &mut values);
-    values
-}
-
-fn part(view: &View, dim: usize, start: usize, extent: usize) -> View {
-    let mut part = *view;
-    part.start[dim] += start;
-    part.extent[dim] = extent;
-    part
 }
 
 #[test]
@@ -107,10 +49,6 @@ fn a_ring_of_exchanges_runs_many_steps() {
         let expected = left.sum::<usize>() as f32;
         assert_eq!(seen, &[expected, 10.0 * STEPS as f32], "rank {rank}");
     }
-}
-
-fn whole(body: &Body, buffer: u32) -> View {
-    body.buffers[buffer as usize].view(BufferId(buffer))
 }
 
 /// Sends the value to the right and adds what comes to `seen`, then takes it over as its own value.
@@ -179,30 +117,6 @@ where
         Ok(get::<T>(&mut runner, body, &view))
     })
     .expect("every rank ends well")
-}
-
-trait IntoElement<T> {
-    fn into_element(self) -> T;
-}
-
-impl IntoElement<f32> for f64 {
-    fn into_element(self) -> f32 {
-        self as f32
-    }
-}
-
-impl IntoElement<f64> for f64 {
-    fn into_element(self) -> f64 {
-        self
-    }
-}
-
-fn addend<T>(rank: usize, length: usize) -> Vec<T>
-where
-    f64: IntoElement<T>,
-{
-    let values = Dice::new(rank as u64 + 1).values(length);
-    values.into_iter().map(f64::into_element).collect()
 }
 
 fn check_sums<T>(dtype: Dtype)

@@ -7,7 +7,7 @@
 mod table;
 
 use partita_oracle::{
-    CompareError, CostError, Costs, LinkFit, MachineCosts, MeasuredCosts, Mode, Prediction,
+    Blocks, CompareError, CostError, Costs, LinkFit, MachineCosts, MeasuredCosts, Mode, Prediction,
     compare, predict, simulate,
 };
 use partita_program::{Algorithm, Count, Dtype, Kernel, KernelShape, Taps, View};
@@ -145,7 +145,7 @@ fn measured_costs_know_what_was_measured_and_nothing_else() {
     costs.message = Some(fit);
     costs.load = Some(fit);
     let fits = BTreeMap::from([(2, fit)]);
-    (costs.allreduce, costs.allgather) = (fits.clone(), fits);
+    (costs.allreduce, costs.allgather) = (fits.clone(), fits.clone());
     let simulation = simulate(&program, &costs, Mode::Classes, 1).unwrap();
     assert!(simulation.makespan.0 > 0.001 && simulation.makespan.0 < 0.1);
     assert_eq!(
@@ -156,6 +156,26 @@ fn measured_costs_know_what_was_measured_and_nothing_else() {
             known: vec![2],
         })
     );
+    let shares = [Bytes(4), Bytes(12)];
+    let blocks = Blocks {
+        largest: Bytes(5),
+        given: Bytes(16),
+    };
+    let both = |costs: &MeasuredCosts| {
+        let scatter = costs.reduce_scatter(&[0, 1], &shares, 1.0);
+        [scatter, costs.alltoall(&[0, 1], blocks, 1.0)]
+    };
+    for (cost, name) in both(&costs).into_iter().zip(["reduce_scatter", "alltoall"]) {
+        let text = cost.unwrap_err().to_string();
+        assert!(
+            text.starts_with(&format!("no fit of {name} over 2")),
+            "{text}"
+        );
+    }
+    (costs.reduce_scatter, costs.alltoall) = (fits.clone(), fits);
+    let [scatter, turn] = both(&costs).map(Result::unwrap);
+    assert_eq!(scatter, turn);
+    assert!((scatter.seconds().0 - 1.16e-4).abs() < 1e-12, "{scatter:?}");
 }
 
 #[test]
@@ -242,6 +262,29 @@ fn a_machine_costs_messages_sums_and_reads() {
     assert!(sum.seconds().0 < 0.02, "{sum:?}");
     let one = costs.allreduce(&[7], Bytes(400), 1.0).unwrap();
     assert_eq!(one.seconds(), Seconds(0.0));
+
+    // Half of an allreduce, which is a reduce-scatter and an allgather; more where shares differ.
+    let share = |bytes: u64| vec![Bytes(bytes); 512];
+    let scatter = |shares: &[Bytes]| costs.reduce_scatter(&members, shares, 1.0).unwrap();
+    let half = scatter(&share(4 * 9_440_000 / 512)).seconds().0 / sum.seconds().0;
+    assert!((0.4..0.6).contains(&half), "{half}");
+    let mut uneven = share(4 * 9_440_000 / 512);
+    (uneven[0], uneven[1]) = (Bytes(0), uneven[1] * 2);
+    let ratio = scatter(&uneven).transfer.0 / scatter(&share(4 * 9_440_000 / 512)).transfer.0;
+    assert!((ratio - 2.0).abs() < 1e-3, "{ratio}");
+    // Four GPUs of a node exchange 3 blocks of 1 MB each, in 2 steps where they are small.
+    let turn = |largest: u64| {
+        let blocks = Blocks {
+            largest: Bytes(largest),
+            given: Bytes(4 * largest),
+        };
+        costs.alltoall(&[0, 1, 2, 3], blocks, 1.0).unwrap()
+    };
+    assert!((turn(1_000_000).latency.0 - 3.0 * 8e-6).abs() < 1e-12);
+    let message = costs.message(0, 3, Bytes(1_000_000), 1.0).unwrap();
+    let ratio = turn(1_000_000).transfer.0 / message.transfer.0;
+    assert!((ratio - 3.0).abs() < 1e-9, "{ratio}");
+    assert!((turn(4).latency.0 - 2.0 * 8e-6).abs() < 1e-12);
     assert!(matches!(
         costs.admit(4096),
         Err(CostError::Capacity { devices: 2048, .. })
@@ -254,6 +297,9 @@ fn a_machine_costs_messages_sums_and_reads() {
         .allreduce(&[0, 1, 2, 3], Bytes(100_000_000), 1.0)
         .unwrap();
     assert!((law.seconds().0 - 6.0 * (9e-6 + 25e6 / 50e9)).abs() < 1e-9);
+    let shares = [Bytes(25_000_000); 4];
+    let scatter = abci.reduce_scatter(&[0, 1, 2, 3], &shares, 1.0).unwrap();
+    assert!((scatter.seconds().0 - law.seconds().0 / 2.0).abs() < 1e-9);
     assert!(matches!(
         abci.load(0, Bytes(1), 1),
         Err(CostError::Missing { key: "io", .. })

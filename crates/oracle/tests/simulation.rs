@@ -7,10 +7,10 @@
 mod table;
 
 use partita_oracle::{Classes, Mode, SimulateError, Simulation, refine, simulate};
-use partita_program::{Phase, Program};
+use partita_program::{CollectiveKind, Phase, Program};
 use partita_space::{Axis, AxisSet, Mesh, Seconds};
 use std::time::Instant;
-use table::{Maker, Table, program, spatial, step};
+use table::{Maker, Table, program, spatial, step, view};
 
 const TABLE: Table = Table {
     per_node: 64,
@@ -64,6 +64,39 @@ fn a_chain_of_kernels_messages_and_a_sum() {
     assert_eq!(breakdown.update, Seconds(0.5));
     assert_eq!(breakdown.total(), simulation.makespan);
     assert_eq!(simulation.path_latency, Seconds(3.0));
+}
+
+#[test]
+fn shares_and_blocks_are_costed_by_what_all_members_give() {
+    let group = AxisSet::of([Axis::Depth]);
+    let views = |elements: [usize; 2]| elements.map(view).to_vec();
+    let body = |rank: usize, seconds: f64, blocks: [usize; 2]| {
+        let mut maker = Maker::new();
+        let before = maker.kernel(Phase::Forward, &[], seconds);
+        let scatter = CollectiveKind::ReduceScatter {
+            sources: views([1, 3]),
+            target: view([1, 3][rank]),
+        };
+        let sum = maker.collective(Phase::Reduce, &[before], 0, group, scatter);
+        let turn = CollectiveKind::AllToAll {
+            sources: views(blocks),
+            targets: Vec::new(),
+        };
+        maker.collective(Phase::Forward, &[sum], 1, group, turn);
+        maker.body
+    };
+    let bodies = vec![body(0, 1.0, [5, 2]), body(1, 3.0, [1, 7])];
+    let mesh = Mesh::new([1, 2, 1, 1, 1, 1, 1]);
+    let simulation = ranks(&program(mesh, bodies, vec![0, 1]), &TABLE);
+    // 4 words of shares; at most 2 words to another member and 8 from one.
+    for rank in 0..2 {
+        assert_eq!(event(&simulation, rank, 1).1, 7.0);
+        assert_eq!(event(&simulation, rank, 2), (7.0, 17.0));
+    }
+    let breakdown = simulation.breakdown;
+    assert_eq!(breakdown.gradient_allreduce_exposed, Seconds(4.0));
+    assert_eq!(breakdown.redistribution, Seconds(10.0));
+    assert_eq!(simulation.path_latency, Seconds(2.0));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub mod rank;
+
 use partita_local::{Real, ReferenceKernels};
 use partita_program::random::unit_draw;
 use partita_program::{

@@ -113,7 +113,11 @@ impl Costs for Table {
         blocks: Blocks,
         sharing: f64,
     ) -> Result<CollectiveCost, CostError> {
-        self.allgather(members, &[blocks.given], sharing)
+        let cost = self.allgather(members, &[blocks.given], sharing)?;
+        Ok(CollectiveCost {
+            latency: Seconds(blocks.largest.0 as f64 / 4.0),
+            ..cost
+        })
     }
 
     fn load(&self, _rank: Rank, bytes: Bytes, _readers: usize) -> Result<Seconds, CostError> {
@@ -213,12 +217,7 @@ impl Maker {
         let kind = CollectiveKind::AllReduce {
             view: view(elements),
         };
-        let work = Work::Collective(Collective {
-            sequence,
-            group,
-            kind,
-        });
-        self.add(phase, after, work)
+        self.collective(phase, after, sequence, group, kind)
     }
 
     pub fn allgather(
@@ -233,6 +232,17 @@ impl Maker {
             source: view(elements),
             targets: Vec::new(),
         };
+        self.collective(phase, after, sequence, group, kind)
+    }
+
+    pub fn collective(
+        &mut self,
+        phase: Phase,
+        after: &[u32],
+        sequence: u32,
+        group: AxisSet,
+        kind: CollectiveKind,
+    ) -> u32 {
         let work = Work::Collective(Collective {
             sequence,
             group,
