@@ -4,13 +4,15 @@ use partita_graph::{Graph, zoo};
 use partita_lower::{LowerError, Request, SampleFormat, Strategy, lower};
 use partita_oracle::{
     Blocks, CollectiveCost, CostBasis, CostError, Costs, MessageCost, Mode, Prediction, predict,
+    simulate,
 };
 use partita_plan::{Candidate, PlanError, PlanRequest, hybrids, plan, rank_seconds};
 use partita_program::{
-    Algorithm, Choice, Count, Dtype, KernelShape, Menu, MenuError, Optimizer, Program, ProgramKind,
-    Transform,
+    Algorithm, Body, Buffer, BufferId, Choice, Collective, CollectiveKind, Count, Dtype,
+    KernelShape, Menu, MenuError, Optimizer, Origin, Phase, Program, ProgramKind, Role, Task,
+    TaskId, Transform, View, Work,
 };
-use partita_space::{Axis, Bytes, Rank, Seconds};
+use partita_space::{Axis, AxisSet, Bytes, Mesh, Rank, Seconds};
 use std::cell::RefCell;
 use std::sync::LazyLock;
 use std::time::Instant;
@@ -116,7 +118,7 @@ impl Costs for Flat {
         blocks: Blocks,
         sharing: f64,
     ) -> Result<CollectiveCost, CostError> {
-        self.allgather(members, &[blocks.given], sharing)
+        self.allgather(members, &[blocks.given, blocks.largest], sharing)
     }
 
     fn load(&self, _rank: Rank, _bytes: Bytes, _readers: usize) -> Result<Seconds, CostError> {
@@ -245,6 +247,80 @@ fn dear_messages_favor_data_and_cheap_ones_let_a_small_batch_be_split() {
     assert_eq!(all[0].strategy.to_string(), "data=4");
     let all = planned(&graph, (4, 1), &FAST_LINK, PLENTY, false).unwrap();
     assert_eq!(all[0].strategy.extent(Axis::Data), 1);
+}
+
+/// A reduce-scatter and an all-to-all of two ranks, the first of which sends more and the second of
+/// which has more for itself.
+fn shares() -> Program {
+    let view = |length: usize| View {
+        buffer: BufferId(0),
+        start: [0; 5],
+        extent: [1, 1, 1, 1, length],
+    };
+    let body = |rank: usize| {
+        let whole = view(1 << 20);
+        let buffer = Buffer {
+            name: "all".to_owned(),
+            role: Role::Activation,
+            dtype: Dtype::F32,
+            dims: whole.extent,
+            home: None,
+            offset: Bytes(0),
+        };
+        let kinds = [
+            CollectiveKind::ReduceScatter {
+                sources: [300, 700].map(view).to_vec(),
+                target: view([300, 700][rank]),
+            },
+            CollectiveKind::AllToAll {
+                sources: [[10, 900], [400, 1000]][rank].map(view).to_vec(),
+                targets: [[10, 400], [900, 1000]][rank].map(view).to_vec(),
+            },
+        ];
+        let task = |(sequence, kind)| Task {
+            origin: Origin {
+                layer: "layer".to_owned(),
+                phase: Phase::Forward,
+            },
+            after: (0..sequence).map(TaskId).collect(),
+            work: Work::Collective(Collective {
+                sequence,
+                group: AxisSet::of([Axis::Data]),
+                kind,
+            }),
+        };
+        Body {
+            arena: buffer.bytes(),
+            buffers: vec![buffer],
+            tasks: (0..).zip(kinds).map(task).collect(),
+            outputs: Vec::new(),
+        }
+    };
+    Program {
+        title: "shares".to_owned(),
+        kind: ProgramKind::Train,
+        dtype: Dtype::F32,
+        batch: 2,
+        mesh: Mesh::new([2, 1, 1, 1, 1, 1, 1]),
+        bodies: vec![body(0), body(1)],
+        class_of: vec![0, 1],
+    }
+}
+
+#[test]
+fn the_floor_of_shares_knows_what_one_rank_sends_and_receives() {
+    let program = shares();
+    let step = simulate(&program, &FAST_LINK, Mode::Ranks, 1).unwrap();
+    let of = |given: f64, largest: f64| {
+        let bytes = 4.0 * (1000.0 + given + largest);
+        2.0 * FAST_LINK.alpha + bytes * FAST_LINK.beta
+    };
+    let close = |a: f64, b: f64| assert!((a / b - 1.0).abs() < 1e-9, "{a} {b}");
+    close(step.makespan.0, of(1400.0, 900.0));
+    for (rank, given) in [(0, 910.0), (1, 1400.0)] {
+        let floor = rank_seconds(program.body(rank), rank, &program.mesh, &FAST_LINK);
+        close(floor.0, of(given, 900.0));
+    }
 }
 
 #[test]
