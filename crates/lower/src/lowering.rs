@@ -102,7 +102,7 @@ pub fn lower_rank(request: &Request<'_>, rank: Rank) -> Result<Body, LowerError>
 fn prepare(request: &Request<'_>) -> Result<(Mesh, Network, Storages), LowerError> {
     request
         .strategy
-        .check(request.graph, request.batch.max(data_extent(request)))?;
+        .check_axes(request.graph, request.batch.max(data_extent(request)))?;
     let mesh = request.strategy.mesh();
     let network = lay_out(request.graph, request.strategy, request.batch)?;
     check_padding(&network)?;

@@ -10,7 +10,7 @@ use crate::lowering::Emit;
 use partita_program::{
     Collective, CollectiveKind, Exchange, Kernel, Phase, Place, Receive, Role, Send, View, Work,
 };
-use partita_space::{AxisSet, Coord, Mesh, Offset, Region};
+use partita_space::{AxisSet, Coord, Interval, Mesh, Offset, Region};
 
 /// One movement on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,7 +183,7 @@ impl Emit<'_> {
                 .into_iter()
                 .map(|coord| to.1.owned(mesh, &coord));
             parts
-                .map(|part| from.0.view(&source.intersect(&part)))
+                .map(|part| from.0.view(&common(&source, &part)))
                 .collect()
         };
         let taken = |group| -> Vec<View> {
@@ -191,16 +191,17 @@ impl Emit<'_> {
                 .into_iter()
                 .map(|coord| from.1.owned(mesh, &coord));
             parts
-                .map(|part| to.0.view(&target.intersect(&part)))
+                .map(|part| to.0.view(&common(&target, &part)))
                 .collect()
         };
         let (group, kind) = match stage {
             Stage::ReduceScatter(group) => {
-                let (sources, target) = (given(group), to.0.view(&target));
+                let (sources, target) = (given(group), to.0.view(&common(&target, &target)));
                 (group, CollectiveKind::ReduceScatter { sources, target })
             }
             Stage::AllGather(group) => {
-                let (source, targets) = (from.0.view(&source), taken(group));
+                let source = from.0.view(&common(&source, &source));
+                let targets = taken(group);
                 (group, CollectiveKind::AllGather { source, targets })
             }
             Stage::AllToAll(group) => {
@@ -291,6 +292,15 @@ impl Emit<'_> {
                 .push(cargo.layer, cargo.phase, Work::Exchange(exchange));
         }
     }
+}
+
+/// What two regions have in common; where that is nothing, no element at the start of the first.
+fn common(own: &Region, other: &Region) -> Region {
+    let common = own.intersect(other);
+    if !common.is_empty() {
+        return common;
+    }
+    Region(own.0.map(|all| Interval::new(all.start, all.start)))
 }
 
 #[cfg(test)]

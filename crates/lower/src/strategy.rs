@@ -5,6 +5,7 @@ mod text;
 
 pub use error::StrategyError;
 
+use crate::lay_out::lay_out;
 use partita_graph::Graph;
 use partita_space::{AXES, Axis, AxisList, Mesh};
 
@@ -147,12 +148,17 @@ impl Strategy {
         })
     }
 
-    /// Checks its axes against a model and a mini-batch; what single layers can carry is found out when
-    /// they are laid out.
+    /// Checks it against a model and a mini-batch.
     ///
-    /// Errors: an axis that the model cannot carry, a split finer than the input's extent, a
-    /// mini-batch smaller than the data axis.
+    /// Errors: an axis that the model or a layer cannot carry, a split finer than what it splits, a
+    /// mini-batch smaller than the data axis, layers that are not there.
     pub fn check(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
+        self.check_axes(graph, batch)?;
+        lay_out(graph, self, batch).map(drop)
+    }
+
+    /// Checks the axes alone.
+    pub(crate) fn check_axes(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
         let unused = &[Axis::Depth, Axis::Height, Axis::Width][..3 - graph.spatial_rank];
         let is_possible = |axis: &Axis| !unused.contains(axis) && *axis != Axis::Branch;
         for axis in AXES {

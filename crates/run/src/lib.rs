@@ -10,6 +10,7 @@ mod error;
 mod memory;
 mod rank;
 mod session;
+mod shares;
 mod trace;
 mod world;
 
@@ -21,5 +22,6 @@ pub use session::{
     End, EpochReport, NamedValues, Outcome, Plan, Played, Progress, Schedule, Session,
     SessionError, Validation, batch_sizes,
 };
+pub use shares::{put_share, share_of};
 pub use trace::{Event, Trace};
 pub use world::{Clock, Inputs, Kernels, Source, SystemClock, Transport, Worked};

@@ -2,8 +2,8 @@ use crate::Draws;
 use partita_graph::{
     Convolution, Graph, GraphBuilder, Loss, NodeId, Pool, PoolKind, TransposedConvolution,
 };
-use partita_lower::Strategy;
-use partita_space::Window;
+use partita_lower::{LayerChoice, Strategy};
+use partita_space::{AXES, Axis, AxisList, Window};
 
 /// A random small model with a random strategy.
 pub struct Case {
@@ -36,6 +36,73 @@ pub fn random_encoder_decoder(seed: u64) -> Case {
     split(draws, graph, seed)
 }
 
+/// Draws a model with more channels and a strategy over all axes, some layers apart from the rest.
+pub fn random_layer_case(seed: u64) -> Case {
+    let mut draws = Draws::new(seed);
+    loop {
+        let mut sketch = Sketch::empty(&mut draws, [13, 8, 6]);
+        sketch.most_filters = 6;
+        for _ in 0..draws.between(2, 6) {
+            sketch.layer(&mut draws);
+        }
+        let graph = sketch.finish(&mut draws);
+        let batch = draws.between(1, 5);
+        // A model that is too narrow for what is drawn gives way to another one.
+        for _ in 0..20 {
+            let strategy = random_layer_strategy(&mut draws, &graph, batch);
+            if strategy.check(&graph, batch).is_ok() {
+                return Case {
+                    graph,
+                    strategy,
+                    batch,
+                    seed,
+                };
+            }
+        }
+    }
+}
+
+fn random_layer_strategy(draws: &mut Draws, graph: &Graph, batch: usize) -> Strategy {
+    let extent = graph.nodes[0].shape.extent;
+    let mut extents = [1; 7];
+    while !(2..=8).contains(&extents.iter().product::<usize>()) || extents[4] * extents[5] == 1 {
+        extents[0] = draws.between(1, batch.min(2));
+        for dim in 0..3 {
+            extents[dim + 1] = draws.between(1, extent[dim].min(2));
+        }
+        extents[4] = draws.pick(&[1, 1, 2, 3, 4]);
+        extents[5] = draws.pick(&[1, 1, 2, 3]);
+    }
+    let mut strategy = Strategy::of(extents);
+    let axes: Vec<Axis> = AXES
+        .into_iter()
+        .filter(|&axis| strategy.extent(axis) > 1)
+        .collect();
+    for _ in 0..draws.between(0, 2) {
+        let first = draws.between(0, graph.nodes.len() - 1);
+        let last = draws.between(first, graph.nodes.len() - 1);
+        let mut dims = [None; 6];
+        for _ in 0..draws.between(1, 3) {
+            let mut list = AxisList::NONE;
+            for _ in 0..draws.pick(&[0, 1, 1, 2]) {
+                let axis = axes[draws.between(0, axes.len() - 1)];
+                if !list.has(axis) {
+                    list = list.inside(axis);
+                }
+            }
+            dims[draws.between(0, 5)] = Some(list);
+        }
+        strategy.layers.push(LayerChoice {
+            from: graph.nodes[first].name.clone(),
+            to: graph.nodes[last].name.clone(),
+            dims,
+        });
+    }
+    strategy.overlap = !draws.one_in(4);
+    strategy.fuse = !draws.one_in(4);
+    strategy
+}
+
 fn split(mut draws: Draws, graph: Graph, seed: u64) -> Case {
     let batch = draws.between(1, 5);
     let strategy = random_strategy(&mut draws, &graph, batch);
@@ -65,6 +132,7 @@ struct Sketch {
     builder: GraphBuilder,
     head: NodeId,
     layers: usize,
+    most_filters: usize,
 }
 
 impl Sketch {
@@ -90,6 +158,7 @@ impl Sketch {
             builder,
             head,
             layers: 0,
+            most_filters: 3,
         }
     }
 
@@ -160,7 +229,7 @@ impl Sketch {
             } else {
                 1
             };
-            let filters = groups * draws.between(1, 3);
+            let filters = groups * draws.between(1, self.most_filters);
             let bias = draws.one_in(2);
             let convolution = Convolution {
                 filters,
@@ -206,7 +275,7 @@ impl Sketch {
                 1
             };
             let convolution = TransposedConvolution {
-                filters: groups * draws.between(1, 3),
+                filters: groups * draws.between(1, self.most_filters),
                 window,
                 output_padding,
                 groups,

@@ -5,7 +5,9 @@ use partita_local::{
 };
 use partita_lower::{LowerError, Request, SampleFormat, Strategy, lower};
 use partita_program::{Dtype, Menu, Optimizer, Program, ProgramKind, Role, Transform, verify};
-use partita_run::{Arena, Inputs, Kernels, Memory, RankRunner, RunError, SystemClock};
+use partita_run::{
+    Arena, Inputs, Kernels, Memory, RankRunner, RunError, SystemClock, put_share, share_of,
+};
 use partita_space::{Mesh, Rank, Seconds};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -208,15 +210,55 @@ pub fn run_programs(setup: &Setup<'_>, programs: &[Program; 3]) -> Result<Outcom
         };
         play(setup, programs, rank, &mut runner)
     })?;
-    // Replicas must hold the same bits.
     for other in &outcomes[1..] {
-        assert_eq!(
-            other.parameters, outcomes[0].parameters,
-            "ranks drifted apart"
-        );
         assert_eq!(other.losses, outcomes[0].losses, "ranks drifted apart");
     }
-    Ok(outcomes.into_iter().next().unwrap_or_default())
+    let parameters = outcomes.iter().map(|outcome| &outcome.parameters[..]);
+    let parameters = together(setup, &programs[1], &parameters.collect::<Vec<_>>());
+    let first = outcomes.into_iter().next().unwrap_or_default();
+    Ok(Outcome {
+        parameters,
+        ..first
+    })
+}
+
+/// Parameters and state by name.
+type Named = Vec<(String, Vec<f64>)>;
+
+/// The parameters after each step, from what each rank holds. Replicas must hold the same bits.
+fn together(setup: &Setup<'_>, program: &Program, ranks: &[&[Named]]) -> Vec<Named> {
+    let at = |step: usize| {
+        let mut all: Named = Vec::new();
+        for (index, (name, _)) in ranks[0][step].iter().enumerate() {
+            let parameter = setup.graph.parameters.iter().find(|one| one.name == *name);
+            let volume = parameter.map_or(0, |one| one.volume());
+            let mut whole = vec![f64::NAN; volume];
+            for (rank, held) in ranks.iter().enumerate() {
+                let (other, values) = &held[step][index];
+                assert_eq!(other, name, "ranks hold the same parameters");
+                put(&mut whole, values, program, rank, name);
+            }
+            all.push((name.clone(), whole));
+        }
+        all
+    };
+    (0..ranks[0].len()).map(at).collect()
+}
+
+/// Puts what a rank holds of a parameter where it belongs; what is there already must be the same.
+fn put(whole: &mut [f64], values: &[f64], program: &Program, rank: Rank, name: &str) {
+    let buffers = &program.body(rank).buffers;
+    let buffer = buffers.iter().find(|buffer| buffer.name == name);
+    let buffer = buffer.expect("a parameter has a buffer");
+    let (mesh, coord) = (&program.mesh, program.mesh.coord(rank));
+    let known = share_of(whole, buffer, mesh, &coord);
+    let same = |(known, new): (&f64, &f64)| known.is_nan() || known.to_bits() == new.to_bits();
+    let drifted = !known.iter().zip(values).all(same);
+    assert!(!drifted, "replicas of {name} drifted apart on rank {rank}");
+    match &buffer.home {
+        Some(home) => put_share(whole, values, home, mesh, &coord),
+        None => whole.copy_from_slice(values),
+    }
 }
 
 fn play(
@@ -227,7 +269,7 @@ fn play(
 ) -> Result<Outcome, RunError> {
     let body = train.body(rank);
     scribble(runner);
-    write_parameters(setup, &runner.arena.memory(body));
+    write_parameters(setup, train, rank, &runner.arena.memory(body));
     let all: Vec<usize> = (0..setup.samples.values.len()).collect();
     let mut inputs = Inputs {
         step: 0,
@@ -304,12 +346,18 @@ fn persistent<'m>(
         .collect()
 }
 
-fn write_parameters(setup: &Setup<'_>, memory: &Memory<'_>) {
+fn write_parameters(setup: &Setup<'_>, program: &Program, rank: Rank, memory: &Memory<'_>) {
+    let (mesh, coord) = (&program.mesh, program.mesh.coord(rank));
     for (view, named) in persistent(setup, memory) {
-        let zeros = vec![0.0; view.volume()];
-        let values = named.map_or(&zeros, |index| &setup.parameters[index]);
+        let values = match named {
+            Some(index) => {
+                let buffer = memory.body().buffer(view.buffer);
+                share_of(&setup.parameters[index], buffer, mesh, &coord)
+            }
+            None => vec![0.0; view.volume()],
+        };
         match setup.dtype {
-            Dtype::F64 => memory.unpack(&view, values, false),
+            Dtype::F64 => memory.unpack(&view, &values, false),
             Dtype::F32 => {
                 let values: Vec<f32> = values.iter().map(|&value| value as f32).collect();
                 memory.unpack(&view, &values, false);

@@ -5,7 +5,8 @@
 use partita_lower::Strategy;
 use partita_program::{Dtype, Optimizer};
 use partita_testkit::{
-    Case, Outcome, Setup, mismatch, random_case, random_encoder_decoder, reference_kernels, run,
+    Case, Outcome, Setup, mismatch, random_case, random_encoder_decoder, random_layer_case,
+    reference_kernels, run,
 };
 
 fn outcomes(case: &Case) -> [Outcome; 2] {
@@ -36,6 +37,11 @@ fn every_strategy_equals_one_rank_in_f64() {
 #[test]
 fn encoders_and_decoders_equal_one_rank_in_f64() {
     compare(150, random_encoder_decoder);
+}
+
+#[test]
+fn every_axis_equals_one_rank_in_f64() {
+    compare(400, random_layer_case);
 }
 
 fn compare(cases: u64, draw: fn(u64) -> Case) {
