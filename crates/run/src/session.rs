@@ -9,7 +9,7 @@ mod play;
 mod schedule;
 mod turns;
 
-pub use play::{End, EpochReport, NamedValues, Outcome, Progress, Validation};
+pub use play::{End, EpochReport, NamedValues, Outcome, Progress, Validation, together};
 pub use schedule::Schedule;
 
 use crate::RankRunner;
@@ -138,9 +138,10 @@ impl<'s> Session<'s> {
         play::play(self, runner, initial, report)
     }
 
-    /// Parameters and states as they stand on this rank.
+    /// Parameters and states as they stand: on rank 0 all that is whole, and of what ranks share the
+    /// shares that no rank before has, for [`together`].
     pub fn values(&self, runner: &mut RankRunner<'_>) -> Vec<NamedValues> {
-        play::values(self.main_program().body(runner.rank), runner)
+        play::values(self.main_program(), runner)
     }
 
     fn main(&self) -> usize {

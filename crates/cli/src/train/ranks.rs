@@ -4,6 +4,7 @@ use partita_local::{LaunchError, ThreadTransport, connect, launch};
 use partita_program::Buffer;
 use partita_run::{
     Arena, NamedValues, Outcome, Progress, RankRunner, RunError, Session, Source, SystemClock,
+    together,
 };
 use partita_space::{Rank, Seconds};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,7 +40,7 @@ struct Part {
 }
 
 /// Plays a session on as many threads as it has ranks. Gives the outcomes in rank order, and the
-/// parameters and states as rank 0 holds them.
+/// parameters and states, put together from the ranks' shares.
 ///
 /// Errors: the first rank that failed.
 pub fn play(
@@ -83,11 +84,7 @@ pub fn play(
             .inspect_err(|error| {
                 was_asked.fetch_or(matches!(error, RunError::Cancelled), Ordering::Relaxed);
             })?;
-        let values = if rank == 0 {
-            session.values(&mut runner)
-        } else {
-            Vec::new()
-        };
+        let values = session.values(&mut runner);
         Ok((outcome, values))
     });
     let results = results.map_err(|error| match error {
@@ -107,5 +104,5 @@ pub fn play(
         outcomes.push(outcome);
         values.extend(held);
     }
-    Ok((outcomes, values))
+    Ok((outcomes, together(&mesh, values)))
 }

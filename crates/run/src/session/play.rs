@@ -1,9 +1,9 @@
 use super::durations::Durations;
 use super::turns::Turn;
 use super::{Session, outlives_programs};
-use crate::{Arena, RankRunner, RunError, StepReport, Trace};
-use partita_program::{Body, Buffer, BufferId, Dtype, ProgramKind, Role};
-use partita_space::{Rank, Seconds};
+use crate::{Arena, RankRunner, RunError, StepReport, Trace, put_share, share_of};
+use partita_program::{Body, Buffer, BufferId, Dtype, Home, Program, ProgramKind, Role};
+use partita_space::{AXES, AxisSet, Mesh, Rank, Seconds};
 
 /// What happened, as it happens.
 #[derive(Clone, Debug, PartialEq)]
@@ -123,8 +123,44 @@ pub struct NamedValues {
     pub dtype: Dtype,
     /// Extents.
     pub dims: [usize; 5],
+    /// The tensor of which it is the share of a rank; none where it is whole.
+    pub share: Option<(Home, Rank)>,
     /// In memory order.
     pub values: Vec<f64>,
+}
+
+/// Puts the shares of all ranks together; what is whole stays.
+///
+/// Shapes: `all` in any order; every share of a tensor is among them. Order: of first appearance.
+pub fn together(mesh: &Mesh, all: Vec<NamedValues>) -> Vec<NamedValues> {
+    let mut whole: Vec<NamedValues> = Vec::new();
+    for one in all {
+        let Some((home, rank)) = one.share else {
+            whole.push(one);
+            continue;
+        };
+        let shape = home.place.shape;
+        let at = whole.iter().position(|known| known.name == one.name);
+        let at = at.unwrap_or_else(|| {
+            whole.push(NamedValues {
+                dims: shape,
+                share: None,
+                values: vec![0.0; shape.iter().product()],
+                name: one.name.clone(),
+                role: one.role,
+                dtype: one.dtype,
+            });
+            whole.len() - 1
+        });
+        put_share(
+            &mut whole[at].values,
+            &one.values,
+            &home,
+            mesh,
+            &mesh.coord(rank),
+        );
+    }
+    whole
 }
 
 struct Player<'p, 's> {
@@ -150,7 +186,8 @@ pub(super) fn play(
         "the arena holds every program"
     );
     set_initial(
-        session.main_program().body(runner.rank),
+        session.main_program(),
+        runner.rank,
         &mut runner.arena,
         initial,
     );
@@ -312,11 +349,21 @@ fn lasting(body: &Body) -> impl Iterator<Item = (BufferId, &Buffer)> {
         .filter(|(_, buffer)| outlives_programs(buffer.role))
 }
 
-fn set_initial(body: &Body, arena: &mut Arena, initial: &dyn Fn(&Buffer) -> Option<Vec<f64>>) {
+/// Fills what outlives the steps with the rank's shares of the initial values, zeros where there are
+/// none.
+fn set_initial(
+    program: &Program,
+    rank: Rank,
+    arena: &mut Arena,
+    initial: &dyn Fn(&Buffer) -> Option<Vec<f64>>,
+) {
+    let (body, mesh, coord) = (program.body(rank), &program.mesh, program.mesh.coord(rank));
     let memory = arena.memory(body);
     for (id, buffer) in lasting(body) {
-        let elements = buffer.dims.iter().product();
-        let values = initial(buffer).unwrap_or_else(|| vec![0.0; elements]);
+        let values = match initial(buffer) {
+            Some(whole) => share_of(&whole, buffer, mesh, &coord),
+            None => vec![0.0; buffer.dims.iter().product()],
+        };
         let view = buffer.view(id);
         match buffer.dtype {
             Dtype::F32 => {
@@ -329,10 +376,19 @@ fn set_initial(body: &Body, arena: &mut Arena, initial: &dyn Fn(&Buffer) -> Opti
     }
 }
 
-pub(super) fn values(body: &Body, runner: &mut RankRunner<'_>) -> Vec<NamedValues> {
+pub(super) fn values(program: &Program, runner: &mut RankRunner<'_>) -> Vec<NamedValues> {
+    let (body, coord) = (program.body(runner.rank), program.mesh.coord(runner.rank));
+    // Of those that hold the same share, the first has it.
+    let has = |buffer: &Buffer| {
+        let shares = buffer
+            .home
+            .map_or(AxisSet::NONE, |home| home.place.split_axes());
+        let mut same = AXES.into_iter().filter(|&axis| !shares.has(axis));
+        same.all(|axis| coord[axis.index()] == 0)
+    };
     let memory = runner.arena.memory(body);
     lasting(body)
-        .filter(|(_, buffer)| buffer.role != Role::Optimizer)
+        .filter(|(_, buffer)| buffer.role != Role::Optimizer && has(buffer))
         .map(|(id, buffer)| {
             let view = buffer.view(id);
             let mut values = Vec::new();
@@ -350,6 +406,7 @@ pub(super) fn values(body: &Body, runner: &mut RankRunner<'_>) -> Vec<NamedValue
                 role: buffer.role,
                 dtype: buffer.dtype,
                 dims: buffer.dims,
+                share: buffer.home.map(|home| (home, runner.rank)),
                 values,
             }
         })
