@@ -1,12 +1,21 @@
 //! Training with these kernels, under any strategy, equals the exact reference on one rank.
 
-use partita_testkit::{Finding, Trial, print, random_case};
+use partita_testkit::{Case, Finding, Trial, print, random_case, random_layer_case};
 
 const CASES: u64 = 200;
 const CASES_LONG: u64 = 10_000;
 
 #[test]
 fn every_strategy_equals_one_exact_rank() {
+    compare(random_case);
+}
+
+#[test]
+fn every_axis_equals_one_exact_rank() {
+    compare(random_layer_case);
+}
+
+fn compare(draw: fn(u64) -> Case) {
     let long = std::env::var("PARTITA_TEST_LONG").is_ok();
     let cases = if long { CASES_LONG } else { CASES };
     let start: u64 = std::env::var("PARTITA_SEED")
@@ -15,7 +24,7 @@ fn every_strategy_equals_one_exact_rank() {
         .unwrap_or(0);
     let (mut kinked, mut hard, mut failures) = (Vec::new(), Vec::new(), Vec::new());
     for seed in start..start + cases {
-        let case = random_case(seed);
+        let case = draw(seed);
         let Some(trial) = Trial::new(&case) else {
             kinked.push(seed);
             continue;

@@ -158,7 +158,7 @@ impl<'a> Builder<'a> {
     /// Errors: a kernel that the menu lacks.
     pub fn finish(mut self, fused: bool) -> Result<Body, MenuError> {
         if fused {
-            fuse(&mut self.body, self.menu);
+            fuse(&mut self.body, self.menu, self.mesh.split_axes());
             self.pack()?;
         }
         for id in 0..self.body.tasks.len() {

@@ -254,7 +254,11 @@ fn put(whole: &mut [f64], values: &[f64], program: &Program, rank: Rank, name: &
     let known = share_of(whole, buffer, mesh, &coord);
     let same = |(known, new): (&f64, &f64)| known.is_nan() || known.to_bits() == new.to_bits();
     let drifted = !known.iter().zip(values).all(same);
-    assert!(!drifted, "replicas of {name} drifted apart on rank {rank}");
+    assert!(
+        !drifted,
+        "{}: replicas of {name} drifted apart on rank {rank}",
+        program.title
+    );
     match &buffer.home {
         Some(home) => put_share(whole, values, home, mesh, &coord),
         None => whole.copy_from_slice(values),

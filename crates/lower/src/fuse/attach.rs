@@ -72,10 +72,20 @@ impl Fusion<'_> {
             return;
         };
         for link in links(&kernel) {
+            if link.to.is_none() && self.has_replicas(&link.on) {
+                return;
+            }
             if self.attach_by(slot, &kernel, &link) {
                 return;
             }
         }
+    }
+
+    /// Whether other ranks compute the same tensor. What they sum must come in the same order
+    /// everywhere, but messages come to each in other places.
+    fn has_replicas(&self, on: &View) -> bool {
+        let home = self.body.buffer(on.buffer).home;
+        home.is_none_or(|home| home.place.split_axes() != self.axes)
     }
 
     fn attach_by(&mut self, slot: usize, kernel: &Kernel, link: &Link) -> bool {
