@@ -442,7 +442,8 @@ fn each_rank_loads_its_part() {
         targets: (0..4).map(target).collect(),
     });
     let axes = axes.map(AxisList::from);
-    let place = Place { shape, axes };
+    let micro = None;
+    let place = Place { shape, axes, micro };
     let inputs = Inputs {
         samples: vec![3, 1],
         ..Inputs::default()

@@ -134,6 +134,7 @@ pub(crate) fn persistent_order(role: Role) -> u8 {
         | Role::Activation
         | Role::ActivationGradient
         | Role::PackedWeights
+        | Role::Gathered
         | Role::Statistics
         | Role::Workspace => 4,
     }

@@ -2,24 +2,28 @@
 
 use crate::body::Held;
 use crate::exchange::{gather_frame, scatter_frame, zero_outside};
-use crate::forward::{inputs_of, pool_kind, positions, shift, taps};
-use crate::lowering::{Emit, GradientState, ParameterGradient};
-use crate::network::Step;
+use crate::forward::{inputs_of, pool_kind, shift, taps};
+use crate::lowering::{Emit, GradientState};
+use crate::network::{Step, positions};
 use crate::redistribute::{Cargo, Destination};
 use crate::storage::{DataGradient, window};
 use partita_graph::{Convolution, NodeId, Op, ParameterId, Pool, TransposedConvolution};
 use partita_program::{Kernel, Phase, Role, View};
 use partita_space::{AxisSet, Region};
-use std::collections::BTreeMap;
 
 const BACKWARD: Phase = Phase::Backward;
 
 impl Emit<'_> {
     pub(crate) fn backward(&mut self) {
-        self.open_parameter_gradients();
+        let mut last_block = None;
         for index in (0..self.network.layers.len()).rev() {
             let id = NodeId(index);
             let storage = self.storages.of(id);
+            if let Some(block) = self.layer(id).block
+                && last_block.replace(block) != Some(block)
+            {
+                self.recall(block);
+            }
             if storage.has_gradient && !matches!(self.layer(id).op(), Some(Op::Loss(_))) {
                 if storage.members.last() == Some(&id) {
                     self.complete_gradient(id);
@@ -133,6 +137,10 @@ impl Emit<'_> {
             Step::Move => return self.move_gradient(id, &layer),
             Step::Layer(op) => op,
         };
+        let mut inputs = self.layer(id).inputs.iter();
+        if inputs.any(|&input| self.storages.of(input).has_gradient) {
+            self.gather_parameters(id, BACKWARD);
+        }
         match op {
             Op::Input | Op::Loss(_) => {}
             Op::Convolution(convolution) => self.convolution_backward(id, &layer, &convolution),
@@ -447,19 +455,18 @@ impl Emit<'_> {
             }
         });
         let (gamma, beta) = (self.layer(id).parameters[0], self.layer(id).parameters[1]);
-        self.scale_and_shift(gamma, beta, layer, gradient_sums);
+        self.scale_and_shift_backward(gamma, beta, layer, gradient_sums);
     }
 
     /// The sums are complete, so these gradients are too: no axis is left to reduce over.
-    ///
-    /// One kernel writes both, so where only one of them is shared the other is cleared first.
-    fn scale_and_shift(&mut self, gamma: ParameterId, beta: ParameterId, layer: &str, sums: View) {
-        let states = [gamma, beta].map(|id| self.parameter_gradients[&(id, AxisSet::NONE)]);
-        let accumulate = states.iter().any(|state| state.written);
-        for state in states.iter().filter(|state| accumulate && !state.written) {
-            self.builder.fill(layer, BACKWARD, state.view, 0.0);
-        }
-        let [dgamma, dbeta] = states.map(|state| state.view);
+    fn scale_and_shift_backward(
+        &mut self,
+        gamma: ParameterId,
+        beta: ParameterId,
+        layer: &str,
+        sums: View,
+    ) {
+        let ([dgamma, dbeta], accumulate) = self.scale_and_shift([gamma, beta], layer);
         self.parameter_gradient(beta, AxisSet::NONE, layer, |_, _| None);
         self.parameter_gradient(gamma, AxisSet::NONE, layer, |_, _| {
             Some(Kernel::BatchNormBackwardParameters {
@@ -524,132 +531,5 @@ impl Emit<'_> {
             accumulate,
         };
         self.redistribute(cargo, source, from, to);
-    }
-
-    /// Counts how often each parameter contributes, so that its reduction starts after the last.
-    fn open_parameter_gradients(&mut self) {
-        for index in 0..self.network.layers.len() {
-            let id = NodeId(index);
-            let axes = match self.layer(id).op() {
-                Some(Op::BatchNorm { .. }) => AxisSet::NONE,
-                _ => positions(self.place(id)),
-            };
-            for parameter in self.layer(id).parameters.clone() {
-                let description = self.graph.parameter(parameter);
-                if !description.role.is_trained() {
-                    continue;
-                }
-                if let Some(known) = self.parameter_gradients.get_mut(&(parameter, axes)) {
-                    known.open += 1;
-                    continue;
-                }
-                let name = format!("d.{}", description.name);
-                let buffer = self.parameter_buffer(&name, Role::Gradient, parameter);
-                let view = self.builder.whole(buffer);
-                let gradient = ParameterGradient {
-                    view,
-                    written: false,
-                    open: 1,
-                };
-                self.parameter_gradients.insert((parameter, axes), gradient);
-            }
-        }
-    }
-
-    /// One contribution to the gradient of a parameter; after the last, the sum over ranks.
-    fn parameter_gradient(
-        &mut self,
-        parameter: ParameterId,
-        axes: AxisSet,
-        layer: &str,
-        kernel: impl FnOnce(View, bool) -> Option<Kernel>,
-    ) {
-        let mut state = self.parameter_gradients[&(parameter, axes)];
-        if let Some(kernel) = kernel(state.view, state.written) {
-            self.builder.kernel(layer, BACKWARD, kernel);
-            state.written = true;
-        } else if self.graph.parameter(parameter).role == partita_graph::ParameterRole::Beta {
-            // Written together with gamma.
-            state.written = true;
-        }
-        state.open -= 1;
-        if state.open == 0 {
-            if !state.written {
-                self.builder.fill(layer, BACKWARD, state.view, 0.0);
-            }
-            let name = self.graph.parameter(parameter).name.clone();
-            self.allreduce(&name, Phase::Reduce, axes, state.view);
-        }
-        self.parameter_gradients.insert((parameter, axes), state);
-    }
-
-    pub(crate) fn update(&mut self) {
-        let mut gradients: Vec<(ParameterId, View)> = Vec::new();
-        // Gradients of the last layers are complete first.
-        let all: Vec<_> = self
-            .parameter_gradients
-            .iter()
-            .rev()
-            .map(|(&k, &g)| (k, g))
-            .collect();
-        for ((parameter, _), gradient) in all {
-            match gradients.iter().find(|(known, _)| *known == parameter) {
-                None => gradients.push((parameter, gradient.view)),
-                Some(&(_, target)) => {
-                    let source = gradient.view;
-                    let name = self.graph.parameter(parameter).name.clone();
-                    let copy = Kernel::Copy {
-                        source,
-                        target,
-                        accumulate: true,
-                    };
-                    self.builder.kernel(&name, Phase::Update, copy);
-                }
-            }
-        }
-        let clip = self
-            .request
-            .clip
-            .map(|maximum| (self.norm(&gradients), maximum));
-        for (id, gradient) in gradients {
-            let kernel = Kernel::Update {
-                rule: self.request.optimizer,
-                parameter: self.parameters[id.0],
-                gradient,
-                moments: self.moments[id.0].clone(),
-                clip,
-            };
-            let name = self.graph.parameter(id).name.clone();
-            self.builder.kernel(&name, Phase::Update, kernel);
-        }
-    }
-
-    /// Sum of the squares of all gradients, each element counted once.
-    fn norm(&mut self, gradients: &[(ParameterId, View)]) -> View {
-        let mut shares: BTreeMap<AxisSet, Vec<View>> = BTreeMap::new();
-        for &(id, view) in gradients {
-            let axes = self.network.parameters[id.0].split_axes();
-            shares.entry(axes).or_default().push(view);
-        }
-        let name = "gradient_norm";
-        let totals: Vec<View> = shares
-            .into_iter()
-            .map(|(axes, sources)| {
-                let total = self.builder.sums(name, 1, 1);
-                let kernel = Kernel::SumOfSquares { sources, total };
-                self.builder.kernel(name, Phase::Update, kernel);
-                self.allreduce(name, Phase::Update, axes, total);
-                total
-            })
-            .collect();
-        for &source in &totals[1..] {
-            let copy = Kernel::Copy {
-                source,
-                target: totals[0],
-                accumulate: true,
-            };
-            self.builder.kernel(name, Phase::Update, copy);
-        }
-        totals[0]
     }
 }

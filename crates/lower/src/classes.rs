@@ -4,6 +4,7 @@
 use crate::geometry::Geometry;
 use crate::network::{Layer, Network, Step};
 use crate::storage::{Storages, contributors, transposed_window, window};
+use crate::strategy::Shard;
 use partita_graph::NodeId;
 use partita_program::Place;
 use partita_space::{AXES, Axis, AxisList, AxisSet, Coord, Interval, Mesh, Rank};
@@ -19,11 +20,12 @@ pub(crate) fn classes(
     mesh: &Mesh,
     network: &Network,
     storages: &Storages,
+    shard: Shard,
 ) -> (Vec<u32>, Vec<Rank>) {
     let bundles = bundles(mesh, network);
     let colors: Vec<Vec<usize>> = bundles
         .iter()
-        .map(|&axes| Bundle { mesh, axes }.colors(network, storages))
+        .map(|&axes| Bundle { mesh, axes, shard }.colors(network, storages))
         .collect();
     let mut known: HashMap<Vec<usize>, u32> = HashMap::new();
     let mut class_of = Vec::with_capacity(mesh.ranks());
@@ -62,7 +64,7 @@ fn bundles(mesh: &Mesh, network: &Network) -> Vec<AxisList> {
             join(together);
         }
     }
-    for place in &network.parameters {
+    for place in &network.shares {
         place.axes.iter().for_each(|axes| join(axes.set()));
     }
     let wide = mesh.split_axes();
@@ -76,6 +78,7 @@ fn bundles(mesh: &Mesh, network: &Network) -> Vec<AxisList> {
 struct Bundle<'m> {
     mesh: &'m Mesh,
     axes: AxisList,
+    shard: Shard,
 }
 
 impl Bundle<'_> {
@@ -159,11 +162,15 @@ impl Bundle<'_> {
                 }
             }
         }
-        for place in &network.parameters {
-            for dim in (0..5).filter(|&dim| self.splits(place.axes[dim])) {
-                signature
-                    .numbers
-                    .push(self.own(place, dim, coord).len() as i64);
+        for (whole, share) in network.parameters.iter().zip(&network.shares) {
+            for dim in (0..5).filter(|&dim| self.splits(share.axes[dim])) {
+                let [whole, share] = [whole, share].map(|place| self.own(place, dim, coord));
+                signature.numbers.push(whole.len() as i64);
+                signature.numbers.push(share.len() as i64);
+                if self.shard < Shard::Parameters {
+                    // The share moves inside of the whole.
+                    signature.numbers.push(share.start - whole.start);
+                }
             }
         }
         signature.peers.sort_unstable();
@@ -173,7 +180,7 @@ impl Bundle<'_> {
 
     fn own(&self, place: &Place, dim: usize, coord: &Coord) -> Interval {
         let part = self.mesh.part_index(place.axes[dim], coord);
-        self.mesh.part(place.axes[dim], place.shape[dim], part)
+        place.part(self.mesh, dim, part)
     }
 
     /// What is held of a dim, and who else has to do with it.
@@ -221,7 +228,7 @@ impl Bundle<'_> {
             for (origin, wanted, place) in [(own.start, own, &from), (mine.start, mine, &to)] {
                 let axes = place.axes[dim];
                 for part in 0..self.mesh.parts(axes) {
-                    let part_of = self.mesh.part(axes, place.shape[dim], part);
+                    let part_of = place.part(self.mesh, dim, part);
                     signature.push(origin, &[part_of.intersect(&wanted)]);
                     self.peer(signature, coord, axes, part);
                 }

@@ -2,7 +2,7 @@
 
 use crate::exchange::{gather_frame, zero_outside};
 use crate::lowering::Emit;
-use crate::network::Step;
+use crate::network::{Step, positions};
 use crate::redistribute::{Cargo, Destination};
 use crate::storage::{contributors, transposed_window, window};
 use partita_graph::{Convolution, Loss, NodeId, Op, Pool, PoolKind, TransposedConvolution};
@@ -49,12 +49,6 @@ pub(crate) fn shift(inputs: &Region, outputs: &Region, windows: &[Window; 3]) ->
     })
 }
 
-/// Axes that split samples and positions; a sum over these is due along them.
-pub(crate) fn positions(place: &Place) -> AxisSet {
-    let sets = place.axes[..4].iter().map(|axes| axes.set());
-    sets.fold(AxisSet::NONE, AxisSet::union)
-}
-
 impl Emit<'_> {
     pub(crate) fn forward(&mut self) {
         for index in 0..self.network.layers.len() {
@@ -64,6 +58,42 @@ impl Emit<'_> {
                 self.complete_value(id);
             }
         }
+    }
+
+    /// What is needed again backward of layers that are computed again is forgotten after them.
+    pub(crate) fn forget(&mut self) {
+        for (index, storage) in self.storages.all.iter().enumerate() {
+            let block = |id: &NodeId| self.layer(*id).block;
+            let first = block(&storage.members[0]);
+            let last = storage.members[storage.members.len() - 1];
+            let mut all = storage.members.iter().chain(self.network.readers(last));
+            if first.is_some() && all.all(|id| block(id) == first) {
+                self.values[index] = None;
+            }
+        }
+    }
+
+    /// Computes again what has been forgotten of a block. Moments of a batch norm are known from the
+    /// first time, and have entered the running statistics.
+    pub(crate) fn recall(&mut self, block: usize) {
+        let storages = self.storages.all.iter().enumerate();
+        let missing: Vec<bool> = storages
+            .map(|(index, storage)| {
+                let is_of_block = self.layer(storage.members[0]).block == Some(block);
+                is_of_block && self.values[index].is_none()
+            })
+            .collect();
+        self.pass = Phase::Backward;
+        for index in 0..self.network.layers.len() {
+            let id = NodeId(index);
+            if missing[self.storages.of[index]] {
+                self.forward_node(id);
+                if self.storages.of(id).members.last() == Some(&id) {
+                    self.complete_value(id);
+                }
+            }
+        }
+        self.pass = Phase::Forward;
     }
 
     fn forward_node(&mut self, id: NodeId) {
@@ -77,6 +107,7 @@ impl Emit<'_> {
             Step::Move => return self.move_value(id, &layer),
             Step::Layer(op) => op,
         };
+        self.gather_parameters(id, self.pass);
         match op {
             Op::Input => self.import(id, &layer),
             Op::Convolution(convolution) => self.convolution(id, &layer, &convolution),
@@ -150,23 +181,10 @@ impl Emit<'_> {
             let inside = held
                 .region
                 .intersect(&Region::all(storage.value.place.shape));
-            let builder = &mut self.builder;
-            zero_outside(
-                builder,
-                &layer,
-                Phase::Forward,
-                &held,
-                &held.region,
-                &inside,
-            );
+            let (builder, pass) = (&mut self.builder, self.pass);
+            zero_outside(builder, &layer, pass, &held, &held.region, &inside);
         }
-        gather_frame(
-            &mut self.builder,
-            &layer,
-            Phase::Forward,
-            &held,
-            &storage.value,
-        );
+        gather_frame(&mut self.builder, &layer, self.pass, &held, &storage.value);
     }
 
     fn import(&mut self, id: NodeId, layer: &str) {
@@ -191,7 +209,7 @@ impl Emit<'_> {
         let x = self.owned_value(self.layer(id).inputs[0]);
         let y = self.owned_value(id);
         if !y.is_empty() {
-            self.builder.kernel(layer, Phase::Forward, kernel(x, y));
+            self.builder.kernel(layer, self.pass, kernel(x, y));
         }
     }
 
@@ -211,7 +229,7 @@ impl Emit<'_> {
                 target,
                 accumulate: false,
             };
-            self.builder.kernel(layer, Phase::Forward, copy);
+            self.builder.kernel(layer, self.pass, copy);
         }
     }
 
@@ -247,7 +265,7 @@ impl Emit<'_> {
         let (source, target) = (self.value(input), self.value(id));
         let cargo = Cargo {
             layer,
-            phase: Phase::Forward,
+            phase: self.pass,
             role: Role::Activation,
             tensor: 2 * self.storages.of(id).tensor,
         };
@@ -275,7 +293,7 @@ impl Emit<'_> {
                 groups: self.groups(id, convolution.groups),
                 accumulate: false,
             };
-            self.builder.kernel(layer, Phase::Forward, kernel);
+            self.builder.kernel(layer, self.pass, kernel);
         }
     }
 
@@ -305,7 +323,7 @@ impl Emit<'_> {
                 groups: self.groups(id, convolution.groups),
                 accumulate: false,
             };
-            self.builder.kernel(layer, Phase::Forward, kernel);
+            self.builder.kernel(layer, self.pass, kernel);
         }
     }
 
@@ -393,7 +411,7 @@ impl Emit<'_> {
             taps: taps(&pool.window),
             shift,
         };
-        self.builder.kernel(layer, Phase::Forward, kernel);
+        self.builder.kernel(layer, self.pass, kernel);
     }
 
     /// What the own outputs of a pooling read inside the image, and where that lies.
@@ -411,30 +429,14 @@ impl Emit<'_> {
 
     /// Elements per channel over all ranks.
     pub(crate) fn count(place: &Place) -> u64 {
-        place.shape[..4].iter().product::<usize>() as u64
+        (0..4).map(|dim| place.shared(dim).len() as u64).product()
     }
 
     fn batch_norm(&mut self, id: NodeId, layer: &str, epsilon: f64, momentum: f64) {
         let place = *self.place(id);
         let count = Self::count(&place);
-        let sums = self
-            .builder
-            .sums(&format!("{layer}.sums"), 2, self.owned(id).0[4].len());
-        let x = self.owned_value(self.layer(id).inputs[0]);
-        if x.is_empty() {
-            self.builder.fill(layer, Phase::Forward, sums, 0.0);
-        } else {
-            self.builder.kernel(
-                layer,
-                Phase::Forward,
-                Kernel::BatchNormStatistics {
-                    x,
-                    sums,
-                    accumulate: false,
-                },
-            );
-        }
-        self.allreduce(layer, Phase::Forward, positions(&place), sums);
+        let known = self.sums.get(&id).copied();
+        let sums = known.unwrap_or_else(|| self.moments(id, layer));
         let [gamma, beta, mean, variance] = std::array::from_fn(|i| self.parameter(id, i));
         self.elementwise(id, layer, |x, y| Kernel::BatchNormForward {
             x,
@@ -452,8 +454,33 @@ impl Emit<'_> {
             count,
             momentum,
         };
-        self.builder.kernel(layer, Phase::Forward, running);
+        if known.is_none() {
+            self.builder.kernel(layer, self.pass, running);
+        }
+    }
+
+    /// Sums of the values and of their squares, over all ranks that hold the micro-batch.
+    fn moments(&mut self, id: NodeId, layer: &str) -> View {
+        let sums = self
+            .builder
+            .sums(&format!("{layer}.sums"), 2, self.owned(id).0[4].len());
+        let x = self.owned_value(self.layer(id).inputs[0]);
+        if x.is_empty() {
+            self.builder.fill(layer, self.pass, sums, 0.0);
+        } else {
+            self.builder.kernel(
+                layer,
+                self.pass,
+                Kernel::BatchNormStatistics {
+                    x,
+                    sums,
+                    accumulate: false,
+                },
+            );
+        }
+        self.allreduce(layer, self.pass, positions(self.place(id)), sums);
         self.sums.insert(id, sums);
+        sums
     }
 
     fn batch_norm_inference(&mut self, id: NodeId, layer: &str, epsilon: f64) {
@@ -484,7 +511,7 @@ impl Emit<'_> {
         let target = self.staging[1].expect("staging comes first");
         let value = self.builder.sums(layer, 1, 1);
         if x.is_empty() {
-            self.builder.fill(layer, Phase::Forward, value, 0.0);
+            self.builder.fill(layer, self.pass, value, 0.0);
         } else {
             let training = self.request.kind == ProgramKind::Train;
             let dx = (training && self.storages.of(input).has_gradient).then(|| {
@@ -503,7 +530,7 @@ impl Emit<'_> {
                     }
                 }
                 Loss::SoftmaxCrossEntropy => {
-                    let count = Self::count(&place);
+                    let count = place.shape[..4].iter().product::<usize>() as u64;
                     Kernel::SoftmaxCrossEntropy {
                         x,
                         target,
@@ -513,10 +540,9 @@ impl Emit<'_> {
                     }
                 }
             };
-            self.builder.kernel(layer, Phase::Forward, kernel);
+            self.builder.kernel(layer, self.pass, kernel);
         }
-        self.allreduce(layer, Phase::Report, axes, value);
-        self.builder.output("loss", value);
+        self.report("loss", layer, axes, value);
         if self.request.kind == ProgramKind::Evaluate && loss == Loss::MeanSquaredError {
             let errors = self.builder.sums("errors", 2, place.shape[4]);
             if x.is_empty() {
@@ -525,8 +551,24 @@ impl Emit<'_> {
                 let kernel = Kernel::OutputErrors { x, target, errors };
                 self.builder.kernel(layer, Phase::Report, kernel);
             }
-            self.allreduce(layer, Phase::Report, axes, errors);
-            self.builder.output("errors", errors);
+            self.report("errors", layer, axes, errors);
+        }
+    }
+
+    /// Adds what a micro-batch gave, and after the last one what the other ranks have.
+    fn report(&mut self, name: &'static str, layer: &str, axes: AxisSet, value: View) {
+        let sum = *self.report.entry(name).or_insert(value);
+        if sum != value {
+            let copy = Kernel::Copy {
+                source: value,
+                target: sum,
+                accumulate: true,
+            };
+            self.builder.kernel(layer, Phase::Report, copy);
+        }
+        if self.micro + 1 == self.micro_batches {
+            self.allreduce(layer, Phase::Report, axes, sum);
+            self.builder.output(name, sum);
         }
     }
 }

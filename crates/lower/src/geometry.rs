@@ -1,7 +1,7 @@
 //! Where the parts of one storage lie along each dim, for every coordinate of the axis that splits it.
 
 use partita_program::Place;
-use partita_space::{AxisList, Coord, Interval, Mesh, Region};
+use partita_space::{Coord, Interval, Mesh, Region};
 
 /// A run of indices that a coordinate holds, and where it comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,10 +61,10 @@ impl Geometry {
         let lines = std::array::from_fn(|dim| {
             let split = Shares {
                 mesh,
-                axes: place.axes[dim],
-                extent: place.shape[dim],
+                place: &place,
+                dim,
             };
-            (0..mesh.parts(split.axes))
+            (0..mesh.parts(place.axes[dim]))
                 .map(|i| line(&split, i, needs(dim, i), periodic))
                 .collect()
         });
@@ -193,13 +193,13 @@ fn for_product<T: Copy>(lists: &[Vec<T>; 5], mut visit: impl FnMut(&[T; 5])) {
 /// How a dim is shared out.
 struct Shares<'m> {
     mesh: &'m Mesh,
-    axes: AxisList,
-    extent: usize,
+    place: &'m Place,
+    dim: usize,
 }
 
 impl Shares<'_> {
     fn part(&self, i: usize) -> Interval {
-        self.mesh.part(self.axes, self.extent, i)
+        self.place.part(self.mesh, self.dim, i)
     }
 }
 
@@ -210,7 +210,8 @@ fn line(split: &Shares<'_>, i: usize, need: Interval, periodic: bool) -> Line {
     } else {
         Interval::new(owned.start.min(need.start), owned.end.max(need.end))
     };
-    let extent = split.extent as i64;
+    let all = split.place.shape[split.dim];
+    let extent = all as i64;
     let mut pieces = Vec::new();
     if extent > 0 {
         let images = if periodic {
@@ -219,10 +220,8 @@ fn line(split: &Shares<'_>, i: usize, need: Interval, periodic: bool) -> Line {
             0..1
         };
         for image in images {
-            let inside = held
-                .shift(-image * extent)
-                .intersect(&Interval::all(split.extent));
-            for source in split.mesh.part_range(split.axes, split.extent, &inside) {
+            let inside = held.shift(-image * extent).intersect(&Interval::all(all));
+            for source in split.place.part_range(split.mesh, split.dim, &inside) {
                 let from = inside.intersect(&split.part(source));
                 if from.is_empty() {
                     continue;
@@ -245,7 +244,7 @@ fn line(split: &Shares<'_>, i: usize, need: Interval, periodic: bool) -> Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita_space::{Axis, Split};
+    use partita_space::{Axis, AxisList, Split};
 
     fn ring(periodic: bool) -> (Geometry, Mesh) {
         let mesh = Mesh::new([1, 1, 1, 3, 1, 1, 1]);

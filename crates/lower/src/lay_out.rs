@@ -6,18 +6,20 @@
 //! between. Forward it gathers; backward it adds what each rank's filters give, and each rank keeps
 //! the sum of its own channels.
 
-use crate::network::{Layer, Network, Step, has_weights};
-use crate::strategy::LayerDim;
-use crate::{Strategy, StrategyError};
+use crate::network::{Layer, Network, Step, has_weights, positions};
+use crate::strategy::{LayerDim, Shard};
+use crate::{LayerChoice, Strategy, StrategyError};
 use partita_graph::{Graph, Node, NodeId, Op, ParameterId, ParameterRole, nearest};
 use partita_program::Place;
 use partita_space::{AxisList, AxisSet, Mesh};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Axes of a tensor's dims (N, D, H, W, C).
 type Axes = [AxisList; 5];
 
-/// The network of a model under a strategy for mini-batches of so many samples.
+/// The network of a model under a strategy for mini-batches of so many samples, or for one micro-batch,
+/// given by its first sample and their number.
 ///
 /// Errors: layers that the model lacks, dims that a layer cannot carry, splits finer than the dim, one
 /// parameter split in two ways.
@@ -25,13 +27,16 @@ pub(crate) fn lay_out(
     graph: &Graph,
     strategy: &Strategy,
     batch: usize,
+    micro: Option<(usize, usize)>,
 ) -> Result<Network, StrategyError> {
     let mut layout = Layout {
         graph,
         strategy,
         mesh: strategy.mesh(),
         batch,
+        micro,
         choices: choices(graph, strategy)?,
+        blocks: blocks(graph, strategy)?,
         layers: Vec::new(),
         needs_gradient: Vec::new(),
         of: Vec::new(),
@@ -48,8 +53,46 @@ pub(crate) fn lay_out(
         Some((place, _)) => *place,
         None => Place::replicated(shape(id)),
     });
-    let places = places.collect();
-    Ok(Network::new(layout.layers, places))
+    let places: Vec<Place> = places.collect();
+    let shares = shares(graph, strategy, &layout.layers, &places);
+    Ok(Network::new(layout.layers, places, shares))
+}
+
+/// Where the training state of each parameter lies: split further along the axes over which all uses of
+/// its gradient are summed, along the first dim that can be shared out evenly, or else the longest.
+fn shares(graph: &Graph, strategy: &Strategy, layers: &[Layer], places: &[Place]) -> Vec<Place> {
+    let mut shares = places.to_vec();
+    if strategy.shard == Shard::Off {
+        return shares;
+    }
+    let mesh = strategy.mesh();
+    let mut summed = vec![mesh.split_axes(); places.len()];
+    for layer in layers {
+        let axes = positions(&layer.place);
+        for id in &layer.parameters {
+            let known = &mut summed[id.0];
+            *known = known.minus(known.minus(axes));
+        }
+    }
+    for (id, share) in shares.iter_mut().enumerate() {
+        let axes = AxisList::of(summed[id].iter());
+        if graph.parameters[id].role != ParameterRole::Weight || axes.is_empty() {
+            continue;
+        }
+        // What is left of a dim after the split by layers, at least.
+        let left = |dim: usize| share.shape[dim] / mesh.parts(share.axes[dim]);
+        let parts = mesh.parts(axes);
+        let dims = [3, 4, 0, 1, 2];
+        let even = dims
+            .into_iter()
+            .find(|&dim| left(dim).is_multiple_of(parts) && left(dim) > 0);
+        let longest = || dims.into_iter().max_by_key(|&dim| left(dim));
+        let chosen = even.or_else(longest).filter(|&dim| left(dim) >= parts);
+        if let Some(dim) = chosen {
+            share.axes[dim] = share.axes[dim].then(axes);
+        }
+    }
+    shares
 }
 
 /// What the strategy says of each layer.
@@ -57,6 +100,28 @@ fn choices(
     graph: &Graph,
     strategy: &Strategy,
 ) -> Result<Vec<[Option<AxisList>; 6]>, StrategyError> {
+    let mut all = vec![[None; 6]; graph.nodes.len()];
+    for choice in &strategy.layers {
+        let range = range(graph, strategy, choice)?;
+        let alone = range.len() == 1;
+        for id in range {
+            let said = &mut all[id];
+            for (dim, axes) in LayerDim::ALL.into_iter().zip(choice.dims) {
+                // Of a range, what a layer does not have is not meant for it.
+                let is_meant = alone || can_carry(&graph.nodes[id], dim);
+                said[dim as usize] = axes.filter(|_| is_meant).or(said[dim as usize]);
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// The layers of which something is said.
+fn range(
+    graph: &Graph,
+    strategy: &Strategy,
+    choice: &LayerChoice,
+) -> Result<Range<usize>, StrategyError> {
     let find = |name: &str| {
         let known = graph.find(name).map(|id| id.0);
         known.ok_or_else(|| {
@@ -69,23 +134,40 @@ fn choices(
             }
         })
     };
-    let mut all = vec![[None; 6]; graph.nodes.len()];
-    for choice in &strategy.layers {
-        let from = find(&choice.from)?;
-        let to = match choice.to.is_empty() {
-            true => graph.nodes.len() - 1,
-            false => find(&choice.to)?,
-        };
-        let alone = from == to;
-        for (id, said) in all.iter_mut().enumerate().take(to + 1).skip(from) {
-            for (dim, axes) in LayerDim::ALL.into_iter().zip(choice.dims) {
-                // Of a range, what a layer does not have is not meant for it.
-                let is_meant = alone || can_carry(&graph.nodes[id], dim);
-                said[dim as usize] = axes.filter(|_| is_meant).or(said[dim as usize]);
+    let from = find(&choice.from)?;
+    let last = match choice.to.is_empty() {
+        true => graph.nodes.len() - 1,
+        false => find(&choice.to)?,
+    };
+    if last < from {
+        return Err(StrategyError::Backwards {
+            strategy: strategy.to_string(),
+            from: choice.from.clone(),
+            to: choice.to.clone(),
+        });
+    }
+    Ok(from..last + 1)
+}
+
+/// The block with which each layer is computed again. The sample is kept, and the loss comes once.
+fn blocks(graph: &Graph, strategy: &Strategy) -> Result<Vec<Option<usize>>, StrategyError> {
+    let mut blocks = vec![None; graph.nodes.len()];
+    for (block, choice) in strategy.layers.iter().enumerate() {
+        if !choice.recompute {
+            continue;
+        }
+        for id in range(graph, strategy, choice)? {
+            if blocks[id].is_some() {
+                return Err(StrategyError::TwoBlocks {
+                    strategy: strategy.to_string(),
+                    layer: graph.nodes[id].name.clone(),
+                });
             }
+            let again = !matches!(graph.nodes[id].op, Op::Input | Op::Loss(_));
+            blocks[id] = again.then_some(block);
         }
     }
-    Ok(all)
+    Ok(blocks)
 }
 
 /// Whether a dim of a layer can be split.
@@ -105,7 +187,9 @@ struct Layout<'a> {
     strategy: &'a Strategy,
     mesh: Mesh,
     batch: usize,
+    micro: Option<(usize, usize)>,
     choices: Vec<[Option<AxisList>; 6]>,
+    blocks: Vec<Option<usize>>,
     layers: Vec<Layer>,
     needs_gradient: Vec<bool>,
     /// For each node of the model the layer that has its value.
@@ -446,6 +530,7 @@ impl Layout<'_> {
         self.needs_gradient.push(trains || inherits);
         let mut place = Place::replicated(node.shape.batched(self.batch));
         place.axes = axes;
+        place.micro = self.micro;
         self.layers.push(Layer {
             name: node.name.clone(),
             step,
@@ -453,6 +538,7 @@ impl Layout<'_> {
             parameters: node.parameters.clone(),
             origin,
             place,
+            block: self.blocks[origin.0],
             partial,
             partial_gradient: AxisSet::NONE,
         });

@@ -18,9 +18,10 @@ mod lay_out;
 mod lowering;
 mod network;
 mod pack;
+mod parameters;
 mod redistribute;
 mod storage;
 mod strategy;
 
 pub use lowering::{LowerError, Request, SampleFormat, lower, lower_rank};
-pub use strategy::{LayerChoice, LayerDim, Strategy, StrategyError};
+pub use strategy::{LayerChoice, LayerDim, Shard, Strategy, StrategyError};

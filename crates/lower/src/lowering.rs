@@ -3,12 +3,13 @@ use crate::body::{Builder, Held};
 use crate::classes::classes;
 use crate::lay_out::lay_out;
 use crate::network::{Layer, Network};
+use crate::parameters::ParameterGradient;
 use crate::storage::Storages;
 use crate::{Strategy, StrategyError};
 use partita_graph::{Graph, NodeId, Op, ParameterId};
 use partita_program::{
-    Body, BufferId, Collective, CollectiveKind, Dtype, Item, Load, Menu, MenuError, Optimizer,
-    Phase, Place, Program, ProgramKind, Role, Transform, View, When, Work,
+    Body, Collective, CollectiveKind, Dtype, Item, Load, Menu, MenuError, Optimizer, Phase, Place,
+    Program, ProgramKind, Role, Transform, View, When, Work,
 };
 use partita_space::{AxisSet, Coord, Mesh, Rank, Region};
 use std::collections::BTreeMap;
@@ -69,12 +70,14 @@ pub enum LowerError {
 ///
 /// Errors: a strategy that does not fit the model or the mini-batch, a kernel that the menu lacks.
 pub fn lower(request: &Request<'_>) -> Result<Program, LowerError> {
-    let (mesh, network, storages) = prepare(request)?;
-    let (class_of, representatives) = classes(&mesh, &network, &storages);
+    let (mesh, networks) = prepare(request)?;
+    // Micro-batches differ in nothing but their samples.
+    let (network, storages) = &networks[0];
+    let (class_of, representatives) = classes(&mesh, network, storages, request.strategy.shard);
     let mut bodies = Vec::with_capacity(representatives.len());
     for rank in representatives {
         let coord = mesh.coord(rank);
-        bodies.push(lower_coord(request, &mesh, &network, &storages, coord)?);
+        bodies.push(lower_coord(request, &mesh, &networks, coord)?);
     }
     let title = format!(
         "{} batch {} {}",
@@ -95,19 +98,27 @@ pub fn lower(request: &Request<'_>) -> Result<Program, LowerError> {
 ///
 /// Errors: as [`lower`].
 pub fn lower_rank(request: &Request<'_>, rank: Rank) -> Result<Body, LowerError> {
-    let (mesh, network, storages) = prepare(request)?;
-    lower_coord(request, &mesh, &network, &storages, mesh.coord(rank))
+    let (mesh, networks) = prepare(request)?;
+    lower_coord(request, &mesh, &networks, mesh.coord(rank))
 }
 
-fn prepare(request: &Request<'_>) -> Result<(Mesh, Network, Storages), LowerError> {
+/// The network of each micro-batch.
+fn prepare(request: &Request<'_>) -> Result<(Mesh, Vec<(Network, Storages)>), LowerError> {
     request
         .strategy
         .check_axes(request.graph, request.batch.max(data_extent(request)))?;
     let mesh = request.strategy.mesh();
-    let network = lay_out(request.graph, request.strategy, request.batch)?;
-    check_padding(&network)?;
-    let storages = Storages::new(&network, &mesh);
-    Ok((mesh, network, storages))
+    let parts = request.strategy.micro_batches(request.batch);
+    let samples = request.batch / parts;
+    let mut networks = Vec::with_capacity(parts);
+    for part in 0..parts {
+        let micro = (parts > 1).then_some((part * samples, samples));
+        let network = lay_out(request.graph, request.strategy, request.batch, micro)?;
+        check_padding(&network)?;
+        let storages = Storages::new(&network, &mesh);
+        networks.push((network, storages));
+    }
+    Ok((mesh, networks))
 }
 
 /// A last partial batch may be smaller than the data axis: some ranks then have no sample.
@@ -141,10 +152,10 @@ fn check_padding(network: &Network) -> Result<(), LowerError> {
 fn lower_coord(
     request: &Request<'_>,
     mesh: &Mesh,
-    network: &Network,
-    storages: &Storages,
+    networks: &[(Network, Storages)],
     coord: Coord,
 ) -> Result<Body, LowerError> {
+    let (network, storages) = &networks[0];
     let builder = Builder::new(mesh, coord, request.dtype, request.menu);
     let mut emit = Emit {
         request,
@@ -156,23 +167,20 @@ fn lower_coord(
         gradients: vec![None; storages.all.len()],
         sums: BTreeMap::new(),
         parameters: Vec::new(),
+        gathered: BTreeMap::new(),
+        micro_batches: networks.len(),
+        micro: 0,
+        pass: Phase::Forward,
+        report: BTreeMap::new(),
         moments: Vec::new(),
         staging: [None; 2],
         parameter_gradients: BTreeMap::new(),
     };
     emit.persistent();
-    match request.kind {
-        ProgramKind::Fetch => emit.loads(When::Now),
-        ProgramKind::Train => {
-            emit.forward();
-            emit.backward();
-            emit.update();
-            emit.loads(When::Next);
-        }
-        ProgramKind::Evaluate => {
-            emit.forward();
-            emit.loads(When::Next);
-        }
+    if request.kind == ProgramKind::Fetch {
+        emit.loads(When::Now);
+    } else {
+        emit.micro_batches(networks);
     }
     let mut body = emit.builder.finish(request.strategy.fuse)?;
     arena::plan(&mut body);
@@ -186,15 +194,6 @@ pub(crate) struct GradientState {
     pub written: bool,
 }
 
-/// Gradient of a parameter from the uses that are partial along the same axes.
-#[derive(Clone, Copy)]
-pub(crate) struct ParameterGradient {
-    pub view: View,
-    pub written: bool,
-    /// Uses whose contribution is still to come.
-    pub open: usize,
-}
-
 pub(crate) struct Emit<'a> {
     pub request: &'a Request<'a>,
     pub graph: &'a Graph,
@@ -205,14 +204,23 @@ pub(crate) struct Emit<'a> {
     pub gradients: Vec<Option<GradientState>>,
     /// Moments of each batch norm, from forward to backward.
     pub sums: BTreeMap<NodeId, View>,
-    pub parameters: Vec<View>,
+    pub parameters: Vec<Held>,
+    /// Those of the layer at hand that are kept by shares.
+    pub gathered: BTreeMap<ParameterId, Held>,
     pub moments: Vec<Vec<View>>,
     /// Sample and target.
     pub staging: [Option<View>; 2],
     pub parameter_gradients: BTreeMap<(ParameterId, AxisSet), ParameterGradient>,
+    /// In how many parts the mini-batch is taken, and which is at hand.
+    pub micro_batches: usize,
+    pub micro: usize,
+    /// Forward, or backward where something is computed again.
+    pub pass: Phase,
+    /// Sums over the micro-batches so far, by the names of the outputs.
+    pub report: BTreeMap<&'static str, View>,
 }
 
-impl Emit<'_> {
+impl<'a> Emit<'a> {
     pub fn layer(&self, id: NodeId) -> &'_ Layer {
         self.network.layer(id)
     }
@@ -225,10 +233,6 @@ impl Emit<'_> {
         self.place(id).owned(self.builder.mesh, &self.builder.coord)
     }
 
-    pub fn parameter(&self, node: NodeId, index: usize) -> View {
-        self.parameters[self.layer(node).parameters[index].0]
-    }
-
     /// Where the value of a node is held; it was computed before.
     pub fn value(&self, node: NodeId) -> Held {
         self.values[self.storages.of[node.0]].expect("inputs are computed before their readers")
@@ -236,6 +240,36 @@ impl Emit<'_> {
 
     pub fn owned_value(&self, node: NodeId) -> View {
         self.value(node).view(&self.owned(node))
+    }
+
+    /// All micro-batches, one after the other, and the update. The samples of the next one are read as
+    /// soon as those at hand have been taken in.
+    fn micro_batches(&mut self, networks: &'a [(Network, Storages)]) {
+        let trains = self.request.kind == ProgramKind::Train;
+        if trains {
+            self.open_parameter_gradients();
+        }
+        for (micro, (network, storages)) in networks.iter().enumerate() {
+            (self.micro, self.network, self.storages) = (micro, network, storages);
+            self.values.fill(None);
+            self.gradients.fill(None);
+            self.sums.clear();
+            self.forward();
+            if let Some((next, storages)) = networks.get(micro + 1) {
+                (self.network, self.storages) = (next, storages);
+                self.loads(When::Now);
+                (self.network, self.storages) = (network, &networks[micro].1);
+            }
+            if trains {
+                self.forget();
+                self.backward();
+            }
+        }
+        if trains {
+            self.update();
+        }
+        (self.network, self.storages) = (&networks[0].0, &networks[0].1);
+        self.loads(When::Next);
     }
 
     /// Allreduce of a view over the axes of a group; nothing for a group of one.
@@ -253,55 +287,7 @@ impl Emit<'_> {
         }
     }
 
-    fn persistent(&mut self) {
-        let moment_names: &[&str] = match self.request.optimizer {
-            Optimizer::Sgd { momentum: 0.0, .. } => &[],
-            Optimizer::Sgd { .. } => &["velocity"],
-            Optimizer::Adam { .. } => &["first_moment", "second_moment"],
-        };
-        let mut list: Vec<(Role, String, usize)> = Vec::new();
-        for (index, parameter) in self.graph.parameters.iter().enumerate() {
-            if parameter.role.is_trained() {
-                list.push((Role::Parameter, parameter.name.clone(), index));
-                for moment in moment_names {
-                    let name = format!("{}.{moment}", parameter.name);
-                    list.push((Role::Optimizer, name, index));
-                }
-            } else {
-                list.push((Role::State, parameter.name.clone(), index));
-            }
-        }
-        list.sort_by_key(|(role, ..)| arena::persistent_order(*role));
-        let mut own: Vec<Option<View>> = vec![None; self.graph.parameters.len()];
-        self.moments = vec![Vec::new(); self.graph.parameters.len()];
-        for (role, name, index) in list {
-            let id = self.parameter_buffer(&name, role, ParameterId(index));
-            let view = self.builder.whole(id);
-            match role {
-                Role::Optimizer => self.moments[index].push(view),
-                _ => own[index] = Some(view),
-            }
-        }
-        self.parameters = own.into_iter().flatten().collect();
-        self.stage_samples();
-    }
-
-    /// A buffer for the own share of a parameter, or of what goes with it.
-    pub fn parameter_buffer(&mut self, name: &str, role: Role, id: ParameterId) -> BufferId {
-        let place = self.network.parameters[id.0];
-        let region = place.owned(self.builder.mesh, &self.builder.coord);
-        let dtype = self.builder.dtype;
-        if place.split_axes().is_empty() {
-            return self.builder.buffer(name, role, dtype, place.shape);
-        }
-        // Activations have the numbers below.
-        let tensor = 2 * self.storages.all.len() + id.0;
-        self.builder
-            .held(name, role, tensor as u32, place, region)
-            .id
-    }
-
-    fn stage_samples(&mut self) {
+    pub fn stage_samples(&mut self) {
         let input = self.owned(NodeId(0)).shape();
         let [n, d, h, w, c] = input;
         let dtype = self.request.samples.dtype;

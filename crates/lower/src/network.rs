@@ -26,6 +26,8 @@ pub(crate) struct Layer {
     pub origin: NodeId,
     /// Who owns what of the value.
     pub place: Place,
+    /// The block with which it is computed again for the backward pass.
+    pub block: Option<usize>,
     /// Axes along which the value is a sum still due.
     pub partial: AxisSet,
     /// Axes along which the gradient is a sum still due, since each rank adds only what its own share
@@ -46,14 +48,16 @@ impl Layer {
 /// All layers, each after its inputs, and where the parameters lie.
 pub(crate) struct Network {
     pub layers: Vec<Layer>,
-    /// Of each parameter of the model.
+    /// Of each parameter of the model, as layers use it.
     pub parameters: Vec<Place>,
+    /// Of what is kept of it, in whatever of the training state is shared out.
+    pub shares: Vec<Place>,
     readers: Vec<Vec<NodeId>>,
     needs_gradient: Vec<bool>,
 }
 
 impl Network {
-    pub fn new(layers: Vec<Layer>, parameters: Vec<Place>) -> Self {
+    pub fn new(layers: Vec<Layer>, parameters: Vec<Place>, shares: Vec<Place>) -> Self {
         let mut readers = vec![Vec::new(); layers.len()];
         let mut needs_gradient: Vec<bool> = Vec::with_capacity(layers.len());
         for (i, layer) in layers.iter().enumerate() {
@@ -68,6 +72,7 @@ impl Network {
         Self {
             layers,
             parameters,
+            shares,
             readers,
             needs_gradient,
         }
@@ -86,6 +91,12 @@ impl Network {
     pub fn needs_gradient(&self, id: NodeId) -> bool {
         self.needs_gradient[id.0]
     }
+}
+
+/// Axes that split samples and positions; a sum over these is due along them.
+pub(crate) fn positions(place: &Place) -> AxisSet {
+    let sets = place.axes[..4].iter().map(|axes| axes.set());
+    sets.fold(AxisSet::NONE, AxisSet::union)
 }
 
 /// Whether a layer has weights that multiply channels.

@@ -123,8 +123,7 @@ struct Context<'a> {
 
 impl Context<'_> {
     fn part(&self, node: NodeId, dim: usize, part: usize) -> Interval {
-        let place = self.place(node);
-        self.mesh.part(place.axes[dim], place.shape[dim], part)
+        self.place(node).part(self.mesh, dim, part)
     }
 
     fn place(&self, node: NodeId) -> &Place {

@@ -19,6 +19,9 @@ const RANKS_MAX: usize = 1 << 20;
 /// N lies on `data`, D, H and W on `depth`, `height` and `width`, the filters of a layer on `filter` and
 /// the channels that its weights read on `channel`. What differs for some layers follows after a
 /// semicolon: `filter=2,depth=2; conv4..fc2: D=-,F=filter+depth`.
+///
+/// `micro=4` takes the mini-batch in four parts, one after the other, and adds their gradients;
+/// `shard=optimizer`, `gradients` or `parameters` shares out what replicas would hold alike.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Strategy {
     extents: [usize; 7],
@@ -26,8 +29,47 @@ pub struct Strategy {
     pub overlap: bool,
     /// Whether kernels are fused, and weights packed once for several, where the menu offers it.
     pub fuse: bool,
+    /// Micro-batches in a mini-batch.
+    pub micro: usize,
+    /// What of the training state ranks share that would otherwise each have all of it.
+    pub shard: Shard,
     /// What differs for some layers; later entries go before earlier ones.
     pub layers: Vec<LayerChoice>,
+}
+
+/// What is shared out over the ranks between which the gradients of weights are summed. Biases and
+/// vectors of normalizations are not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Shard {
+    /// Nothing.
+    #[default]
+    Off,
+    /// What the optimizer keeps beside the weights (ZeRO stage 1; Rajbhandari et al. 2020).
+    Optimizer,
+    /// Gradients, too: they are summed after every micro-batch (stage 2).
+    Gradients,
+    /// The weights, too: they are gathered for each layer, forward and backward (stage 3).
+    Parameters,
+}
+
+impl Shard {
+    /// All of them.
+    pub const ALL: [Shard; 4] = [
+        Self::Off,
+        Self::Optimizer,
+        Self::Gradients,
+        Self::Parameters,
+    ];
+
+    /// The word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Optimizer => "optimizer",
+            Self::Gradients => "gradients",
+            Self::Parameters => "parameters",
+        }
+    }
 }
 
 /// What is said of some layers.
@@ -40,6 +82,9 @@ pub struct LayerChoice {
     pub to: String,
     /// Axes of each [`LayerDim`], where they are said.
     pub dims: [Option<AxisList>; 6],
+    /// Whether what these layers compute is dropped after the forward pass and computed again, all of
+    /// it at once, when the backward pass comes to it.
+    pub recompute: bool,
 }
 
 /// A dim of a layer's work.
@@ -95,6 +140,8 @@ impl Strategy {
             extents,
             overlap: true,
             fuse: true,
+            micro: 1,
+            shard: Shard::Off,
             layers: Vec::new(),
         }
     }
@@ -154,7 +201,24 @@ impl Strategy {
     /// mini-batch smaller than the data axis, layers that are not there.
     pub fn check(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
         self.check_axes(graph, batch)?;
-        lay_out(graph, self, batch).map(drop)
+        if !batch.is_multiple_of(self.micro) {
+            let divides = |parts: &usize| batch.is_multiple_of(*parts);
+            let less = (1..=self.micro.min(batch)).rev().find(divides);
+            return Err(StrategyError::Micro {
+                strategy: self.to_string(),
+                micro: self.micro,
+                batch,
+                nearest: less.unwrap_or(1),
+            });
+        }
+        lay_out(graph, self, batch, None).map(drop)
+    }
+
+    /// Micro-batches in which a mini-batch is taken: as many as are asked for, and in a smaller last one
+    /// of an epoch the next fewer that are of one size.
+    pub fn micro_batches(&self, batch: usize) -> usize {
+        let divides = |parts: &usize| batch.is_multiple_of(*parts);
+        (1..=self.micro.min(batch)).rev().find(divides).unwrap_or(1)
     }
 
     /// Checks the axes alone.

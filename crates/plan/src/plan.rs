@@ -227,7 +227,7 @@ fn weigh(
 fn memory_reason(body: &Body, memory: Bytes) -> String {
     let of = |roles: &[Role]| -> Bytes { roles.iter().map(|&role| body.bytes_of(role)).sum() };
     let lasting = of(&[Role::Parameter, Role::State, Role::Optimizer]);
-    let parameters = lasting + of(&[Role::Gradient, Role::PackedWeights]);
+    let parameters = lasting + of(&[Role::Gradient, Role::PackedWeights, Role::Gathered]);
     let activations = of(&[
         Role::Activation,
         Role::ActivationGradient,

@@ -1,6 +1,7 @@
 use partita_space::{AxisList, AxisSet, Bytes, Coord, Interval, Mesh, Region};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 
 /// Type of the elements of a buffer.
@@ -51,6 +52,8 @@ pub enum Role {
     ActivationGradient,
     /// Weights in a form that only the kernels know.
     PackedWeights,
+    /// Parameters that ranks keep by shares, whole for the layer at hand.
+    Gathered,
     /// Sums over ranks and scalars.
     Statistics,
     /// Scratch of one kernel.
@@ -67,6 +70,7 @@ impl Role {
             | Role::Activation
             | Role::ActivationGradient
             | Role::PackedWeights
+            | Role::Gathered
             | Role::Statistics
             | Role::Workspace => false,
         }
@@ -80,6 +84,9 @@ pub struct Place {
     pub shape: [usize; 5],
     /// The axes that split each dim; a dim without one is replicated.
     pub axes: [AxisList; 5],
+    /// First sample and number of samples of the micro-batch that it is about; without it, all of N.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub micro: Option<(usize, usize)>,
 }
 
 impl Place {
@@ -88,15 +95,36 @@ impl Place {
         Self {
             shape,
             axes: [AxisList::NONE; 5],
+            micro: None,
         }
+    }
+
+    /// The indices of a dim that are shared out: of N those of the micro-batch, else all.
+    pub fn shared(&self, dim: usize) -> Interval {
+        match self.micro {
+            Some((first, samples)) if dim == 0 => Interval::all(samples).shift(first as i64),
+            _ => Interval::all(self.shape[dim]),
+        }
+    }
+
+    /// What one part of a dim holds, in global indices; parts are numbered as [`Mesh::part_index`] does.
+    pub fn part(&self, mesh: &Mesh, dim: usize, part: usize) -> Interval {
+        let shared = self.shared(dim);
+        mesh.part(self.axes[dim], shared.len(), part)
+            .shift(shared.start)
+    }
+
+    /// The parts of a dim from the first to the last that hold something of `wanted`.
+    pub fn part_range(&self, mesh: &Mesh, dim: usize, wanted: &Interval) -> Range<usize> {
+        let shared = self.shared(dim);
+        mesh.part_range(self.axes[dim], shared.len(), &wanted.shift(-shared.start))
     }
 
     /// What the rank at `coord` owns, in global indices.
     pub fn owned(&self, mesh: &Mesh, coord: &Coord) -> Region {
         let mut region = Region::all(self.shape);
         for (dim, &axes) in self.axes.iter().enumerate() {
-            let part = mesh.part_index(axes, coord);
-            region.0[dim] = mesh.part(axes, self.shape[dim], part);
+            region.0[dim] = self.part(mesh, dim, mesh.part_index(axes, coord));
         }
         region
     }

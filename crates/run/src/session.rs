@@ -184,6 +184,7 @@ fn outlives_programs(role: Role) -> bool {
         | Role::Activation
         | Role::ActivationGradient
         | Role::PackedWeights
+        | Role::Gathered
         | Role::Statistics
         | Role::Workspace => false,
     }

@@ -2,7 +2,7 @@ use crate::Draws;
 use partita_graph::{
     Convolution, Graph, GraphBuilder, Loss, NodeId, Pool, PoolKind, TransposedConvolution,
 };
-use partita_lower::{LayerChoice, Strategy};
+use partita_lower::{LayerChoice, Shard, Strategy};
 use partita_space::{AXES, Axis, AxisList, Window};
 
 /// A random small model with a random strategy.
@@ -65,7 +65,7 @@ pub fn random_layer_case(seed: u64) -> Case {
 fn random_layer_strategy(draws: &mut Draws, graph: &Graph, batch: usize) -> Strategy {
     let extent = graph.nodes[0].shape.extent;
     let mut extents = [1; 7];
-    while !(2..=8).contains(&extents.iter().product::<usize>()) || extents[4] * extents[5] == 1 {
+    while !(2..=8).contains(&extents.iter().product::<usize>()) {
         extents[0] = draws.between(1, batch.min(2));
         for dim in 0..3 {
             extents[dim + 1] = draws.between(1, extent[dim].min(2));
@@ -96,11 +96,33 @@ fn random_layer_strategy(draws: &mut Draws, graph: &Graph, batch: usize) -> Stra
             from: graph.nodes[first].name.clone(),
             to: graph.nodes[last].name.clone(),
             dims,
+            recompute: false,
         });
     }
     strategy.overlap = !draws.one_in(4);
     strategy.fuse = !draws.one_in(4);
+    if draws.one_in(2) {
+        let divides = |parts: &usize| batch.is_multiple_of(*parts);
+        let possible: Vec<usize> = (1..=batch).filter(divides).collect();
+        strategy.micro = possible[draws.between(0, possible.len() - 1)];
+        strategy.shard = draws.pick(&Shard::ALL);
+        for _ in 0..draws.between(0, 2) {
+            strategy.layers.push(random_block(draws, graph));
+        }
+    }
     strategy
+}
+
+/// Layers that are computed again for the backward pass.
+fn random_block(draws: &mut Draws, graph: &Graph) -> LayerChoice {
+    let first = draws.between(0, graph.nodes.len() - 1);
+    let last = draws.between(first, graph.nodes.len() - 1);
+    LayerChoice {
+        from: graph.nodes[first].name.clone(),
+        to: graph.nodes[last].name.clone(),
+        dims: [None; 6],
+        recompute: true,
+    }
 }
 
 fn split(mut draws: Draws, graph: Graph, seed: u64) -> Case {

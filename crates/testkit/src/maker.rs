@@ -302,6 +302,7 @@ impl Maker {
         let place = Place {
             shape: [4, 3, 5, 7, 3],
             axes: [Some(Axis::Data), None, Some(Axis::Height), None, None].map(AxisList::from),
+            micro: None,
         };
         let extent = place.owned(mesh, &coord).shape();
         let [x, y] = [0; 2].map(|_| self.view(extent));

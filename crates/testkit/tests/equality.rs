@@ -9,6 +9,13 @@ use partita_testkit::{
     reference_kernels, run,
 };
 
+/// One rank with the same micro-batches.
+fn alone(strategy: &Strategy) -> Strategy {
+    let mut alone = Strategy::single();
+    alone.micro = strategy.micro;
+    alone
+}
+
 fn outcomes(case: &Case) -> [Outcome; 2] {
     let seed = case.seed;
     let kernels = reference_kernels(Dtype::F64);
@@ -21,7 +28,7 @@ fn outcomes(case: &Case) -> [Outcome; 2] {
         ..Setup::of_case(case, &kernels)
     };
     let single = Setup {
-        strategy: Strategy::single(),
+        strategy: alone(&case.strategy),
         ..split.clone()
     };
     [&split, &single].map(|setup| {

@@ -74,7 +74,9 @@ impl Draw {
         }
         match buffer.role {
             // Trained weights are small; so are gradients.
-            Role::Parameter | Role::Gradient | Role::PackedWeights => Draw::Signed(0.125),
+            Role::Parameter | Role::Gradient | Role::PackedWeights | Role::Gathered => {
+                Draw::Signed(0.125)
+            }
             // Variances and second moments are positive.
             Role::State | Role::Optimizer => Draw::Positive,
             // Stored values are counts, whose logarithm may be taken.
@@ -136,6 +138,7 @@ mod tests {
             Role::Activation,
             Role::ActivationGradient,
             Role::PackedWeights,
+            Role::Gathered,
             Role::Statistics,
             Role::Workspace,
         ] {

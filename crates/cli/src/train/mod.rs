@@ -240,6 +240,7 @@ fn initial(graph: &Graph, seed: u64, buffer: &Buffer) -> Option<Vec<f64>> {
         | Role::Activation
         | Role::ActivationGradient
         | Role::PackedWeights
+        | Role::Gathered
         | Role::Statistics
         | Role::Workspace => None,
     }

@@ -60,6 +60,7 @@ fn is_offered(buffer: &Buffer) -> bool {
         | Role::Activation
         | Role::ActivationGradient
         | Role::PackedWeights
+        | Role::Gathered
         | Role::Workspace => buffer.dtype == Dtype::F32,
         Role::Staging | Role::Statistics => true,
     }

@@ -222,6 +222,7 @@ impl Fusion<'_> {
                 | Role::Gradient
                 | Role::Staging
                 | Role::PackedWeights
+                | Role::Gathered
                 | Role::Statistics
                 | Role::Workspace => false,
             };

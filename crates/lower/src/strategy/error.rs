@@ -6,7 +6,7 @@ pub enum StrategyError {
     /// Not of the form.
     #[error(
         "strategy `{text}`: `{word}` is not of the form axis=number, the number at least 1, or \
-         overlap=on|off or fuse=on|off; a strategy reads like `data=2,depth=2`, and what differs for \
+         overlap=on|off, fuse=on|off, micro=number or shard=off|optimizer|gradients|parameters; a strategy reads like `data=2,depth=2`, and what differs for \
          some layers follows like `; conv3..fc2: D=-,F=depth`"
     )]
     Form {
@@ -17,8 +17,9 @@ pub enum StrategyError {
     },
     /// What is said of some layers is not of the form.
     #[error(
-        "strategy `{text}`: `{word}` is nothing that can be said of layers; possible is DIM=AXES, with a \
-         dim of N, D, H, W, C or F and axes such as `depth`, `filter+channel` or `-` for none"
+        "strategy `{text}`: `{word}` is nothing that can be said of layers; possible are recompute=on, and \
+         DIM=AXES with a dim of N, D, H, W, C or F and axes such as `depth`, `filter+channel` or `-` for \
+         none"
     )]
     LayerForm {
         /// The whole.
@@ -41,6 +42,16 @@ pub enum StrategyError {
         /// A name that exists.
         nearest: String,
     },
+    /// A range of layers that ends before it begins.
+    #[error("strategy `{strategy}`: `{to}` comes before `{from}`; nearest is `{to}..{from}`")]
+    Backwards {
+        /// The strategy.
+        strategy: String,
+        /// The first layer.
+        from: String,
+        /// The last one.
+        to: String,
+    },
     /// An axis that would split two dims of one layer.
     #[error(
         "strategy `{strategy}`: in layer `{layer}` {axis} splits both {first} and {second}; give one of \
@@ -57,6 +68,16 @@ pub enum StrategyError {
         first: &'static str,
         /// Another one.
         second: &'static str,
+    },
+    /// A layer that is to be computed again with two blocks.
+    #[error(
+        "strategy `{strategy}`: `{layer}` is in two blocks with recompute=on; let the second begin after it"
+    )]
+    TwoBlocks {
+        /// The strategy.
+        strategy: String,
+        /// The layer.
+        layer: String,
     },
     /// A dim that a layer does not have.
     #[error(
@@ -107,6 +128,21 @@ pub enum StrategyError {
         second: String,
         /// What they share.
         parameter: String,
+    },
+    /// Micro-batches of different sizes.
+    #[error(
+        "strategy `{strategy}`: a mini-batch of {batch} is not divisible into {micro} micro-batches; the \
+         nearest valid choice is micro={nearest}"
+    )]
+    Micro {
+        /// The strategy.
+        strategy: String,
+        /// As asked for.
+        micro: usize,
+        /// Samples.
+        batch: usize,
+        /// A number that divides.
+        nearest: usize,
     },
     /// A key that is no axis.
     #[error("strategy `{text}`: there is no axis `{name}`; the axes are {known}{nearest}")]

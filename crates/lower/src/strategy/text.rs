@@ -1,6 +1,6 @@
 //! The text form of a strategy.
 
-use super::{LayerChoice, LayerDim, RANKS_MAX, Strategy, StrategyError};
+use super::{LayerChoice, LayerDim, RANKS_MAX, Shard, Strategy, StrategyError};
 use partita_space::{AXES, Axis, AxisList};
 use std::fmt;
 use std::str::FromStr;
@@ -20,6 +20,12 @@ impl fmt::Display for Strategy {
         }
         if !self.fuse {
             words.push("fuse=off".to_owned());
+        }
+        if self.micro > 1 {
+            words.push(format!("micro={}", self.micro));
+        }
+        if self.shard != Shard::Off {
+            words.push(format!("shard={}", self.shard.name()));
         }
         f.write_str(&words.join(","))?;
         self.layers
@@ -42,7 +48,8 @@ impl fmt::Display for LayerChoice {
                 false => format!("{}={axes}", dim.name()),
             })
         });
-        f.write_str(&words.collect::<Vec<_>>().join(","))
+        let again = self.recompute.then(|| "recompute=on".to_owned());
+        f.write_str(&words.chain(again).collect::<Vec<_>>().join(","))
     }
 }
 
@@ -92,11 +99,18 @@ fn axes(text: &str, words: &str) -> Result<Strategy, StrategyError> {
             }
             continue;
         }
-        let axis = Axis::from_name(name).ok_or_else(|| unknown_axis(text, name))?;
-        let extent: usize = value.parse().map_err(|_| form())?;
-        if extent == 0 {
-            return Err(form());
+        if name == "shard" {
+            let known = Shard::ALL.into_iter().find(|shard| shard.name() == value);
+            strategy.shard = known.ok_or_else(form)?;
+            continue;
         }
+        let number = || value.parse().ok().filter(|&number: &usize| number > 0);
+        if name == "micro" {
+            strategy.micro = number().ok_or_else(form)?;
+            continue;
+        }
+        let axis = Axis::from_name(name).ok_or_else(|| unknown_axis(text, name))?;
+        let extent = number().ok_or_else(form)?;
         strategy.extents[axis.index()] = extent;
         let product = strategy
             .extents
@@ -126,6 +140,7 @@ fn layer_choice(
         from: from.to_owned(),
         to: to.to_owned(),
         dims: [None; 6],
+        recompute: false,
     };
     for word in words.split(',').map(str::trim) {
         let form = || StrategyError::LayerForm {
@@ -134,6 +149,16 @@ fn layer_choice(
         };
         let (name, value) = word.split_once('=').ok_or_else(form)?;
         let (name, value) = (name.trim(), value.trim());
+        if name == "recompute" {
+            if choice.recompute {
+                return Err(twice(text, name));
+            }
+            if value != "on" {
+                return Err(form());
+            }
+            choice.recompute = true;
+            continue;
+        }
         let at = LayerDim::ALL.iter().position(|dim| dim.name() == name);
         let at = at.ok_or_else(form)?;
         if choice.dims[at].is_some() {
@@ -190,8 +215,10 @@ mod tests {
             "data=1",
             "width=3,overlap=off",
             "data=2,fuse=off",
+            "data=2,micro=4,shard=gradients",
             "filter=2,channel=3; conv4..fc2: D=-,F=filter+depth; fc3: C=-",
             "depth=2; conv2..: N=data,D=-",
+            "data=2; conv1..pool1: recompute=on; conv2: F=data,recompute=on",
         ] {
             assert_eq!(text.parse::<Strategy>().unwrap().to_string(), text);
         }
@@ -207,6 +234,8 @@ mod tests {
             "depth=x",
             "depth=2,depth=2",
             "overlap=maybe",
+            "micro=0",
+            "shard=all",
             "depth=2;",
             "depth=2; conv1",
             "depth=2; : D=-",

@@ -52,12 +52,11 @@ fn owners(case: &Case<'_>, home: &Home, coord: &Coord, region: &Region) -> Vec<R
     for dim in 0..5 {
         let axes = home.place.axes[dim];
         let global = region.0[dim].shift(owned.0[dim].start - home.low[dim] as i64);
-        let extent = home.place.shape[dim];
         let has_some = |&part: &usize| {
-            let owned = mesh.part(axes, extent, part);
+            let owned = home.place.part(mesh, dim, part);
             !owned.intersect(&global).is_empty()
         };
-        let range = mesh.part_range(axes, extent, &global);
+        let range = home.place.part_range(mesh, dim, &global);
         let parts: Vec<usize> = range.filter(has_some).collect();
         coords = coords
             .into_iter()

@@ -54,7 +54,7 @@ struct Distance {
 impl Part {
     fn along(place: &Place, dim: usize) -> Self {
         Self {
-            extent: place.shape[dim],
+            extent: place.shared(dim).len(),
             axes: place.axes[dim],
         }
     }
