@@ -41,7 +41,7 @@ pub(crate) fn lay_out(
         needs_gradient: Vec::new(),
         of: Vec::new(),
         moves: BTreeMap::new(),
-        reads_input: Vec::new(),
+        reads_input: reads_input(graph),
         parameters: vec![None; graph.parameters.len()],
     };
     for index in 0..graph.nodes.len() {
@@ -93,6 +93,16 @@ fn shares(graph: &Graph, strategy: &Strategy, layers: &[Layer], places: &[Place]
         }
     }
     shares
+}
+
+/// Whether the channels of a node are those of the sample.
+fn reads_input(graph: &Graph) -> Vec<bool> {
+    let mut all: Vec<bool> = Vec::with_capacity(graph.nodes.len());
+    for node in &graph.nodes {
+        let is_of_input = node.inputs.iter().all(|input| all[input.0]);
+        all.push(is_of_input && !has_weights(node));
+    }
+    all
 }
 
 /// What the strategy says of each layer.
@@ -206,9 +216,6 @@ impl Layout<'_> {
         let graph = self.graph;
         let node = graph.node(id);
         self.check_dims(id)?;
-        let is_of_input =
-            !has_weights(node) && node.inputs.iter().all(|input| self.reads_input[input.0]);
-        self.reads_input.push(is_of_input);
         let value = match has_weights(node) {
             true => self.weighted(id)?,
             false => self.follower(id)?,
@@ -256,41 +263,96 @@ impl Layout<'_> {
                 .collect::<Vec<_>>()
                 .try_into()
                 .expect("five dims"),
-            Some(input) => {
-                let known = self.layers[self.of[input.0].0].place.axes;
-                let dims = [
-                    LayerDim::N,
-                    LayerDim::D,
-                    LayerDim::H,
-                    LayerDim::W,
-                    LayerDim::C,
-                ];
-                let follow = |at: usize| match can_carry(node, dims[at]) {
-                    true => self.said(id, dims[at]).unwrap_or(known[at]),
-                    false => AxisList::NONE,
-                };
-                let said: Axes = std::array::from_fn(follow);
-                self.apart(id, &known, said)
-            }
+            Some(input) => self.following(id, self.layers[self.of[input.0].0].place.axes),
         };
         let mut all = axes.to_vec();
         all.push(AxisList::NONE);
         self.check_twice(id, &all)?;
         self.check_extent(id, "channels", node.shape.channels, axes[4])?;
+        let partial = self.passed_on(id, &axes);
         let inputs = node.inputs.iter();
         let inputs: Vec<NodeId> = inputs
-            .map(|input| self.input(self.of[input.0], axes, AxisSet::NONE))
+            .map(|input| self.input(self.of[input.0], axes, partial))
             .collect();
         for &parameter in &node.parameters {
             self.keep(id, parameter, AxisList::NONE, axes[4])?;
         }
-        Ok(self.push(
-            id,
-            Step::Layer(node.op.clone()),
-            inputs,
-            axes,
-            AxisSet::NONE,
-        ))
+        let step = Step::Layer(node.op.clone());
+        let value = self.push(id, step, inputs, axes, AxisSet::NONE);
+        self.layers[value.0].partial_gradient = partial;
+        Ok(value)
+    }
+
+    /// How a layer without weights lies whose first input lies so.
+    fn following(&self, id: NodeId, known: Axes) -> Axes {
+        let node = self.graph.node(id);
+        let dims = [
+            LayerDim::N,
+            LayerDim::D,
+            LayerDim::H,
+            LayerDim::W,
+            LayerDim::C,
+        ];
+        let follow = |at: usize| match can_carry(node, dims[at]) {
+            true => self.said(id, dims[at]).unwrap_or(known[at]),
+            false => AxisList::NONE,
+        };
+        self.apart(id, &known, std::array::from_fn(follow))
+    }
+
+    /// Who reads a layer of the model.
+    fn readers(&self, id: NodeId) -> Vec<NodeId> {
+        let nodes = self.graph.nodes.iter().enumerate();
+        let reading = nodes.filter(move |(_, node)| node.inputs.contains(&id));
+        reading.map(|(reader, _)| NodeId(reader)).collect()
+    }
+
+    /// Axes along which the gradient of a layer that lies so may stay a sum still due: its only reader
+    /// adds what its own filters give, what the layer does to it is linear, and its inputs change
+    /// owners anyway, where the sum then costs less than here.
+    fn passed_on(&self, id: NodeId, axes: &Axes) -> AxisSet {
+        let inputs = self.graph.node(id).inputs.iter();
+        let inputs: Vec<&Layer> = inputs.map(|of| &self.layers[self.of[of.0].0]).collect();
+        let due = self.due(id, axes);
+        let moves = |layer: &&Layer| layer.place.axes != *axes || layer.partial_gradient == due;
+        let is_trained = self.graph.node(id).inputs.iter();
+        let is_trained = is_trained.map(|of| self.needs_gradient[self.of[of.0].0]);
+        match inputs.iter().any(moves) && is_trained.into_iter().any(|is| is) {
+            true => due,
+            false => AxisSet::NONE,
+        }
+    }
+
+    /// Axes along which the only reader of a layer that lies so adds to its gradient.
+    fn due(&self, id: NodeId, axes: &Axes) -> AxisSet {
+        match &self.graph.node(id).op {
+            Op::Flatten | Op::Concat | Op::Dropout { .. } | Op::LeakyRelu { .. } => {}
+            Op::Input
+            | Op::Convolution(_)
+            | Op::TransposedConvolution(_)
+            | Op::Pool(_)
+            | Op::BatchNorm { .. }
+            | Op::Linear { .. }
+            | Op::Add
+            | Op::Loss(_) => return AxisSet::NONE,
+        }
+        let readers = self.readers(id);
+        let &[reader] = &readers[..] else {
+            return AxisSet::NONE;
+        };
+        let node = self.graph.node(reader);
+        if !has_weights(node) {
+            return match node.inputs[0] == id && self.following(reader, *axes) == *axes {
+                true => self.due(reader, axes),
+                false => AxisSet::NONE,
+            };
+        }
+        let [mut wanted, filters, channels] = self.weighted_axes(reader, *axes);
+        wanted[4] = channels[4];
+        match groups(&node.op) == 1 && wanted == *axes {
+            true => filters[4].set(),
+            false => AxisSet::NONE,
+        }
     }
 
     /// Where an axis that was said of one dim splits another one of the input, that one gives way.
@@ -319,7 +381,7 @@ impl Layout<'_> {
         let node = self.graph.node(id);
         let input = node.inputs[0];
         let x = self.of[input.0];
-        let [mut axes, filters, channels] = self.weighted_axes(id, x);
+        let [mut axes, filters, channels] = self.weighted_axes(id, self.layers[x.0].place.axes);
         let all: Vec<AxisList> = axes
             .iter()
             .copied()
@@ -356,17 +418,22 @@ impl Layout<'_> {
             return Ok(raw);
         }
         let scattered = filters.then(channels);
-        if self.mesh.parts(scattered) <= outputs {
+        // Who reads whole channels would gather at once what was scattered.
+        let readers = self.readers(id);
+        let is_gathered = readers
+            .iter()
+            .all(|&reader| !can_carry(self.graph.node(reader), LayerDim::C));
+        if self.mesh.parts(scattered) <= outputs && !is_gathered {
             axes[4] = scattered;
         }
         let name = format!("{}.sum", node.name);
         Ok(self.push_move(raw, name, axes, AxisSet::NONE))
     }
 
-    /// N, D, H and W of a layer with weights, then its filters and its channels in the last place.
-    fn weighted_axes(&self, id: NodeId, x: NodeId) -> [Axes; 3] {
+    /// N, D, H and W of a layer with weights whose input lies so, then its filters and its channels in
+    /// the last place.
+    fn weighted_axes(&self, id: NodeId, known: Axes) -> [Axes; 3] {
         let node = self.graph.node(id);
-        let known = self.layers[x.0].place.axes;
         let mut axes = [AxisList::NONE; 5];
         for (at, dim) in [LayerDim::N, LayerDim::D, LayerDim::H, LayerDim::W]
             .into_iter()
@@ -482,7 +549,8 @@ impl Layout<'_> {
             true => partial_gradient,
             false => AxisSet::NONE,
         };
-        if self.layers[x.0].place.axes == axes && partial_gradient.is_empty() {
+        let known = &self.layers[x.0];
+        if known.place.axes == axes && known.partial_gradient == partial_gradient {
             return x;
         }
         if let Some(&known) = self.moves.get(&(x, axes, partial_gradient)) {

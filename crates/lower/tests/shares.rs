@@ -1,0 +1,462 @@
+//! What moves where filters and channels are split, against the closed forms of the literature.
+//!
+//! Per layer boundary: filters gather the output of a layer and scatter the sum of its gradient;
+//! channels scatter the sum of an output and gather its gradient (Kahira et al., HPDC 2021, table 3,
+//! with reduce-scatters for allreduces; Dryden et al., SC 2019, stationary y, x and w). In each of
+//! these a group of p ranks passes on (p - 1) times the tensor.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use partita_graph::{Graph, ParameterRole, text};
+use partita_lower::{Request, SampleFormat, lower};
+use partita_program::{
+    Collective, CollectiveKind, Dtype, Optimizer, Phase, Program, ProgramKind, Role, Task,
+    Transform, UnpinnedMenu, View, Work,
+};
+use partita_space::{AxisSet, Rank};
+use std::collections::BTreeMap;
+
+const BATCH: usize = 6;
+
+fn program(graph: &Graph, strategy: &str) -> Program {
+    let request = Request {
+        graph,
+        strategy: &strategy.parse().unwrap(),
+        batch: BATCH,
+        kind: ProgramKind::Train,
+        dtype: Dtype::F32,
+        optimizer: Optimizer::Adam {
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: 1e-8,
+            weight_decay: 0.0,
+        },
+        clip: None,
+        samples: SampleFormat {
+            dtype: Dtype::F32,
+            transform: Transform::Identity,
+        },
+        menu: &UnpinnedMenu,
+    };
+    lower(&request).unwrap_or_else(|error| panic!("{strategy}: {error}"))
+}
+
+/// A movement: phase, kind, axes of the group, and elements that one rank gives to others, gets from
+/// others (a gather) or has summed (an allreduce).
+type Movement = (Phase, &'static str, String, usize);
+
+fn movement(task: &Task, place: impl Fn(AxisSet) -> usize) -> Option<Movement> {
+    let phase = task.origin.phase;
+    let all = |views: &[View]| views.iter().map(View::volume).sum::<usize>();
+    match &task.work {
+        Work::Compute { .. } | Work::Load(_) => None,
+        Work::Exchange(exchange) => {
+            let sent = exchange.sends.iter().map(|send| send.view.volume()).sum();
+            Some((phase, "exchange", String::new(), sent))
+        }
+        Work::Collective(Collective { group, kind, .. }) => {
+            let me = place(*group);
+            let elements = match kind {
+                CollectiveKind::AllReduce { view } => view.volume(),
+                CollectiveKind::AllGather { targets, .. } => all(targets) - targets[me].volume(),
+                CollectiveKind::ReduceScatter { sources, .. }
+                | CollectiveKind::AllToAll { sources, .. } => all(sources) - sources[me].volume(),
+            };
+            Some((phase, kind.name(), group.to_string(), elements))
+        }
+    }
+}
+
+/// Everything that a rank moves but the loss.
+fn movements(program: &Program, rank: Rank) -> Vec<Movement> {
+    let place = |group: AxisSet| {
+        let members = program.mesh.group(rank, group);
+        members.iter().position(|&member| member == rank).unwrap()
+    };
+    let tasks = program.body(rank).tasks.iter();
+    let tasks = tasks.filter(|task| task.origin.phase != Phase::Report);
+    tasks.filter_map(|task| movement(task, place)).collect()
+}
+
+fn check(graph: &Graph, strategy: &str, expected: &[(Phase, &'static str, &str, usize)]) {
+    let program = program(graph, strategy);
+    for rank in 0..program.mesh.ranks() {
+        let expected: Vec<Movement> = expected
+            .iter()
+            .map(|&(phase, name, group, elements)| (phase, name, group.to_owned(), elements))
+            .collect();
+        assert_eq!(
+            movements(&program, rank),
+            expected,
+            "{strategy} rank {rank}"
+        );
+    }
+}
+
+/// Sums over all ranks by phase and kind.
+fn totals(graph: &Graph, strategy: &str) -> BTreeMap<(Phase, &'static str), usize> {
+    let program = program(graph, strategy);
+    let mut totals = BTreeMap::new();
+    for rank in 0..program.mesh.ranks() {
+        for (phase, name, _, elements) in movements(&program, rank) {
+            *totals.entry((phase, name)).or_default() += elements;
+        }
+    }
+    totals
+}
+
+const CHAIN: &str = "model chain
+input x channels=3 extent=8x8
+c1 = conv x filters=8 kernel=3 pad=1 bias=true
+r1 = relu c1
+c2 = conv r1 filters=16 kernel=3 pad=1 bias=true
+r2 = relu c2
+c3 = conv r2 filters=4 kernel=3 pad=1 bias=true
+loss = mse c3
+";
+
+const UNEVEN: &str = "model uneven
+input x channels=3 extent=9x7
+c1 = conv x filters=7 kernel=3 pad=1 bias=false
+r1 = relu c1
+c2 = conv r1 filters=13 kernel=3 pad=1 bias=true
+r2 = relu c2
+c3 = conv r2 filters=5 kernel=3 pad=1 bias=true
+loss = mse c3
+";
+
+const VGG: &str = "model vgg
+input x channels=3 extent=8x8
+c1 = conv x filters=8 kernel=3 pad=1 bias=false
+n1 = batch_norm c1 epsilon=0.001 momentum=0.1
+r1 = relu n1
+c2 = conv r1 filters=8 kernel=3 pad=1 bias=false
+n2 = batch_norm c2 epsilon=0.001 momentum=0.1
+s2 = add n2 r1
+r2 = relu s2
+d2 = dropout r2 rate=0.2
+p2 = max_pool d2 kernel=2 stride=2
+c3 = conv p2 filters=16 kernel=3 pad=1 bias=true
+r3 = relu c3
+p3 = max_pool r3 kernel=2 stride=2
+f = flatten p3
+l1 = linear f features=32 bias=true
+a1 = relu l1
+d1 = dropout a1 rate=0.2
+l2 = linear d1 features=8 bias=true
+loss = mse l2
+";
+
+use Phase::{Backward, Forward, Reduce};
+
+#[test]
+fn filters_gather_outputs_and_scatter_sums_of_gradients() {
+    let graph = text::parse(CHAIN).unwrap();
+    let [y1, y2, y3] = [8, 16, 4].map(|channels| BATCH * 64 * channels);
+    check(
+        &graph,
+        "filter=4",
+        &[
+            (Forward, "allgather", "filter", 3 * y1 / 4),
+            (Forward, "allgather", "filter", 3 * y2 / 4),
+            // The loss reads whole outputs, and each rank then has their whole gradient.
+            (Forward, "allgather", "filter", 3 * y3 / 4),
+            (Backward, "reduce_scatter", "filter", 3 * y2 / 4),
+            (Backward, "reduce_scatter", "filter", 3 * y1 / 4),
+        ],
+    );
+}
+
+#[test]
+fn channels_scatter_sums_of_outputs_and_gather_gradients() {
+    let graph = text::parse(CHAIN).unwrap();
+    let [y2, y3] = [16, 4].map(|channels| BATCH * 64 * channels);
+    check(
+        &graph,
+        "channel=4",
+        &[
+            // The sample is read whole, so the first layer splits its filters.
+            (Forward, "reduce_scatter", "channel", 3 * y2 / 4),
+            // The loss reads whole outputs.
+            (Forward, "allreduce", "channel", y3),
+            (Backward, "allgather", "channel", 3 * y2 / 4),
+        ],
+    );
+}
+
+#[test]
+fn uneven_shares_move_as_much_in_all() {
+    let graph = text::parse(UNEVEN).unwrap();
+    let [y1, y2, y3] = [7, 13, 5].map(|channels| BATCH * 63 * channels);
+    for p in [2, 3, 5] {
+        let totals = totals(&graph, &format!("filter={p}"));
+        let expected = BTreeMap::from([
+            ((Forward, "allgather"), (p - 1) * (y1 + y2 + y3)),
+            ((Backward, "reduce_scatter"), (p - 1) * (y1 + y2)),
+        ]);
+        assert_eq!(totals, expected, "filter={p}");
+    }
+    for p in [2, 3, 5] {
+        let totals = totals(&graph, &format!("channel={p}"));
+        let expected = BTreeMap::from([
+            ((Forward, "reduce_scatter"), (p - 1) * y2),
+            ((Forward, "allreduce"), p * y3),
+            ((Backward, "allgather"), (p - 1) * y2),
+        ]);
+        assert_eq!(totals, expected, "channel={p}");
+    }
+}
+
+#[test]
+fn filters_and_channels_take_turns() {
+    let graph = text::parse(CHAIN).unwrap();
+    let [y1, y2, y3] = [8, 16, 4].map(|channels| BATCH * 64 * channels);
+    // Of an input on both axes a rank gathers along one what is its own along the other, and the sum
+    // of the outputs goes along that other one.
+    check(
+        &graph,
+        "filter=2,channel=2",
+        &[
+            (Forward, "allgather", "channel", y1 / 4),
+            (Forward, "reduce_scatter", "filter", y2 / 4),
+            (Forward, "allgather", "filter", y2 / 4),
+            (Forward, "allreduce", "channel", y3 / 2),
+            (Forward, "allgather", "filter", y3 / 2),
+            (Backward, "reduce_scatter", "filter", y2 / 4),
+            (Backward, "allgather", "filter", y2 / 4),
+            (Backward, "reduce_scatter", "channel", y1 / 4),
+        ],
+    );
+}
+
+#[test]
+fn data_and_filters_sum_shards_over_the_data_groups() {
+    let graph = text::parse(CHAIN).unwrap();
+    let half = BATCH / 2;
+    let [y1, y2, y3] = [8, 16, 4].map(|channels| half * 64 * channels);
+    let [w1, w2, w3] = [3 * 8, 8 * 16, 16 * 4].map(|pairs| 9 * pairs);
+    check(
+        &graph,
+        "data=2,filter=4",
+        &[
+            (Forward, "allgather", "filter", 3 * y1 / 4),
+            (Forward, "allgather", "filter", 3 * y2 / 4),
+            (Forward, "allgather", "filter", 3 * y3 / 4),
+            (Reduce, "allreduce", "data", w3 / 4),
+            (Reduce, "allreduce", "data", 4 / 4),
+            (Backward, "reduce_scatter", "filter", 3 * y2 / 4),
+            (Reduce, "allreduce", "data", w2 / 4),
+            (Reduce, "allreduce", "data", 16 / 4),
+            (Backward, "reduce_scatter", "filter", 3 * y1 / 4),
+            (Reduce, "allreduce", "data", w1 / 4),
+            (Reduce, "allreduce", "data", 8 / 4),
+        ],
+    );
+}
+
+#[test]
+fn data_space_and_filters_together_move_what_each_does() {
+    let graph = text::parse(CHAIN).unwrap();
+    let [y1, y2, y3] = [8, 16, 4].map(|channels| BATCH * 64 * channels);
+    let weights = 9 * (3 * 8 + 8 * 16 + 16 * 4) + 8 + 16 + 4;
+    let totals = totals(&graph, "data=2,height=2,filter=2");
+    // Gradients of weights: each of two shards is summed by four ranks.
+    assert_eq!(totals[&(Reduce, "allreduce")], 4 * weights);
+    assert_eq!(totals[&(Forward, "allgather")], y1 + y2 + y3);
+    assert_eq!(totals[&(Backward, "reduce_scatter")], y1 + y2);
+    // Both ranks of a pair want the rows of all channels.
+    let row = BATCH * 8 * (3 + 8 + 16);
+    assert_eq!(totals[&(Forward, "exchange")], 2 * 2 * row);
+}
+
+#[test]
+fn layers_without_weights_follow_without_movement() {
+    let graph = text::parse(VGG).unwrap();
+    let still = [
+        "n1", "r1", "n2", "s2", "r2", "d2", "p2", "r3", "p3", "a1", "d1",
+    ];
+    for strategy in ["filter=2", "filter=4", "channel=2", "filter=2,channel=2"] {
+        let program = program(&graph, strategy);
+        for rank in 0..program.mesh.ranks() {
+            let tasks = program.body(rank).tasks.iter();
+            let moving = tasks.filter(|task| match task.work {
+                Work::Compute { .. } | Work::Load(_) => false,
+                Work::Exchange(_) | Work::Collective(_) => true,
+            });
+            let layers: Vec<&str> = moving.map(|task| task.origin.layer.as_str()).collect();
+            let moved = still.iter().find(|layer| layers.contains(layer));
+            assert_eq!(moved, None, "{strategy} rank {rank}: {layers:?}");
+        }
+    }
+}
+
+#[test]
+fn a_flatten_and_linear_layers_gather_once_each() {
+    let graph = text::parse(VGG).unwrap();
+    let [y1, p2, p3] = [8 * 64, 8 * 16, 16 * 4].map(|elements| BATCH * elements);
+    let [l1, l2] = [32, 8].map(|features| BATCH * features);
+    check(
+        &graph,
+        "filter=4",
+        &[
+            (Forward, "allgather", "filter", 3 * y1 / 4),
+            (Forward, "allgather", "filter", 3 * p2 / 4),
+            (Forward, "allgather", "filter", 3 * p3 / 4),
+            (Forward, "allgather", "filter", 3 * l1 / 4),
+            (Forward, "allgather", "filter", 3 * l2 / 4),
+            (Backward, "reduce_scatter", "filter", 3 * l1 / 4),
+            (Backward, "reduce_scatter", "filter", 3 * p3 / 4),
+            (Backward, "reduce_scatter", "filter", 3 * p2 / 4),
+            (Backward, "reduce_scatter", "filter", 3 * y1 / 4),
+        ],
+    );
+}
+
+#[test]
+fn a_concatenation_gathers_its_inputs_and_scatters_the_sums() {
+    let joined = "model joined
+input x channels=3 extent=8x8
+a = conv x filters=8 kernel=3 pad=1 bias=false
+b = conv x filters=4 kernel=1 bias=false
+k = concat a b
+c = conv k filters=4 kernel=3 pad=1 bias=false
+loss = mse c
+";
+    let graph = text::parse(joined).unwrap();
+    let [a, b, c] = [8, 4, 4].map(|channels| BATCH * 64 * channels);
+    check(
+        &graph,
+        "filter=2",
+        &[
+            (Forward, "allgather", "filter", a / 2),
+            (Forward, "allgather", "filter", b / 2),
+            (Forward, "allgather", "filter", c / 2),
+            (Backward, "reduce_scatter", "filter", b / 2),
+            (Backward, "reduce_scatter", "filter", a / 2),
+        ],
+    );
+}
+
+#[test]
+fn ranks_of_space_become_ranks_of_filters_or_channels_at_one_seam() {
+    let graph = text::parse(CHAIN).unwrap();
+    let [y2, y3] = [16, 4].map(|channels| BATCH * 64 * channels);
+    let row = |channels: usize| BATCH * 8 * channels;
+    let gradients = [
+        (Reduce, "allreduce", "height", 9 * 8 * 16),
+        (Reduce, "allreduce", "height", 16),
+    ];
+    let first = [
+        (Reduce, "allreduce", "height", 9 * 3 * 8),
+        (Reduce, "allreduce", "height", 8),
+    ];
+    // Each rank's filters read all of the input, the least that a gather gives.
+    let filters = [
+        vec![
+            (Forward, "exchange", "", row(3)),
+            (Forward, "exchange", "", row(8)),
+            (Forward, "allgather", "height", y2 / 2),
+            (Forward, "allgather", "height", y3 / 2),
+            (Backward, "reduce_scatter", "height", y2 / 2),
+            (Backward, "exchange", "", row(8)),
+        ],
+        gradients.to_vec(),
+        first.to_vec(),
+    ]
+    .concat();
+    let sorted = |list: &[(Phase, &'static str, &str, usize)]| {
+        let mut list: Vec<Movement> = list
+            .iter()
+            .map(|&(phase, name, group, elements)| (phase, name, group.to_owned(), elements))
+            .collect();
+        list.sort();
+        list
+    };
+    let channels = [
+        vec![
+            (Forward, "exchange", "", row(3)),
+            (Forward, "exchange", "", row(8)),
+            (Forward, "alltoall", "height", y2 / 4),
+            (Forward, "allreduce", "height", y3),
+            (Backward, "alltoall", "height", y2 / 4),
+            (Backward, "exchange", "", row(8)),
+        ],
+        gradients.to_vec(),
+        first.to_vec(),
+    ]
+    .concat();
+    for (strategy, expected) in [
+        ("height=2; c3..: H=-,F=height", filters),
+        ("height=2; c3..: H=-,C=height", channels),
+    ] {
+        let program = program(&graph, strategy);
+        for rank in 0..2 {
+            let mut got = movements(&program, rank);
+            got.sort();
+            assert_eq!(got, sorted(&expected), "{strategy} rank {rank}");
+        }
+    }
+}
+
+#[test]
+fn linear_layers_on_the_ranks_of_space_scatter_the_sum_of_the_seam() {
+    let graph = text::parse(VGG).unwrap();
+    let p3 = BATCH * 16 * 4;
+    let [l1, l2] = [32, 8].map(|features| BATCH * features);
+    let program = program(&graph, "height=2; l1..l2: F=height");
+    for rank in 0..2 {
+        let all = movements(&program, rank);
+        let of = |kind: &str, phase: Phase| -> Vec<usize> {
+            let wanted = all.iter().filter(|one| one.0 == phase && one.1 == kind);
+            wanted.map(|one| one.3).collect()
+        };
+        assert_eq!(of("allgather", Forward), [p3 / 2, l1 / 2, l2 / 2]);
+        assert_eq!(of("reduce_scatter", Backward), [l1 / 2, p3 / 2]);
+        // The shards of the linear layers are nobody else's.
+        let summed: usize = of("allreduce", Reduce).iter().sum();
+        assert_eq!(summed, 9 * (3 * 8 + 8 * 8 + 8 * 16) + 16);
+        assert_eq!(of("allreduce", Backward), [2 * 8, 2 * 8]);
+    }
+}
+
+#[test]
+fn each_rank_keeps_its_share_of_parameters_gradients_and_moments() {
+    let graph = text::parse(CHAIN).unwrap();
+    let weight_of = |name: &str| {
+        let found = graph.parameters.iter().find(|one| one.name == name);
+        found.filter(|one| one.role == ParameterRole::Weight)
+    };
+    for (strategy, filters, channels) in [
+        ("filter=4", 4, 1),
+        ("channel=4", 1, 4),
+        ("filter=2,channel=2", 2, 2),
+        ("data=2,filter=2,channel=2", 2, 2),
+        ("data=2,height=2,filter=2", 2, 1),
+    ] {
+        let program = program(&graph, strategy);
+        for rank in 0..program.mesh.ranks() {
+            let mut seen = 0;
+            for buffer in &program.body(rank).buffers {
+                let base = match buffer.role {
+                    Role::Parameter => buffer.name.as_str(),
+                    Role::Gradient => buffer.name.trim_start_matches("d."),
+                    Role::Optimizer => buffer.name.rsplit_once('.').unwrap().0,
+                    _ => continue,
+                };
+                let Some(parameter) = weight_of(base) else {
+                    continue;
+                };
+                let all: usize = parameter.shape.iter().product();
+                let kept: usize = buffer.dims.iter().product();
+                assert_eq!(
+                    kept,
+                    all / (filters * channels),
+                    "{strategy} {}",
+                    buffer.name
+                );
+                seen += 1;
+            }
+            assert_eq!(seen, 3 * 4, "{strategy}: weights, gradients, two moments");
+        }
+    }
+}
