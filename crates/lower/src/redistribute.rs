@@ -304,6 +304,9 @@ fn common(own: &Region, other: &Region) -> Region {
 }
 
 #[cfg(test)]
+mod adjoint;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use partita_space::{Axis, AxisList};

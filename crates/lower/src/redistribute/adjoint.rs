@@ -1,0 +1,431 @@
+//! The movement of a value from one distribution to another and that of the gradient back are adjoint,
+//! `<A x, y> = <x, A' y>`, on tasks as they are lowered, played in integers.
+
+use super::{Cargo, Destination, Stage, way};
+use crate::Strategy;
+use crate::body::Builder;
+use crate::lay_out::lay_out;
+use crate::lowering::{Emit, Request, SampleFormat};
+use crate::storage::Storages;
+use partita_graph::Loss;
+use partita_program::{
+    Body, Collective, CollectiveKind, Dtype, Kernel, Optimizer, Phase, Place, ProgramKind, Role,
+    Task, Transform, UnpinnedMenu, View, Work,
+};
+use partita_space::{AXES, Axis, AxisSet, Mesh, Rank};
+use std::collections::BTreeMap;
+
+const CASES: u64 = 600;
+
+/// A stream of numbers from a seed.
+struct Draws(u64);
+
+impl Draws {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    fn between(&mut self, low: usize, high: usize) -> usize {
+        low + (self.next() % (high - low + 1) as u64) as usize
+    }
+
+    /// Small and never 0, so that nothing that is lost goes unseen.
+    fn value(&mut self) -> i64 {
+        let value = self.between(1, 9) as i64;
+        if self.next().is_multiple_of(2) {
+            value
+        } else {
+            -value
+        }
+    }
+
+    /// A place, and the axes that it leaves over along which a sum is due.
+    fn place(&mut self, shape: [usize; 5], axes: &[Axis]) -> (Place, AxisSet) {
+        let mut place = Place::replicated(shape);
+        let mut left = axes.to_vec();
+        let mut partial = Vec::new();
+        while !left.is_empty() {
+            let axis = left.swap_remove(self.between(0, left.len() - 1));
+            match self.between(0, 9) {
+                dim @ 0..5 => place.axes[dim] = place.axes[dim].inside(axis),
+                5 | 6 => place.axes[4] = place.axes[4].inside(axis),
+                7 => partial.push(axis),
+                _ => {}
+            }
+        }
+        (place, AxisSet::of(partial))
+    }
+}
+
+/// What is played: a value from a place, with a sum due, to another.
+struct Movement {
+    mesh: Mesh,
+    from: (Place, AxisSet),
+    to: Place,
+    accumulate: bool,
+}
+
+/// The contents of the buffers of all ranks.
+type Memory = Vec<Vec<Vec<i64>>>;
+
+/// The elements of a view in memory order.
+fn elements(body: &Body, view: &View) -> Vec<usize> {
+    let pitches = body.buffer(view.buffer).pitches();
+    let mut all = vec![0];
+    for dim in 0..5 {
+        let steps = (0..view.extent[dim]).map(|at| (view.start[dim] + at) * pitches[dim]);
+        let steps: Vec<usize> = steps.collect();
+        let extended = all
+            .iter()
+            .flat_map(|start| steps.iter().map(move |step| start + step));
+        all = extended.collect();
+    }
+    all
+}
+
+fn get(bodies: &[Body], memory: &Memory, rank: Rank, view: &View) -> Vec<i64> {
+    let buffer = &memory[rank][view.buffer.0 as usize];
+    let elements = elements(&bodies[rank], view).into_iter();
+    elements.map(|at| buffer[at]).collect()
+}
+
+fn put(
+    bodies: &[Body],
+    memory: &mut Memory,
+    rank: Rank,
+    view: &View,
+    values: &[i64],
+    accumulate: bool,
+) {
+    let elements = elements(&bodies[rank], view);
+    assert_eq!(elements.len(), values.len(), "as much comes as goes");
+    let buffer = &mut memory[rank][view.buffer.0 as usize];
+    for (at, value) in elements.into_iter().zip(values) {
+        buffer[at] = value + if accumulate { buffer[at] } else { 0 };
+    }
+}
+
+impl Movement {
+    /// The body of each rank; buffer 0 is the source, buffer 1 the destination.
+    fn bodies(&self) -> Vec<Body> {
+        let mut graph = partita_graph::GraphBuilder::new("any").unwrap();
+        let x = graph.input("x", &[2], 1).unwrap();
+        let flat = graph.flatten("flat", x).unwrap();
+        let y = graph.linear("y", flat, 1, false).unwrap();
+        graph.loss("loss", y, Loss::MeanSquaredError).unwrap();
+        let graph = graph.build().unwrap();
+        let strategy = Strategy::single();
+        let request = Request {
+            graph: &graph,
+            strategy: &strategy,
+            batch: 1,
+            kind: ProgramKind::Train,
+            dtype: Dtype::F64,
+            optimizer: Optimizer::Sgd {
+                momentum: 0.0,
+                weight_decay: 0.0,
+            },
+            clip: None,
+            samples: SampleFormat {
+                dtype: Dtype::F64,
+                transform: Transform::Identity,
+            },
+            menu: &UnpinnedMenu,
+        };
+        let network = lay_out(&graph, &strategy, 1).unwrap();
+        let storages = Storages::new(&network, &strategy.mesh());
+        let body = |rank: Rank| {
+            let coord = self.mesh.coord(rank);
+            let mut emit = Emit {
+                request: &request,
+                graph: &graph,
+                network: &network,
+                storages: &storages,
+                builder: Builder::new(&self.mesh, coord, Dtype::F64, &UnpinnedMenu),
+                values: Vec::new(),
+                gradients: Vec::new(),
+                sums: BTreeMap::new(),
+                parameters: Vec::new(),
+                moments: Vec::new(),
+                staging: [None; 2],
+                parameter_gradients: BTreeMap::new(),
+            };
+            let mut hold = |name: &str, place: Place| {
+                let region = place.owned(&self.mesh, &coord);
+                emit.builder.held(name, Role::Activation, 0, place, region)
+            };
+            let (source, held) = (hold("source", self.from.0), hold("target", self.to));
+            let cargo = Cargo {
+                layer: "moved",
+                phase: Phase::Forward,
+                role: Role::Activation,
+                tensor: 0,
+            };
+            let to = Destination {
+                held,
+                place: self.to,
+                accumulate: self.accumulate,
+            };
+            emit.redistribute(cargo, source, self.from, to);
+            emit.builder.body
+        };
+        (0..self.mesh.ranks()).map(body).collect()
+    }
+
+    /// What each rank holds in the end, without what was there before, of what each holds before.
+    fn play(&self, values: &[Vec<i64>]) -> Vec<Vec<i64>> {
+        const BEFORE: i64 = 1000;
+        let bodies = self.bodies();
+        let mut memory: Memory = bodies
+            .iter()
+            .zip(values)
+            .map(|(body, values)| {
+                let mut buffers: Vec<Vec<i64>> = body
+                    .buffers
+                    .iter()
+                    .map(|buffer| vec![BEFORE; buffer.dims.iter().product()])
+                    .collect();
+                buffers[0].clone_from(values);
+                buffers
+            })
+            .collect();
+        let mut next = vec![0; bodies.len()];
+        loop {
+            for rank in 0..bodies.len() {
+                next[rank] = self.compute(&bodies, &mut memory, rank, next[rank]);
+            }
+            let at_hand = |rank: Rank| bodies[rank].tasks.get(next[rank]);
+            let waiting = (0..bodies.len()).filter_map(|rank| sequence(at_hand(rank)?));
+            let Some(first) = waiting.min() else {
+                break;
+            };
+            let ready: Vec<Rank> = (0..bodies.len())
+                .filter(|&rank| at_hand(rank).and_then(sequence) == Some(first))
+                .collect();
+            self.communicate(&bodies, &mut memory, &ready, &next);
+            ready.iter().for_each(|&rank| next[rank] += 1);
+        }
+        let results = memory.into_iter().map(|mut buffers| buffers.swap_remove(1));
+        let before = if self.accumulate { BEFORE } else { 0 };
+        results
+            .map(|values| values.into_iter().map(|value| value - before).collect())
+            .collect()
+    }
+
+    /// Kernels of a rank from a task on; the first task that is none.
+    fn compute(&self, bodies: &[Body], memory: &mut Memory, rank: Rank, from: usize) -> usize {
+        for (at, task) in bodies[rank].tasks.iter().enumerate().skip(from) {
+            let Work::Compute { kernel, .. } = &task.work else {
+                return at;
+            };
+            let Kernel::Copy {
+                source,
+                target,
+                accumulate,
+            } = kernel
+            else {
+                panic!("{} moves nothing", kernel.name());
+            };
+            let values = get(bodies, memory, rank, source);
+            put(bodies, memory, rank, target, &values, *accumulate);
+        }
+        bodies[rank].tasks.len()
+    }
+
+    fn communicate(&self, bodies: &[Body], memory: &mut Memory, ready: &[Rank], next: &[usize]) {
+        let before = memory.clone();
+        for &rank in ready {
+            match &bodies[rank].tasks[next[rank]].work {
+                Work::Exchange(exchange) => {
+                    for receive in &exchange.receives {
+                        let peer = self.mesh.neighbor(rank, receive.from).unwrap();
+                        assert!(ready.contains(&peer));
+                        let Work::Exchange(there) = &bodies[peer].tasks[next[peer]].work else {
+                            panic!("the peer does something else");
+                        };
+                        let back = receive.from.reversed();
+                        let of = |send: &&partita_program::Send| {
+                            (send.to, send.part) == (back, receive.part)
+                        };
+                        let sent = there.sends.iter().find(of).unwrap();
+                        let values = get(bodies, &before, peer, &sent.view);
+                        put(
+                            bodies,
+                            memory,
+                            rank,
+                            &receive.view,
+                            &values,
+                            receive.accumulate,
+                        );
+                    }
+                }
+                Work::Collective(collective) => {
+                    for (view, values) in self.collected(bodies, &before, rank, collective, next) {
+                        put(bodies, memory, rank, &view, &values, false);
+                    }
+                }
+                Work::Compute { .. } | Work::Load(_) => panic!("nothing else is left"),
+            }
+        }
+    }
+
+    /// What a member of a collective receives, and where.
+    fn collected(
+        &self,
+        bodies: &[Body],
+        memory: &Memory,
+        rank: Rank,
+        collective: &Collective,
+        next: &[usize],
+    ) -> Vec<(View, Vec<i64>)> {
+        let members = self.mesh.group(rank, collective.group);
+        let me = members.iter().position(|&member| member == rank).unwrap();
+        let given = |at: usize| -> Vec<Vec<i64>> {
+            let member = members[at];
+            let Work::Collective(theirs) = &bodies[member].tasks[next[member]].work else {
+                panic!("a member does something else");
+            };
+            assert_eq!(theirs.sequence, collective.sequence);
+            let views = theirs.kind.sources().iter();
+            views
+                .map(|view| get(bodies, memory, member, view))
+                .collect()
+        };
+        let sum = |part: usize| {
+            let mut sum = given(0)[part].clone();
+            for at in 1..members.len() {
+                let addend = &given(at)[part];
+                sum.iter_mut()
+                    .zip(addend)
+                    .for_each(|(sum, more)| *sum += more);
+            }
+            sum
+        };
+        let from_all = |part: usize| (0..members.len()).map(move |at| (at, part));
+        match &collective.kind {
+            CollectiveKind::AllReduce { view } => vec![(*view, sum(0))],
+            CollectiveKind::ReduceScatter { target, .. } => vec![(*target, sum(me))],
+            CollectiveKind::AllGather { targets, .. } => from_all(0)
+                .map(|(at, part)| (targets[at], given(at).swap_remove(part)))
+                .collect(),
+            CollectiveKind::AllToAll { targets, .. } => from_all(me)
+                .map(|(at, part)| (targets[at], given(at).swap_remove(part)))
+                .collect(),
+        }
+    }
+
+    /// Random values for what each rank holds before: equal where the place says that they are one.
+    fn draw(&self, draws: &mut Draws) -> Vec<Vec<i64>> {
+        let (place, partial) = &self.from;
+        let told = place.split_axes().union(*partial);
+        let mut known: BTreeMap<Vec<usize>, Vec<i64>> = BTreeMap::new();
+        let mut all = Vec::new();
+        for rank in 0..self.mesh.ranks() {
+            let coord = self.mesh.coord(rank);
+            let key: Vec<usize> = told.iter().map(|axis| coord[axis.index()]).collect();
+            let volume = place.owned(&self.mesh, &coord).volume();
+            let make = || (0..volume).map(|_| draws.value()).collect();
+            all.push(known.entry(key).or_insert_with(make).clone());
+        }
+        all
+    }
+}
+
+fn sequence(task: &Task) -> Option<u32> {
+    match &task.work {
+        Work::Exchange(exchange) => Some(exchange.sequence),
+        Work::Collective(collective) => Some(collective.sequence),
+        Work::Compute { .. } | Work::Load(_) => None,
+    }
+}
+
+/// Inner product over all ranks.
+fn product(a: &[Vec<i64>], b: &[Vec<i64>]) -> i64 {
+    let pairs = a.iter().zip(b);
+    let of_rank = |(a, b): (&Vec<i64>, &Vec<i64>)| -> i64 {
+        assert_eq!(a.len(), b.len());
+        a.iter().zip(b).map(|(a, b)| a * b).sum()
+    };
+    pairs.map(of_rank).sum()
+}
+
+fn stage_name(stage: &Stage) -> &'static str {
+    match stage {
+        Stage::ReduceScatter(_) => "reduce_scatter",
+        Stage::AllReduce(_) => "allreduce",
+        Stage::AllGather(_) => "allgather",
+        Stage::Slice => "slice",
+        Stage::AllToAll(_) => "alltoall",
+        Stage::Messages(_) => "messages",
+    }
+}
+
+#[test]
+fn every_change_of_distribution_and_its_reverse_are_adjoint() {
+    let mut seen: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut telling = 0;
+    for seed in 0..CASES {
+        let mut draws = Draws(seed);
+        let mut extents = [0; 7];
+        while !(2..=12).contains(&extents.iter().product::<usize>()) {
+            extents = std::array::from_fn(|axis| match axis {
+                6 => 1,
+                _ => draws.between(1, 3),
+            });
+        }
+        let mesh = Mesh::new(extents);
+        let axes: Vec<Axis> = AXES
+            .into_iter()
+            .filter(|&axis| mesh.extent(axis) > 1)
+            .collect();
+        let shape = std::array::from_fn(|_| draws.between(1, 4));
+        let (from, to) = (draws.place(shape, &axes), draws.place(shape, &axes));
+        let forward = Movement {
+            mesh,
+            from,
+            to: to.0,
+            accumulate: draws.between(0, 1) == 1,
+        };
+        let backward = Movement {
+            mesh,
+            from: to,
+            to: from.0,
+            accumulate: draws.between(0, 1) == 1,
+        };
+        for movement in [&forward, &backward] {
+            for (stage, _) in way(&mesh, &movement.from.0, movement.from.1, &movement.to) {
+                *seen.entry(stage_name(&stage)).or_default() += 1;
+            }
+        }
+        let (x, y) = (forward.draw(&mut draws), backward.draw(&mut draws));
+        let (ax, aty) = (forward.play(&x), backward.play(&y));
+        // Ranks that hold the same count as one.
+        let alike = |(place, partial): (Place, AxisSet)| {
+            let told = place.split_axes().union(partial);
+            mesh.group_size(mesh.split_axes().minus(told)) as i64
+        };
+        let (left, right) = (product(&ax, &y), product(&x, &aty));
+        assert_eq!(
+            left * alike(from),
+            right * alike(to),
+            "seed {seed}: {from:?} to {to:?} on {extents:?}"
+        );
+        telling += u32::from(left != 0);
+    }
+    assert!(telling > 500, "{telling} of {CASES} cases tell anything");
+    for stage in [
+        "reduce_scatter",
+        "allreduce",
+        "allgather",
+        "slice",
+        "alltoall",
+        "messages",
+    ] {
+        let count = seen.get(stage).copied().unwrap_or_default();
+        assert!(count >= 30, "{stage} comes {count} times");
+    }
+}
