@@ -3,6 +3,7 @@
 
 use crate::geometry::Geometry;
 use crate::network::{Layer, Network, Step};
+use crate::redistribute::{Stage, way};
 use crate::storage::{Storages, contributors, transposed_window, window};
 use crate::strategy::Shard;
 use partita_graph::NodeId;
@@ -128,13 +129,8 @@ impl Bundle<'_> {
     }
 
     fn members(&self, part: usize, group: AxisSet) -> impl Iterator<Item = usize> {
-        let along = self.axes.within(group);
-        let coord = self.coord(part);
-        (0..self.mesh.parts(along)).map(move |member| {
-            let mut coord = coord;
-            self.mesh.go_to_part(along, member, &mut coord);
-            self.mesh.part_index(self.axes, &coord)
-        })
+        let members = self.along(&self.coord(part), group);
+        members.map(|coord| self.mesh.part_index(self.axes, &coord))
     }
 
     /// Whether a dim is split along the bundle.
@@ -214,27 +210,83 @@ impl Bundle<'_> {
         signature.peers.push((step, index));
     }
 
-    /// Which parts of what others own are the own ones after a change of distribution, and the other
-    /// way round.
+    /// What a change of distribution takes from where, forward and back.
     fn moved(&self, signature: &mut Signature, coord: &Coord, network: &Network, layer: &Layer) {
-        let (from, to) = (network.layer(layer.inputs[0]).place, layer.place);
-        for dim in 0..5 {
-            let (a, b) = (from.axes[dim], to.axes[dim]);
-            if a == b || !(self.splits(a) || self.splits(b)) {
-                continue;
+        let input = network.layer(layer.inputs[0]);
+        let ways = [
+            (input.place, input.partial, layer.place),
+            (layer.place, layer.partial_gradient, input.place),
+        ];
+        for (from, partial, to) in ways {
+            let mut now = from;
+            for (stage, next) in way(self.mesh, &from, partial, &to) {
+                for dim in 0..5 {
+                    let (a, b) = (now.axes[dim], next.axes[dim]);
+                    if self.splits(a) || self.splits(b) {
+                        self.stage(signature, coord, stage, (&now, &next, dim));
+                    }
+                }
+                now = next;
             }
-            let (mine, own) = (self.own(&from, dim, coord), self.own(&to, dim, coord));
-            signature.push(own.start, &[mine, own]);
-            for (origin, wanted, place) in [(own.start, own, &from), (mine.start, mine, &to)] {
-                let axes = place.axes[dim];
-                for part in 0..self.mesh.parts(axes) {
-                    let part_of = place.part(self.mesh, dim, part);
-                    signature.push(origin, &[part_of.intersect(&wanted)]);
-                    self.peer(signature, coord, axes, part);
+        }
+    }
+
+    /// Which parts of what others own along a dim are the own ones after a movement, and the other way
+    /// round, as far as views depend on it.
+    fn stage(
+        &self,
+        signature: &mut Signature,
+        coord: &Coord,
+        stage: Stage,
+        (from, to, dim): (&Place, &Place, usize),
+    ) {
+        let (mine, own) = (self.own(from, dim, coord), self.own(to, dim, coord));
+        let lengths = [mine.len() as i64, own.len() as i64];
+        signature.numbers.extend(lengths);
+        let given = |signature: &mut Signature, group: AxisSet| {
+            for member in self.along(coord, group) {
+                signature.push_common(&mine, &self.own(to, dim, &member));
+            }
+        };
+        let taken = |signature: &mut Signature, group: AxisSet| {
+            for member in self.along(coord, group) {
+                signature.push_common(&own, &self.own(from, dim, &member));
+            }
+        };
+        match stage {
+            Stage::AllReduce(_) => {}
+            Stage::ReduceScatter(group) => given(signature, group),
+            Stage::AllGather(group) => taken(signature, group),
+            Stage::AllToAll(group) => {
+                given(signature, group);
+                taken(signature, group);
+            }
+            Stage::Slice => signature.push_common(&mine, &own),
+            Stage::Messages(_) => {
+                signature.push_common(&mine, &own);
+                signature.push_common(&own, &mine);
+                for (start, wanted, place) in [(&own, own, from), (&mine, mine, to)] {
+                    let axes = place.axes[dim];
+                    for part in 0..self.mesh.parts(axes) {
+                        let theirs = place.part(self.mesh, dim, part);
+                        signature.push_common(start, &theirs.intersect(&wanted));
+                        self.peer(signature, coord, axes, part);
+                    }
                 }
             }
-            signature.numbers.push(i64::MIN);
         }
+        signature.numbers.push(i64::MIN);
+    }
+
+    /// The members of a group, as far as they differ along the bundle.
+    fn along(&self, coord: &Coord, group: AxisSet) -> impl Iterator<Item = Coord> {
+        let along = self.axes.within(group);
+        let (mesh, coord) = (self.mesh, *coord);
+        (0..mesh.parts(along)).map(move |member| {
+            let mut there = coord;
+            mesh.go_to_part(along, member, &mut there);
+            there
+        })
     }
 
     /// Of a sum over shares of the channels one rank adds the bias.
@@ -320,6 +372,14 @@ impl Hash for Signature {
 }
 
 impl Signature {
+    /// Where `other` lies in `own`, if it does.
+    fn push_common(&mut self, own: &Interval, other: &Interval) {
+        match own.intersect(other) {
+            common if common.is_empty() => self.numbers.extend([0, 0]),
+            common => self.push(own.start, &[common]),
+        }
+    }
+
     fn push(&mut self, origin: i64, intervals: &[Interval]) {
         for interval in intervals {
             let ends = [interval.start - origin, interval.end - origin];

@@ -14,7 +14,7 @@ use partita_space::{AxisSet, Coord, Interval, Mesh, Offset, Region};
 
 /// One movement on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+pub(crate) enum Stage {
     /// Sums over a group; each member keeps its part.
     ReduceScatter(AxisSet),
     /// Sums over a group, for every member.
@@ -31,7 +31,7 @@ enum Stage {
 
 /// The movements from a place, where the value is a sum still due along `partial`, to another, each with
 /// the place after it. None where nothing has to be done.
-fn way(mesh: &Mesh, from: &Place, partial: AxisSet, to: &Place) -> Vec<(Stage, Place)> {
+pub(crate) fn way(mesh: &Mesh, from: &Place, partial: AxisSet, to: &Place) -> Vec<(Stage, Place)> {
     let mut stages = Vec::new();
     let mut now = *from;
     let mut due = AxisSet::of(partial.iter().filter(|&axis| mesh.extent(axis) > 1));

@@ -1,4 +1,141 @@
-use partita_lower::Strategy;
+use partita_graph::{Graph, NodeId, Op};
+use partita_lower::{LayerChoice, LayerDim, Strategy};
+use partita_space::{Axis, AxisList};
+
+/// Shares of the filters and of the channels of each layer that are tried; a group of ranks that gathers
+/// activations in every layer pays within a node, if anywhere.
+const SHARES: [[usize; 2]; 7] = [[2, 1], [1, 2], [4, 1], [1, 4], [2, 2], [8, 1], [1, 8]];
+/// Poolings after which the ranks of a sample may go over to filters, counted from the last.
+const LATE_POOLS: usize = 2;
+
+/// The strategies that are tried for a model: every hybrid of data and spatial parallelism, some of
+/// them with a share of the ranks on filters or channels, and some in which the ranks of a sample go
+/// over to filters where the positions get few: at the last poolings, or at the first linear layer.
+///
+/// The latter two kinds are left out where they do not suit the model or the mini-batch, since a hybrid
+/// tells the reason. Order: [`hybrids`] first.
+pub fn candidates(graph: &Graph, ranks: usize, batch: usize) -> Vec<Strategy> {
+    let rank = graph.spatial_rank;
+    let mut all = hybrids(ranks, rank);
+    let mut more = Vec::new();
+    for [filters, channels] in SHARES {
+        let shares = filters * channels;
+        if ranks.is_multiple_of(shares) {
+            let rest = descending(ranks / shares, rank);
+            more.extend(rest.map(|one| shared(graph, &one, [filters, channels])));
+        }
+    }
+    for one in descending(ranks, rank).filter(is_split) {
+        let seams = seams(graph).into_iter();
+        more.extend(seams.map(|seam| late(graph, &one, seam)));
+    }
+    all.extend(
+        more.into_iter()
+            .filter(|one| one.check(graph, batch).is_ok()),
+    );
+    all
+}
+
+/// Hybrids that split depth at least as often as height, and that as width.
+fn descending(ranks: usize, spatial_rank: usize) -> impl Iterator<Item = Strategy> {
+    let is_descending = move |strategy: &Strategy| {
+        let parts = SPATIAL[3 - spatial_rank..].iter();
+        parts.is_sorted_by(|&&a, &&b| strategy.extent(a) >= strategy.extent(b))
+    };
+    let all = hybrids(ranks, spatial_rank).into_iter();
+    all.filter(move |one| one.overlap && is_descending(one))
+}
+
+const SPATIAL: [Axis; 3] = [Axis::Depth, Axis::Height, Axis::Width];
+
+fn is_split(strategy: &Strategy) -> bool {
+    SPATIAL.iter().any(|&axis| strategy.extent(axis) > 1)
+}
+
+/// With the filters and channels of layers split, where there are enough of them.
+fn shared(graph: &Graph, strategy: &Strategy, [filters, channels]: [usize; 2]) -> Strategy {
+    let extent = |axis| strategy.extent(axis);
+    let [depth, height, width] = SPATIAL.map(extent);
+    let data = extent(Axis::Data);
+    let mut shared = Strategy::of([data, depth, height, width, filters, channels, 1]);
+    let parts = filters * channels;
+    shared.layers = whole(graph, |layer| layer.0 < parts || layer.1 < parts);
+    shared
+}
+
+/// With the ranks of a sample on filters from a layer on, where there are enough of them.
+fn late(graph: &Graph, strategy: &Strategy, seam: NodeId) -> Strategy {
+    let wide = SPATIAL
+        .into_iter()
+        .filter(|&axis| strategy.extent(axis) > 1);
+    let wide: Vec<Axis> = wide.collect();
+    let parts = wide.iter().map(|&axis| strategy.extent(axis)).product();
+    let mut dims = [None; 6];
+    let is_linear = matches!(graph.node(seam).op, Op::Linear { .. });
+    for dim in [LayerDim::D, LayerDim::H, LayerDim::W] {
+        dims[dim as usize] = (!is_linear && wide.contains(&dim.axis())).then_some(AxisList::NONE);
+    }
+    dims[LayerDim::F as usize] = Some(AxisList::of(wide));
+    let mut late = strategy.clone();
+    late.layers.push(LayerChoice {
+        from: graph.node(seam).name.clone(),
+        to: String::new(),
+        dims,
+    });
+    late.layers.extend(whole(graph, |layer| layer.0 < parts));
+    late
+}
+
+/// Choices that leave the filters and channels of some layers whole, by how many there are.
+fn whole(graph: &Graph, is_narrow: impl Fn((usize, usize)) -> bool) -> Vec<LayerChoice> {
+    let mut choices = Vec::new();
+    for node in &graph.nodes {
+        let has_weights = match node.op {
+            Op::Convolution(_) | Op::TransposedConvolution(_) | Op::Linear { .. } => true,
+            Op::Input
+            | Op::Pool(_)
+            | Op::BatchNorm { .. }
+            | Op::LeakyRelu { .. }
+            | Op::Dropout { .. }
+            | Op::Flatten
+            | Op::Add
+            | Op::Concat
+            | Op::Loss(_) => false,
+        };
+        // What the first layer reads is whole anyway.
+        let reads = match node.inputs.first() {
+            Some(input) if input.0 > 0 => graph.node(*input).shape.channels,
+            _ => usize::MAX,
+        };
+        if has_weights && is_narrow((node.shape.channels, reads)) {
+            let mut dims = [None; 6];
+            for dim in [LayerDim::F, LayerDim::C] {
+                dims[dim as usize] = Some(AxisList::NONE);
+            }
+            choices.push(LayerChoice {
+                from: node.name.clone(),
+                to: node.name.clone(),
+                dims,
+            });
+        }
+    }
+    choices
+}
+
+/// Layers at which the ranks of a sample may go over to filters: those behind the last poolings, and
+/// the first linear layer.
+fn seams(graph: &Graph) -> Vec<NodeId> {
+    let nodes = || (0..graph.nodes.len()).map(NodeId);
+    let pools = nodes().filter(|&id| matches!(graph.node(id).op, Op::Pool(_)));
+    let pools: Vec<NodeId> = pools.collect();
+    let readers = pools.iter().rev().filter_map(|pool| {
+        let mut readers = nodes().filter(|&id| graph.node(id).inputs.contains(pool));
+        readers.find(|&id| matches!(graph.node(id).op, Op::Convolution(_)))
+    });
+    let mut seams: Vec<NodeId> = readers.take(LATE_POOLS).collect();
+    seams.extend(nodes().find(|&id| matches!(graph.node(id).op, Op::Linear { .. })));
+    seams
+}
 
 /// Every hybrid of data and spatial parallelism for a number of ranks: all ordered factorizations over
 /// data and the last `spatial_rank` of depth, height and width. Where a sample is split, each comes
@@ -75,6 +212,39 @@ mod tests {
             "width=4,overlap=off",
         ];
         assert_eq!(flat, expected);
+    }
+
+    #[test]
+    fn shares_and_late_filters_are_tried_where_they_suit_the_model() {
+        let graph = partita_graph::zoo::build("cosmoflow@128").unwrap();
+        let texts: Vec<String> = candidates(&graph, 8, 4)
+            .iter()
+            .map(Strategy::to_string)
+            .collect();
+        for expected in [
+            "data=4,filter=2",
+            "data=4,channel=2",
+            // Four outputs are too few for eight.
+            "filter=8; fc3: C=-,F=-",
+            "data=2,filter=2,channel=2",
+            "data=4,depth=2; fc1..: F=depth",
+            "data=2,depth=2,height=2; fc1..: F=depth+height",
+            "depth=4,height=2; conv5..: D=-,H=-,F=depth+height; fc3: C=-,F=-",
+        ] {
+            assert!(texts.iter().any(|text| text == expected), "{texts:#?}");
+        }
+        let different: HashSet<_> = texts.iter().collect();
+        assert_eq!(different.len(), texts.len());
+        // A mini-batch of 4 is no reason to say more than once that 8 ranks cannot share it.
+        assert!(texts.iter().filter(|text| text.contains("data=8")).count() == 1);
+    }
+
+    #[test]
+    fn a_thousand_ranks_have_about_a_thousand_candidates() {
+        let graph = partita_graph::zoo::build("cosmoflow@512").unwrap();
+        let all = candidates(&graph, 1024, 64);
+        assert!((600..1000).contains(&all.len()), "{}", all.len());
+        assert!(all.iter().all(|strategy| strategy.ranks() == 1024));
     }
 
     #[test]

@@ -8,6 +8,6 @@ mod candidates;
 mod floor;
 mod plan;
 
-pub use candidates::hybrids;
+pub use candidates::{candidates, hybrids};
 pub use floor::rank_seconds;
 pub use plan::{Candidate, Cost, Floor, PlanError, PlanRequest, plan};

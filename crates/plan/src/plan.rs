@@ -1,4 +1,4 @@
-use crate::candidates::hybrids;
+use crate::candidates::candidates;
 use partita_lower::{LowerError, Request, Strategy, lower, lower_rank};
 use partita_oracle::Prediction;
 use partita_program::{Body, Program, Role};
@@ -123,7 +123,8 @@ type No = (Lack, String);
 pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
     let mut refused: Vec<(Lack, Candidate)> = Vec::new();
     let mut open: Vec<Open> = Vec::new();
-    for strategy in hybrids(request.ranks, request.training.graph.spatial_rank) {
+    let training = &request.training;
+    for strategy in candidates(training.graph, request.ranks, training.batch) {
         match glance(request, &strategy)? {
             Ok(floor) => open.push(Open { floor, strategy }),
             Err((lack, reason)) => refused.push((lack, Candidate::refused(strategy, reason))),

@@ -6,7 +6,7 @@ use partita_oracle::{
     Blocks, CollectiveCost, CostBasis, CostError, Costs, MessageCost, Mode, Prediction, predict,
     simulate,
 };
-use partita_plan::{Candidate, PlanError, PlanRequest, hybrids, plan, rank_seconds};
+use partita_plan::{Candidate, PlanError, PlanRequest, candidates, plan, rank_seconds};
 use partita_program::{
     Algorithm, Body, Buffer, BufferId, Choice, Collective, CollectiveKind, Count, Dtype,
     KernelShape, Menu, MenuError, Optimizer, Origin, Phase, Program, ProgramKind, Role, Task,
@@ -199,7 +199,7 @@ const PLENTY: Bytes = Bytes(1 << 50);
 fn every_candidate_is_ranked_or_refused_and_the_order_is_that_of_the_oracle() {
     let graph = zoo::build("cosmoflow@32").unwrap();
     let all = planned(&graph, (8, 4), &FAST_LINK, PLENTY, false).unwrap();
-    assert_eq!(all.len(), hybrids(8, 3).len());
+    assert_eq!(all.len(), candidates(&graph, 8, 4).len());
     let fit = all.iter().take_while(|one| one.reason.is_none()).count();
     assert!(
         all[fit..]
@@ -419,7 +419,7 @@ fn memory_is_looked_at_before_time() {
     else {
         panic!("{text}");
     };
-    assert_eq!(refused.len(), hybrids(4, 3).len());
+    assert_eq!(refused.len(), candidates(&graph, 4, 4).len());
     assert!(
         text.contains("1000 B") && text.contains(&nearest.to_string()),
         "{text}"

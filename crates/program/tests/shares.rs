@@ -125,10 +125,10 @@ impl Form {
             };
             (0..self.ranks).map(view).collect()
         };
-        let fill = |id| Work::Compute {
+        let fill = |id, value| Work::Compute {
             kernel: Kernel::Fill {
                 target: whole(id),
-                value: 1.0,
+                value,
             },
             algorithm: Algorithm("plain".to_owned()),
             workspace: None,
@@ -158,8 +158,9 @@ impl Form {
         };
         Body {
             tasks: vec![
-                task(&[], fill(GRADIENT)),
-                task(&[], fill(ROWS)),
+                // Zeros are addends of any sum.
+                task(&[], fill(GRADIENT, 0.0)),
+                task(&[], fill(ROWS, 1.0)),
                 task(&[0], collective(0, sum)),
                 task(&[1], collective(1, turn)),
             ],

@@ -583,6 +583,9 @@ fn broken_memory() {
                 if let Kernel::SumOfSquares { total, .. } = kernel_of(p, 1, NORM) {
                     total.buffer = BufferId(LOSS);
                 }
+                if let CollectiveKind::AllReduce { view } = &mut collective(p, 1, SUM_TOTAL).kind {
+                    view.buffer = BufferId(LOSS);
+                }
             },
             "OutputUnwritten",
         ),

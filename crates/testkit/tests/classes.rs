@@ -4,13 +4,13 @@
 
 use partita_lower::{Strategy, lower, lower_rank};
 use partita_program::{Dtype, Optimizer, ProgramKind};
-use partita_testkit::{Setup, random_case, reference_kernels};
+use partita_testkit::{Case, Setup, random_case, random_layer_case, reference_kernels};
 
 #[test]
 fn every_rank_lowers_to_the_body_of_its_class() {
     let kernels = reference_kernels(Dtype::F64);
-    for seed in 0..300 {
-        let case = random_case(seed);
+    let cases = (0..300).flat_map(|seed| [random_case(seed), random_layer_case(seed)]);
+    for case in cases {
         let setup = Setup::of_case(&case, &kernels);
         for kind in [
             ProgramKind::Train,
@@ -23,11 +23,52 @@ fn every_rank_lowers_to_the_body_of_its_class() {
                 let alone = lower_rank(&request, rank).unwrap();
                 assert!(
                     alone == *program.body(rank),
-                    "seed {seed} {} rank {rank}",
+                    "seed {} {} rank {rank}",
+                    case.seed,
                     case.strategy
                 );
             }
         }
+    }
+}
+
+#[test]
+fn ranks_of_even_shares_are_one_class() {
+    const CHAIN: &str = "model chain
+input x channels=3 extent=8x8
+c1 = conv x filters=8 kernel=3 pad=1 bias=BIAS
+n1 = batch_norm c1 epsilon=0.001 momentum=0.1
+r1 = relu n1
+p1 = max_pool r1 kernel=2 stride=2
+c2 = conv p1 filters=16 kernel=3 pad=1 bias=BIAS
+f = flatten c2
+l1 = linear f features=8 bias=BIAS
+d1 = dropout l1 rate=0.2
+l2 = linear d1 features=4 bias=BIAS
+loss = mse l2
+";
+    let kernels = reference_kernels(Dtype::F64);
+    for (strategy, bias, expected) in [
+        ("filter=4", "true", 1),
+        ("channel=4", "false", 1),
+        // One of the addends has the bias.
+        ("channel=4", "true", 2),
+        ("filter=2,channel=2", "false", 1),
+        ("data=2,filter=4", "true", 1),
+        ("data=2; c2..l2: F=data,N=-", "true", 1),
+        ("height=2; c2..: H=-,C=height", "false", 2),
+        ("filter=3", "true", 3),
+    ] {
+        let graph = partita_graph::text::parse(&CHAIN.replace("BIAS", bias)).unwrap();
+        let case = Case {
+            graph,
+            strategy: strategy.parse().unwrap(),
+            batch: 4,
+            seed: 1,
+        };
+        let setup = Setup::of_case(&case, &kernels);
+        let program = setup.program(ProgramKind::Train).unwrap();
+        assert_eq!(program.bodies.len(), expected, "{strategy} bias {bias}");
     }
 }
 

@@ -2,9 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use partita_program::{Exchange, Program, ProgramKind, TaskId, Work, verify};
-use partita_space::Offset;
-use partita_testkit::{Draws, Outcome, Setup, jittery_kernels, random_case, run_programs};
+use partita_program::{
+    Collective, CollectiveKind, Exchange, Kernel, Program, ProgramKind, TaskId, View, Work, verify,
+};
+use partita_space::{AXES, AxisSet, Offset};
+use partita_testkit::{
+    Case, Draws, Outcome, Setup, jittery_kernels, random_case, random_layer_case, run_programs,
+};
+use std::collections::BTreeMap;
 
 /// Where an exchange stands: class and task.
 type Site = (usize, usize);
@@ -103,53 +108,253 @@ fn mutate(program: &Program, draws: &mut Draws) -> Option<(Program, String)> {
     Some((mutant, format!("mutation {kind} at {site:?}")))
 }
 
-#[test]
-fn every_mutant_is_refused_or_equivalent() {
+/// Collectives of a program: classes with the task, by sequence.
+fn collectives(program: &Program) -> BTreeMap<u32, Vec<Site>> {
+    let mut sites: BTreeMap<u32, Vec<Site>> = BTreeMap::new();
+    for (class, body) in program.bodies.iter().enumerate() {
+        for (task, entry) in body.tasks.iter().enumerate() {
+            if let Work::Collective(collective) = &entry.work {
+                let known = sites.entry(collective.sequence).or_default();
+                known.push((class, task));
+            }
+        }
+    }
+    sites
+}
+
+fn collective(program: &mut Program, (class, task): Site) -> &mut Collective {
+    match &mut program.bodies[class].tasks[task].work {
+        Work::Collective(collective) => collective,
+        other => panic!("{} is no collective", other.name()),
+    }
+}
+
+/// Takes a task away; who waited for it waits for what it waited for.
+fn remove(program: &mut Program, (class, task): Site) {
+    let tasks = &mut program.bodies[class].tasks;
+    let gone = tasks.remove(task);
+    for other in tasks {
+        if other.after.contains(&TaskId(task as u32)) {
+            other.after.extend(&gone.after);
+        }
+        other.after.retain(|after| after.0 as usize != task);
+        let later = |after: &&mut TaskId| after.0 as usize > task;
+        other
+            .after
+            .iter_mut()
+            .filter(later)
+            .for_each(|after| after.0 -= 1);
+        other.after.sort_unstable();
+        other.after.dedup();
+    }
+}
+
+fn swap_two(views: &mut [View], draws: &mut Draws) -> bool {
+    if views.len() < 2 {
+        return false;
+    }
+    let first = draws.between(0, views.len() - 1);
+    let second = (first + draws.between(1, views.len() - 1)) % views.len();
+    views.swap(first, second);
+    true
+}
+
+/// Leaves each member with its own addend instead of the sum.
+fn keep_own(program: &mut Program, site: Site) -> bool {
+    let rank = program.representatives()[site.0];
+    let Collective { group, kind, .. } = collective(program, site).clone();
+    let members = program.mesh.group(rank, group);
+    let place = members.iter().position(|&member| member == rank).unwrap();
+    let (source, target) = match kind {
+        CollectiveKind::ReduceScatter { sources, target } => (sources[place], target),
+        CollectiveKind::AllReduce { view } => (view, view),
+        CollectiveKind::AllGather { .. } | CollectiveKind::AllToAll { .. } => return false,
+    };
+    if source == target || source.is_empty() {
+        remove(program, site);
+        return true;
+    }
+    let tasks = program.bodies[site.0].tasks.iter();
+    let pinned = tasks.filter_map(|task| match &task.work {
+        Work::Compute { algorithm, .. } => Some(algorithm.clone()),
+        Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => None,
+    });
+    let algorithm = pinned.into_iter().next().unwrap();
+    let kernel = Kernel::Copy {
+        source,
+        target,
+        accumulate: false,
+    };
+    program.bodies[site.0].tasks[site.1].work = Work::Compute {
+        kernel,
+        algorithm,
+        workspace: None,
+    };
+    true
+}
+
+/// As [`mutate`], to collectives.
+fn mutate_collective(program: &Program, draws: &mut Draws) -> Option<(Program, String)> {
+    let mut mutant = program.clone();
+    let all = collectives(program);
+    let sequences: Vec<u32> = all.keys().copied().collect();
+    if sequences.is_empty() {
+        return None;
+    }
+    let sequence = draws.pick(&sequences);
+    let everywhere = draws.one_in(2);
+    let mut sites = all[&sequence].clone();
+    if !everywhere {
+        sites = vec![draws.pick(&sites)];
+    }
+    let kind = draws.between(0, 6);
+    let other = draws.pick(&sequences);
+    let seed = draws.between(0, 1 << 20) as u64;
+    let changed = sites.iter().all(|&site| {
+        // The same draws for every class.
+        let mut draws = Draws::new(seed);
+        match kind {
+            0 => remove(&mut mutant, site),
+            1 => return keep_own(&mut mutant, site),
+            2 => match &mut collective(&mut mutant, site).kind {
+                CollectiveKind::ReduceScatter { sources, .. } => {
+                    return swap_two(sources, &mut draws);
+                }
+                CollectiveKind::AllGather { targets, .. } => return swap_two(targets, &mut draws),
+                CollectiveKind::AllToAll { sources, targets } => {
+                    let views = if draws.one_in(2) { sources } else { targets };
+                    return swap_two(views, &mut draws);
+                }
+                CollectiveKind::AllReduce { .. } => return false,
+            },
+            3 => {
+                let axes = AXES.into_iter().filter(|_| draws.one_in(2));
+                let group = AxisSet::of(axes.filter(|&axis| program.mesh.extent(axis) > 1));
+                let collective = collective(&mut mutant, site);
+                let is_other = collective.group != group;
+                collective.group = group;
+                return is_other;
+            }
+            4 | 5 => {
+                let found = all[&other].iter().find(|(class, _)| *class == site.0);
+                let Some(&there) = found.filter(|&&there| there != site) else {
+                    return false;
+                };
+                let works = [site, there].map(|at| collective(&mut mutant, at).clone());
+                let [first, second] = works;
+                let both = match kind {
+                    // In another order, or each with the views of the other.
+                    4 => [(site, second), (there, first)],
+                    _ => {
+                        let (a, b) = (first.sequence, second.sequence);
+                        [
+                            (
+                                site,
+                                Collective {
+                                    sequence: a,
+                                    ..second
+                                },
+                            ),
+                            (
+                                there,
+                                Collective {
+                                    sequence: b,
+                                    ..first
+                                },
+                            ),
+                        ]
+                    }
+                };
+                for (at, work) in both {
+                    *collective(&mut mutant, at) = work;
+                }
+            }
+            _ => {
+                // A sum becomes a gather of the addends.
+                let found = collective(&mut mutant, site);
+                let CollectiveKind::ReduceScatter { sources, .. } = &found.kind else {
+                    return false;
+                };
+                let (source, targets) = (sources[0], sources.clone());
+                found.kind = CollectiveKind::AllGather { source, targets };
+            }
+        }
+        true
+    });
+    let what = format!("mutation {kind} of collective {sequence} at {sites:?}");
+    changed.then_some((mutant, what))
+}
+
+type Mutate = fn(&Program, &mut Draws) -> Option<(Program, String)>;
+
+/// Runs what is not refused; how many were refused, and how many were not.
+fn survey(case: &Case, mutate: Mutate, mutants: usize) -> [usize; 2] {
+    let kernels = jittery_kernels();
+    let setup = Setup {
+        steps: 2,
+        ..Setup::of_case(case, &kernels)
+    };
+    let [fetch, train, evaluate] = [
+        ProgramKind::Fetch,
+        ProgramKind::Train,
+        ProgramKind::Evaluate,
+    ]
+    .map(|kind| setup.program(kind).unwrap());
+    let mut expected: Option<Outcome> = None;
+    let mut draws = Draws::new(case.seed ^ 0xA5A5);
+    let (mut refused, mut equivalent) = (0, 0);
+    for _ in 0..mutants {
+        let Some((mutant, what)) = mutate(&train, &mut draws) else {
+            continue;
+        };
+        if verify::verify(&mutant).is_err() {
+            refused += 1;
+            continue;
+        }
+        let expected = expected.get_or_insert_with(|| {
+            run_programs(&setup, &[fetch.clone(), train.clone(), evaluate.clone()]).unwrap()
+        });
+        // Shown if the run itself finds something.
+        println!("seed {} {}: {what}", case.seed, case.strategy);
+        for _ in 0..3 {
+            let programs = [fetch.clone(), mutant.clone(), evaluate.clone()];
+            let got = run_programs(&setup, &programs);
+            let got = got.unwrap_or_else(|error| panic!("seed {} {what}: {error}", case.seed));
+            assert!(
+                got == *expected,
+                "PARTITA_SEED={} {}: {what}",
+                case.seed,
+                case.strategy
+            );
+        }
+        equivalent += 1;
+    }
+    [refused, equivalent]
+}
+
+fn survey_all(of: fn(u64) -> Case, mutate: Mutate) {
     let long = std::env::var("PARTITA_TEST_LONG").is_ok();
     let cases = if long { 3000 } else { 300 };
-    let kernels = jittery_kernels();
     let (mut refused, mut equivalent) = (0, 0);
     for seed in 0..cases {
-        let case = random_case(seed);
-        let setup = Setup {
-            steps: 2,
-            ..Setup::of_case(&case, &kernels)
-        };
-        let [fetch, train, evaluate] = [
-            ProgramKind::Fetch,
-            ProgramKind::Train,
-            ProgramKind::Evaluate,
-        ]
-        .map(|kind| setup.program(kind).unwrap());
-        let mut expected: Option<Outcome> = None;
-        let mut draws = Draws::new(seed ^ 0xA5A5);
-        for _ in 0..8 {
-            let Some((mutant, what)) = mutate(&train, &mut draws) else {
-                continue;
-            };
-            if verify::verify(&mutant).is_err() {
-                refused += 1;
-                continue;
-            }
-            let expected = expected.get_or_insert_with(|| {
-                run_programs(&setup, &[fetch.clone(), train.clone(), evaluate.clone()]).unwrap()
-            });
-            for _ in 0..3 {
-                let programs = [fetch.clone(), mutant.clone(), evaluate.clone()];
-                let got = run_programs(&setup, &programs);
-                let got = got.unwrap_or_else(|error| panic!("seed {seed} {what}: {error}"));
-                assert!(
-                    got == *expected,
-                    "PARTITA_SEED={seed} {}: {what}",
-                    case.strategy
-                );
-            }
-            equivalent += 1;
-        }
+        let [no, yes] = survey(&of(seed), mutate, 8);
+        refused += no;
+        equivalent += yes;
     }
     assert!(
         refused > 10 * equivalent,
         "{refused} refused, {equivalent} equivalent"
     );
     assert!(refused > cases as usize, "{refused} mutants are too few");
+}
+
+#[test]
+fn every_mutant_is_refused_or_equivalent() {
+    survey_all(random_case, mutate);
+}
+
+#[test]
+fn every_mutant_of_a_collective_is_refused_or_equivalent() {
+    survey_all(random_layer_case, mutate_collective);
+    survey_all(random_case, mutate_collective);
 }

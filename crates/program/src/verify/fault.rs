@@ -306,6 +306,21 @@ pub enum Fault {
         weights: Spot,
         writer: Site,
     },
+    #[error("{site}: {spot} {reason}")]
+    Due {
+        site: Site,
+        spot: Spot,
+        reason: String,
+    },
+    #[error(
+        "class {class} (rank {rank}): output `{name}`, {spot}, is an addend of a sum still due"
+    )]
+    OutputDue {
+        class: usize,
+        rank: Rank,
+        name: String,
+        spot: Spot,
+    },
     #[error("{site} reads {spot}, which belongs to another rank and holds a constant")]
     HaloFilled { site: Site, spot: Spot },
     #[error(

@@ -1,6 +1,6 @@
 //! Proof, before anything runs, that a program is sound: its structure and shapes, that every message
-//! has its counterpart, that it ends under any timing, and that no task reads what is not yet, or no
-//! longer, there.
+//! has its counterpart, that it ends under any timing, that no task reads what is not yet, or no
+//! longer, there, and that every sum over ranks is taken once and over the right ones.
 //!
 //! Works on one representative of each class of ranks with its real peers; that the other ranks of a
 //! class stand in the same relation to theirs is checked by loops over integers.
@@ -13,6 +13,7 @@ mod matching;
 mod memory;
 mod order;
 mod packed;
+mod partial;
 mod shapes;
 mod structure;
 mod termination;
@@ -38,6 +39,7 @@ pub fn verify(program: &Program) -> Result<(), Faults> {
         termination::check(&case, &mut faults);
         memory::check(&case, &mut faults);
         packed::check(&case, &mut faults);
+        partial::check(&case, &mut faults);
     }
     if faults.is_empty() {
         Ok(())

@@ -44,7 +44,8 @@ pub const REVERSE: usize = 11;
 pub const WEIGHT: usize = 12;
 pub const SUM_WEIGHT: usize = 13;
 pub const NORM: usize = 14;
-pub const UPDATE: usize = 15;
+pub const SUM_TOTAL: usize = 15;
+pub const UPDATE: usize = 16;
 
 /// The offset of so many ranks along the line.
 pub fn along(step: i32) -> Offset {
@@ -189,7 +190,8 @@ fn body(ranks: usize, left: bool, right: bool) -> Body {
         task("conv", backward, &[BACKWARD], reverse_halo(left, right)),
         task("conv", backward, &[], kernel(weights())),
         task("w", Phase::Reduce, &[WEIGHT], sum(2, whole(DW, weight))),
-        task("line", Phase::Report, &[REVERSE], kernel(norm(ranks))),
+        task("line", Phase::Report, &[REVERSE], kernel(norm())),
+        task("line", Phase::Report, &[NORM], sum(3, whole(TOTAL, [1; 5]))),
         task("w", Phase::Update, &[SUM_WEIGHT], kernel(update())),
     ]);
     let output = |name: &str, buffer| Output {
@@ -356,9 +358,9 @@ fn weights() -> Kernel {
     }
 }
 
-fn norm(ranks: usize) -> Kernel {
+fn norm() -> Kernel {
     Kernel::SumOfSquares {
-        sources: vec![part(LINE, 0, SHARE * ranks), part(DX, 1, 5)],
+        sources: vec![part(DX, 1, 5)],
         total: whole(TOTAL, [1; 5]),
     }
 }

@@ -1,0 +1,654 @@
+//! Sums still due: an addend of a sum over ranks is read only by what is linear in it, never meets
+//! what is no addend of the same sum, and the sum is taken once, over just these ranks.
+//!
+//! What is due follows from the program itself. A product of weights whose channels are split gives an
+//! addend along the axes of the split, and so does a sum over samples and positions that are split; a
+//! reduction takes its group away. Between them it is handed on.
+
+use super::collectives::Groups;
+use super::{Case, Fault};
+use crate::{Body, BufferId, Collective, CollectiveKind, Exchange, Kernel, PoolKind, View, Work};
+use partita_space::{AxisList, AxisSet, Offset, Region};
+use std::collections::{BTreeMap, HashMap};
+
+/// What elements are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Zeros, or no contents yet: an addend of any sum.
+    Nothing,
+    /// Addends of sums over ranks that differ along these axes; whole values where there are none.
+    Due(AxisSet),
+    /// Addends of different sums.
+    Mixed,
+}
+
+const WHOLE: State = State::Due(AxisSet::NONE);
+
+impl State {
+    fn join(self, other: Self) -> Self {
+        match (self, other) {
+            (State::Nothing, state) | (state, State::Nothing) => state,
+            (a, b) if a == b => a,
+            _ => State::Mixed,
+        }
+    }
+
+    /// After a sum over what differs along more axes.
+    fn along(self, more: AxisSet) -> Self {
+        match self {
+            State::Due(due) if due.minus(more) == due => State::Due(due.union(more)),
+            State::Due(_) | State::Mixed => State::Mixed,
+            State::Nothing => State::Nothing,
+        }
+    }
+
+    /// Of products, of which one factor at most may be an addend.
+    fn times(self, other: Self) -> Self {
+        match (self, other) {
+            (State::Nothing, _) | (_, State::Nothing) => State::Nothing,
+            (state, WHOLE) | (WHOLE, state) => state,
+            _ => State::Mixed,
+        }
+    }
+}
+
+/// What each class gives to others: by the sequence, and for messages by receiver and part.
+type Given = BTreeMap<(usize, u32, [i32; 7], u32), State>;
+
+pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
+    let mut groups = Groups::default();
+    let mut given = Given::new();
+    // What ranks get depends on what others have got: again until nothing new is known. States only
+    // ever rise from nothing over an addend to a mixture.
+    loop {
+        let (mut next, mut found) = (Given::new(), Vec::new());
+        for (class, body) in case.bodies() {
+            let mut play = Play {
+                case,
+                class,
+                body,
+                states: initial(body),
+                packed: HashMap::new(),
+                groups: &mut groups,
+                given: &given,
+                next: &mut next,
+                faults: &mut found,
+                task: 0,
+            };
+            play.run();
+        }
+        if next == given {
+            faults.append(&mut found);
+            return;
+        }
+        given = next;
+    }
+}
+
+/// Disjoint regions of each buffer with their states; nothing elsewhere.
+fn initial(body: &Body) -> Vec<Vec<(Region, State)>> {
+    let buffers = body.buffers.iter().enumerate();
+    let of = buffers.map(|(id, buffer)| match buffer.role.is_persistent() {
+        true => vec![(buffer.view(BufferId(id as u32)).region(), WHOLE)],
+        false => Vec::new(),
+    });
+    of.collect()
+}
+
+struct Play<'a, 'p> {
+    case: &'a Case<'p>,
+    class: usize,
+    body: &'p Body,
+    states: Vec<Vec<(Region, State)>>,
+    /// Of packed weights those that were packed.
+    packed: HashMap<BufferId, View>,
+    groups: &'a mut Groups,
+    given: &'a Given,
+    next: &'a mut Given,
+    faults: &'a mut Vec<Fault>,
+    /// The task at hand.
+    task: usize,
+}
+
+impl<'p> Play<'_, 'p> {
+    /// Tasks that touch the same are ordered as they stand, or there is a race, another fault.
+    fn run(&mut self) {
+        for (id, task) in self.body.tasks.iter().enumerate() {
+            self.task = id;
+            match &task.work {
+                Work::Compute { kernel, .. } => {
+                    kernel.parts().iter().for_each(|part| self.kernel(part));
+                }
+                Work::Exchange(exchange) => self.exchange(exchange),
+                Work::Collective(collective) => self.collective(collective),
+                Work::Load(load) => self.write(&load.target, WHOLE),
+            }
+        }
+        for output in &self.body.outputs {
+            let state = self.read(&output.view);
+            if !matches!(state, State::Nothing | WHOLE) {
+                self.faults.push(Fault::OutputDue {
+                    class: self.class,
+                    rank: self.case.representatives[self.class],
+                    name: output.name.clone(),
+                    spot: self.case.spot(self.class, &output.view),
+                });
+            }
+        }
+    }
+
+    fn fault(&mut self, view: &View, reason: String) {
+        self.faults.push(Fault::Due {
+            site: self.case.site(self.class, self.task),
+            spot: self.case.spot(self.class, view),
+            reason,
+        });
+    }
+
+    fn read(&self, view: &View) -> State {
+        let region = view.region();
+        let pieces = self.states[view.buffer.0 as usize].iter();
+        let touched = pieces.filter(|(piece, _)| !piece.intersect(&region).is_empty());
+        touched.fold(State::Nothing, |all, (_, state)| all.join(*state))
+    }
+
+    fn write(&mut self, view: &View, state: State) {
+        let region = view.region();
+        if region.is_empty() {
+            return;
+        }
+        let pieces = &mut self.states[view.buffer.0 as usize];
+        let old = std::mem::take(pieces).into_iter();
+        pieces.extend(old.flat_map(|(piece, state)| {
+            let left = match piece.intersect(&region).is_empty() {
+                true => vec![piece],
+                false => piece.minus(&region),
+            };
+            left.into_iter().map(move |piece| (piece, state))
+        }));
+        if state != State::Nothing {
+            pieces.push((region, state));
+        }
+    }
+
+    fn put(&mut self, view: &View, state: State, accumulate: bool) {
+        let before = match accumulate {
+            true => self.read(view),
+            false => State::Nothing,
+        };
+        let state = state.join(before);
+        if state == State::Mixed {
+            self.fault(view, "gets addends of different sums".to_owned());
+        }
+        // Told once.
+        self.write(view, if state == State::Mixed { WHOLE } else { state });
+    }
+
+    /// For what is not linear in these.
+    fn need_whole(&mut self, views: &[&View]) {
+        for view in views {
+            let state = self.read(view);
+            let reason = match state {
+                State::Nothing | WHOLE => continue,
+                State::Due(axes) => {
+                    format!("holds addends of a sum due along {axes}, read as if it were taken")
+                }
+                State::Mixed => "holds addends of different sums".to_owned(),
+            };
+            self.fault(view, reason);
+        }
+    }
+
+    /// Axes of the dims of what a view holds.
+    fn axes(&self, view: &View) -> Option<[AxisList; 5]> {
+        self.case.home(self.class, view).map(|home| home.place.axes)
+    }
+
+    /// Axes that split samples and positions.
+    fn positions(&self, view: &View) -> AxisSet {
+        let axes = self.axes(view).unwrap_or_default();
+        let sets = axes[..4].iter().map(|list| list.set());
+        sets.fold(AxisSet::NONE, AxisSet::union)
+    }
+
+    fn kernel(&mut self, kernel: &Kernel) {
+        match kernel {
+            Kernel::Fused { parts } => parts.iter().for_each(|part| self.kernel(part)),
+            Kernel::Fill { target, value } => {
+                let state = if *value == 0.0 { State::Nothing } else { WHOLE };
+                self.write(target, state);
+            }
+            Kernel::Copy {
+                source: x,
+                target: y,
+                accumulate,
+            }
+            | Kernel::Dropout {
+                x, y, accumulate, ..
+            } => {
+                let state = self.read(x);
+                self.put(y, state, *accumulate);
+            }
+            Kernel::Add { a, b, y } => {
+                let state = self.read(a).join(self.read(b));
+                self.put(y, state, false);
+            }
+            Kernel::Import { target, .. } => self.write(target, WHOLE),
+            Kernel::PackWeights { w, packed, .. } => {
+                self.need_whole(&[w]);
+                self.packed.insert(packed.buffer, *w);
+                self.write(packed, WHOLE);
+            }
+            Kernel::Update {
+                parameter,
+                gradient,
+                moments,
+                clip,
+                ..
+            } => {
+                self.need_whole(&[parameter, gradient]);
+                moments.iter().for_each(|moment| self.need_whole(&[moment]));
+                clip.iter().for_each(|(total, _)| self.need_whole(&[total]));
+                if self.axes(parameter) != self.axes(gradient) {
+                    self.fault(gradient, "is not the own share of the parameter".to_owned());
+                }
+            }
+            Kernel::ConvolutionForward { .. }
+            | Kernel::ConvolutionBackwardData { .. }
+            | Kernel::LinearForward { .. }
+            | Kernel::LinearBackwardData { .. }
+            | Kernel::ConvolutionBackwardWeight { .. }
+            | Kernel::LinearBackwardWeight { .. }
+            | Kernel::BiasBackward { .. } => self.product(kernel),
+            Kernel::PoolForward { .. }
+            | Kernel::PoolBackward { .. }
+            | Kernel::LeakyReluForward { .. }
+            | Kernel::LeakyReluBackward { .. } => self.pointwise(kernel),
+            Kernel::BatchNormStatistics { .. }
+            | Kernel::BatchNormForward { .. }
+            | Kernel::BatchNormRunning { .. }
+            | Kernel::BatchNormInference { .. }
+            | Kernel::BatchNormBackwardStatistics { .. }
+            | Kernel::BatchNormBackwardData { .. }
+            | Kernel::BatchNormBackwardParameters { .. } => self.norm(kernel),
+            Kernel::MeanSquaredError { .. }
+            | Kernel::SoftmaxCrossEntropy { .. }
+            | Kernel::OutputErrors { .. }
+            | Kernel::SumOfSquares { .. } => self.total(kernel),
+        }
+    }
+
+    /// What weights multiply.
+    fn product(&mut self, kernel: &Kernel) {
+        match kernel {
+            Kernel::ConvolutionForward {
+                x,
+                w,
+                bias,
+                y,
+                accumulate,
+                ..
+            } => self.multiply((x, w, y), bias.as_ref(), true, *accumulate),
+            Kernel::LinearForward { x, w, bias, y } => {
+                self.multiply((x, w, y), bias.as_ref(), true, false);
+            }
+            Kernel::ConvolutionBackwardData {
+                dy,
+                w,
+                bias,
+                dx,
+                accumulate,
+                ..
+            } => self.multiply((dy, w, dx), bias.as_ref(), false, *accumulate),
+            Kernel::LinearBackwardData {
+                dy,
+                w,
+                dx,
+                accumulate,
+            } => self.multiply((dy, w, dx), None, false, *accumulate),
+            Kernel::ConvolutionBackwardWeight {
+                x,
+                dy,
+                dw,
+                accumulate,
+                ..
+            }
+            | Kernel::LinearBackwardWeight {
+                x,
+                dy,
+                dw,
+                accumulate,
+            } => {
+                let [rows, columns] = self.shares(dw);
+                self.shared(x, dy, [rows, columns], rows.is_empty());
+                let state = self.read(x).times(self.read(dy));
+                self.put(dw, state.along(self.positions(dy)), *accumulate);
+            }
+            Kernel::BiasBackward { dy, db, accumulate } => {
+                let state = self.read(dy).along(self.positions(dy));
+                self.put(db, state, *accumulate);
+            }
+            other => panic!("{} has no weights", other.name()),
+        }
+    }
+
+    /// Axes of the last two dims of weights or their gradient.
+    fn shares(&self, w: &View) -> [AxisList; 2] {
+        let w = self.packed.get(&w.buffer).unwrap_or(w);
+        let axes = self.axes(w).unwrap_or_default();
+        [axes[3], axes[4]]
+    }
+
+    /// Whether the channels of two tensors lie as weights between them want it: on these axes, or by
+    /// whole groups. None if neither, which is a fault.
+    fn shared(
+        &mut self,
+        x: &View,
+        y: &View,
+        wanted: [AxisList; 2],
+        by_groups: bool,
+    ) -> Option<AxisSet> {
+        let (Some(a), Some(b)) = (self.axes(x), self.axes(y)) else {
+            return Some(wanted[0].set());
+        };
+        if [a[4], b[4]] == wanted {
+            return Some(wanted[0].set());
+        }
+        // Then one of the two lists is empty.
+        if by_groups && [a[4], b[4]] == [wanted[0].then(wanted[1]); 2] {
+            return Some(AxisSet::NONE);
+        }
+        let [input, output] = wanted.map(|axes| axes.to_string());
+        let reason = format!(
+            "has its channels on `{}`, the other side on `{}`, and the weights are on `{input}` and \
+             `{output}`",
+            a[4], b[4]
+        );
+        self.fault(x, reason);
+        None
+    }
+
+    fn multiply(
+        &mut self,
+        (x, w, y): (&View, &View, &View),
+        bias: Option<&View>,
+        is_forward: bool,
+        accumulate: bool,
+    ) {
+        self.need_whole(&[w]);
+        let [rows, columns] = self.shares(w);
+        let wanted = match is_forward {
+            true => [rows, columns],
+            false => [columns, rows],
+        };
+        let summed = self.shared(x, y, wanted, rows.is_empty());
+        let summed = summed.unwrap_or_default();
+        let state = self.read(x).along(summed);
+        if let (Some(bias), State::Due(due)) = (bias, state) {
+            self.need_whole(&[bias]);
+            if !self.is_first(due) {
+                let reason = format!("is added by several ranks of a sum due along {due}");
+                self.fault(bias, reason);
+            }
+        }
+        self.put(y, state, accumulate);
+    }
+
+    /// Whether all ranks of the class are the first along these axes.
+    fn is_first(&self, axes: AxisSet) -> bool {
+        let program = self.case.program;
+        let of_class = program.class_of.iter().enumerate();
+        let mut ranks = of_class.filter(|(_, class)| **class as usize == self.class);
+        axes.is_empty()
+            || ranks.all(|(rank, _)| {
+                let coord = program.mesh.coord(rank);
+                axes.iter().all(|axis| coord[axis.index()] == 0)
+            })
+    }
+
+    fn pointwise(&mut self, kernel: &Kernel) {
+        match kernel {
+            Kernel::PoolForward { kind, x, y, .. } => {
+                if *kind == PoolKind::Max {
+                    self.need_whole(&[x]);
+                }
+                let state = self.read(x);
+                self.put(y, state, false);
+            }
+            Kernel::PoolBackward {
+                x,
+                dy,
+                dx,
+                accumulate,
+                ..
+            } => {
+                x.iter().for_each(|x| self.need_whole(&[x]));
+                let state = self.read(dy);
+                self.put(dx, state, *accumulate);
+            }
+            Kernel::LeakyReluForward { x, y, .. } => {
+                self.need_whole(&[x]);
+                self.write(y, WHOLE);
+            }
+            Kernel::LeakyReluBackward {
+                y,
+                dy,
+                dx,
+                accumulate,
+                ..
+            } => {
+                self.need_whole(&[y]);
+                let state = self.read(dy);
+                self.put(dx, state, *accumulate);
+            }
+            other => panic!("{} is more than pointwise", other.name()),
+        }
+    }
+
+    fn norm(&mut self, kernel: &Kernel) {
+        match kernel {
+            Kernel::BatchNormStatistics {
+                x,
+                sums,
+                accumulate,
+            } => {
+                self.need_whole(&[x]);
+                self.put(sums, WHOLE.along(self.positions(x)), *accumulate);
+            }
+            Kernel::BatchNormForward {
+                x,
+                sums,
+                gamma,
+                beta,
+                y,
+                ..
+            } => {
+                self.need_whole(&[x, sums, gamma, beta]);
+                self.write(y, WHOLE);
+            }
+            Kernel::BatchNormRunning {
+                sums,
+                mean,
+                variance,
+                ..
+            } => self.need_whole(&[sums, mean, variance]),
+            Kernel::BatchNormInference {
+                x,
+                mean,
+                variance,
+                gamma,
+                beta,
+                y,
+                ..
+            } => {
+                self.need_whole(&[x, mean, variance, gamma, beta]);
+                self.write(y, WHOLE);
+            }
+            Kernel::BatchNormBackwardStatistics {
+                x,
+                sums,
+                dy,
+                gradient_sums,
+                accumulate,
+                ..
+            } => {
+                self.need_whole(&[x, sums]);
+                let state = self.read(dy).along(self.positions(dy));
+                self.put(gradient_sums, state, *accumulate);
+            }
+            Kernel::BatchNormBackwardData {
+                x,
+                sums,
+                gamma,
+                dy,
+                gradient_sums,
+                dx,
+                accumulate,
+                ..
+            } => {
+                self.need_whole(&[x, sums, gamma, dy, gradient_sums]);
+                self.put(dx, WHOLE, *accumulate);
+            }
+            Kernel::BatchNormBackwardParameters {
+                gradient_sums,
+                dgamma,
+                dbeta,
+                accumulate,
+            } => {
+                let state = self.read(gradient_sums);
+                self.put(dgamma, state, *accumulate);
+                self.put(dbeta, state, *accumulate);
+            }
+            other => panic!("{} is no batch norm", other.name()),
+        }
+    }
+
+    /// Sums of what is not linear over all that a rank owns.
+    fn total(&mut self, kernel: &Kernel) {
+        match kernel {
+            Kernel::MeanSquaredError {
+                x,
+                target,
+                dx,
+                loss,
+                ..
+            }
+            | Kernel::SoftmaxCrossEntropy {
+                x,
+                target,
+                dx,
+                loss,
+                ..
+            } => {
+                self.need_whole(&[x, target]);
+                dx.iter().for_each(|dx| self.write(dx, WHOLE));
+                self.put(loss, WHOLE.along(self.split(x)), false);
+            }
+            Kernel::OutputErrors { x, target, errors } => {
+                self.need_whole(&[x, target]);
+                self.put(errors, WHOLE.along(self.positions(x)), false);
+            }
+            Kernel::SumOfSquares { sources, total } => {
+                sources.iter().for_each(|source| self.need_whole(&[source]));
+                let states = sources.iter().map(|source| WHOLE.along(self.split(source)));
+                let state = states.fold(State::Nothing, State::join);
+                self.put(total, state, false);
+            }
+            other => panic!("{} is no total", other.name()),
+        }
+    }
+
+    /// Axes that split any dim of what a view holds.
+    fn split(&self, view: &View) -> AxisSet {
+        let axes = self.axes(view).unwrap_or_default();
+        self.positions(view).union(axes[4].set())
+    }
+
+    fn exchange(&mut self, exchange: &Exchange) {
+        for send in &exchange.sends {
+            let state = self.read(&send.view);
+            let steps = send.to.0;
+            let along = partita_space::AXES
+                .into_iter()
+                .filter(|axis| steps[axis.index()] != 0);
+            self.stays(&send.view, state, AxisSet::of(along));
+            let key = (self.class, exchange.sequence, steps, send.part);
+            self.next.insert(key, state);
+        }
+        for receive in &exchange.receives {
+            let back: Offset = receive.from.reversed();
+            let mesh = &self.case.program.mesh;
+            let peer = mesh.neighbor(self.case.representatives[self.class], receive.from);
+            let given = peer.and_then(|peer| {
+                let class = self.case.class_of(peer);
+                let key = (class, exchange.sequence, back.0, receive.part);
+                self.given.get(&key)
+            });
+            let state = given.copied().unwrap_or(State::Nothing);
+            self.put(&receive.view, state, receive.accumulate);
+        }
+    }
+
+    /// Addends of a sum stay with their rank, as far as the sum goes.
+    fn stays(&mut self, view: &View, state: State, along: AxisSet) {
+        if let State::Due(due) = state
+            && due.minus(along) != due
+        {
+            let reason = format!(
+                "holds addends of a sum due along {due}, and goes to ranks along {along} without it"
+            );
+            self.fault(view, reason);
+        }
+    }
+
+    fn collective(&mut self, collective: &Collective) {
+        let sources = collective.kind.sources();
+        let mine = sources.iter().map(|view| self.read(view));
+        let mine = mine.fold(State::Nothing, State::join);
+        let key = |class: usize| (class, collective.sequence, [0; 7], 0);
+        self.next.insert(key(self.class), mine);
+        let group = self.groups.of(self.case, self.class, collective.group);
+        let classes = group.firsts.iter().map(|&rank| self.case.class_of(rank));
+        let given = classes.filter_map(|class| self.given.get(&key(class)));
+        let all = given.fold(mine, |all, state| all.join(*state));
+        let around = collective.group;
+        let Some(first) = sources.first().copied() else {
+            return;
+        };
+        match &collective.kind {
+            CollectiveKind::AllReduce { view: target }
+            | CollectiveKind::ReduceScatter { target, .. } => {
+                let state = self.reduced(&first, all, around);
+                self.write(target, state);
+            }
+            CollectiveKind::AllGather { targets, .. }
+            | CollectiveKind::AllToAll { targets, .. } => {
+                self.stays(&first, all, around);
+                targets.iter().for_each(|target| self.write(target, all));
+            }
+        }
+    }
+
+    /// After a sum over a group.
+    fn reduced(&mut self, view: &View, state: State, group: AxisSet) -> State {
+        let mesh = &self.case.program.mesh;
+        let group = AxisSet::of(group.iter().filter(|&axis| mesh.extent(axis) > 1));
+        match state {
+            State::Nothing => State::Nothing,
+            State::Due(due) if group.minus(due).is_empty() => State::Due(due.minus(group)),
+            State::Due(due) => {
+                let reason = if due.is_empty() {
+                    format!("holds no addends, and is summed along {group}")
+                } else {
+                    format!("holds addends of a sum due along {due}, summed along {group}")
+                };
+                self.fault(view, reason);
+                WHOLE
+            }
+            State::Mixed => {
+                self.fault(view, "holds addends of different sums".to_owned());
+                WHOLE
+            }
+        }
+    }
+}
