@@ -129,7 +129,7 @@ impl Bundle<'_> {
     }
 
     fn members(&self, part: usize, group: AxisSet) -> impl Iterator<Item = usize> {
-        let members = self.along(&self.coord(part), group);
+        let members = self.along(self.coord(part), group);
         members.map(|coord| self.mesh.part_index(self.axes, &coord))
     }
 
@@ -244,12 +244,12 @@ impl Bundle<'_> {
         let lengths = [mine.len() as i64, own.len() as i64];
         signature.numbers.extend(lengths);
         let given = |signature: &mut Signature, group: AxisSet| {
-            for member in self.along(coord, group) {
+            for member in self.along(*coord, group) {
                 signature.push_common(&mine, &self.own(to, dim, &member));
             }
         };
         let taken = |signature: &mut Signature, group: AxisSet| {
-            for member in self.along(coord, group) {
+            for member in self.along(*coord, group) {
                 signature.push_common(&own, &self.own(from, dim, &member));
             }
         };
@@ -279,9 +279,9 @@ impl Bundle<'_> {
     }
 
     /// The members of a group, as far as they differ along the bundle.
-    fn along(&self, coord: &Coord, group: AxisSet) -> impl Iterator<Item = Coord> {
+    fn along(&self, coord: Coord, group: AxisSet) -> impl Iterator<Item = Coord> {
         let along = self.axes.within(group);
-        let (mesh, coord) = (self.mesh, *coord);
+        let mesh = self.mesh;
         (0..mesh.parts(along)).map(move |member| {
             let mut there = coord;
             mesh.go_to_part(along, member, &mut there);

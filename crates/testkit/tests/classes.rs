@@ -41,23 +41,23 @@ n1 = batch_norm c1 epsilon=0.001 momentum=0.1
 r1 = relu n1
 p1 = max_pool r1 kernel=2 stride=2
 c2 = conv p1 filters=16 kernel=3 pad=1 bias=BIAS
-f = flatten c2
-l1 = linear f features=8 bias=BIAS
-d1 = dropout l1 rate=0.2
-l2 = linear d1 features=4 bias=BIAS
-loss = mse l2
+c3 = conv c2 filters=4 kernel=1 bias=BIAS
+loss = mse c3
 ";
     let kernels = reference_kernels(Dtype::F64);
-    for (strategy, bias, expected) in [
-        ("filter=4", "true", 1),
-        ("channel=4", "false", 1),
+    let (train, evaluate) = (ProgramKind::Train, ProgramKind::Evaluate);
+    for (strategy, bias, kind, expected) in [
+        ("filter=4", "true", evaluate, 1),
+        // Of the gradient of whole outputs each rank takes another part.
+        ("filter=4", "true", train, 4),
+        ("channel=4", "false", train, 1),
         // One of the addends has the bias.
-        ("channel=4", "true", 2),
-        ("filter=2,channel=2", "false", 1),
-        ("data=2,filter=4", "true", 1),
-        ("data=2; c2..l2: F=data,N=-", "true", 1),
-        ("height=2; c2..: H=-,C=height", "false", 2),
-        ("filter=3", "true", 3),
+        ("channel=4", "true", train, 2),
+        ("filter=2,channel=2", "false", evaluate, 1),
+        ("data=2,filter=4", "true", evaluate, 1),
+        ("data=2,channel=4", "false", train, 1),
+        ("height=2; c2..: H=-,C=height", "false", train, 2),
+        ("filter=3", "true", evaluate, 3),
     ] {
         let graph = partita_graph::text::parse(&CHAIN.replace("BIAS", bias)).unwrap();
         let case = Case {
@@ -67,7 +67,7 @@ loss = mse l2
             seed: 1,
         };
         let setup = Setup::of_case(&case, &kernels);
-        let program = setup.program(ProgramKind::Train).unwrap();
+        let program = setup.program(kind).unwrap();
         assert_eq!(program.bodies.len(), expected, "{strategy} bias {bias}");
     }
 }

@@ -231,6 +231,11 @@ impl<'p> At<'_, 'p> {
             let (mine, theirs) = (view.extent, other.extent);
             return Some(format!("extents {mine:?} against {theirs:?}"));
         }
+        if let CollectiveKind::AllReduce { .. } = &self.collective.kind
+            && let Some(reason) = self.name_difference(view, (there, other))
+        {
+            return Some(reason);
+        }
         let coords = [rank, member].map(|rank| case.program.mesh.coord(rank));
         region_difference(
             case,
@@ -238,5 +243,15 @@ impl<'p> At<'_, 'p> {
             (there, other),
             (&coords[0], &coords[1]),
         )
+    }
+
+    /// Sums that are no part of a tensor, such as the gradient of a parameter, are the same where they
+    /// have the same name.
+    fn name_difference(&self, view: &View, (there, other): (usize, &View)) -> Option<String> {
+        let case = self.case;
+        let has_home = case.home(self.class, view).is_some() || case.home(there, other).is_some();
+        let name = |class: usize, view: &View| &case.program.bodies[class].buffer(view.buffer).name;
+        let (a, b) = (name(self.class, view), name(there, other));
+        (!has_home && a != b).then(|| format!("`{a}` against `{b}`"))
     }
 }
