@@ -7,7 +7,7 @@ use crate::redistribute::{Stage, way};
 use crate::storage::{Storages, contributors, transposed_window, window};
 use crate::strategy::Shard;
 use partita_graph::NodeId;
-use partita_program::Place;
+use partita_program::{Place, ProgramKind};
 use partita_space::{AXES, Axis, AxisList, AxisSet, Coord, Interval, Mesh, Rank};
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -22,11 +22,20 @@ pub(crate) fn classes(
     network: &Network,
     storages: &Storages,
     shard: Shard,
+    kind: ProgramKind,
 ) -> (Vec<u32>, Vec<Rank>) {
     let bundles = bundles(mesh, network);
     let colors: Vec<Vec<usize>> = bundles
         .iter()
-        .map(|&axes| Bundle { mesh, axes, shard }.colors(network, storages))
+        .map(|&axes| {
+            let bundle = Bundle {
+                mesh,
+                axes,
+                shard,
+                kind,
+            };
+            bundle.colors(network, storages)
+        })
         .collect();
     let mut known: HashMap<Vec<usize>, u32> = HashMap::new();
     let mut class_of = Vec::with_capacity(mesh.ranks());
@@ -80,6 +89,7 @@ struct Bundle<'m> {
     mesh: &'m Mesh,
     axes: AxisList,
     shard: Shard,
+    kind: ProgramKind,
 }
 
 impl Bundle<'_> {
@@ -213,10 +223,13 @@ impl Bundle<'_> {
     /// What a change of distribution takes from where, forward and back.
     fn moved(&self, signature: &mut Signature, coord: &Coord, network: &Network, layer: &Layer) {
         let input = network.layer(layer.inputs[0]);
-        let ways = [
-            (input.place, input.partial, layer.place),
-            (layer.place, layer.partial_gradient, input.place),
-        ];
+        let forward = (input.place, input.partial, layer.place);
+        let backward = (layer.place, layer.partial_gradient, input.place);
+        let ways = match self.kind {
+            ProgramKind::Train => vec![forward, backward],
+            ProgramKind::Evaluate => vec![forward],
+            ProgramKind::Fetch => Vec::new(),
+        };
         for (from, partial, to) in ways {
             let mut now = from;
             for (stage, next) in way(self.mesh, &from, partial, &to) {
@@ -292,7 +305,8 @@ impl Bundle<'_> {
     /// Of a sum over shares of the channels one rank adds the bias.
     fn first_of_sum(&self, signature: &mut Signature, coord: &Coord, layer: &Layer) {
         let along = self.axes.within(layer.partial);
-        if !along.is_empty() {
+        let has_bias = layer.parameters.len() > 1;
+        if has_bias && !along.is_empty() {
             let part = self.mesh.part_index(along, coord);
             signature.numbers.push(i64::from(part == 0));
         }

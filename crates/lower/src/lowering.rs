@@ -73,7 +73,8 @@ pub fn lower(request: &Request<'_>) -> Result<Program, LowerError> {
     let (mesh, networks) = prepare(request)?;
     // Micro-batches differ in nothing but their samples.
     let (network, storages) = &networks[0];
-    let (class_of, representatives) = classes(&mesh, network, storages, request.strategy.shard);
+    let (kind, shard) = (request.kind, request.strategy.shard);
+    let (class_of, representatives) = classes(&mesh, network, storages, shard, kind);
     let mut bodies = Vec::with_capacity(representatives.len());
     for rank in representatives {
         let coord = mesh.coord(rank);

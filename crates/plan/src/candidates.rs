@@ -243,7 +243,7 @@ mod tests {
     fn a_thousand_ranks_have_about_a_thousand_candidates() {
         let graph = partita_graph::zoo::build("cosmoflow@512").unwrap();
         let all = candidates(&graph, 1024, 64);
-        assert!((600..1000).contains(&all.len()), "{}", all.len());
+        assert!((600..1100).contains(&all.len()), "{}", all.len());
         assert!(all.iter().all(|strategy| strategy.ranks() == 1024));
     }
 

@@ -471,7 +471,7 @@ fn a_thousand_ranks_are_planned_in_seconds() {
     let memory = Bytes(16_000_000_000);
     let all = planned(&graph, (1024, 64), &costs, memory, true).unwrap();
     let seconds = start.elapsed().as_secs_f64();
-    assert_eq!(all.len(), 571);
+    assert_eq!(all.len(), candidates(&graph, 1024, 64).len());
     assert!(all[0].reason.is_none());
     println!("{} in {seconds:.1} s", all[0].strategy);
     assert!(seconds < 60.0, "{seconds} s");
