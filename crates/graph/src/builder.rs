@@ -6,6 +6,7 @@ use crate::{
     ParameterRole, Pool, Shape, TransposedConvolution, nearest,
 };
 use partita_space::Window;
+use std::collections::HashMap;
 
 /// Characters of a node's name besides letters and digits.
 const NAME_ALSO: &str = "_-./";
@@ -18,6 +19,7 @@ const GRAPH_NAME_ALSO: &str = "_-./@+";
 #[derive(Clone, Debug)]
 pub struct GraphBuilder {
     graph: Graph,
+    ids: HashMap<String, NodeId>,
 }
 
 /// Where a parameter of a node comes from, if it does not start by its role's default.
@@ -39,7 +41,8 @@ impl GraphBuilder {
             nodes: Vec::new(),
             parameters: Vec::new(),
         };
-        Ok(Self { graph })
+        let ids = HashMap::new();
+        Ok(Self { graph, ids })
     }
 
     /// The input, first node of the graph: `extent` holds W, or H and W, or D, H and W.
@@ -221,7 +224,7 @@ impl GraphBuilder {
 
     /// The node of this name.
     pub fn find(&self, name: &str) -> Result<NodeId, GraphError> {
-        let found = self.graph.find(name);
+        let found = self.ids.get(name).copied();
         found.ok_or_else(|| {
             unknown_name(
                 "node",
@@ -285,11 +288,11 @@ impl GraphBuilder {
 
     fn check_name(&self, name: &str) -> Result<(), GraphError> {
         check_characters(name, NAME_ALSO)?;
-        if self.graph.find(name).is_none() {
+        if !self.ids.contains_key(name) {
             return Ok(());
         }
         let mut suffix = 2;
-        while self.graph.find(&format!("{name}_{suffix}")).is_some() {
+        while self.ids.contains_key(&format!("{name}_{suffix}")) {
             suffix += 1;
         }
         Err(GraphError::DuplicateName {
@@ -380,7 +383,9 @@ impl GraphBuilder {
             parameters,
             shape,
         });
-        NodeId(self.graph.nodes.len() - 1)
+        let id = NodeId(self.graph.nodes.len() - 1);
+        self.ids.insert(name.to_owned(), id);
+        id
     }
 }
 

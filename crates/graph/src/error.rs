@@ -352,11 +352,12 @@ pub enum GraphError {
         /// Which one.
         role: &'static str,
     },
-    /// A vector with an initialization that is made for weights, or a constant that is not finite.
+    /// A vector with an initialization that is made for weights, running statistics that would be
+    /// drawn, or a number that is not finite, or negative where it is a width.
     #[error(
-        "`{node}`: its {role} cannot start with {asked}: possible is a finite constant, for a weight also glorot_uniform and he_normal; nearest is {nearest}"
+        "`{node}`: its {role} cannot start with {asked}: possible is a finite constant, for what is trained also normal:WIDTH and uniform:WIDTH, for a weight also glorot_uniform, he_normal and he_normal_fan_out; nearest is {nearest}"
     )]
-    ConstantOnly {
+    Initialization {
         /// The node.
         node: String,
         /// Which one.

@@ -180,14 +180,20 @@ pub(crate) fn check_parameter_volume(node: &str, shape: [usize; 5]) -> Result<()
     )
 }
 
-/// Refuses an initialization that does not suit the role: vectors start with a finite constant.
+/// Refuses an initialization that does not suit the role: fans are those of weights, and what is not
+/// trained is not drawn.
 pub(crate) fn check_initialization(
     node: &str,
     role: ParameterRole,
     initialization: Initialization,
 ) -> Result<(), GraphError> {
     let ok = match initialization {
-        Initialization::GlorotUniform | Initialization::HeNormal => role == ParameterRole::Weight,
+        Initialization::GlorotUniform
+        | Initialization::HeNormal
+        | Initialization::HeNormalFanOut => role == ParameterRole::Weight,
+        Initialization::Normal(width) | Initialization::Uniform(width) => {
+            role.is_trained() && width.is_finite() && width >= 0.0
+        }
         Initialization::Constant(value) => value.is_finite(),
     };
     if ok {
@@ -195,9 +201,13 @@ pub(crate) fn check_initialization(
     }
     let nearest = match role.default_initialization() {
         Initialization::Constant(value) => value,
-        Initialization::GlorotUniform | Initialization::HeNormal => 0.0,
+        Initialization::GlorotUniform
+        | Initialization::HeNormal
+        | Initialization::HeNormalFanOut
+        | Initialization::Normal(_)
+        | Initialization::Uniform(_) => 0.0,
     };
-    Err(GraphError::ConstantOnly {
+    Err(GraphError::Initialization {
         node: node.to_owned(),
         role: role.name(),
         asked: initialization.to_string(),

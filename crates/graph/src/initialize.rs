@@ -1,4 +1,5 @@
 use crate::{Initialization, Parameter, fans};
+use std::ops::Range;
 
 /// The values with which a parameter starts, in memory order of its shape.
 ///
@@ -12,18 +13,25 @@ pub fn initial_values(parameter: &Parameter, seed: u64) -> Vec<f64> {
     let elements = 0..parameter.volume() as u64;
     match parameter.initialization {
         Initialization::GlorotUniform => {
-            let limit = (6.0 / (fan_in + fan_out) as f64).sqrt();
-            let value = |element| (2.0 * draws.unit(element, 0) - 1.0) * limit;
-            elements.map(value).collect()
+            uniform(&draws, elements, (6.0 / (fan_in + fan_out) as f64).sqrt())
         }
-        Initialization::HeNormal => {
-            let deviation = (2.0 / fan_in as f64).sqrt();
-            elements
-                .map(|element| draws.normal(element) * deviation)
-                .collect()
-        }
+        Initialization::HeNormal => normal(&draws, elements, (2.0 / fan_in as f64).sqrt()),
+        Initialization::HeNormalFanOut => normal(&draws, elements, (2.0 / fan_out as f64).sqrt()),
+        Initialization::Normal(deviation) => normal(&draws, elements, deviation),
+        Initialization::Uniform(limit) => uniform(&draws, elements, limit),
         Initialization::Constant(value) => vec![value; parameter.volume()],
     }
+}
+
+fn uniform(draws: &Draws, elements: Range<u64>, limit: f64) -> Vec<f64> {
+    let value = |element| (2.0 * draws.unit(element, 0) - 1.0) * limit;
+    elements.map(value).collect()
+}
+
+fn normal(draws: &Draws, elements: Range<u64>, deviation: f64) -> Vec<f64> {
+    elements
+        .map(|element| draws.normal(element) * deviation)
+        .collect()
 }
 
 /// The draws of one parameter.
@@ -117,6 +125,25 @@ mod tests {
         assert!(mean.abs() < 4.0 * (expected / 55296.0f64).sqrt(), "{mean}");
         assert!((variance / expected - 1.0).abs() < 0.03, "{variance}");
         assert!((kurtosis - 3.0).abs() < 0.12, "{kurtosis}");
+    }
+
+    #[test]
+    fn widths_that_are_given_and_the_fan_out_set_the_scale() {
+        let variance_of = |initialization| {
+            let [mean, variance, kurtosis] =
+                moments(&initial_values(&parameter("c.weight", initialization), 3));
+            assert!(mean.abs() < 4.0 * (variance / 55296.0).sqrt(), "{mean}");
+            (variance, kurtosis)
+        };
+        for (initialization, expected, shape) in [
+            (Initialization::HeNormalFanOut, 2.0 / (27.0 * 64.0), 3.0),
+            (Initialization::Normal(0.01), 1e-4, 3.0),
+            (Initialization::Uniform(0.3), 0.03, 1.8),
+        ] {
+            let (variance, kurtosis) = variance_of(initialization);
+            assert!((variance / expected - 1.0).abs() < 0.03, "{initialization}");
+            assert!((kurtosis - shape).abs() < 0.12, "{initialization}");
+        }
     }
 
     #[test]

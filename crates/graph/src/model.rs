@@ -94,6 +94,12 @@ pub enum Initialization {
     GlorotUniform,
     /// Normal with variance `2 / fan_in`.
     HeNormal,
+    /// Normal with variance `2 / fan_out`.
+    HeNormalFanOut,
+    /// Normal with this standard deviation.
+    Normal(f64),
+    /// Uniform in plus or minus this limit.
+    Uniform(f64),
     /// One value everywhere.
     Constant(f64),
 }
@@ -103,6 +109,9 @@ impl fmt::Display for Initialization {
         match self {
             Self::GlorotUniform => f.write_str("glorot_uniform"),
             Self::HeNormal => f.write_str("he_normal"),
+            Self::HeNormalFanOut => f.write_str("he_normal_fan_out"),
+            Self::Normal(deviation) => write!(f, "normal:{deviation:?}"),
+            Self::Uniform(limit) => write!(f, "uniform:{limit:?}"),
             Self::Constant(value) => write!(f, "constant:{value:?}"),
         }
     }

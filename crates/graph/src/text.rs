@@ -34,9 +34,10 @@
 //! A `conv` may leave out `stride=1`, `dilation=1`, `pad=0`, `padding=zero` and `groups=1`, a
 //! `conv_transpose` all but the `padding`, and `output_padding=0`, a pooling `pad=0`; all else whose
 //! custom differs between frameworks must be said. A parameter is shared by its name in place of a
-//! value: `weight=`, `bias=`, `gamma=` or `beta=LAYER.ROLE`. Initializations, `glorot_uniform`,
-//! `he_normal` or `constant:NUMBER` (for vectors just `NUMBER`), are set by `init` for weights and
-//! `init_ROLE` for the others.
+//! value: `weight=`, `bias=`, `gamma=` or `beta=LAYER.ROLE`. Initializations are set by `init` for
+//! weights and `init_ROLE` for the others: `constant:NUMBER` (for vectors just `NUMBER`); for what is
+//! trained also `normal:DEVIATION` and `uniform:LIMIT`; for weights also `glorot_uniform`, `he_normal`
+//! and `he_normal_fan_out`.
 
 mod parse;
 mod print;

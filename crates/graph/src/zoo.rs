@@ -1,7 +1,16 @@
 //! Models of publications, by name: `FAMILY@SIZE`, with `+SUFFIX` for variants.
 
+mod alexnet;
 mod cosmoflow;
+mod densenet;
+mod inception;
+mod network;
+mod resnet;
+mod resnet_v2;
+mod unet3d;
+mod vgg;
 
+use self::resnet::Block;
 use crate::infer::list;
 use crate::{Graph, GraphError, nearest};
 use thiserror::Error;
@@ -11,12 +20,12 @@ use thiserror::Error;
 pub enum ModelError {
     /// No such family.
     #[error(
-        "there is no model `{asked}` in the zoo: possible are {possible}; nearest is `{nearest}`"
+        "there is no model `{asked}` in the zoo: possible are {possible} and other sizes; nearest is `{nearest}`"
     )]
     UnknownModel {
         /// As given.
         asked: String,
-        /// All names of the zoo.
+        /// The families of the zoo, each with a size.
         possible: String,
         /// The most similar of them.
         nearest: String,
@@ -71,36 +80,143 @@ pub enum ModelError {
 
 /// Kinds of models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Family {
+pub enum Family {
+    /// 3D regression of cosmological parameters.
     CosmoFlow,
+    /// 3D segmentation.
+    UNet3d,
+    /// 2D classification with large linear layers.
+    AlexNet,
+    /// 2D classification by 3x3 convolutions.
+    Vgg16,
+    /// Residual network of basic blocks.
+    ResNet18,
+    /// Residual network of bottlenecks.
+    ResNet50,
+    /// Residual network of bottlenecks.
+    ResNet101,
+    /// Residual network of bottlenecks.
+    ResNet152,
+    /// Densely connected network.
+    DenseNet121,
+    /// Network of many branches.
+    InceptionV3,
+    /// Pre-activation residual network for ten classes.
+    ResNet110v2,
+    /// Pre-activation residual network for ten classes.
+    ResNet164v2,
+    /// Pre-activation residual network for ten classes.
+    ResNet1001v2,
 }
 
 impl Family {
-    const ALL: [Family; 1] = [Self::CosmoFlow];
+    /// All families, in the order in which they are listed.
+    pub const ALL: [Family; 13] = [
+        Self::CosmoFlow,
+        Self::UNet3d,
+        Self::AlexNet,
+        Self::Vgg16,
+        Self::ResNet18,
+        Self::ResNet50,
+        Self::ResNet101,
+        Self::ResNet152,
+        Self::DenseNet121,
+        Self::InceptionV3,
+        Self::ResNet110v2,
+        Self::ResNet164v2,
+        Self::ResNet1001v2,
+    ];
 
-    fn name(self) -> &'static str {
+    /// The part of a model's name before the `@`.
+    pub fn name(self) -> &'static str {
         match self {
             Self::CosmoFlow => "cosmoflow",
+            Self::UNet3d => "unet3d",
+            Self::AlexNet => "alexnet",
+            Self::Vgg16 => "vgg16",
+            Self::ResNet18 => "resnet18",
+            Self::ResNet50 => "resnet50",
+            Self::ResNet101 => "resnet101",
+            Self::ResNet152 => "resnet152",
+            Self::DenseNet121 => "densenet121",
+            Self::InceptionV3 => "inceptionv3",
+            Self::ResNet110v2 => "resnet110v2",
+            Self::ResNet164v2 => "resnet164v2",
+            Self::ResNet1001v2 => "resnet1001v2",
         }
     }
 
-    /// Ascending.
-    fn sizes(self) -> &'static [usize] {
+    /// Extents of the input along each of its dims, ascending.
+    pub fn sizes(self) -> &'static [usize] {
         match self {
             Self::CosmoFlow => &cosmoflow::SIZES,
+            Self::UNet3d => &unet3d::SIZES,
+            Self::AlexNet => &alexnet::SIZES,
+            Self::Vgg16 => &vgg::SIZES,
+            Self::ResNet18 | Self::ResNet50 | Self::ResNet101 | Self::ResNet152 => &resnet::SIZES,
+            Self::DenseNet121 => &densenet::SIZES,
+            Self::InceptionV3 => &inception::SIZES,
+            Self::ResNet110v2 | Self::ResNet164v2 | Self::ResNet1001v2 => &resnet_v2::SIZES,
+        }
+    }
+
+    /// The size whose figures its publication gives; where it gives several, the smallest of them.
+    pub fn published_size(self) -> usize {
+        match self {
+            Self::CosmoFlow => 128,
+            Self::UNet3d => 256,
+            Self::AlexNet
+            | Self::Vgg16
+            | Self::ResNet18
+            | Self::ResNet50
+            | Self::ResNet101
+            | Self::ResNet152
+            | Self::DenseNet121 => 224,
+            Self::InceptionV3 => 299,
+            Self::ResNet110v2 | Self::ResNet164v2 | Self::ResNet1001v2 => 32,
         }
     }
 
     /// Suffixes of its variants, the plain one empty.
-    fn suffixes(self) -> &'static [&'static str] {
+    pub fn suffixes(self) -> &'static [&'static str] {
         match self {
-            Self::CosmoFlow => &["", "bn"],
+            Self::CosmoFlow | Self::Vgg16 => &["", "bn"],
+            Self::UNet3d
+            | Self::AlexNet
+            | Self::ResNet18
+            | Self::ResNet50
+            | Self::ResNet101
+            | Self::ResNet152
+            | Self::DenseNet121
+            | Self::InceptionV3
+            | Self::ResNet110v2
+            | Self::ResNet164v2
+            | Self::ResNet1001v2 => &[""],
         }
     }
 
+    /// The name of its model of this size and variant, both of which it must have.
+    pub fn model(self, size: usize, suffix: &str) -> String {
+        let plus = if suffix.is_empty() { "" } else { "+" };
+        format!("{}@{size}{plus}{suffix}", self.name())
+    }
+
     fn build(self, name: &str, size: usize, suffix: &str) -> Result<Graph, GraphError> {
+        let batch_norm = suffix == "bn";
         match self {
-            Self::CosmoFlow => cosmoflow::build(name, size, suffix == "bn"),
+            Self::CosmoFlow => cosmoflow::build(name, size, batch_norm),
+            Self::UNet3d => unet3d::build(name, size),
+            Self::AlexNet => alexnet::build(name, size),
+            Self::Vgg16 => vgg::build(name, size, batch_norm),
+            Self::ResNet18 => resnet::build(name, size, Block::Basic, [2, 2, 2, 2]),
+            Self::ResNet50 => resnet::build(name, size, Block::Bottleneck, [3, 4, 6, 3]),
+            Self::ResNet101 => resnet::build(name, size, Block::Bottleneck, [3, 4, 23, 3]),
+            Self::ResNet152 => resnet::build(name, size, Block::Bottleneck, [3, 8, 36, 3]),
+            Self::DenseNet121 => densenet::build(name, size),
+            Self::InceptionV3 => inception::build(name, size),
+            Self::ResNet110v2 => resnet_v2::build(name, size, 110),
+            Self::ResNet164v2 => resnet_v2::build(name, size, 164),
+            Self::ResNet1001v2 => resnet_v2::build(name, size, 1001),
         }
     }
 }
@@ -110,7 +226,7 @@ pub fn names() -> Vec<String> {
     let family_names = |family: Family| {
         let of_size = move |&size: &usize| {
             let suffixes = family.suffixes().iter();
-            suffixes.map(move |suffix| full_name(family, size, suffix))
+            suffixes.map(move |suffix| family.model(size, suffix))
         };
         family.sizes().iter().flat_map(of_size)
     };
@@ -147,11 +263,6 @@ pub fn build(name: &str) -> Result<Graph, ModelError> {
         })
 }
 
-fn full_name(family: Family, size: usize, suffix: &str) -> String {
-    let plus = if suffix.is_empty() { "" } else { "+" };
-    format!("{}@{size}{plus}{suffix}", family.name())
-}
-
 fn find_size(name: &str, family: Family, asked: &str, suffix: &str) -> Result<usize, ModelError> {
     let sizes = family.sizes();
     if let Some(&size) = sizes.iter().find(|size| size.to_string() == asked) {
@@ -173,7 +284,7 @@ fn find_size(name: &str, family: Family, asked: &str, suffix: &str) -> Result<us
         asked: name.to_owned(),
         size: asked.to_owned(),
         possible: list(sizes.iter().map(usize::to_string)),
-        nearest: full_name(family, closest.unwrap_or(sizes[0]), suffix),
+        nearest: family.model(closest.unwrap_or(sizes[0]), suffix),
     })
 }
 
@@ -183,7 +294,7 @@ fn unknown_model(name: &str) -> ModelError {
     ModelError::UnknownModel {
         asked: name.to_owned(),
         nearest: closest.unwrap_or("none").to_owned(),
-        possible: list(&names),
+        possible: list(Family::ALL.map(|family| family.model(family.published_size(), ""))),
     }
 }
 
@@ -191,7 +302,7 @@ fn missing_size(name: &str, family: Family) -> ModelError {
     ModelError::MissingSize {
         asked: name.to_owned(),
         possible: list(family.sizes().iter().map(usize::to_string)),
-        nearest: full_name(family, family.sizes()[0], ""),
+        nearest: family.model(family.sizes()[0], ""),
     }
 }
 
@@ -207,7 +318,11 @@ fn unknown_suffix(name: &str, family: Family, size: usize, suffix: &str) -> Mode
     ModelError::UnknownSuffix {
         asked: name.to_owned(),
         suffix: suffix.to_owned(),
-        possible: list(suffixes().map(|suffix| format!("+{suffix}"))),
-        nearest: full_name(family, size, closest),
+        possible: if suffixes().next().is_none() {
+            "none".to_owned()
+        } else {
+            list(suffixes().map(|suffix| format!("+{suffix}")))
+        },
+        nearest: family.model(size, closest),
     }
 }

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used)] // The setting for tests leaves out their helper functions.
 
-use partita_graph::{Counts, Graph, Op, ParameterId, ParameterRole, count, text, zoo};
+use partita_graph::{
+    Counts, Graph, Initialization, LayerCount, Op, ParameterId, ParameterRole, count, text, zoo,
+};
 
 const SIZES: [usize; 5] = [32, 64, 128, 256, 512];
 
@@ -21,6 +23,166 @@ fn gib(bytes: partita_space::Bytes) -> String {
 fn names_of(graph: &Graph, wanted: fn(&Op) -> bool) -> Vec<&str> {
     let nodes = graph.nodes.iter().filter(|node| wanted(&node.op));
     nodes.map(|node| node.name.as_str()).collect()
+}
+
+/// Name, trained parameters, multiply-adds of the convolutions and of the linear layers.
+///
+/// Source: torchvision 0.29.2 with PyTorch 2.15.0, `inception_v3(aux_logits=False)`: `numel` of
+/// `parameters()`, and the outputs per sample times the weights that forward hooks saw. The figures at
+/// the published sizes are those of its model cards.
+const TORCHVISION: [(&str, u64, u64, u64); 21] = [
+    ("alexnet@224", 61_100_840, 655_566_528, 58_621_952),
+    ("alexnet@416", 61_100_840, 2_381_815_488, 58_621_952),
+    ("vgg16@224", 138_357_544, 15_346_630_656, 123_633_664),
+    ("vgg16@448", 138_357_544, 61_386_522_624, 123_633_664),
+    ("vgg16@224+bn", 138_365_992, 15_346_630_656, 123_633_664),
+    ("resnet18@32", 11_689_512, 37_011_456, 512_000),
+    ("resnet18@64", 11_689_512, 148_045_824, 512_000),
+    ("resnet18@224", 11_689_512, 1_813_561_344, 512_000),
+    ("resnet18@512", 11_689_512, 9_474_932_736, 512_000),
+    ("resnet50@32", 25_557_032, 83_410_944, 2_048_000),
+    ("resnet50@224", 25_557_032, 4_087_136_256, 2_048_000),
+    ("resnet50@1024", 25_557_032, 85_412_806_656, 2_048_000),
+    ("resnet101@224", 44_549_160, 7_799_357_440, 2_048_000),
+    ("resnet152@224", 60_192_808, 11_511_578_624, 2_048_000),
+    ("densenet121@32", 7_978_856, 57_819_136, 1_024_000),
+    ("densenet121@224", 7_978_856, 2_833_137_664, 1_024_000),
+    ("densenet121@256", 7_978_856, 3_700_424_704, 1_024_000),
+    ("inceptionv3@128", 23_834_568, 730_653_024, 2_048_000),
+    ("inceptionv3@299", 23_834_568, 5_711_168_096, 2_048_000),
+    ("inceptionv3@512", 23_834_568, 17_519_808_864, 2_048_000),
+    // No model of torchvision: the layers of the table in PyTorch 2.15.0, counted in the same way.
+    ("unet3d@64", 19_070_560, 244_251_099_136, 0),
+];
+
+#[test]
+fn torchvision_and_unet_have_the_figures_that_pytorch_counts() {
+    for (name, parameters, convolutions, linear) in TORCHVISION {
+        let counts = counts(name);
+        assert_eq!(counts.parameters, parameters, "{name}");
+        assert_eq!(counts.forward_flops.0, 2 * convolutions, "{name}");
+        assert_eq!(counts.linear_flops.0, 2 * linear, "{name}");
+    }
+}
+
+/// Parameters of the auxiliary classifier, by which torchvision's default of 27 161 264 is larger:
+/// two convolutions with batch norm and a linear layer.
+#[test]
+fn inception_lacks_just_its_auxiliary_classifier() {
+    let auxiliary = 768 * 128 + 2 * 128 + 25 * 128 * 768 + 2 * 768 + (768 + 1) * 1000;
+    assert_eq!(counts("inceptionv3@299").parameters + auxiliary, 27_161_264);
+}
+
+/// Trained parameters and multiply-adds of the convolutions at 32.
+///
+/// Source: the network of `examples/cifar10_resnet.py` as Keras 3.15.1 builds it. HyPar-Flow (Awan et
+/// al., ISC 2020) states 30 million parameters for 1001 layers.
+#[test]
+fn pre_activation_resnets_have_the_figures_that_keras_counts() {
+    for (depth, parameters, convolutions) in [
+        (110, 3_302_442, 383_434_752),
+        (164, 4_941_546, 573_751_296),
+        (1001, 30_347_658, 3_523_657_728),
+    ] {
+        for size in [32, 128] {
+            let counts = counts(&format!("resnet{depth}v2@{size}"));
+            assert_eq!(counts.parameters, parameters, "{depth}");
+            let positions = (size / 32) * (size / 32);
+            assert_eq!(counts.forward_flops.0, 2 * convolutions * positions);
+        }
+        let graph = zoo::build(&format!("resnet{depth}v2@32")).unwrap();
+        let layers = |op: &Op| matches!(op, Op::Convolution(_) | Op::Linear { .. });
+        let layers = names_of(&graph, layers);
+        let shortcuts = layers.iter().filter(|name| name.ends_with("shortcut"));
+        assert_eq!(layers.len() - shortcuts.count(), depth);
+    }
+}
+
+#[test]
+fn layers_start_as_in_the_originals() {
+    let start = |model: &str, parameter: &str| {
+        let graph = zoo::build(model).unwrap();
+        let mut parameters = graph.parameters.into_iter();
+        let found = parameters.find(|other| other.name == parameter);
+        found.unwrap().initialization
+    };
+    let uniform = |fan_in: f64| Initialization::Uniform(1.0 / fan_in.sqrt());
+    let zero = Initialization::Constant(0.0);
+    for (model, parameter, expected) in [
+        ("alexnet@224", "features.3.weight", uniform(1600.0)),
+        ("alexnet@224", "features.3.bias", uniform(1600.0)),
+        ("alexnet@224", "classifier.1.bias", uniform(9216.0)),
+        (
+            "vgg16@224",
+            "features.28.weight",
+            Initialization::HeNormalFanOut,
+        ),
+        ("vgg16@224+bn", "features.40.bias", zero),
+        (
+            "vgg16@224",
+            "classifier.0.weight",
+            Initialization::Normal(0.01),
+        ),
+        ("vgg16@224", "classifier.6.bias", zero),
+        (
+            "resnet50@224",
+            "layer2.0.downsample.0.weight",
+            Initialization::HeNormalFanOut,
+        ),
+        ("resnet50@224", "fc.weight", uniform(2048.0)),
+        (
+            "densenet121@224",
+            "features.denseblock4.denselayer16.conv2.weight",
+            Initialization::HeNormal,
+        ),
+        ("densenet121@224", "classifier.weight", uniform(1024.0)),
+        ("densenet121@224", "classifier.bias", zero),
+        (
+            "inceptionv3@299",
+            "Mixed_7c.branch3x3dbl_3b.conv.weight",
+            Initialization::Normal(0.1),
+        ),
+        ("inceptionv3@299", "fc.bias", uniform(2048.0)),
+        ("resnet110v2@32", "fc.weight", Initialization::HeNormal),
+        ("resnet110v2@32", "stage2.block0.shortcut.bias", zero),
+        ("unet3d@32", "up1.deconv.weight", Initialization::HeNormal),
+    ] {
+        assert_eq!(start(model, parameter), expected, "{model} {parameter}");
+    }
+}
+
+/// Extents at which the original pools adaptively, by what stands there.
+#[test]
+fn adaptive_poolings_become_even_windows() {
+    let poolings = |name: &str| -> Vec<usize> {
+        let graph = zoo::build(name).unwrap();
+        let of_head = |node: &&partita_graph::Node| node.name.starts_with("avgpool");
+        let kernel = |node: &partita_graph::Node| match &node.op {
+            Op::Pool(pool) => {
+                assert_eq!(pool.window[1], pool.window[2]);
+                assert_eq!(pool.window[2].stride, pool.window[2].kernel);
+                pool.window[2].kernel
+            }
+            other => panic!("{other:?}"),
+        };
+        graph.nodes.iter().filter(of_head).map(kernel).collect()
+    };
+    for (name, expected) in [
+        ("alexnet@224", &[] as &[usize]),
+        ("alexnet@992", &[5]),
+        ("vgg16@224", &[]),
+        ("vgg16@1792", &[8]),
+        ("resnet50@32", &[]),
+        ("resnet50@224", &[7]),
+        ("resnet50@1024", &[8, 4]),
+        ("densenet121@512", &[8, 2]),
+        ("inceptionv3@299", &[8]),
+        ("inceptionv3@512", &[14]),
+        ("resnet110v2@32", &[8]),
+        ("resnet110v2@16384", &[8, 8, 8, 8]),
+    ] {
+        assert_eq!(poolings(name), expected, "{name}");
+    }
 }
 
 /// Oyama et al., table 1, with the digits that its formulas give.
@@ -111,11 +273,8 @@ fn rows_sum_to_totals_and_the_first_convolution_has_no_backward_data() {
             .map(|layer| layer.forward_flops.0)
             .sum();
         assert_eq!(forward, counts.forward_flops.0 + counts.linear_flops.0);
-        let first = counts
-            .layers
-            .iter()
-            .find(|layer| layer.name == "conv1")
-            .unwrap();
+        let is_first = |layer: &&LayerCount| layer.operation == "conv";
+        let first = counts.layers.iter().find(is_first).unwrap();
         assert_eq!(first.executed_flops.0, 2 * first.forward_flops.0);
         assert_eq!(counts.executed_flops.0, 3 * forward - first.forward_flops.0);
     }
@@ -153,7 +312,11 @@ fn normalization_comes_between_convolution_and_activation() {
 #[test]
 fn every_name_builds_a_graph_of_that_name_that_its_text_gives_back() {
     let names = zoo::names();
-    assert_eq!(names.len(), 10);
+    let sizes = |family: zoo::Family| family.sizes().len() * family.suffixes().len();
+    assert_eq!(
+        names.len(),
+        zoo::Family::ALL.map(sizes).iter().sum::<usize>()
+    );
     for name in names {
         let graph = zoo::build(&name).unwrap();
         assert_eq!(graph.name, name);
@@ -165,7 +328,7 @@ fn every_name_builds_a_graph_of_that_name_that_its_text_gives_back() {
 fn wrong_names_say_what_is_possible_and_the_nearest() {
     for (asked, problem, nearest) in [
         ("cosmoflw@128", "no model", "cosmoflow@128"),
-        ("", "no model", "cosmoflow@32"),
+        ("", "no model", "unet3d@32"),
         ("cosmoflow", "needs its input size", "cosmoflow@32"),
         ("cosmoflow@100", "size \"100\"", "cosmoflow@128"),
         ("cosmoflow@1024", "size \"1024\"", "cosmoflow@512"),
@@ -183,6 +346,10 @@ fn wrong_names_say_what_is_possible_and_the_nearest() {
             "no variant `+bn+bn`",
             "cosmoflow@64+bn",
         ),
+        ("resnet50@224+bn", "no variant `+bn`", "resnet50@224"),
+        ("vgg16@256", "size \"256\"", "vgg16@224"),
+        ("alexnet@64", "size \"64\"", "alexnet@224"),
+        ("resnet20v2@32", "no model", "resnet110v2@32"),
     ] {
         let error = zoo::build(asked).unwrap_err().to_string();
         assert!(error.contains(problem), "{asked}: {error}");

@@ -189,8 +189,8 @@ impl<'a> Attributes<'a> {
                 Some(number) => constant(number),
                 None if value == "glorot_uniform" => Some(Initialization::GlorotUniform),
                 None if value == "he_normal" => Some(Initialization::HeNormal),
-                None if bare => constant(value),
-                None => None,
+                None if value == "he_normal_fan_out" => Some(Initialization::HeNormalFanOut),
+                None => drawn(value).or_else(|| bare.then(|| constant(value)).flatten()),
             }
         })
         .map(Some)
@@ -282,8 +282,10 @@ impl Kind {
             Self::Dims => "a whole number, or one per dim as in 3x3x3",
             Self::Pads => "a whole number, LOW:HIGH, or one of these per dim as in 1:2x0x1",
             Self::Extras => "a whole number, or one per dim as in 0x1x1",
-            Self::Initialization => "glorot_uniform, he_normal or constant:NUMBER",
-            Self::Constant => "a number",
+            Self::Initialization => {
+                "glorot_uniform, he_normal, he_normal_fan_out, normal:WIDTH, uniform:WIDTH or constant:NUMBER"
+            }
+            Self::Constant => "a number, normal:WIDTH or uniform:WIDTH",
         }
     }
 
@@ -304,7 +306,14 @@ impl Kind {
         let words: &[&str] = match self {
             Self::Flag | Self::FlagOrName => &["false", "true"],
             Self::Padding => &["zero", "periodic"],
-            Self::Initialization => &["glorot_uniform", "he_normal", "constant:0"],
+            Self::Initialization => &[
+                "glorot_uniform",
+                "he_normal",
+                "he_normal_fan_out",
+                "normal:0.01",
+                "uniform:0.01",
+                "constant:0",
+            ],
             Self::Whole | Self::Dims | Self::Pads | Self::Extras => match value.parse::<f64>() {
                 Ok(number) => {
                     let from_zero = matches!(self, Self::Pads | Self::Extras);
@@ -319,6 +328,17 @@ impl Kind {
         nearest(value, words.iter().copied())
             .unwrap_or(self.example())
             .to_owned()
+    }
+}
+
+/// `normal:WIDTH` or `uniform:WIDTH`.
+fn drawn(value: &str) -> Option<Initialization> {
+    let (kind, width) = value.split_once(':')?;
+    let width = width.parse().ok()?;
+    match kind {
+        "normal" => Some(Initialization::Normal(width)),
+        "uniform" => Some(Initialization::Uniform(width)),
+        _ => None,
     }
 }
 

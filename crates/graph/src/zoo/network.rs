@@ -1,0 +1,299 @@
+use crate::{
+    Convolution, Graph, GraphBuilder, GraphError, Initialization, Loss, NodeId, Op, ParameterRole,
+    ParameterSource, Pool, PoolKind, TransposedConvolution,
+};
+use partita_space::Window;
+
+/// Largest window of one pooling in [`Network::global_average`].
+const POOL_MAX: usize = 8;
+
+/// A network as its layers are added, in the customs of its original.
+pub(super) struct Network {
+    builder: GraphBuilder,
+    customs: Customs,
+}
+
+/// What all layers of a network have in common.
+#[derive(Clone, Copy)]
+pub(super) struct Customs {
+    /// Weights of convolutions.
+    pub(super) weights: Start,
+    /// Biases of convolutions, where they have some.
+    pub(super) biases: Option<Start>,
+    /// Of batch norms.
+    pub(super) epsilon: f64,
+    /// Of batch norms: the weight of the new value.
+    pub(super) momentum: f64,
+}
+
+/// How a parameter starts.
+#[derive(Clone, Copy)]
+pub(super) enum Start {
+    /// Uniform within `1 / sqrt(fan_in)` of the layer: what PyTorch does unless told otherwise.
+    FanIn,
+    /// As said.
+    As(Initialization),
+}
+
+impl Start {
+    /// All zero.
+    pub(super) const ZERO: Start = Start::As(Initialization::Constant(0.0));
+
+    fn initialization(self, fan_in: usize) -> Initialization {
+        match self {
+            Self::FanIn => Initialization::Uniform(1.0 / (fan_in as f64).sqrt()),
+            Self::As(initialization) => initialization,
+        }
+    }
+}
+
+/// A window of undilated taps with the same padding on both sides.
+pub(super) fn window(kernel: usize, stride: usize, pad: usize) -> Window {
+    Window {
+        kernel,
+        stride,
+        dilation: 1,
+        pad_low: pad,
+        pad_high: pad,
+    }
+}
+
+impl Network {
+    /// A network of this name and its input, of as many dims as `extent` has.
+    pub(super) fn new(
+        name: &str,
+        extent: &[usize],
+        channels: usize,
+        customs: Customs,
+    ) -> Result<(Self, NodeId), GraphError> {
+        let mut builder = GraphBuilder::new(name)?;
+        let input = builder.input("x", extent, channels)?;
+        Ok((Self { builder, customs }, input))
+    }
+
+    /// A convolution with one window for all dims.
+    pub(super) fn conv(
+        &mut self,
+        name: &str,
+        input: NodeId,
+        filters: usize,
+        window: Window,
+    ) -> Result<NodeId, GraphError> {
+        let windows = self.builder.windows(window);
+        self.conv_of(name, input, filters, windows)
+    }
+
+    /// A convolution with a window per dim D, H, W.
+    pub(super) fn conv_of(
+        &mut self,
+        name: &str,
+        input: NodeId,
+        filters: usize,
+        window: [Window; 3],
+    ) -> Result<NodeId, GraphError> {
+        let taps: usize = window.iter().map(|window| window.kernel).product();
+        let fan_in = taps * self.builder.shape(input).channels;
+        let Customs {
+            weights, biases, ..
+        } = self.customs;
+        let op = Op::Convolution(Convolution {
+            filters,
+            window,
+            periodic: false,
+            groups: 1,
+            bias: biases.is_some(),
+        });
+        self.weighted(name, op, input, fan_in, weights, biases)
+    }
+
+    /// A transposed convolution without bias that doubles every extent.
+    pub(super) fn upsampling(
+        &mut self,
+        name: &str,
+        input: NodeId,
+        filters: usize,
+    ) -> Result<NodeId, GraphError> {
+        let op = Op::TransposedConvolution(TransposedConvolution {
+            filters,
+            window: self.builder.windows(window(2, 2, 0)),
+            output_padding: [0; 3],
+            groups: 1,
+            bias: false,
+        });
+        let fan_in = self.builder.shape(input).channels;
+        self.weighted(name, op, input, fan_in, self.customs.weights, None)
+    }
+
+    /// A linear layer with bias.
+    pub(super) fn linear(
+        &mut self,
+        name: &str,
+        input: NodeId,
+        features: usize,
+        weights: Start,
+        biases: Start,
+    ) -> Result<NodeId, GraphError> {
+        let op = Op::Linear {
+            features,
+            bias: true,
+        };
+        let fan_in = self.builder.shape(input).channels;
+        self.weighted(name, op, input, fan_in, weights, Some(biases))
+    }
+
+    fn weighted(
+        &mut self,
+        name: &str,
+        op: Op,
+        input: NodeId,
+        fan_in: usize,
+        weights: Start,
+        biases: Option<Start>,
+    ) -> Result<NodeId, GraphError> {
+        let own = |start: Start| ParameterSource::Own(start.initialization(fan_in));
+        let mut sources = vec![(ParameterRole::Weight, own(weights))];
+        sources.extend(biases.map(|start| (ParameterRole::Bias, own(start))));
+        self.builder.node(name, op, &[input], &sources)
+    }
+
+    /// A batch norm.
+    pub(super) fn norm(&mut self, name: &str, input: NodeId) -> Result<NodeId, GraphError> {
+        let Customs {
+            epsilon, momentum, ..
+        } = self.customs;
+        self.builder.batch_norm(name, input, epsilon, momentum)
+    }
+
+    /// A ReLU.
+    pub(super) fn relu(&mut self, name: &str, input: NodeId) -> Result<NodeId, GraphError> {
+        self.builder.relu(name, input)
+    }
+
+    /// A batch norm and a ReLU.
+    pub(super) fn norm_relu(
+        &mut self,
+        norm: &str,
+        relu: &str,
+        input: NodeId,
+    ) -> Result<NodeId, GraphError> {
+        let input = self.norm(norm, input)?;
+        self.relu(relu, input)
+    }
+
+    /// A maximum pooling.
+    pub(super) fn max_pool(
+        &mut self,
+        name: &str,
+        input: NodeId,
+        window: Window,
+    ) -> Result<NodeId, GraphError> {
+        self.pool(name, input, PoolKind::Max, window)
+    }
+
+    /// An average pooling that counts padding.
+    pub(super) fn average_pool(
+        &mut self,
+        name: &str,
+        input: NodeId,
+        window: Window,
+    ) -> Result<NodeId, GraphError> {
+        let kind = PoolKind::Average {
+            count_padding: true,
+        };
+        self.pool(name, input, kind, window)
+    }
+
+    fn pool(
+        &mut self,
+        name: &str,
+        input: NodeId,
+        kind: PoolKind,
+        window: Window,
+    ) -> Result<NodeId, GraphError> {
+        let window = self.builder.windows(window);
+        self.builder.pool(name, input, Pool { kind, window })
+    }
+
+    /// The average pooling to `outputs` positions a side that an adaptive one is where that divides
+    /// the extent; nothing where they are equal.
+    pub(super) fn adaptive_average(
+        &mut self,
+        name: &str,
+        input: NodeId,
+        outputs: usize,
+    ) -> Result<NodeId, GraphError> {
+        let extent = self.builder.shape(input).extent[2];
+        assert!(
+            extent.is_multiple_of(outputs),
+            "{extent} positions average to {outputs} only in uneven windows"
+        );
+        if extent == outputs {
+            return Ok(input);
+        }
+        let stride = extent / outputs;
+        self.average_pool(name, input, window(stride, stride, 0))
+    }
+
+    /// The average over all positions.
+    ///
+    /// Wide extents are averaged in steps, by windows of eight: the mean of means over equal windows
+    /// is the mean, and a rank that holds a part of the positions then averages most of them itself.
+    pub(super) fn global_average(
+        &mut self,
+        name: &str,
+        mut input: NodeId,
+    ) -> Result<NodeId, GraphError> {
+        let mut step = 1;
+        loop {
+            let extent = self.builder.shape(input).extent[2];
+            if extent <= POOL_MAX || !extent.is_multiple_of(POOL_MAX) {
+                return self.adaptive_average(name, input, 1);
+            }
+            let part = window(POOL_MAX, POOL_MAX, 0);
+            input = self.average_pool(&format!("{name}.{step}"), input, part)?;
+            step += 1;
+        }
+    }
+
+    /// A dropout.
+    pub(super) fn dropout(
+        &mut self,
+        name: &str,
+        input: NodeId,
+        rate: f64,
+    ) -> Result<NodeId, GraphError> {
+        self.builder.dropout(name, input, rate)
+    }
+
+    /// All positions and channels as features.
+    pub(super) fn flatten(&mut self, input: NodeId) -> Result<NodeId, GraphError> {
+        self.builder.flatten("flatten", input)
+    }
+
+    /// The sum of two tensors.
+    pub(super) fn add(
+        &mut self,
+        name: &str,
+        left: NodeId,
+        right: NodeId,
+    ) -> Result<NodeId, GraphError> {
+        self.builder.add(name, left, right)
+    }
+
+    /// The channels of several tensors.
+    pub(super) fn concat(&mut self, name: &str, inputs: &[NodeId]) -> Result<NodeId, GraphError> {
+        self.builder.concat(name, inputs)
+    }
+
+    /// Channels of a tensor.
+    pub(super) fn channels(&self, id: NodeId) -> usize {
+        self.builder.shape(id).channels
+    }
+
+    /// The graph, with the cross-entropy of these scores as its loss.
+    pub(super) fn classify(mut self, scores: NodeId) -> Result<Graph, GraphError> {
+        self.builder
+            .loss("loss", scores, Loss::SoftmaxCrossEntropy)?;
+        self.builder.build()
+    }
+}
