@@ -206,40 +206,80 @@ pub struct CompareArgs {
 pub enum DataVerb {
     /// Make universes whose four cosmological parameters are known
     Cosmology(CosmologyArgs),
+    /// Make volumes of an organ with lesions, with a class at each voxel
+    Segmentation(SegmentationArgs),
+    /// Make images of simple shapes, with one class each
+    Shapes(ShapesArgs),
     /// Show what a dataset holds
     Inspect(DataInspectArgs),
+}
+
+/// What is common to all makers of datasets.
+#[derive(Debug, Args)]
+pub struct MakingArgs {
+    /// Folder to make; it must not exist, or be empty
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Names the dataset; same seed and options, same bytes
+    #[arg(long, value_name = "S", default_value_t = 2019)]
+    pub seed: u64,
+    /// Share of the samples that steer the training
+    #[arg(long, value_name = "SHARE", default_value = "0.1", value_parser = number::share)]
+    pub validation: f64,
+    /// Share of the samples that are seen once, at the end
+    #[arg(long, value_name = "SHARE", default_value = "0.1", value_parser = number::share)]
+    pub test: f64,
+    /// Samples made at a time; as many as there are cores if not given
+    #[arg(long, value_name = "T", value_parser = number::count)]
+    pub threads: Option<usize>,
+}
+
+/// `partita data segmentation`.
+#[derive(Debug, Args)]
+pub struct SegmentationArgs {
+    #[command(flatten)]
+    pub making: MakingArgs,
+    /// Volumes of all splits together
+    #[arg(long, value_name = "N", value_parser = number::count)]
+    pub volumes: usize,
+    /// Voxels a side, 8 to 1024
+    #[arg(long, value_name = "VOXELS", value_parser = number::count)]
+    pub grid: usize,
+}
+
+/// `partita data shapes`.
+#[derive(Debug, Args)]
+pub struct ShapesArgs {
+    #[command(flatten)]
+    pub making: MakingArgs,
+    /// Images of all splits together
+    #[arg(long, value_name = "N", value_parser = number::count)]
+    pub images: usize,
+    /// Pixels a side, 16 to 4096
+    #[arg(long, value_name = "PIXELS", value_parser = number::count)]
+    pub size: usize,
+    /// Classes, 2 to 1000: ten shapes, then with textures of the figure, then of the ground
+    #[arg(long, value_name = "C", default_value_t = 10, value_parser = number::count)]
+    pub classes: usize,
 }
 
 /// `partita data cosmology`.
 #[derive(Debug, Args)]
 pub struct CosmologyArgs {
-    /// Folder to make; it must not exist, or be empty
-    #[arg(long, value_name = "DIR")]
-    pub out: PathBuf,
+    #[command(flatten)]
+    pub making: MakingArgs,
     /// Universes of all splits together, one sample each
     #[arg(long, value_name = "N", value_parser = number::count)]
     pub universes: usize,
     /// Voxels a side: a power of two from 16 to 512
     #[arg(long, value_name = "VOXELS", value_parser = number::count)]
     pub grid: usize,
-    /// Names the dataset; same seed and options, same bytes
-    #[arg(long, value_name = "S", default_value_t = 2019)]
-    pub seed: u64,
-    /// Share of the universes that steer the training
-    #[arg(long, value_name = "SHARE", default_value = "0.1", value_parser = number::share)]
-    pub validation: f64,
-    /// Share of the universes that are seen once, at the end
-    #[arg(long, value_name = "SHARE", default_value = "0.1", value_parser = number::share)]
-    pub test: f64,
     /// How far n_s reaches to either side of 0.96, as a share of it, at most 0.1
     #[arg(long, value_name = "SHARE", default_value = "0.1", value_parser = number::spread)]
     pub n_s_spread: f64,
     /// How far H_0 reaches to either side of 70, as a share of it, at most 0.1
     #[arg(long, value_name = "SHARE", default_value = "0.1", value_parser = number::spread)]
     pub h_0_spread: f64,
-    /// Universes made at a time; as many as there are cores if not given
-    #[arg(long, value_name = "T", value_parser = number::count)]
-    pub threads: Option<usize>,
 }
 
 /// `partita data inspect`.

@@ -1,192 +1,17 @@
-use crate::args::{CosmologyArgs, DataInspectArgs};
+//! `partita data`: makes datasets, and shows what they hold.
+
+mod cosmology;
+mod labeled;
+mod making;
+
+use crate::args::DataInspectArgs;
 use crate::error::CliError;
-use crate::interrupt;
 use crate::table::{Side, Table, write_json, write_pairs};
-use indicatif::{ProgressBar, ProgressStyle};
-use partita_data::{
-    ArraySummary, DType, DataError, DatasetSpec, DatasetSummary, DatasetWriter, Kind, Layout,
-    Samples, Split, StorageSummary,
-};
-use partita_synth::{CHANNELS, CosmologySpec, ParameterRange, SynthError, Universe, make_universe};
-use std::collections::BTreeMap;
+pub use cosmology::make_cosmology;
+pub use labeled::{make_segmentation, make_shapes};
+use partita_data::{ArraySummary, DataError, DatasetSummary, Kind, StorageSummary};
 use std::io::Write;
-use std::num::NonZeroUsize;
 use std::path::Path;
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread;
-use std::time::Duration;
-
-/// Names of the parameters of a universe, in the order of the published targets.
-const TARGETS: [&str; 4] = ["Omega_m", "sigma_8", "n_s", "H_0"];
-
-/// Universes that a thread makes before what was made is written.
-const PER_WAVE: usize = 4;
-
-/// Makes a dataset of universes.
-///
-/// On Ctrl-C the writer is dropped, which removes what was written.
-pub fn make_cosmology(args: &CosmologyArgs, out: &mut dyn Write) -> Result<(), CliError> {
-    let mut spec = CosmologySpec {
-        seed: args.seed,
-        ..CosmologySpec::small(args.grid)
-    };
-    for (range, spread) in [
-        (&mut spec.ranges.n_s, args.n_s_spread),
-        (&mut spec.ranges.h_0, args.h_0_spread),
-    ] {
-        *range = ParameterRange::around(range.center, spread);
-    }
-    spec.validate().map_err(|error| CliError::user(&error))?;
-    let splits = splits(args)?;
-    interrupt::listen()?;
-    let dataset = dataset_spec(args, &spec, &splits);
-    let mut writer = DatasetWriter::create(&args.out, &dataset).map_err(data_error)?;
-    let threads = args
-        .threads
-        .or_else(|| thread::available_parallelism().ok().map(NonZeroUsize::get))
-        .unwrap_or(1);
-    let bar = progress_bar(args.universes);
-    let samples: Vec<(Split, u64)> = Split::ALL
-        .into_iter()
-        .zip(&splits)
-        .flat_map(|(split, universes)| universes.iter().map(move |&universe| (split, universe)))
-        .collect();
-    for wave in samples.chunks(threads * PER_WAVE) {
-        let made = make_wave(&spec, wave, threads);
-        if interrupt::asked() {
-            bar.abandon();
-            return Err(CliError::Interrupted(format!(
-                "nothing is left at {}",
-                args.out.display()
-            )));
-        }
-        for (&(split, _), universe) in wave.iter().zip(made?) {
-            let counts = Samples::I16(universe.counts);
-            writer
-                .append(
-                    split,
-                    &counts,
-                    &universe.unit_parameters,
-                    &universe.physical_parameters,
-                )
-                .map_err(data_error)?;
-            bar.inc(1);
-        }
-    }
-    bar.finish_and_clear();
-    writer.finish().map_err(data_error)?;
-    write_summary(&args.out, out)
-}
-
-/// Universes of train, validation and test; numbered through, so that no two splits share one.
-fn splits(args: &CosmologyArgs) -> Result<[Vec<u64>; 3], CliError> {
-    let of = |share: f64| (share * args.universes as f64).round() as usize;
-    let (validation, test) = (of(args.validation), of(args.test));
-    let Some(train @ 1..) = args.universes.checked_sub(validation + test) else {
-        return Err(CliError::User(format!(
-            "of {} universes {validation} are for validation and {test} for the test, which leaves \
-             none to train on; possible are shares whose sum is less than 1, nearest is \
-             `--validation 0 --test 0`",
-            args.universes
-        )));
-    };
-    let bounds = [0, train, train + validation, args.universes].map(|bound| bound as u64);
-    Ok([0, 1, 2].map(|split| (bounds[split]..bounds[split + 1]).collect()))
-}
-
-fn dataset_spec(args: &CosmologyArgs, spec: &CosmologySpec, splits: &[Vec<u64>; 3]) -> DatasetSpec {
-    let [train, validation, test] = splits.clone();
-    let mut asked = toml::Table::new();
-    asked.insert("maker".to_owned(), "partita data cosmology".into());
-    asked.insert("universes".to_owned(), integer(args.universes as u64));
-    asked.insert("grid".to_owned(), integer(spec.grid as u64));
-    asked.insert("seed".to_owned(), integer(spec.seed));
-    asked.insert("box_mpc_h".to_owned(), spec.box_mpc_h.into());
-    asked.insert(
-        "particles_per_dim".to_owned(),
-        integer(spec.particles_per_dim as u64),
-    );
-    asked.insert("redshifts".to_owned(), spec.redshifts.to_vec().into());
-    let ranges = &spec.ranges;
-    let ranges = [ranges.omega_m, ranges.sigma_8, ranges.n_s, ranges.h_0];
-    for (name, range) in TARGETS.iter().zip(ranges) {
-        let bounds = [
-            range.center - range.half_width,
-            range.center + range.half_width,
-        ];
-        asked.insert(format!("{name}_range"), bounds.to_vec().into());
-    }
-    DatasetSpec {
-        kind: Kind::Cosmology,
-        shape: [CHANNELS, spec.grid, spec.grid, spec.grid],
-        dtype: DType::Int16,
-        targets: TARGETS.map(str::to_owned).to_vec(),
-        layout: Layout::Contiguous,
-        train,
-        validation,
-        test,
-        spec: asked,
-    }
-}
-
-/// TOML has no integers above 2^63; such a seed is written as text.
-fn integer(number: u64) -> toml::Value {
-    match i64::try_from(number) {
-        Ok(number) => number.into(),
-        Err(_) => number.to_string().into(),
-    }
-}
-
-fn progress_bar(universes: usize) -> ProgressBar {
-    let bar = ProgressBar::new(universes as u64);
-    let template = "{bar:32} {pos}/{len} universes, {per_sec}, {eta} left";
-    // The template is fixed; were it faulty, the bar's own would do.
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
-    }
-    bar
-}
-
-/// The universes of a wave, in its order whoever makes them. On a request to stop returns at once with
-/// none: the threads are left to themselves, and end with the process.
-fn make_wave(
-    spec: &CosmologySpec,
-    wave: &[(Split, u64)],
-    threads: usize,
-) -> Result<Vec<Universe>, CliError> {
-    let (sender, receiver) = mpsc::channel();
-    for (share, part) in wave.chunks(wave.len().div_ceil(threads)).enumerate() {
-        let (spec, sender) = (*spec, sender.clone());
-        let universes: Vec<u64> = part.iter().map(|&(_, universe)| universe).collect();
-        thread::spawn(move || {
-            let made: Result<Vec<Universe>, SynthError> = universes
-                .into_iter()
-                .map(|universe| make_universe(&spec, universe))
-                .collect();
-            // Nobody listens any more once a stop was asked for.
-            let _ = sender.send((share, made));
-        });
-    }
-    drop(sender);
-    let mut parts = BTreeMap::new();
-    loop {
-        match receiver.recv_timeout(Duration::from_millis(100)) {
-            Ok((share, made)) => {
-                parts.insert(share, made.map_err(|error| CliError::run(&error))?);
-            }
-            Err(RecvTimeoutError::Timeout) if interrupt::asked() => return Ok(Vec::new()),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => break,
-        }
-    }
-    let universes: Vec<Universe> = parts.into_values().flatten().collect();
-    if universes.len() < wave.len() {
-        return Err(CliError::Run(
-            "a thread that made universes died".to_owned(),
-        ));
-    }
-    Ok(universes)
-}
 
 /// Shows what a dataset holds.
 pub fn inspect(args: &DataInspectArgs, out: &mut dyn Write) -> Result<(), CliError> {
@@ -214,6 +39,8 @@ fn write_head(summary: &DatasetSummary, out: &mut dyn Write) -> Result<(), CliEr
     let [depth, height, width] = summary.extent;
     let kind = match summary.kind {
         Some(Kind::Cosmology) => "cosmology",
+        Some(Kind::Segmentation) => "segmentation",
+        Some(Kind::Shapes) => "shapes",
         None => "not said",
     };
     write_pairs(
@@ -230,13 +57,33 @@ fn write_head(summary: &DatasetSummary, out: &mut dyn Write) -> Result<(), CliEr
                     summary.sample_bytes
                 ),
             ),
-            ("targets", summary.targets.join(", ")),
+            answers(summary),
         ],
     )?;
     for (key, value) in &summary.spec {
         writeln!(out, "  {key} = {value}")?;
     }
     Ok(())
+}
+
+/// What a sample is answered with: numbers, or classes.
+fn answers(summary: &DatasetSummary) -> (&'static str, String) {
+    /// Classes whose names are all shown.
+    const NAMED_MAX: usize = 20;
+    let Some(extent) = summary.labels else {
+        return ("targets", summary.targets.join(", "));
+    };
+    let of = if extent == [1; 3] {
+        "one per sample"
+    } else {
+        "one per position"
+    };
+    let names = match summary.targets.len() {
+        0 => "classes without names".to_owned(),
+        count if count <= NAMED_MAX => summary.targets.join(", "),
+        count => format!("{count} from {} on", summary.targets[0]),
+    };
+    ("classes", format!("{names}; {of}"))
 }
 
 fn write_splits(summary: &DatasetSummary, out: &mut dyn Write) -> Result<(), CliError> {

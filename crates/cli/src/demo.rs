@@ -1,6 +1,6 @@
 //! `partita demo`: from nothing to a trained network, with what it is worth beside simple baselines.
 
-use crate::args::{CosmologyArgs, DemoArgs};
+use crate::args::{CosmologyArgs, DemoArgs, MakingArgs};
 use crate::data;
 use crate::error::CliError;
 use crate::table::{Side, Table};
@@ -62,15 +62,17 @@ pub fn run(args: &DemoArgs, out: &mut dyn Write) -> Result<(), CliError> {
 
 fn universes(out: &Path) -> CosmologyArgs {
     CosmologyArgs {
-        out: out.to_owned(),
+        making: MakingArgs {
+            out: out.to_owned(),
+            seed: SEED,
+            validation: 0.0625,
+            test: 0.0,
+            threads: None,
+        },
         universes: UNIVERSES,
         grid: GRID,
-        seed: SEED,
-        validation: 0.0625,
-        test: 0.0,
         n_s_spread: 0.1,
         h_0_spread: 0.1,
-        threads: None,
     }
 }
 

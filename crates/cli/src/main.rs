@@ -81,6 +81,8 @@ fn run(verb: &Verb, out: &mut dyn Write) -> Result<(), CliError> {
         Verb::Compare(args) => compare::run(args, out),
         Verb::Data { verb } => match verb {
             DataVerb::Cosmology(args) => data::make_cosmology(args, out),
+            DataVerb::Segmentation(args) => data::make_segmentation(args, out),
+            DataVerb::Shapes(args) => data::make_shapes(args, out),
             DataVerb::Inspect(args) => data::inspect(args, out),
         },
         Verb::Doctor(args) => doctor::run(args, out),

@@ -19,6 +19,10 @@ pub(crate) const TARGET_KEY: &str = "unitPar";
 /// Key of the targets in physical units; may be absent.
 pub(crate) const PHYSICAL_KEY: &str = "physPar";
 
+/// Key of class numbers in place of targets, (1, D, H, W) or (N, 1, D, H, W), int16, D = H = W = 1
+/// where a sample has one class.
+pub(crate) const LABEL_KEY: &str = "labels";
+
 /// Longest target vector accepted where no index says its length.
 const TARGETS_MAX: usize = 4096;
 
@@ -102,6 +106,7 @@ pub(crate) struct Inner {
     pub(crate) shape: VolumeShape,
     pub(crate) dtype: DType,
     pub(crate) targets: Vec<String>,
+    pub(crate) labels: Option<[usize; 3]>,
     pub(crate) splits: [Files; 3],
     pub(crate) universes: [Vec<u64>; 3],
     pub(crate) spec: toml::Table,
@@ -149,9 +154,16 @@ impl Dataset {
         self.inner.dtype
     }
 
-    /// Names of the targets; their number is the length of every target vector.
+    /// Names of the targets; their number is the length of every target vector. Where
+    /// [`labels`](Self::labels) are kept instead, the names of the classes, none if unknown.
     pub fn targets(&self) -> &[String] {
         &self.inner.targets
+    }
+
+    /// Extents D, H, W of the class numbers of a sample: its own, or 1, 1, 1; `None` where targets
+    /// are vectors of numbers.
+    pub fn labels(&self) -> Option<[usize; 3]> {
+        self.inner.labels
     }
 
     /// Universe of each sample of a split; empty for a single HDF5 file, which does not say.
@@ -199,6 +211,32 @@ impl Inner {
     }
 }
 
+impl Inner {
+    /// Opens the class numbers of a file, where the dataset has some, and checks them against it.
+    pub(crate) fn label_array(
+        &self,
+        file: &SourceFile,
+        samples: Option<usize>,
+    ) -> Result<Option<SourceArray>, DataError> {
+        let Some([d, h, w]) = self.labels else {
+            return Ok(None);
+        };
+        let array = file.array(LABEL_KEY)?;
+        if array.dtype()? != DType::Int16 {
+            return Err(array.wrong_dtype(DType::Int16.name()));
+        }
+        check_shape(array, samples, &[1, d, h, w], "1, D, H, W").map(Some)
+    }
+
+    /// Opens the answers of a file, whichever kind they are, and checks them.
+    fn check_answers(&self, file: &SourceFile, samples: Option<usize>) -> Result<(), DataError> {
+        if self.label_array(file, samples)?.is_none() {
+            self.parameters(file, TARGET_KEY, samples)?;
+        }
+        Ok(())
+    }
+}
+
 fn check_shape(
     array: SourceArray,
     samples: Option<usize>,
@@ -235,6 +273,7 @@ fn open_folder(path: &Path) -> Result<Inner, DataError> {
         shape: index.shape(),
         dtype: index.dtype,
         targets: index.targets.clone(),
+        labels: index.labels,
         splits: Split::ALL.map(|split| files_of(path, &index, split)),
         universes: Split::ALL.map(|split| index.split(split).universes.clone()),
         spec: index.spec,
@@ -298,8 +337,7 @@ fn check_files(inner: &Inner, files: &Files) -> Result<(), DataError> {
         }
     }
     inner.volumes(&file, stacked)?;
-    inner.parameters(&file, TARGET_KEY, stacked)?;
-    Ok(())
+    inner.check_answers(&file, stacked)
 }
 
 fn open_file(path: &Path) -> Result<Inner, DataError> {
@@ -322,11 +360,7 @@ fn open_file(path: &Path) -> Result<Inner, DataError> {
     if shape.contains(&0) {
         return Err(volumes.wrong_shape("extents of at least 1".to_string()));
     }
-    let parameters = file.array(TARGET_KEY)?;
-    let count = parameters.shape.last().copied().unwrap_or(0);
-    if !(1..=TARGETS_MAX).contains(&count) {
-        return Err(parameters.wrong_shape(format!("1 to {TARGETS_MAX} targets in the last dim")));
-    }
+    let (targets, labels) = answers_of(&file)?;
     let train = match samples {
         Some(samples) => Files::Stacked {
             path: path.to_path_buf(),
@@ -339,11 +373,31 @@ fn open_file(path: &Path) -> Result<Inner, DataError> {
         kind: None,
         shape,
         dtype,
-        targets: (0..count).map(|target| format!("target{target}")).collect(),
+        targets,
+        labels,
         splits: [train, Files::Single(Vec::new()), Files::Single(Vec::new())],
         universes: [Vec::new(), Vec::new(), Vec::new()],
         spec: toml::Table::new(),
     };
-    inner.parameters(&file, TARGET_KEY, samples)?;
+    inner.check_answers(&file, samples)?;
     Ok(inner)
+}
+
+/// Names of the targets of a file that comes without an index, and the extents of its class numbers
+/// where it has these instead.
+fn answers_of(file: &SourceFile) -> Result<(Vec<String>, Option<[usize; 3]>), DataError> {
+    if file.has(LABEL_KEY) {
+        let array = file.array(LABEL_KEY)?;
+        return match *array.shape.as_slice() {
+            [.., 1, d, h, w] => Ok((Vec::new(), Some([d, h, w]))),
+            _ => Err(array.wrong_rank("rank 4 (1, D, H, W) or rank 5 (N, 1, D, H, W)")),
+        };
+    }
+    let parameters = file.array(TARGET_KEY)?;
+    let count = parameters.shape.last().copied().unwrap_or(0);
+    if !(1..=TARGETS_MAX).contains(&count) {
+        return Err(parameters.wrong_shape(format!("1 to {TARGETS_MAX} targets in the last dim")));
+    }
+    let names = (0..count).map(|target| format!("target{target}")).collect();
+    Ok((names, None))
 }

@@ -20,6 +20,10 @@ pub const FORMAT_VERSION: u32 = 1;
 pub enum Kind {
     /// Volumes of matter density (channels are redshifts); targets are cosmological parameters.
     Cosmology,
+    /// Volumes with a class at each voxel.
+    Segmentation,
+    /// Images with one class each.
+    Shapes,
 }
 
 /// Contents of the index file. Scalars come first: TOML wants them before tables.
@@ -34,7 +38,12 @@ pub(crate) struct Index {
     /// D, H, W.
     pub(crate) extent: [usize; 3],
     pub(crate) dtype: DType,
+    /// Names of the numbers of a target, or of the classes.
     pub(crate) targets: Vec<String>,
+    /// D, H, W of the class numbers of a sample: its own, or one position; absent where a target is
+    /// a vector of numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) labels: Option<[usize; 3]>,
     #[serde(default)]
     pub(crate) train: SplitIndex,
     #[serde(default)]
@@ -112,6 +121,14 @@ impl Index {
             return Some((
                 "targets = []".to_string(),
                 "the name of every target".to_string(),
+            ));
+        }
+        if let Some(labels) = self.labels
+            && ![self.extent, [1; 3]].contains(&labels)
+        {
+            return Some((
+                format!("labels = {labels:?}"),
+                format!("labels = {:?} or [1, 1, 1]", self.extent),
             ));
         }
         let total: usize = Split::ALL

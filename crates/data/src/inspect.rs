@@ -29,6 +29,9 @@ pub struct DatasetSummary {
     pub dtype: DType,
     /// Names of the targets.
     pub targets: Vec<String>,
+    /// Extents D, H, W of the class numbers of a sample, whose classes the targets name; absent
+    /// where targets are vectors of numbers.
+    pub labels: Option<[usize; 3]>,
     /// Size of one volume, uncompressed.
     pub sample_bytes: Bytes,
     /// The three splits, in the order train, validation, test.
@@ -118,6 +121,7 @@ pub fn inspect(path: impl AsRef<Path>) -> Result<DatasetSummary, DataError> {
         extent: [depth, height, width],
         dtype: dataset.dtype(),
         targets: dataset.targets().to_vec(),
+        labels: dataset.labels(),
         sample_bytes: Bytes((elements * dataset.dtype().size_bytes()) as u64),
         splits: splits.collect::<Result<_, _>>()?,
         spec: dataset.spec().clone(),

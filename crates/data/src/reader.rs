@@ -8,7 +8,7 @@ use partita_space::Bytes;
 use crate::dataset::{Inner, PHYSICAL_KEY, Split, TARGET_KEY};
 use crate::error::DataError;
 use crate::hdf5::{SourceArray, SourceFile, Stored};
-use crate::samples::Samples;
+use crate::samples::{Samples, VolumeShape};
 use crate::sieve::{self, Asked};
 use crate::slab::{self, Region4};
 
@@ -24,9 +24,9 @@ pub struct ReadTally {
     /// Bytes of these pieces, uncompressed: more than `volume_bytes` by whole chunks, and by the
     /// gaps between rows shorter than a page where a region is cut along the width.
     pub file_bytes: Bytes,
-    /// Target vectors read.
+    /// Target vectors, or regions of class numbers, read.
     pub targets: u64,
-    /// Bytes of these vectors.
+    /// Bytes of these.
     pub target_bytes: Bytes,
 }
 
@@ -44,7 +44,9 @@ pub struct Reader {
 struct OpenFile {
     path: PathBuf,
     volumes: SourceArray,
-    targets: SourceArray,
+    /// Vectors of numbers, unless there are labels.
+    targets: Option<SourceArray>,
+    labels: Option<SourceArray>,
     physical: Option<SourceArray>,
 }
 
@@ -79,7 +81,7 @@ impl Reader {
         region: Region4,
         out: &mut Samples,
     ) -> Result<(), DataError> {
-        self.check_region(&region)?;
+        self.check_region(&region, self.dataset.shape)?;
         let mut buffer = std::mem::replace(&mut self.buffer, Samples::I16(Vec::new()));
         let result = self
             .locate(sample)
@@ -96,13 +98,37 @@ impl Reader {
 
     /// Reads the targets of a sample, normalized to [-1, 1] (key `unitPar`).
     ///
-    /// Errors: `SampleOutOfRange` and those of the file.
+    /// Errors: `SampleOutOfRange` and those of the file. Panics where the dataset has labels instead.
     pub fn read_target(&mut self, sample: usize) -> Result<Vec<f32>, DataError> {
         let (file, place) = self.locate(sample)?;
-        let values = read_row(&file.targets, place)?;
+        let targets = file.targets.as_ref();
+        let values = read_row(targets.expect("a dataset without labels"), place)?;
         self.tally.targets += 1;
         self.tally.target_bytes += Bytes(4 * values.len() as u64);
         Ok(values)
+    }
+
+    /// Reads one region of the class numbers of a sample (key `labels`), as [`Self::read_volume`]
+    /// does of its values.
+    ///
+    /// Shapes: `region` is half-open over (1, D, H, W), the extents being the dataset's
+    /// [`labels`](crate::Dataset::labels). Errors: as there. Panics where the dataset has none.
+    pub fn read_labels(
+        &mut self,
+        sample: usize,
+        region: Region4,
+        out: &mut Samples,
+    ) -> Result<(), DataError> {
+        let extent = self.dataset.labels.expect("a dataset with labels");
+        let [d, h, w] = extent;
+        self.check_region(&region, [1, d, h, w])?;
+        let mut buffer = Samples::I16(Vec::new());
+        let (file, place) = self.locate(sample)?;
+        let labels = file.labels.as_ref().expect("a dataset with labels");
+        read_region(labels, place, &region, &mut buffer, out)?;
+        self.tally.targets += 1;
+        self.tally.target_bytes += Bytes(2 * slab::elements(&region) as u64);
+        Ok(())
     }
 
     /// Reads the targets of a sample in physical units (key `physPar`), where the file has them.
@@ -121,8 +147,7 @@ impl Reader {
         self.tally
     }
 
-    fn check_region(&self, region: &Region4) -> Result<(), DataError> {
-        let shape = self.dataset.shape;
+    fn check_region(&self, region: &Region4, shape: VolumeShape) -> Result<(), DataError> {
         let inside = region
             .iter()
             .zip(shape)
@@ -165,9 +190,15 @@ impl OpenFile {
             .has(PHYSICAL_KEY)
             .then(|| dataset.parameters(&file, PHYSICAL_KEY, samples))
             .transpose()?;
+        let labels = dataset.label_array(&file, samples)?;
+        let targets = match labels {
+            Some(_) => None,
+            None => Some(dataset.parameters(&file, TARGET_KEY, samples)?),
+        };
         Ok(Self {
             volumes: dataset.volumes(&file, samples)?,
-            targets: dataset.parameters(&file, TARGET_KEY, samples)?,
+            targets,
+            labels,
             physical,
             path,
         })

@@ -28,7 +28,9 @@ pub type Waker = Box<dyn Fn() + Send>;
 /// them. Errors are [`RunError::Source`] with the rank, the file and the key.
 pub struct HyperslabSource {
     shape: [usize; 4],
-    targets: usize,
+    /// (D, H, W, C) of the answer to a sample.
+    answer: [usize; 4],
+    has_labels: bool,
     mesh: Mesh,
     rank: Rank,
     orders: Sender<Order>,
@@ -50,6 +52,7 @@ struct Order {
 enum Part {
     Volume(Region4),
     Targets(std::ops::Range<usize>),
+    Labels(Region4),
 }
 
 /// What was read of one sample, or why not.
@@ -101,9 +104,14 @@ impl HyperslabSource {
                 rank,
                 reason: format!("no thread to read with: {error}"),
             })?;
+        let answer = match dataset.labels() {
+            Some([d, h, w]) => [d, h, w, 1],
+            None => [1, 1, 1, dataset.targets().len()],
+        };
         Ok(Self {
             shape: dataset.shape(),
-            targets: dataset.targets().len(),
+            answer,
+            has_labels: dataset.labels().is_some(),
             mesh,
             rank,
             orders,
@@ -155,15 +163,19 @@ impl HyperslabSource {
                 Ok(Part::Volume([channels, depth, height, width]))
             }
             Item::Target => {
-                if [d, h, w, c] != [1, 1, 1, self.targets] {
-                    let (got, expected) = (self.targets, [d, h, w, c]);
+                if [d, h, w, c] != self.answer {
+                    let (got, expected) = (self.answer, [d, h, w, c]);
                     let reason = format!(
-                        "targets are vectors of {got}, the network answers (D, H, W, C) = {expected:?}"
+                        "targets are (D, H, W, C) = {got:?}, those of the network {expected:?}"
                     );
                     return Err(self.refuse(reason));
                 }
                 assert_eq!(load.target.extent, local, "staging of a target");
-                Ok(Part::Targets(channels))
+                Ok(if self.has_labels {
+                    Part::Labels([channels, depth, height, width])
+                } else {
+                    Part::Targets(channels)
+                })
             }
         }
     }
@@ -341,6 +353,12 @@ impl Worker {
             Part::Targets(range) => {
                 let values = reader.read_target(sample)?;
                 Ok(Values::Targets(values[range.clone()].to_vec()))
+            }
+            Part::Labels(region) => {
+                let (mut labels, mut values) = (Samples::I16(Vec::new()), Vec::new());
+                reader.read_labels(sample, region.clone(), &mut labels)?;
+                labels.write_f32(&mut values);
+                Ok(Values::Targets(values))
             }
         }
     }

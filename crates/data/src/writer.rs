@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use crate::dataset::{Dataset, PHYSICAL_KEY, Split, TARGET_KEY, VOLUME_KEY};
+use crate::dataset::{Dataset, LABEL_KEY, PHYSICAL_KEY, Split, TARGET_KEY, VOLUME_KEY};
 use crate::error::DataError;
 use crate::hdf5::{TargetArray, TargetFile};
 use crate::index::{FORMAT_VERSION, INDEX_FILE, Index, Kind, SplitIndex};
@@ -41,8 +41,10 @@ pub struct DatasetSpec {
     pub shape: VolumeShape,
     /// Element type of the volumes.
     pub dtype: DType,
-    /// Names of the targets.
+    /// Names of the targets, or of the classes.
     pub targets: Vec<String>,
+    /// Extents of the class numbers of a sample, its own or 1, 1, 1; `None` for vectors of numbers.
+    pub labels: Option<[usize; 3]>,
     /// How the volumes lie in their file.
     pub layout: Layout,
     /// Universe of each training sample; several samples may be cut from one universe.
@@ -56,7 +58,8 @@ pub struct DatasetSpec {
 }
 
 /// Writes a dataset folder: `train.h5`, `validation.h5`, `test.h5` (none for an empty split),
-/// each with `full` (N, C, D, H, W), `unitPar` and `physPar` (N, targets), and `dataset.toml`.
+/// each with `full` (N, C, D, H, W) and either `unitPar` and `physPar` (N, targets) or `labels`
+/// (N, 1, D, H, W), and `dataset.toml`.
 ///
 /// Everything goes to a sibling folder `NAME.partial`, which one rename turns into `NAME` at
 /// [`finish`](Self::finish). Dropped before, the writer removes it; a maker that stops on Ctrl-C
@@ -74,9 +77,26 @@ pub struct DatasetWriter {
 struct SplitWriter {
     file: TargetFile,
     volumes: TargetArray,
-    targets: TargetArray,
-    physical: TargetArray,
+    answers: AnswerArrays,
     written: usize,
+}
+
+enum AnswerArrays {
+    Vectors {
+        targets: TargetArray,
+        physical: TargetArray,
+    },
+    Labels(TargetArray),
+}
+
+/// What a sample is answered with.
+#[derive(Clone, Copy)]
+enum Answer<'a> {
+    Vectors {
+        unit: &'a [f32],
+        physical: &'a [f32],
+    },
+    Labels(&'a Samples),
 }
 
 impl DatasetWriter {
@@ -126,13 +146,33 @@ impl DatasetWriter {
         unit: &[f32],
         physical: &[f32],
     ) -> Result<(), DataError> {
-        let shape = self.index.shape();
+        self.append_answer(split, volume, Answer::Vectors { unit, physical })
+    }
+
+    /// Writes the next sample of a split of a dataset with class numbers.
+    ///
+    /// Shapes: `volume` is (C, D, H, W); `labels` has the extents of the spec. Errors: `BadValue`
+    /// where one does not fit, a number names no class or the split is full, `Unwritable`.
+    pub fn append_labeled(
+        &mut self,
+        split: Split,
+        volume: &Samples,
+        labels: &Samples,
+    ) -> Result<(), DataError> {
+        self.append_answer(split, volume, Answer::Labels(labels))
+    }
+
+    fn append_answer(
+        &mut self,
+        split: Split,
+        volume: &Samples,
+        answer: Answer<'_>,
+    ) -> Result<(), DataError> {
         let samples = self.index.split(split).universes.len();
-        check_sample(&self.index, volume, unit, physical)?;
+        check_volume(&self.index, volume)?;
+        check_answer(&self.index, answer)?;
         match &mut self.splits[split as usize] {
-            Some(writer) if writer.written < samples => {
-                writer.append(shape, volume, unit, physical)
-            }
+            Some(writer) if writer.written < samples => writer.append(&self.index, volume, answer),
             Some(_) | None => Err(DataError::BadValue {
                 what: "number of samples of a split",
                 got: format!("one more than {samples} for {split}"),
@@ -224,9 +264,19 @@ impl SplitWriter {
         let file = TargetFile::create(path)?;
         let [c, d, h, w] = spec.shape;
         let parameters = [samples, spec.targets.len()];
+        let answers = match spec.labels {
+            Some([d, h, w]) => {
+                let shape = [samples, 1, d, h, w];
+                let layout = Layout::Contiguous;
+                AnswerArrays::Labels(file.volumes(LABEL_KEY, &shape, DType::Int16, &layout)?)
+            }
+            None => AnswerArrays::Vectors {
+                targets: file.floats(TARGET_KEY, &parameters)?,
+                physical: file.floats(PHYSICAL_KEY, &parameters)?,
+            },
+        };
         Ok(Self {
-            targets: file.floats(TARGET_KEY, &parameters)?,
-            physical: file.floats(PHYSICAL_KEY, &parameters)?,
+            answers,
             volumes: file.volumes(VOLUME_KEY, &[samples, c, d, h, w], spec.dtype, &spec.layout)?,
             file,
             written: 0,
@@ -235,28 +285,36 @@ impl SplitWriter {
 
     fn append(
         &mut self,
-        [c, d, h, w]: VolumeShape,
+        index: &Index,
         volume: &Samples,
-        unit: &[f32],
-        physical: &[f32],
+        answer: Answer<'_>,
     ) -> Result<(), DataError> {
-        let row = [self.written, 0];
-        self.volumes
-            .write_box(&[self.written, 0, 0, 0, 0], &[1, c, d, h, w], volume)?;
-        self.targets.write_floats(&row, &[1, unit.len()], unit)?;
-        self.physical
-            .write_floats(&row, &[1, physical.len()], physical)?;
+        let (row, start) = ([self.written, 0], [self.written, 0, 0, 0, 0]);
+        let [c, d, h, w] = index.shape();
+        self.volumes.write_box(&start, &[1, c, d, h, w], volume)?;
+        match (&self.answers, answer) {
+            (
+                AnswerArrays::Vectors { targets, physical },
+                Answer::Vectors { unit, physical: p },
+            ) => {
+                targets.write_floats(&row, &[1, unit.len()], unit)?;
+                physical.write_floats(&row, &[1, p.len()], p)?;
+            }
+            (AnswerArrays::Labels(array), Answer::Labels(labels)) => {
+                let [d, h, w] = index.labels.unwrap_or([1; 3]);
+                array.write_box(&start, &[1, 1, d, h, w], labels)?;
+            }
+            (AnswerArrays::Vectors { .. }, Answer::Labels(_))
+            | (AnswerArrays::Labels(_), Answer::Vectors { .. }) => {
+                panic!("an answer of the other kind passed its check")
+            }
+        }
         self.written += 1;
         Ok(())
     }
 }
 
-fn check_sample(
-    index: &Index,
-    volume: &Samples,
-    unit: &[f32],
-    physical: &[f32],
-) -> Result<(), DataError> {
+fn check_volume(index: &Index, volume: &Samples) -> Result<(), DataError> {
     let elements: usize = index.shape().iter().product();
     if volume.dtype() != index.dtype || volume.len() != elements {
         return Err(DataError::BadValue {
@@ -265,16 +323,54 @@ fn check_sample(
             expected: format!("{elements} of {} (C, D, H, W)", index.dtype.name()),
         });
     }
-    for (what, values) in [("unitPar", unit), ("physPar", physical)] {
-        if values.len() != index.targets.len() {
-            return Err(DataError::BadValue {
-                what,
-                got: format!("{} values", values.len()),
-                expected: format!("{} ({})", index.targets.len(), index.targets.join(", ")),
-            });
+    Ok(())
+}
+
+fn check_answer(index: &Index, answer: Answer<'_>) -> Result<(), DataError> {
+    let refuse = |what, got, expected| {
+        Err(DataError::BadValue {
+            what,
+            got,
+            expected,
+        })
+    };
+    match (answer, index.labels) {
+        (Answer::Vectors { unit, physical }, None) => {
+            for (what, values) in [("unitPar", unit), ("physPar", physical)] {
+                if values.len() != index.targets.len() {
+                    let names = index.targets.join(", ");
+                    let expected = format!("{} ({names})", index.targets.len());
+                    return refuse(what, format!("{} values", values.len()), expected);
+                }
+            }
+            Ok(())
+        }
+        (Answer::Labels(labels), Some(extent)) => {
+            let elements: usize = extent.iter().product();
+            let classes = index.targets.len();
+            let got = match labels {
+                Samples::I16(values) if values.len() == elements => {
+                    let valid = |&&value: &&i16| !(0..classes as i64).contains(&i64::from(value));
+                    match values.iter().find(valid) {
+                        Some(class) => format!("class {class}"),
+                        None => return Ok(()),
+                    }
+                }
+                other => format!("{} elements of {}", other.len(), other.dtype().name()),
+            };
+            let expected = format!(
+                "{elements} of int16 (1, D, H, W), from 0 to {}",
+                classes - 1
+            );
+            refuse("labels", got, expected)
+        }
+        (Answer::Vectors { .. }, Some(_)) => {
+            refuse("answer", "a vector".to_owned(), "class numbers".to_owned())
+        }
+        (Answer::Labels(_), None) => {
+            refuse("answer", "class numbers".to_owned(), "a vector".to_owned())
         }
     }
-    Ok(())
 }
 
 fn check_layout(spec: &DatasetSpec) -> Result<(), DataError> {
@@ -316,6 +412,7 @@ fn index_of(spec: &DatasetSpec) -> Index {
         extent: [depth, height, width],
         dtype: spec.dtype,
         targets: spec.targets.clone(),
+        labels: spec.labels,
         train: split(Split::Train, &spec.train),
         validation: split(Split::Validation, &spec.validation),
         test: split(Split::Test, &spec.test),

@@ -1,11 +1,13 @@
 //! Makers of synthetic datasets whose answers are known.
-//! Does: draws cosmologies, makes their universes as voxel counts, and fits the linear baseline.
-//! Knows: the linear theory of structure formation, Fourier transforms, ridge regression.
+//! Does: makes universes of known cosmology with their linear baseline, labeled volumes and images.
+//! Knows: the linear theory of structure formation, Fourier transforms, ridge regression, shapes.
 //! Must not know: networks, ranks, file formats, threads; the caller runs universes in parallel.
-//! A universe is a function of (specification, index) alone, whoever makes it and in what order.
+//! A sample is a function of (specification, index) alone, whoever makes it and in what order.
 
 mod error;
 mod parameters;
+mod segmentation;
+mod shapes;
 mod universe;
 
 pub mod field;
@@ -19,4 +21,6 @@ pub mod zeldovich;
 
 pub use error::SynthError;
 pub use parameters::{Cosmology, OMEGA_B, ParameterRange, ParameterRanges};
+pub use segmentation::{CLASSES, SegmentationSpec, SegmentedVolume, make_segmented};
+pub use shapes::{Picture, ShapesSpec, class_names, make_picture};
 pub use universe::{CHANNELS, CosmologySpec, PUBLISHED_REDSHIFTS, Universe, make_universe};

@@ -7,6 +7,10 @@ pub enum Stream {
     Parameters,
     /// The Fourier modes of the linear density.
     Modes,
+    /// What a volume or an image shows.
+    Scene,
+    /// What disturbs its values.
+    Noise,
 }
 
 impl Stream {
@@ -14,6 +18,8 @@ impl Stream {
         match self {
             Stream::Parameters => 1 << 16,
             Stream::Modes => 2 << 16,
+            Stream::Scene => 3 << 16,
+            Stream::Noise => 4 << 16,
         }
     }
 }
@@ -58,6 +64,26 @@ impl CounterRng {
         let radius = (-2.0 * radius_uniform.ln()).sqrt();
         let (sine, cosine) = angle.sin_cos();
         [radius * cosine, radius * sine]
+    }
+}
+
+/// Uniform numbers of the scene of one sample, one after the other.
+#[derive(Debug)]
+pub(crate) struct SceneDraws {
+    rng: CounterRng,
+    next: u64,
+}
+
+impl SceneDraws {
+    pub(crate) fn new(rng: CounterRng) -> Self {
+        Self { rng, next: 0 }
+    }
+
+    /// Uniform from `low` to `high`.
+    pub(crate) fn between(&mut self, low: f64, high: f64) -> f64 {
+        let [a, b, _, _] = self.rng.words(Stream::Scene, self.next);
+        self.next += 1;
+        low + (high - low) * to_53_bits(a, b) / (1u64 << 53) as f64
     }
 }
 

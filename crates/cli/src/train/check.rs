@@ -4,7 +4,7 @@
 use super::run_file::RunFile;
 use crate::error::CliError;
 use partita_data::{Dataset, Split};
-use partita_graph::{Graph, Loss, Op, zoo};
+use partita_graph::{Graph, Loss, Op, Shape, zoo};
 use partita_run::Session;
 use partita_space::{Bytes, Rank};
 
@@ -44,13 +44,12 @@ fn model_for(dataset: &Dataset, asked: &str) -> Option<String> {
 }
 
 fn targets_fit(run: &RunFile, graph: &Graph, dataset: &Dataset) -> Result<(), CliError> {
-    let last = &graph.nodes[graph.nodes.len() - 1];
-    let (answer, targets) = (graph.node(last.inputs[0]).shape, dataset.targets().len());
-    let expected = if last.op == Op::Loss(Loss::SoftmaxCrossEntropy) {
-        1
-    } else {
-        answer.channels
-    };
+    if let Some(extent) = dataset.labels() {
+        return labels_fit(run, graph, dataset.targets(), extent);
+    }
+    let (answer, is_classifier) = answer(graph);
+    let targets = dataset.targets().len();
+    let expected = if is_classifier { 1 } else { answer.channels };
     if answer.extent != [1; 3] {
         return Err(CliError::User(format!(
             "model `{}` answers with {answer}, a value per position; {} holds vectors of {targets} \
@@ -66,6 +65,54 @@ fn targets_fit(run: &RunFile, graph: &Graph, dataset: &Dataset) -> Result<(), Cl
             graph.name,
             run.data.display(),
             dataset.targets().join(", ")
+        )));
+    }
+    Ok(())
+}
+
+/// Shape of what the loss reads, and whether it takes that for scores of classes.
+fn answer(graph: &Graph) -> (Shape, bool) {
+    let last = &graph.nodes[graph.nodes.len() - 1];
+    let is_classifier = last.op == Op::Loss(Loss::SoftmaxCrossEntropy);
+    (graph.node(last.inputs[0]).shape, is_classifier)
+}
+
+/// The model tells classes apart, as many as there are or more, and where the dataset has them.
+fn labels_fit(
+    run: &RunFile,
+    graph: &Graph,
+    names: &[String],
+    extent: [usize; 3],
+) -> Result<(), CliError> {
+    let labeled = |extent: [usize; 3]| {
+        if extent == [1; 3] {
+            "one class per sample".to_owned()
+        } else {
+            let [d, h, w] = extent;
+            format!("a class at each of {d}x{h}x{w} positions")
+        }
+    };
+    let (answer, is_classifier) = answer(graph);
+    let (model, data) = (&graph.name, run.data.display());
+    let (has, classes) = (labeled(extent), names.len());
+    if !is_classifier {
+        return Err(CliError::User(format!(
+            "model `{model}` answers with numbers; {data} holds {has}; possible, and nearest, is a \
+             model that ends in `softmax_cross_entropy`"
+        )));
+    }
+    if answer.extent != extent {
+        return Err(CliError::User(format!(
+            "model `{model}` gives {}; {data} holds {has}; possible, and nearest, is a model that \
+             gives {has}",
+            labeled(answer.extent)
+        )));
+    }
+    if classes > answer.channels {
+        return Err(CliError::User(format!(
+            "model `{model}` tells {} classes apart; {data} has {classes}; possible is a model that \
+             ends in {classes} channels or more, nearest is {classes}",
+            answer.channels
         )));
     }
     Ok(())

@@ -1,6 +1,6 @@
 use crate::command::{answer, error_text, json, partita, refusal};
-use partita_data::{Dataset, Samples, Split};
-use partita_synth::{CosmologySpec, make_universe};
+use partita_data::{DType, Dataset, Samples, Split};
+use partita_synth::{CosmologySpec, SegmentationSpec, make_segmented, make_universe};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -165,4 +165,67 @@ fn ctrl_c_leaves_nothing_behind() {
         error_text(&output)
     );
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn volumes_and_images_come_with_their_classes() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = |name: &str, verb: &str, options: &[&str]| {
+        let out = folder.path().join(name);
+        let head = ["data", verb, "--out", out.to_str().unwrap(), "--seed", "7"];
+        let text = answer(&[&head[..], options].concat());
+        (Dataset::open(&out).unwrap(), text)
+    };
+    let options = ["--volumes", "10", "--grid", "16"];
+    let (volumes, text) = made("volumes", "segmentation", &options);
+    assert!(text.contains("background, organ, lesion; one per position"));
+    assert_eq!(
+        (volumes.shape(), volumes.labels()),
+        ([1, 16, 16, 16], Some([16; 3]))
+    );
+    let spec = SegmentationSpec { grid: 16, seed: 7 };
+    let expected = make_segmented(&spec, 8).unwrap();
+    let (mut values, mut labels) = (Samples::new(DType::Int16), Samples::new(DType::Int16));
+    let mut reader = volumes.reader(Split::Validation);
+    let whole = [0..1, 0..16, 0..16, 0..16];
+    reader.read_volume(0, whole.clone(), &mut values).unwrap();
+    reader.read_labels(0, whole, &mut labels).unwrap();
+    assert_eq!(values, Samples::I16(expected.values));
+    assert_eq!(labels, Samples::I16(expected.labels));
+
+    let options = [
+        "--images",
+        "10",
+        "--size",
+        "24",
+        "--classes",
+        "7",
+        "--test",
+        "0.2",
+    ];
+    let (images, text) = made("images", "shapes", &options);
+    assert!(text.contains("ring; one per sample"), "{text}");
+    assert_eq!(
+        (images.shape(), images.labels()),
+        ([3, 1, 24, 24], Some([1; 3]))
+    );
+    let mut reader = images.reader(Split::Test);
+    reader
+        .read_labels(1, [0..1, 0..1, 0..1, 0..1], &mut labels)
+        .unwrap();
+    assert_eq!(labels, Samples::I16(vec![9 % 7]));
+
+    let out = folder.path().join("none");
+    for (verb, option, expected) in [
+        (
+            "segmentation",
+            ["--volumes", "4", "--grid", "7"],
+            "8 to 1024",
+        ),
+        ("shapes", ["--images", "4", "--size", "8"], "16 to 4096"),
+    ] {
+        let head = ["data", verb, "--out", out.to_str().unwrap()];
+        let text = refusal(&[&head[..], &option].concat());
+        assert!(text.contains(expected), "{text}");
+    }
 }

@@ -60,6 +60,7 @@ pub fn spec(shape: VolumeShape, dtype: DType, layout: Layout) -> DatasetSpec {
         targets: ["omega_m", "sigma_8", "n_s", "h_0"]
             .map(str::to_string)
             .to_vec(),
+        labels: None,
         layout,
         train: vec![0, 1, 1, 4],
         validation: vec![2],

@@ -64,6 +64,7 @@ fn write_dataset(path: &Path) {
         shape: [2, 4, 4, 4],
         dtype: DType::Int16,
         targets: vec!["sum".to_owned(), "difference".to_owned()],
+        labels: None,
         layout: Layout::Contiguous,
         train: (0..10).collect(),
         validation: (10..15).collect(),
