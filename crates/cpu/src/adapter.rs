@@ -177,7 +177,8 @@ impl Kernels for CpuKernels {
             }
             Kernel::MeanSquaredError { .. }
             | Kernel::SoftmaxCrossEntropy { .. }
-            | Kernel::OutputErrors { .. } => loss::execute(kernel, self.rank, &mut run),
+            | Kernel::OutputErrors { .. }
+            | Kernel::ClassCounts { .. } => loss::execute(kernel, self.rank, &mut run),
             Kernel::SumOfSquares { .. } | Kernel::Update { .. } => {
                 update::execute(kernel, &mut run)
             }

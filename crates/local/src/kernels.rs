@@ -152,7 +152,8 @@ impl<T: Real> Kernels for ReferenceKernels<T> {
             }
             Kernel::MeanSquaredError { .. }
             | Kernel::SoftmaxCrossEntropy { .. }
-            | Kernel::OutputErrors { .. } => loss::execute(kernel, self.rank, &mut call),
+            | Kernel::OutputErrors { .. }
+            | Kernel::ClassCounts { .. } => loss::execute(kernel, self.rank, &mut call),
             Kernel::SumOfSquares { .. } | Kernel::Update { .. } => {
                 update::execute(kernel, &mut call)
             }

@@ -199,7 +199,21 @@ fn losses_and_errors_by_hand() {
     bench.run(&entropy);
     let expected = ((1.0 + 1f64.exp()).ln() + (1.0 + (-2f64).exp()).ln()) / 2.0;
     close(&bench.get(&loss), &[expected], 1e-14);
+    let counts = bench.put(Dtype::F64, [1, 1, 1, 3, 2], &[7.0; 6]);
+    let count = Kernel::ClassCounts {
+        x,
+        target: classes,
+        counts,
+    };
+    bench.run(&count);
+    // Both positions are given to class 1; one of them is of it, the other of class 0.
+    assert_eq!(bench.get(&counts), [0.0, 1.0, 0.0, 2.0, 1.0, 1.0]);
+    bench.set(&x, &[4.0, 4.0, 3.0, 5.0]);
+    bench.run(&count);
+    assert_eq!(bench.get(&counts), [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]);
     bench.set(&classes, &[0.0, 2.0]);
+    let error = bench.try_run::<f64>(&count, 0, &mut || true).unwrap_err();
+    assert!(matches!(error, RunError::Source { .. }), "{error}");
     let error = bench.try_run::<f64>(&entropy, 0, &mut || true).unwrap_err();
     assert!(matches!(error, RunError::Source { .. }), "{error}");
 }

@@ -543,15 +543,30 @@ impl Emit<'_> {
             self.builder.kernel(layer, self.pass, kernel);
         }
         self.report("loss", layer, axes, value);
-        if self.request.kind == ProgramKind::Evaluate && loss == Loss::MeanSquaredError {
-            let errors = self.builder.sums("errors", 2, place.shape[4]);
+        if self.request.kind == ProgramKind::Evaluate {
+            let (name, rows) = match loss {
+                Loss::MeanSquaredError => ("errors", 2),
+                Loss::SoftmaxCrossEntropy => ("counts", 3),
+            };
+            let sums = self.builder.sums(name, rows, place.shape[4]);
             if x.is_empty() {
-                self.builder.fill(layer, Phase::Report, errors, 0.0);
+                self.builder.fill(layer, Phase::Report, sums, 0.0);
             } else {
-                let kernel = Kernel::OutputErrors { x, target, errors };
+                let kernel = match loss {
+                    Loss::MeanSquaredError => Kernel::OutputErrors {
+                        x,
+                        target,
+                        errors: sums,
+                    },
+                    Loss::SoftmaxCrossEntropy => Kernel::ClassCounts {
+                        x,
+                        target,
+                        counts: sums,
+                    },
+                };
                 self.builder.kernel(layer, Phase::Report, kernel);
             }
-            self.report("errors", layer, axes, errors);
+            self.report(name, layer, axes, sums);
         }
     }
 

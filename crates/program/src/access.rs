@@ -262,6 +262,11 @@ macro_rules! operands {
                 $f(target, Read);
                 $f(errors, Write);
             }
+            Kernel::ClassCounts { x, target, counts } => {
+                $f(x, Read);
+                $f(target, Read);
+                $f(counts, Write);
+            }
             Kernel::SumOfSquares { sources, total } => {
                 sources.$iter().for_each(|view| $f(view, Read));
                 $f(total, Write);
@@ -399,6 +404,7 @@ impl Kernel {
             | Kernel::LinearBackwardWeight { .. }
             | Kernel::SoftmaxCrossEntropy { .. }
             | Kernel::OutputErrors { .. }
+            | Kernel::ClassCounts { .. }
             | Kernel::SumOfSquares { .. }
             | Kernel::Update { .. } => false,
         }

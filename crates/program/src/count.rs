@@ -172,6 +172,7 @@ fn flops(kernel: &Kernel) -> Flops {
         | Kernel::MeanSquaredError { .. }
         | Kernel::SoftmaxCrossEntropy { .. }
         | Kernel::OutputErrors { .. }
+        | Kernel::ClassCounts { .. }
         | Kernel::Update { .. } => {
             let (elements, each) = flops_per_element(kernel);
             elements.volume() as u64 * each
@@ -202,6 +203,7 @@ fn flops_per_element(kernel: &Kernel) -> (&View, u64) {
         Kernel::MeanSquaredError { x, .. } => (x, 4),
         Kernel::SoftmaxCrossEntropy { x, .. } => (x, 5),
         Kernel::OutputErrors { x, .. } => (x, 4),
+        Kernel::ClassCounts { x, .. } => (x, 1),
         Kernel::Update {
             rule, parameter, ..
         } => match rule {

@@ -301,6 +301,10 @@ pub enum Kernel {
     },
     /// `errors` is (1, 1, 1, 2, C) in f64: sums of absolute and of squared errors per channel.
     OutputErrors { x: View, target: View, errors: View },
+    /// `counts` is (1, 1, 1, 3, C) in f64: per class the positions of `target` (N, D, H, W, 1) that
+    /// are of it and whose greatest element of `x` is its, all those whose greatest element is its,
+    /// and all those that are of it. The first of equals is the greatest.
+    ClassCounts { x: View, target: View, counts: View },
     /// `total` (one f64) becomes the sum of squares over all views.
     SumOfSquares { sources: Vec<View>, total: View },
     /// One step of the optimizer, learning rate and step count from the step inputs. `moments` are
@@ -347,6 +351,7 @@ impl Kernel {
             Kernel::MeanSquaredError { .. } => "mean_squared_error",
             Kernel::SoftmaxCrossEntropy { .. } => "softmax_cross_entropy",
             Kernel::OutputErrors { .. } => "output_errors",
+            Kernel::ClassCounts { .. } => "class_counts",
             Kernel::SumOfSquares { .. } => "sum_of_squares",
             Kernel::Update { .. } => "update",
         }

@@ -139,6 +139,7 @@ impl KernelShape<'_> {
             | Kernel::MeanSquaredError { .. }
             | Kernel::SoftmaxCrossEntropy { .. }
             | Kernel::OutputErrors { .. }
+            | Kernel::ClassCounts { .. }
             | Kernel::SumOfSquares { .. } => String::new(),
         }
     }

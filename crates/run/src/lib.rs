@@ -19,7 +19,7 @@ pub use error::RunError;
 pub use memory::{Arena, Block, BlockMut, Cells, Element, Memory};
 pub use rank::{RankRunner, StepReport};
 pub use session::{
-    End, EpochReport, NamedValues, Outcome, Plan, Played, Progress, Schedule, Session,
+    ClassCount, End, EpochReport, NamedValues, Outcome, Plan, Played, Progress, Schedule, Session,
     SessionError, Validation, batch_sizes, together,
 };
 pub use shares::{put_share, share_of};

@@ -9,7 +9,9 @@ mod play;
 mod schedule;
 mod turns;
 
-pub use play::{End, EpochReport, NamedValues, Outcome, Progress, Validation, together};
+pub use play::{
+    ClassCount, End, EpochReport, NamedValues, Outcome, Progress, Validation, together,
+};
 pub use schedule::Schedule;
 
 use crate::RankRunner;

@@ -13,18 +13,18 @@ const NOISE: f64 = 20.0;
 /// How far a texture moves a color, in hundredths.
 const CONTRAST: f64 = 40.0;
 
-/// The shapes, by the last digit of a class.
+/// The shapes, by the last digit of a class: the easiest to tell apart first.
 const SHAPES: [Shape; KINDS] = [
     Shape::Disk,
-    Shape::Triangle,
-    Shape::Square,
-    Shape::Pentagon,
-    Shape::Star,
-    Shape::Clover,
-    Shape::Ring,
-    Shape::Cross,
     Shape::Bar,
+    Shape::Cross,
+    Shape::Ring,
+    Shape::Triangle,
+    Shape::Star,
     Shape::Crescent,
+    Shape::Square,
+    Shape::Clover,
+    Shape::Pentagon,
 ];
 
 /// What a dataset of images is made from.

@@ -402,6 +402,9 @@ impl Maker {
         let classes = self.bench.put(self.dtype, [n, d, h, w, 1], classes);
         let loss = self.bench.put(Dtype::F64, [1; 5], vec![1.0]);
         let errors = self.sums(c, 2);
+        let counts = self
+            .bench
+            .put(Dtype::F64, [1, 1, 1, 3, c], vec![1.0; 3 * c]);
         let (dx, count) = (with_gradient.then_some(dx), 7);
         let squared = |target| Kernel::MeanSquaredError {
             x,
@@ -421,6 +424,11 @@ impl Maker {
                 count,
             },
             Kernel::OutputErrors { x, target, errors },
+            Kernel::ClassCounts {
+                x,
+                target: classes,
+                counts,
+            },
         ]
     }
 

@@ -48,7 +48,9 @@ fn set<T>(data: &mut [T], value: impl Fn(usize) -> T) {
 
 /// The view that holds class numbers, and how many classes there are.
 fn class_views(kernel: &Kernel) -> Option<(View, usize)> {
-    if let Kernel::SoftmaxCrossEntropy { x, target, .. } = kernel {
+    if let Kernel::SoftmaxCrossEntropy { x, target, .. } | Kernel::ClassCounts { x, target, .. } =
+        kernel
+    {
         Some((*target, x.extent[4].max(1)))
     } else {
         None

@@ -7,7 +7,7 @@ use partita_data::weights::{self, Tensor, Values, Weights};
 use partita_oracle::compare::Pair;
 use partita_oracle::{Comparison, Prediction, compare};
 use partita_program::{Dtype, Program};
-use partita_run::{NamedValues, Outcome, Trace, Validation};
+use partita_run::{ClassCount, NamedValues, Outcome, Trace, Validation};
 use partita_space::{Bytes, Seconds};
 use serde_json::{Value, json};
 use std::fs;
@@ -19,6 +19,9 @@ const WEIGHTS: &str = "weights.safetensors";
 const RESULT: &str = "result.json";
 /// The prediction, in the output folder.
 pub const PREDICTION: &str = "prediction.json";
+
+/// Classes of which the report has a row each.
+const CLASSES_SHOWN_MAX: usize = 20;
 
 /// A run that came to its end.
 pub struct Finished<'r> {
@@ -62,6 +65,20 @@ pub fn write_prediction(output: &Path, prediction: &Prediction) -> Result<PathBu
     let path = output.join(PREDICTION);
     write_whole(&path, &pretty(prediction)?)?;
     Ok(path)
+}
+
+/// Share of the positions that are of each class.
+fn shares(validation: &Validation) -> Vec<f64> {
+    let all: f64 = validation.classes.iter().map(|class| class.actual).sum();
+    let share = |class: &ClassCount| class.actual / all;
+    validation.classes.iter().map(share).collect()
+}
+
+/// Over the classes that have it; `None` if none has.
+fn mean(validation: &Validation, figure: fn(&ClassCount) -> Option<f64>) -> Option<f64> {
+    let figures: Vec<f64> = validation.classes.iter().filter_map(figure).collect();
+    let count = figures.len();
+    (count > 0).then(|| figures.iter().sum::<f64>() / count as f64)
 }
 
 fn pretty(value: &impl serde::Serialize) -> Result<String, CliError> {
@@ -208,7 +225,47 @@ impl Finished<'_> {
             "samples": validation.samples,
             "seconds": validation.seconds,
             "errors": errors,
+            "classification": self.classification_record(validation),
         })
+    }
+
+    /// `None` of a regression.
+    fn classification_record(&self, validation: &Validation) -> Option<Value> {
+        let accuracy = validation.accuracy()?;
+        let share = shares(validation);
+        let classes = self.named_classes(validation).zip(&share);
+        let classes = classes.map(|((class, count), share)| {
+            json!({
+                "class": class,
+                "share": share,
+                "dice": count.dice(),
+                "overlap": count.overlap(),
+            })
+        });
+        Some(json!({
+            "accuracy": accuracy,
+            "largest_share": share.iter().copied().fold(0.0, f64::max),
+            "mean_dice": mean(validation, ClassCount::dice),
+            "mean_overlap": mean(validation, ClassCount::overlap),
+            "classes": classes.collect::<Vec<Value>>(),
+        }))
+    }
+
+    /// Classes that the dataset names, or all where it names none.
+    fn named_classes<'v>(
+        &'v self,
+        validation: &'v Validation,
+    ) -> impl Iterator<Item = (String, &'v ClassCount)> {
+        let named = match self.targets.len() {
+            0 => validation.classes.len(),
+            named => named,
+        };
+        let name = |class: usize| match self.targets.get(class) {
+            Some(name) => name.clone(),
+            None => format!("class {class}"),
+        };
+        let counts = validation.classes.iter().take(named).enumerate();
+        counts.map(move |(class, count)| (name(class), count))
     }
 
     /// Per target its name, the mean absolute error and the root of the mean squared error.
@@ -307,6 +364,9 @@ impl Finished<'_> {
     }
 
     fn write_errors(&self, validation: &Validation, out: &mut dyn Write) -> Result<(), CliError> {
+        if let Some(accuracy) = validation.accuracy() {
+            return self.write_classes(validation, accuracy, out);
+        }
         let mut table = Table::new(&[
             ("validation error", Side::Left),
             ("mean absolute", Side::Right),
@@ -318,6 +378,53 @@ impl Finished<'_> {
                 format!("{mean_absolute:.4}"),
                 format!("{rms:.4}"),
             ]);
+        }
+        table.write(out)
+    }
+
+    fn write_classes(
+        &self,
+        validation: &Validation,
+        accuracy: f64,
+        out: &mut dyn Write,
+    ) -> Result<(), CliError> {
+        let percent = |share: f64| format!("{:.2} %", 100.0 * share);
+        let share = shares(validation);
+        let largest = share.iter().copied().fold(0.0, f64::max);
+        let or_none = |value: Option<f64>| {
+            value.map_or_else(|| "-".to_owned(), |value| format!("{value:.3}"))
+        };
+        write_pairs(
+            out,
+            &[
+                (
+                    "accuracy",
+                    format!(
+                        "{} ({} by always answering the most frequent class)",
+                        percent(accuracy),
+                        percent(largest)
+                    ),
+                ),
+                ("mean Dice", or_none(mean(validation, ClassCount::dice))),
+                (
+                    "mean overlap",
+                    or_none(mean(validation, ClassCount::overlap)),
+                ),
+            ],
+        )?;
+        if self.named_classes(validation).count() > CLASSES_SHOWN_MAX {
+            return Ok(());
+        }
+        writeln!(out)?;
+        let mut table = Table::new(&[
+            ("validation", Side::Left),
+            ("share", Side::Right),
+            ("Dice", Side::Right),
+            ("overlap", Side::Right),
+        ]);
+        for ((class, count), share) in self.named_classes(validation).zip(share) {
+            let (dice, overlap) = (or_none(count.dice()), or_none(count.overlap()));
+            table.row(vec![class, percent(share), dice, overlap]);
         }
         table.write(out)
     }

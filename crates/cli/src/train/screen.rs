@@ -89,7 +89,10 @@ impl Screen {
             .validation
             .as_ref()
             .map_or_else(String::new, |validation| {
-                format!(", validation loss {:.5}", validation.loss)
+                let accuracy = validation.accuracy().map_or_else(String::new, |accuracy| {
+                    format!(", accuracy {:.1} %", 100.0 * accuracy)
+                });
+                format!(", validation loss {:.5}{accuracy}", validation.loss)
             });
         format!(
             "epoch {}/{}: loss {:.5}{validation}, {rate:.1} samples/s",

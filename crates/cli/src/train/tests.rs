@@ -1,3 +1,4 @@
+mod classes;
 mod command;
 mod run_file;
 mod session;

@@ -204,7 +204,7 @@ fn volumes_and_images_come_with_their_classes() {
         "0.2",
     ];
     let (images, text) = made("images", "shapes", &options);
-    assert!(text.contains("ring; one per sample"), "{text}");
+    assert!(text.contains("crescent; one per sample"), "{text}");
     assert_eq!(
         (images.shape(), images.labels()),
         ([3, 1, 24, 24], Some([1; 3]))

@@ -43,6 +43,7 @@ fn output(kernel: &Kernel) -> Option<(&View, Suits)> {
         | Kernel::MeanSquaredError { .. }
         | Kernel::SoftmaxCrossEntropy { .. }
         | Kernel::OutputErrors { .. }
+        | Kernel::ClassCounts { .. }
         | Kernel::SumOfSquares { .. }
         | Kernel::Update { .. } => None,
     }

@@ -40,6 +40,7 @@ pub(super) fn execute(
             count,
         } => softmax_cross_entropy([x, target, loss], dx.as_ref(), *count, rank, run),
         Kernel::OutputErrors { x, target, errors } => output_errors([x, target, errors], run),
+        Kernel::ClassCounts { x, target, counts } => class_counts([x, target, counts], rank, run),
         other => panic!("{} is no loss", other.name()),
     }
 }
@@ -242,15 +243,20 @@ fn softmax_cross_entropy(
     })?;
     let first = wrong.load(Ordering::Relaxed);
     if first != usize::MAX {
-        let (class, last) = (target.get(index(grid, first)), grid.channels - 1);
-        let reason = format!("a target names class {class}; classes are 0 to {last}");
-        return Err(RunError::Source { rank, reason });
+        let class = target.get(index(grid, first));
+        return Err(no_class(class, grid.channels, rank));
     }
     loss.data[0] = sum / count as f64;
     Ok(Worked {
         flops: 5 * visits,
         bytes: x.bytes() + target.bytes() + dx_bytes + loss.box_bytes(),
     })
+}
+
+fn no_class(class: f64, classes: usize, rank: Rank) -> RunError {
+    let last = classes - 1;
+    let reason = format!("a target names class {class}; classes are 0 to {last}");
+    RunError::Source { rank, reason }
 }
 
 /// Index of a position by its number, channel 0.
@@ -522,5 +528,46 @@ fn output_errors(
     Ok(Worked {
         flops: 4 * visits,
         bytes: x.box_bytes() + target.bytes() + errors.box_bytes(),
+    })
+}
+
+fn class_counts(
+    [x, target, counts]: [&View; 3],
+    rank: Rank,
+    run: &mut Run<'_, '_>,
+) -> Result<Worked, RunError> {
+    assert_eq!(
+        x.extent[..4],
+        target.extent[..4],
+        "positions of x and its target"
+    );
+    let (x, target) = (run.memory.read::<f32>(x), Wide::of(run.memory, target));
+    let counts = run.memory.write::<f64>(counts);
+    counts.data.fill(0.0);
+    let classes = x.extent[4];
+    let mut wrong = None;
+    each_position(x.extent, run, |at| {
+        let class = target.get(at);
+        if !(class >= 0.0 && class < classes as f64 && class.fract() == 0.0) {
+            wrong.get_or_insert(class);
+            return;
+        }
+        let (mut given, mut most) = (0, f32::NEG_INFINITY);
+        for (c, &score) in channels(&x, at).iter().enumerate() {
+            if score > most {
+                (given, most) = (c, score);
+            }
+        }
+        let class = class as usize;
+        counts.data[class] += if given == class { 1.0 } else { 0.0 };
+        counts.data[classes + given] += 1.0;
+        counts.data[2 * classes + class] += 1.0;
+    })?;
+    if let Some(class) = wrong {
+        return Err(no_class(class, classes, rank));
+    }
+    Ok(Worked {
+        flops: x.extent.iter().product::<usize>() as u64,
+        bytes: x.box_bytes() + target.bytes() + counts.box_bytes(),
     })
 }

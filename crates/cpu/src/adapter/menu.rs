@@ -126,6 +126,7 @@ impl CpuMenu {
             | Kernel::MeanSquaredError { .. }
             | Kernel::SoftmaxCrossEntropy { .. }
             | Kernel::OutputErrors { .. }
+            | Kernel::ClassCounts { .. }
             | Kernel::SumOfSquares { .. }
             | Kernel::Update { .. } => 0,
         }

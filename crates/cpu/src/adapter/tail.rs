@@ -90,6 +90,7 @@ impl<'k> Tail<'k> {
                 | Kernel::MeanSquaredError { .. }
                 | Kernel::SoftmaxCrossEntropy { .. }
                 | Kernel::OutputErrors { .. }
+                | Kernel::ClassCounts { .. }
                 | Kernel::SumOfSquares { .. }
                 | Kernel::Update { .. } => return None,
             };

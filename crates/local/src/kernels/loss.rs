@@ -25,6 +25,7 @@ pub(super) fn execute(
             count,
         } => softmax_cross_entropy([x, target, loss], dx.as_ref(), *count, rank, call),
         Kernel::OutputErrors { x, target, errors } => output_errors([x, target, errors], call),
+        Kernel::ClassCounts { x, target, counts } => class_counts([x, target, counts], rank, call),
         other => panic!("{} is no loss", other.name()),
     }
 }
@@ -73,7 +74,7 @@ fn softmax_cross_entropy(
     each_position(x.extent(), call.progress, |[n, d, h, w]| {
         let at = |c: usize| [n, d, h, w, c];
         let class = target.get(at(0));
-        if !(class >= 0.0 && class < classes as f64 && class.fract() == 0.0) {
+        if !is_class(class, classes) {
             wrong.get_or_insert(class);
             return;
         }
@@ -94,13 +95,7 @@ fn softmax_cross_entropy(
             }
         }
     })?;
-    if let Some(class) = wrong {
-        let reason = format!(
-            "a target names class {class}; classes are 0 to {}",
-            classes - 1
-        );
-        return Err(RunError::Source { rank, reason });
-    }
+    refuse_class(wrong, classes, rank)?;
     loss.set(entry(0), sum / count as f64);
     let dx_bytes = dx.as_ref().map_or(0, Values::bytes);
     Ok(Worked {
@@ -128,5 +123,67 @@ fn output_errors(
     Ok(Worked {
         flops: 4 * visits,
         bytes: x.bytes() + target.bytes() + errors.bytes(),
+    })
+}
+
+fn is_class(class: f64, classes: usize) -> bool {
+    class >= 0.0 && class < classes as f64 && class.fract() == 0.0
+}
+
+/// Fails where a target was found that names no class.
+fn refuse_class(wrong: Option<f64>, classes: usize, rank: Rank) -> Result<(), RunError> {
+    let Some(class) = wrong else {
+        return Ok(());
+    };
+    let reason = format!(
+        "a target names class {class}; classes are 0 to {}",
+        classes - 1
+    );
+    Err(RunError::Source { rank, reason })
+}
+
+fn class_counts(
+    [x, target, counts]: [&View; 3],
+    rank: Rank,
+    call: &mut Call<'_, '_>,
+) -> Result<Worked, RunError> {
+    let (x, target, counts) = (call.values(x), call.values(target), call.values(counts));
+    assert_eq!(
+        x.extent()[..4],
+        target.extent()[..4],
+        "positions of x and its target"
+    );
+    let classes = x.extent()[4];
+    let mut totals = vec![[0.0; 3]; classes];
+    let (mut visits, mut wrong) = (0, None);
+    each_position(x.extent(), call.progress, |[n, d, h, w]| {
+        let at = |c: usize| [n, d, h, w, c];
+        let class = target.get(at(0));
+        if !is_class(class, classes) {
+            wrong.get_or_insert(class);
+            return;
+        }
+        let greater = |best: usize, c: usize| {
+            if x.get(at(c)) > x.get(at(best)) {
+                c
+            } else {
+                best
+            }
+        };
+        let (given, class) = ((1..classes).fold(0, greater), class as usize);
+        totals[class][0] += if given == class { 1.0 } else { 0.0 };
+        totals[given][1] += 1.0;
+        totals[class][2] += 1.0;
+        visits += classes as u64;
+    })?;
+    refuse_class(wrong, classes, rank)?;
+    for (c, total) in totals.iter().enumerate() {
+        for (row, count) in total.iter().enumerate() {
+            counts.set(cell(row, c), *count);
+        }
+    }
+    Ok(Worked {
+        flops: visits,
+        bytes: x.bytes() + target.bytes() + counts.bytes(),
     })
 }

@@ -51,6 +51,7 @@ fn links(kernel: &Kernel) -> Vec<Link> {
         | Kernel::MeanSquaredError { .. }
         | Kernel::SoftmaxCrossEntropy { .. }
         | Kernel::OutputErrors { .. }
+        | Kernel::ClassCounts { .. }
         | Kernel::SumOfSquares { .. }
         | Kernel::Update { .. } => Vec::new(),
     }

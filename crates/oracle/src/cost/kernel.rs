@@ -87,6 +87,7 @@ pub fn character(shape: &KernelShape<'_>) -> Character {
         | Kernel::MeanSquaredError { .. }
         | Kernel::SoftmaxCrossEntropy { .. }
         | Kernel::OutputErrors { .. }
+        | Kernel::ClassCounts { .. }
         | Kernel::SumOfSquares { .. }
         | Kernel::Update { .. } => Character::Memory,
     }

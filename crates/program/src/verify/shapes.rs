@@ -161,7 +161,8 @@ impl Rules<'_> {
             }
             Kernel::MeanSquaredError { .. }
             | Kernel::SoftmaxCrossEntropy { .. }
-            | Kernel::OutputErrors { .. } => self.loss(kernel),
+            | Kernel::OutputErrors { .. }
+            | Kernel::ClassCounts { .. } => self.loss(kernel),
             Kernel::SumOfSquares { sources, total } => {
                 sources
                     .iter()
@@ -402,6 +403,12 @@ impl Rules<'_> {
                 self.same("target", target, "x", x);
                 self.any_float("target", target);
                 self.sums("errors", errors, sums_of(x));
+            }
+            Kernel::ClassCounts { x, target, counts } => {
+                let [n, d, h, w, classes] = x.extent;
+                self.floats(&[("x", x)]);
+                self.extent("target", target, [n, d, h, w, 1]);
+                self.sums("counts", counts, [1, 1, 1, 3, classes]);
             }
             other => panic!("{} is no loss", other.name()),
         }

@@ -67,8 +67,38 @@ pub struct Validation {
     pub absolute: Vec<f64>,
     /// Per target, the sum of squared errors.
     pub squared: Vec<f64>,
+    /// Per class of a classifier, over positions of all samples; empty of a regression.
+    pub classes: Vec<ClassCount>,
     /// Fetches included.
     pub seconds: Seconds,
+}
+
+/// Positions that an evaluation gave to a class.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ClassCount {
+    /// Given to it, and of it.
+    pub hits: f64,
+    /// Given to it: its score is the greatest, the first of equals.
+    pub given: f64,
+    /// Of it.
+    pub actual: f64,
+}
+
+impl ClassCount {
+    /// The Dice coefficient, `2 hits / (given + actual)`; `None` of a class that nothing is given to
+    /// or of.
+    ///
+    /// Source: Dice, Ecology 26(3), 1945.
+    pub fn dice(&self) -> Option<f64> {
+        let sum = self.given + self.actual;
+        (sum > 0.0).then(|| 2.0 * self.hits / sum)
+    }
+
+    /// Intersection over union, `hits / (given + actual - hits)`; `None` as of [`Self::dice`].
+    pub fn overlap(&self) -> Option<f64> {
+        let union = self.given + self.actual - self.hits;
+        (union > 0.0).then(|| self.hits / union)
+    }
 }
 
 /// How a run ended.
@@ -288,9 +318,12 @@ impl Player<'_, '_> {
                 }
             }
             ProgramKind::Evaluate => {
-                let errors = output(self.session, turn, rank, &step, "errors");
+                let named = |name| output(self.session, turn, rank, &step, name);
+                let (errors, counts) = (named("errors"), named("counts"));
                 let validation = self.current.validation.get_or_insert_default();
-                validation.add(loss, samples, errors.unwrap_or_default(), seconds);
+                validation.add(loss, samples, seconds);
+                validation.add_errors(errors.unwrap_or_default());
+                validation.add_counts(counts.unwrap_or_default());
                 Progress::Evaluated { epoch, samples }
             }
             ProgramKind::Fetch => panic!("a fetch is no turn of its own"),
@@ -315,11 +348,32 @@ impl Player<'_, '_> {
 }
 
 impl Validation {
-    /// `errors` holds the sums of absolute errors of all targets, then those of squared errors.
-    fn add(&mut self, loss: f64, samples: usize, errors: &[f64], seconds: Seconds) {
+    fn add(&mut self, loss: f64, samples: usize, seconds: Seconds) {
         self.loss += loss * samples as f64;
         self.samples += samples;
         self.seconds += seconds;
+    }
+
+    /// Share of the positions that were given to their class; `None` of a regression.
+    pub fn accuracy(&self) -> Option<f64> {
+        let sum = |count: fn(&ClassCount) -> f64| self.classes.iter().map(count).sum::<f64>();
+        let actual = sum(|class| class.actual);
+        (actual > 0.0).then(|| sum(|class| class.hits) / actual)
+    }
+
+    /// `counts` holds the hits of all classes, then what was given to each, then what is of each.
+    fn add_counts(&mut self, counts: &[f64]) {
+        let number = counts.len() / 3;
+        self.classes.resize(number, ClassCount::default());
+        for (class, count) in self.classes.iter_mut().enumerate() {
+            count.hits += counts[class];
+            count.given += counts[number + class];
+            count.actual += counts[2 * number + class];
+        }
+    }
+
+    /// `errors` holds the sums of absolute errors of all targets, then those of squared errors.
+    fn add_errors(&mut self, errors: &[f64]) {
         let (absolute, squared) = errors.split_at(errors.len() / 2);
         for (sums, more) in [(&mut self.absolute, absolute), (&mut self.squared, squared)] {
             sums.resize(more.len(), 0.0);
