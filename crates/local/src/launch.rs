@@ -39,15 +39,7 @@ impl LaunchError {
     fn distance_from_cause(&self) -> u8 {
         match self {
             LaunchError::Panicked { .. } | LaunchError::NoThread { .. } => 0,
-            LaunchError::Rank { error, .. } => match error {
-                RunError::Stalled { .. }
-                | RunError::Source { .. }
-                | RunError::Algorithm { .. }
-                | RunError::Kernels { .. }
-                | RunError::Tally { .. } => 0,
-                RunError::Lost { .. } => 1,
-                RunError::Cancelled => 2,
-            },
+            LaunchError::Rank { error, .. } => error.distance_from_cause(),
         }
     }
 }

@@ -6,11 +6,13 @@
 
 mod kernels;
 mod launch;
+mod mailbox;
 mod source;
 mod transport;
 mod values;
 
 pub use kernels::{Real, ReferenceKernels, ReferenceMenu};
 pub use launch::{LaunchError, launch};
+pub use mailbox::ThreadMail;
 pub use source::{MemorySource, Samples, Stored};
 pub use transport::{ThreadTransport, connect};

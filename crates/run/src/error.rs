@@ -1,7 +1,8 @@
 use partita_space::{Rank, Seconds};
+use serde::{Deserialize, Serialize};
 
 /// Why a run ended early.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
 pub enum RunError {
     /// Nothing completed for longer than the watchdog allows.
     #[error(
@@ -37,6 +38,25 @@ pub enum RunError {
         layer: String,
         /// Number of the exchange or collective.
         sequence: u32,
+    },
+    /// A message could not be sent or received.
+    #[error(
+        "rank {rank}: {work} of layer `{layer}` (sequence {sequence}) with rank {peer} failed: \
+         {reason}"
+    )]
+    Message {
+        /// Who tried.
+        rank: Rank,
+        /// The other side.
+        peer: Rank,
+        /// Kind of work.
+        work: String,
+        /// Its layer; empty where the task had ended.
+        layer: String,
+        /// Number of the exchange or collective.
+        sequence: u32,
+        /// What the carrier said.
+        reason: String,
     },
     /// Samples could not be read.
     #[error("rank {rank} could not read its part of the data: {reason}")]
@@ -81,4 +101,19 @@ pub enum RunError {
     /// Another rank failed, or the user asked to stop.
     #[error("stopped")]
     Cancelled,
+}
+
+impl RunError {
+    /// 0 for a cause; more for what follows from a failure elsewhere.
+    pub fn distance_from_cause(&self) -> u8 {
+        match self {
+            RunError::Stalled { .. }
+            | RunError::Source { .. }
+            | RunError::Algorithm { .. }
+            | RunError::Kernels { .. }
+            | RunError::Tally { .. } => 0,
+            RunError::Lost { .. } | RunError::Message { .. } => 1,
+            RunError::Cancelled => 2,
+        }
+    }
 }

@@ -8,6 +8,7 @@
 mod driver;
 mod error;
 mod memory;
+mod messages;
 mod rank;
 mod session;
 mod shares;
@@ -17,6 +18,7 @@ mod world;
 pub use driver::Driver;
 pub use error::RunError;
 pub use memory::{Arena, Block, BlockMut, Cells, Element, Memory};
+pub use messages::{Key, Mail, MailFault, MessageTransport, Packet, Stage};
 pub use rank::{RankRunner, StepReport};
 pub use session::{
     ClassCount, End, EpochReport, NamedValues, Outcome, Plan, Played, Progress, Schedule, Session,

@@ -60,7 +60,7 @@ pub fn play(
         let mut arena = Arena::new(session.arena_bytes(rank));
         arena.touch();
         // What has been read wakes the rank as a message does.
-        let waker = Box::new(part.transport.waker());
+        let waker = Box::new(part.transport.mail().waker());
         let mut runner = RankRunner {
             rank,
             arena,

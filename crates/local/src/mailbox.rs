@@ -1,35 +1,13 @@
-use super::packet::Packet;
-use partita_program::{Dtype, View};
-use partita_run::Memory;
+use partita_program::Dtype;
+use partita_run::{Key, Mail, MailFault, Packet};
 use partita_space::Rank;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a message belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Stage {
-    Exchange,
-    /// A part of a sum, on its way to the rank that adds.
-    Addend,
-    /// A finished part of a sum.
-    Sum,
-    /// A part of an allgather or an all-to-all.
-    Part,
-}
-
-/// What matches a message with the task that waits for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Key {
-    pub(super) stage: Stage,
-    pub(super) sequence: u32,
-    pub(super) from: Rank,
-    pub(super) part: u32,
-}
-
 /// Where peers put what is for one rank.
 #[derive(Default)]
-pub(super) struct Mailbox {
+pub(crate) struct Mailbox {
     slot: Mutex<Slot>,
     filled: Condvar,
 }
@@ -51,8 +29,9 @@ impl Mailbox {
     }
 }
 
-/// The mail of one rank: its own mailbox, emptied and sorted, and the way to those of its peers.
-pub(super) struct Mail {
+/// The mail of a rank that is a thread: its own mailbox, emptied and sorted, and the way to those of its
+/// peers. Packets move, and go back to their sender when they are empty.
+pub struct ThreadMail {
     rank: Rank,
     mailboxes: Arc<[Mailbox]>,
     sorted: HashMap<Key, VecDeque<Packet>>,
@@ -61,8 +40,9 @@ pub(super) struct Mail {
     fetched: Vec<(Key, Packet)>,
 }
 
-impl Mail {
-    pub(super) fn new(rank: Rank, mailboxes: Arc<[Mailbox]>) -> Self {
+impl ThreadMail {
+    /// That of one of so many ranks as there are mailboxes.
+    pub(crate) fn new(rank: Rank, mailboxes: Arc<[Mailbox]>) -> Self {
         Self {
             rank,
             mailboxes,
@@ -73,12 +53,37 @@ impl Mail {
         }
     }
 
-    pub(super) fn rank(&self) -> Rank {
+    /// Ends the sleep of this rank, or its next one, from any thread: for sources that read behind the
+    /// rank's back.
+    pub fn waker(&self) -> impl Fn() + Send + 'static {
+        let (rank, mailboxes) = (self.rank, Arc::clone(&self.mailboxes));
+        move || {
+            mailboxes[rank].slot().is_nudged = true;
+            mailboxes[rank].filled.notify_one();
+        }
+    }
+}
+
+impl Mail for ThreadMail {
+    fn rank(&self) -> Rank {
         self.rank
     }
 
-    /// Takes over all that has come.
-    pub(super) fn fetch(&mut self) {
+    /// The smallest free packet with room for so many elements, or a new one.
+    fn blank(&mut self, dtype: Dtype, elements: usize) -> Packet {
+        Packet::take_from(&mut self.free, dtype, elements)
+    }
+
+    /// Nothing has to be ready for what is moved.
+    fn expect(&mut self, _key: Key, _dtype: Dtype, _elements: usize) {}
+
+    fn post(&mut self, to: Rank, key: Key, packet: Packet) {
+        let mailbox = &self.mailboxes[to];
+        mailbox.slot().letters.push((key, packet));
+        mailbox.filled.notify_one();
+    }
+
+    fn fetch(&mut self) {
         {
             let mut slot = self.mailboxes[self.rank].slot();
             std::mem::swap(&mut slot.letters, &mut self.fetched);
@@ -90,34 +95,15 @@ impl Mail {
         }
     }
 
-    /// Whether a message of this key has been fetched.
-    pub(super) fn has(&self, key: &Key) -> bool {
+    fn has(&self, key: &Key) -> bool {
         self.sorted.get(key).is_some_and(|queue| !queue.is_empty())
     }
 
-    /// The oldest message of this key, if one has been fetched.
-    pub(super) fn take(&mut self, key: &Key) -> Option<Packet> {
+    fn take(&mut self, key: &Key) -> Option<Packet> {
         self.sorted.get_mut(key)?.pop_front()
     }
 
-    /// Whether any rank went away.
-    pub(super) fn any_closed(&self) -> bool {
-        !self.closed.is_empty()
-    }
-
-    /// Whether a rank went away. All that it sent has been fetched before this is known.
-    pub(super) fn is_closed(&self, rank: Rank) -> bool {
-        self.closed.contains(&rank)
-    }
-
-    pub(super) fn post(&self, to: Rank, key: Key, packet: Packet) {
-        let mailbox = &self.mailboxes[to];
-        mailbox.slot().letters.push((key, packet));
-        mailbox.filled.notify_one();
-    }
-
-    /// Returns an emptied packet to the rank that allocated it.
-    pub(super) fn give_back(&mut self, owner: Rank, packet: Packet) {
+    fn give_back(&mut self, owner: Rank, packet: Packet) {
         if owner == self.rank {
             self.free.push(packet);
         } else {
@@ -125,39 +111,16 @@ impl Mail {
         }
     }
 
-    /// The smallest free packet with room for so many elements, or a new one.
-    pub(super) fn blank(&mut self, dtype: Dtype, elements: usize) -> Packet {
-        let fits = |packet: &Packet| packet.dtype() == dtype && packet.room() >= elements;
-        let candidates = self.free.iter().enumerate();
-        let best = candidates
-            .filter(|(_, packet)| fits(packet))
-            .min_by_key(|(_, packet)| packet.room())
-            .map(|(at, _)| at);
-        match best {
-            Some(at) => self.free.swap_remove(at),
-            None => Packet::with_room(dtype, elements),
-        }
+    /// All that a rank sent has been fetched before it is known to have gone.
+    fn closed(&self) -> &[Rank] {
+        &self.closed
     }
 
-    /// The contents of a view, packed.
-    pub(super) fn pack(&mut self, memory: &Memory<'_>, view: &View) -> Packet {
-        let dtype = memory.body().buffer(view.buffer).dtype;
-        let mut packet = self.blank(dtype, view.volume());
-        packet.pack(memory, view);
-        packet
+    fn fault(&self) -> Option<&MailFault> {
+        None
     }
 
-    /// Ends the sleep of this rank, or its next one, whoever calls it.
-    pub(super) fn waker(&self) -> impl Fn() + Send + 'static {
-        let (rank, mailboxes) = (self.rank, Arc::clone(&self.mailboxes));
-        move || {
-            mailboxes[rank].slot().is_nudged = true;
-            mailboxes[rank].filled.notify_one();
-        }
-    }
-
-    /// Sleeps until something has come that is not fetched or somebody wakes, at most `limit`.
-    pub(super) fn wait(&self, limit: Duration) {
+    fn wait(&mut self, limit: Duration) {
         let mailbox = &self.mailboxes[self.rank];
         let end = Instant::now() + limit;
         let mut slot = mailbox.slot();
@@ -173,7 +136,7 @@ impl Mail {
     }
 }
 
-impl Drop for Mail {
+impl Drop for ThreadMail {
     fn drop(&mut self) {
         for (rank, mailbox) in self.mailboxes.iter().enumerate() {
             if rank != self.rank {
@@ -186,14 +149,14 @@ impl Drop for Mail {
 
 #[cfg(test)]
 mod tests {
-    use super::super::packet::Number;
     use super::*;
+    use partita_run::Stage;
 
     #[test]
     fn packets_go_round_and_letters_of_a_key_keep_their_order() {
         let mailboxes: Arc<[Mailbox]> = (0..2).map(|_| Mailbox::default()).collect();
-        let mut sender = Mail::new(0, Arc::clone(&mailboxes));
-        let mut receiver = Mail::new(1, mailboxes);
+        let mut sender = ThreadMail::new(0, Arc::clone(&mailboxes));
+        let mut receiver = ThreadMail::new(1, mailboxes);
         let key = |part| Key {
             stage: Stage::Exchange,
             sequence: 4,
@@ -204,9 +167,11 @@ mod tests {
             sender.fetch();
             for part in [0, 0, 1] {
                 let mut packet = sender.blank(Dtype::F32, 10 * (part as usize + 1));
-                let elements = f32::of(&mut packet);
-                elements.clear();
-                elements.extend([step as f32, part as f32]);
+                packet.resize(0);
+                match &mut packet {
+                    Packet::F32(elements) => elements.extend([step as f32, part as f32]),
+                    Packet::F64(_) | Packet::I16(_) => panic!("a blank of another type"),
+                }
                 sender.post(1, key(part), packet);
             }
             assert!(sender.free.is_empty(), "three packets serve every step");
@@ -225,7 +190,7 @@ mod tests {
         }
         drop(sender);
         receiver.fetch();
-        assert!(receiver.is_closed(0) && receiver.any_closed());
+        assert!(receiver.closed() == [0]);
         for value in [1.0, 2.0] {
             match receiver.take(&key(0)) {
                 Some(Packet::F64(values)) => assert_eq!(values, [value]),

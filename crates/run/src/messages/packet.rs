@@ -1,11 +1,15 @@
+use crate::{Element, Memory};
 use partita_program::{Dtype, View};
-use partita_run::{Element, Memory};
 use std::ops::AddAssign;
 
 /// Packed elements of one dtype.
-pub(super) enum Packet {
+#[derive(Clone, Debug, PartialEq)]
+pub enum Packet {
+    /// 32-bit floats.
     F32(Vec<f32>),
+    /// 64-bit floats.
     F64(Vec<f64>),
+    /// 16-bit integers.
     I16(Vec<i16>),
 }
 
@@ -67,7 +71,8 @@ number!(f64, F64);
 number!(i16, I16);
 
 impl Packet {
-    pub(super) fn with_room(dtype: Dtype, elements: usize) -> Self {
+    /// An empty one that can take so many elements.
+    pub fn with_room(dtype: Dtype, elements: usize) -> Self {
         match dtype {
             Dtype::F32 => Packet::F32(Vec::with_capacity(elements)),
             Dtype::F64 => Packet::F64(Vec::with_capacity(elements)),
@@ -75,7 +80,22 @@ impl Packet {
         }
     }
 
-    pub(super) fn dtype(&self) -> Dtype {
+    /// Takes the smallest of the free packets with room for so many elements, or makes one.
+    pub fn take_from(free: &mut Vec<Packet>, dtype: Dtype, elements: usize) -> Self {
+        let fits = |packet: &Packet| packet.dtype() == dtype && packet.room() >= elements;
+        let candidates = free.iter().enumerate();
+        let best = candidates
+            .filter(|(_, packet)| fits(packet))
+            .min_by_key(|(_, packet)| packet.room())
+            .map(|(at, _)| at);
+        match best {
+            Some(at) => free.swap_remove(at),
+            None => Packet::with_room(dtype, elements),
+        }
+    }
+
+    /// Of its elements.
+    pub fn dtype(&self) -> Dtype {
         match self {
             Packet::F32(_) => Dtype::F32,
             Packet::F64(_) => Dtype::F64,
@@ -83,23 +103,38 @@ impl Packet {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    /// Elements.
+    pub fn len(&self) -> usize {
         on_elements!(self, elements => elements.len())
     }
 
-    pub(super) fn bytes(&self) -> u64 {
+    /// Whether it has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Holds so many elements, with whatever contents, to be overwritten.
+    pub fn resize(&mut self, elements: usize) {
+        on_elements!(self, own => own.resize(elements, Default::default()));
+    }
+
+    /// Bytes of its elements.
+    pub fn bytes(&self) -> u64 {
         (self.len() * self.dtype().size()) as u64
     }
 
-    pub(super) fn room(&self) -> usize {
+    /// Elements that it can take without a new allocation.
+    pub fn room(&self) -> usize {
         on_elements!(self, elements => elements.capacity())
     }
 
-    pub(super) fn pack(&mut self, memory: &Memory<'_>, view: &View) {
+    /// Becomes the contents of a view.
+    pub fn pack(&mut self, memory: &Memory<'_>, view: &View) {
         on_elements!(self, elements => memory.pack(view, elements));
     }
 
-    pub(super) fn unpack(&self, memory: &Memory<'_>, view: &View, accumulate: bool) {
+    /// Sets, or adds to, the contents of a view.
+    pub fn unpack(&self, memory: &Memory<'_>, view: &View, accumulate: bool) {
         on_elements!(self, elements => memory.unpack(view, elements, accumulate));
     }
 }

@@ -1,8 +1,8 @@
 use super::collective::{Group, key};
-use super::mailbox::{Mail, Stage};
+use super::mail::{Mail, Stage, packed};
 use super::packet::{Number, Packet, with_type};
+use crate::Memory;
 use partita_program::{Dtype, View};
-use partita_run::Memory;
 use partita_space::Rank;
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub(super) struct Own {
 
 impl Own {
     /// The contents of `source`, to end in `view`, which is `source` itself or apart from it.
-    pub(super) fn new(source: &View, view: View, memory: &Memory<'_>, mail: &mut Mail) -> Self {
+    pub(super) fn new(source: &View, view: View, memory: &Memory<'_>, mail: &mut dyn Mail) -> Self {
         let is_dense = memory.is_dense(source) && memory.is_dense(&view);
         if is_dense && *source != view {
             copy(source, &view, memory, mail);
@@ -25,7 +25,7 @@ impl Own {
         Self {
             view,
             dtype: memory.body().buffer(view.buffer).dtype,
-            packed: (!is_dense).then(|| mail.pack(memory, source)),
+            packed: (!is_dense).then(|| packed(mail, memory, source)),
         }
     }
 
@@ -37,7 +37,7 @@ impl Own {
         }
     }
 
-    pub(super) fn finish(&mut self, memory: &Memory<'_>, mail: &mut Mail) {
+    pub(super) fn finish(&mut self, memory: &Memory<'_>, mail: &mut dyn Mail) {
         if let Some(packed) = self.packed.take() {
             packed.unpack(memory, &self.view, false);
             mail.give_back(mail.rank(), packed);
@@ -46,7 +46,7 @@ impl Own {
 }
 
 /// Copies between views that share no element, without a packet where both are dense.
-pub(super) fn copy(source: &View, target: &View, memory: &Memory<'_>, mail: &mut Mail) {
+pub(super) fn copy(source: &View, target: &View, memory: &Memory<'_>, mail: &mut dyn Mail) {
     if source == target {
         return;
     }
@@ -57,9 +57,9 @@ pub(super) fn copy(source: &View, target: &View, memory: &Memory<'_>, mail: &mut
         });
         return;
     }
-    let packed = mail.pack(memory, source);
-    packed.unpack(memory, target, false);
-    mail.give_back(mail.rank(), packed);
+    let contents = packed(mail, memory, source);
+    contents.unpack(memory, target, false);
+    mail.give_back(mail.rank(), contents);
 }
 
 /// What other members give for a sum that this one takes.
@@ -81,8 +81,15 @@ impl Addends {
         }
     }
 
+    /// Announces parts of so many elements.
+    pub(super) fn expect(&self, dtype: Dtype, elements: usize, mail: &mut dyn Mail) {
+        for (_, rank) in self.group.others() {
+            mail.expect(key(Stage::Addend, self.sequence, rank), dtype, elements);
+        }
+    }
+
     /// Takes what has come, and tells whether it can be added now.
-    pub(super) fn are_due(&mut self, mail: &mut Mail) -> bool {
+    pub(super) fn are_due(&mut self, mail: &mut dyn Mail) -> bool {
         if self.are_added {
             return false;
         }
@@ -98,7 +105,7 @@ impl Addends {
     }
 
     /// Ranks that have sent none.
-    pub(super) fn missing(&self, mail: &Mail) -> Vec<Rank> {
+    pub(super) fn missing(&self, mail: &dyn Mail) -> Vec<Rank> {
         let silent = self.group.others().filter(|&(place, rank)| {
             !self.are_added
                 && self.parts[place].is_none()
@@ -113,7 +120,7 @@ impl Addends {
         &mut self,
         own: &mut [T],
         copies: &mut [&mut Vec<T>],
-        mail: &mut Mail,
+        mail: &mut dyn Mail,
     ) {
         let mut packets: Vec<Packet> = self.parts.iter_mut().filter_map(Option::take).collect();
         let parts = packets.iter_mut().map(|part| T::of(part).as_mut_slice());

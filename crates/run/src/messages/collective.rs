@@ -1,8 +1,8 @@
-use super::mailbox::{Key, Mail, Stage};
+use super::mail::{Key, Mail, Stage, packed};
 use super::packet::{Number, Packet, on_elements, with_type};
 use super::sum::{Addends, Own, copy};
+use crate::Memory;
 use partita_program::View;
-use partita_run::Memory;
 use partita_space::{Rank, Split};
 use std::ops::Range;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ impl Reduction {
         sequence: u32,
         view: View,
         memory: &Memory<'_>,
-        mail: &mut Mail,
+        mail: &mut dyn Mail,
     ) -> Self {
         let mut reduction = Self {
             open: Vec::new(),
@@ -78,6 +78,7 @@ impl Reduction {
         if !reduction.is_small() {
             reduction.open = group.others().collect();
         }
+        reduction.expect(mail);
         for (place, rank) in group.others() {
             let chunk = reduction.chunk(place);
             let mut addend = mail.blank(reduction.own.dtype, chunk.len());
@@ -88,6 +89,16 @@ impl Reduction {
             mail.post(rank, key(Stage::Addend, sequence, mail.rank()), addend);
         }
         reduction
+    }
+
+    fn expect(&self, mail: &mut dyn Mail) {
+        let dtype = self.own.dtype;
+        self.addends
+            .expect(dtype, self.chunk(self.group.me).len(), mail);
+        for &(place, rank) in &self.open {
+            let sum = self.chunk(place).len();
+            mail.expect(key(Stage::Sum, self.addends.sequence, rank), dtype, sum);
+        }
     }
 
     fn is_small(&self) -> bool {
@@ -105,7 +116,7 @@ impl Reduction {
         part.start as usize..part.end as usize
     }
 
-    fn add<T: Number>(&mut self, mail: &mut Mail, memory: &Memory<'_>) {
+    fn add<T: Number>(&mut self, mail: &mut dyn Mail, memory: &Memory<'_>) {
         let group = Arc::clone(&self.group);
         let chunk = self.chunk(group.me);
         let receivers = group.others().filter(|_| !self.is_small());
@@ -127,7 +138,7 @@ impl Reduction {
 
     /// Ranks that sent no part; where all did, ranks whose sums are due. A rank that stands still has
     /// sent no part to anyone, so the first list does not blame those that wait for it as well.
-    pub(super) fn missing(&self, mail: &Mail) -> Vec<Rank> {
+    pub(super) fn missing(&self, mail: &dyn Mail) -> Vec<Rank> {
         let silent = self.addends.missing(mail);
         if !silent.is_empty() {
             return silent;
@@ -138,7 +149,7 @@ impl Reduction {
         open.filter(|&rank| is_due(rank)).collect()
     }
 
-    pub(super) fn deliver(&mut self, mail: &mut Mail, memory: &Memory<'_>) -> bool {
+    pub(super) fn deliver(&mut self, mail: &mut dyn Mail, memory: &Memory<'_>) -> bool {
         if self.addends.are_due(mail) {
             with_type!(self.own.dtype, T => self.add::<T>(mail, memory));
         }
@@ -177,22 +188,26 @@ impl Scatter {
         sources: &[View],
         target: View,
         memory: &Memory<'_>,
-        mail: &mut Mail,
+        mail: &mut dyn Mail,
     ) -> Self {
         group.check(sources, "sources");
-        post(&group, Stage::Addend, sequence, sources, memory, mail);
-        let own = Own::new(&sources[group.me], target, memory, mail);
-        let mut addends = Addends::new(group, sequence);
+        let mut addends = Addends::new(Arc::clone(&group), sequence);
         // Nobody sends what has no element.
         addends.are_added = target.is_empty();
+        if !target.is_empty() {
+            let dtype = memory.body().buffer(target.buffer).dtype;
+            addends.expect(dtype, target.volume(), mail);
+        }
+        post(&group, Stage::Addend, sequence, sources, memory, mail);
+        let own = Own::new(&sources[group.me], target, memory, mail);
         Self { own, addends }
     }
 
-    pub(super) fn missing(&self, mail: &Mail) -> Vec<Rank> {
+    pub(super) fn missing(&self, mail: &dyn Mail) -> Vec<Rank> {
         self.addends.missing(mail)
     }
 
-    pub(super) fn deliver(&mut self, mail: &mut Mail, memory: &Memory<'_>) -> bool {
+    pub(super) fn deliver(&mut self, mail: &mut dyn Mail, memory: &Memory<'_>) -> bool {
         if self.addends.are_due(mail) {
             with_type!(self.own.dtype, T => self.own.with::<T>(memory, |own| {
                 self.addends.add(own, &mut [], mail);
@@ -216,27 +231,29 @@ impl Shuffle {
         sources: &[View],
         targets: &[View],
         memory: &Memory<'_>,
-        mail: &mut Mail,
+        mail: &mut dyn Mail,
     ) -> Self {
         group.check(sources, "sources");
         group.check(targets, "targets");
+        let open = group.others().map(|(place, rank)| (rank, targets[place]));
+        let open: Vec<(Rank, View)> = open.filter(|(_, target)| !target.is_empty()).collect();
+        for (rank, target) in &open {
+            let dtype = memory.body().buffer(target.buffer).dtype;
+            mail.expect(key(Stage::Part, sequence, *rank), dtype, target.volume());
+        }
         post(group, Stage::Part, sequence, sources, memory, mail);
         copy(&sources[group.me], &targets[group.me], memory, mail);
-        let open = group.others().map(|(place, rank)| (rank, targets[place]));
-        Self {
-            sequence,
-            open: open.filter(|(_, target)| !target.is_empty()).collect(),
-        }
+        Self { sequence, open }
     }
 
-    pub(super) fn missing(&self, mail: &Mail) -> Vec<Rank> {
+    pub(super) fn missing(&self, mail: &dyn Mail) -> Vec<Rank> {
         let ranks = self.open.iter().map(|&(rank, _)| rank);
         ranks
             .filter(|&rank| !mail.has(&key(Stage::Part, self.sequence, rank)))
             .collect()
     }
 
-    pub(super) fn deliver(&mut self, mail: &mut Mail, memory: &Memory<'_>) -> bool {
+    pub(super) fn deliver(&mut self, mail: &mut dyn Mail, memory: &Memory<'_>) -> bool {
         let sequence = self.sequence;
         self.open.retain(|(rank, target)| {
             let Some(part) = mail.take(&key(Stage::Part, sequence, *rank)) else {
@@ -257,12 +274,12 @@ fn post(
     sequence: u32,
     sources: &[View],
     memory: &Memory<'_>,
-    mail: &mut Mail,
+    mail: &mut dyn Mail,
 ) {
     for (place, rank) in group.others() {
         let source = &sources[place];
         if !source.is_empty() {
-            let part = mail.pack(memory, source);
+            let part = packed(mail, memory, source);
             mail.post(rank, key(stage, sequence, mail.rank()), part);
         }
     }
