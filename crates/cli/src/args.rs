@@ -171,6 +171,9 @@ pub struct TrainArgs {
     /// How to split, like `data=2,depth=2`, or `auto`, instead of what the run file says
     #[arg(long, value_name = "S")]
     pub strategy: Option<String>,
+    /// Sum over ranks as the MPI library does, equal up to rounding, instead of in rank order
+    #[arg(long)]
+    pub library_collectives: bool,
     /// Answer in JSON, in SI base units
     #[arg(long)]
     pub json: bool,
@@ -184,6 +187,7 @@ impl TrainArgs {
             ranks: self.ranks,
             threads: self.threads,
             strategy: self.strategy.clone(),
+            library_collectives: self.library_collectives,
             json: self.json,
         }
     }

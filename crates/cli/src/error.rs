@@ -14,6 +14,9 @@ pub enum CliError {
     /// The user asked to stop.
     #[error("stopped on request; {0}")]
     Interrupted(String),
+    /// A failure that has been told already, with the exit code that it asks for.
+    #[error("the job has ended")]
+    Told(u8),
     /// The reader of the output went away, which is its right.
     #[error("the output was closed")]
     ClosedPipe,
@@ -35,12 +38,13 @@ impl CliError {
         Self::User(format!("{path} cannot be {verb}: {error}"))
     }
 
-    /// 2 for the user's errors, 1 for failures, 130 after Ctrl-C, as shells count them.
+    /// 2 for the user's errors, 1 for failures, 130 after Ctrl-C, as shells count them, or what was told.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::User(_) => 2,
             Self::Run(_) => 1,
             Self::Interrupted(_) => 130,
+            Self::Told(code) => *code,
             Self::ClosedPipe => 0,
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::error::CliError;
 use crate::host::Host;
-use crate::train::kernel_set::{KernelSet, Precision};
+use crate::train::kernel_set::{KernelSet, Precision, Seat};
 use partita_local::connect;
 use partita_oracle::{LinkFit, MeasuredCosts, Mode, Prediction, fit_line, predict};
 use partita_program::{Dtype, Program};
@@ -161,7 +161,8 @@ impl Here {
         self.check(program.mesh, precision)?;
         let (kernels, threads) = (self.kernels, self.threads);
         let maker = move |mesh: Mesh, rank: Rank, slot: usize| -> Box<dyn Kernels> {
-            let made = kernels.kernels(precision, mesh, rank, slot, threads);
+            let slots = mesh.ranks();
+            let made = kernels.kernels(precision, mesh, rank, Seat { slot, slots }, threads);
             made.unwrap_or_else(|error| panic!("kernels that were made before: {error}"))
         };
         let options = Options {
@@ -191,7 +192,9 @@ impl Here {
     /// On a thread of its own, as the one that makes them stays pinned to a core.
     fn check(&self, mesh: Mesh, precision: Precision) -> Result<(), CliError> {
         let make = || {
-            let made = self.kernels.kernels(precision, mesh, 0, 0, self.threads);
+            let (slot, slots) = (0, mesh.ranks());
+            let seat = Seat { slot, slots };
+            let made = self.kernels.kernels(precision, mesh, 0, seat, self.threads);
             made.map(drop).map_err(|error| CliError::user(&error))
         };
         std::thread::scope(|scope| match scope.spawn(make).join() {

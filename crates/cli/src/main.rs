@@ -21,6 +21,7 @@ mod here;
 mod host;
 mod in_memory;
 mod interrupt;
+mod launcher;
 mod library;
 mod lowered;
 mod machine;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
     let answer = run(&arguments.verb, &mut out).and_then(|()| Ok(out.flush()?));
     match answer {
         Ok(()) | Err(CliError::ClosedPipe) => ExitCode::SUCCESS,
+        Err(CliError::Told(code)) => ExitCode::from(code),
         Err(error) => {
             // What was printed before the error belongs before it.
             let _ = out.flush();
@@ -68,6 +70,21 @@ fn main() -> ExitCode {
 )]
 pub(crate) fn end_interrupted() -> ! {
     std::process::exit(130)
+}
+
+/// Ends the process when a call of a foreign library does not come back, from another thread.
+#[expect(
+    clippy::exit,
+    reason = "the thread that hangs cannot return an exit code"
+)]
+pub(crate) fn end_stuck(text: &str) -> ! {
+    let _ = writeln!(io::stderr(), "partita: {text}");
+    // What the library does at exit may hang as well.
+    std::thread::spawn(|| {
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        std::process::abort();
+    });
+    std::process::exit(1)
 }
 
 fn run(verb: &Verb, out: &mut dyn Write) -> Result<(), CliError> {

@@ -116,10 +116,14 @@ impl<'s> Session<'s> {
         &self.played[self.main()].step
     }
 
+    /// All programs of the run, those that fetch among them.
+    pub fn programs(&self) -> impl Iterator<Item = &Program> {
+        self.played.iter().flat_map(|one| [&one.step, &one.fetch])
+    }
+
     /// Size of the arena in which all programs of a rank can run, one at a time.
     pub fn arena_bytes(&self, rank: Rank) -> Bytes {
-        let programs = self.played.iter().flat_map(|one| [&one.step, &one.fetch]);
-        programs
+        self.programs()
             .map(|program| program.body(rank).arena)
             .max()
             .unwrap_or_default()

@@ -1,9 +1,10 @@
 use partita_program::{Body, TaskId};
 use partita_space::{Rank, Seconds};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 /// A task of a rank in time.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
     /// Which.
     pub task: TaskId,
@@ -14,7 +15,7 @@ pub struct Event {
 }
 
 /// One step of one rank, measured or simulated.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trace {
     /// Whose.
     pub rank: Rank,

@@ -139,13 +139,12 @@ pub fn batch_fits(run: &RunFile, dataset: &Dataset) -> Result<(), CliError> {
 }
 
 /// More threads than cores make nothing faster, but nothing wrong either.
-pub fn core_warning(run: &RunFile, cores: usize) -> Option<String> {
-    let threads = run.ranks * run.threads;
-    (threads > cores).then(|| {
+pub fn core_warning(ranks: usize, threads: usize, cores: usize) -> Option<String> {
+    let all = ranks * threads;
+    (all > cores).then(|| {
         format!(
-            "{} rank(s) of {} thread(s) share {cores} core(s): they take turns, and measured times \
-             say little about a machine with {threads}",
-            run.ranks, run.threads
+            "{ranks} rank(s) of {threads} thread(s) share {cores} core(s): they take turns, and \
+             measured times say little about a machine with {all}"
         )
     })
 }

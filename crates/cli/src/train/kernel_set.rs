@@ -23,6 +23,16 @@ pub enum Precision {
     F64,
 }
 
+/// A place among those who share the cores of this process: in a run on threads a rank's slot is its
+/// number, among processes its number on its host; while measuring all slots run kernels of one rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seat {
+    /// From 0.
+    pub slot: usize,
+    /// How many there are.
+    pub slots: usize,
+}
+
 impl Precision {
     /// The words for it in run files.
     pub const CHOICES: [(&str, Self); 2] = [("f32", Self::F32), ("f64", Self::F64)];
@@ -79,9 +89,8 @@ impl KernelSet {
         }
     }
 
-    /// The kernels of a rank, made on the thread that runs them. Where all threads of all ranks have
-    /// a core, those of each slot keep to their own: in a run a rank's slot is its number, while
-    /// measuring all slots run kernels of one rank.
+    /// The kernels of a rank, made on the thread that runs them. Where all threads of all slots have
+    /// a core, those of each slot keep to their own.
     ///
     /// Errors: threads that the system refuses.
     pub fn kernels(
@@ -89,16 +98,15 @@ impl KernelSet {
         precision: Precision,
         mesh: Mesh,
         rank: Rank,
-        slot: usize,
+        seat: Seat,
         threads: usize,
     ) -> Result<Box<dyn Kernels>, RunError> {
         Ok(match (self, precision) {
             (Self::Cpu, Precision::F32 | Precision::F64) => {
-                let team =
-                    team(mesh.ranks(), slot, threads).map_err(|error| RunError::Kernels {
-                        rank,
-                        reason: error.to_string(),
-                    })?;
+                let team = team(seat, threads).map_err(|error| RunError::Kernels {
+                    rank,
+                    reason: error.to_string(),
+                })?;
                 Box::new(CpuKernels::new(mesh, rank, team))
             }
             (Self::Reference, Precision::F32) => Box::new(ReferenceKernels::<f32>::new(mesh, rank)),
@@ -108,7 +116,7 @@ impl KernelSet {
 }
 
 /// Cores that this process may use, as they were when first asked for.
-fn cores() -> &'static [usize] {
+pub fn cores() -> &'static [usize] {
     static CORES: OnceLock<Vec<usize>> = OnceLock::new();
     CORES.get_or_init(|| {
         let ids = core_affinity::get_core_ids().unwrap_or_default();
@@ -116,9 +124,9 @@ fn cores() -> &'static [usize] {
     })
 }
 
-fn team(slots: usize, slot: usize, threads: usize) -> Result<Team, TeamError> {
-    let level = Level::detect();
-    if slots * threads > cores().len() {
+fn team(seat: Seat, threads: usize) -> Result<Team, TeamError> {
+    let (level, slot) = (Level::detect(), seat.slot);
+    if seat.slots * threads > cores().len() {
         return Team::new(threads, level);
     }
     let own = &cores()[slot * threads..(slot + 1) * threads];
@@ -135,7 +143,8 @@ mod tests {
     fn cores_of(rank: Rank, slot: usize) -> Vec<usize> {
         let mesh = Mesh::new([2, 1, 1, 1, 1, 1, 1]);
         let made = move || {
-            let kernels = KernelSet::Cpu.kernels(Precision::F32, mesh, rank, slot, 1);
+            let kernels =
+                KernelSet::Cpu.kernels(Precision::F32, mesh, rank, Seat { slot, slots: 2 }, 1);
             let ids = core_affinity::get_core_ids().unwrap();
             drop(kernels.unwrap());
             ids.into_iter().map(|core| core.id).collect()

@@ -2,9 +2,11 @@
 
 mod check;
 mod choose;
+mod company;
 mod foretell;
 pub mod kernel_set;
 mod memory;
+mod processes;
 mod programs;
 mod ranks;
 mod results;
@@ -18,16 +20,17 @@ use crate::error::CliError;
 use crate::host::Host;
 use crate::table::write_json;
 use crate::{interrupt, model};
+use company::Company;
 use partita_data::{
     DType, Dataset, HyperslabSource, Split, Waker, first_sample, order::epoch_order,
 };
 use partita_graph::{Graph, initial_values};
-use partita_local::LaunchError;
 use partita_lower::Strategy;
+use partita_oracle::Prediction;
 use partita_program::{Buffer, ProgramKind, Role};
-use partita_run::{End, Plan, RunError, Session, Source};
+use partita_run::{End, Plan, RunError, Session, Source, SystemClock};
 use partita_space::{Bytes, Mesh, Rank};
-use ranks::World;
+use ranks::{Listener, World};
 use results::Finished;
 pub use results::write_whole;
 use run_file::RunFile;
@@ -51,35 +54,48 @@ pub struct TrainRequest {
     pub threads: Option<usize>,
     /// Instead of its `strategy`.
     pub strategy: Option<String>,
+    /// Collectives of the MPI library.
+    pub library_collectives: bool,
     /// Answer with the result as JSON.
     pub json: bool,
 }
 
+/// Why an interrupted run leaves nothing to clean up.
+const NOTHING_WRITTEN: &str = "all ranks have ended, and nothing of the run was written";
+
 /// Trains: checks everything, runs the ranks, writes what came of it to `output` of the run file.
+///
+/// Under a launcher this process is one rank of many, else all ranks are its threads.
 ///
 /// Errors: a run that cannot be, found before any rank starts; a failure of a rank, the first cause;
 /// Ctrl-C, after which nothing of the run is left.
 pub fn run(request: &TrainRequest, out: &mut dyn Write) -> Result<(), CliError> {
     interrupt::release()?;
-    run_until(request, interrupt::flag(), out)
+    let company = Company::of_this_process()?;
+    let done = run_with(&company, request, interrupt::flag(), out);
+    done.map_err(|error| company.part(error))
 }
 
-fn run_until(
+fn run_with(
+    company: &Company,
     request: &TrainRequest,
     cancel: &AtomicBool,
     out: &mut dyn Write,
 ) -> Result<(), CliError> {
-    let run = read(request)?;
+    let run = read(company, request)?;
+    company.set_limit(run.watchdog)?;
     let graph = model::resolve(&run.model)?;
     let dataset = Dataset::open(&run.data).map_err(|error| CliError::user(&error))?;
     check::dataset_fits(&run, &graph, &dataset)?;
     check::batch_fits(&run, &dataset)?;
     let host = Host::here();
-    let (limit, origin) = memory_limit(&run, &host);
-    let strategy = strategy(&run, &graph, dataset.dtype(), limit)?;
-    let warnings: Vec<String> = check::core_warning(&run, host.cores_usable)
-        .into_iter()
-        .collect();
+    let (local, cores) = company.local(run.ranks, &host);
+    let (limit, origin) = memory_limit(&run, &host, local);
+    let strategy = company.decide(|| strategy(&run, &graph, dataset.dtype(), limit))?;
+    let mut warnings = Vec::new();
+    if company.speaks() {
+        warnings.extend(check::core_warning(local, run.threads, cores));
+    }
     for warning in &warnings {
         writeln!(io::stderr(), "partita: {warning}")?;
     }
@@ -87,30 +103,36 @@ fn run_until(
         dataset.samples(Split::Train),
         dataset.samples(Split::Validation),
     );
-    let played = programs::programs(
-        &run,
-        &graph,
-        &strategy,
-        dataset.dtype(),
-        training,
-        validation,
-    )?;
     let order = |epoch| epoch_order(run.seed, epoch, training);
     let first = first_sample(&dataset, Split::Validation);
-    let plan = Plan {
-        epochs: run.epochs as u64,
-        batch: run.batch,
-        seed: run.seed,
-        schedule: run.schedule,
-        training_order: &order,
-        validation: (first..first + validation).collect(),
-        traces_kept: TRACES_KEPT,
+    let session = company.prepare(|| {
+        let stored = dataset.dtype();
+        let played = programs::programs(&run, &graph, &strategy, stored, training, validation)?;
+        let plan = Plan {
+            epochs: run.epochs as u64,
+            batch: run.batch,
+            seed: run.seed,
+            schedule: run.schedule,
+            training_order: &order,
+            validation: (first..first + validation).collect(),
+            traces_kept: TRACES_KEPT,
+        };
+        let session = Session::new(played, plan).map_err(|error| CliError::run(&error))?;
+        check::memory_fits(&run, &session, limit, &origin)?;
+        Ok(session)
+    })?;
+    company.agree(&session, &run)?;
+    let job = Task {
+        company,
+        run: &run,
+        graph: &graph,
+        dataset: &dataset,
+        session: &session,
+        cancel,
     };
-    let session = Session::new(played, plan).map_err(|error| CliError::run(&error))?;
-    check::memory_fits(&run, &session, limit, &origin)?;
-    let finished = train(
-        &run, &graph, &dataset, &session, &strategy, warnings, cancel,
-    )?;
+    let Some(finished) = train(&job, &strategy, warnings)? else {
+        return Ok(());
+    };
     let result = finished.save()?;
     if request.json {
         return write_json(out, &result);
@@ -118,9 +140,22 @@ fn run_until(
     finished.write_report(out)
 }
 
-fn read(request: &TrainRequest) -> Result<RunFile, CliError> {
+/// What is to be done, by whom.
+struct Task<'r, 's> {
+    company: &'r Company,
+    run: &'r RunFile,
+    graph: &'r Graph,
+    dataset: &'r Dataset,
+    session: &'r Session<'s>,
+    cancel: &'r AtomicBool,
+}
+
+fn read(company: &Company, request: &TrainRequest) -> Result<RunFile, CliError> {
     let mut run = RunFile::read(&request.run_file)?;
-    run.ranks = request.ranks.unwrap_or(run.ranks);
+    run.ranks = company.ranks(request.ranks, run.ranks)?;
+    if request.library_collectives {
+        run.collectives = company.library_collectives()?;
+    }
     run.threads = request.threads.unwrap_or(run.threads);
     if let Some(strategy) = &request.strategy {
         run.strategy.clone_from(strategy);
@@ -151,71 +186,85 @@ fn strategy(
 }
 
 /// Memory that a rank may have, and who says so.
-fn memory_limit(run: &RunFile, host: &Host) -> (Bytes, String) {
+fn memory_limit(run: &RunFile, host: &Host, local: usize) -> (Bytes, String) {
     if let Some(limit) = run.memory {
         return (limit, "`memory` of the run file".to_owned());
     }
     let known = [host.memory_bytes_available, host.memory_bytes_limit];
     match known.into_iter().flatten().min() {
         Some(available) => {
-            let origin = format!("{available} available to {} rank(s)", run.ranks);
-            (Bytes(available.0 / run.ranks as u64), origin)
+            let origin = format!("{available} available to {local} rank(s)");
+            (Bytes(available.0 / local as u64), origin)
         }
         None => (Bytes(u64::MAX), "the system names none".to_owned()),
     }
 }
 
+/// Gives what came of it to the one who writes it down.
 fn train<'r>(
-    run: &'r RunFile,
-    graph: &Graph,
-    dataset: &'r Dataset,
-    session: &'r Session<'_>,
+    task: &Task<'r, '_>,
     strategy: &Strategy,
     warnings: Vec<String>,
-    cancel: &AtomicBool,
-) -> Result<Finished<'r>, CliError> {
+) -> Result<Option<Finished<'r>>, CliError> {
+    let (company, run, session) = (task.company, task.run, task.session);
     let program = session.main_program();
-    let prediction = foretell::predict_here(program, run.kernels, run.threads)?;
+    let prediction = company.foretell(program, run)?;
     // From here on something must be put in order if the run is stopped.
     interrupt::listen()?;
-    let mut folder = Folder::make(&run.output)?;
-    if let Some(prediction) = &prediction {
-        folder.note_prediction()?;
-        results::write_prediction(&run.output, prediction)?;
-    }
-    let mut screen = Screen::new(
-        run.epochs as u64,
-        run.epochs as u64 * session.steps_per_epoch(),
-    );
+    let folder = company
+        .speaks()
+        .then(|| Folder::make(&run.output))
+        .transpose()?;
+    let folder = folder
+        .map(|folder| folder.with(prediction.as_ref()))
+        .transpose()?;
     let mark = memory::mark();
     let world = World {
         kernels: run.kernels,
         precision: run.precision,
         threads: run.threads,
         watchdog: run.watchdog,
-        cancel,
-        source: &|rank, wake| source(dataset, program.mesh, rank, wake),
-        initial: &|buffer| initial(graph, run.seed, buffer),
+        cancel: task.cancel,
+        source: &|rank, wake| source(task.dataset, program.mesh, rank, wake),
+        clock: SystemClock::start(),
+        initial: &|buffer| initial(task.graph, run.seed, buffer),
     };
-    let listener = Box::new(move |progress| screen.show(&progress));
-    let played = ranks::play(session, &world, listener);
-    let peak = memory::peak_above(mark);
-    let (outcomes, values) = played.map_err(|error| failure(&error))?;
-    refuse_divergence(run, outcomes[0].end)?;
+    let peak = || memory::peak_above(mark);
+    let played = company.play(
+        session,
+        &world,
+        run.collectives,
+        listener(run, session),
+        peak,
+    )?;
+    let (Some((played, peak)), Some(folder)) = (played, folder) else {
+        return Ok(None);
+    };
+    refuse_divergence(run, played.outcomes[0].end)?;
     folder.keep();
-    Ok(Finished {
+    Ok(Some(Finished {
         run,
         strategy: strategy.to_string(),
-        targets: dataset.targets(),
+        targets: task.dataset.targets(),
         program,
         arenas: (0..program.mesh.ranks())
             .map(|rank| session.arena_bytes(rank))
             .collect(),
         peak,
-        outcomes,
-        values,
+        outcomes: played.outcomes,
+        values: played.values,
         prediction,
         warnings,
+    }))
+}
+
+fn listener(run: &RunFile, session: &Session<'_>) -> Listener {
+    let epochs = run.epochs as u64;
+    // The screen is made where it is used: only one rank shows anything.
+    let (mut screen, steps) = (None, epochs * session.steps_per_epoch());
+    Box::new(move |progress| {
+        let screen = screen.get_or_insert_with(|| Screen::new(epochs, steps));
+        screen.show(&progress);
     })
 }
 
@@ -243,20 +292,6 @@ fn initial(graph: &Graph, seed: u64, buffer: &Buffer) -> Option<Vec<f64>> {
         | Role::Gathered
         | Role::Statistics
         | Role::Workspace => None,
-    }
-}
-
-fn failure(error: &LaunchError) -> CliError {
-    match error {
-        LaunchError::Rank {
-            error: RunError::Cancelled,
-            ..
-        } => CliError::Interrupted(
-            "all ranks have ended, and nothing of the run was written".to_owned(),
-        ),
-        LaunchError::Rank { .. } | LaunchError::Panicked { .. } | LaunchError::NoThread { .. } => {
-            CliError::run(error)
-        }
     }
 }
 
@@ -325,6 +360,15 @@ impl<'p> Folder<'p> {
             Err(error) => return Err(CliError::file("read", path.display(), &error)),
         });
         Ok(())
+    }
+
+    /// With the prediction of this run in it.
+    fn with(mut self, prediction: Option<&Prediction>) -> Result<Self, CliError> {
+        if let Some(prediction) = prediction {
+            self.note_prediction()?;
+            results::write_prediction(self.path, prediction)?;
+        }
+        Ok(self)
     }
 
     fn keep(mut self) {

@@ -1,10 +1,11 @@
+pub use super::kernel_set::Seat;
 use super::kernel_set::{KernelSet, Precision};
 use partita_data::Waker;
 use partita_local::{LaunchError, ThreadTransport, connect, launch};
 use partita_program::Buffer;
 use partita_run::{
     Arena, NamedValues, Outcome, Progress, RankRunner, RunError, Session, Source, SystemClock,
-    together,
+    Transport, together,
 };
 use partita_space::{Rank, Seconds};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +17,7 @@ pub type Listener = Box<dyn FnMut(Progress) + Send>;
 pub type MakeSource<'w> =
     dyn Fn(Rank, Option<Waker>) -> Result<Box<dyn Source>, RunError> + Sync + 'w;
 
-/// The world of the ranks of one process.
+/// What the ranks of a run have in common.
 pub struct World<'w> {
     /// Who computes.
     pub kernels: KernelSet,
@@ -30,6 +31,8 @@ pub struct World<'w> {
     pub cancel: &'w AtomicBool,
     /// Makes the samples of a rank, on its thread.
     pub source: &'w MakeSource<'w>,
+    /// Of all ranks of this process.
+    pub clock: SystemClock,
     /// Contents of the lasting buffers at the start.
     pub initial: &'w (dyn Fn(&Buffer) -> Option<Vec<f64>> + Sync),
 }
@@ -39,53 +42,76 @@ struct Part {
     listener: Option<Listener>,
 }
 
-/// Plays a session on as many threads as it has ranks. Gives the outcomes in rank order, and the
-/// parameters and states, put together from the ranks' shares.
+/// What a run gave.
+pub struct Played {
+    /// In rank order.
+    pub outcomes: Vec<Outcome>,
+    /// Parameters and states, put together from the ranks' shares.
+    pub values: Vec<NamedValues>,
+}
+
+/// Plays a session as one of its ranks, on this thread. The values are its shares.
+///
+/// Errors: what made the rank end.
+pub fn play_rank<'w>(
+    session: &Session<'_>,
+    world: &World<'w>,
+    rank: Rank,
+    seat: Seat,
+    transport: Box<dyn Transport + 'w>,
+    waker: Waker,
+    mut listener: Option<Listener>,
+) -> Result<(Outcome, Vec<NamedValues>), RunError> {
+    let mesh = session.main_program().mesh;
+    let mut arena = Arena::new(session.arena_bytes(rank));
+    arena.touch();
+    let kernels = world
+        .kernels
+        .kernels(world.precision, mesh, rank, seat, world.threads)?;
+    let mut runner = RankRunner {
+        rank,
+        arena,
+        kernels,
+        transport,
+        // What has been read wakes the rank as a message does.
+        source: (world.source)(rank, Some(waker))?,
+        clock: Box::new(world.clock),
+        cancel: world.cancel,
+        watchdog: world.watchdog,
+    };
+    let mut report = |progress| {
+        if let Some(listener) = &mut listener {
+            listener(progress);
+        }
+    };
+    let outcome = session.play(&mut runner, world.initial, &mut report)?;
+    let values = session.values(&mut runner);
+    Ok((outcome, values))
+}
+
+/// Plays a session on as many threads as it has ranks.
 ///
 /// Errors: the first rank that failed.
 pub fn play(
     session: &Session<'_>,
     world: &World<'_>,
     listener: Listener,
-) -> Result<(Vec<Outcome>, Vec<NamedValues>), LaunchError> {
+) -> Result<Played, LaunchError> {
     let mesh = session.main_program().mesh;
     let mut listener = Some(listener);
     let parts = connect(mesh).into_iter().map(|transport| Part {
         transport,
         listener: listener.take(),
     });
-    let clock = SystemClock::start();
     let was_asked = AtomicBool::new(false);
     let results = launch(parts.collect(), world.cancel, |rank, part: Part| {
-        let mut arena = Arena::new(session.arena_bytes(rank));
-        arena.touch();
-        // What has been read wakes the rank as a message does.
         let waker = Box::new(part.transport.mail().waker());
-        let mut runner = RankRunner {
-            rank,
-            arena,
-            kernels: world
-                .kernels
-                .kernels(world.precision, mesh, rank, rank, world.threads)?,
-            transport: Box::new(part.transport),
-            source: (world.source)(rank, Some(waker))?,
-            clock: Box::new(clock),
-            cancel: world.cancel,
-            watchdog: world.watchdog,
-        };
-        let mut listener = part.listener;
-        let mut report = |progress| {
-            if let Some(listener) = &mut listener {
-                listener(progress);
-            }
-        };
-        let outcome = session
-            .play(&mut runner, world.initial, &mut report)
-            .inspect_err(|error| {
-                was_asked.fetch_or(matches!(error, RunError::Cancelled), Ordering::Relaxed);
-            })?;
-        let values = session.values(&mut runner);
-        Ok((outcome, values))
+        let (slot, slots) = (rank, mesh.ranks());
+        let (seat, transport) = (Seat { slot, slots }, Box::new(part.transport));
+        let played = play_rank(session, world, rank, seat, transport, waker, part.listener);
+        played.inspect_err(|error| {
+            was_asked.fetch_or(matches!(error, RunError::Cancelled), Ordering::Relaxed);
+        })
     });
     let results = results.map_err(|error| match error {
         // A failure of a rank would stand here instead: this peer ended because it was asked to.
@@ -98,11 +124,14 @@ pub fn play(
         },
         error => error,
     })?;
-    let mut outcomes = Vec::new();
-    let mut values = Vec::new();
+    let mut played = Played {
+        outcomes: Vec::new(),
+        values: Vec::new(),
+    };
     for (outcome, held) in results {
-        outcomes.push(outcome);
-        values.extend(held);
+        played.outcomes.push(outcome);
+        played.values.extend(held);
     }
-    Ok((outcomes, together(&mesh, values)))
+    played.values = together(&mesh, played.values);
+    Ok(played)
 }

@@ -2,6 +2,7 @@ use super::kernel_set::{KernelSet, Precision};
 use super::section::{Section, float, line_at};
 use crate::error::CliError;
 use crate::number;
+use partita_mpi::Collectives;
 use partita_program::{Optimizer, Transform};
 use partita_run::Schedule;
 use partita_space::{Bytes, Seconds};
@@ -65,6 +66,8 @@ pub struct RunFile {
     pub transform: Transform,
     /// How long nothing may move; 60 s if not said.
     pub watchdog: Seconds,
+    /// Who does the collectives of ranks that are processes; no key of the file.
+    pub collectives: Collectives,
     /// Memory of a rank; the memory available divided by the ranks if not said.
     pub memory: Option<Bytes>,
     /// Adam with its customary constants if not said.
@@ -128,6 +131,7 @@ impl RunFile {
             seed: top.natural("seed")?.unwrap_or(1),
             transform: transform(&top)?.unwrap_or(Transform::Identity),
             watchdog: watchdog(&top)?.unwrap_or(WATCHDOG),
+            collectives: Collectives::Ordered,
             memory: top.read("memory", "a size like \"16GiB\"", |value| {
                 number::bytes(value.as_str()?).ok()
             })?,

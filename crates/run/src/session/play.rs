@@ -4,6 +4,7 @@ use super::{Session, outlives_programs};
 use crate::{Arena, RankRunner, RunError, StepReport, Trace, put_share, share_of};
 use partita_program::{Body, Buffer, BufferId, Dtype, Home, Program, ProgramKind, Role};
 use partita_space::{AXES, AxisSet, Mesh, Rank, Seconds};
+use serde::{Deserialize, Serialize};
 
 /// What happened, as it happens.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,7 +43,7 @@ pub enum Progress {
 }
 
 /// What an epoch gave.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EpochReport {
     /// From 0.
     pub epoch: u64,
@@ -57,7 +58,7 @@ pub struct EpochReport {
 }
 
 /// What an evaluation gave.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Validation {
     /// Mean over its samples.
     pub loss: f64,
@@ -102,7 +103,7 @@ impl ClassCount {
 }
 
 /// How a run ended.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum End {
     /// As planned.
     Finished,
@@ -120,7 +121,7 @@ pub enum End {
 }
 
 /// What a run gave on one rank.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outcome {
     /// Whose.
     pub rank: Rank,
@@ -143,7 +144,7 @@ pub struct Outcome {
 }
 
 /// Contents of a buffer that outlives the run's steps.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NamedValues {
     /// Of the buffer.
     pub name: String,

@@ -1,5 +1,6 @@
 use crate::error::CliError;
-use crate::train::{TrainRequest, run_until};
+use crate::train::company::Company;
+use crate::train::{TrainRequest, run_with};
 use partita_data::{DType, DatasetSpec, DatasetWriter, Kind, Layout, Samples, Split, weights};
 use serde_json::Value;
 use std::fs;
@@ -93,7 +94,7 @@ fn train(folder: &TempDir, cancel: &AtomicBool) -> Result<Value, CliError> {
         ..TrainRequest::default()
     };
     let mut out = Vec::new();
-    run_until(&request, cancel, &mut out)?;
+    run_with(&Company::Threads, &request, cancel, &mut out)?;
     Ok(serde_json::from_slice(&out).unwrap())
 }
 

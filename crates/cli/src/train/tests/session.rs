@@ -1,5 +1,5 @@
 use crate::train::kernel_set::{KernelSet, Precision};
-use crate::train::ranks::{World, play};
+use crate::train::ranks::{self, World, play};
 use partita_graph::{Graph, initial_values, text};
 use partita_local::{LaunchError, MemorySource, ReferenceMenu, Samples, Stored};
 use partita_lower::{Request, SampleFormat, Strategy, lower};
@@ -8,7 +8,7 @@ use partita_program::{
 };
 use partita_run::{
     End, Inputs, Memory, NamedValues, Outcome, Plan, Played, Progress, RunError, Schedule, Session,
-    SessionError, Source, batch_sizes,
+    SessionError, Source, SystemClock, batch_sizes,
 };
 use partita_space::{Mesh, Rank, Seconds};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -160,10 +160,11 @@ fn run_with(
         watchdog: Seconds(watchdog),
         cancel,
         source: &|rank, _| Ok(make_source(mesh, rank)),
+        clock: SystemClock::start(),
         initial: &initial,
     };
     let listener = Box::new(move |progress| hear.lock().unwrap().push(progress));
-    let (outcomes, values) = play(session, &world, listener)?;
+    let ranks::Played { outcomes, values } = play(session, &world, listener)?;
     let heard = std::mem::take(&mut *heard.lock().unwrap());
     Ok(Ran {
         outcomes,

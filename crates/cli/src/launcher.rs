@@ -1,0 +1,137 @@
+//! The launcher that started this process, if one did, and where its MPI may lie.
+
+use partita_mpi::{Family, Wanted};
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Names a library to load instead of the one that would be found.
+const LIBRARY: &str = "PARTITA_MPI";
+/// Ancestors of this process among which the launcher may be: it may have started a script.
+const ANCESTORS_MAX: usize = 4;
+
+/// A program that started this process as one of several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launcher {
+    /// How it was recognized, for errors.
+    pub sign: &'static str,
+    /// Processes that it started, where it says.
+    pub processes: Option<usize>,
+    /// The family of MPI that it belongs to, where that is certain.
+    pub family: Option<Family>,
+}
+
+/// The launcher of this process; none where it was started alone.
+pub fn of_this_process() -> Option<Launcher> {
+    launcher(&|name| env::var(name).ok())
+}
+
+/// The library that this process should load.
+pub fn wanted() -> Wanted {
+    Wanted {
+        file: env::var_os(LIBRARY).map(PathBuf::from),
+        folders: folders(),
+        family: of_this_process().and_then(|launcher| launcher.family),
+    }
+}
+
+/// Sources: the environment that Open MPI's mpirun (4.1, 5.0), MPICH's hydra, PRRTE and Slurm's srun
+/// give to what they start.
+fn launcher(variable: &dyn Fn(&str) -> Option<String>) -> Option<Launcher> {
+    let number = |name: &str| variable(name)?.parse::<usize>().ok();
+    let found = |sign, processes, family| {
+        Some(Launcher {
+            sign,
+            processes,
+            family,
+        })
+    };
+    let launcher = if let Some(size) = number("OMPI_COMM_WORLD_SIZE") {
+        found("OMPI_COMM_WORLD_SIZE", Some(size), Some(Family::OpenMpi))
+    } else if let Some(size) = number("PMI_SIZE") {
+        found("PMI_SIZE", Some(size), Some(Family::Mpich))
+    } else if variable("SLURM_STEP_ID").is_some() && number("SLURM_PROCID").is_some() {
+        let size = number("SLURM_STEP_NUM_TASKS").or_else(|| number("SLURM_NTASKS"));
+        found("SLURM_STEP_ID", Some(size.unwrap_or(1)), None)
+    } else if number("PMIX_RANK").is_some() {
+        found("PMIX_RANK", None, None)
+    } else if number("PMI_RANK").is_some() {
+        found("PMI_RANK", None, Some(Family::Mpich))
+    } else {
+        None
+    };
+    // A process that was started alone can run ranks as threads.
+    launcher.filter(|launcher| launcher.processes != Some(1))
+}
+
+/// The library folders beside the programs that started this one: a launcher that is not installed
+/// where the loader looks brings its own MPI.
+fn folders() -> Vec<PathBuf> {
+    let mut folders = Vec::new();
+    let mut process = "self".to_owned();
+    for _ in 0..ANCESTORS_MAX {
+        let Some(parent) = parent(&process) else {
+            break;
+        };
+        let program = fs::read_link(format!("/proc/{parent}/exe"));
+        let root = program
+            .ok()
+            .and_then(|program| Some(program.parent()?.parent()?.to_owned()));
+        for folder in root
+            .iter()
+            .flat_map(|root| ["lib64", "lib"].map(|lib| root.join(lib)))
+        {
+            if !folders.contains(&folder) {
+                folders.push(folder);
+            }
+        }
+        process = parent;
+    }
+    // The loader itself looks there, with a cache that knows the system's choice.
+    folders.retain(|folder| folder != Path::new("/usr/lib") && folder != Path::new("/usr/lib64"));
+    folders
+}
+
+/// The number of the process that started another.
+fn parent(process: &str) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+    Some(line.trim().to_owned()).filter(|parent| parent != "0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn under(variables: &[(&str, &str)]) -> Option<Launcher> {
+        launcher(&|name| {
+            let found = variables.iter().find(|(key, _)| *key == name);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn launchers_are_known_by_what_they_set() {
+        let size = |variables: &[(&str, &str)]| under(variables).map(|found| found.processes);
+        assert_eq!(size(&[]), None);
+        assert_eq!(size(&[("OMPI_COMM_WORLD_SIZE", "4")]), Some(Some(4)));
+        assert_eq!(size(&[("PMI_SIZE", "2"), ("PMI_RANK", "1")]), Some(Some(2)));
+        assert_eq!(size(&[("PMIX_RANK", "1")]), Some(None));
+        let step = [
+            ("SLURM_STEP_ID", "0"),
+            ("SLURM_PROCID", "3"),
+            ("SLURM_NTASKS", "8"),
+        ];
+        assert_eq!(size(&step), Some(Some(8)));
+        assert_eq!(size(&step[1..]), None, "a batch script is no step");
+    }
+
+    #[test]
+    fn one_process_is_alone() {
+        assert_eq!(under(&[("OMPI_COMM_WORLD_SIZE", "1")]), None);
+        assert_eq!(
+            under(&[("SLURM_STEP_ID", "0"), ("SLURM_PROCID", "0")]),
+            None
+        );
+    }
+}

@@ -1,0 +1,619 @@
+//! The functions of a loaded library, each with its return code looked at.
+
+use crate::abi::Constants;
+use libloading::os::unix::Library as Object;
+use std::cell::RefCell;
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr::null_mut;
+
+/// A call that failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{call} gave error {code}: {text}")]
+pub struct MpiError {
+    /// The function of the standard.
+    pub call: &'static str,
+    /// What it returned.
+    pub code: i32,
+    /// What `MPI_Error_string` says of that.
+    pub text: String,
+}
+
+/// Any handle of MPI, in the size of the largest.
+pub(crate) type Raw = u64;
+
+/// A handle as the library's functions take it.
+trait Handle: Copy {
+    fn of(raw: Raw) -> Self;
+    fn raw(self) -> Raw;
+}
+
+impl Handle for c_int {
+    fn of(raw: Raw) -> Self {
+        raw as u32 as c_int
+    }
+
+    fn raw(self) -> Raw {
+        u64::from(self as u32)
+    }
+}
+
+impl Handle for *mut c_void {
+    fn of(raw: Raw) -> Self {
+        raw as usize as *mut c_void
+    }
+
+    fn raw(self) -> Raw {
+        self as usize as u64
+    }
+}
+
+macro_rules! table {
+    ($($field:ident = $symbol:literal ($($argument:ty),*);)*) => {
+        /// The functions of a library whose handles are `H`.
+        struct Table<H> {
+            $($field: unsafe extern "C" fn($($argument),*) -> c_int,)*
+            status_bytes: usize,
+            scratch: RefCell<Scratch<H>>,
+        }
+
+        impl<H: Handle> Table<H> {
+            /// Errors: the name of a function that is not there.
+            ///
+            /// # Safety
+            /// The library must be an MPI whose handles are `H`.
+            unsafe fn load(object: &Object, status_bytes: usize) -> Result<Self, &'static str> {
+                Ok(Self {
+                    // SAFETY: the signatures are those of the standard, with `H` for handles.
+                    $($field: unsafe {
+                        *object
+                            .get::<unsafe extern "C" fn($($argument),*) -> c_int>($symbol.as_bytes())
+                            .map_err(|_| $symbol)?
+                    },)*
+                    status_bytes,
+                    scratch: RefCell::new(Scratch::default()),
+                })
+            }
+        }
+    };
+}
+
+table! {
+    init_thread = "MPI_Init_thread" (*mut c_int, *mut c_void, c_int, *mut c_int);
+    finalize = "MPI_Finalize" ();
+    abort = "MPI_Abort" (H, c_int);
+    error_string = "MPI_Error_string" (c_int, *mut c_char, *mut c_int);
+    set_errhandler = "MPI_Comm_set_errhandler" (H, H);
+    get_attr = "MPI_Comm_get_attr" (H, c_int, *mut c_void, *mut c_int);
+    rank = "MPI_Comm_rank" (H, *mut c_int);
+    size = "MPI_Comm_size" (H, *mut c_int);
+    dup = "MPI_Comm_dup" (H, *mut H);
+    split = "MPI_Comm_split" (H, c_int, c_int, *mut H);
+    isend = "MPI_Isend" (*const c_void, c_int, H, c_int, c_int, H, *mut H);
+    irecv = "MPI_Irecv" (*mut c_void, c_int, H, c_int, c_int, H, *mut H);
+    testsome = "MPI_Testsome" (c_int, *mut H, *mut c_int, *mut c_int, *mut c_void);
+    cancel = "MPI_Cancel" (*mut H);
+    iallreduce = "MPI_Iallreduce" (*const c_void, *mut c_void, c_int, H, H, H, *mut H);
+    iallgatherv = "MPI_Iallgatherv"
+        (*const c_void, c_int, H, *mut c_void, *const c_int, *const c_int, H, H, *mut H);
+}
+
+struct Scratch<H> {
+    requests: Vec<H>,
+    indices: Vec<c_int>,
+    /// Statuses, in words so that they are aligned.
+    statuses: Vec<u64>,
+}
+
+impl<H> Default for Scratch<H> {
+    fn default() -> Self {
+        Self {
+            requests: Vec::new(),
+            indices: Vec::new(),
+            statuses: Vec::new(),
+        }
+    }
+}
+
+/// A request that has completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Completed {
+    /// Its place among those tested.
+    pub(crate) index: usize,
+    /// The sender, of a receive.
+    pub(crate) source: c_int,
+    /// The code in its status.
+    pub(crate) error: c_int,
+}
+
+/// Memory that a request reads or writes: elements of a type of MPI.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Buffer {
+    pub(crate) start: *mut c_void,
+    pub(crate) count: c_int,
+    pub(crate) datatype: Raw,
+}
+
+/// The functions behind one type, whatever the size of a handle. Each gives the return code.
+///
+/// # Safety
+/// Handles must be of this library and alive, buffers must stay in place and untouched (unread, where
+/// they are received into) until their request has completed.
+trait Functions {
+    unsafe fn init_thread(&self, wanted: c_int, provided: &mut c_int) -> c_int;
+    unsafe fn finalize(&self) -> c_int;
+    unsafe fn abort(&self, comm: Raw, code: c_int) -> c_int;
+    unsafe fn error_string(&self, code: c_int, text: &mut [u8], length: &mut c_int) -> c_int;
+    unsafe fn set_errhandler(&self, comm: Raw, handler: Raw) -> c_int;
+    unsafe fn get_attr(
+        &self,
+        comm: Raw,
+        key: c_int,
+        value: &mut *mut c_int,
+        flag: &mut c_int,
+    ) -> c_int;
+    unsafe fn rank(&self, comm: Raw, rank: &mut c_int) -> c_int;
+    unsafe fn size(&self, comm: Raw, size: &mut c_int) -> c_int;
+    unsafe fn dup(&self, comm: Raw, new: &mut Raw) -> c_int;
+    unsafe fn split(&self, comm: Raw, color: c_int, key: c_int, new: &mut Raw) -> c_int;
+    unsafe fn isend(&self, from: Buffer, to: c_int, tag: c_int, comm: Raw, new: &mut Raw) -> c_int;
+    unsafe fn irecv(
+        &self,
+        into: Buffer,
+        from: c_int,
+        tag: c_int,
+        comm: Raw,
+        new: &mut Raw,
+    ) -> c_int;
+    unsafe fn testsome(
+        &self,
+        requests: &mut [Raw],
+        constants: &Constants,
+        completed: &mut Vec<Completed>,
+    ) -> c_int;
+    unsafe fn cancel(&self, request: Raw) -> c_int;
+    unsafe fn iallreduce(
+        &self,
+        from: *const c_void,
+        into: Buffer,
+        sum: Raw,
+        comm: Raw,
+        new: &mut Raw,
+    ) -> c_int;
+    unsafe fn iallgatherv(
+        &self,
+        from: Buffer,
+        into: *mut c_void,
+        counts: &[c_int],
+        starts: &[c_int],
+        comm: Raw,
+        new: &mut Raw,
+    ) -> c_int;
+}
+
+/// Runs a call that makes a handle.
+fn made<H: Handle>(new: &mut Raw, call: impl FnOnce(*mut H) -> c_int) -> c_int {
+    let mut handle = H::of(*new);
+    let code = call(&mut handle);
+    *new = handle.raw();
+    code
+}
+
+// SAFETY (of every block): what the trait asks of its callers is what the function asks of them; local
+// variables outlive the calls that write to them.
+impl<H: Handle> Functions for Table<H> {
+    unsafe fn init_thread(&self, wanted: c_int, provided: &mut c_int) -> c_int {
+        unsafe { (self.init_thread)(null_mut(), null_mut(), wanted, provided) }
+    }
+
+    unsafe fn finalize(&self) -> c_int {
+        unsafe { (self.finalize)() }
+    }
+
+    unsafe fn abort(&self, comm: Raw, code: c_int) -> c_int {
+        unsafe { (self.abort)(H::of(comm), code) }
+    }
+
+    unsafe fn error_string(&self, code: c_int, text: &mut [u8], length: &mut c_int) -> c_int {
+        unsafe { (self.error_string)(code, text.as_mut_ptr().cast(), length) }
+    }
+
+    unsafe fn set_errhandler(&self, comm: Raw, handler: Raw) -> c_int {
+        unsafe { (self.set_errhandler)(H::of(comm), H::of(handler)) }
+    }
+
+    unsafe fn get_attr(
+        &self,
+        comm: Raw,
+        key: c_int,
+        value: &mut *mut c_int,
+        flag: &mut c_int,
+    ) -> c_int {
+        let value: *mut *mut c_int = value;
+        unsafe { (self.get_attr)(H::of(comm), key, value.cast(), flag) }
+    }
+
+    unsafe fn rank(&self, comm: Raw, rank: &mut c_int) -> c_int {
+        unsafe { (self.rank)(H::of(comm), rank) }
+    }
+
+    unsafe fn size(&self, comm: Raw, size: &mut c_int) -> c_int {
+        unsafe { (self.size)(H::of(comm), size) }
+    }
+
+    unsafe fn dup(&self, comm: Raw, new: &mut Raw) -> c_int {
+        made(new, |new| unsafe { (self.dup)(H::of(comm), new) })
+    }
+
+    unsafe fn split(&self, comm: Raw, color: c_int, key: c_int, new: &mut Raw) -> c_int {
+        made(new, |new| unsafe {
+            (self.split)(H::of(comm), color, key, new)
+        })
+    }
+
+    unsafe fn isend(&self, from: Buffer, to: c_int, tag: c_int, comm: Raw, new: &mut Raw) -> c_int {
+        let datatype = H::of(from.datatype);
+        made(new, |new| unsafe {
+            (self.isend)(from.start, from.count, datatype, to, tag, H::of(comm), new)
+        })
+    }
+
+    unsafe fn irecv(
+        &self,
+        into: Buffer,
+        from: c_int,
+        tag: c_int,
+        comm: Raw,
+        new: &mut Raw,
+    ) -> c_int {
+        let datatype = H::of(into.datatype);
+        made(new, |new| unsafe {
+            (self.irecv)(
+                into.start,
+                into.count,
+                datatype,
+                from,
+                tag,
+                H::of(comm),
+                new,
+            )
+        })
+    }
+
+    unsafe fn testsome(
+        &self,
+        requests: &mut [Raw],
+        constants: &Constants,
+        completed: &mut Vec<Completed>,
+    ) -> c_int {
+        let scratch = &mut *self.scratch.borrow_mut();
+        let words = (requests.len() * self.status_bytes).div_ceil(8);
+        scratch.requests.clear();
+        scratch
+            .requests
+            .extend(requests.iter().map(|&raw| H::of(raw)));
+        scratch.indices.resize(requests.len(), 0);
+        scratch
+            .statuses
+            .resize(words.max(scratch.statuses.len()), 0);
+        let (count, mut found) = (requests.len() as c_int, 0);
+        let code = unsafe {
+            let (indices, statuses) = (&mut scratch.indices, &mut scratch.statuses);
+            let (first, statuses) = (scratch.requests.as_mut_ptr(), statuses.as_mut_ptr().cast());
+            (self.testsome)(count, first, &mut found, indices.as_mut_ptr(), statuses)
+        };
+        if found == constants.undefined || (code != 0 && code != constants.err_in_status) {
+            return code;
+        }
+        let field = |at: usize| {
+            let bytes: &[u64] = &scratch.statuses;
+            let half = (bytes[at / 8] >> (at % 8 * 8)) as u32;
+            half as c_int
+        };
+        for place in 0..found as usize {
+            let index = scratch.indices[place] as usize;
+            let status = place * self.status_bytes;
+            let error = field(status + constants.status_error);
+            requests[index] = scratch.requests[index].raw();
+            completed.push(Completed {
+                index,
+                source: field(status + constants.status_source),
+                // The field is set only where the call says so.
+                error: if code == constants.err_in_status {
+                    error
+                } else {
+                    0
+                },
+            });
+        }
+        0
+    }
+
+    unsafe fn cancel(&self, request: Raw) -> c_int {
+        let mut request = H::of(request);
+        unsafe { (self.cancel)(&mut request) }
+    }
+
+    unsafe fn iallreduce(
+        &self,
+        from: *const c_void,
+        into: Buffer,
+        sum: Raw,
+        comm: Raw,
+        new: &mut Raw,
+    ) -> c_int {
+        let (datatype, sum, comm) = (H::of(into.datatype), H::of(sum), H::of(comm));
+        made(new, |new| unsafe {
+            (self.iallreduce)(from, into.start, into.count, datatype, sum, comm, new)
+        })
+    }
+
+    unsafe fn iallgatherv(
+        &self,
+        from: Buffer,
+        into: *mut c_void,
+        counts: &[c_int],
+        starts: &[c_int],
+        comm: Raw,
+        new: &mut Raw,
+    ) -> c_int {
+        let (datatype, comm) = (H::of(from.datatype), H::of(comm));
+        let (counts, starts) = (counts.as_ptr(), starts.as_ptr());
+        made(new, |new| unsafe {
+            (self.iallgatherv)(
+                from.start, from.count, datatype, into, counts, starts, datatype, comm, new,
+            )
+        })
+    }
+}
+
+/// A loaded library: its functions, checked, and its predefined handles.
+pub(crate) struct Mpi {
+    functions: Box<dyn Functions>,
+    pub(crate) constants: Constants,
+    pub(crate) comm_world: Raw,
+    pub(crate) byte: Raw,
+    pub(crate) int16: Raw,
+    pub(crate) float: Raw,
+    pub(crate) double: Raw,
+    pub(crate) sum: Raw,
+    pub(crate) errors_return: Raw,
+}
+
+/// The resolved handles, in the order of [`Handles::named`](crate::Handles::named).
+pub(crate) type Resolved = [Raw; 7];
+
+impl Mpi {
+    /// Errors: the name of a function that is not there.
+    ///
+    /// # Safety
+    /// The library must be an MPI with these constants and handles of this size, and stay loaded.
+    pub(crate) unsafe fn load(
+        object: &Object,
+        constants: Constants,
+        handles_are_int: bool,
+        handles: Resolved,
+    ) -> Result<Self, &'static str> {
+        // SAFETY: passed on.
+        let functions: Box<dyn Functions> = unsafe {
+            if handles_are_int {
+                Box::new(Table::<c_int>::load(object, constants.status_bytes)?)
+            } else {
+                Box::new(Table::<*mut c_void>::load(object, constants.status_bytes)?)
+            }
+        };
+        let [comm_world, byte, int16, float, double, sum, errors_return] = handles;
+        Ok(Self {
+            functions,
+            constants,
+            comm_world,
+            byte,
+            int16,
+            float,
+            double,
+            sum,
+            errors_return,
+        })
+    }
+
+    pub(crate) fn check(&self, call: &'static str, code: c_int) -> Result<(), MpiError> {
+        if code == 0 {
+            return Ok(());
+        }
+        let text = self.error_text(code);
+        Err(MpiError { call, code, text })
+    }
+
+    /// What the library says of an error code.
+    pub(crate) fn error_text(&self, code: c_int) -> String {
+        let mut text = vec![0; self.constants.error_string_max + 1];
+        let mut length = 0;
+        // SAFETY: the text has room for the longest that the family gives.
+        let told = unsafe { self.functions.error_string(code, &mut text, &mut length) };
+        if told != 0 {
+            return "without a text".to_owned();
+        }
+        text.truncate(length.max(0) as usize);
+        String::from_utf8_lossy(&text).trim().to_owned()
+    }
+
+    /// Starts MPI, asking for `MPI_THREAD_MULTIPLE`; gives the level that is provided.
+    pub(crate) fn init(&self) -> Result<c_int, MpiError> {
+        let mut provided = 0;
+        let wanted = self.constants.thread_levels[3];
+        // SAFETY: the standard allows null for both arguments of `main`.
+        let code = unsafe { self.functions.init_thread(wanted, &mut provided) };
+        self.check("MPI_Init_thread", code)?;
+        // SAFETY: both are predefined handles.
+        let code = unsafe {
+            self.functions
+                .set_errhandler(self.comm_world, self.errors_return)
+        };
+        self.check("MPI_Comm_set_errhandler", code)?;
+        Ok(provided)
+    }
+
+    pub(crate) fn finalize(&self) -> Result<(), MpiError> {
+        // SAFETY: it takes nothing.
+        let code = unsafe { self.functions.finalize() };
+        // A finalized library may not be asked what its codes mean.
+        match code {
+            0 => Ok(()),
+            code => Err(MpiError {
+                call: "MPI_Finalize",
+                code,
+                text: String::new(),
+            }),
+        }
+    }
+
+    /// Returns only if it fails.
+    pub(crate) fn abort(&self, code: c_int) -> Result<(), MpiError> {
+        // SAFETY: a predefined handle.
+        let code = unsafe { self.functions.abort(self.comm_world, code) };
+        self.check("MPI_Abort", code)
+    }
+
+    /// This rank and the number of all.
+    pub(crate) fn rank_and_size(&self) -> Result<(usize, usize), MpiError> {
+        let (mut rank, mut size) = (0, 0);
+        // SAFETY: a predefined handle.
+        let codes = unsafe {
+            [
+                self.functions.rank(self.comm_world, &mut rank),
+                self.functions.size(self.comm_world, &mut size),
+            ]
+        };
+        self.check("MPI_Comm_rank", codes[0])?;
+        self.check("MPI_Comm_size", codes[1])?;
+        Ok((rank as usize, size as usize))
+    }
+
+    /// The largest tag.
+    pub(crate) fn tag_max(&self) -> Result<c_int, MpiError> {
+        let mut value: *mut c_int = null_mut();
+        let mut flag = 0;
+        // SAFETY: the attribute is predefined, and its value a pointer to an int.
+        let code = unsafe {
+            let key = self.constants.tag_ub;
+            self.functions
+                .get_attr(self.comm_world, key, &mut value, &mut flag)
+        };
+        self.check("MPI_Comm_get_attr", code)?;
+        if flag == 0 || value.is_null() {
+            // The least that section 9.1.2 of MPI 4.1 guarantees.
+            return Ok(32767);
+        }
+        // SAFETY: as above; the pointer is not null.
+        Ok(unsafe { *value })
+    }
+
+    pub(crate) fn dup(&self, comm: Raw) -> Result<Raw, MpiError> {
+        let mut new = 0;
+        // SAFETY: communicators are never freed.
+        let code = unsafe { self.functions.dup(comm, &mut new) };
+        self.check("MPI_Comm_dup", code)?;
+        Ok(new)
+    }
+
+    pub(crate) fn split(&self, comm: Raw, color: usize, key: usize) -> Result<Raw, MpiError> {
+        let mut new = 0;
+        // SAFETY: communicators are never freed.
+        let code = unsafe {
+            self.functions
+                .split(comm, color as c_int, key as c_int, &mut new)
+        };
+        self.check("MPI_Comm_split", code)?;
+        Ok(new)
+    }
+
+    /// # Safety
+    /// The buffer stays in place and unchanged until the request has completed.
+    pub(crate) unsafe fn isend(
+        &self,
+        from: Buffer,
+        to: usize,
+        tag: c_int,
+        comm: Raw,
+    ) -> Result<Raw, MpiError> {
+        let mut new = 0;
+        // SAFETY: passed on.
+        let code = unsafe { self.functions.isend(from, to as c_int, tag, comm, &mut new) };
+        self.check("MPI_Isend", code)?;
+        Ok(new)
+    }
+
+    /// # Safety
+    /// The buffer stays in place and untouched until the request has completed.
+    pub(crate) unsafe fn irecv(
+        &self,
+        into: Buffer,
+        from: c_int,
+        tag: c_int,
+        comm: Raw,
+    ) -> Result<Raw, MpiError> {
+        let mut new = 0;
+        // SAFETY: passed on.
+        let code = unsafe { self.functions.irecv(into, from, tag, comm, &mut new) };
+        self.check("MPI_Irecv", code)?;
+        Ok(new)
+    }
+
+    /// Appends the requests that have completed; their handles become null.
+    pub(crate) fn test_some(
+        &self,
+        requests: &mut [Raw],
+        completed: &mut Vec<Completed>,
+    ) -> Result<(), MpiError> {
+        if requests.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: the requests were made by this library; completed ones are taken off their lists.
+        let code = unsafe {
+            self.functions
+                .testsome(requests, &self.constants, completed)
+        };
+        self.check("MPI_Testsome", code)
+    }
+
+    pub(crate) fn cancel(&self, request: Raw) -> Result<(), MpiError> {
+        // SAFETY: the request is alive and completes in a later test.
+        let code = unsafe { self.functions.cancel(request) };
+        self.check("MPI_Cancel", code)
+    }
+
+    /// Sums in place.
+    ///
+    /// # Safety
+    /// The buffer stays in place and untouched until the request has completed.
+    pub(crate) unsafe fn iallreduce(&self, buffer: Buffer, comm: Raw) -> Result<Raw, MpiError> {
+        let mut new = 0;
+        let in_place = self.constants.in_place as *const c_void;
+        // SAFETY: passed on.
+        let code = unsafe {
+            self.functions
+                .iallreduce(in_place, buffer, self.sum, comm, &mut new)
+        };
+        self.check("MPI_Iallreduce", code)?;
+        Ok(new)
+    }
+
+    /// # Safety
+    /// Both buffers, counts and starts stay in place and untouched until the request has completed.
+    pub(crate) unsafe fn iallgatherv(
+        &self,
+        from: Buffer,
+        into: *mut c_void,
+        counts: &[c_int],
+        starts: &[c_int],
+        comm: Raw,
+    ) -> Result<Raw, MpiError> {
+        let mut new = 0;
+        // SAFETY: passed on.
+        let code = unsafe {
+            self.functions
+                .iallgatherv(from, into, counts, starts, comm, &mut new)
+        };
+        self.check("MPI_Iallgatherv", code)?;
+        Ok(new)
+    }
+}

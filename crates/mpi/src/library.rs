@@ -1,0 +1,217 @@
+use crate::abi::{Family, Predefined};
+use crate::call::{Mpi, Resolved};
+use libloading::os::unix::{Library as Object, RTLD_GLOBAL, RTLD_NOW};
+use std::ffi::{c_char, c_int};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// Which library to look for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// This file and no other.
+    pub file: Option<PathBuf>,
+    /// Folders to look in before the loader does, like those beside the launcher.
+    pub folders: Vec<PathBuf>,
+    /// The family of the launcher, which comes first.
+    pub family: Option<Family>,
+}
+
+/// Why there is no library.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LoadError {
+    /// None of the names is known to the loader.
+    #[error("no MPI library was found; tried {}", .tried.join(", "))]
+    Missing {
+        /// Files and names.
+        tried: Vec<String>,
+    },
+    /// A file that was named.
+    #[error("{} cannot be loaded: {reason}", .file.display())]
+    File {
+        /// Which.
+        file: PathBuf,
+        /// What the loader said.
+        reason: String,
+    },
+    /// Something that calls itself MPI, but is of no known family or incomplete.
+    #[error("{} is no MPI of a known family: {reason}", .file.display())]
+    Strange {
+        /// Which.
+        file: PathBuf,
+        /// What it says of itself, or what it lacks.
+        reason: String,
+    },
+}
+
+/// A loaded MPI, not started. It stays loaded until the process ends.
+pub struct Library {
+    /// Its file, as the loader found it.
+    pub file: PathBuf,
+    /// Of its constants.
+    pub family: Family,
+    /// The first line of what it says of itself.
+    pub version: String,
+    pub(crate) mpi: Rc<Mpi>,
+}
+
+impl Library {
+    /// Finds and loads the library that fits best.
+    ///
+    /// Loading runs the library's own initialization code, which MPI libraries leave nearly empty.
+    /// Errors: none is there, or it is none that is known.
+    pub fn load(wanted: &Wanted) -> Result<Self, LoadError> {
+        let mut tried = Vec::new();
+        let mut first_failure = None;
+        for path in candidates(wanted) {
+            match open(&path) {
+                Ok(object) => return identify(object, &path),
+                Err(reason) => {
+                    // A name that the loader does not know is no failure, a file that is there is.
+                    if path.is_file() && first_failure.is_none() {
+                        first_failure = Some((path.clone(), reason));
+                    }
+                    tried.push(path.display().to_string());
+                }
+            }
+        }
+        match (first_failure, &wanted.file) {
+            (Some((file, reason)), _) => Err(LoadError::File { file, reason }),
+            (None, Some(file)) => Err(LoadError::File {
+                file: file.clone(),
+                reason: "there is no such file".to_owned(),
+            }),
+            (None, None) => Err(LoadError::Missing { tried }),
+        }
+    }
+}
+
+/// Files beside the launcher first, then names for the loader; the family of the launcher first. The
+/// standard ABI goes before MPICH's own, and both before what a launcher of another family brings.
+fn candidates(wanted: &Wanted) -> Vec<PathBuf> {
+    if let Some(file) = &wanted.file {
+        return vec![file.clone()];
+    }
+    let mut families = Family::ALL.to_vec();
+    if wanted.family == Some(Family::OpenMpi) {
+        families.rotate_right(1);
+    }
+    let names: Vec<&str> = families
+        .iter()
+        .flat_map(|family| family.files())
+        .copied()
+        .collect();
+    let beside = wanted.folders.iter().flat_map(|folder| {
+        let files = names.iter().map(move |name| folder.join(name));
+        files.filter(|file| file.is_file())
+    });
+    beside.chain(names.iter().map(PathBuf::from)).collect()
+}
+
+fn open(path: &Path) -> Result<Object, String> {
+    // Open MPI loads parts of itself that expect its symbols to be global.
+    // SAFETY: the file is an MPI library by its name or by the user's word; its initialization code is
+    // meant to be run in any process.
+    unsafe { Object::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }.map_err(|error| error.to_string())
+}
+
+fn identify(object: Object, path: &Path) -> Result<Library, LoadError> {
+    let file = loaded_file(path);
+    let strange = |reason: String| LoadError::Strange {
+        file: file.clone(),
+        reason,
+    };
+    let told = library_version(&object)
+        .ok_or_else(|| strange("it has no function MPI_Get_library_version".to_owned()))?;
+    let family = family(&object, &told)
+        .ok_or_else(|| strange(format!("it calls itself `{}`", told.trim())))?;
+    let handles = resolve(&object, family).map_err(|name| strange(format!("it lacks {name}")))?;
+    let are_int = family.handles().are_int;
+    // SAFETY: the family was told by the library itself, and the object is never unloaded.
+    let mpi = unsafe { Mpi::load(&object, family.constants(), are_int, handles) };
+    let mpi = mpi.map_err(|name| strange(format!("it lacks {name}")))?;
+    // Unloading an MPI that was started is undefined in practice.
+    std::mem::forget(object);
+    let version = told.lines().next().unwrap_or_default();
+    Ok(Library {
+        version: version.split_whitespace().collect::<Vec<_>>().join(" "),
+        file,
+        family,
+        mpi: Rc::new(mpi),
+    })
+}
+
+/// The path under which the loader mapped a library that was named without one.
+fn loaded_file(path: &Path) -> PathBuf {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let name = path.file_name().unwrap_or_default();
+    let resolved = std::fs::canonicalize(path).ok();
+    let mut mapped = maps.lines().filter_map(|line| {
+        let start = line.find('/')?;
+        Some(PathBuf::from(&line[start..]))
+    });
+    let is_it = |file: &PathBuf| {
+        let stem = name.to_string_lossy();
+        let own = file.file_name().unwrap_or_default().to_string_lossy();
+        resolved.as_ref() == Some(file) || own.starts_with(&*stem)
+    };
+    mapped.find(is_it).unwrap_or_else(|| path.to_owned())
+}
+
+/// What the library says of itself; may be asked before it is started.
+fn library_version(object: &Object) -> Option<String> {
+    type Tell = unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int;
+    let mut text = vec![0u8; 8193];
+    let mut length = 0;
+    // SAFETY: the signature is the standard's, and the text longer than that of any family.
+    let code = unsafe {
+        let tell = object.get::<Tell>(b"MPI_Get_library_version").ok()?;
+        tell(text.as_mut_ptr().cast(), &mut length)
+    };
+    text.truncate(length.clamp(0, 8192) as usize);
+    let text = String::from_utf8_lossy(&text)
+        .trim_end_matches('\0')
+        .to_owned();
+    (code == 0).then_some(text)
+}
+
+fn family(object: &Object, version: &str) -> Option<Family> {
+    if has_standard_abi(object) {
+        return Some(Family::Standard);
+    }
+    // SAFETY: the address alone is asked for.
+    if unsafe { object.get::<*const u8>(b"ompi_mpi_comm_world") }.is_ok() {
+        return Some(Family::OpenMpi);
+    }
+    let shared = ["MPICH", "Intel(R) MPI", "MVAPICH"];
+    let is_mpich = shared.iter().any(|name| version.contains(name));
+    is_mpich.then_some(Family::Mpich)
+}
+
+/// MPI 5.0, section 20.2: a library with other handles says that its ABI version is -1.
+fn has_standard_abi(object: &Object) -> bool {
+    type Tell = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
+    let (mut major, mut minor) = (-1, -1);
+    // SAFETY: the signature is the standard's.
+    let told = unsafe {
+        object
+            .get::<Tell>(b"MPI_Abi_get_version")
+            .is_ok_and(|tell| tell(&mut major, &mut minor) == 0)
+    };
+    told && major >= 0
+}
+
+/// Errors: the name of an object that is not there.
+fn resolve(object: &Object, family: Family) -> Result<Resolved, &'static str> {
+    let mut resolved = [0; 7];
+    for (slot, (_, handle)) in resolved.iter_mut().zip(family.handles().named()) {
+        *slot = match handle {
+            Predefined::Value(value) => value,
+            // SAFETY: the address alone is asked for.
+            Predefined::Symbol(name) => unsafe {
+                let symbol = object.get::<*mut u8>(name.as_bytes()).map_err(|_| name)?;
+                symbol.into_raw() as usize as u64
+            },
+        };
+    }
+    Ok(resolved)
+}

@@ -1,0 +1,356 @@
+use crate::call::{Buffer, Completed, Mpi, MpiError, Raw};
+use crate::control::{Control, sorted_backwards};
+use partita_program::{Dtype, Program, Work};
+use partita_run::{Key, Mail, MailFault, Packet, Stage};
+use partita_space::Rank;
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::ffi::c_int;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often letters of other ranks are looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Naps of a rank that waits, after it has tried for a while.
+const NAP: Duration = Duration::from_micros(50);
+/// How long a rank that ends waits for its last messages to leave.
+const SETTLE: Duration = Duration::from_secs(2);
+
+/// Numbers of messages, dense so that they stay below the largest tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tags {
+    /// Exchanges and collectives are numbered below this.
+    sequences: u64,
+    /// Messages of an exchange between two ranks are numbered below this.
+    parts: u64,
+}
+
+impl Tags {
+    /// For all messages of these programs.
+    pub(crate) fn of(programs: &[&Program]) -> Self {
+        let mut tags = Self {
+            sequences: 1,
+            parts: 1,
+        };
+        let bodies = programs.iter().flat_map(|program| &program.bodies);
+        for task in bodies.flat_map(|body| &body.tasks) {
+            match &task.work {
+                Work::Exchange(exchange) => {
+                    tags.sequences = tags.sequences.max(u64::from(exchange.sequence) + 1);
+                    let sends = exchange.sends.iter().map(|send| send.part);
+                    let receives = exchange.receives.iter().map(|receive| receive.part);
+                    let part = sends.chain(receives).max().unwrap_or_default();
+                    tags.parts = tags.parts.max(u64::from(part) + 1);
+                }
+                Work::Collective(collective) => {
+                    tags.sequences = tags.sequences.max(u64::from(collective.sequence) + 1);
+                }
+                Work::Compute { .. } | Work::Load(_) => {}
+            }
+        }
+        tags
+    }
+
+    /// The largest in use.
+    pub(crate) fn largest(self) -> u64 {
+        self.sequences * (self.parts + Stage::ALL.len() as u64 - 1) - 1
+    }
+
+    fn tag(self, key: &Key) -> c_int {
+        let (sequence, part) = (u64::from(key.sequence), u64::from(key.part));
+        let stage = Stage::ALL.iter().position(|&stage| stage == key.stage);
+        let tag = match stage.unwrap_or_default() as u64 {
+            0 => sequence * self.parts + part,
+            stage => self.sequences * (self.parts + stage - 1) + sequence,
+        };
+        tag as c_int
+    }
+}
+
+/// The mail of a rank that is a process: non-blocking sends and receives of packed elements.
+///
+/// Receives are posted when their task starts, into packets that are used again and again.
+pub(crate) struct MpiMail<'w> {
+    mpi: Rc<Mpi>,
+    comm: Raw,
+    rank: Rank,
+    tags: Tags,
+    control: Rc<RefCell<Control>>,
+    cancel: &'w AtomicBool,
+    nudged: Arc<AtomicBool>,
+    /// How long a rank that waits tries again at once.
+    spin: Duration,
+    /// Requests under way, and what each moves.
+    requests: Vec<Raw>,
+    transfers: Vec<Transfer>,
+    completed: Vec<Completed>,
+    arrived: HashMap<Key, VecDeque<Packet>>,
+    free: Vec<Packet>,
+    fault: Option<MailFault>,
+    looked: Instant,
+}
+
+/// A packet under way.
+struct Transfer {
+    key: Key,
+    peer: Rank,
+    packet: Packet,
+    is_receive: bool,
+}
+
+impl<'w> MpiMail<'w> {
+    pub(crate) fn new(
+        mpi: Rc<Mpi>,
+        comm: Raw,
+        rank: Rank,
+        tags: Tags,
+        control: Rc<RefCell<Control>>,
+        cancel: &'w AtomicBool,
+        spin: Duration,
+    ) -> Self {
+        Self {
+            mpi,
+            comm,
+            rank,
+            tags,
+            control,
+            cancel,
+            nudged: Arc::default(),
+            spin,
+            requests: Vec::new(),
+            transfers: Vec::new(),
+            completed: Vec::new(),
+            arrived: HashMap::new(),
+            free: Vec::new(),
+            fault: None,
+            looked: Instant::now(),
+        }
+    }
+
+    /// Ends the sleep of this rank in `wait`, or its next one, from any thread.
+    pub(crate) fn waker(&self) -> impl Fn() + Send + 'static {
+        let nudged = Arc::clone(&self.nudged);
+        move || nudged.store(true, Ordering::Release)
+    }
+
+    fn start(&mut self, mut transfer: Transfer) {
+        let tag = self.tags.tag(&transfer.key);
+        let started = buffer(&self.mpi, &mut transfer.packet).and_then(|buffer| {
+            // SAFETY: the packet's elements stay where they are and are not touched until the request
+            // is taken off its list; a mail that is dropped before leaks them.
+            let request = unsafe {
+                if transfer.is_receive {
+                    let from = transfer.peer as c_int;
+                    self.mpi.irecv(buffer, from, tag, self.comm)
+                } else {
+                    self.mpi.isend(buffer, transfer.peer, tag, self.comm)
+                }
+            };
+            request.map_err(|error| error.to_string())
+        });
+        match started {
+            Ok(request) => {
+                self.requests.push(request);
+                self.transfers.push(transfer);
+            }
+            Err(reason) => self.fail(&transfer, reason),
+        }
+    }
+
+    fn fail(&mut self, transfer: &Transfer, reason: String) {
+        self.fault.get_or_insert(MailFault {
+            key: transfer.key,
+            peer: transfer.peer,
+            reason,
+        });
+    }
+
+    /// Moves what can be moved; whether anything came.
+    fn progress(&mut self) -> bool {
+        if self.looked.elapsed() > LOOK_EVERY {
+            self.look();
+        }
+        let tested = self.mpi.test_some(&mut self.requests, &mut self.completed);
+        if let Err(error) = tested {
+            self.fail_first(&error);
+            return true;
+        }
+        let mut has_come = false;
+        let mut completed = std::mem::take(&mut self.completed);
+        // From the last to the first, while messages of one key must keep their order; but of one key
+        // only one is ever awaited.
+        for done in sorted_backwards(&mut completed) {
+            self.requests.swap_remove(done.index);
+            let transfer = self.transfers.swap_remove(done.index);
+            if done.error != 0 {
+                let reason = self.mpi.error_text(done.error);
+                self.fail(&transfer, reason);
+                has_come = true;
+            } else if transfer.is_receive {
+                let queue = self.arrived.entry(transfer.key).or_default();
+                queue.push_back(transfer.packet);
+                has_come = true;
+            } else {
+                self.free.push(transfer.packet);
+            }
+        }
+        self.completed = completed;
+        has_come
+    }
+
+    /// A test that fails as a whole names no request; the first one awaited stands for all.
+    fn fail_first(&mut self, error: &MpiError) {
+        let awaited = self.transfers.iter().find(|transfer| transfer.is_receive);
+        if let Some(transfer) = awaited.or(self.transfers.first()) {
+            let (key, peer, reason) = (transfer.key, transfer.peer, error.to_string());
+            self.fault.get_or_insert(MailFault { key, peer, reason });
+        }
+    }
+
+    fn look(&mut self) {
+        self.looked = Instant::now();
+        let mut control = self.control.borrow_mut();
+        // Letters that cannot be read are of ranks that went away, which is found out by waiting.
+        let _ = control.look();
+        if !control.failures().is_empty() {
+            self.cancel.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Errors: more elements than a message can have.
+pub(crate) fn buffer(mpi: &Mpi, packet: &mut Packet) -> Result<Buffer, String> {
+    let (start, length, datatype) = match packet {
+        Packet::F32(elements) => (elements.as_mut_ptr().cast(), elements.len(), mpi.float),
+        Packet::F64(elements) => (elements.as_mut_ptr().cast(), elements.len(), mpi.double),
+        Packet::I16(elements) => (elements.as_mut_ptr().cast(), elements.len(), mpi.int16),
+    };
+    let count = c_int::try_from(length).map_err(|_| {
+        format!(
+            "{length} elements in a message; MPI counts up to {} of them",
+            c_int::MAX
+        )
+    })?;
+    Ok(Buffer {
+        start,
+        count,
+        datatype,
+    })
+}
+
+impl Mail for MpiMail<'_> {
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn blank(&mut self, dtype: Dtype, elements: usize) -> Packet {
+        Packet::take_from(&mut self.free, dtype, elements)
+    }
+
+    fn expect(&mut self, key: Key, dtype: Dtype, elements: usize) {
+        let mut packet = self.blank(dtype, elements);
+        packet.resize(elements);
+        self.start(Transfer {
+            key,
+            peer: key.from,
+            packet,
+            is_receive: true,
+        });
+    }
+
+    fn post(&mut self, to: Rank, key: Key, packet: Packet) {
+        self.start(Transfer {
+            key,
+            peer: to,
+            packet,
+            is_receive: false,
+        });
+    }
+
+    fn fetch(&mut self) {
+        self.progress();
+    }
+
+    fn has(&self, key: &Key) -> bool {
+        self.arrived.get(key).is_some_and(|queue| !queue.is_empty())
+    }
+
+    fn take(&mut self, key: &Key) -> Option<Packet> {
+        self.arrived.get_mut(key)?.pop_front()
+    }
+
+    fn give_back(&mut self, _owner: Rank, packet: Packet) {
+        self.free.push(packet);
+    }
+
+    /// MPI does not tell.
+    fn closed(&self) -> &[Rank] {
+        &[]
+    }
+
+    fn fault(&self) -> Option<&MailFault> {
+        self.fault.as_ref()
+    }
+
+    fn wait(&mut self, limit: Duration) {
+        let start = Instant::now();
+        loop {
+            let has_come = self.progress() || self.nudged.swap(false, Ordering::Acquire);
+            let waited = start.elapsed();
+            if has_come || waited > limit || self.cancel.load(Ordering::Relaxed) {
+                return;
+            }
+            if waited < self.spin {
+                thread::yield_now();
+            } else {
+                thread::sleep(NAP);
+            }
+        }
+    }
+}
+
+impl Drop for MpiMail<'_> {
+    fn drop(&mut self) {
+        // The last sends of a run may be under way to peers that will take them.
+        let start = Instant::now();
+        let is_well = |mail: &Self| mail.fault.is_none() && !mail.cancel.load(Ordering::Relaxed);
+        while !self.requests.is_empty() && is_well(self) && start.elapsed() < SETTLE {
+            self.progress();
+            thread::yield_now();
+        }
+        // MPI may still read and write what has not completed.
+        std::mem::forget(std::mem::take(&mut self.transfers));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_are_dense_and_distinct() {
+        let tags = Tags {
+            sequences: 5,
+            parts: 3,
+        };
+        let mut seen: Vec<c_int> = Vec::new();
+        for stage in Stage::ALL {
+            let parts = if stage == Stage::Exchange { 3 } else { 1 };
+            for (sequence, part) in (0..5).flat_map(|s| (0..parts).map(move |p| (s, p))) {
+                let from = 0;
+                seen.push(tags.tag(&Key {
+                    stage,
+                    sequence,
+                    from,
+                    part,
+                }));
+            }
+        }
+        seen.sort_unstable();
+        let all: Vec<c_int> = (0..=tags.largest() as c_int).collect();
+        assert_eq!(seen, all);
+    }
+}
