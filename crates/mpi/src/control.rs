@@ -54,6 +54,8 @@ pub(crate) struct Control {
     heard: Vec<Option<Instant>>,
     parcels: HashMap<Rank, VecDeque<Vec<u8>>>,
     failures: BTreeMap<Rank, Vec<u8>>,
+    /// Whether this rank has told the others of a failure of its own, which is an answer too.
+    has_failed: bool,
     answered: BTreeSet<Rank>,
     departed: BTreeSet<Rank>,
 }
@@ -86,6 +88,7 @@ impl Control {
             heard: vec![None; size],
             parcels: HashMap::new(),
             failures: BTreeMap::new(),
+            has_failed: false,
             answered: BTreeSet::new(),
             departed: BTreeSet::new(),
         };
@@ -104,6 +107,7 @@ impl Control {
 
     /// Sends a letter, whether or not it is read.
     pub(crate) fn send(&mut self, to: Rank, kind: Kind, body: &[u8]) -> Result<(), MpiError> {
+        self.has_failed |= kind == Kind::Failure;
         let mut head = Box::new([0; HEAD_BYTES]);
         head[0] = kind as u8;
         head[8..].copy_from_slice(&(body.len() as u64).to_le_bytes());
@@ -208,8 +212,10 @@ impl Control {
             Kind::Failure => {
                 self.failures.insert(from, letter.body);
                 self.answered.insert(from);
-                // An error here is that of a rank that went away after it said why.
-                let _ = self.send(from, Kind::Alive, &[]);
+                if !self.has_failed {
+                    // An error here is that of a rank that went away after it said why.
+                    let _ = self.send(from, Kind::Alive, &[]);
+                }
             }
             Kind::Alive => {
                 self.answered.insert(from);

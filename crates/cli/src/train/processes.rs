@@ -323,28 +323,37 @@ fn heard(census: &Census) -> Vec<(Rank, Words)> {
         .collect()
 }
 
-/// What a rank says when others no longer answer: its own standstill or the nearest it heard of, with
-/// the silent ranks as those that are missing, whoever was waited for in between.
+/// What a rank says when others no longer answer: its own failure or the first it heard of, with the
+/// silent ranks as those that are missing, whoever was waited for in between.
 fn accusation(rank: Rank, own: &Words, all: &[(Rank, Words)], silent: &[Rank]) -> String {
-    let stalled = |words: &Words| match &words.error {
-        Some(RunError::Stalled { .. }) => words.error.clone(),
-        Some(_) | None => None,
-    };
-    let own_stall = stalled(own);
-    let found = own_stall
-        .clone()
-        .or_else(|| all.iter().find_map(|(_, words)| stalled(words)));
-    match found {
-        Some(mut error) => {
-            if let RunError::Stalled { missing, .. } = &mut error {
-                *missing = silent.to_vec();
-            }
-            match own_stall {
-                Some(_) => error.to_string(),
-                None => format!("rank {rank} ends with the others: {error}"),
-            }
+    let follows = |words: &Words| words.error == Some(RunError::Cancelled) || words.distance > 2;
+    let first = all.iter().map(|(_, words)| words).filter(|words| !follows(words));
+    let first = first.min_by_key(|words| words.distance).unwrap_or(own);
+    let told = if follows(own) { first } else { own };
+    let text = match told.error.clone() {
+        Some(RunError::Stalled {
+            rank,
+            limit,
+            work,
+            layer,
+            task,
+            sequence,
+            ..
+        }) => RunError::Stalled {
+            rank,
+            limit,
+            work,
+            layer,
+            task,
+            sequence,
+            missing: silent.to_vec(),
         }
-        None => format!("{}; rank(s) {silent:?} no longer answer", own.text),
+        .to_string(),
+        Some(_) | None => format!("{}; rank(s) {silent:?} no longer answer", told.text),
+    };
+    match follows(own) {
+        true => format!("rank {rank} ends with the others: {text}"),
+        false => text,
     }
 }
 
