@@ -1,12 +1,17 @@
 use crate::args::DoctorArgs;
 use crate::error::CliError;
 use crate::host::Host;
+use crate::launcher::{self, Launcher};
 use crate::library::{Found, LIBRARIES, Library, Loader};
 use crate::table::{Side, Table, write_json, write_pairs};
-use partita_space::Bytes;
+use partita_mpi::{Library as Mpi, LoadError, Setting, World};
+use partita_space::{Bytes, Seconds};
 use serde::Serialize;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+
+/// How long MPI may take to start.
+const START_LIMIT: Seconds = Seconds(30.0);
 
 /// What this machine offers.
 #[derive(Serialize)]
@@ -14,6 +19,24 @@ struct Report {
     #[serde(flatten)]
     host: Host,
     libraries: Vec<Finding>,
+    mpi: MpiFinding,
+}
+
+/// The MPI that a launcher's processes would load.
+#[derive(Default, Serialize)]
+struct MpiFinding {
+    /// Its file; null if none can be loaded.
+    file: Option<PathBuf>,
+    /// Whose constants it has.
+    family: Option<&'static str>,
+    /// What it says of itself.
+    version: Option<String>,
+    /// Of threads; told only where a launcher started this process, as MPI has to be started.
+    thread_level: Option<&'static str>,
+    /// Processes of the job, likewise.
+    processes: Option<usize>,
+    /// Why there is none, and what mends that.
+    remedy: Option<String>,
 }
 
 /// A library that may be here.
@@ -38,13 +61,15 @@ pub fn run(args: &DoctorArgs, out: &mut dyn Write) -> Result<(), CliError> {
             .iter()
             .map(|library| finding(library, loader.find(library)))
             .collect(),
+        mpi: mpi_finding(launcher::started_by().as_ref()),
     };
     if args.json {
         return write_json(out, &report);
     }
     write_host(&report.host, out)?;
     writeln!(out)?;
-    write_libraries(&report.libraries, out)
+    write_libraries(&report.libraries, out)?;
+    write_mpi(&report.mpi, out)
 }
 
 fn finding(library: &Library, found: Option<Found>) -> Finding {
@@ -63,6 +88,68 @@ fn finding(library: &Library, found: Option<Found>) -> Finding {
         path: found.map(|found| found.path),
         remedy,
     }
+}
+
+fn mpi_finding(launcher: Option<&Launcher>) -> MpiFinding {
+    let library = match Mpi::load(&launcher::wanted()) {
+        Ok(library) => library,
+        Err(error) => return lacking(&error),
+    };
+    let mut finding = MpiFinding {
+        file: Some(library.file.clone()),
+        family: Some(library.family.name()),
+        version: Some(library.version.clone()),
+        ..MpiFinding::default()
+    };
+    if launcher.is_none() {
+        return finding;
+    }
+    let setting = Setting {
+        limit: START_LIMIT,
+        end: crate::end_stuck,
+    };
+    let told = World::open(library, setting).and_then(|world| {
+        finding.thread_level = Some(world.thread_level());
+        finding.processes = Some(world.size());
+        world.close()
+    });
+    finding.remedy = told.err().map(|error| error.to_string());
+    finding
+}
+
+fn lacking(error: &LoadError) -> MpiFinding {
+    let remedy = match error {
+        LoadError::Missing { .. } => {
+            let library = LIBRARIES.iter().find(|library| library.name == "MPI");
+            library.map_or(String::new(), |library| library.remedy.to_owned())
+        }
+        LoadError::File { .. } | LoadError::Strange { .. } => {
+            format!("{error}; name another, like export PARTITA_MPI=/path/to/libmpi.so")
+        }
+    };
+    MpiFinding {
+        remedy: Some(remedy),
+        ..MpiFinding::default()
+    }
+}
+
+fn write_mpi(finding: &MpiFinding, out: &mut dyn Write) -> Result<(), CliError> {
+    if let (Some(file), Some(family)) = (&finding.file, finding.family) {
+        writeln!(out)?;
+        let threads = finding
+            .thread_level
+            .unwrap_or("told under a launcher: mpirun -n 1 partita doctor");
+        write_pairs(
+            out,
+            &[
+                ("MPI library", file.display().to_string()),
+                ("family", family.to_owned()),
+                ("version", finding.version.clone().unwrap_or_default()),
+                ("thread level", threads.to_owned()),
+            ],
+        )?;
+    }
+    Ok(())
 }
 
 fn write_host(host: &Host, out: &mut dyn Write) -> Result<(), CliError> {

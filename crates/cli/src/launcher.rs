@@ -21,8 +21,13 @@ pub struct Launcher {
     pub family: Option<Family>,
 }
 
-/// The launcher of this process; none where it was started alone.
+/// The launcher of this process; none where it was started alone, as then ranks can be threads.
 pub fn of_this_process() -> Option<Launcher> {
+    started_by().filter(|launcher| launcher.processes != Some(1))
+}
+
+/// The launcher of this process, even if it started no other.
+pub fn started_by() -> Option<Launcher> {
     launcher(&|name| env::var(name).ok())
 }
 
@@ -31,7 +36,7 @@ pub fn wanted() -> Wanted {
     Wanted {
         file: env::var_os(LIBRARY).map(PathBuf::from),
         folders: folders(),
-        family: of_this_process().and_then(|launcher| launcher.family),
+        family: started_by().and_then(|launcher| launcher.family),
     }
 }
 
@@ -46,7 +51,7 @@ fn launcher(variable: &dyn Fn(&str) -> Option<String>) -> Option<Launcher> {
             family,
         })
     };
-    let launcher = if let Some(size) = number("OMPI_COMM_WORLD_SIZE") {
+    if let Some(size) = number("OMPI_COMM_WORLD_SIZE") {
         found("OMPI_COMM_WORLD_SIZE", Some(size), Some(Family::OpenMpi))
     } else if let Some(size) = number("PMI_SIZE") {
         found("PMI_SIZE", Some(size), Some(Family::Mpich))
@@ -59,9 +64,7 @@ fn launcher(variable: &dyn Fn(&str) -> Option<String>) -> Option<Launcher> {
         found("PMI_RANK", None, Some(Family::Mpich))
     } else {
         None
-    };
-    // A process that was started alone can run ranks as threads.
-    launcher.filter(|launcher| launcher.processes != Some(1))
+    }
 }
 
 /// The library folders beside the programs that started this one: a launcher that is not installed
@@ -124,14 +127,5 @@ mod tests {
         ];
         assert_eq!(size(&step), Some(Some(8)));
         assert_eq!(size(&step[1..]), None, "a batch script is no step");
-    }
-
-    #[test]
-    fn one_process_is_alone() {
-        assert_eq!(under(&[("OMPI_COMM_WORLD_SIZE", "1")]), None);
-        assert_eq!(
-            under(&[("SLURM_STEP_ID", "0"), ("SLURM_PROCID", "0")]),
-            None
-        );
     }
 }

@@ -95,6 +95,11 @@ table! {
     iallreduce = "MPI_Iallreduce" (*const c_void, *mut c_void, c_int, H, H, H, *mut H);
     iallgatherv = "MPI_Iallgatherv"
         (*const c_void, c_int, H, *mut c_void, *const c_int, *const c_int, H, H, *mut H);
+    ireduce_scatter = "MPI_Ireduce_scatter"
+        (*const c_void, *mut c_void, *const c_int, H, H, H, *mut H);
+    ialltoallv = "MPI_Ialltoallv"
+        (*const c_void, *const c_int, *const c_int, H, *mut c_void, *const c_int, *const c_int, H,
+        H, *mut H);
 }
 
 struct Scratch<H> {
@@ -131,6 +136,15 @@ pub(crate) struct Buffer {
     pub(crate) start: *mut c_void,
     pub(crate) count: c_int,
     pub(crate) datatype: Raw,
+}
+
+/// A buffer in parts, one for each member of a group.
+pub(crate) struct Parts<'p> {
+    pub(crate) buffer: Buffer,
+    /// Elements of each part.
+    pub(crate) counts: &'p [c_int],
+    /// Where each part begins, in elements.
+    pub(crate) starts: &'p [c_int],
 }
 
 /// The functions behind one type, whatever the size of a handle. Each gives the return code.
@@ -179,15 +193,16 @@ trait Functions {
         comm: Raw,
         new: &mut Raw,
     ) -> c_int;
-    unsafe fn iallgatherv(
+    unsafe fn iallgatherv(&self, from: Buffer, into: &Parts, comm: Raw, new: &mut Raw) -> c_int;
+    unsafe fn ireduce_scatter(
         &self,
-        from: Buffer,
+        from: &Parts,
         into: *mut c_void,
-        counts: &[c_int],
-        starts: &[c_int],
+        sum: Raw,
         comm: Raw,
         new: &mut Raw,
     ) -> c_int;
+    unsafe fn ialltoallv(&self, from: &Parts, into: &Parts, comm: Raw, new: &mut Raw) -> c_int;
 }
 
 /// Runs a call that makes a handle.
@@ -347,20 +362,46 @@ impl<H: Handle> Functions for Table<H> {
         })
     }
 
-    unsafe fn iallgatherv(
+    unsafe fn iallgatherv(&self, from: Buffer, into: &Parts, comm: Raw, new: &mut Raw) -> c_int {
+        let (datatype, comm) = (H::of(from.datatype), H::of(comm));
+        let (counts, starts) = (into.counts.as_ptr(), into.starts.as_ptr());
+        let (source, target) = (from.start, into.buffer.start);
+        made(new, |new| unsafe {
+            (self.iallgatherv)(
+                source, from.count, datatype, target, counts, starts, datatype, comm, new,
+            )
+        })
+    }
+
+    unsafe fn ireduce_scatter(
         &self,
-        from: Buffer,
+        from: &Parts,
         into: *mut c_void,
-        counts: &[c_int],
-        starts: &[c_int],
+        sum: Raw,
         comm: Raw,
         new: &mut Raw,
     ) -> c_int {
-        let (datatype, comm) = (H::of(from.datatype), H::of(comm));
-        let (counts, starts) = (counts.as_ptr(), starts.as_ptr());
+        let (datatype, sum, comm) = (H::of(from.buffer.datatype), H::of(sum), H::of(comm));
+        let (source, counts) = (from.buffer.start, from.counts.as_ptr());
         made(new, |new| unsafe {
-            (self.iallgatherv)(
-                from.start, from.count, datatype, into, counts, starts, datatype, comm, new,
+            (self.ireduce_scatter)(source, into, counts, datatype, sum, comm, new)
+        })
+    }
+
+    unsafe fn ialltoallv(&self, from: &Parts, into: &Parts, comm: Raw, new: &mut Raw) -> c_int {
+        let (datatype, comm) = (H::of(from.buffer.datatype), H::of(comm));
+        made(new, |new| unsafe {
+            (self.ialltoallv)(
+                from.buffer.start,
+                from.counts.as_ptr(),
+                from.starts.as_ptr(),
+                datatype,
+                into.buffer.start,
+                into.counts.as_ptr(),
+                into.starts.as_ptr(),
+                datatype,
+                comm,
+                new,
             )
         })
     }
@@ -602,18 +643,46 @@ impl Mpi {
     pub(crate) unsafe fn iallgatherv(
         &self,
         from: Buffer,
+        into: &Parts,
+        comm: Raw,
+    ) -> Result<Raw, MpiError> {
+        let mut new = 0;
+        // SAFETY: passed on.
+        let code = unsafe { self.functions.iallgatherv(from, into, comm, &mut new) };
+        self.check("MPI_Iallgatherv", code)?;
+        Ok(new)
+    }
+
+    /// # Safety
+    /// As for `iallgatherv`.
+    pub(crate) unsafe fn ireduce_scatter(
+        &self,
+        from: &Parts,
         into: *mut c_void,
-        counts: &[c_int],
-        starts: &[c_int],
         comm: Raw,
     ) -> Result<Raw, MpiError> {
         let mut new = 0;
         // SAFETY: passed on.
         let code = unsafe {
             self.functions
-                .iallgatherv(from, into, counts, starts, comm, &mut new)
+                .ireduce_scatter(from, into, self.sum, comm, &mut new)
         };
-        self.check("MPI_Iallgatherv", code)?;
+        self.check("MPI_Ireduce_scatter", code)?;
+        Ok(new)
+    }
+
+    /// # Safety
+    /// As for `iallgatherv`.
+    pub(crate) unsafe fn ialltoallv(
+        &self,
+        from: &Parts,
+        into: &Parts,
+        comm: Raw,
+    ) -> Result<Raw, MpiError> {
+        let mut new = 0;
+        // SAFETY: passed on.
+        let code = unsafe { self.functions.ialltoallv(from, into, comm, &mut new) };
+        self.check("MPI_Ialltoallv", code)?;
         Ok(new)
     }
 }

@@ -7,6 +7,7 @@
 
 mod abi;
 mod call;
+mod collectives;
 mod control;
 mod guard;
 mod library;

@@ -314,9 +314,13 @@ impl Mail for MpiMail<'_> {
 
 impl Drop for MpiMail<'_> {
     fn drop(&mut self) {
-        // The last sends of a run may be under way to peers that will take them.
+        // The last sends of a run may be under way to peers that will take them; a rank that still waits
+        // for something has failed.
         let start = Instant::now();
-        let is_well = |mail: &Self| mail.fault.is_none() && !mail.cancel.load(Ordering::Relaxed);
+        let is_well = |mail: &Self| {
+            let waits = mail.transfers.iter().any(|transfer| transfer.is_receive);
+            !waits && mail.fault.is_none() && !mail.cancel.load(Ordering::Relaxed)
+        };
         while !self.requests.is_empty() && is_well(self) && start.elapsed() < SETTLE {
             self.progress();
             thread::yield_now();

@@ -1,9 +1,10 @@
 use crate::call::{Mpi, MpiError, Raw};
+use crate::collectives::LibraryCollectives;
 use crate::control::{Control, Kind};
 use crate::guard::{End, Guard};
 use crate::library::Library;
 use crate::mail::{MpiMail, Tags};
-use crate::transport::{Collectives, LibraryCollectives, MpiTransport};
+use crate::transport::{Collectives, MpiTransport};
 use partita_program::{Program, Work};
 use partita_run::MessageTransport;
 use partita_space::{AxisSet, Mesh, Rank, Seconds};
@@ -20,6 +21,8 @@ const PULSE: Duration = Duration::from_millis(500);
 const CENSUS: Duration = Duration::from_secs(2);
 /// How long ranks wait for each other's last words.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// How long a rank then still helps its own last words out, where some ranks take none.
+const LAST_WORDS: Duration = Duration::from_millis(100);
 /// How long MPI may take to end the job.
 const ABORT: Duration = Duration::from_secs(4);
 /// Between looks of a rank that waits outside of a program.
@@ -28,6 +31,9 @@ const NAP: Duration = Duration::from_micros(200);
 /// Why the ranks cannot go on together, outside of a program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorldError {
+    /// MPI cannot be started.
+    #[error("MPI cannot be started: {0}")]
+    Start(MpiError),
     /// A call failed.
     #[error("rank {rank}: {error}")]
     Call {
@@ -102,7 +108,11 @@ impl World {
     /// Starts MPI.
     ///
     /// Errors: a call that fails. One that does not come back ends the process.
-    pub fn open(library: Library, setting: Setting) -> Result<Self, MpiError> {
+    pub fn open(library: Library, setting: Setting) -> Result<Self, WorldError> {
+        Self::start(library, setting).map_err(WorldError::Start)
+    }
+
+    fn start(library: Library, setting: Setting) -> Result<Self, MpiError> {
         let limit = Duration::from_secs_f64(setting.limit.0);
         let mpi = Rc::clone(&library.mpi);
         let guard = Guard::over("MPI_Init_thread", limit, setting.end);
@@ -370,9 +380,18 @@ impl World {
         let start = Instant::now();
         let is_open =
             |control: &Control| peers.iter().any(|peer| !control.departed().contains(peer));
-        while (is_open(&control) || control.is_sending()) && start.elapsed() < FAREWELL {
+        // What was sent to silent ranks never leaves.
+        let is_sending = |control: &Control| silent.is_empty() && control.is_sending();
+        while (is_open(&control) || is_sending(&control)) && start.elapsed() < FAREWELL {
             let _ = control.look();
             thread::sleep(NAP);
+        }
+        if !silent.is_empty() {
+            let start = Instant::now();
+            while start.elapsed() < LAST_WORDS {
+                let _ = control.look();
+                thread::sleep(NAP);
+            }
         }
     }
 

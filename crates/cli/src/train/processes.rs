@@ -327,7 +327,10 @@ fn heard(census: &Census) -> Vec<(Rank, Words)> {
 /// silent ranks as those that are missing, whoever was waited for in between.
 fn accusation(rank: Rank, own: &Words, all: &[(Rank, Words)], silent: &[Rank]) -> String {
     let follows = |words: &Words| words.error == Some(RunError::Cancelled) || words.distance > 2;
-    let first = all.iter().map(|(_, words)| words).filter(|words| !follows(words));
+    let first = all
+        .iter()
+        .map(|(_, words)| words)
+        .filter(|words| !follows(words));
     let first = first.min_by_key(|words| words.distance).unwrap_or(own);
     let told = if follows(own) { first } else { own };
     let text = match told.error.clone() {

@@ -1,0 +1,293 @@
+use crate::call::{Completed, Mpi, Parts, Raw};
+use crate::control::sorted_backwards;
+use crate::mail::buffer;
+use partita_program::{Collective, CollectiveKind, Dtype, TaskId, View};
+use partita_run::{Memory, Packet, RunError};
+use partita_space::{AxisSet, Rank};
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::rc::Rc;
+
+/// The non-blocking collectives of the library, on a communicator for each set of axes.
+pub(crate) struct LibraryCollectives {
+    mpi: Rc<Mpi>,
+    rank: Rank,
+    groups: HashMap<AxisSet, Group>,
+    requests: Vec<Raw>,
+    pending: Vec<Pending>,
+    finished: Vec<Pending>,
+    completed: Vec<Completed>,
+    fault: Option<(Pending, String)>,
+    free: Vec<Packet>,
+    started: u64,
+    bytes: u64,
+}
+
+struct Group {
+    comm: Raw,
+    members: Vec<Rank>,
+}
+
+/// A collective under way. The library reads and writes the vectors until its request has completed.
+struct Pending {
+    task: TaskId,
+    sequence: u32,
+    others: Vec<Rank>,
+    /// What the library only reads; none where it works in place.
+    source: Option<Side>,
+    /// What the library writes.
+    target: Side,
+}
+
+/// Packed views, one after the other.
+struct Side {
+    packet: Packet,
+    views: Vec<View>,
+    counts: Vec<c_int>,
+    starts: Vec<c_int>,
+}
+
+impl LibraryCollectives {
+    pub(crate) fn new(mpi: Rc<Mpi>, rank: Rank) -> Self {
+        Self {
+            mpi,
+            rank,
+            groups: HashMap::new(),
+            requests: Vec::new(),
+            pending: Vec::new(),
+            finished: Vec::new(),
+            completed: Vec::new(),
+            fault: None,
+            free: Vec::new(),
+            started: 0,
+            bytes: 0,
+        }
+    }
+
+    pub(crate) fn add(&mut self, axes: AxisSet, comm: Raw, members: Vec<Rank>) {
+        self.groups.insert(axes, Group { comm, members });
+    }
+
+    /// The contents of views, packed one after the other.
+    fn packed(&mut self, memory: &Memory<'_>, views: &[View]) -> Side {
+        let mut side = self.blank(memory, views);
+        if let [view] = views {
+            side.packet.pack(memory, view);
+            return side;
+        }
+        let mut part = Packet::take_from(&mut self.free, side.packet.dtype(), 0);
+        side.packet.resize(0);
+        for view in views {
+            part.pack(memory, view);
+            append(&mut side.packet, &part, 0..part.len());
+        }
+        self.free.push(part);
+        side
+    }
+
+    fn blank(&mut self, memory: &Memory<'_>, views: &[View]) -> Side {
+        let dtype = views
+            .first()
+            .map_or(Dtype::F32, |view| memory.body().buffer(view.buffer).dtype);
+        let (mut counts, mut starts, mut end) = (Vec::new(), Vec::new(), 0usize);
+        for view in views {
+            counts.push(view.volume() as c_int);
+            starts.push(end as c_int);
+            end += view.volume();
+        }
+        let mut packet = Packet::take_from(&mut self.free, dtype, end);
+        packet.resize(end);
+        Side {
+            packet,
+            views: views.to_vec(),
+            counts,
+            starts,
+        }
+    }
+
+    pub(crate) fn start(
+        &mut self,
+        task: TaskId,
+        collective: &Collective,
+        memory: &Memory<'_>,
+    ) -> Result<(), RunError> {
+        let group = self.groups.get(&collective.group);
+        let group = group.unwrap_or_else(|| panic!("no communicator for {}", collective.group));
+        let (comm, members) = (group.comm, group.members.clone());
+        let kind = &collective.kind;
+        let (source, target) = match kind {
+            CollectiveKind::AllReduce { .. } => (None, self.packed(memory, kind.targets())),
+            CollectiveKind::AllGather { .. }
+            | CollectiveKind::ReduceScatter { .. }
+            | CollectiveKind::AllToAll { .. } => {
+                let source = self.packed(memory, kind.sources());
+                (Some(source), self.blank(memory, kind.targets()))
+            }
+        };
+        let mut pending = Pending {
+            task,
+            sequence: collective.sequence,
+            others: members
+                .into_iter()
+                .filter(|&member| member != self.rank)
+                .collect(),
+            source,
+            target,
+        };
+        self.started += 1;
+        self.bytes += pending
+            .source
+            .as_ref()
+            .unwrap_or(&pending.target)
+            .packet
+            .bytes();
+        let request = self.call(kind, &mut pending, comm);
+        let request = request.map_err(|reason| self.failed(&pending, memory, reason))?;
+        self.requests.push(request);
+        self.pending.push(pending);
+        Ok(())
+    }
+
+    fn call(&self, kind: &CollectiveKind, pending: &mut Pending, comm: Raw) -> Result<Raw, String> {
+        let mpi = &self.mpi;
+        let target = pending.target.parts(mpi)?;
+        let Some(source) = &mut pending.source else {
+            // SAFETY: what is pending is kept, and not read, until its request has completed, or leaked;
+            // the elements of its vectors stay in place when it moves.
+            let request = unsafe { mpi.iallreduce(target.buffer, comm) };
+            return request.map_err(|error| error.to_string());
+        };
+        let source = source.parts(mpi)?;
+        // SAFETY: as above.
+        let request = unsafe {
+            match kind {
+                CollectiveKind::AllReduce { .. } => panic!("an allreduce works in place"),
+                CollectiveKind::AllGather { .. } => mpi.iallgatherv(source.buffer, &target, comm),
+                CollectiveKind::ReduceScatter { .. } => {
+                    mpi.ireduce_scatter(&source, target.buffer.start, comm)
+                }
+                CollectiveKind::AllToAll { .. } => mpi.ialltoallv(&source, &target, comm),
+            }
+        };
+        request.map_err(|error| error.to_string())
+    }
+
+    pub(crate) fn advance(&mut self) {
+        let tested = self.mpi.test_some(&mut self.requests, &mut self.completed);
+        if let Err(error) = tested {
+            // A test that fails as a whole names no request; the first one stands for all.
+            self.requests.swap_remove(0);
+            let first = self.pending.swap_remove(0);
+            self.fault.get_or_insert((first, error.to_string()));
+            return;
+        }
+        let mut completed = std::mem::take(&mut self.completed);
+        for done in sorted_backwards(&mut completed) {
+            self.requests.swap_remove(done.index);
+            let pending = self.pending.swap_remove(done.index);
+            if done.error == 0 {
+                self.finished.push(pending);
+            } else {
+                let reason = self.mpi.error_text(done.error);
+                self.fault.get_or_insert((pending, reason));
+            }
+        }
+        self.completed = completed;
+    }
+
+    pub(crate) fn poll(
+        &mut self,
+        memory: &Memory<'_>,
+        done: &mut Vec<TaskId>,
+    ) -> Result<(), RunError> {
+        self.advance();
+        if let Some((pending, reason)) = self.fault.take() {
+            let error = self.failed(&pending, memory, reason);
+            self.pending.push(pending);
+            return Err(error);
+        }
+        for pending in std::mem::take(&mut self.finished) {
+            done.push(pending.task);
+            let target = pending.target;
+            if let [view] = target.views[..] {
+                target.packet.unpack(memory, &view, false);
+            } else {
+                self.deliver(&target, memory);
+            }
+            self.free.push(target.packet);
+            self.free.extend(pending.source.map(|source| source.packet));
+        }
+        Ok(())
+    }
+
+    fn deliver(&mut self, target: &Side, memory: &Memory<'_>) {
+        let mut part = Packet::take_from(&mut self.free, target.packet.dtype(), 0);
+        for (view, &start) in target.views.iter().zip(&target.starts) {
+            let start = start as usize;
+            part.resize(0);
+            append(&mut part, &target.packet, start..start + view.volume());
+            part.unpack(memory, view, false);
+        }
+        self.free.push(part);
+    }
+
+    fn failed(&self, pending: &Pending, memory: &Memory<'_>, reason: String) -> RunError {
+        let task = &memory.body().tasks[pending.task.0 as usize];
+        RunError::Message {
+            rank: self.rank,
+            // A collective does not say with whom it failed.
+            peer: pending.others.first().copied().unwrap_or(self.rank),
+            work: task.work.name().to_owned(),
+            layer: task.origin.layer.clone(),
+            sequence: pending.sequence,
+            reason,
+        }
+    }
+
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.requests.is_empty() || !self.finished.is_empty()
+    }
+
+    /// All other members, as the library does not tell whom it waits for.
+    pub(crate) fn missing(&self, task: TaskId) -> Option<Vec<Rank>> {
+        let pending = self.pending.iter().find(|pending| pending.task == task)?;
+        Some(pending.others.clone())
+    }
+
+    /// Collectives started and bytes given to them since the last call.
+    pub(crate) fn take_tally(&mut self) -> [u64; 2] {
+        [
+            std::mem::take(&mut self.started),
+            std::mem::take(&mut self.bytes),
+        ]
+    }
+}
+
+impl Side {
+    /// Errors: more elements than the library can count.
+    fn parts(&mut self, mpi: &Mpi) -> Result<Parts<'_>, String> {
+        Ok(Parts {
+            buffer: buffer(mpi, &mut self.packet)?,
+            counts: &self.counts,
+            starts: &self.starts,
+        })
+    }
+}
+
+/// Puts a range of a packet behind the elements of another.
+fn append(to: &mut Packet, from: &Packet, range: std::ops::Range<usize>) {
+    match (to, from) {
+        (Packet::F32(to), Packet::F32(from)) => to.extend_from_slice(&from[range]),
+        (Packet::F64(to), Packet::F64(from)) => to.extend_from_slice(&from[range]),
+        (Packet::I16(to), Packet::I16(from)) => to.extend_from_slice(&from[range]),
+        (to, from) => panic!("{:?} meets {:?} in a collective", to.dtype(), from.dtype()),
+    }
+}
+
+impl Drop for LibraryCollectives {
+    fn drop(&mut self) {
+        // MPI may still read and write what has not completed.
+        std::mem::forget(std::mem::take(&mut self.pending));
+        std::mem::forget(self.fault.take());
+    }
+}
