@@ -1,0 +1,189 @@
+use crate::launchers::Launcher;
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Longer than any of the jobs takes.
+const LIMIT: Duration = Duration::from_secs(100);
+
+pub const PARTITA: &str = env!("CARGO_BIN_EXE_partita");
+
+const MODEL: &str = "model tiny
+input x channels=4 extent=16x16x16
+c1 = conv x filters=8 kernel=3 pad=1 bias=true
+n1 = batch_norm c1 epsilon=1e-5 momentum=0.1
+a1 = leaky_relu n1 slope=0.1
+p1 = max_pool a1 kernel=2 stride=2
+c2 = conv p1 filters=8 kernel=3 pad=1 bias=true
+a2 = relu c2
+p2 = average_pool a2 kernel=2 stride=2 count_padding=false
+f = flatten p2
+l = linear f features=4 bias=true
+loss = mse l
+";
+
+/// A folder with a model, universes, and a run file.
+pub struct Case {
+    folder: TempDir,
+}
+
+/// Jobs of several tests at a time would stand in each other's way: their watchdogs are short.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Case {
+    pub fn new(epochs: usize, watchdog: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let case = Self { folder };
+        fs::write(case.path("tiny.model"), MODEL).unwrap();
+        let run = format!(
+            "model = {:?}\ndata = {:?}\noutput = {:?}\nstrategy = \"data=1\"\nbatch = 8\nepochs = {epochs}\n\
+             seed = 1\nwatchdog = \"{watchdog}\"\ntransform = \"log1p\"\n[schedule]\nkind = \
+             \"constant\"\nlearning_rate = 1e-3\n",
+            case.path("tiny.model"),
+            case.path("universes"),
+            case.path("out")
+        );
+        fs::write(case.path("run.toml"), run).unwrap();
+        let data = Command::new(PARTITA)
+            .args([
+                "data",
+                "cosmology",
+                "--universes",
+                "20",
+                "--grid",
+                "16",
+                "--out",
+            ])
+            .arg(case.path("universes"))
+            .output()
+            .unwrap();
+        assert!(data.status.success(), "{data:?}");
+        case
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Trains as threads.
+    pub fn threads(&self, ranks: usize, strategy: &str) -> Trained {
+        let mut command = Command::new(PARTITA);
+        command.arg("train").arg(self.path("run.toml"));
+        command.args([
+            "--ranks",
+            &ranks.to_string(),
+            "--strategy",
+            strategy,
+            "--json",
+        ]);
+        self.trained(command)
+    }
+
+    /// Trains as processes.
+    pub fn processes(
+        &self,
+        launcher: &Launcher,
+        ranks: usize,
+        strategy: &str,
+        more: &[&str],
+    ) -> Trained {
+        let mut command = launcher.command(ranks);
+        command.args([PARTITA, "train"]).arg(self.path("run.toml"));
+        command.args(["--strategy", strategy, "--json"]).args(more);
+        self.trained(command)
+    }
+
+    /// What a command that trains leaves behind.
+    pub fn trained(&self, mut command: Command) -> Trained {
+        let output = run(command.env("XDG_CACHE_HOME", self.path("cache")));
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success(),
+            "{command:?}: {}: {errors}",
+            output.status
+        );
+        let result: Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{command:?} prints one result: {error}"));
+        let trained = Trained {
+            digest: result["digest"].as_str().unwrap().to_owned(),
+            losses: losses(&result),
+            weights: fs::read(self.path("out/weights.safetensors")).unwrap(),
+            ranks_traced: ranks_traced(&self.path("out/trace.json")),
+        };
+        fs::remove_dir_all(self.path("out")).unwrap();
+        trained
+    }
+}
+
+/// What a training gave.
+#[derive(Clone, PartialEq)]
+pub struct Trained {
+    pub digest: String,
+    pub losses: Vec<f64>,
+    pub weights: Vec<u8>,
+    pub ranks_traced: usize,
+}
+
+fn losses(result: &Value) -> Vec<f64> {
+    let epochs = result["epochs"].as_array().unwrap();
+    let pair = |epoch: &Value| [&epoch["training_loss"], &epoch["validation"]["loss"]].map(as_f64);
+    epochs.iter().flat_map(pair).collect()
+}
+
+fn as_f64(value: &Value) -> f64 {
+    value.as_f64().unwrap()
+}
+
+fn ranks_traced(path: &Path) -> usize {
+    let trace: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let ranks = events.iter().filter_map(|event| event["pid"].as_u64());
+    ranks.max().unwrap() as usize + 1
+}
+
+/// Runs a command to its end. One that takes too long is ended, and fails the test.
+pub fn run(command: &mut Command) -> Output {
+    let child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let pid = child.id();
+    let (done, watched) = std::sync::mpsc::channel::<()>();
+    let watch = std::thread::spawn(move || {
+        if watched.recv_timeout(LIMIT) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            signal("KILL", pid);
+        }
+    });
+    let output = child.wait_with_output().unwrap();
+    drop(done);
+    watch.join().unwrap();
+    output
+}
+
+/// Waits for a process.
+pub fn wait(child: &mut Child, limit: Duration) -> Option<std::process::ExitStatus> {
+    let start = Instant::now();
+    while start.elapsed() < limit {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    None
+}
+
+pub fn signal(name: &str, pid: u32) {
+    // It may have ended by itself.
+    let _ = Command::new("kill")
+        .args([&format!("-{name}"), &pid.to_string()])
+        .stderr(Stdio::null())
+        .status();
+}

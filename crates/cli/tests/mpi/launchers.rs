@@ -1,0 +1,87 @@
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The launcher of an MPI.
+#[derive(Clone, Debug)]
+pub struct Launcher {
+    pub name: &'static str,
+    program: PathBuf,
+    arguments: &'static [&'static str],
+    /// What keeps it from ending the other ranks when one dies.
+    pub keep_survivors: &'static [&'static str],
+}
+
+/// Debian's Open MPI, Debian's MPICH, and the PyPI package of MPICH, which has the standard ABI.
+pub const NAMES: [&str; 3] = ["Open MPI", "MPICH", "standard ABI"];
+
+/// The launcher of this name; where it is not installed, says so and gives none.
+pub fn launcher(name: &'static str, test: &str) -> Option<Launcher> {
+    // The wheel lies beside the build.
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let (program, arguments, keep_survivors): (_, &[&str], &[&str]) = match name {
+        "Open MPI" => (
+            PathBuf::from("mpirun.openmpi"),
+            &["--oversubscribe", "--allow-run-as-root"],
+            &["-enable-recovery"],
+        ),
+        "MPICH" => (
+            PathBuf::from("mpirun.mpich"),
+            &[],
+            &["-disable-auto-cleanup"],
+        ),
+        "standard ABI" => (
+            target.join("mpi-wheel/bin/mpiexec"),
+            &[],
+            &["-disable-auto-cleanup"],
+        ),
+        other => panic!("no launcher {other}"),
+    };
+    let found = Command::new(&program)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    if found.is_ok() {
+        return Some(Launcher {
+            name,
+            program,
+            arguments,
+            keep_survivors,
+        });
+    }
+    not_run(
+        test,
+        &format!(
+            "{} is missing; crates/mpi/install-test-mpi.sh installs it",
+            program.display()
+        ),
+    );
+    None
+}
+
+/// Says that a test has not run. Written past the capture of the tests' output.
+pub fn not_run(test: &str, reason: &str) {
+    let line = format!("NOT RUN: {test}: {reason}\n");
+    std::io::stderr().write_all(line.as_bytes()).unwrap();
+}
+
+impl Launcher {
+    /// Starts so many processes; what they are is to be added.
+    pub fn command(&self, processes: usize) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(self.arguments);
+        command.args(["-n", &processes.to_string()]);
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Its path and its arguments, for commands in which it is not the first.
+    pub fn words(&self) -> Vec<String> {
+        let arguments = self.arguments.iter().map(|&argument| argument.to_owned());
+        [self.program.display().to_string()]
+            .into_iter()
+            .chain(arguments)
+            .collect()
+    }
+}

@@ -1,0 +1,85 @@
+use crate::case::{Case, PARTITA, alone, run};
+use crate::launchers::{NAMES, launcher};
+use std::fs;
+use std::process::{Command, Output};
+
+/// What Partita said, without what the launcher adds.
+fn said(output: &Output) -> Vec<String> {
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let own = text.lines().filter(|line| line.starts_with("partita: "));
+    own.map(str::to_owned).collect()
+}
+
+#[test]
+fn a_wrong_number_of_ranks_is_refused_once_naming_both() {
+    for name in NAMES {
+        let test = "a_wrong_number_of_ranks_is_refused_once_naming_both";
+        let Some(launcher) = launcher(name, test) else {
+            continue;
+        };
+        let _alone = alone();
+        let case = Case::new(1, "20 s");
+        let mut command = launcher.command(2);
+        command
+            .args([PARTITA, "train"])
+            .arg(case.path("run.toml"))
+            .args(["--ranks", "3"]);
+        let output = run(&mut command);
+        let said = said(&output);
+        assert!(!output.status.success());
+        assert_eq!(said.len(), 1, "{name}: {said:?}");
+        assert!(
+            said[0].contains("--ranks 3") && said[0].contains("2 processes"),
+            "{said:?}"
+        );
+        assert!(!case.path("out").exists());
+    }
+}
+
+#[test]
+fn ranks_with_different_programs_are_refused() {
+    let Some(launcher) = launcher("MPICH", "ranks_with_different_programs_are_refused") else {
+        return;
+    };
+    let _alone = alone();
+    let case = Case::new(1, "20 s");
+    let text = fs::read_to_string(case.path("run.toml")).unwrap();
+    fs::write(case.path("run0.toml"), &text).unwrap();
+    fs::write(
+        case.path("run1.toml"),
+        text.replace("batch = 8", "batch = 4"),
+    )
+    .unwrap();
+    let line = format!(
+        "exec {PARTITA} train {}/run$PMI_RANK.toml --strategy depth=2",
+        case.path("").display()
+    );
+    let output = run(launcher.command(2).args(["sh", "-c", &line]));
+    let said = said(&output);
+    assert!(!output.status.success() && said.len() == 1, "{said:?}");
+    assert!(
+        said[0].contains("rank 1 would run something else than rank 0"),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn a_launcher_without_its_library_is_told() {
+    let case = Case::new(1, "20 s");
+    let train = |library: &str| {
+        let mut command = Command::new(PARTITA);
+        command.arg("train").arg(case.path("run.toml"));
+        command.envs([("OMPI_COMM_WORLD_SIZE", "2"), ("PARTITA_MPI", library)]);
+        let output = run(&mut command);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        said(&output).join("\n")
+    };
+    let missing = train("/nowhere/libmpi.so");
+    assert!(
+        missing.contains("OMPI_COMM_WORLD_SIZE") && missing.contains("/nowhere"),
+        "{missing}"
+    );
+    let file = case.path("run.toml");
+    let strange = train(file.to_str().unwrap());
+    assert!(strange.contains("cannot be loaded"), "{strange}");
+}

@@ -1,0 +1,82 @@
+use crate::case::{Case, alone};
+use crate::launchers::launcher;
+
+/// Strategies of 2, 4 and 8 ranks.
+const STRATEGIES: [(usize, &str); 8] = [
+    (2, "data=2"),
+    (2, "depth=2"),
+    (2, "width=2"),
+    (4, "depth=4"),
+    (4, "data=2,height=2"),
+    (4, "height=2,width=2"),
+    (8, "data=8"),
+    (8, "data=2,depth=2,width=2"),
+];
+
+/// Digest, losses, and every byte of the weights.
+fn is_the_same_as_threads(name: &'static str, test: &str) {
+    let Some(launcher) = launcher(name, test) else {
+        return;
+    };
+    let _alone = alone();
+    let case = Case::new(2, "20 s");
+    for (ranks, strategy) in STRATEGIES {
+        let threads = case.threads(ranks, strategy);
+        let processes = case.processes(&launcher, ranks, strategy, &[]);
+        assert_eq!(processes.digest, threads.digest, "{name}, {strategy}");
+        assert_eq!(processes.losses, threads.losses, "{name}, {strategy}");
+        assert!(
+            processes.weights == threads.weights,
+            "weights of {name}, {strategy}"
+        );
+        assert_eq!(processes.ranks_traced, ranks, "{name}, {strategy}");
+    }
+}
+
+#[test]
+fn open_mpi_gives_the_bits_of_threads() {
+    is_the_same_as_threads("Open MPI", "open_mpi_gives_the_bits_of_threads");
+}
+
+#[test]
+fn mpich_gives_the_bits_of_threads() {
+    is_the_same_as_threads("MPICH", "mpich_gives_the_bits_of_threads");
+}
+
+#[test]
+fn the_standard_abi_gives_the_bits_of_threads() {
+    is_the_same_as_threads("standard ABI", "the_standard_abi_gives_the_bits_of_threads");
+}
+
+#[test]
+fn sums_of_the_library_are_equal_up_to_rounding() {
+    for name in crate::launchers::NAMES {
+        let Some(launcher) = launcher(name, "sums_of_the_library_are_equal_up_to_rounding") else {
+            continue;
+        };
+        let _alone = alone();
+        let case = Case::new(2, "20 s");
+        let strategy = "data=2,depth=2";
+        let ordered = case.processes(&launcher, 4, strategy, &[]);
+        let library = case.processes(&launcher, 4, strategy, &["--library-collectives"]);
+        assert_eq!(library.digest, ordered.digest);
+        for (a, b) in library.losses.iter().zip(&ordered.losses) {
+            assert!(
+                (a - b).abs() < 1e-3 * b.abs(),
+                "{name}: {a} is not near {b}"
+            );
+        }
+    }
+}
+
+#[test]
+fn all_ranks_take_the_strategy_that_rank_0_chose() {
+    let test = "all_ranks_take_the_strategy_that_rank_0_chose";
+    let Some(launcher) = launcher("MPICH", test) else {
+        return;
+    };
+    let _alone = alone();
+    let case = Case::new(1, "20 s");
+    let processes = case.processes(&launcher, 2, "auto", &[]);
+    assert_eq!(processes.ranks_traced, 2);
+}
