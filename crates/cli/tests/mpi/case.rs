@@ -1,5 +1,6 @@
 use crate::launchers::Launcher;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -42,13 +43,11 @@ impl Case {
         let folder = tempfile::tempdir().unwrap();
         let case = Self { folder };
         fs::write(case.path("tiny.model"), MODEL).unwrap();
+        // Paths are as seen from the folder, so that what is written does not depend on its name.
         let run = format!(
-            "model = {:?}\ndata = {:?}\noutput = {:?}\nstrategy = \"data=1\"\nbatch = 8\nepochs = {epochs}\n\
-             seed = 1\nwatchdog = \"{watchdog}\"\ntransform = \"log1p\"\n[schedule]\nkind = \
-             \"constant\"\nlearning_rate = 1e-3\n",
-            case.path("tiny.model"),
-            case.path("universes"),
-            case.path("out")
+            "model = \"tiny.model\"\ndata = \"universes\"\noutput = \"out\"\nstrategy = \"data=1\"\n\
+             batch = 8\nepochs = {epochs}\nseed = 1\nwatchdog = \"{watchdog}\"\ntransform = \"log1p\"\n\
+             [schedule]\nkind = \"constant\"\nlearning_rate = 1e-3\n"
         );
         fs::write(case.path("run.toml"), run).unwrap();
         let data = Command::new(PARTITA)
@@ -68,22 +67,12 @@ impl Case {
         case
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
-    /// Trains as threads.
-    pub fn threads(&self, ranks: usize, strategy: &str) -> Trained {
-        let mut command = Command::new(PARTITA);
-        command.arg("train").arg(self.path("run.toml"));
-        command.args([
-            "--ranks",
-            &ranks.to_string(),
-            "--strategy",
-            strategy,
-            "--json",
-        ]);
-        self.trained(command)
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
     }
 
     /// Trains as processes.
@@ -95,14 +84,15 @@ impl Case {
         more: &[&str],
     ) -> Trained {
         let mut command = launcher.command(ranks);
-        command.args([PARTITA, "train"]).arg(self.path("run.toml"));
-        command.args(["--strategy", strategy, "--json"]).args(more);
+        command.args([PARTITA, "train", "run.toml", "--strategy", strategy]);
+        command.arg("--json").args(more);
         self.trained(command)
     }
 
     /// What a command that trains leaves behind.
     pub fn trained(&self, mut command: Command) -> Trained {
-        let output = run(command.env("XDG_CACHE_HOME", self.path("cache")));
+        command.env("XDG_CACHE_HOME", self.path("cache"));
+        let output = run(command.current_dir(self.folder.path()));
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(
             output.status.success(),
@@ -120,6 +110,19 @@ impl Case {
         fs::remove_dir_all(self.path("out")).unwrap();
         trained
     }
+}
+
+/// What ranks that are threads give for two epochs, trained once for all tests.
+pub fn threads(ranks: usize, strategy: &'static str) -> Trained {
+    static KNOWN: Mutex<BTreeMap<(usize, &str), Trained>> = Mutex::new(BTreeMap::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let train = || {
+        let mut command = Command::new(PARTITA);
+        command.args(["train", "run.toml", "--strategy", strategy, "--json"]);
+        command.args(["--ranks", &ranks.to_string()]);
+        Case::new(2, "60 s").trained(command)
+    };
+    known.entry((ranks, strategy)).or_insert_with(train).clone()
 }
 
 /// What a training gave.

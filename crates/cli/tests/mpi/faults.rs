@@ -6,7 +6,7 @@ use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 const RANKS: usize = 4;
-const WATCHDOG: Duration = Duration::from_secs(4);
+const WATCHDOG: Duration = Duration::from_secs(3);
 /// Beyond the watchdog's limit, for everything to end.
 const MARGIN: Duration = Duration::from_secs(10);
 
@@ -25,15 +25,14 @@ struct Job {
 
 impl Job {
     fn start(launcher: &Launcher, strategy: &str, more: &[&str]) -> Self {
-        let case = Case::new(1_000_000, "4 s");
+        let case = Case::new(1_000_000, "3 s");
         let script = case.path("rank");
         fs::write(&script, RANK).unwrap();
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
         let mut command = launcher.command(RANKS);
         command.args(more).arg(&script).args([PARTITA, "train"]);
-        command
-            .arg(case.path("run.toml"))
-            .args(["--strategy", strategy]);
+        command.args(["run.toml", "--strategy", strategy]);
+        command.current_dir(case.folder());
         let child = command
             .stdout(Stdio::null())
             .stderr(Stdio::null())

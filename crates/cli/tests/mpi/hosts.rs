@@ -1,4 +1,4 @@
-use crate::case::{Case, PARTITA, alone};
+use crate::case::{Case, PARTITA, alone, threads};
 use crate::launchers::{Launcher, launcher, not_run};
 use std::process::{Command, Stdio};
 
@@ -48,15 +48,11 @@ impl Drop for Network {
 fn is_the_same_across_hosts(launcher: &Launcher, network: &Network, more: &[&str]) {
     let case = Case::new(2, "20 s");
     let strategy = "data=2,depth=2";
-    let threads = case.threads(4, strategy);
+    let expected = threads(4, strategy);
     let mut command = Command::new(SCRIPT);
     command.arg("run").args(launcher.words()).args(more);
-    command
-        .args(["-n", "4", PARTITA, "train"])
-        .arg(case.path("run.toml"));
-    command
-        .args(["--strategy", strategy, "--json"])
-        .stdin(Stdio::null());
+    command.args(["-n", "4", PARTITA, "train", "run.toml", "--json"]);
+    command.args(["--strategy", strategy]).stdin(Stdio::null());
     // Over the network alone, though both hosts are one machine.
     command.envs([("MPIR_CVAR_CH4_NETMOD", "ofi"), ("FI_PROVIDER", "tcp")]);
     command.env("MPIR_CVAR_NOLOCAL", "1");
@@ -69,7 +65,7 @@ fn is_the_same_across_hosts(launcher: &Launcher, network: &Network, more: &[&str
         launcher.name
     );
     assert!(
-        processes == threads,
+        processes == expected,
         "{}: another result than that of threads",
         launcher.name
     );

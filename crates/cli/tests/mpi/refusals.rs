@@ -20,11 +20,8 @@ fn a_wrong_number_of_ranks_is_refused_once_naming_both() {
         let _alone = alone();
         let case = Case::new(1, "20 s");
         let mut command = launcher.command(2);
-        command
-            .args([PARTITA, "train"])
-            .arg(case.path("run.toml"))
-            .args(["--ranks", "3"]);
-        let output = run(&mut command);
+        command.args([PARTITA, "train", "run.toml", "--ranks", "3"]);
+        let output = run(command.current_dir(case.folder()));
         let said = said(&output);
         assert!(!output.status.success());
         assert_eq!(said.len(), 1, "{name}: {said:?}");
@@ -50,11 +47,10 @@ fn ranks_with_different_programs_are_refused() {
         text.replace("batch = 8", "batch = 4"),
     )
     .unwrap();
-    let line = format!(
-        "exec {PARTITA} train {}/run$PMI_RANK.toml --strategy depth=2",
-        case.path("").display()
-    );
-    let output = run(launcher.command(2).args(["sh", "-c", &line]));
+    let line = format!("exec {PARTITA} train run$PMI_RANK.toml --strategy depth=2");
+    let mut command = launcher.command(2);
+    command.args(["sh", "-c", &line]);
+    let output = run(command.current_dir(case.folder()));
     let said = said(&output);
     assert!(!output.status.success() && said.len() == 1, "{said:?}");
     assert!(
@@ -68,7 +64,9 @@ fn a_launcher_without_its_library_is_told() {
     let case = Case::new(1, "20 s");
     let train = |library: &str| {
         let mut command = Command::new(PARTITA);
-        command.arg("train").arg(case.path("run.toml"));
+        command
+            .args(["train", "run.toml"])
+            .current_dir(case.folder());
         command.envs([("OMPI_COMM_WORLD_SIZE", "2"), ("PARTITA_MPI", library)]);
         let output = run(&mut command);
         assert_eq!(output.status.code(), Some(2), "{output:?}");

@@ -1,4 +1,4 @@
-use crate::case::{Case, alone};
+use crate::case::{Case, alone, threads};
 use crate::launchers::launcher;
 
 /// Strategies of 2, 4 and 8 ranks.
@@ -21,12 +21,12 @@ fn is_the_same_as_threads(name: &'static str, test: &str) {
     let _alone = alone();
     let case = Case::new(2, "20 s");
     for (ranks, strategy) in STRATEGIES {
-        let threads = case.threads(ranks, strategy);
+        let expected = threads(ranks, strategy);
         let processes = case.processes(&launcher, ranks, strategy, &[]);
-        assert_eq!(processes.digest, threads.digest, "{name}, {strategy}");
-        assert_eq!(processes.losses, threads.losses, "{name}, {strategy}");
+        assert_eq!(processes.digest, expected.digest, "{name}, {strategy}");
+        assert_eq!(processes.losses, expected.losses, "{name}, {strategy}");
         assert!(
-            processes.weights == threads.weights,
+            processes.weights == expected.weights,
             "weights of {name}, {strategy}"
         );
         assert_eq!(processes.ranks_traced, ranks, "{name}, {strategy}");
