@@ -76,7 +76,7 @@ fn all_ranks_take_the_strategy_that_rank_0_chose() {
         return;
     };
     let _alone = alone();
-    let case = Case::new(1, "20 s");
+    let case = Case::new(2, "20 s");
     let processes = case.processes(&launcher, 2, "auto", &[]);
     assert_eq!(processes.ranks_traced, 2);
 }
