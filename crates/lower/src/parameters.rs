@@ -282,12 +282,14 @@ impl Emit<'_> {
             .request
             .clip
             .map(|maximum| (self.norm(&gradients), maximum));
-        for &(id, gradient) in &gradients {
-            let (mesh, coord) = (self.builder.mesh, &self.builder.coord);
-            let own = self.network.shares[id.0].owned(mesh, coord);
+        let shares: Vec<Held> = gradients
+            .iter()
+            .map(|&(id, _)| self.own_share(id))
+            .collect();
+        for (&(id, gradient), share) in gradients.iter().zip(&shares) {
             let kernel = Kernel::Update {
                 rule: self.request.optimizer,
-                parameter: self.parameters[id.0].view(&own),
+                parameter: share.view(&share.region),
                 gradient,
                 moments: self.moments[id.0].clone(),
                 clip,
@@ -295,18 +297,38 @@ impl Emit<'_> {
             let name = self.graph.parameter(id).name.clone();
             self.builder.kernel(&name, Phase::Update, kernel);
         }
-        for (id, _) in gradients {
-            self.complete_parameter(id);
+        for (&(id, _), share) in gradients.iter().zip(shares) {
+            self.complete_parameter(id, share);
         }
     }
 
-    /// Each rank has moved its share; those who use the whole get what the others have moved.
-    fn complete_parameter(&mut self, id: ParameterId) {
+    /// What the rank moves of a parameter: all that it keeps, or a copy of its share of the whole.
+    fn own_share(&mut self, id: ParameterId) -> Held {
         let (share, whole) = (self.network.shares[id.0], self.network.parameters[id.0]);
+        let kept = self.parameters[id.0];
         if share == whole || self.request.strategy.shard == Shard::Parameters {
+            return kept;
+        }
+        let name = self.graph.parameter(id).name.clone();
+        let held = self.parameter_buffer(&format!("{name}.share"), Role::Gathered, id, share);
+        let copy = Kernel::Copy {
+            source: kept.view(&held.region),
+            target: held.view(&held.region),
+            accumulate: false,
+        };
+        if !held.region.is_empty() {
+            self.builder.kernel(&name, Phase::Update, copy);
+        }
+        held
+    }
+
+    /// Each rank has moved its share; those who use the whole get what the others have moved.
+    fn complete_parameter(&mut self, id: ParameterId, own: Held) {
+        let held = self.parameters[id.0];
+        if own.id == held.id {
             return;
         }
-        let (held, layer) = (self.parameters[id.0], self.graph.parameter(id).name.clone());
+        let layer = self.graph.parameter(id).name.clone();
         let cargo = Cargo {
             layer: &layer,
             phase: Phase::Update,
@@ -315,10 +337,11 @@ impl Emit<'_> {
         };
         let to = Destination {
             held,
-            place: whole,
+            place: self.network.parameters[id.0],
             accumulate: false,
         };
-        self.redistribute(cargo, held, (share, AxisSet::NONE), to);
+        let share = self.network.shares[id.0];
+        self.redistribute(cargo, own, (share, AxisSet::NONE), to);
     }
 
     /// Sum of the squares of all gradients, each element counted once.

@@ -73,7 +73,7 @@ impl Shard {
 }
 
 /// What is said of some layers.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LayerChoice {
     /// Which ones: from the first to the last in the order of the model; a name alone is both, and an
     /// empty last name is the end.

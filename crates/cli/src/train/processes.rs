@@ -6,7 +6,7 @@ use crate::launcher::{self, Launcher};
 use partita_mpi::{Census, Collectives, Library, LoadError, MpiTransport, Setting};
 use partita_mpi::{World as Processes, WorldError};
 use partita_program::Program;
-use partita_run::{Outcome, RunError, Session};
+use partita_run::{NamedValues, Outcome, RunError, Session, together};
 use partita_space::{Bytes, Rank, Seconds};
 use serde::{Deserialize, Serialize};
 use std::cell::{Cell, RefCell};
@@ -64,6 +64,8 @@ struct Words {
 #[derive(Serialize, Deserialize)]
 struct Given {
     outcome: Outcome,
+    /// Its shares of parameters and states.
+    values: Vec<NamedValues>,
     peak: Option<Bytes>,
 }
 
@@ -229,8 +231,10 @@ impl Job {
             };
             return Ok((self.rank == 0).then_some((played, None)));
         }
+        let mesh = session.main_program().mesh;
         let own = Given {
             outcome,
+            values,
             peak: peak(),
         };
         let given = self.gathered(&own)?;
@@ -241,7 +245,12 @@ impl Job {
             return Ok(None);
         }
         let peak = given.iter().map(|one| one.peak).sum();
-        let outcomes = given.into_iter().map(|one| one.outcome).collect();
+        let (mut outcomes, mut values) = (Vec::new(), Vec::new());
+        for one in given {
+            outcomes.push(one.outcome);
+            values.extend(one.values);
+        }
+        let values = together(&mesh, values);
         Ok(Some((Played { outcomes, values }, peak)))
     }
 

@@ -274,6 +274,7 @@ impl<'p> Play<'_, 'p> {
             Kernel::MeanSquaredError { .. }
             | Kernel::SoftmaxCrossEntropy { .. }
             | Kernel::OutputErrors { .. }
+            | Kernel::ClassCounts { .. }
             | Kernel::SumOfSquares { .. } => self.total(kernel),
         }
     }
@@ -544,9 +545,18 @@ impl<'p> Play<'_, 'p> {
                 dx.iter().for_each(|dx| self.write(dx, WHOLE));
                 self.put(loss, WHOLE.along(self.split(x)), false);
             }
-            Kernel::OutputErrors { x, target, errors } => {
+            Kernel::OutputErrors {
+                x,
+                target,
+                errors: sums,
+            }
+            | Kernel::ClassCounts {
+                x,
+                target,
+                counts: sums,
+            } => {
                 self.need_whole(&[x, target]);
-                self.put(errors, WHOLE.along(self.positions(x)), false);
+                self.put(sums, WHOLE.along(self.positions(x)), false);
             }
             Kernel::SumOfSquares { sources, total } => {
                 sources.iter().for_each(|source| self.need_whole(&[source]));

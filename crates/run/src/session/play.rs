@@ -75,7 +75,7 @@ pub struct Validation {
 }
 
 /// Positions that an evaluation gave to a class.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClassCount {
     /// Given to it, and of it.
     pub hits: f64,
