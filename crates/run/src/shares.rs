@@ -82,7 +82,7 @@ mod tests {
                 offset: Bytes(0),
             };
             let share = share_of(&whole, &buffer, &mesh, &coord);
-            assert_eq!(share.len(), buffer.dims.iter().product());
+            assert_eq!(share.len(), buffer.dims.iter().product::<usize>());
             put_share(&mut again, &share, &home, &mesh, &coord);
         }
         assert_eq!(again, whole);

@@ -321,6 +321,8 @@ pub enum Fault {
         name: String,
         spot: Spot,
     },
+    #[error("{site} updates {spot}, and the parameter that is kept does not get it")]
+    UpdateLost { site: Site, spot: Spot },
     #[error("{site} reads {spot}, which belongs to another rank and holds a constant")]
     HaloFilled { site: Site, spot: Spot },
     #[error(

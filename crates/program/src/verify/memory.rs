@@ -515,7 +515,7 @@ struct Used {
     before: Bits,
 }
 
-fn without(open: Vec<Region>, hole: &Region) -> Vec<Region> {
+pub(super) fn without(open: Vec<Region>, hole: &Region) -> Vec<Region> {
     if open.iter().all(|region| region.intersect(hole).is_empty()) {
         return open;
     }

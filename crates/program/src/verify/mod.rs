@@ -17,6 +17,7 @@ mod partial;
 mod shapes;
 mod structure;
 mod termination;
+mod updated;
 
 pub use fault::{Fault, Faults, Site, Spot};
 
@@ -40,6 +41,7 @@ pub fn verify(program: &Program) -> Result<(), Faults> {
         memory::check(&case, &mut faults);
         packed::check(&case, &mut faults);
         partial::check(&case, &mut faults);
+        updated::check(&case, &mut faults);
     }
     if faults.is_empty() {
         Ok(())

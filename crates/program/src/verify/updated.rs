@@ -1,0 +1,66 @@
+use super::memory::without;
+use super::{Case, Fault};
+use crate::{Body, Kernel, Role, Task, View, Work};
+
+/// What an update moves apart from where the parameter is kept comes back to all that is kept of it.
+pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
+    for (class, body) in case.bodies() {
+        for (id, task) in body.tasks.iter().enumerate() {
+            for moved in updated(task) {
+                if body.buffer(moved.buffer).role.is_persistent() {
+                    continue;
+                }
+                let home = body.buffer(moved.buffer).home;
+                let tensor = home.map(|home| home.tensor);
+                let kept = (0..body.buffers.len()).filter(|&at| {
+                    let buffer = &body.buffers[at];
+                    let same = buffer.home.map(|home| home.tensor) == tensor;
+                    buffer.role == Role::Parameter && same && tensor.is_some()
+                });
+                let mut kept = kept.peekable();
+                let lost = kept.peek().is_none()
+                    || kept.any(|buffer| !is_replaced(body, id, &moved, buffer));
+                if lost {
+                    faults.push(Fault::UpdateLost {
+                        site: case.site(class, id),
+                        spot: case.spot(class, &moved),
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// What a task updates.
+fn updated(task: &Task) -> Vec<View> {
+    let Work::Compute { kernel, .. } = &task.work else {
+        return Vec::new();
+    };
+    let parts = kernel.parts().iter();
+    let views = parts.filter_map(|part| match part {
+        Kernel::Update { parameter, .. } => Some(*parameter),
+        _ => None,
+    });
+    views.collect()
+}
+
+/// Whether later tasks that read what was moved replace a buffer.
+fn is_replaced(body: &Body, after: usize, moved: &View, buffer: usize) -> bool {
+    let mut open = vec![
+        body.buffers[buffer]
+            .view(crate::BufferId(buffer as u32))
+            .region(),
+    ];
+    for task in &body.tasks[after + 1..] {
+        let accesses = task.accesses();
+        let reads = accesses
+            .iter()
+            .any(|(view, access)| access.reads() && view.buffer == moved.buffer);
+        for (view, access) in accesses {
+            if reads && access.writes() && view.buffer.0 as usize == buffer {
+                open = without(open, &view.region());
+            }
+        }
+    }
+    open.iter().all(|region| region.is_empty())
+}
