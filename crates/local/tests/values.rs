@@ -373,6 +373,7 @@ fn dropout_does_not_depend_on_the_split() {
             rate: 0.3,
             operation: 5,
             place,
+            low: [0; 5],
             accumulate: false,
         };
         bench.inputs.samples = vec![8, 3, 11, 4];

@@ -96,6 +96,7 @@ impl Emit<'_> {
         let held = self
             .builder
             .held(&name, Role::ActivationGradient, tensor, place, region);
+        self.builder.set_redundant(held, storage.inner);
         let state = GradientState {
             held,
             written: false,
@@ -104,7 +105,8 @@ impl Emit<'_> {
         state
     }
 
-    /// All contributions have been made: those for other ranks go there, and theirs come here.
+    /// All contributions have been made: those for other ranks go there, and theirs come here. The
+    /// gradient of a copy is complete.
     fn complete_gradient(&mut self, id: NodeId) {
         let state = self.gradient(id);
         let storage = self.storages.of(id);
@@ -117,18 +119,21 @@ impl Emit<'_> {
                 .fill(&layer, BACKWARD, state.held.view(&inside.hull(&owned)), 0.0);
             self.mark_written(id);
         }
-        scatter_frame(
-            &mut self.builder,
-            &layer,
-            BACKWARD,
-            &state.held,
-            &storage.partial,
-        );
+        if !storage.inner {
+            scatter_frame(
+                &mut self.builder,
+                &layer,
+                BACKWARD,
+                &state.held,
+                &storage.partial,
+            );
+        }
     }
 
-    fn owned_gradient(&mut self, id: NodeId) -> View {
+    /// The gradient of what is computed.
+    fn computed_gradient(&mut self, id: NodeId) -> View {
         let held = self.gradient(id).held;
-        held.view(&self.owned(id))
+        held.view(&self.computed(id))
     }
 
     fn backward_node(&mut self, id: NodeId) {
@@ -153,12 +158,14 @@ impl Emit<'_> {
             Op::Linear { bias, .. } => self.linear_backward(id, &layer, bias),
             Op::Dropout { rate } => {
                 let (operation, place) = (self.layer(id).origin.0 as u32, *self.place(id));
+                let low = self.frame_below(id);
                 self.pass_back(id, 0, &layer, |dy, dx, accumulate| Kernel::Dropout {
                     x: dy,
                     y: dx,
                     rate,
                     operation,
                     place,
+                    low,
                     accumulate,
                 });
             }
@@ -171,7 +178,7 @@ impl Emit<'_> {
             }
             Op::Add => {
                 for input in 0..2 {
-                    self.copy_back(id, input, &layer, self.owned(id));
+                    self.copy_back(id, input, &layer, self.computed(id));
                 }
             }
             Op::Concat => {
@@ -182,7 +189,7 @@ impl Emit<'_> {
         }
     }
 
-    /// A kernel from the own part of the output's gradient to that of one input.
+    /// A kernel from the gradient of what is computed to that of what is read of one input.
     fn pass_back(
         &mut self,
         id: NodeId,
@@ -191,17 +198,17 @@ impl Emit<'_> {
         kernel: impl Fn(View, View, bool) -> Kernel,
     ) {
         let input = self.layer(id).inputs[input];
-        let owned = self.owned(input);
-        if !self.storages.of(input).has_gradient || owned.is_empty() {
+        let reach = self.reach(id, input);
+        if !self.storages.of(input).has_gradient || reach.is_empty() {
             return;
         }
-        let dy = self.owned_gradient(id);
-        let (dx, accumulate) = self.contribute(input, &owned);
+        let dy = self.computed_gradient(id);
+        let (dx, accumulate) = self.contribute(input, &reach);
         self.builder
             .kernel(layer, BACKWARD, kernel(dy, dx, accumulate));
     }
 
-    /// A part of the output's gradient to the own part of one input.
+    /// A part of the output's gradient to what is read of one input.
     fn copy_back(&mut self, id: NodeId, input: usize, layer: &str, part: Region) {
         let source = self.gradient(id).held.view(&part);
         self.pass_back(id, input, layer, |_, target, accumulate| Kernel::Copy {
@@ -212,10 +219,10 @@ impl Emit<'_> {
     }
 
     fn relu_backward(&mut self, id: NodeId, layer: &str, negative_slope: f64) {
-        let y = self.owned_value(id);
+        let y = self.computed_value(id);
         let input = self.layer(id).inputs[0];
         if self.storages.of[id.0] == self.storages.of[input.0] {
-            let dy = self.owned_gradient(id);
+            let dy = self.computed_gradient(id);
             if !dy.is_empty() {
                 let kernel = Kernel::LeakyReluBackward {
                     y,
@@ -242,7 +249,7 @@ impl Emit<'_> {
     fn convolution_backward(&mut self, id: NodeId, layer: &str, convolution: &Convolution) {
         let storage = self.storages.of(id);
         let held = self.gradient(id).held;
-        let owned = self.owned(id);
+        let computed = self.computed(id);
         match storage.rule {
             Some(DataGradient::Halo) => {
                 let frame = storage.around.held(&self.builder.coord);
@@ -255,7 +262,7 @@ impl Emit<'_> {
             }
             Some(DataGradient::Reverse) => {
                 let frame = storage.around.held(&self.builder.coord);
-                zero_outside(&mut self.builder, layer, BACKWARD, &held, &frame, &owned);
+                zero_outside(&mut self.builder, layer, BACKWARD, &held, &frame, &computed);
                 self.convolution_data(id, layer, convolution, &held);
                 self.convolution_weights(id, layer, convolution);
             }
@@ -266,13 +273,13 @@ impl Emit<'_> {
     fn convolution_weights(&mut self, id: NodeId, layer: &str, convolution: &Convolution) {
         let input = self.layer(id).inputs[0];
         let axes = positions(self.place(id));
-        let owned = self.owned(id);
-        let dy = self.owned_gradient(id);
+        let computed = self.computed(id);
+        let dy = self.computed_gradient(id);
         let channels = self.owned(input).0[4];
         let weight = self.layer(id).parameters[0];
-        let x = (!owned.is_empty()).then(|| {
+        let x = (!computed.is_empty()).then(|| {
             self.value(input)
-                .view(&inputs_of(&owned, &convolution.window, channels))
+                .view(&inputs_of(&computed, &convolution.window, channels))
         });
         let groups = self.groups(id, convolution.groups);
         self.parameter_gradient(weight, axes, layer, |dw, accumulate| {
@@ -301,20 +308,20 @@ impl Emit<'_> {
         held: &Held,
     ) {
         let input = self.layer(id).inputs[0];
-        let owned = self.owned(id);
+        let computed = self.computed(id);
         let shape = self.place(input).shape;
         let target = if self.storages.of(id).rule == Some(DataGradient::Halo) {
             self.owned(input)
         } else {
             let channels = self.owned(input).0[4];
-            let inputs = inputs_of(&owned, &convolution.window, channels);
+            let inputs = inputs_of(&computed, &convolution.window, channels);
             if convolution.periodic {
                 inputs
             } else {
                 inputs.intersect(&Region::all(shape))
             }
         };
-        let mut source = owned;
+        let mut source = computed;
         for dim in 1..4 {
             let window = window(self.layer(id), dim).expect("a convolution has a window");
             source.0[dim] = window.outputs_of(&target.0[dim]);
@@ -344,24 +351,36 @@ impl Emit<'_> {
         layer: &str,
         convolution: &TransposedConvolution,
     ) {
-        let around = &self.storages.of(id).around;
+        let storage = self.storages.of(id);
+        let around = &storage.around;
         let held = self.gradient(id).held;
         let frame = around.held(&self.builder.coord);
-        let inside = frame.intersect(&Region::all(around.place.shape));
-        let builder = &mut self.builder;
-        zero_outside(builder, layer, BACKWARD, &held, &frame, &inside);
-        gather_frame(builder, layer, BACKWARD, &held, around);
         let input = self.layer(id).inputs[0];
-        let (owned, channels) = (self.owned(input), self.owned(id).0[4]);
-        let dy = (!owned.is_empty())
-            .then(|| held.view(&inputs_of(&owned, &convolution.window, channels)));
-        let (x, axes) = (self.owned_value(input), positions(self.place(id)));
+        let mut inputs = self.owned(input);
+        if storage.rule == Some(DataGradient::Reverse) {
+            let computed = self.computed(id);
+            let mut within = Region::all(self.place(input).shape);
+            within.0[4] = inputs.0[4];
+            inputs = self.contributors(&computed, convolution, &within);
+            let builder = &mut self.builder;
+            zero_outside(builder, layer, BACKWARD, &held, &frame, &computed);
+        } else {
+            let inside = frame.intersect(&Region::all(around.place.shape));
+            let builder = &mut self.builder;
+            zero_outside(builder, layer, BACKWARD, &held, &frame, &inside);
+            gather_frame(builder, layer, BACKWARD, &held, around);
+        }
+        let channels = self.owned(id).0[4];
+        let dy = (!inputs.is_empty())
+            .then(|| held.view(&inputs_of(&inputs, &convolution.window, channels)));
+        let value = self.value(input);
+        let axes = positions(self.place(id));
         let weight = self.layer(id).parameters[0];
         let groups = self.groups(id, convolution.groups);
         self.parameter_gradient(weight, axes, layer, |dw, accumulate| {
             Some(Kernel::ConvolutionBackwardWeight {
                 x: dy?,
-                dy: x,
+                dy: value.view(&inputs),
                 dw,
                 taps: taps(&convolution.window),
                 groups,
@@ -369,7 +388,7 @@ impl Emit<'_> {
             })
         });
         if convolution.bias {
-            let (bias, dy) = (self.layer(id).parameters[1], self.owned_gradient(id));
+            let (bias, dy) = (self.layer(id).parameters[1], self.computed_gradient(id));
             self.parameter_gradient(bias, axes, layer, |db, accumulate| {
                 (!dy.is_empty()).then_some(Kernel::BiasBackward { dy, db, accumulate })
             });
@@ -377,7 +396,7 @@ impl Emit<'_> {
         let (Some(dy), true) = (dy, self.storages.of(input).has_gradient) else {
             return;
         };
-        let (dx, accumulate) = self.contribute(input, &owned);
+        let (dx, accumulate) = self.contribute(input, &inputs);
         let kernel = Kernel::ConvolutionForward {
             x: dy,
             w: self.parameter(id, 0),
@@ -391,7 +410,7 @@ impl Emit<'_> {
     }
 
     fn pool_backward(&mut self, id: NodeId, layer: &str, pool: &Pool) {
-        let dy = self.owned_gradient(id);
+        let dy = self.computed_gradient(id);
         let input = self.layer(id).inputs[0];
         if dy.is_empty() || !self.storages.of(input).has_gradient {
             return;
@@ -423,8 +442,7 @@ impl Emit<'_> {
             2,
             self.owned(id).0[4].len(),
         );
-        let x = self.owned_value(self.layer(id).inputs[0]);
-        let dy = self.owned_gradient(id);
+        let (x, dy) = (self.read_value(id, 0), self.computed_gradient(id));
         if x.is_empty() {
             self.builder.fill(layer, BACKWARD, gradient_sums, 0.0);
         } else {
@@ -440,22 +458,50 @@ impl Emit<'_> {
             self.builder.kernel(layer, BACKWARD, kernel);
         }
         self.allreduce(layer, BACKWARD, positions(&place), gradient_sums);
-        let gamma = self.parameter(id, 0);
-        self.pass_back(id, 0, layer, |dy, dx, accumulate| {
-            Kernel::BatchNormBackwardData {
-                x,
-                sums,
-                gamma,
-                dy,
-                gradient_sums,
-                dx,
-                count,
-                epsilon,
-                accumulate,
-            }
-        });
+        self.batch_norm_data(id, layer, epsilon, gradient_sums);
         let (gamma, beta) = (self.layer(id).parameters[0], self.layer(id).parameters[1]);
         self.scale_and_shift_backward(gamma, beta, layer, gradient_sums);
+    }
+
+    /// The moments are those of the own parts, each element once. So elements that are computed at
+    /// several ranks pass their copies' gradients on, as if the moments were constants, but for the
+    /// one that is its owner's.
+    fn batch_norm_data(&mut self, id: NodeId, layer: &str, epsilon: f64, gradient_sums: View) {
+        let input = self.layer(id).inputs[0];
+        let reach = self.reach(id, input);
+        if !self.storages.of(input).has_gradient || reach.is_empty() {
+            return;
+        }
+        let (_, accumulate) = self.contribute(input, &reach);
+        let (value, dx) = (self.value(input), self.gradient(input).held);
+        let (dy, owned) = (self.gradient(id).held, self.owned(id));
+        let (sums, gamma) = (self.sums[&id], self.parameter(id, 0));
+        let count = Self::count(self.place(id));
+        let data = |part: &Region, gradient_sums| Kernel::BatchNormBackwardData {
+            x: value.view(part),
+            sums,
+            gamma,
+            dy: dy.view(part),
+            gradient_sums,
+            dx: dx.view(part),
+            count,
+            epsilon,
+            accumulate,
+        };
+        if !owned.is_empty() {
+            let kernel = data(&owned, gradient_sums);
+            self.builder.kernel(layer, BACKWARD, kernel);
+        }
+        let copies = reach.minus(&owned);
+        if copies.is_empty() {
+            return;
+        }
+        let name = format!("{layer}.no_sums");
+        let none = self.builder.sums(&name, 2, owned.0[4].len());
+        self.builder.fill(layer, BACKWARD, none, 0.0);
+        for part in &copies {
+            self.builder.kernel(layer, BACKWARD, data(part, none));
+        }
     }
 
     /// The sums are complete, so these gradients are too: no axis is left to reduce over.
@@ -479,8 +525,7 @@ impl Emit<'_> {
     }
 
     fn linear_backward(&mut self, id: NodeId, layer: &str, bias: bool) {
-        let x = self.owned_value(self.layer(id).inputs[0]);
-        let dy = self.owned_gradient(id);
+        let (x, dy) = (self.read_value(id, 0), self.computed_gradient(id));
         let axes = positions(self.place(id));
         let weight = self.layer(id).parameters[0];
         self.parameter_gradient(weight, axes, layer, |dw, accumulate| {

@@ -96,8 +96,20 @@ impl<'a> Builder<'a> {
             usize::try_from(low).expect("a buffer begins at or before its owned region")
         });
         let id = self.buffer(name, role, self.dtype, region.shape());
-        self.body.buffers[id.0 as usize].home = Some(Home { tensor, place, low });
+        self.body.buffers[id.0 as usize].home = Some(Home {
+            tensor,
+            place,
+            low,
+            redundant: false,
+        });
         Held { id, region }
+    }
+
+    /// Says whether the rank computes what a buffer holds around the own part.
+    pub fn set_redundant(&mut self, held: Held, redundant: bool) {
+        if let Some(home) = &mut self.body.buffers[held.id.0 as usize].home {
+            home.redundant = redundant;
+        }
     }
 
     /// The view of a whole buffer.

@@ -151,7 +151,9 @@ impl Bundle<'_> {
     fn signature(&self, coord: &Coord, network: &Network, storages: &Storages) -> Signature {
         let mut signature = Signature::default();
         for storage in &storages.all {
-            for geometry in [&storage.value, &storage.partial, &storage.around] {
+            let frames = [&storage.value, &storage.partial, &storage.around];
+            let computed = storage.inner.then_some(&storage.computed);
+            for geometry in frames.into_iter().chain(computed) {
                 for dim in 0..5 {
                     if self.splits(geometry.place.axes[dim]) {
                         self.frame(&mut signature, coord, geometry, dim);
@@ -328,23 +330,24 @@ impl Bundle<'_> {
                 continue;
             };
             let at = |id: NodeId| {
-                let geometry = &storages.of(id).value;
+                let geometry = &storages.of(id).computed;
                 let part = self.mesh.part_index(geometry.place.axes[dim], coord);
-                geometry.lines(dim)[part].owned
+                let line = &geometry.lines(dim)[part];
+                (line.owned, line.held)
             };
-            let (input, output) = (at(layer.inputs[0]), at(id));
+            let ((input, _), (output, computed)) = (at(layer.inputs[0]), at(id));
             let extent = Interval::all(network.layer(layer.inputs[0]).place.shape[dim]);
             if transposed.is_some() {
-                let reads = contributors(window, &output, &extent);
+                let reads = contributors(window, &computed, &extent);
                 signature.push(input.start, &[reads]);
-                signature.push(output.start, &[window.inputs_of(&input)]);
+                signature.push(output.start, &[window.inputs_of(&input), computed]);
                 let start = output.start - input.start * window.stride as i64;
                 signature.numbers.push(start);
                 continue;
             }
-            let reads = window.inputs_of(&output);
+            let reads = window.inputs_of(&computed);
             signature.push(input.start, &[reads, reads.intersect(&extent)]);
-            signature.push(output.start, &[window.outputs_of(&input)]);
+            signature.push(output.start, &[window.outputs_of(&input), computed]);
             let start = input.start - output.start * window.stride as i64;
             signature.numbers.push(start);
         }

@@ -131,7 +131,7 @@ impl Emit<'_> {
                 self.elementwise(id, &layer, |x, y| Kernel::LinearForward { x, w, bias, y });
             }
             Op::Dropout { rate } if training => {
-                let place = *self.place(id);
+                let (place, low) = (*self.place(id), self.frame_below(id));
                 let operation = self.layer(id).origin.0 as u32;
                 self.elementwise(id, &layer, |x, y| Kernel::Dropout {
                     x,
@@ -139,6 +139,7 @@ impl Emit<'_> {
                     rate,
                     operation,
                     place,
+                    low,
                     accumulate: false,
                 });
             }
@@ -149,7 +150,7 @@ impl Emit<'_> {
             }),
             Op::Flatten => self.flatten(id, &layer),
             Op::Add => {
-                let b = self.owned_value(self.layer(id).inputs[1]);
+                let b = self.read_value(id, 1);
                 self.elementwise(id, &layer, |a, y| Kernel::Add { a, b, y });
             }
             Op::Concat => self.concat(id, &layer),
@@ -160,13 +161,14 @@ impl Emit<'_> {
     /// Memory for the value of a storage.
     fn hold_value(&mut self, id: NodeId) {
         let index = self.storages.of[id.0];
-        let geometry = &self.storages.all[index].value;
-        let region = geometry.held(&self.builder.coord);
+        let storage = &self.storages.all[index];
+        let region = storage.value.held(&self.builder.coord);
         let name = self.layer(id).name.clone();
-        let tensor = 2 * self.storages.all[index].tensor;
+        let (tensor, place) = (2 * storage.tensor, storage.value.place);
         let held = self
             .builder
-            .held(&name, Role::Activation, tensor, geometry.place, region);
+            .held(&name, Role::Activation, tensor, place, region);
+        self.builder.set_redundant(held, storage.inner);
         self.values[index] = Some(held);
     }
 
@@ -184,7 +186,9 @@ impl Emit<'_> {
             let (builder, pass) = (&mut self.builder, self.pass);
             zero_outside(builder, &layer, pass, &held, &held.region, &inside);
         }
-        gather_frame(&mut self.builder, &layer, self.pass, &held, &storage.value);
+        if !storage.inner {
+            gather_frame(&mut self.builder, &layer, self.pass, &held, &storage.value);
+        }
     }
 
     fn import(&mut self, id: NodeId, layer: &str) {
@@ -204,10 +208,9 @@ impl Emit<'_> {
         }
     }
 
-    /// A kernel from the own part of the first input to the own part of the output.
+    /// A kernel from a part of the first input to what is computed of the output.
     fn elementwise(&mut self, id: NodeId, layer: &str, kernel: impl Fn(View, View) -> Kernel) {
-        let x = self.owned_value(self.layer(id).inputs[0]);
-        let y = self.owned_value(id);
+        let (x, y) = (self.read_value(id, 0), self.computed_value(id));
         if !y.is_empty() {
             self.builder.kernel(layer, self.pass, kernel(x, y));
         }
@@ -216,7 +219,7 @@ impl Emit<'_> {
     /// A copy of every input to its channels. Fusion lets most producers write there at once.
     fn concat(&mut self, id: NodeId, layer: &str) {
         for index in 0..self.layer(id).inputs.len() {
-            let source = self.owned_value(self.layer(id).inputs[index]);
+            let source = self.read_value(id, index);
             let target = self.value(id).view(&self.channels_of(id, index));
             self.copy(layer, source, target);
         }
@@ -233,12 +236,18 @@ impl Emit<'_> {
         }
     }
 
-    /// The own part of the channels of an input in what joins it with others.
+    /// How far what is computed begins before the own part.
+    pub(crate) fn frame_below(&self, id: NodeId) -> [usize; 5] {
+        let (owned, computed) = (self.owned(id), self.computed(id));
+        std::array::from_fn(|dim| (owned.0[dim].start - computed.0[dim].start) as usize)
+    }
+
+    /// The channels of an input in what is computed of that which joins it with others.
     pub(crate) fn channels_of(&self, id: NodeId, input: usize) -> Region {
         let (before, from) = self.layer(id).inputs.split_at(input);
         let channels = |node: &NodeId| self.place(*node).shape[4] as i64;
         let start: i64 = before.iter().map(channels).sum();
-        let mut region = self.owned(id);
+        let mut region = self.computed(id);
         region.0[4] = Interval::new(start, start + channels(&from[0]));
         region
     }
@@ -310,7 +319,7 @@ impl Emit<'_> {
         let bias = self.bias(id, convolution.bias);
         let mut within = Region::all(self.place(input).shape);
         within.0[4] = self.owned(input).0[4];
-        let all = self.contributors(&self.owned(id), convolution, &within);
+        let all = self.contributors(&self.computed(id), convolution, &within);
         for outputs in self.pieces(id) {
             let inputs = self.contributors(&outputs, convolution, &all);
             let kernel = Kernel::ConvolutionBackwardData {
@@ -328,7 +337,7 @@ impl Emit<'_> {
     }
 
     /// What a block of outputs reads of the inputs `within`, with all channels of these.
-    fn contributors(
+    pub(crate) fn contributors(
         &self,
         outputs: &Region,
         convolution: &TransposedConvolution,
@@ -343,22 +352,23 @@ impl Emit<'_> {
         inputs
     }
 
-    /// The own outputs of a convolution: the interior first, which waits for no message, then the
+    /// What is computed of a convolution's outputs: the interior first, which waits for no message, then the
     /// border; or all at once where the interior is less than half.
     fn pieces(&self, id: NodeId) -> Vec<Region> {
-        let owned = self.owned(id);
-        if owned.is_empty() {
+        let computed = self.computed(id);
+        if computed.is_empty() {
             return Vec::new();
         }
-        let geometry = &self.storages.of(self.layer(id).inputs[0]).value;
+        let input = self.storages.of(self.layer(id).inputs[0]);
+        let geometry = &input.value;
         let waits = geometry
             .incoming(&self.builder.coord)
             .iter()
             .any(|transfer| transfer.peer != self.builder.coord);
-        if !waits || !self.request.strategy.overlap {
-            return vec![owned];
+        if !waits || input.inner || !self.request.strategy.overlap {
+            return vec![computed];
         }
-        let mut interior = owned;
+        let mut interior = computed;
         for dim in 1..4 {
             let line = geometry.lines_at(&self.builder.coord)[dim];
             let remote = line.pieces.iter().any(|piece| piece.at != line.owned);
@@ -383,22 +393,22 @@ impl Emit<'_> {
                     };
                     line.owned.holds(&read)
                 };
-                let all = owned.0[dim];
+                let all = computed.0[dim];
                 let start = (all.start..all.end).find(|&o| near(o)).unwrap_or(all.end);
                 let end = (start..all.end).find(|&o| !near(o)).unwrap_or(all.end);
                 interior.0[dim] = Interval::new(start, end);
             }
         }
-        if 2 * interior.volume() < owned.volume() {
-            return vec![owned];
+        if 2 * interior.volume() < computed.volume() {
+            return vec![computed];
         }
         let mut pieces = vec![interior];
-        pieces.extend(owned.minus(&interior));
+        pieces.extend(computed.minus(&interior));
         pieces
     }
 
     fn pool(&mut self, id: NodeId, layer: &str, pool: &Pool) {
-        let y = self.owned_value(id);
+        let y = self.computed_value(id);
         if y.is_empty() {
             return;
         }
@@ -414,9 +424,9 @@ impl Emit<'_> {
         self.builder.kernel(layer, self.pass, kernel);
     }
 
-    /// What the own outputs of a pooling read inside the image, and where that lies.
+    /// What the computed outputs of a pooling read inside the image, and where that lies.
     pub(crate) fn pool_inputs(&self, id: NodeId, windows: &[Window; 3]) -> (Region, [i64; 3]) {
-        let outputs = self.owned(id);
+        let outputs = self.computed(id);
         let shape = self.place(self.layer(id).inputs[0]).shape;
         let inputs = inputs_of(&outputs, windows, outputs.0[4]).intersect(&Region::all(shape));
         let shift = std::array::from_fn(|dim| {

@@ -7,11 +7,11 @@
 //! the sum of its own channels.
 
 use crate::network::{Layer, Network, Step, has_weights, positions};
-use crate::strategy::{LayerDim, Shard};
+use crate::strategy::{Halo, LayerDim, Shard};
 use crate::{LayerChoice, Strategy, StrategyError};
 use partita_graph::{Graph, Node, NodeId, Op, ParameterId, ParameterRole, nearest};
 use partita_program::Place;
-use partita_space::{AxisList, AxisSet, Mesh};
+use partita_space::{AxisList, AxisSet, Mesh, Window};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -37,6 +37,7 @@ pub(crate) fn lay_out(
         micro,
         choices: choices(graph, strategy)?,
         blocks: blocks(graph, strategy)?,
+        groups: groups_of(graph, strategy)?,
         layers: Vec::new(),
         needs_gradient: Vec::new(),
         of: Vec::new(),
@@ -180,6 +181,29 @@ fn blocks(graph: &Graph, strategy: &Strategy) -> Result<Vec<Option<usize>>, Stra
     Ok(blocks)
 }
 
+/// The group of each layer, by the number of the choice that makes it.
+fn groups_of(graph: &Graph, strategy: &Strategy) -> Result<Vec<Option<usize>>, StrategyError> {
+    let mut groups: Vec<Option<usize>> = vec![None; graph.nodes.len()];
+    for (number, choice) in strategy.layers.iter().enumerate() {
+        let Some(halo) = choice.halo else { continue };
+        for id in range(graph, strategy, choice)? {
+            if let (Halo::Grouped, Some(other)) = (halo, groups[id]) {
+                let layers = |number: usize| strategy.layers[number].layers();
+                return Err(StrategyError::TwoGroups {
+                    strategy: strategy.to_string(),
+                    layer: graph.nodes[id].name.clone(),
+                    first: layers(other),
+                    second: layers(number),
+                });
+            }
+            // Samples are read once.
+            let is_meant = halo == Halo::Grouped && !matches!(graph.nodes[id].op, Op::Input);
+            groups[id] = is_meant.then_some(number);
+        }
+    }
+    Ok(groups)
+}
+
 /// Whether a dim of a layer can be split.
 fn can_carry(node: &Node, dim: LayerDim) -> bool {
     match (&node.op, dim) {
@@ -200,6 +224,8 @@ struct Layout<'a> {
     micro: Option<(usize, usize)>,
     choices: Vec<[Option<AxisList>; 6]>,
     blocks: Vec<Option<usize>>,
+    /// Of each node of the model.
+    groups: Vec<Option<usize>>,
     layers: Vec<Layer>,
     needs_gradient: Vec<bool>,
     /// For each node of the model the layer that has its value.
@@ -272,7 +298,7 @@ impl Layout<'_> {
         let partial = self.passed_on(id, &axes);
         let inputs = node.inputs.iter();
         let inputs: Vec<NodeId> = inputs
-            .map(|input| self.input(self.of[input.0], axes, partial))
+            .map(|input| self.input(id, self.of[input.0], axes, partial))
             .collect();
         for &parameter in &node.parameters {
             self.keep(id, parameter, AxisList::NONE, axes[4])?;
@@ -395,7 +421,8 @@ impl Layout<'_> {
             let shares = channels.then(filters);
             self.check_groups(id, groups, shares)?;
             axes[4] = shares;
-            let x = self.input(x, axes, AxisSet::NONE);
+            let x = self.input(id, x, axes, AxisSet::NONE);
+            self.check_periodic(id, x)?;
             self.keep_weights(id, AxisList::NONE, shares)?;
             return Ok(self.push(
                 id,
@@ -409,7 +436,8 @@ impl Layout<'_> {
         self.check_extent(id, "filters", outputs, filters)?;
         self.check_extent(id, "channels read", inputs, channels)?;
         axes[4] = channels;
-        let x = self.input(x, axes, filters.set());
+        let x = self.input(id, x, axes, filters.set());
+        self.check_periodic(id, x)?;
         axes[4] = filters;
         self.keep_weights(id, channels, filters)?;
         let step = Step::Layer(node.op.clone());
@@ -543,14 +571,66 @@ impl Layout<'_> {
         })
     }
 
+    /// In a group nothing is exchanged across the border of the image.
+    fn check_periodic(&self, id: NodeId, x: NodeId) -> Result<(), StrategyError> {
+        let node = self.graph.node(id);
+        let is_periodic = matches!(&node.op, Op::Convolution(convolution) if convolution.periodic);
+        let (group, input) = (self.groups[id.0], &self.layers[x.0]);
+        let (true, Some(number)) = (is_periodic && input.group == group, group) else {
+            return Ok(());
+        };
+        let choice = &self.strategy.layers[number];
+        let before = &self.graph.nodes[id.0 - 1].name;
+        let after = match choice.to.is_empty() {
+            true => format!("{}..", node.name),
+            false => format!("{}..{}", node.name, choice.to),
+        };
+        Err(StrategyError::PeriodicInGroup {
+            strategy: self.strategy.to_string(),
+            layer: node.name.clone(),
+            input: input.name.clone(),
+            nearest: format!(
+                "`{}..{before}: halo=grouped; {after}: halo=grouped`",
+                choice.from
+            ),
+        })
+    }
+
+    /// Whether a layer reads around its own part what another group computes for itself: it gets a copy
+    /// with a frame of its own.
+    fn is_apart(&self, id: NodeId, x: NodeId) -> bool {
+        let (group, of) = (self.groups[id.0], &self.layers[x.0]);
+        let slides = match &self.graph.node(id).op {
+            Op::Convolution(convolution) => convolution.window != [Window::ONE; 3],
+            Op::TransposedConvolution(convolution) => convolution.window != [Window::ONE; 3],
+            Op::Pool(pool) => pool.window != [Window::ONE; 3],
+            Op::Input
+            | Op::BatchNorm { .. }
+            | Op::LeakyRelu { .. }
+            | Op::Linear { .. }
+            | Op::Dropout { .. }
+            | Op::Flatten
+            | Op::Add
+            | Op::Concat
+            | Op::Loss(_) => false,
+        };
+        let is_read_inside = || {
+            let nodes = self.graph.nodes.iter().zip(&self.groups);
+            let mut inside = nodes.filter(|(_, other)| **other == of.group);
+            inside.any(|(node, _)| node.inputs.contains(&of.origin))
+        };
+        of.group.is_some() && of.group != group && (slides || group.is_some()) && is_read_inside()
+    }
+
     /// The tensor as a reader wants it.
-    fn input(&mut self, x: NodeId, axes: Axes, partial_gradient: AxisSet) -> NodeId {
+    fn input(&mut self, id: NodeId, x: NodeId, axes: Axes, partial_gradient: AxisSet) -> NodeId {
         let partial_gradient = match self.needs_gradient[x.0] {
             true => partial_gradient,
             false => AxisSet::NONE,
         };
         let known = &self.layers[x.0];
-        if known.place.axes == axes && known.partial_gradient == partial_gradient {
+        let is_here = known.place.axes == axes && known.partial_gradient == partial_gradient;
+        if is_here && !self.is_apart(id, x) {
             return x;
         }
         if let Some(&known) = self.moves.get(&(x, axes, partial_gradient)) {
@@ -587,6 +667,10 @@ impl Layout<'_> {
         partial: AxisSet,
     ) -> NodeId {
         let node = self.graph.node(origin);
+        let group = match &step {
+            Step::Layer(_) => self.groups[origin.0],
+            Step::Move => None,
+        };
         let trains = match &step {
             Step::Layer(_) => {
                 let trained = |&id: &ParameterId| self.graph.parameter(id).role.is_trained();
@@ -609,6 +693,7 @@ impl Layout<'_> {
             block: self.blocks[origin.0],
             partial,
             partial_gradient: AxisSet::NONE,
+            group,
         });
         NodeId(self.layers.len() - 1)
     }

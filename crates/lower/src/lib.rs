@@ -17,6 +17,7 @@ mod geometry;
 mod lay_out;
 mod lowering;
 mod network;
+mod overlap;
 mod pack;
 mod parameters;
 mod redistribute;
@@ -24,4 +25,4 @@ mod storage;
 mod strategy;
 
 pub use lowering::{LowerError, Request, SampleFormat, lower, lower_rank};
-pub use strategy::{LayerChoice, LayerDim, Shard, Strategy, StrategyError};
+pub use strategy::{Halo, LayerChoice, LayerDim, Shard, Strategy, StrategyError};

@@ -234,9 +234,38 @@ impl<'a> Emit<'a> {
         self.place(id).owned(self.builder.mesh, &self.builder.coord)
     }
 
+    /// What is computed of a tensor: the own part, and inside of a group what is read around it.
+    pub fn computed(&self, id: NodeId) -> Region {
+        let computed = &self.storages.of(id).computed;
+        let mut region = self.owned(id);
+        for (dim, line) in computed.lines_at(&self.builder.coord).iter().enumerate() {
+            region.0[dim] = line.held;
+        }
+        region
+    }
+
+    /// What a layer that works element by element reads of an input.
+    pub fn reach(&self, id: NodeId, input: NodeId) -> Region {
+        let (mut region, computed) = (self.owned(input), self.computed(id));
+        if !matches!(self.layer(id).op(), Some(Op::Flatten)) {
+            region.0[1..4].copy_from_slice(&computed.0[1..4]);
+        }
+        region
+    }
+
+    pub fn computed_value(&self, node: NodeId) -> View {
+        self.value(node).view(&self.computed(node))
+    }
+
     /// Where the value of a node is held; it was computed before.
     pub fn value(&self, node: NodeId) -> Held {
         self.values[self.storages.of[node.0]].expect("inputs are computed before their readers")
+    }
+
+    /// The part of an input that a layer reads element by element.
+    pub fn read_value(&self, id: NodeId, index: usize) -> View {
+        let input = self.layer(id).inputs[index];
+        self.value(input).view(&self.reach(id, input))
     }
 
     pub fn owned_value(&self, node: NodeId) -> View {

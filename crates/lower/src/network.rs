@@ -33,6 +33,8 @@ pub(crate) struct Layer {
     /// Axes along which the gradient is a sum still due, since each rank adds only what its own share
     /// of the readers' filters gives.
     pub partial_gradient: AxisSet,
+    /// Layers of one group exchange halos only where tensors enter it.
+    pub group: Option<usize>,
 }
 
 impl Layer {

@@ -2,6 +2,7 @@
 
 use crate::geometry::Geometry;
 use crate::network::{Layer, Network, Step};
+use crate::overlap::Overlap;
 use partita_graph::{Convolution, NodeId, Op, TransposedConvolution};
 use partita_program::Place;
 use partita_space::{Interval, Mesh, Window};
@@ -19,6 +20,11 @@ pub(crate) enum DataGradient {
 pub(crate) struct Storage {
     /// The producer first, then those in place.
     pub members: Vec<NodeId>,
+    /// What each rank computes: what it owns, and of an inner tensor what it reads of it.
+    pub computed: Geometry,
+    /// Whether it is made and read inside of one group: then each rank has its own copy of what it
+    /// computes of others' parts, no message brings it, and its gradient is that of the copy.
+    pub inner: bool,
     /// What each rank holds of the value: as much as the largest consumer reads.
     pub value: Geometry,
     /// Whether a convolution reads zeros around the image.
@@ -51,11 +57,14 @@ impl Storages {
         for (index, members) in groups.iter().enumerate() {
             members.iter().for_each(|member| of[member.0] = index);
         }
-        let context = Context { network, mesh };
-        let rules: Vec<Option<DataGradient>> = groups
-            .iter()
-            .map(|members| context.rule(members[0]))
-            .collect();
+        let overlap = Overlap::new(network, mesh);
+        let context = Context {
+            network,
+            mesh,
+            overlap,
+        };
+        let rules: Vec<Option<DataGradient>> =
+            groups.iter().map(|members| context.rule(members)).collect();
         let mut all: Vec<Storage> = groups
             .into_iter()
             .enumerate()
@@ -65,6 +74,8 @@ impl Storages {
             let first = network.layer(all[index].members[0]);
             all[index].tensor = match first.step {
                 Step::Layer(_) => index as u32,
+                // A copy for readers outside of a group is a tensor of its own.
+                Step::Move if is_copy(network, first) => index as u32,
                 Step::Move => all[of[first.inputs[0].0]].tensor,
             };
         }
@@ -84,7 +95,9 @@ fn groups(network: &Network) -> Vec<Vec<NodeId>> {
     for (i, layer) in network.layers.iter().enumerate() {
         let in_place = matches!(layer.op(), Some(Op::LeakyRelu { .. })) && {
             let input = layer.inputs[0];
-            network.readers(input).len() == 1 && !reads_own_output(network.layer(input))
+            network.readers(input).len() == 1
+                && !reads_own_output(network.layer(input))
+                && network.layer(input).group == layer.group
         };
         if in_place {
             let group = of[layer.inputs[0].0];
@@ -116,9 +129,19 @@ fn reads_own_output(layer: &Layer) -> bool {
     }
 }
 
+/// Whether a change of distribution changes nothing.
+fn is_copy(network: &Network, layer: &Layer) -> bool {
+    layer.partial_gradient.is_empty()
+        && layer.inputs.iter().all(|&input| {
+            let input = network.layer(input);
+            input.place == layer.place && input.partial.is_empty()
+        })
+}
+
 struct Context<'a> {
     network: &'a Network,
     mesh: &'a Mesh,
+    overlap: Overlap<'a>,
 }
 
 impl Context<'_> {
@@ -134,33 +157,19 @@ impl Context<'_> {
         Interval::all(self.place(node).shape[dim])
     }
 
-    /// Inputs along `dim` that the outputs of `consumer` at a coordinate read, padding included.
-    fn inputs(&self, consumer: NodeId, dim: usize, coordinate: usize) -> Interval {
-        let node = self.network.layer(consumer);
-        let outputs = || self.part(consumer, dim, coordinate);
-        if let Some(window) = window(node, dim) {
-            window.inputs_of(&outputs())
-        } else if let Some(window) = transposed_window(node, dim) {
-            contributors(window, &outputs(), &self.extent(node.inputs[0], dim))
-        } else {
-            Interval::default()
-        }
-    }
-
-    /// The same without zero padding.
-    fn inputs_inside(&self, consumer: NodeId, dim: usize, coordinate: usize) -> Interval {
-        let inputs = self.inputs(consumer, dim, coordinate);
-        if is_periodic(self.network.layer(consumer)) {
-            return inputs;
-        }
-        let input = self.network.layer(consumer).inputs[0];
-        inputs.intersect(&self.extent(input, dim))
-    }
-
-    fn rule(&self, producer: NodeId) -> Option<DataGradient> {
+    fn rule(&self, members: &[NodeId]) -> Option<DataGradient> {
+        let producer = members[0];
         let node = self.network.layer(producer);
+        // The gradient of a copy is what the own outputs give, and stays with it.
+        let of_copies = members
+            .iter()
+            .chain(&node.inputs)
+            .any(|&id| self.overlap.is_inner(id));
         if let Some(Op::TransposedConvolution(_)) = node.op() {
-            return Some(DataGradient::Halo);
+            return Some(match of_copies {
+                true => DataGradient::Reverse,
+                false => DataGradient::Halo,
+            });
         }
         let Some(Op::Convolution(convolution)) = node.op() else {
             return None;
@@ -168,7 +177,7 @@ impl Context<'_> {
         if !self.network.needs_gradient(node.inputs[0]) {
             return None;
         }
-        if convolution.periodic {
+        if convolution.periodic || of_copies {
             return Some(DataGradient::Reverse);
         }
         let input = node.inputs[0];
@@ -194,7 +203,7 @@ impl Context<'_> {
         });
         let reverse = moved(input, &|dim, i| {
             let own = self.part(input, dim, i);
-            own.hull(&self.inputs_inside(producer, dim, i))
+            own.hull(&self.overlap.inputs_inside(producer, dim, i))
         });
         Some(if reverse < halo {
             DataGradient::Reverse
@@ -220,6 +229,10 @@ impl Context<'_> {
         let (first, last) = (members[0], members[members.len() - 1]);
         let place = *self.place(first);
         let readers = self.network.readers(last);
+        let inner = self.overlap.is_inner(last);
+        let computed = Geometry::new(place, self.mesh, false, |dim, i| {
+            self.overlap.part(last, dim, i)
+        });
         let periodic = readers
             .iter()
             .any(|&reader| is_periodic(self.network.layer(reader)));
@@ -230,35 +243,17 @@ impl Context<'_> {
         };
         let value = Geometry::new(place, self.mesh, periodic, |dim, i| {
             hull(&|reader| match self.network.layer(reader).op() {
-                Some(Op::Convolution(_)) => self.inputs(reader, dim, i),
-                _ => self.inputs_inside(reader, dim, i),
+                Some(Op::Convolution(_)) => self.overlap.inputs(reader, dim, i),
+                _ => self.overlap.inputs_inside(reader, dim, i),
             })
         });
         let partial = Geometry::new(place, self.mesh, periodic, |dim, i| {
-            hull(&|reader| {
-                let contributes = match self.network.layer(reader).op() {
-                    Some(Op::Convolution(_)) => rules[of[reader.0]] == Some(DataGradient::Reverse),
-                    Some(Op::Pool(_)) => true,
-                    Some(
-                        Op::Input
-                        | Op::TransposedConvolution(_)
-                        | Op::BatchNorm { .. }
-                        | Op::LeakyRelu { .. }
-                        | Op::Linear { .. }
-                        | Op::Dropout { .. }
-                        | Op::Flatten
-                        | Op::Add
-                        | Op::Concat
-                        | Op::Loss(_),
-                    )
-                    | None => false,
-                };
-                if contributes {
-                    self.inputs_inside(reader, dim, i)
-                } else {
-                    Interval::default()
-                }
-            })
+            hull(
+                &|reader| match self.contributes(reader, rules[of[reader.0]]) {
+                    true => self.overlap.inputs_inside(reader, dim, i),
+                    false => Interval::default(),
+                },
+            )
         });
         let node = self.network.layer(first);
         let around = Geometry::new(place, self.mesh, false, |dim, i| match rule {
@@ -266,10 +261,14 @@ impl Context<'_> {
                 Some(window) => window.inputs_of(&self.part(node.inputs[0], dim, i)),
                 None => self.outputs(node, dim, i),
             },
-            Some(DataGradient::Reverse) => window(node, dim)
-                .map_or(Interval::default(), |window| {
-                    window.outputs_of(&self.inputs_inside(first, dim, i))
-                }),
+            Some(DataGradient::Reverse) => {
+                let inputs = self.overlap.inputs_inside(first, dim, i);
+                match (window(node, dim), transposed_window(node, dim)) {
+                    (Some(window), _) => window.outputs_of(&inputs),
+                    (None, Some(window)) => window.inputs_of(&inputs),
+                    (None, None) => Interval::default(),
+                }
+            }
             None => Interval::default(),
         });
         let zero_frame = readers
@@ -281,6 +280,8 @@ impl Context<'_> {
         let has_gradient = self.network.needs_gradient(first);
         Storage {
             members,
+            computed,
+            inner,
             value,
             zero_frame,
             partial,
@@ -288,6 +289,29 @@ impl Context<'_> {
             rule,
             has_gradient,
             tensor: 0,
+        }
+    }
+
+    /// Whether a reader contributes to the gradient of all that it reads, of others' parts too.
+    fn contributes(&self, reader: NodeId, rule: Option<DataGradient>) -> bool {
+        match self.network.layer(reader).op() {
+            Some(Op::Convolution(_) | Op::TransposedConvolution(_)) => {
+                rule == Some(DataGradient::Reverse)
+            }
+            // Other layers read beyond their own part in groups only.
+            Some(
+                Op::Input
+                | Op::Pool(_)
+                | Op::BatchNorm { .. }
+                | Op::LeakyRelu { .. }
+                | Op::Linear { .. }
+                | Op::Dropout { .. }
+                | Op::Flatten
+                | Op::Add
+                | Op::Concat
+                | Op::Loss(_),
+            )
+            | None => true,
         }
     }
 }
@@ -333,7 +357,7 @@ pub(crate) fn window(layer: &Layer, dim: usize) -> Option<&Window> {
     dim.checked_sub(1).and_then(|spatial| windows.get(spatial))
 }
 
-fn is_periodic(layer: &Layer) -> bool {
+pub(crate) fn is_periodic(layer: &Layer) -> bool {
     match layer.op() {
         Some(Op::Convolution(convolution)) => convolution.periodic,
         _ => false,

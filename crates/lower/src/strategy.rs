@@ -18,7 +18,8 @@ const RANKS_MAX: usize = 1 << 20;
 ///
 /// N lies on `data`, D, H and W on `depth`, `height` and `width`, the filters of a layer on `filter` and
 /// the channels that its weights read on `channel`. What differs for some layers follows after a
-/// semicolon: `filter=2,depth=2; conv4..fc2: D=-,F=filter+depth`.
+/// semicolon: `filter=2,depth=2; conv4..fc2: D=-,F=filter+depth`. `height=4; conv1..relu4: halo=grouped`
+/// exchanges halos once for all these layers, and computes twice what lies between them.
 ///
 /// `micro=4` takes the mini-batch in four parts, one after the other, and adds their gradients;
 /// `shard=optimizer`, `gradients` or `parameters` shares out what replicas would hold alike.
@@ -85,6 +86,38 @@ pub struct LayerChoice {
     /// Whether what these layers compute is dropped after the forward pass and computed again, all of
     /// it at once, when the backward pass comes to it.
     pub recompute: bool,
+    /// How their halos come, where it is said.
+    pub halo: Option<Halo>,
+}
+
+impl LayerChoice {
+    /// Which layers, as in the text form.
+    pub fn layers(&self) -> String {
+        match self.from == self.to {
+            true => self.from.clone(),
+            false => format!("{}..{}", self.from, self.to),
+        }
+    }
+}
+
+/// How layers get what they read around a rank's own part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Halo {
+    /// Each layer by an exchange of its own, unless something else is said.
+    Own,
+    /// These layers by one wide exchange of each tensor that enters them; what lies around the own part
+    /// between them is computed by every rank that needs it.
+    Grouped,
+}
+
+impl Halo {
+    /// As in the text form.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Own => "own",
+            Self::Grouped => "grouped",
+        }
+    }
 }
 
 /// A dim of a layer's work.

@@ -182,3 +182,15 @@ fn an_image_over_tiles_with_fused_kernels() {
 fn a_line_over_two_ranks_with_packed_weights() {
     check("line-width2-packed", LINE, "width=2", 1, &Packer);
 }
+
+#[test]
+fn an_image_over_tiles_with_one_wide_halo() {
+    let strategy = "height=2,width=2; c1..c2: halo=grouped";
+    check(
+        "image-height2-width2-grouped",
+        IMAGE,
+        strategy,
+        1,
+        &UnpinnedMenu,
+    );
+}

@@ -147,6 +147,10 @@ pub struct Home {
     pub place: Place,
     /// Width of the frame below the owned region, per dim.
     pub low: [usize; 5],
+    /// Whether the rank computes itself what it holds around the owned region, a copy of what others
+    /// compute too: no message brings it, and a gradient there is that of the copy.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub redundant: bool,
 }
 
 impl Home {

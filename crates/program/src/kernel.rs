@@ -271,14 +271,16 @@ pub enum Kernel {
         accumulate: bool,
     },
     /// Zeroes elements by a draw keyed by (seed, epoch, sample, `operation`, element); `y` may be `x`.
-    /// `place` tells which element of the tensor the first one of the view is. The same kernel serves
-    /// forward (x, y) and backward (dy, dx).
+    /// The view begins `low` elements before what the rank owns of the tensor at `place`. The same
+    /// kernel serves forward (x, y) and backward (dy, dx).
     Dropout {
         x: View,
         y: View,
         rate: f64,
         operation: u32,
         place: Place,
+        #[serde(default, skip_serializing_if = "is_zero")]
+        low: [usize; 5],
         accumulate: bool,
     },
     /// `y = a + b`
@@ -317,6 +319,10 @@ pub enum Kernel {
         moments: Vec<View>,
         clip: Option<(View, f64)>,
     },
+}
+
+fn is_zero(low: &[usize; 5]) -> bool {
+    *low == [0; 5]
 }
 
 impl Kernel {

@@ -82,7 +82,12 @@ impl Form {
                 place.axes[0] = AxisList::of([Axis::Data]);
             }
             let low = [0; 5];
-            Some(Home { tensor, place, low })
+            Some(Home {
+                tensor,
+                place,
+                low,
+                redundant: false,
+            })
         };
         let list = [
             ("gradient", Role::Gradient, home(0, gradient, None)),

@@ -80,6 +80,7 @@ fn kernels() -> Vec<Kernel> {
             rate: 0.5,
             operation: 7,
             place,
+            low: [0; 5],
             accumulate: false,
         },
         Kernel::Update {

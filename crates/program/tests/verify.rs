@@ -611,6 +611,16 @@ fn broken_memory() {
             "ContributionLost",
         ),
         (
+            "a message brings what the rank computes itself",
+            |p| home_of(p, 1, X).redundant = true,
+            "ReceiveMisplaced",
+        ),
+        (
+            "the gradient of a copy is sent away",
+            |p| home_of(p, 1, DX).redundant = true,
+            "CopySent",
+        ),
+        (
             "the kernel runs before the load",
             |p| p.bodies[1].tasks[IMPORT].after.clear(),
             "Race",

@@ -68,6 +68,7 @@ mod tests {
             tensor: 0,
             place,
             low: [0; 5],
+            redundant: false,
         };
         let whole: Vec<f64> = (0..70).map(f64::from).collect();
         let mut again = vec![-1.0; 70];

@@ -2,7 +2,7 @@ use crate::Draws;
 use partita_graph::{
     Convolution, Graph, GraphBuilder, Loss, NodeId, Pool, PoolKind, TransposedConvolution,
 };
-use partita_lower::{LayerChoice, Shard, Strategy};
+use partita_lower::{Halo, LayerChoice, Shard, Strategy};
 use partita_space::{AXES, Axis, AxisList, Window};
 
 /// A random small model with a random strategy.
@@ -62,6 +62,62 @@ pub fn random_layer_case(seed: u64) -> Case {
     }
 }
 
+/// Draws a model and a strategy over tiles in which some ranges of layers share their halo exchanges.
+pub fn random_grouped_case(seed: u64) -> Case {
+    let mut draws = Draws::new(seed);
+    loop {
+        let mut sketch = Sketch::empty(&mut draws, [24, 12, 7]);
+        for _ in 0..draws.between(3, 8) {
+            sketch.layer(&mut draws);
+        }
+        let graph = sketch.finish(&mut draws);
+        let batch = draws.between(1, 3);
+        for _ in 0..20 {
+            let mut strategy = random_strategy(&mut draws, &graph, batch.min(2));
+            group(&mut draws, &graph, &mut strategy);
+            strategy.micro = draws.pick(&[1, 1, 2]);
+            if draws.one_in(3) {
+                strategy.layers.push(random_block(&mut draws, &graph));
+            }
+            let split: usize = (1..4).map(|axis| strategy.extent(AXES[axis])).product();
+            if split > 1 && strategy.check(&graph, batch).is_ok() {
+                return Case {
+                    graph,
+                    strategy,
+                    batch,
+                    seed,
+                };
+            }
+        }
+    }
+}
+
+/// Puts ranges of layers in groups.
+fn group(draws: &mut Draws, graph: &Graph, strategy: &mut Strategy) {
+    let mut first = draws.between(0, 2);
+    while first + 1 < graph.nodes.len() {
+        let last = draws.between(first + 1, (first + 8).min(graph.nodes.len() - 1));
+        strategy.layers.push(LayerChoice {
+            from: graph.nodes[first].name.clone(),
+            to: graph.nodes[last].name.clone(),
+            dims: [None; 6],
+            recompute: false,
+            halo: Some(Halo::Grouped),
+        });
+        first = last + 1 + draws.pick(&[0, 0, 1, 2]);
+    }
+    if draws.one_in(4) {
+        let alone = &graph.nodes[draws.between(1, graph.nodes.len() - 1)].name;
+        strategy.layers.push(LayerChoice {
+            from: alone.clone(),
+            to: alone.clone(),
+            dims: [None; 6],
+            recompute: false,
+            halo: Some(Halo::Own),
+        });
+    }
+}
+
 fn random_layer_strategy(draws: &mut Draws, graph: &Graph, batch: usize) -> Strategy {
     let extent = graph.nodes[0].shape.extent;
     let mut extents = [1; 7];
@@ -97,6 +153,7 @@ fn random_layer_strategy(draws: &mut Draws, graph: &Graph, batch: usize) -> Stra
             to: graph.nodes[last].name.clone(),
             dims,
             recompute: false,
+            halo: None,
         });
     }
     strategy.overlap = !draws.one_in(4);
@@ -122,6 +179,7 @@ fn random_block(draws: &mut Draws, graph: &Graph) -> LayerChoice {
         to: graph.nodes[last].name.clone(),
         dims: [None; 6],
         recompute: true,
+        halo: None,
     }
 }
 

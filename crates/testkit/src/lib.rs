@@ -15,7 +15,9 @@ mod random;
 mod trial;
 
 pub use bench::{Aftermath, Bench};
-pub use cases::{Case, random_case, random_encoder_decoder, random_layer_case};
+pub use cases::{
+    Case, random_case, random_encoder_decoder, random_grouped_case, random_layer_case,
+};
 pub use compare::{distance, mismatch};
 pub use harness::{KernelFactory, Outcome, Setup, reference_kernels, run, run_programs};
 pub use jitter::jittery_kernels;

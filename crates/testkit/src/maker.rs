@@ -312,6 +312,7 @@ impl Maker {
             rate: 0.4,
             operation: 7,
             place,
+            low: [0; 5],
             accumulate,
         });
         both.into()

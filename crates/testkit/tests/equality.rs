@@ -5,8 +5,8 @@
 use partita_lower::Strategy;
 use partita_program::{Dtype, Optimizer};
 use partita_testkit::{
-    Case, Outcome, Setup, mismatch, random_case, random_encoder_decoder, random_layer_case,
-    reference_kernels, run,
+    Case, Outcome, Setup, mismatch, random_case, random_encoder_decoder, random_grouped_case,
+    random_layer_case, reference_kernels, run,
 };
 
 /// One rank with the same micro-batches.
@@ -49,6 +49,11 @@ fn encoders_and_decoders_equal_one_rank_in_f64() {
 #[test]
 fn every_axis_equals_one_rank_in_f64() {
     compare(400, random_layer_case);
+}
+
+#[test]
+fn groups_with_one_wide_halo_equal_one_rank_in_f64() {
+    compare(300, random_grouped_case);
 }
 
 fn compare(cases: u64, draw: fn(u64) -> Case) {

@@ -7,7 +7,8 @@ use partita_program::{
 };
 use partita_space::{AXES, AxisSet, Offset};
 use partita_testkit::{
-    Case, Draws, Outcome, Setup, jittery_kernels, random_case, random_layer_case, run_programs,
+    Case, Draws, Outcome, Setup, jittery_kernels, random_case, random_grouped_case,
+    random_layer_case, run_programs,
 };
 use std::collections::BTreeMap;
 
@@ -351,6 +352,11 @@ fn survey_all(of: fn(u64) -> Case, mutate: Mutate) {
 #[test]
 fn every_mutant_is_refused_or_equivalent() {
     survey_all(random_case, mutate);
+}
+
+#[test]
+fn every_mutant_with_groups_is_refused_or_equivalent() {
+    survey_all(random_grouped_case, mutate);
 }
 
 #[test]

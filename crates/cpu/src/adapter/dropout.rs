@@ -3,7 +3,7 @@ use crate::grid::{Canceled, Grid, Shared};
 use crate::simd::{Level, Op, Simd};
 use crate::team::ELEMENT;
 use partita_program::random::Draws;
-use partita_program::{Kernel, Place, View};
+use partita_program::{Kernel, Place};
 use partita_run::{Inputs, RunError, Worked};
 use partita_space::{Coord, Mesh};
 use std::ops::Range;
@@ -25,6 +25,7 @@ pub(super) fn execute(
         rate,
         operation,
         place,
+        low,
         accumulate,
     } = kernel
     else {
@@ -36,7 +37,7 @@ pub(super) fn execute(
         rate: *rate,
         operation: *operation,
         shape: place.shape,
-        corner: corner(place, x, mesh, coord),
+        corner: corner(place, low, mesh, coord),
     };
     let mut target = run.output(y);
     // In place there is one block, from which both are taken.
@@ -70,15 +71,10 @@ pub(super) fn execute(
     })
 }
 
-/// Global index of the first element of the view, which is all that the rank owns.
-fn corner(place: &Place, view: &View, mesh: &Mesh, coord: &Coord) -> [usize; 5] {
+/// Global index of the first element of a view that begins so far before the owned part.
+fn corner(place: &Place, low: &[usize; 5], mesh: &Mesh, coord: &Coord) -> [usize; 5] {
     let owned = place.owned(mesh, coord);
-    assert_eq!(
-        view.extent,
-        owned.shape(),
-        "{view} is the part that the rank owns"
-    );
-    owned.0.map(|interval| interval.start as usize)
+    std::array::from_fn(|dim| owned.0[dim].start as usize - low[dim])
 }
 
 /// Which elements are dropped.

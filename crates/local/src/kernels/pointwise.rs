@@ -42,9 +42,10 @@ pub(super) fn execute(
             rate,
             operation,
             place,
+            low,
             accumulate,
         } => {
-            let corner = corner(place, x, mesh, coord);
+            let corner = corner(place, low, mesh, coord);
             let mask = Mask {
                 rate: *rate,
                 operation: *operation,
@@ -206,14 +207,10 @@ struct Mask {
     corner: [usize; 5],
 }
 
-fn corner(place: &Place, view: &View, mesh: &Mesh, coord: &Coord) -> [usize; 5] {
+/// Global index of the first element of a view that begins so far before the owned part.
+fn corner(place: &Place, low: &[usize; 5], mesh: &Mesh, coord: &Coord) -> [usize; 5] {
     let owned = place.owned(mesh, coord);
-    assert_eq!(
-        view.extent,
-        owned.shape(),
-        "{view} is the part that the rank owns"
-    );
-    owned.0.map(|interval| interval.start as usize)
+    std::array::from_fn(|dim| owned.0[dim].start as usize - low[dim])
 }
 
 fn dropout(

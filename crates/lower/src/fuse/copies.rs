@@ -114,7 +114,10 @@ impl<'a> Copies<'a> {
         let same_place = match (&from.home, &to.home) {
             // A concatenation has more channels than its inputs.
             (Some(a), Some(b)) => {
-                a.place.axes == b.place.axes && a.place.shape[..4] == b.place.shape[..4]
+                // Contributions to others' parts are sent, those to copies of them are kept.
+                a.redundant == b.redundant
+                    && a.place.axes == b.place.axes
+                    && a.place.shape[..4] == b.place.shape[..4]
             }
             _ => false,
         };

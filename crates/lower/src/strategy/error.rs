@@ -17,9 +17,9 @@ pub enum StrategyError {
     },
     /// What is said of some layers is not of the form.
     #[error(
-        "strategy `{text}`: `{word}` is nothing that can be said of layers; possible are recompute=on, and \
-         DIM=AXES with a dim of N, D, H, W, C or F and axes such as `depth`, `filter+channel` or `-` for \
-         none"
+        "strategy `{text}`: `{word}` is nothing that can be said of layers; possible are recompute=on, \
+         halo=own|grouped, and DIM=AXES with a dim of N, D, H, W, C or F and axes such as `depth`, \
+         `filter+channel` or `-` for none"
     )]
     LayerForm {
         /// The whole.
@@ -51,6 +51,37 @@ pub enum StrategyError {
         from: String,
         /// The last one.
         to: String,
+    },
+    /// A layer in two groups.
+    #[error(
+        "strategy `{strategy}`: layer `{layer}` is in the groups `{first}` and `{second}`, but one exchange \
+         serves one group; the nearest valid choice is one `halo=grouped` for all of them, or to end the \
+         first before `{layer}`"
+    )]
+    TwoGroups {
+        /// The strategy.
+        strategy: String,
+        /// The layer.
+        layer: String,
+        /// Layers of a group.
+        first: String,
+        /// Those of another.
+        second: String,
+    },
+    /// What a rank computes around its own part ends at the border of the image.
+    #[error(
+        "strategy `{strategy}`: `{layer}` has periodic padding and reads `{input}` of its own group, of \
+         which no rank computes what lies across the border; the nearest valid choice is {nearest}"
+    )]
+    PeriodicInGroup {
+        /// The strategy.
+        strategy: String,
+        /// The layer.
+        layer: String,
+        /// What it reads.
+        input: String,
+        /// Groups that are possible.
+        nearest: String,
     },
     /// An axis that would split two dims of one layer.
     #[error(

@@ -1,6 +1,6 @@
 //! The text form of a strategy.
 
-use super::{LayerChoice, LayerDim, RANKS_MAX, Shard, Strategy, StrategyError};
+use super::{Halo, LayerChoice, LayerDim, RANKS_MAX, Shard, Strategy, StrategyError};
 use partita_space::{AXES, Axis, AxisList};
 use std::fmt;
 use std::str::FromStr;
@@ -36,10 +36,7 @@ impl fmt::Display for Strategy {
 
 impl fmt::Display for LayerChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.from == self.to {
-            true => write!(f, "{}: ", self.from)?,
-            false => write!(f, "{}..{}: ", self.from, self.to)?,
-        }
+        write!(f, "{}: ", self.layers())?;
         let said = LayerDim::ALL.into_iter().zip(self.dims);
         let words = said.filter_map(|(dim, axes)| {
             let axes = axes?;
@@ -49,7 +46,9 @@ impl fmt::Display for LayerChoice {
             })
         });
         let again = self.recompute.then(|| "recompute=on".to_owned());
-        f.write_str(&words.chain(again).collect::<Vec<_>>().join(","))
+        let halo = self.halo.map(|halo| format!("halo={}", halo.name()));
+        let words = words.chain(again).chain(halo);
+        f.write_str(&words.collect::<Vec<_>>().join(","))
     }
 }
 
@@ -141,6 +140,7 @@ fn layer_choice(
         to: to.to_owned(),
         dims: [None; 6],
         recompute: false,
+        halo: None,
     };
     for word in words.split(',').map(str::trim) {
         let form = || StrategyError::LayerForm {
@@ -157,6 +157,14 @@ fn layer_choice(
                 return Err(form());
             }
             choice.recompute = true;
+            continue;
+        }
+        if name == "halo" {
+            let known = [Halo::Own, Halo::Grouped].into_iter();
+            let halo = known.into_iter().find(|halo| halo.name() == value);
+            if choice.halo.replace(halo.ok_or_else(form)?).is_some() {
+                return Err(twice(text, name));
+            }
             continue;
         }
         let at = LayerDim::ALL.iter().position(|dim| dim.name() == name);
@@ -219,6 +227,7 @@ mod tests {
             "filter=2,channel=3; conv4..fc2: D=-,F=filter+depth; fc3: C=-",
             "depth=2; conv2..: N=data,D=-",
             "data=2; conv1..pool1: recompute=on; conv2: F=data,recompute=on",
+            "height=2; conv1..conv4: halo=grouped; conv5..: D=-,halo=own",
         ] {
             assert_eq!(text.parse::<Strategy>().unwrap().to_string(), text);
         }
@@ -244,6 +253,8 @@ mod tests {
             "depth=2; conv1: D=deep",
             "depth=2; conv1: D=depth+depth",
             "depth=2; conv1: D=-,D=-",
+            "depth=2; conv1: halo=wide",
+            "depth=2; conv1: halo=own,halo=own",
             "",
         ] {
             assert!(text.parse::<Strategy>().is_err(), "{text}");

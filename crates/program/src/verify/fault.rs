@@ -333,6 +333,8 @@ pub enum Fault {
         spot: Spot,
         accumulate: bool,
     },
+    #[error("{site} sends {spot}, the rank's own copy of what others compute")]
+    CopySent { site: Site, spot: Spot },
     #[error("{site} reads {spot}, where the rank's own contribution to another rank still stands")]
     HaloStale { site: Site, spot: Spot },
     #[error("{site} leaves out what {spot} contributes, and rank {owner} does not send it")]

@@ -362,6 +362,9 @@ impl Memory<'_, '_> {
                         open = seen.iter().fold(open, without);
                     }
                 }
+                if is_redundant(buffer) {
+                    open = self.unended(id, touches, writer.task, open);
+                }
                 faults.extend(open.first().map(|&region| Fault::ContributionLost {
                     site: self.case.site(self.class, writer.task),
                     spot: self.case.spot_at(self.class, id, region),
@@ -370,8 +373,53 @@ impl Memory<'_, '_> {
         }
     }
 
+    /// What of contributions to a copy's gradient does not end as it may in the own part: in a later
+    /// part of the kernel that writes them, in channels that nobody wants the gradient of, or in outputs
+    /// of a transposed convolution that no input reaches.
+    fn unended(
+        &self,
+        buffer: usize,
+        touches: &[Touch],
+        writer: usize,
+        open: Vec<Region>,
+    ) -> Vec<Region> {
+        let is_it = |view: &View| view.buffer.0 as usize == buffer;
+        let within = self.parts(writer).iter().flat_map(Kernel::accesses);
+        let within = within.filter(|(view, access)| *access == Access::Read && is_it(view));
+        let mut open = within.fold(open, |open, (view, _)| without(open, &view.region()));
+        let spreads = |part: &Kernel| {
+            if let Kernel::ConvolutionForward { x, .. }
+            | Kernel::ConvolutionBackwardWeight { x, .. } = part
+            {
+                is_it(x)
+            } else {
+                false
+            }
+        };
+        open.retain(|region| {
+            let common = |touch: &&Touch| {
+                self.before[touch.task].has(writer)
+                    && touch.access == Access::Read
+                    && !touch.region.0[4].intersect(&region.0[4]).is_empty()
+            };
+            let mut readers = touches.iter().filter(common).peekable();
+            readers.peek().is_some()
+                && !readers.any(|touch| self.parts(touch.task).iter().any(spreads))
+        });
+        open
+    }
+
+    /// The kernels of a task.
+    fn parts(&self, task: usize) -> &[Kernel] {
+        match self.body.tasks.get(task).map(|task| &task.work) {
+            Some(Work::Compute { kernel, .. }) => kernel.parts(),
+            Some(Work::Exchange(_) | Work::Collective(_) | Work::Load(_)) | None => &[],
+        }
+    }
+
     /// A message that adds does so to the rank's own part; one that replaces does not destroy what
-    /// nobody has read.
+    /// nobody has read. What a rank computes around its own part stays with it: no message goes there,
+    /// or takes it from there.
     fn receives(&self, faults: &mut Vec<Fault>) {
         for (task, entry) in self.body.tasks.iter().enumerate() {
             let Work::Exchange(exchange) = &entry.work else {
@@ -380,7 +428,7 @@ impl Memory<'_, '_> {
             for receive in &exchange.receives {
                 let buffer = self.body.buffer(receive.view.buffer);
                 let region = receive.view.region();
-                let open = if receive.accumulate {
+                let open = if receive.accumulate || is_redundant(buffer) {
                     self.outside(buffer, &region)
                 } else {
                     self.unseen(receive.view.buffer.0 as usize, task, &region)
@@ -395,12 +443,26 @@ impl Memory<'_, '_> {
                     }
                 }));
             }
+            for send in &exchange.sends {
+                let buffer = self.body.buffer(send.view.buffer);
+                let open = match is_redundant(buffer) {
+                    true => self.outside(buffer, &send.view.region()),
+                    false => Vec::new(),
+                };
+                faults.extend(open.first().map(|&region| {
+                    let id = send.view.buffer.0 as usize;
+                    Fault::CopySent {
+                        site: self.case.site(self.class, task),
+                        spot: self.case.spot_at(self.class, id, region),
+                    }
+                }));
+            }
         }
     }
 
     /// What a kernel reads of a gradient around the own part has come by a message, or is a zero that
     /// stands for what the owners contribute themselves; it is not what the rank has written there
-    /// for others.
+    /// for others, unless it computes the tensor there itself and so has a gradient of its own.
     fn gradient_frames(&self, faults: &mut Vec<Fault>) {
         for (id, touches) in self.accesses.iter().enumerate() {
             let buffer = &self.body.buffers[id];
@@ -411,7 +473,11 @@ impl Memory<'_, '_> {
                 continue;
             }
             for reader in touches.iter().filter(is_reader) {
-                let stale = self.stale(touches, reader, self.outside(buffer, &reader.region));
+                let others = match is_redundant(buffer) {
+                    true => Vec::new(),
+                    false => self.outside(buffer, &reader.region),
+                };
+                let stale = self.stale(touches, reader, others);
                 faults.extend(stale.first().map(|&region| Fault::HaloStale {
                     site: self.case.site(self.class, reader.task),
                     spot: self.case.spot_at(self.class, id, region),
@@ -513,6 +579,10 @@ struct Used {
     tasks: Bits,
     /// What has completed before any of `tasks` starts.
     before: Bits,
+}
+
+fn is_redundant(buffer: &Buffer) -> bool {
+    buffer.home.as_ref().is_some_and(|home| home.redundant)
 }
 
 pub(super) fn without(open: Vec<Region>, hole: &Region) -> Vec<Region> {

@@ -111,12 +111,14 @@ fn buffers(ranks: usize) -> Vec<Buffer> {
             tensor,
             place: place(ranks),
             low: [0, 0, 0, low, 0],
+            redundant: false,
         })
     };
     let everywhere = Some(Home {
         tensor: 1,
         place: Place::replicated(line),
         low: [0; 5],
+        redundant: false,
     });
     // The gradient of x takes the place of y, and that of w the place of the scratch.
     let list = [

@@ -1,0 +1,108 @@
+//! What ranks compute around their own parts, so that the layers of a group need no halo but that of the
+//! tensors that enter it.
+//!
+//! Example: two convolutions of kernel 3 in a group: for its own outputs of the second, a rank computes
+//! the first one plane further, and reads the input two planes further.
+
+use crate::network::Network;
+use crate::storage::{contributors, is_periodic, transposed_window, window};
+use partita_graph::NodeId;
+use partita_space::{Interval, Mesh};
+
+/// What each coordinate computes of each tensor: what it owns, and of a tensor that is made and read
+/// inside of one group also what it reads for all that it computes.
+pub(crate) struct Overlap<'n> {
+    network: &'n Network,
+    /// Whether a tensor is made and read inside of one group.
+    inner: Vec<bool>,
+    /// Of each tensor, along each dim, for each coordinate.
+    parts: Vec<[Vec<Interval>; 5]>,
+}
+
+impl<'n> Overlap<'n> {
+    pub fn new(network: &'n Network, mesh: &Mesh) -> Self {
+        let own = |index: usize, dim: usize| -> Vec<Interval> {
+            let place = &network.layers[index].place;
+            let (axes, extent) = (place.axes[dim], place.shape[dim]);
+            (0..mesh.parts(axes))
+                .map(|i| mesh.part(axes, extent, i))
+                .collect()
+        };
+        let count = network.layers.len();
+        let mut overlap = Self {
+            network,
+            inner: vec![false; count],
+            parts: (0..count)
+                .map(|index| std::array::from_fn(|dim| own(index, dim)))
+                .collect(),
+        };
+        for index in (0..count).rev() {
+            overlap.widen(NodeId(index));
+        }
+        overlap
+    }
+
+    /// Takes in what the readers in the same group read, whose own parts are known.
+    fn widen(&mut self, id: NodeId) {
+        let group = self.network.layer(id).group;
+        let is_inside = |reader: &NodeId| self.network.layer(*reader).group == group;
+        let readers = self.network.readers(id).iter().copied();
+        let readers: Vec<NodeId> = readers.filter(is_inside).collect();
+        if group.is_none() || readers.is_empty() {
+            return;
+        }
+        self.inner[id.0] = true;
+        for dim in 1..4 {
+            for i in 0..self.parts[id.0][dim].len() {
+                let reads = readers.iter().map(|&r| self.inputs_inside(r, dim, i));
+                let need = reads.fold(Interval::default(), |all, read| all.hull(&read));
+                let part = &mut self.parts[id.0][dim][i];
+                if !need.is_empty() {
+                    // Where nothing is owned, its place still counts.
+                    *part = Interval::new(part.start.min(need.start), part.end.max(need.end));
+                }
+            }
+        }
+    }
+
+    /// Whether a tensor is made and read inside of one group.
+    pub fn is_inner(&self, id: NodeId) -> bool {
+        self.inner[id.0]
+    }
+
+    /// What a coordinate computes of a tensor along a dim.
+    pub fn part(&self, id: NodeId, dim: usize, coordinate: usize) -> Interval {
+        self.parts[id.0][dim][coordinate]
+    }
+
+    /// Inputs along `dim` that a coordinate reads for what it computes, padding included; none where
+    /// it reads no more than what it owns.
+    pub fn inputs(&self, consumer: NodeId, dim: usize, coordinate: usize) -> Interval {
+        let layer = self.network.layer(consumer);
+        let outputs = || self.part(consumer, dim, coordinate);
+        if let Some(window) = window(layer, dim) {
+            window.inputs_of(&outputs())
+        } else if let Some(window) = transposed_window(layer, dim) {
+            contributors(window, &outputs(), &self.extent(layer.inputs[0], dim))
+        } else if self.inner[consumer.0] && (1..4).contains(&dim) {
+            // Flattened or not, dims that are not split are there whole.
+            outputs().intersect(&self.extent(layer.inputs[0], dim))
+        } else {
+            Interval::default()
+        }
+    }
+
+    /// The same without zero padding.
+    pub fn inputs_inside(&self, consumer: NodeId, dim: usize, coordinate: usize) -> Interval {
+        let inputs = self.inputs(consumer, dim, coordinate);
+        let layer = self.network.layer(consumer);
+        if is_periodic(layer) {
+            return inputs;
+        }
+        inputs.intersect(&self.extent(layer.inputs[0], dim))
+    }
+
+    fn extent(&self, id: NodeId, dim: usize) -> Interval {
+        Interval::all(self.network.layer(id).place.shape[dim])
+    }
+}
