@@ -239,7 +239,9 @@ impl<'a> Emit<'a> {
         let computed = &self.storages.of(id).computed;
         let mut region = self.owned(id);
         for (dim, line) in computed.lines_at(&self.builder.coord).iter().enumerate() {
-            region.0[dim] = line.held;
+            if (1..4).contains(&dim) {
+                region.0[dim] = line.held;
+            }
         }
         region
     }

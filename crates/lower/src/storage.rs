@@ -230,8 +230,9 @@ impl Context<'_> {
         let place = *self.place(first);
         let readers = self.network.readers(last);
         let inner = self.overlap.is_inner(last);
-        let computed = Geometry::new(place, self.mesh, false, |dim, i| {
-            self.overlap.part(last, dim, i)
+        let computed = Geometry::new(place, self.mesh, false, |dim, i| match dim {
+            1..4 => self.overlap.part(last, dim, i),
+            _ => Interval::default(),
         });
         let periodic = readers
             .iter()
