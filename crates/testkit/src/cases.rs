@@ -1,6 +1,6 @@
 use crate::Draws;
 use partita_graph::{
-    Convolution, Graph, GraphBuilder, Loss, NodeId, Pool, PoolKind, TransposedConvolution,
+    Convolution, Graph, GraphBuilder, Loss, NodeId, Op, Pool, PoolKind, TransposedConvolution,
 };
 use partita_lower::{Halo, LayerChoice, Shard, Strategy};
 use partita_space::{AXES, Axis, AxisList, Window};
@@ -71,6 +71,13 @@ pub fn random_grouped_case(seed: u64) -> Case {
             sketch.layer(&mut draws);
         }
         let graph = sketch.finish(&mut draws);
+        // A norm of what is normed already turns rounding into a gradient, however it is split.
+        let is_norm = |id: &NodeId| matches!(graph.node(*id).op, Op::BatchNorm { .. });
+        let ids = (0..graph.nodes.len()).map(NodeId);
+        let mut norms = ids.filter(is_norm);
+        if norms.any(|id| graph.node(id).inputs.iter().any(is_norm)) {
+            continue;
+        }
         let batch = draws.between(1, 3);
         for _ in 0..20 {
             let mut strategy = random_strategy(&mut draws, &graph, batch.min(2));
