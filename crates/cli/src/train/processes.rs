@@ -6,7 +6,7 @@ use crate::launcher::{self, Launcher};
 use partita_mpi::{Census, Collectives, Library, LoadError, MpiTransport, Setting};
 use partita_mpi::{World as Processes, WorldError};
 use partita_program::Program;
-use partita_run::{NamedValues, Outcome, RunError, Session, together};
+use partita_run::{End, NamedValues, Outcome, RunError, Session, together};
 use partita_space::{Bytes, Rank, Seconds};
 use serde::{Deserialize, Serialize};
 use std::cell::{Cell, RefCell};
@@ -64,9 +64,9 @@ struct Words {
 #[derive(Serialize, Deserialize)]
 struct Given {
     outcome: Outcome,
-    /// Its shares of parameters and states.
-    values: Vec<NamedValues>,
     peak: Option<Bytes>,
+    /// Its shares of parameters and states; their values come apart, as bytes.
+    shares: Vec<NamedValues>,
 }
 
 impl Job {
@@ -217,27 +217,21 @@ impl Job {
         let played = ranks::play_rank(
             session, world, self.rank, self.seat, transport, waker, listener,
         );
-        let (outcome, values) = played.map_err(|error| {
+        let (outcome, shares) = played.map_err(|error| {
             let text = CliError::run(&error);
             *self.error.borrow_mut() = Some(error);
             text
         })?;
-        if outcome.end != partita_run::End::Finished {
+        if outcome.end != End::Finished {
             // All ranks saw the same loss.
             self.close()?;
             let played = Played {
                 outcomes: vec![outcome],
-                values,
+                values: Vec::new(),
             };
             return Ok((self.rank == 0).then_some((played, None)));
         }
-        let mesh = session.main_program().mesh;
-        let own = Given {
-            outcome,
-            values,
-            peak: peak(),
-        };
-        let given = self.gathered(&own)?;
+        let given = self.given(outcome, shares, peak())?;
         // Nobody leaves before rank 0 has everything.
         self.shared(&())?;
         self.close()?;
@@ -248,10 +242,41 @@ impl Job {
         let (mut outcomes, mut values) = (Vec::new(), Vec::new());
         for one in given {
             outcomes.push(one.outcome);
-            values.extend(one.values);
+            values.extend(one.shares);
         }
-        let values = together(&mesh, values);
+        let values = together(&session.main_program().mesh, values);
         Ok(Some((Played { outcomes, values }, peak)))
+    }
+
+    /// On rank 0, what all ranks give; nothing on the others.
+    fn given(
+        &self,
+        outcome: Outcome,
+        mut shares: Vec<NamedValues>,
+        peak: Option<Bytes>,
+    ) -> Result<Vec<Given>, CliError> {
+        let own = shares
+            .iter_mut()
+            .map(|share| std::mem::take(&mut share.values));
+        let bytes: Vec<u8> = own.flatten().flat_map(f64::to_le_bytes).collect();
+        let mut given = self.gathered(&Given {
+            outcome,
+            peak,
+            shares,
+        })?;
+        let all = self.with(|world| world.gather(&bytes))?;
+        for (one, bytes) in given.iter_mut().zip(&all) {
+            let mut values = bytes.chunks_exact(8).map(|word| {
+                let mut bits = [0; 8];
+                bits.copy_from_slice(word);
+                f64::from_le_bytes(bits)
+            });
+            for share in &mut one.shares {
+                let elements = share.dims.iter().product();
+                share.values = values.by_ref().take(elements).collect();
+            }
+        }
+        Ok(given)
     }
 
     fn transport<'w>(
