@@ -1,4 +1,5 @@
-use crate::train::{TrainRequest, run_until};
+use crate::train::company::Company;
+use crate::train::{TrainRequest, run_with};
 use partita_data::{DType, DatasetSpec, DatasetWriter, Kind, Layout, Samples, Split};
 use partita_synth::{
     CLASSES, SegmentationSpec, ShapesSpec, class_names, make_picture, make_segmented,
@@ -94,7 +95,12 @@ fn train(folder: &TempDir, run: &str) -> Result<Value, String> {
         ..TrainRequest::default()
     };
     let mut out = Vec::new();
-    let trained = run_until(&request, &AtomicBool::new(false), &mut out);
+    let trained = run_with(
+        &Company::Threads,
+        &request,
+        &AtomicBool::new(false),
+        &mut out,
+    );
     trained.map_err(|error| error.to_string())?;
     Ok(serde_json::from_slice(&out).unwrap())
 }
