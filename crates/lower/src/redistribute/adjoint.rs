@@ -136,7 +136,7 @@ impl Movement {
             },
             menu: &UnpinnedMenu,
         };
-        let network = lay_out(&graph, &strategy, 1).unwrap();
+        let network = lay_out(&graph, &strategy, 1, None).unwrap();
         let storages = Storages::new(&network, &strategy.mesh());
         let body = |rank: Rank| {
             let coord = self.mesh.coord(rank);
@@ -150,6 +150,11 @@ impl Movement {
                 gradients: Vec::new(),
                 sums: BTreeMap::new(),
                 parameters: Vec::new(),
+                gathered: BTreeMap::new(),
+                micro_batches: 1,
+                micro: 0,
+                pass: Phase::Forward,
+                report: BTreeMap::new(),
                 moments: Vec::new(),
                 staging: [None; 2],
                 parameter_gradients: BTreeMap::new(),
