@@ -121,6 +121,7 @@ fn program_kernels(
         rate: 0.5,
         operation: 1,
         place: Place::replicated(x.extent),
+        low: [0; 5],
         accumulate: false,
     };
     // The planes that a periodic convolution wraps around.

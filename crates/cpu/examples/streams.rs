@@ -500,6 +500,7 @@ fn program_kernels([x, y, z, classes, loss]: [Box5; 5]) -> Vec<(&'static str, Ke
         rate: 0.5,
         operation: 1,
         place: Place::replicated(x.extent),
+        low: [0; 5],
         accumulate: false,
     };
     let squared = |dx| Kernel::MeanSquaredError {

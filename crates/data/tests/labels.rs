@@ -166,7 +166,8 @@ fn each_rank_stages_the_classes_of_its_part() {
         let place = |extent: [usize; 3], axes| {
             let [d, h, w] = extent;
             let shape = [2, d, h, w, 1];
-            Place { shape, axes }
+            let micro = None;
+            Place { shape, axes, micro }
         };
         for (dataset, extent, place) in [
             (&per_voxel, [d, h, w], place([d, h, w], split)),
@@ -197,6 +198,7 @@ fn each_rank_stages_the_classes_of_its_part() {
     let wrong = Place {
         shape: [2, 1, 1, 1, 3],
         axes: [Some(Axis::Data), None, None, None, None].map(Into::into),
+        micro: None,
     };
     let error = staged(&per_voxel, mesh, 0, wrong).unwrap_err().to_string();
     assert!(
