@@ -148,7 +148,13 @@ fn a_hung_rank_is_named_in_an_exchange_or_a_sum() {
             continue;
         };
         let _alone = alone();
-        hangs(&launcher, "depth=4", &[], 2, &["exchange", "allreduce"]);
+        hangs(
+            &launcher,
+            "depth=4",
+            &[],
+            2,
+            &["exchange", "allreduce", "allgather"],
+        );
     }
 }
 

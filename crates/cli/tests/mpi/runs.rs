@@ -2,14 +2,13 @@ use crate::case::{Case, alone, threads};
 use crate::launchers::launcher;
 
 /// Strategies of 2, 4 and 8 ranks.
-const STRATEGIES: [(usize, &str); 8] = [
+const STRATEGIES: [(usize, &str); 7] = [
     (2, "data=2"),
     (2, "depth=2"),
     (2, "width=2"),
     (4, "depth=4"),
     (4, "data=2,height=2"),
     (4, "height=2,width=2"),
-    (8, "data=8"),
     (8, "data=2,depth=2,width=2"),
 ];
 
