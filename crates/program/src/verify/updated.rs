@@ -37,11 +37,13 @@ fn updated(task: &Task) -> Vec<View> {
         return Vec::new();
     };
     let parts = kernel.parts().iter();
-    let views = parts.filter_map(|part| match part {
-        Kernel::Update { parameter, .. } => Some(*parameter),
-        _ => None,
-    });
-    views.collect()
+    let mut views = Vec::new();
+    for part in parts {
+        if let Kernel::Update { parameter, .. } = part {
+            views.push(*parameter);
+        }
+    }
+    views
 }
 
 /// Whether later tasks that read what was moved replace a buffer.
