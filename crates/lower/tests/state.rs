@@ -1,0 +1,229 @@
+//! What micro-batches, shared training state and blocks that are computed again cost and save.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use partita_graph::{Graph, text};
+use partita_lower::{Request, SampleFormat, lower};
+use partita_program::{
+    Body, Dtype, Item, Kernel, Load, Optimizer, Phase, Program, ProgramKind, Role, Task, Transform,
+    UnpinnedMenu, When, Work, verify,
+};
+use partita_space::Bytes;
+
+/// Two convolutions and a linear layer of 27 * 4 * 8 + 27 * 8 * 8 + 512 * 64 weights, and 64 of the bias.
+const TOWER: &str = "model tower
+input x channels=4 extent=8x8x8
+c1 = conv x filters=8 kernel=3 pad=1 bias=false
+a1 = relu c1
+c2 = conv a1 filters=8 kernel=3 stride=2 pad=1 bias=false
+a2 = relu c2
+f = flatten a2
+l = linear f features=64 bias=true
+loss = mse l
+";
+const WEIGHTS: u64 = 27 * 4 * 8 + 27 * 8 * 8 + 512 * 64;
+const BIAS: u64 = 64;
+
+fn train(strategy: &str) -> Program {
+    program(TOWER, strategy)
+}
+
+fn program(model: &str, strategy: &str) -> Program {
+    let graph: Graph = text::parse(model).unwrap();
+    let request = Request {
+        graph: &graph,
+        strategy: &strategy.parse().unwrap(),
+        batch: 8,
+        kind: ProgramKind::Train,
+        dtype: Dtype::F32,
+        optimizer: Optimizer::Adam {
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: 1e-8,
+            weight_decay: 0.0,
+        },
+        clip: None,
+        samples: SampleFormat {
+            dtype: Dtype::F32,
+            transform: Transform::Identity,
+        },
+        menu: &UnpinnedMenu,
+    };
+    let program = lower(&request).unwrap();
+    if let Err(faults) = verify::verify(&program) {
+        let sound = faults
+            .0
+            .iter()
+            .all(|fault| matches!(fault, verify::Fault::Unpinned { .. }));
+        assert!(sound, "{faults}");
+    }
+    program
+}
+
+/// Elements that each collective of a phase is given, by its name.
+fn given(body: &Body, phase: Phase) -> Vec<(&'static str, u64)> {
+    let of_phase = |task: &&Task| task.origin.phase == phase;
+    let tasks = body.tasks.iter().filter(of_phase);
+    let sizes = tasks.filter_map(|task| match &task.work {
+        Work::Collective(collective) => {
+            let kind = &collective.kind;
+            let elements: usize = kind.sources().iter().map(|view| view.volume()).sum();
+            Some((kind.name(), elements as u64))
+        }
+        Work::Compute { .. } | Work::Exchange(_) | Work::Load(_) => None,
+    });
+    sizes.collect()
+}
+
+fn sum(given: &[(&'static str, u64)], name: &str) -> u64 {
+    let of_name = given.iter().filter(|(known, _)| *known == name);
+    of_name.map(|(_, elements)| elements).sum()
+}
+
+fn loads(body: &Body) -> Vec<&Load> {
+    let loads = body.tasks.iter().filter_map(|task| match &task.work {
+        Work::Load(load) => Some(load),
+        Work::Compute { .. } | Work::Exchange(_) | Work::Collective(_) => None,
+    });
+    loads.collect()
+}
+
+#[test]
+fn the_optimizers_state_is_shared_out_and_sums_stay_where_they_are_used() {
+    for (strategy, ranks) in [("data=2", 2), ("data=4", 4), ("data=2,depth=2", 2)] {
+        let plain = train(strategy);
+        let shared = train(&format!("{strategy},shard=optimizer"));
+        for (a, b) in plain.class_of.iter().zip(&shared.class_of) {
+            let (plain, shared) = (&plain.bodies[*a as usize], &shared.bodies[*b as usize]);
+            assert_eq!(plain.bytes_of(Role::Optimizer), Bytes(8 * (WEIGHTS + BIAS)));
+            if ranks == 4 || strategy == "data=2" {
+                let left = Bytes(8 * (WEIGHTS / ranks + BIAS));
+                assert_eq!(shared.bytes_of(Role::Optimizer), left, "{strategy}");
+            }
+            assert_eq!(
+                shared.bytes_of(Role::Parameter),
+                plain.bytes_of(Role::Parameter)
+            );
+            let reduced = given(shared, Phase::Reduce);
+            assert_eq!(sum(&reduced, "reduce_scatter"), WEIGHTS, "{strategy}");
+            assert_eq!(sum(&reduced, "allreduce"), BIAS);
+            let moved = shared.bytes_of(Role::Gathered).0 / 4;
+            assert_eq!(sum(&given(shared, Phase::Update), "allgather"), moved);
+        }
+    }
+}
+
+#[test]
+fn weights_by_shares_are_gathered_for_each_pass_and_never_kept_whole() {
+    let program = train("data=4,shard=parameters");
+    for body in &program.bodies {
+        assert_eq!(
+            body.bytes_of(Role::Parameter),
+            Bytes(4 * (WEIGHTS / 4 + BIAS))
+        );
+        assert_eq!(
+            body.bytes_of(Role::Optimizer),
+            Bytes(8 * (WEIGHTS / 4 + BIAS))
+        );
+        let forward = given(body, Phase::Forward);
+        assert_eq!(forward.len(), 3, "{forward:?}");
+        assert_eq!(sum(&forward, "allgather"), WEIGHTS / 4);
+        // The first convolution has no gradient of its input.
+        let backward = given(body, Phase::Backward);
+        assert_eq!(sum(&backward, "allgather"), (WEIGHTS - 27 * 4 * 8) / 4);
+        assert!(given(body, Phase::Update).is_empty());
+    }
+    // With even shares all ranks do the same.
+    assert_eq!(program.bodies.len(), 1);
+}
+
+#[test]
+fn gradients_are_summed_once_or_after_every_micro_batch() {
+    for (shard, times) in [
+        ("off", 1),
+        ("optimizer", 1),
+        ("gradients", 4),
+        ("parameters", 4),
+    ] {
+        let program = train(&format!("data=2,micro=4,shard={shard}"));
+        let reduced = given(&program.bodies[0], Phase::Reduce);
+        let name = if shard == "off" {
+            "allreduce"
+        } else {
+            "reduce_scatter"
+        };
+        let bias = if shard == "off" { BIAS } else { 0 };
+        assert_eq!(sum(&reduced, name), times * WEIGHTS + bias, "{shard}");
+    }
+}
+
+#[test]
+fn micro_batches_need_less_memory_and_are_read_one_after_the_other() {
+    let (whole, parts) = (train("data=2"), train("data=2,micro=4"));
+    let staged = |program: &Program| program.bodies[0].bytes_of(Role::Staging);
+    assert_eq!(staged(&whole).0, 4 * staged(&parts).0);
+    assert!(parts.memory_max() < whole.memory_max());
+    assert_eq!(parts.count().load_bytes, whole.count().load_bytes);
+    let loads = loads(&parts.bodies[0]);
+    let samples: Vec<(When, Option<(usize, usize)>)> = loads
+        .iter()
+        .filter(|load| load.item == Item::Sample)
+        .map(|load| (load.when, load.place.micro))
+        .collect();
+    let expected = [
+        (When::Now, Some((2, 2))),
+        (When::Now, Some((4, 2))),
+        (When::Now, Some((6, 2))),
+        (When::Next, Some((0, 2))),
+    ];
+    assert_eq!(samples, expected);
+}
+
+#[test]
+fn blocks_are_computed_twice() {
+    let plain = train("data=2");
+    let again = train("data=2; c1..a1: recompute=on; c2..a2: recompute=on");
+    let convolutions = |program: &Program, phase: Phase| {
+        let body = &program.bodies[0];
+        let of_phase = body.tasks.iter().filter(|task| task.origin.phase == phase);
+        let forward = of_phase.filter(|task| {
+            matches!(
+                &task.work,
+                Work::Compute {
+                    kernel: Kernel::ConvolutionForward { .. },
+                    ..
+                }
+            )
+        });
+        forward.count()
+    };
+    assert_eq!(convolutions(&plain, Phase::Backward), 0);
+    assert_eq!(convolutions(&again, Phase::Forward), 2);
+    // What is read after a block is kept: the second one's output.
+    assert_eq!(convolutions(&again, Phase::Backward), 0);
+    let block = train("data=2; c1..f: recompute=on");
+    assert_eq!(convolutions(&block, Phase::Backward), 2);
+    assert_eq!(convolutions(&block, Phase::Forward), 2);
+    assert!(block.count().flops.0 > plain.count().flops.0);
+}
+
+#[test]
+fn blocks_of_a_chain_need_less_memory() {
+    let mut chain = "model chain\ninput x channels=8 extent=16x16\n".to_owned();
+    let mut blocks = String::new();
+    let mut last = "x".to_owned();
+    for i in 0..12 {
+        chain +=
+            &format!("c{i} = conv {last} filters=8 kernel=3 pad=1 bias=false\na{i} = relu c{i}\n");
+        last = format!("a{i}");
+        if i % 4 == 3 {
+            blocks += &format!("; c{}..a{i}: recompute=on", i - 3);
+        }
+    }
+    chain += &format!("h = conv {last} filters=2 kernel=1 bias=false\nloss = mse h\n");
+    let plain = program(&chain, "height=2");
+    let again = program(&chain, &format!("height=2{blocks}"));
+    // Twelve values before; then three between blocks, and three inside of the one at hand.
+    let (before, after) = (plain.memory_max().0 as f64, again.memory_max().0 as f64);
+    assert!(after < 0.65 * before, "{after} of {before}");
+}
