@@ -4,6 +4,7 @@ use std::process::{Command, Stdio};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mpi/two-hosts.sh");
 const HOSTS: &str = "10.213.77.1,10.213.77.2";
+const DEVICE: &str = "partita-v";
 /// Two ranks on each.
 const SLOTS: &str = "10.213.77.1:2,10.213.77.2:2";
 /// More than a launcher and its ranks say to each other; a training sends ten times as much.
@@ -55,6 +56,7 @@ fn is_the_same_across_hosts(launcher: &Launcher, network: &Network, more: &[&str
     command.args(["--strategy", strategy]).stdin(Stdio::null());
     // Over the network alone, though both hosts are one machine.
     command.envs([("MPIR_CVAR_CH4_NETMOD", "ofi"), ("FI_PROVIDER", "tcp")]);
+    command.env("FI_TCP_IFACE", DEVICE);
     command.env("MPIR_CVAR_NOLOCAL", "1");
     let before = network.bytes();
     let processes = case.trained(command);

@@ -13,6 +13,8 @@ first=partita-a
 second=partita-b
 first_address=10.213.77.1
 second_address=10.213.77.2
+# On both hosts; the test tells it to libraries that would take the loopback.
+device=partita-v
 
 on() { # namespace, command...
     local namespace=$1
@@ -26,13 +28,18 @@ up() {
     down
     ip netns add "$first"
     ip netns add "$second"
-    ip link add partita-va netns "$first" type veth peer name partita-vb netns "$second"
-    ip -n "$first" address add "$first_address/24" dev partita-va
-    ip -n "$second" address add "$second_address/24" dev partita-vb
-    for pair in "$first partita-va" "$second partita-vb"; do
-        read -r namespace device <<< "$pair"
+    ip link add "$device" netns "$first" type veth peer name "$device" netns "$second"
+    ip -n "$first" address add "$first_address/24" dev "$device"
+    ip -n "$second" address add "$second_address/24" dev "$device"
+    for namespace in "$first" "$second"; do
         ip -n "$namespace" link set lo up
         ip -n "$namespace" link set "$device" up
+    done
+    for namespace in "$first" "$second"; do
+        for _ in {1..50}; do
+            [ "$(ip netns exec "$namespace" cat "/sys/class/net/$device/operstate")" = up ] && break
+            sleep 0.1
+        done
     done
 }
 
@@ -45,7 +52,7 @@ down() {
 case "${1:-}" in
     up) up ;;
     down) down ;;
-    bytes) ip netns exec "$first" cat /sys/class/net/partita-va/statistics/tx_bytes ;;
+    bytes) ip netns exec "$first" cat "/sys/class/net/$device/statistics/tx_bytes" ;;
     run)
         shift
         on "$first" "$@"
