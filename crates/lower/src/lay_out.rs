@@ -6,14 +6,19 @@
 //! between. Forward it gathers; backward it adds what each rank's filters give, and each rank keeps
 //! the sum of its own channels.
 
-use crate::network::{Layer, Network, Step, has_weights, positions};
-use crate::strategy::{Halo, LayerDim, Shard};
-use crate::{LayerChoice, Strategy, StrategyError};
-use partita_graph::{Graph, Node, NodeId, Op, ParameterId, ParameterRole, nearest};
+mod check;
+mod choices;
+mod shares;
+
+use self::choices::{blocks, can_carry, choices, groups_of};
+use self::shares::shares;
+use crate::network::{Layer, Network, Step, has_weights};
+use crate::strategy::LayerDim;
+use crate::{Strategy, StrategyError};
+use partita_graph::{Graph, NodeId, Op, ParameterId, ParameterRole};
 use partita_program::Place;
 use partita_space::{AxisList, AxisSet, Mesh, Window};
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 /// Axes of a tensor's dims (N, D, H, W, C).
 type Axes = [AxisList; 5];
@@ -59,43 +64,6 @@ pub(crate) fn lay_out(
     Ok(Network::new(layout.layers, places, shares))
 }
 
-/// Where the training state of each parameter lies: split further along the axes over which all uses of
-/// its gradient are summed, along the first dim that can be shared out evenly, or else the longest.
-fn shares(graph: &Graph, strategy: &Strategy, layers: &[Layer], places: &[Place]) -> Vec<Place> {
-    let mut shares = places.to_vec();
-    if strategy.shard == Shard::Off {
-        return shares;
-    }
-    let mesh = strategy.mesh();
-    let mut summed = vec![mesh.split_axes(); places.len()];
-    for layer in layers {
-        let axes = positions(&layer.place);
-        for id in &layer.parameters {
-            let known = &mut summed[id.0];
-            *known = known.minus(known.minus(axes));
-        }
-    }
-    for (id, share) in shares.iter_mut().enumerate() {
-        let axes = AxisList::of(summed[id].iter());
-        if graph.parameters[id].role != ParameterRole::Weight || axes.is_empty() {
-            continue;
-        }
-        // What is left of a dim after the split by layers, at least.
-        let left = |dim: usize| share.shape[dim] / mesh.parts(share.axes[dim]);
-        let parts = mesh.parts(axes);
-        let dims = [3, 4, 0, 1, 2];
-        let even = dims
-            .into_iter()
-            .find(|&dim| left(dim).is_multiple_of(parts) && left(dim) > 0);
-        let longest = || dims.into_iter().max_by_key(|&dim| left(dim));
-        let chosen = even.or_else(longest).filter(|&dim| left(dim) >= parts);
-        if let Some(dim) = chosen {
-            share.axes[dim] = share.axes[dim].then(axes);
-        }
-    }
-    shares
-}
-
 /// Whether the channels of a node are those of the sample.
 fn reads_input(graph: &Graph) -> Vec<bool> {
     let mut all: Vec<bool> = Vec::with_capacity(graph.nodes.len());
@@ -104,116 +72,6 @@ fn reads_input(graph: &Graph) -> Vec<bool> {
         all.push(is_of_input && !has_weights(node));
     }
     all
-}
-
-/// What the strategy says of each layer.
-fn choices(
-    graph: &Graph,
-    strategy: &Strategy,
-) -> Result<Vec<[Option<AxisList>; 6]>, StrategyError> {
-    let mut all = vec![[None; 6]; graph.nodes.len()];
-    for choice in &strategy.layers {
-        let range = range(graph, strategy, choice)?;
-        let alone = range.len() == 1;
-        for id in range {
-            let said = &mut all[id];
-            for (dim, axes) in LayerDim::ALL.into_iter().zip(choice.dims) {
-                // Of a range, what a layer does not have is not meant for it.
-                let is_meant = alone || can_carry(&graph.nodes[id], dim);
-                said[dim as usize] = axes.filter(|_| is_meant).or(said[dim as usize]);
-            }
-        }
-    }
-    Ok(all)
-}
-
-/// The layers of which something is said.
-fn range(
-    graph: &Graph,
-    strategy: &Strategy,
-    choice: &LayerChoice,
-) -> Result<Range<usize>, StrategyError> {
-    let find = |name: &str| {
-        let known = graph.find(name).map(|id| id.0);
-        known.ok_or_else(|| {
-            let names = graph.nodes.iter().map(|node| node.name.as_str());
-            StrategyError::UnknownLayer {
-                strategy: strategy.to_string(),
-                model: graph.name.clone(),
-                asked: name.to_owned(),
-                nearest: nearest(name, names).unwrap_or_default().to_owned(),
-            }
-        })
-    };
-    let from = find(&choice.from)?;
-    let last = match choice.to.is_empty() {
-        true => graph.nodes.len() - 1,
-        false => find(&choice.to)?,
-    };
-    if last < from {
-        return Err(StrategyError::Backwards {
-            strategy: strategy.to_string(),
-            from: choice.from.clone(),
-            to: choice.to.clone(),
-        });
-    }
-    Ok(from..last + 1)
-}
-
-/// The block with which each layer is computed again. The sample is kept, and the loss comes once.
-fn blocks(graph: &Graph, strategy: &Strategy) -> Result<Vec<Option<usize>>, StrategyError> {
-    let mut blocks = vec![None; graph.nodes.len()];
-    for (block, choice) in strategy.layers.iter().enumerate() {
-        if !choice.recompute {
-            continue;
-        }
-        for id in range(graph, strategy, choice)? {
-            if blocks[id].is_some() {
-                return Err(StrategyError::TwoBlocks {
-                    strategy: strategy.to_string(),
-                    layer: graph.nodes[id].name.clone(),
-                });
-            }
-            let again = !matches!(graph.nodes[id].op, Op::Input | Op::Loss(_));
-            blocks[id] = again.then_some(block);
-        }
-    }
-    Ok(blocks)
-}
-
-/// The group of each layer, by the number of the choice that makes it.
-fn groups_of(graph: &Graph, strategy: &Strategy) -> Result<Vec<Option<usize>>, StrategyError> {
-    let mut groups: Vec<Option<usize>> = vec![None; graph.nodes.len()];
-    for (number, choice) in strategy.layers.iter().enumerate() {
-        let Some(halo) = choice.halo else { continue };
-        for id in range(graph, strategy, choice)? {
-            if let (Halo::Grouped, Some(other)) = (halo, groups[id]) {
-                let layers = |number: usize| strategy.layers[number].layers();
-                return Err(StrategyError::TwoGroups {
-                    strategy: strategy.to_string(),
-                    layer: graph.nodes[id].name.clone(),
-                    first: layers(other),
-                    second: layers(number),
-                });
-            }
-            // Samples are read once.
-            let is_meant = halo == Halo::Grouped && !matches!(graph.nodes[id].op, Op::Input);
-            groups[id] = is_meant.then_some(number);
-        }
-    }
-    Ok(groups)
-}
-
-/// Whether a dim of a layer can be split.
-fn can_carry(node: &Node, dim: LayerDim) -> bool {
-    match (&node.op, dim) {
-        (_, LayerDim::N) => true,
-        (Op::Flatten | Op::Linear { .. }, LayerDim::D | LayerDim::H | LayerDim::W) => false,
-        (_, LayerDim::D | LayerDim::H | LayerDim::W) => true,
-        (Op::Input | Op::Flatten | Op::Concat | Op::Loss(_), LayerDim::C) => false,
-        (_, LayerDim::C) => true,
-        (_, LayerDim::F) => has_weights(node),
-    }
 }
 
 struct Layout<'a> {
@@ -258,24 +116,6 @@ impl Layout<'_> {
     fn said_or_usual(&self, id: NodeId, dim: LayerDim) -> AxisList {
         let usual = AxisList::of([dim.axis()]).within(self.mesh.split_axes());
         self.said(id, dim).unwrap_or(usual)
-    }
-
-    fn check_dims(&self, id: NodeId) -> Result<(), StrategyError> {
-        let node = self.graph.node(id);
-        for dim in LayerDim::ALL {
-            let axes = self.said(id, dim).unwrap_or_default();
-            if !axes.is_empty() && !can_carry(node, dim) {
-                return Err(StrategyError::Dim {
-                    strategy: self.strategy.to_string(),
-                    kind: kind(&node.op),
-                    layer: node.name.clone(),
-                    dim: dim.name(),
-                    axes: axes.to_string(),
-                    possible: possible(node),
-                });
-            }
-        }
-        Ok(())
     }
 
     /// A layer whose output lies as its input does: pooling, normalization, sums and the like.
@@ -507,95 +347,6 @@ impl Layout<'_> {
         [axes, last(filters), last(channels)]
     }
 
-    fn check_twice(&self, id: NodeId, lists: &[AxisList]) -> Result<(), StrategyError> {
-        const NAMES: [&str; 7] = ["N", "D", "H", "W", "C", "F", "C"];
-        for (at, list) in lists.iter().enumerate() {
-            for (before, other) in lists[..at].iter().enumerate() {
-                if let Some(axis) = list.iter().find(|&axis| other.has(axis)) {
-                    return Err(StrategyError::AxisTwice {
-                        strategy: self.strategy.to_string(),
-                        layer: self.graph.node(id).name.clone(),
-                        axis: axis.name(),
-                        first: NAMES[before],
-                        second: NAMES[at],
-                    });
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn check_extent(
-        &self,
-        id: NodeId,
-        what: &str,
-        extent: usize,
-        axes: AxisList,
-    ) -> Result<(), StrategyError> {
-        let parts = self.mesh.parts(axes);
-        if parts <= extent {
-            return Ok(());
-        }
-        let name = &self.graph.node(id).name;
-        let dim = if what == "filters" { "F" } else { "C" };
-        let single = axes.iter().next().filter(|_| axes.len() == 1);
-        let less = single.map_or(String::new(), |axis| {
-            format!("{}={extent}, or ", axis.name())
-        });
-        Err(StrategyError::TooFine {
-            strategy: self.strategy.to_string(),
-            what: format!("the {what} of `{name}`"),
-            nearest: format!("{less}`; {name}: {dim}=-` to leave this layer out"),
-            extent,
-            parts,
-        })
-    }
-
-    fn check_groups(
-        &self,
-        id: NodeId,
-        groups: usize,
-        shares: AxisList,
-    ) -> Result<(), StrategyError> {
-        let parts = self.mesh.parts(shares);
-        if groups.is_multiple_of(parts) {
-            return Ok(());
-        }
-        let fits = |&parts: &usize| groups.is_multiple_of(parts);
-        Err(StrategyError::Groups {
-            strategy: self.strategy.to_string(),
-            layer: self.graph.node(id).name.clone(),
-            groups,
-            parts,
-            nearest: (1..=parts.min(groups)).rev().find(fits).unwrap_or(1),
-        })
-    }
-
-    /// In a group nothing is exchanged across the border of the image.
-    fn check_periodic(&self, id: NodeId, x: NodeId) -> Result<(), StrategyError> {
-        let node = self.graph.node(id);
-        let is_periodic = matches!(&node.op, Op::Convolution(convolution) if convolution.periodic);
-        let (group, input) = (self.groups[id.0], &self.layers[x.0]);
-        let (true, Some(number)) = (is_periodic && input.group == group, group) else {
-            return Ok(());
-        };
-        let choice = &self.strategy.layers[number];
-        let before = &self.graph.nodes[id.0 - 1].name;
-        let after = match choice.to.is_empty() {
-            true => format!("{}..", node.name),
-            false => format!("{}..{}", node.name, choice.to),
-        };
-        Err(StrategyError::PeriodicInGroup {
-            strategy: self.strategy.to_string(),
-            layer: node.name.clone(),
-            input: input.name.clone(),
-            nearest: format!(
-                "`{}..{before}: halo=grouped; {after}: halo=grouped`",
-                choice.from
-            ),
-        })
-    }
-
     /// Whether a layer reads around its own part what another group computes for itself: it gets a copy
     /// with a frame of its own.
     fn is_apart(&self, id: NodeId, x: NodeId) -> bool {
@@ -751,36 +502,5 @@ fn groups(op: &Op) -> usize {
         Op::Convolution(convolution) => convolution.groups,
         Op::TransposedConvolution(convolution) => convolution.groups,
         _ => 1,
-    }
-}
-
-fn kind(op: &Op) -> &'static str {
-    match op {
-        Op::Input => "the input",
-        Op::Convolution(_) => "the convolution",
-        Op::TransposedConvolution(_) => "the transposed convolution",
-        Op::Pool(_) => "the pooling",
-        Op::BatchNorm { .. } => "the batch norm",
-        Op::LeakyRelu { .. } => "the activation",
-        Op::Linear { .. } => "the linear layer",
-        Op::Dropout { .. } => "the dropout",
-        Op::Flatten => "the flatten",
-        Op::Add => "the sum",
-        Op::Concat => "the concatenation",
-        Op::Loss(_) => "the loss",
-    }
-}
-
-fn possible(node: &Node) -> &'static str {
-    match &node.op {
-        Op::Convolution(_) | Op::TransposedConvolution(_) => "N, D, H, W, C and F",
-        Op::Linear { .. } => "N, C and F",
-        Op::Flatten => "N",
-        Op::Input | Op::Concat | Op::Loss(_) => "N, D, H and W",
-        Op::Pool(_)
-        | Op::BatchNorm { .. }
-        | Op::LeakyRelu { .. }
-        | Op::Dropout { .. }
-        | Op::Add => "N, D, H, W and C",
     }
 }

@@ -1,0 +1,148 @@
+//! What a layer cannot carry, and the nearest that it can.
+
+use super::Layout;
+use super::choices::can_carry;
+use crate::StrategyError;
+use crate::strategy::LayerDim;
+use partita_graph::{Node, NodeId, Op};
+use partita_space::AxisList;
+
+impl Layout<'_> {
+    pub(super) fn check_dims(&self, id: NodeId) -> Result<(), StrategyError> {
+        let node = self.graph.node(id);
+        for dim in LayerDim::ALL {
+            let axes = self.said(id, dim).unwrap_or_default();
+            if !axes.is_empty() && !can_carry(node, dim) {
+                return Err(StrategyError::Dim {
+                    strategy: self.strategy.to_string(),
+                    kind: kind(&node.op),
+                    layer: node.name.clone(),
+                    dim: dim.name(),
+                    axes: axes.to_string(),
+                    possible: possible(node),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_twice(&self, id: NodeId, lists: &[AxisList]) -> Result<(), StrategyError> {
+        const NAMES: [&str; 7] = ["N", "D", "H", "W", "C", "F", "C"];
+        for (at, list) in lists.iter().enumerate() {
+            for (before, other) in lists[..at].iter().enumerate() {
+                if let Some(axis) = list.iter().find(|&axis| other.has(axis)) {
+                    return Err(StrategyError::AxisTwice {
+                        strategy: self.strategy.to_string(),
+                        layer: self.graph.node(id).name.clone(),
+                        axis: axis.name(),
+                        first: NAMES[before],
+                        second: NAMES[at],
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_extent(
+        &self,
+        id: NodeId,
+        what: &str,
+        extent: usize,
+        axes: AxisList,
+    ) -> Result<(), StrategyError> {
+        let parts = self.mesh.parts(axes);
+        if parts <= extent {
+            return Ok(());
+        }
+        let name = &self.graph.node(id).name;
+        let dim = if what == "filters" { "F" } else { "C" };
+        let single = axes.iter().next().filter(|_| axes.len() == 1);
+        let less = single.map_or(String::new(), |axis| {
+            format!("{}={extent}, or ", axis.name())
+        });
+        Err(StrategyError::TooFine {
+            strategy: self.strategy.to_string(),
+            what: format!("the {what} of `{name}`"),
+            nearest: format!("{less}`; {name}: {dim}=-` to leave this layer out"),
+            extent,
+            parts,
+        })
+    }
+
+    pub(super) fn check_groups(
+        &self,
+        id: NodeId,
+        groups: usize,
+        shares: AxisList,
+    ) -> Result<(), StrategyError> {
+        let parts = self.mesh.parts(shares);
+        if groups.is_multiple_of(parts) {
+            return Ok(());
+        }
+        let fits = |&parts: &usize| groups.is_multiple_of(parts);
+        Err(StrategyError::Groups {
+            strategy: self.strategy.to_string(),
+            layer: self.graph.node(id).name.clone(),
+            groups,
+            parts,
+            nearest: (1..=parts.min(groups)).rev().find(fits).unwrap_or(1),
+        })
+    }
+
+    /// In a group nothing is exchanged across the border of the image.
+    pub(super) fn check_periodic(&self, id: NodeId, x: NodeId) -> Result<(), StrategyError> {
+        let node = self.graph.node(id);
+        let is_periodic = matches!(&node.op, Op::Convolution(convolution) if convolution.periodic);
+        let (group, input) = (self.groups[id.0], &self.layers[x.0]);
+        let (true, Some(number)) = (is_periodic && input.group == group, group) else {
+            return Ok(());
+        };
+        let choice = &self.strategy.layers[number];
+        let before = &self.graph.nodes[id.0 - 1].name;
+        let after = match choice.to.is_empty() {
+            true => format!("{}..", node.name),
+            false => format!("{}..{}", node.name, choice.to),
+        };
+        Err(StrategyError::PeriodicInGroup {
+            strategy: self.strategy.to_string(),
+            layer: node.name.clone(),
+            input: input.name.clone(),
+            nearest: format!(
+                "`{}..{before}: halo=grouped; {after}: halo=grouped`",
+                choice.from
+            ),
+        })
+    }
+}
+
+fn kind(op: &Op) -> &'static str {
+    match op {
+        Op::Input => "the input",
+        Op::Convolution(_) => "the convolution",
+        Op::TransposedConvolution(_) => "the transposed convolution",
+        Op::Pool(_) => "the pooling",
+        Op::BatchNorm { .. } => "the batch norm",
+        Op::LeakyRelu { .. } => "the activation",
+        Op::Linear { .. } => "the linear layer",
+        Op::Dropout { .. } => "the dropout",
+        Op::Flatten => "the flatten",
+        Op::Add => "the sum",
+        Op::Concat => "the concatenation",
+        Op::Loss(_) => "the loss",
+    }
+}
+
+fn possible(node: &Node) -> &'static str {
+    match &node.op {
+        Op::Convolution(_) | Op::TransposedConvolution(_) => "N, D, H, W, C and F",
+        Op::Linear { .. } => "N, C and F",
+        Op::Flatten => "N",
+        Op::Input | Op::Concat | Op::Loss(_) => "N, D, H and W",
+        Op::Pool(_)
+        | Op::BatchNorm { .. }
+        | Op::LeakyRelu { .. }
+        | Op::Dropout { .. }
+        | Op::Add => "N, D, H, W and C",
+    }
+}

@@ -1,0 +1,50 @@
+//! Where the training state of parameters lies.
+
+use crate::Strategy;
+use crate::network::{Layer, positions};
+use crate::strategy::Shard;
+use partita_graph::{Graph, ParameterRole};
+use partita_program::Place;
+use partita_space::AxisList;
+
+/// Where the training state of each parameter lies: split further along the axes over which all uses of
+/// its gradient are summed, along the first dim that can be shared out evenly, or else the longest.
+pub(super) fn shares(
+    graph: &Graph,
+    strategy: &Strategy,
+    layers: &[Layer],
+    places: &[Place],
+) -> Vec<Place> {
+    let mut shares = places.to_vec();
+    if strategy.shard == Shard::Off {
+        return shares;
+    }
+    let mesh = strategy.mesh();
+    let mut summed = vec![mesh.split_axes(); places.len()];
+    for layer in layers {
+        let axes = positions(&layer.place);
+        for id in &layer.parameters {
+            let known = &mut summed[id.0];
+            *known = known.minus(known.minus(axes));
+        }
+    }
+    for (id, share) in shares.iter_mut().enumerate() {
+        let axes = AxisList::of(summed[id].iter());
+        if graph.parameters[id].role != ParameterRole::Weight || axes.is_empty() {
+            continue;
+        }
+        // What is left of a dim after the split by layers, at least.
+        let left = |dim: usize| share.shape[dim] / mesh.parts(share.axes[dim]);
+        let parts = mesh.parts(axes);
+        let dims = [3, 4, 0, 1, 2];
+        let even = dims
+            .into_iter()
+            .find(|&dim| left(dim).is_multiple_of(parts) && left(dim) > 0);
+        let longest = || dims.into_iter().max_by_key(|&dim| left(dim));
+        let chosen = even.or_else(longest).filter(|&dim| left(dim) >= parts);
+        if let Some(dim) = chosen {
+            share.axes[dim] = share.axes[dim].then(axes);
+        }
+    }
+    shares
+}
