@@ -2,7 +2,7 @@ use crate::case::{Case, alone, threads};
 use crate::launchers::launcher;
 
 /// Strategies of 2, 4 and 8 ranks.
-const STRATEGIES: [(usize, &str); 7] = [
+const STRATEGIES: [(usize, &str); 12] = [
     (2, "data=2"),
     (2, "depth=2"),
     (2, "width=2"),
@@ -10,6 +10,11 @@ const STRATEGIES: [(usize, &str); 7] = [
     (4, "data=2,height=2"),
     (4, "height=2,width=2"),
     (8, "data=2,depth=2,width=2"),
+    (2, "filter=2"),
+    (4, "filter=2,channel=2,micro=2"),
+    (4, "data=2,filter=2,shard=parameters; c1..a1: recompute=on"),
+    (4, "height=2,width=2,shard=optimizer; c1..c2: halo=grouped"),
+    (2, "depth=2; c2..a2: D=-,C=depth"),
 ];
 
 /// Digest, losses, and every byte of the weights.
@@ -55,15 +60,16 @@ fn sums_of_the_library_are_equal_up_to_rounding() {
         };
         let _alone = alone();
         let case = Case::new(2, "20 s");
-        let strategy = "data=2,depth=2";
-        let ordered = case.processes(&launcher, 4, strategy, &[]);
-        let library = case.processes(&launcher, 4, strategy, &["--library-collectives"]);
-        assert_eq!(library.digest, ordered.digest);
-        for (a, b) in library.losses.iter().zip(&ordered.losses) {
-            assert!(
-                (a - b).abs() < 1e-3 * b.abs(),
-                "{name}: {a} is not near {b}"
-            );
+        for strategy in ["data=2,depth=2", "data=2,channel=2,shard=gradients"] {
+            let ordered = case.processes(&launcher, 4, strategy, &[]);
+            let library = case.processes(&launcher, 4, strategy, &["--library-collectives"]);
+            assert_eq!(library.digest, ordered.digest);
+            for (a, b) in library.losses.iter().zip(&ordered.losses) {
+                assert!(
+                    (a - b).abs() < 1e-3 * b.abs(),
+                    "{name}, {strategy}: {a} is not near {b}"
+                );
+            }
         }
     }
 }
