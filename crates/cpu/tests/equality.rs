@@ -7,15 +7,17 @@ const CASES_LONG: u64 = 10_000;
 
 #[test]
 fn every_strategy_equals_one_exact_rank() {
-    compare(random_case);
+    compare(random_case, 20);
 }
 
 #[test]
 fn every_axis_equals_one_exact_rank() {
-    compare(random_layer_case);
+    // These are wider and have more norms in a row, which blow rounding up.
+    compare(random_layer_case, 8);
 }
 
-fn compare(draw: fn(u64) -> Case) {
+/// Of so many cases one may be near a kink, and one ill-conditioned.
+fn compare(draw: fn(u64) -> Case, one_in: usize) {
     let long = std::env::var("PARTITA_TEST_LONG").is_ok();
     let cases = if long { CASES_LONG } else { CASES };
     let start: u64 = std::env::var("PARTITA_SEED")
@@ -52,7 +54,7 @@ fn compare(draw: fn(u64) -> Case) {
         failures.len(),
         failures.iter().take(4).cloned().collect::<String>()
     );
-    let few = cases as usize / 20;
+    let few = cases as usize / one_in;
     assert!(
         kinked.len() < few,
         "too many cases near a kink or diverging: {kinked:?}"

@@ -526,15 +526,17 @@ fn encoders_and_decoders() {
 }
 
 #[test]
-fn what_was_flattened_joins_nothing_that_was_not() {
-    let text = "model joined\ninput x channels=2 extent=4\n\
-                p = conv x filters=2 kernel=4 bias=true\nf = flatten p\n\
-                k = concat p f\nloss = mse k\n";
-    let error = refused(&parse(text).unwrap(), Strategy::hybrid(1, [1, 1, 2]));
-    let told = error.to_string();
-    for word in ["`k`", "`f`", "`p`", "nearest is a flatten of `p`"] {
-        assert!(told.contains(word), "{told}");
+fn what_was_flattened_joins_what_was_not() {
+    let mut ledger = Ledger::default();
+    for joint in ["concat p f", "concat f p", "add p f"] {
+        let text = format!(
+            "model joined\ninput x channels=2 extent=4\np = conv x filters=2 kernel=4 bias=true\n\
+             f = flatten p\nk = {joint}\nloss = mse k\n"
+        );
+        let graph = parse(&text).unwrap();
+        torture(&mut ledger, "joined", &graph, 2, &all_meshes(1, &[2, 4]));
     }
+    ledger.close("flattened and not", 6, &[]);
 }
 
 #[test]
