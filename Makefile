@@ -34,4 +34,6 @@ bench:
 	$(CARGO) build --release --locked --package partita
 	$(CARGO) build --release --locked --package partita-cpu --example convolution
 	python3 bench/record.py
+	python3 bench/record_peers.py
+	python3 bench/record_halos.py
 	python3 bench/record_convolutions.py

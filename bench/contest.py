@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from datetime import datetime, timezone
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,11 +62,7 @@ class Served:
         return answer
 
     def processor_seconds(self):
-        try:
-            fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return 0.0
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return processor_seconds_of(self.process.pid)
 
     def close(self):
         self.process.stdin.close()
@@ -101,6 +98,17 @@ def processor_seconds_of_machine():
     return (user + nice + system + irq + softirq) / tick, steal / tick
 
 
+def processor_seconds_of(process):
+    """What a process has taken, with its children."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    except OSError:
+        return 0.0
+    own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return own + sum(processor_seconds_of(child) for child in children)
+
+
 def own_processor_seconds(processes):
     usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     own = sum(u.ru_utime + u.ru_stime for u in usages)
@@ -122,10 +130,39 @@ def watched(processes, work):
     return record
 
 
-def run_partita(options, folder, arguments):
+def started(stack, contenders):
+    """The contenders, each ended with the stack."""
+    all_of_them = []
+    for contender in contenders:
+        stack.callback(contender.close)
+        all_of_them.append(contender)
+    return all_of_them
+
+
+def rounds(options, contenders, scene, before=lambda: None):
+    """The turns of each contender: all take one, in order, then again, for so many rounds."""
+    turns = [[] for _ in contenders]
+    for number in range(1, options.rounds + 1):
+        before()
+        for contender, taken in zip(contenders, turns):
+            taken.append(watched([contender], contender.turn))
+            step = taken[-1]["step_seconds"]
+            who = f"{contender.name}, batch {contender.batch}"
+            say(f"{scene}, round {number}: {who}: {step:.4f} s a step")
+    return turns
+
+
+def entry(contender, program, turns):
+    """What a record keeps of a contender."""
+    kept = {"name": contender.name, "batch": contender.batch, "cores": contender.cores}
+    return {"program": program} | kept | {"facts": contender.facts, "turns": turns}
+
+
+def run_partita(options, folder, arguments, launcher=()):
+    """What a verb prints; `launcher` stands before the command."""
     # The cache starts empty: a prediction rests on what was measured for this record.
     environment = os.environ | {"XDG_CACHE_HOME": str(folder / "cache")}
-    command = [str(options.partita), *arguments]
+    command = [*launcher, str(options.partita), *arguments]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     if done.returncode != 0:
         raise Failure(f"partita {' '.join(arguments)} ended with {done.returncode}: {done.stderr}")
@@ -160,6 +197,21 @@ def describe_versions(options, folder):
         "commit_changed": None if changed is None else changed != "",
         "rustc": output_of("rustc", "--version"),
         "python": platform.python_version(),
+    }
+
+
+def now():
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def head(options, folder, script, words):
+    """What a record says first: when, by which command, on what."""
+    return {
+        "started": now(),
+        "command": command_line(script, options, words),
+        "machine": describe_machine(options, folder),
+        "versions": describe_versions(options, folder),
+        "rounds": options.rounds,
     }
 
 

@@ -17,10 +17,11 @@ the program waits without using the processor. A line that is not understood is 
 """
 
 import argparse
-import json
 import statistics
 import sys
 import time
+
+from peer import at_least, say, serve
 
 try:
     import torch
@@ -116,27 +117,6 @@ def describe(options, trainer):
     }
 
 
-def answer(line, trainer):
-    """What a line of the driver gets back."""
-    words = line.split()
-    if len(words) == 2 and words[0] == "step" and words[1].isdecimal() and int(words[1]) > 0:
-        return {"seconds": trainer.steps(int(words[1])), "loss": trainer.last_loss}
-    return {"error": f"{line.strip()!r} is not possible: possible are `step K` with K >= 1, and `quit`"}
-
-
-def say(record):
-    print(json.dumps(record), flush=True)
-
-
-def serve(options, trainer):
-    say({"ready": describe(options, trainer)})
-    for line in iter(sys.stdin.readline, ""):
-        if line.strip() == "quit":
-            break
-        if line.strip():
-            say(answer(line, trainer))
-
-
 def report(options, trainer):
     seconds = trainer.steps(options.steps)
     record = describe(options, trainer)
@@ -156,16 +136,6 @@ def report(options, trainer):
     )
 
 
-def at_least(least):
-    def whole(text):
-        number = int(text)
-        if number < least:
-            raise argparse.ArgumentTypeError(f"{number} is not possible; the least is {least}")
-        return number
-
-    return whole
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--batch", type=at_least(1), default=1, help="samples a step")
@@ -182,7 +152,7 @@ def main():
     trainer = Trainer(options)
     trainer.steps(options.warmup)
     if options.serve:
-        serve(options, trainer)
+        serve(describe(options, trainer), lambda count: (trainer.steps(count), trainer.last_loss))
     else:
         report(options, trainer)
 

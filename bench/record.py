@@ -24,80 +24,39 @@ import argparse
 import contextlib
 import importlib.util
 import json
-import math
 import os
 import platform
 import shutil
 import subprocess
 import sys
-import time
-from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
 
 import contest
 import record_text
 import roofline
-from contest import ROOT, Failure, Served, counted, run_partita, say, watched
+from contest import ROOT, Failure, Served, counted, say
+from runs import WARMUP, Training, cosmology, figures
 
 PEER = ROOT / "bench" / "peer_cosmoflow.py"
-TRAINING_SAMPLES = 5
-WARMUP = 2
-
-RUN_FILE = """model = "cosmoflow@{size}"
-data = "universes{size}"
-output = "out"
-ranks = {ranks}
-strategy = "{strategy}"
-threads = {threads}
-batch = {batch}
-epochs = {epochs}
-seed = 1
-kernels = "cpu"
-transform = "log1p"
-
-[optimizer]
-kind = "adam"
-
-[schedule]
-kind = "constant"
-learning_rate = 1e-4
-"""
 
 
-class Partita:
-    """A way to run `partita train`; it starts anew at each turn."""
-
-    def __init__(self, options, folder, size, ranks, threads, strategy, batch):
-        self.options, self.folder, self.size = options, folder, size
-        self.ranks, self.threads, self.strategy, self.batch = ranks, threads, strategy, batch
-        self.name = f"Partita, {counted(ranks, 'rank')} x {counted(threads, 'thread')}, {strategy}"
-        self.cores = ranks * threads
-        self.facts = {"ranks": ranks, "threads": threads, "strategy": strategy}
+class Partita(Training):
+    """A training with its prediction and its trace."""
 
     def turn(self):
-        full_steps = TRAINING_SAMPLES // self.batch
-        epochs = math.ceil((self.options.steps + WARMUP) / full_steps)
-        (self.folder / "run.toml").write_text(RUN_FILE.format(epochs=epochs, **vars(self)))
-        output = self.folder / "out"
-        shutil.rmtree(output, ignore_errors=True)
-        run_partita(self.options, self.folder, ["train", "run.toml"])
-        prediction = json.loads((output / "prediction.json").read_text())
-        result = json.loads((output / "result.json").read_text())
-        comparison = result["comparison"]
-        ahead = modified(output / "result.json") - modified(output / "prediction.json")
+        result = self.train()
+        prediction = json.loads((self.output / "prediction.json").read_text())
+        ahead = modified(self.output / "result.json") - modified(self.output / "prediction.json")
         self.check(prediction, result, ahead)
-        return {
-            "step_seconds": result["step_seconds_median"],
-            "steps": result["steps_measured"],
-            "digest": result["digest"],
+        return figures(result) | {
             "predicted_seconds": prediction["iteration_seconds"],
             "prediction_basis": prediction["basis"],
             "prediction_breakdown": prediction["breakdown"],
             "prediction_stored_before_result_seconds": ahead,
             "training_seconds": result["seconds"],
-            "comparison": comparison,
-            "tasks": roofline.tasks(output),
+            "comparison": result["comparison"],
+            "tasks": roofline.tasks(self.output),
             "memory": result["memory"],
         }
 
@@ -112,12 +71,6 @@ class Partita:
                 f" training took {result['seconds']:.2f} s"
             )
 
-    def processor_seconds(self):
-        return 0.0
-
-    def close(self):
-        pass
-
 
 class SideBySide:
     """One-rank runs that know nothing of each other, on a core each, started together.
@@ -125,38 +78,38 @@ class SideBySide:
     Its turn is one step of all of them, at the mean of their rates.
     """
 
-    def __init__(self, options, folder, size, count):
+    def __init__(self, options, folder, scene, count):
         self.name = f"Partita, {counted(count, 'run')} of 1 rank side by side"
         self.batch = self.cores = count
         self.facts = {"runs": count}
         self.options, self.cores_used = options, contest.own_cores()[:count]
-        self.folders = [folder / f"side{core}" for core in self.cores_used]
-        for path in self.folders:
+        self.runs = []
+        for core in self.cores_used:
+            path = folder / f"side{core}"
             path.mkdir()
-            (path / f"universes{size}").symlink_to(folder / f"universes{size}")
-        self.fields = {"size": size, "ranks": 1, "threads": 1, "strategy": "data=1", "batch": 1}
+            (path / scene.data).symlink_to(folder / scene.data)
+            self.runs.append(Training(options, path, scene, "data=1", 1, options.steps))
         # Measures the kernels, so that afterwards both begin to train at the same time.
-        self.train(1)
+        self.train()
 
-    def train(self, epochs):
+    def train(self):
         started = []
-        for core, folder in zip(self.cores_used, self.folders):
-            (folder / "run.toml").write_text(RUN_FILE.format(epochs=epochs, **self.fields))
-            shutil.rmtree(folder / "out", ignore_errors=True)
+        for core, run in zip(self.cores_used, self.runs):
+            run.prepare()
             command = [str(self.options.partita), "train", "run.toml"]
-            environment = os.environ | {"XDG_CACHE_HOME": str(folder / "cache")}
+            environment = os.environ | {"XDG_CACHE_HOME": str(run.folder / "cache")}
             quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
             pinned = contest.on_cores([core])
             started.append(
-                subprocess.Popen(command, cwd=folder, env=environment, preexec_fn=pinned, **quiet)
+                subprocess.Popen(command, cwd=run.folder, env=environment, preexec_fn=pinned, **quiet)
             )
         ends = [process.wait() for process in started]
         if any(ends):
             raise Failure(f"{self.name}: ended with {ends}")
 
     def turn(self):
-        self.train(math.ceil((self.options.steps + WARMUP) / TRAINING_SAMPLES))
-        results = [json.loads((f / "out" / "result.json").read_text()) for f in self.folders]
+        self.train()
+        results = [run.result() for run in self.runs]
         each = [result["step_seconds_median"] for result in results]
         return {
             "step_seconds": len(each) / sum(1 / seconds for seconds in each),
@@ -168,8 +121,8 @@ class SideBySide:
         return 0.0
 
     def close(self):
-        for folder in self.folders:
-            shutil.rmtree(folder)
+        for run in self.runs:
+            shutil.rmtree(run.folder)
 
 
 class Torch(Served):
@@ -199,15 +152,16 @@ def modified(path):
 
 def contenders(options, folder, size, with_torch):
     """All that take turns at a size, started; neighbors in a round compete for the same figure."""
-    yield Partita(options, folder, size, 1, 1, "data=1", 1)
+    scene, steps = cosmology(size), options.steps
+    yield Partita(options, folder, scene, "data=1", 1, steps)
     yield from torches(options, size, 1, 1, with_torch)
     yield from torches(options, size, 1, 2, with_torch)
-    yield Partita(options, folder, size, 1, 2, "data=1", 1)
-    yield Partita(options, folder, size, 2, 1, "depth=2", 1)
+    yield Partita(options, folder, scene, "data=1", 1, steps, threads=2)
+    yield Partita(options, folder, scene, "depth=2", 1, steps, ranks=2)
     if len(contest.own_cores()) >= 2:
-        yield SideBySide(options, folder, size, 2)
+        yield SideBySide(options, folder, scene, 2)
     yield from torches(options, size, 2, 1, with_torch)
-    yield Partita(options, folder, size, 2, 1, "data=2", 2)
+    yield Partita(options, folder, scene, "data=2", 2, steps, ranks=2)
     yield from torches(options, size, 2, 2, with_torch)
 
 
@@ -219,46 +173,21 @@ def torches(options, size, threads, batch, with_torch):
 
 def measure_size(options, folder, size, with_torch):
     with contextlib.ExitStack() as stack:
-        racers = []
-        for racer in contenders(options, folder, size, with_torch):
-            stack.callback(racer.close)
-            racers.append(racer)
-        gauges = [contest.gauge(options.kernels, cores) for cores in (1, 2)]
-        for gauge in gauges:
-            stack.callback(gauge.close)
+        racers = contest.started(stack, contenders(options, folder, size, with_torch))
+        gauges = contest.started(stack, (contest.gauge(options.kernels, cores) for cores in (1, 2)))
         rates = {str(gauge.cores): [] for gauge in gauges}
-        turns = [[] for _ in racers]
-        for number in range(1, options.rounds + 1):
+
+        def before():
             for gauge in gauges:
                 rates[str(gauge.cores)].append(gauge.demand("machine"))
-            for racer, taken in zip(racers, turns):
-                taken.append(watched([racer], racer.turn))
-                step = taken[-1]["step_seconds"]
-                who = f"{racer.name}, batch {racer.batch}"
-                say(f"{size}, round {number}: {who}: {step:.4f} s a step")
+
+        turns = contest.rounds(options, racers, f"cosmoflow@{size}", before)
         racers = [
-            {
-                "program": PROGRAMS[type(r)],
-                "name": r.name,
-                "batch": r.batch,
-                "cores": r.cores,
-                "facts": r.facts,
-                "tasks": roofline.merged(t) if isinstance(r, Partita) else [],
-                "turns": t,
-            }
+            contest.entry(r, PROGRAMS[type(r)], t)
+            | {"tasks": roofline.merged(t) if isinstance(r, Partita) else []}
             for r, t in zip(racers, turns)
         ]
         return {"rates": rates, "contenders": racers}
-
-
-def make_dataset(options, folder, size):
-    start = time.monotonic()
-    arguments = ["data", "cosmology", "--grid", str(size), "--universes", "6"]
-    arguments += ["--validation", "0.17", "--test", "0", "--out", f"universes{size}"]
-    run_partita(options, folder, arguments)
-    seconds = time.monotonic() - start
-    say(f"made 6 universes of {size}^3 in {seconds:.1f} s")
-    return seconds
 
 
 def record(options, folder):
@@ -266,25 +195,17 @@ def record(options, folder):
     if not with_torch:
         say(f"This Python ({platform.python_version()}) lacks PyTorch: recording Partita alone.")
         say("For the comparison: pip install torch, then run this again.")
-    started = datetime.now(timezone.utc)
     words = ["--steps", options.steps, "--sizes", *options.sizes]
-    head = {
-        "started": started.isoformat(timespec="seconds"),
-        "command": contest.command_line("record.py", options, words),
-        "machine": contest.describe_machine(options, folder),
-        "versions": contest.describe_versions(options, folder),
-        "with_torch": with_torch,
-        "rounds": options.rounds,
-        "steps": options.steps,
-    }
+    head = contest.head(options, folder, "record.py", words)
+    head |= {"with_torch": with_torch, "steps": options.steps}
     sizes = []
     for size in options.sizes:
-        seconds = make_dataset(options, folder, size)
+        scene = cosmology(size)
+        seconds = scene.make(options, folder)
         measured = measure_size(options, folder, size, with_torch)
         sizes.append({"size": size, "dataset_seconds": seconds} | measured)
-        shutil.rmtree(folder / f"universes{size}")
-    finished = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    return head | {"finished": finished, "sizes": sizes}
+        shutil.rmtree(folder / scene.data)
+    return head | {"finished": contest.now(), "sizes": sizes}
 
 
 def main():

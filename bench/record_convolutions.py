@@ -25,7 +25,6 @@ import json
 import math
 import subprocess
 import sys
-from datetime import datetime, timezone
 from pathlib import Path
 
 import contest
@@ -167,22 +166,13 @@ def measure(options, onednn, with_torch):
 
 def record(options, folder):
     onednn, with_torch = build_onednn(folder), has_torch()
-    started = datetime.now(timezone.utc)
     words = ["--budget", options.budget, "--threads", *options.threads]
     words += ["--networks", *options.networks] if options.networks else []
     words += ["--layers", options.layers] if options.layers else []
-    head = {
-        "started": started.isoformat(timespec="seconds"),
-        "command": contest.command_line("record_convolutions.py", options, words),
-        "machine": contest.describe_machine(options, folder),
-        "versions": contest.describe_versions(options, folder),
-        "rounds": options.rounds,
-        "budget_seconds": options.budget,
-        "layers_are_all": options.layers is None,
-    }
+    head = contest.head(options, folder, "record_convolutions.py", words)
+    head |= {"budget_seconds": options.budget, "layers_are_all": options.layers is None}
     measured = measure(options, onednn, with_torch)
-    finished = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    return head | {"finished": finished} | measured
+    return head | {"finished": contest.now()} | measured
 
 
 def main():
