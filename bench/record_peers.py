@@ -42,7 +42,9 @@ class Match:
 
 
 MATCHES = (
-    Match(cosmology(64), 2, 8, ("data=2", "depth=2", "depth=2; fc1..fc2: F=depth")),
+    Match(cosmology(64, 8), 2, 8, ("data=2", "depth=2", "depth=2; fc1..fc2: F=depth")),
+    # With two samples a process PyTorch takes faster kernels than with one.
+    Match(cosmology(64, 8), 4, 8, ("data=2", "depth=2", "depth=2; fc1..fc2: F=depth")),
     Match(segmentation(64, 2), 2, 2, ("data=2", "depth=2")),
     Match(shapes("resnet50@224", 16), 8, 6, ("data=2", "height=2")),
 )
@@ -105,7 +107,7 @@ def measure(options, folder, match, peers):
             own = racer.facts.get("parameters", whole["parameters"])
             if own != whole["parameters"]:
                 raise Failure(f"{racer.name}: {own} parameters instead of {whole['parameters']}")
-        turns = contest.rounds(options, racers, scene.model)
+        turns = contest.rounds(options, racers, f"{scene.model}, batch {match.batch}")
         entries = [contest.entry(r, PROGRAMS[type(r)], t) for r, t in zip(racers, turns)]
     shutil.rmtree(folder / scene.data)
     return {
@@ -130,7 +132,7 @@ def record(options, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     contest.add_options(parser)
-    models = [match.scene.model for match in MATCHES]
+    models = list(dict.fromkeys(match.scene.model for match in MATCHES))
     parser.add_argument("--models", nargs="+", choices=models, default=models)
     contest.take(parser, "peers", record, record_peers_text.write)
 

@@ -56,15 +56,17 @@ class Scene:
         return math.ceil((steps + WARMUP) / (self.training_samples // batch))
 
 
-def cosmology(size):
-    """CosmoFlow on universes of so many voxels a side: five to train on, one to validate."""
-    maker = ("cosmology", "--grid", size, "--universes", 6, "--validation", 0.17)
-    return Scene(f"cosmoflow@{size}", maker, 5, '"log1p"')
+def cosmology(size, universes=5):
+    """CosmoFlow on universes of so many voxels a side, one more of them to validate."""
+    share = 1 / (universes + 1)
+    maker = ("cosmology", "--grid", size, "--universes", universes + 1, "--validation", share)
+    return Scene(f"cosmoflow@{size}", maker, universes, '"log1p"')
 
 
 def segmentation(size, volumes):
-    """3D U-Net on volumes, one of them to validate."""
-    maker = ("segmentation", "--grid", size, "--volumes", volumes + 1, "--validation", 1 / (volumes + 1))
+    """3D U-Net on so many volumes, one more of them to validate."""
+    share = 1 / (volumes + 1)
+    maker = ("segmentation", "--grid", size, "--volumes", volumes + 1, "--validation", share)
     return Scene(f"unet3d@{size}", maker, volumes, "{scale = 0.01}")
 
 
