@@ -474,7 +474,7 @@ impl Mpi {
             return "without a text".to_owned();
         }
         text.truncate(length.max(0) as usize);
-        String::from_utf8_lossy(&text).trim().to_owned()
+        one_line(&String::from_utf8_lossy(&text))
     }
 
     /// Starts MPI, asking for `MPI_THREAD_MULTIPLE`; gives the level that is provided.
@@ -684,5 +684,37 @@ impl Mpi {
         let code = unsafe { self.functions.ialltoallv(from, into, comm, &mut new) };
         self.check("MPI_Ialltoallv", code)?;
         Ok(new)
+    }
+}
+
+/// MPICH explains a code in a stack of calls, one a line: kept are what it was and where it began.
+fn one_line(text: &str) -> String {
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut lines = text.lines().map(words).filter(|line| !line.is_empty());
+    let first = lines.next().unwrap_or_default();
+    let first = first.strip_suffix(", error stack:").unwrap_or(&first);
+    match lines.next_back() {
+        Some(last) => format!("{first}; {last}"),
+        None => first.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stack_becomes_one_line() {
+        let stack = "Other MPI error, error stack:\ninternal_Isend(120): MPI_Isend(count=16) failed\n\
+                     MPID_Isend(178)....: \nMPIDI_UCX_send(83).:  Endpoint timeout\n";
+        assert_eq!(
+            one_line(stack),
+            "Other MPI error; MPIDI_UCX_send(83).: Endpoint timeout"
+        );
+        assert_eq!(
+            one_line("MPI_ERR_RANK: invalid rank"),
+            "MPI_ERR_RANK: invalid rank"
+        );
+        assert_eq!(one_line("\n"), "");
     }
 }

@@ -239,6 +239,7 @@ impl LibraryCollectives {
             peer: pending.others.first().copied().unwrap_or(self.rank),
             work: task.work.name().to_owned(),
             layer: task.origin.layer.clone(),
+            task: pending.task.0,
             sequence: pending.sequence,
             reason,
         }

@@ -26,7 +26,9 @@ pub enum RunError {
         missing: Vec<Rank>,
     },
     /// A peer went away.
-    #[error("rank {rank} lost rank {peer} in {work} of layer `{layer}` (sequence {sequence})")]
+    #[error(
+        "rank {rank} lost rank {peer} in {work} of layer `{layer}` (task {task}, sequence {sequence})"
+    )]
     Lost {
         /// Who noticed.
         rank: Rank,
@@ -36,13 +38,15 @@ pub enum RunError {
         work: String,
         /// Its layer.
         layer: String,
+        /// Its number in the body.
+        task: u32,
         /// Number of the exchange or collective.
         sequence: u32,
     },
     /// A message could not be sent or received.
     #[error(
-        "rank {rank}: {work} of layer `{layer}` (sequence {sequence}) with rank {peer} failed: \
-         {reason}"
+        "rank {rank}: {work} of layer `{layer}` (task {task}, sequence {sequence}) with rank {peer} \
+         failed: {reason}"
     )]
     Message {
         /// Who tried.
@@ -51,8 +55,10 @@ pub enum RunError {
         peer: Rank,
         /// Kind of work.
         work: String,
-        /// Its layer; empty where the task had ended.
+        /// Its layer; empty where the task was one of an earlier body.
         layer: String,
+        /// Its number in the body.
+        task: u32,
         /// Number of the exchange or collective.
         sequence: u32,
         /// What the carrier said.

@@ -15,7 +15,7 @@ pub use packet::Packet;
 use self::collective::{Group, Reduction, Scatter, Shuffle};
 use self::mail::packed;
 use crate::{Memory, RunError, Transport};
-use partita_program::{Collective, CollectiveKind, Exchange, Receive, TaskId, View};
+use partita_program::{Collective, CollectiveKind, Exchange, Receive, Task, TaskId, View, Work};
 use partita_space::{AxisSet, Mesh, Offset, Rank};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -113,12 +113,13 @@ impl<M: Mail> MessageTransport<M> {
         for pending in &self.pending {
             let mut missing = pending.missing(&self.mail).into_iter();
             if let Some(peer) = missing.find(|rank| closed.contains(rank)) {
-                let (work, layer) = pending.name(memory);
+                let task = &memory.body().tasks[pending.task.0 as usize];
                 return Err(RunError::Lost {
                     rank: self.rank,
                     peer,
-                    work,
-                    layer,
+                    work: task.work.name().to_owned(),
+                    layer: task.origin.layer.clone(),
+                    task: pending.task.0,
                     sequence: pending.sequence,
                 });
             }
@@ -128,20 +129,25 @@ impl<M: Mail> MessageTransport<M> {
 
     fn failed(&self, fault: &MailFault, memory: &Memory<'_>) -> RunError {
         let (stage, sequence) = (fault.key.stage, fault.key.sequence);
-        let owner = self.pending.iter().find(|pending| {
-            let exchanges = matches!(pending.doing, Doing::Exchange(_));
-            exchanges == (stage == Stage::Exchange) && pending.sequence == sequence
-        });
-        // A send may fail after its task: then nothing but the stage is known.
-        let (work, layer) = owner.map_or_else(
-            || (stage.name().to_owned(), String::new()),
-            |pending| pending.name(memory),
-        );
+        let is_owner = |task: &Task| match &task.work {
+            Work::Exchange(exchange) => stage == Stage::Exchange && exchange.sequence == sequence,
+            Work::Collective(collective) => {
+                stage != Stage::Exchange && collective.sequence == sequence
+            }
+            Work::Compute { .. } | Work::Load(_) => false,
+        };
+        // A send may fail after its task has ended, so it is looked for among all.
+        let tasks = &memory.body().tasks;
+        let number = tasks.iter().position(is_owner);
+        let owner = number.map(|number| &tasks[number]);
         RunError::Message {
             rank: self.rank,
             peer: fault.peer,
-            work,
-            layer,
+            work: owner
+                .map_or(stage.name(), |task| task.work.name())
+                .to_owned(),
+            layer: owner.map_or_else(String::new, |task| task.origin.layer.clone()),
+            task: number.unwrap_or_default() as u32,
             sequence,
             reason: fault.reason.clone(),
         }
@@ -149,12 +155,6 @@ impl<M: Mail> MessageTransport<M> {
 }
 
 impl Pending {
-    /// What it does, and in which layer.
-    fn name(&self, memory: &Memory<'_>) -> (String, String) {
-        let task = &memory.body().tasks[self.task.0 as usize];
-        (task.work.name().to_owned(), task.origin.layer.clone())
-    }
-
     fn missing(&self, mail: &dyn Mail) -> Vec<Rank> {
         let mut ranks: Vec<Rank> = match &self.doing {
             Doing::Exchange(expected) => expected
