@@ -548,23 +548,31 @@ impl Mpi {
         Ok(unsafe { *value })
     }
 
-    pub(crate) fn dup(&self, comm: Raw) -> Result<Raw, MpiError> {
+    /// The handle that a call makes.
+    fn handle(
+        &self,
+        call: &'static str,
+        make: impl FnOnce(&mut Raw) -> c_int,
+    ) -> Result<Raw, MpiError> {
         let mut new = 0;
-        // SAFETY: communicators are never freed.
-        let code = unsafe { self.functions.dup(comm, &mut new) };
-        self.check("MPI_Comm_dup", code)?;
+        let code = make(&mut new);
+        self.check(call, code)?;
         Ok(new)
     }
 
-    pub(crate) fn split(&self, comm: Raw, color: usize, key: usize) -> Result<Raw, MpiError> {
-        let mut new = 0;
+    pub(crate) fn dup(&self, comm: Raw) -> Result<Raw, MpiError> {
         // SAFETY: communicators are never freed.
-        let code = unsafe {
+        self.handle("MPI_Comm_dup", |new| unsafe {
+            self.functions.dup(comm, new)
+        })
+    }
+
+    pub(crate) fn split(&self, comm: Raw, color: usize, key: usize) -> Result<Raw, MpiError> {
+        // SAFETY: communicators are never freed.
+        self.handle("MPI_Comm_split", |new| unsafe {
             self.functions
-                .split(comm, color as c_int, key as c_int, &mut new)
-        };
-        self.check("MPI_Comm_split", code)?;
-        Ok(new)
+                .split(comm, color as c_int, key as c_int, new)
+        })
     }
 
     /// # Safety
@@ -576,11 +584,10 @@ impl Mpi {
         tag: c_int,
         comm: Raw,
     ) -> Result<Raw, MpiError> {
-        let mut new = 0;
         // SAFETY: passed on.
-        let code = unsafe { self.functions.isend(from, to as c_int, tag, comm, &mut new) };
-        self.check("MPI_Isend", code)?;
-        Ok(new)
+        self.handle("MPI_Isend", |new| unsafe {
+            self.functions.isend(from, to as c_int, tag, comm, new)
+        })
     }
 
     /// # Safety
@@ -592,11 +599,10 @@ impl Mpi {
         tag: c_int,
         comm: Raw,
     ) -> Result<Raw, MpiError> {
-        let mut new = 0;
         // SAFETY: passed on.
-        let code = unsafe { self.functions.irecv(into, from, tag, comm, &mut new) };
-        self.check("MPI_Irecv", code)?;
-        Ok(new)
+        self.handle("MPI_Irecv", |new| unsafe {
+            self.functions.irecv(into, from, tag, comm, new)
+        })
     }
 
     /// Appends the requests that have completed; their handles become null.
@@ -627,15 +633,12 @@ impl Mpi {
     /// # Safety
     /// The buffer stays in place and untouched until the request has completed.
     pub(crate) unsafe fn iallreduce(&self, buffer: Buffer, comm: Raw) -> Result<Raw, MpiError> {
-        let mut new = 0;
         let in_place = self.constants.in_place as *const c_void;
         // SAFETY: passed on.
-        let code = unsafe {
+        self.handle("MPI_Iallreduce", |new| unsafe {
             self.functions
-                .iallreduce(in_place, buffer, self.sum, comm, &mut new)
-        };
-        self.check("MPI_Iallreduce", code)?;
-        Ok(new)
+                .iallreduce(in_place, buffer, self.sum, comm, new)
+        })
     }
 
     /// # Safety
@@ -646,11 +649,10 @@ impl Mpi {
         into: &Parts,
         comm: Raw,
     ) -> Result<Raw, MpiError> {
-        let mut new = 0;
         // SAFETY: passed on.
-        let code = unsafe { self.functions.iallgatherv(from, into, comm, &mut new) };
-        self.check("MPI_Iallgatherv", code)?;
-        Ok(new)
+        self.handle("MPI_Iallgatherv", |new| unsafe {
+            self.functions.iallgatherv(from, into, comm, new)
+        })
     }
 
     /// # Safety
@@ -661,14 +663,11 @@ impl Mpi {
         into: *mut c_void,
         comm: Raw,
     ) -> Result<Raw, MpiError> {
-        let mut new = 0;
         // SAFETY: passed on.
-        let code = unsafe {
+        self.handle("MPI_Ireduce_scatter", |new| unsafe {
             self.functions
-                .ireduce_scatter(from, into, self.sum, comm, &mut new)
-        };
-        self.check("MPI_Ireduce_scatter", code)?;
-        Ok(new)
+                .ireduce_scatter(from, into, self.sum, comm, new)
+        })
     }
 
     /// # Safety
@@ -679,11 +678,10 @@ impl Mpi {
         into: &Parts,
         comm: Raw,
     ) -> Result<Raw, MpiError> {
-        let mut new = 0;
         // SAFETY: passed on.
-        let code = unsafe { self.functions.ialltoallv(from, into, comm, &mut new) };
-        self.check("MPI_Ialltoallv", code)?;
-        Ok(new)
+        self.handle("MPI_Ialltoallv", |new| unsafe {
+            self.functions.ialltoallv(from, into, comm, new)
+        })
     }
 }
 
