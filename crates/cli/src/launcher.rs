@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 /// Names a library to load instead of the one that would be found.
 const LIBRARY: &str = "PARTITA_MPI";
+/// Set by srun for each step, not by sbatch for its script.
+const SLURM: &str = "SLURM_STEP_ID";
 /// Ancestors of this process among which the launcher may be: it may have started a script.
 const ANCESTORS_MAX: usize = 4;
 
@@ -17,8 +19,21 @@ pub struct Launcher {
     pub sign: &'static str,
     /// Processes that it started, where it says.
     pub processes: Option<usize>,
-    /// The family of MPI that it belongs to, where that is certain.
+    /// The family of MPI that it belongs to, or that most often speaks its interface.
     pub family: Option<Family>,
+}
+
+impl Launcher {
+    /// What to try where the library that was found does not see the other processes.
+    pub fn advice(&self) -> &'static str {
+        if self.sign == SLURM {
+            "choose the interface that it speaks (srun --mpi=pmi2 for MPICH, --mpi=pmix for Open MPI), or \
+             name one that speaks the interface, like PARTITA_MPI=/path/to/libmpi.so"
+        } else {
+            "it belongs to another MPI; name the launcher's own library, like \
+             PARTITA_MPI=/path/to/libmpi.so"
+        }
+    }
 }
 
 /// The launcher of this process; none where it was started alone, as then ranks can be threads.
@@ -40,10 +55,12 @@ pub fn wanted() -> Wanted {
     }
 }
 
-/// Sources: the environment that Open MPI's mpirun (4.1, 5.0), MPICH's hydra, PRRTE and Slurm's srun
-/// give to what they start.
+/// Sources: the environment that Open MPI's mpirun (4.1, 5.0), hydra (MPICH's and Intel's), PRRTE and
+/// Slurm's srun (with PMI2, which gives `PMI_SIZE`, with PMIx, and with neither) give to what they start.
 fn launcher(variable: &dyn Fn(&str) -> Option<String>) -> Option<Launcher> {
     let number = |name: &str| variable(name)?.parse::<usize>().ok();
+    // Open MPI speaks PMIx and nothing else; MPICH does only where it was built so.
+    let pmix = number("PMIX_RANK").map(|_| Family::OpenMpi);
     let found = |sign, processes, family| {
         Some(Launcher {
             sign,
@@ -55,11 +72,11 @@ fn launcher(variable: &dyn Fn(&str) -> Option<String>) -> Option<Launcher> {
         found("OMPI_COMM_WORLD_SIZE", Some(size), Some(Family::OpenMpi))
     } else if let Some(size) = number("PMI_SIZE") {
         found("PMI_SIZE", Some(size), Some(Family::Mpich))
-    } else if variable("SLURM_STEP_ID").is_some() && number("SLURM_PROCID").is_some() {
+    } else if variable(SLURM).is_some() && number("SLURM_PROCID").is_some() {
         let size = number("SLURM_STEP_NUM_TASKS").or_else(|| number("SLURM_NTASKS"));
-        found("SLURM_STEP_ID", Some(size.unwrap_or(1)), None)
-    } else if number("PMIX_RANK").is_some() {
-        found("PMIX_RANK", None, None)
+        found(SLURM, Some(size.unwrap_or(1)), pmix)
+    } else if pmix.is_some() {
+        found("PMIX_RANK", None, pmix)
     } else if number("PMI_RANK").is_some() {
         found("PMI_RANK", None, Some(Family::Mpich))
     } else {
@@ -127,5 +144,16 @@ mod tests {
         ];
         assert_eq!(size(&step), Some(Some(8)));
         assert_eq!(size(&step[1..]), None, "a batch script is no step");
+    }
+
+    #[test]
+    fn the_interface_tells_the_family() {
+        let family = |variables: &[(&str, &str)]| under(variables).and_then(|found| found.family);
+        let step = [("SLURM_STEP_ID", "0"), ("SLURM_PROCID", "1")];
+        assert_eq!(family(&step), None);
+        let with = |name| family(&[step[0], step[1], (name, "1")]);
+        assert_eq!(with("PMIX_RANK"), Some(Family::OpenMpi));
+        assert_eq!(with("PMI_SIZE"), Some(Family::Mpich));
+        assert_eq!(family(&[("PMIX_RANK", "1")]), Some(Family::OpenMpi));
     }
 }

@@ -84,10 +84,10 @@ impl Job {
         let world = Processes::open(library, setting).map_err(|error| CliError::run(&error))?;
         if let Some(processes) = launcher.processes.filter(|&count| count != world.size()) {
             return Err(CliError::User(format!(
-                "the launcher started {processes} processes ({}), but {file} sees {}: it belongs to \
-                 another MPI; name the launcher's own library, like PARTITA_MPI=/path/to/libmpi.so",
+                "the launcher started {processes} processes ({}), but {file} sees {}: {}",
                 launcher.sign,
-                world.size()
+                world.size(),
+                launcher.advice()
             )));
         }
         if world.size() == 1 {
