@@ -1,8 +1,8 @@
-//! Training under the launchers of three MPIs: the same bits as threads, one report, and an end when a
-//! rank dies or hangs.
+//! Training under the launchers of three MPIs and Slurm's srun: the same bits as threads, one report, and
+//! an end when a rank dies or hangs.
 //!
-//! `crates/mpi/install-test-mpi.sh` installs what these tests need. A launcher that is not there is
-//! named on the error output: its tests have then not run.
+//! `crates/mpi/install-test-mpi.sh` installs what these tests need, but not Slurm. A launcher that is not
+//! there is named on the error output: its tests have then not run.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![cfg(target_os = "linux")]
@@ -14,3 +14,4 @@ mod faults;
 mod hosts;
 mod refusals;
 mod runs;
+mod slurm;
