@@ -113,22 +113,29 @@ impl Layout<'_> {
         self.choices[id.0][dim as usize].map(|axes| axes.within(self.mesh.split_axes()))
     }
 
-    fn said_or_usual(&self, id: NodeId, dim: LayerDim) -> AxisList {
-        let usual = AxisList::of([dim.axis()]).within(self.mesh.split_axes());
-        self.said(id, dim).unwrap_or(usual)
+    /// Where a dim lies unless something else is said.
+    fn usual(&self, dim: LayerDim) -> AxisList {
+        AxisList::of([dim.axis()]).within(self.mesh.split_axes())
+    }
+
+    /// The axes of which nothing was said for a layer: an axis that was said of one dim is taken from
+    /// the others.
+    fn free(&self, id: NodeId) -> AxisSet {
+        let said = LayerDim::ALL
+            .into_iter()
+            .filter_map(|dim| self.said(id, dim));
+        let taken = said.fold(AxisSet::NONE, |all, list| all.union(list.set()));
+        self.mesh.split_axes().minus(taken)
     }
 
     /// A layer whose output lies as its input does: pooling, normalization, sums and the like.
     fn follower(&mut self, id: NodeId) -> Result<NodeId, StrategyError> {
         let node = self.graph.node(id);
         let axes = match node.inputs.first() {
-            None => [LayerDim::N, LayerDim::D, LayerDim::H, LayerDim::W]
-                .map(|dim| self.said_or_usual(id, dim))
-                .into_iter()
-                .chain([AxisList::NONE])
-                .collect::<Vec<_>>()
-                .try_into()
-                .expect("five dims"),
+            None => dims_of_tensor(|dim| match dim == LayerDim::C {
+                true => AxisList::NONE,
+                false => self.said(id, dim).unwrap_or(self.usual(dim)),
+            }),
             Some(input) => self.following(id, self.layers[self.of[input.0].0].place.axes),
         };
         let mut all = axes.to_vec();
@@ -151,19 +158,13 @@ impl Layout<'_> {
 
     /// How a layer without weights lies whose first input lies so.
     fn following(&self, id: NodeId, known: Axes) -> Axes {
-        let node = self.graph.node(id);
-        let dims = [
-            LayerDim::N,
-            LayerDim::D,
-            LayerDim::H,
-            LayerDim::W,
-            LayerDim::C,
-        ];
-        let follow = |at: usize| match can_carry(node, dims[at]) {
-            true => self.said(id, dims[at]).unwrap_or(known[at]),
+        let (node, free) = (self.graph.node(id), self.free(id));
+        dims_of_tensor(|dim| match can_carry(node, dim) {
+            true => self
+                .said(id, dim)
+                .unwrap_or(known[dim as usize].within(free)),
             false => AxisList::NONE,
-        };
-        self.apart(id, &known, std::array::from_fn(follow))
+        })
     }
 
     /// Who reads a layer of the model.
@@ -213,32 +214,12 @@ impl Layout<'_> {
                 false => AxisSet::NONE,
             };
         }
-        let [mut wanted, filters, channels] = self.weighted_axes(reader, *axes);
-        wanted[4] = channels[4];
+        let (mut wanted, filters, channels) = self.weighted_axes(reader, *axes);
+        wanted[4] = channels;
         match groups(&node.op) == 1 && wanted == *axes {
-            true => filters[4].set(),
+            true => filters.set(),
             false => AxisSet::NONE,
         }
-    }
-
-    /// Where an axis that was said of one dim splits another one of the input, that one gives way.
-    fn apart(&self, id: NodeId, known: &Axes, said: Axes) -> Axes {
-        let dims = [
-            LayerDim::N,
-            LayerDim::D,
-            LayerDim::H,
-            LayerDim::W,
-            LayerDim::C,
-        ];
-        let chosen = dims.iter().filter_map(|&dim| self.said(id, dim));
-        let chosen = chosen.fold(AxisSet::NONE, |all, axes| all.union(axes.set()));
-        let stay = self.mesh.split_axes().minus(chosen);
-        std::array::from_fn(
-            |at| match said[at] == known[at] && self.said(id, dims[at]).is_none() {
-                true => said[at].within(stay),
-                false => said[at],
-            },
-        )
     }
 
     /// A layer with weights (C, F): each rank reads its share of the channels and computes its share
@@ -247,13 +228,9 @@ impl Layout<'_> {
         let node = self.graph.node(id);
         let input = node.inputs[0];
         let x = self.of[input.0];
-        let [mut axes, filters, channels] = self.weighted_axes(id, self.layers[x.0].place.axes);
-        let all: Vec<AxisList> = axes
-            .iter()
-            .copied()
-            .chain([filters[4], channels[4]])
-            .collect();
-        let (filters, channels) = (filters[4], channels[4]);
+        let known = self.layers[x.0].place.axes;
+        let (mut axes, filters, channels) = self.weighted_axes(id, known);
+        let all = [&axes[..], &[filters, channels]].concat();
         self.check_twice(id, &all)?;
         let groups = groups(&node.op);
         if groups > 1 {
@@ -298,40 +275,18 @@ impl Layout<'_> {
         Ok(self.push_move(raw, name, axes, AxisSet::NONE))
     }
 
-    /// N, D, H and W of a layer with weights whose input lies so, then its filters and its channels in
-    /// the last place.
-    fn weighted_axes(&self, id: NodeId, known: Axes) -> [Axes; 3] {
-        let node = self.graph.node(id);
-        let mut axes = [AxisList::NONE; 5];
-        for (at, dim) in [LayerDim::N, LayerDim::D, LayerDim::H, LayerDim::W]
-            .into_iter()
-            .enumerate()
-        {
-            axes[at] = match can_carry(node, dim) {
-                true => self.said_or_usual(id, dim),
-                false => known[at],
-            };
-        }
+    /// N, D, H and W of a layer with weights whose input lies so, its filters and its channels.
+    fn weighted_axes(&self, id: NodeId, known: Axes) -> (Axes, AxisList, AxisList) {
+        let (node, free) = (self.graph.node(id), self.free(id));
+        let said_or_free = |dim, list: AxisList| self.said(id, dim).unwrap_or(list.within(free));
+        let axes = dims_of_tensor(|dim| match (dim, can_carry(node, dim)) {
+            (LayerDim::C, _) => AxisList::NONE,
+            (dim, true) => said_or_free(dim, self.usual(dim)),
+            (_, false) => known[dim as usize].within(free),
+        });
         let both = [LayerDim::F, LayerDim::C];
         let is_said = both.map(|dim| self.said(id, dim).is_some());
-        // An axis that was said of one dim is taken from the others.
-        let chosen = LayerDim::ALL
-            .into_iter()
-            .filter_map(|dim| self.said(id, dim));
-        let chosen = chosen.fold(AxisSet::NONE, |all, list| all.union(list.set()));
-        let stay = self.mesh.split_axes().minus(chosen);
-        for (at, dim) in [LayerDim::N, LayerDim::D, LayerDim::H, LayerDim::W]
-            .into_iter()
-            .enumerate()
-        {
-            if self.said(id, dim).is_none() {
-                axes[at] = axes[at].within(stay);
-            }
-        }
-        let [mut filters, mut channels] = both.map(|dim| match self.said(id, dim) {
-            Some(list) => list,
-            None => self.said_or_usual(id, dim).within(stay),
-        });
+        let [mut filters, mut channels] = both.map(|dim| said_or_free(dim, self.usual(dim)));
         if !is_said[1] && self.reads_input[node.inputs[0].0] {
             // Samples are not stored by channels, and these may be few.
             filters = filters.then(channels);
@@ -343,8 +298,7 @@ impl Layout<'_> {
             // The other way round the input need not change owners: the roles take turns.
             std::mem::swap(&mut filters, &mut channels);
         }
-        let last = |list| std::array::from_fn(|at| if at == 4 { list } else { AxisList::NONE });
-        [axes, last(filters), last(channels)]
+        (axes, filters, channels)
     }
 
     /// Whether a layer reads around its own part what another group computes for itself: it gets a copy
@@ -495,6 +449,11 @@ impl Layout<'_> {
             parameter: self.graph.parameter(parameter).name.clone(),
         })
     }
+}
+
+/// What is said of N, D, H, W and C.
+fn dims_of_tensor(axes: impl Fn(LayerDim) -> AxisList) -> Axes {
+    std::array::from_fn(|dim| axes(LayerDim::ALL[dim]))
 }
 
 fn groups(op: &Op) -> usize {
