@@ -48,6 +48,7 @@ pub(crate) fn lay_out(
         of: Vec::new(),
         moves: BTreeMap::new(),
         reads_input: reads_input(graph),
+        readers: readers(graph),
         parameters: vec![None; graph.parameters.len()],
     };
     for index in 0..graph.nodes.len() {
@@ -62,6 +63,19 @@ pub(crate) fn lay_out(
     let places: Vec<Place> = places.collect();
     let shares = shares(graph, strategy, &layout.layers, &places);
     Ok(Network::new(layout.layers, places, shares))
+}
+
+/// Who reads each node, each once.
+fn readers(graph: &Graph) -> Vec<Vec<NodeId>> {
+    let mut readers = vec![Vec::new(); graph.nodes.len()];
+    for (reader, node) in graph.nodes.iter().enumerate() {
+        for input in &node.inputs {
+            if readers[input.0].last() != Some(&NodeId(reader)) {
+                readers[input.0].push(NodeId(reader));
+            }
+        }
+    }
+    readers
 }
 
 /// Whether the channels of a node are those of the sample.
@@ -91,6 +105,8 @@ struct Layout<'a> {
     moves: BTreeMap<(NodeId, Axes, AxisSet), NodeId>,
     /// Whether the channels of a node are those of the sample.
     reads_input: Vec<bool>,
+    /// Who reads a node of the model, each once.
+    readers: Vec<Vec<NodeId>>,
     /// Places and who wanted them.
     parameters: Vec<Option<(Place, NodeId)>>,
 }
@@ -167,13 +183,6 @@ impl Layout<'_> {
         })
     }
 
-    /// Who reads a layer of the model.
-    fn readers(&self, id: NodeId) -> Vec<NodeId> {
-        let nodes = self.graph.nodes.iter().enumerate();
-        let reading = nodes.filter(move |(_, node)| node.inputs.contains(&id));
-        reading.map(|(reader, _)| NodeId(reader)).collect()
-    }
-
     /// Axes along which the gradient of a layer that lies so may stay a sum still due: its only reader
     /// adds what its own filters give, what the layer does to it is linear, and its inputs change
     /// owners anyway, where the sum then costs less than here.
@@ -203,8 +212,7 @@ impl Layout<'_> {
             | Op::Add
             | Op::Loss(_) => return AxisSet::NONE,
         }
-        let readers = self.readers(id);
-        let &[reader] = &readers[..] else {
+        let &[reader] = &self.readers[id.0][..] else {
             return AxisSet::NONE;
         };
         let node = self.graph.node(reader);
@@ -264,8 +272,7 @@ impl Layout<'_> {
         }
         let scattered = filters.then(channels);
         // Who reads whole channels would gather at once what was scattered.
-        let readers = self.readers(id);
-        let is_gathered = readers
+        let is_gathered = self.readers[id.0]
             .iter()
             .all(|&reader| !can_carry(self.graph.node(reader), LayerDim::C));
         if self.mesh.parts(scattered) <= outputs && !is_gathered {
@@ -320,9 +327,8 @@ impl Layout<'_> {
             | Op::Loss(_) => false,
         };
         let is_read_inside = || {
-            let nodes = self.graph.nodes.iter().zip(&self.groups);
-            let mut inside = nodes.filter(|(_, other)| **other == of.group);
-            inside.any(|(node, _)| node.inputs.contains(&of.origin))
+            let mut readers = self.readers[of.origin.0].iter();
+            readers.any(|reader| self.groups[reader.0] == of.group)
         };
         of.group.is_some() && of.group != group && (slides || group.is_some()) && is_read_inside()
     }
