@@ -23,8 +23,7 @@ use std::collections::BTreeMap;
 /// Axes of a tensor's dims (N, D, H, W, C).
 type Axes = [AxisList; 5];
 
-/// The network of a model under a strategy for mini-batches of so many samples, or for one micro-batch,
-/// given by its first sample and their number.
+/// The network of a model under a strategy for mini-batches of so many samples.
 ///
 /// Errors: layers that the model lacks, dims that a layer cannot carry, splits finer than the dim, one
 /// parameter split in two ways.
@@ -32,14 +31,12 @@ pub(crate) fn lay_out(
     graph: &Graph,
     strategy: &Strategy,
     batch: usize,
-    micro: Option<(usize, usize)>,
 ) -> Result<Network, StrategyError> {
     let mut layout = Layout {
         graph,
         strategy,
         mesh: strategy.mesh(),
         batch,
-        micro,
         choices: choices(graph, strategy)?,
         blocks: blocks(graph, strategy)?,
         groups: groups_of(graph, strategy)?,
@@ -93,7 +90,6 @@ struct Layout<'a> {
     strategy: &'a Strategy,
     mesh: Mesh,
     batch: usize,
-    micro: Option<(usize, usize)>,
     choices: Vec<[Option<AxisList>; 6]>,
     blocks: Vec<Option<usize>>,
     /// Of each node of the model.
@@ -393,7 +389,6 @@ impl Layout<'_> {
         self.needs_gradient.push(trains || inherits);
         let mut place = Place::replicated(node.shape.batched(self.batch));
         place.axes = axes;
-        place.micro = self.micro;
         self.layers.push(Layer {
             name: node.name.clone(),
             step,

@@ -111,14 +111,19 @@ fn prepare(request: &Request<'_>) -> Result<(Mesh, Vec<(Network, Storages)>), Lo
     let mesh = request.strategy.mesh();
     let parts = request.strategy.micro_batches(request.batch);
     let samples = request.batch / parts;
-    let mut networks = Vec::with_capacity(parts);
-    for part in 0..parts {
-        let micro = (parts > 1).then_some((part * samples, samples));
-        let network = lay_out(request.graph, request.strategy, request.batch, micro)?;
-        check_padding(&network)?;
+    let network = lay_out(request.graph, request.strategy, request.batch)?;
+    check_padding(&network)?;
+    let networks = match parts {
+        1 => vec![network],
+        _ => (0..parts)
+            .map(|part| network.of_micro_batch((part * samples, samples)))
+            .collect(),
+    };
+    let with_storages = |network| {
         let storages = Storages::new(&network, &mesh);
-        networks.push((network, storages));
-    }
+        (network, storages)
+    };
+    let networks = networks.into_iter().map(with_storages).collect();
     Ok((mesh, networks))
 }
 

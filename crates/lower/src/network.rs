@@ -48,6 +48,7 @@ impl Layer {
 }
 
 /// All layers, each after its inputs, and where the parameters lie.
+#[derive(Clone)]
 pub(crate) struct Network {
     pub layers: Vec<Layer>,
     /// Of each parameter of the model, as layers use it.
@@ -78,6 +79,15 @@ impl Network {
             readers,
             needs_gradient,
         }
+    }
+
+    /// The same for one micro-batch, given by its first sample and their number.
+    pub fn of_micro_batch(&self, samples: (usize, usize)) -> Self {
+        let mut part = self.clone();
+        for layer in &mut part.layers {
+            layer.place.micro = Some(samples);
+        }
+        part
     }
 
     pub fn layer(&self, id: NodeId) -> &Layer {

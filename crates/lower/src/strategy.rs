@@ -244,7 +244,7 @@ impl Strategy {
                 nearest: less.unwrap_or(1),
             });
         }
-        lay_out(graph, self, batch, None).map(drop)
+        lay_out(graph, self, batch).map(drop)
     }
 
     /// Micro-batches in which a mini-batch is taken: as many as are asked for, and in a smaller last one

@@ -136,7 +136,7 @@ impl Movement {
             },
             menu: &UnpinnedMenu,
         };
-        let network = lay_out(&graph, &strategy, 1, None).unwrap();
+        let network = lay_out(&graph, &strategy, 1).unwrap();
         let storages = Storages::new(&network, &strategy.mesh());
         let body = |rank: Rank| {
             let coord = self.mesh.coord(rank);
