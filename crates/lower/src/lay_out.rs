@@ -41,7 +41,7 @@ pub(crate) fn lay_out(
         blocks: blocks(graph, strategy)?,
         groups: groups_of(graph, strategy)?,
         layers: Vec::new(),
-        needs_gradient: Vec::new(),
+        needs_gradient: graph.needs_gradient(),
         of: Vec::new(),
         moves: BTreeMap::new(),
         reads_input: reads_input(graph),
@@ -59,7 +59,12 @@ pub(crate) fn lay_out(
     });
     let places: Vec<Place> = places.collect();
     let shares = shares(graph, strategy, &layout.layers, &places);
-    Ok(Network::new(layout.layers, places, shares))
+    Ok(Network::new(
+        layout.layers,
+        places,
+        shares,
+        layout.needs_gradient,
+    ))
 }
 
 /// Who reads each node, each once.
@@ -95,6 +100,7 @@ struct Layout<'a> {
     /// Of each node of the model.
     groups: Vec<Option<usize>>,
     layers: Vec<Layer>,
+    /// Of each node of the model.
     needs_gradient: Vec<bool>,
     /// For each node of the model the layer that has its value.
     of: Vec<NodeId>,
@@ -187,9 +193,9 @@ impl Layout<'_> {
         let inputs: Vec<&Layer> = inputs.map(|of| &self.layers[self.of[of.0].0]).collect();
         let due = self.due(id, axes);
         let moves = |layer: &&Layer| layer.place.axes != *axes || layer.partial_gradient == due;
-        let is_trained = self.graph.node(id).inputs.iter();
-        let is_trained = is_trained.map(|of| self.needs_gradient[self.of[of.0].0]);
-        match inputs.iter().any(moves) && is_trained.into_iter().any(|is| is) {
+        let mut of = self.graph.node(id).inputs.iter();
+        let is_trained = of.any(|of| self.needs_gradient[of.0]);
+        match inputs.iter().any(moves) && is_trained {
             true => due,
             false => AxisSet::NONE,
         }
@@ -331,7 +337,7 @@ impl Layout<'_> {
 
     /// The tensor as a reader wants it.
     fn input(&mut self, id: NodeId, x: NodeId, axes: Axes, partial_gradient: AxisSet) -> NodeId {
-        let partial_gradient = match self.needs_gradient[x.0] {
+        let partial_gradient = match self.needs_gradient[self.layers[x.0].origin.0] {
             true => partial_gradient,
             false => AxisSet::NONE,
         };
@@ -378,15 +384,6 @@ impl Layout<'_> {
             Step::Layer(_) => self.groups[origin.0],
             Step::Move => None,
         };
-        let trains = match &step {
-            Step::Layer(_) => {
-                let trained = |&id: &ParameterId| self.graph.parameter(id).role.is_trained();
-                node.parameters.iter().any(trained)
-            }
-            Step::Move => false,
-        };
-        let inherits = inputs.iter().any(|input| self.needs_gradient[input.0]);
-        self.needs_gradient.push(trains || inherits);
         let mut place = Place::replicated(node.shape.batched(self.batch));
         place.axes = axes;
         self.layers.push(Layer {

@@ -56,21 +56,25 @@ pub(crate) struct Network {
     /// Of what is kept of it, in whatever of the training state is shared out.
     pub shares: Vec<Place>,
     readers: Vec<Vec<NodeId>>,
+    /// Of each node of the model.
     needs_gradient: Vec<bool>,
 }
 
 impl Network {
-    pub fn new(layers: Vec<Layer>, parameters: Vec<Place>, shares: Vec<Place>) -> Self {
+    /// Whether training needs the gradient is known of the nodes of the model.
+    pub fn new(
+        layers: Vec<Layer>,
+        parameters: Vec<Place>,
+        shares: Vec<Place>,
+        needs_gradient: Vec<bool>,
+    ) -> Self {
         let mut readers = vec![Vec::new(); layers.len()];
-        let mut needs_gradient: Vec<bool> = Vec::with_capacity(layers.len());
         for (i, layer) in layers.iter().enumerate() {
             for input in &layer.inputs {
                 if readers[input.0].last() != Some(&NodeId(i)) {
                     readers[input.0].push(NodeId(i));
                 }
             }
-            let inherits = layer.inputs.iter().any(|input| needs_gradient[input.0]);
-            needs_gradient.push(inherits || !layer.parameters.is_empty());
         }
         Self {
             layers,
@@ -101,7 +105,7 @@ impl Network {
 
     /// Whether the gradient of a tensor is needed for that of a parameter.
     pub fn needs_gradient(&self, id: NodeId) -> bool {
-        self.needs_gradient[id.0]
+        self.needs_gradient[self.layer(id).origin.0]
     }
 }
 
