@@ -48,6 +48,43 @@ pub enum Op {
     Loss(Loss),
 }
 
+impl Op {
+    /// Whether it has weights that multiply channels.
+    pub fn has_weights(&self) -> bool {
+        match self {
+            Self::Convolution(_) | Self::TransposedConvolution(_) | Self::Linear { .. } => true,
+            Self::Input
+            | Self::Pool(_)
+            | Self::BatchNorm { .. }
+            | Self::LeakyRelu { .. }
+            | Self::Dropout { .. }
+            | Self::Flatten
+            | Self::Add
+            | Self::Concat
+            | Self::Loss(_) => false,
+        }
+    }
+
+    /// Per spatial dim D, H, W the window of a convolution, of a pooling, or of the convolution whose
+    /// adjoint a transposed one is; nothing else has one.
+    pub fn window(&self) -> Option<&[Window; 3]> {
+        match self {
+            Self::Convolution(convolution) => Some(&convolution.window),
+            Self::TransposedConvolution(convolution) => Some(&convolution.window),
+            Self::Pool(pool) => Some(&pool.window),
+            Self::Input
+            | Self::BatchNorm { .. }
+            | Self::LeakyRelu { .. }
+            | Self::Linear { .. }
+            | Self::Dropout { .. }
+            | Self::Flatten
+            | Self::Add
+            | Self::Concat
+            | Self::Loss(_) => None,
+        }
+    }
+}
+
 /// A convolution. Dims that the model does not have carry [`Window::ONE`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Convolution {

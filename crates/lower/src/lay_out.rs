@@ -12,7 +12,7 @@ mod shares;
 
 use self::choices::{blocks, can_carry, choices, groups_of};
 use self::shares::shares;
-use crate::network::{Layer, Network, Step, has_weights};
+use crate::network::{Layer, Network, Step};
 use crate::strategy::LayerDim;
 use crate::{Strategy, StrategyError};
 use partita_graph::{Graph, NodeId, Op, ParameterId, ParameterRole};
@@ -85,7 +85,7 @@ fn reads_input(graph: &Graph) -> Vec<bool> {
     let mut all: Vec<bool> = Vec::with_capacity(graph.nodes.len());
     for node in &graph.nodes {
         let is_of_input = node.inputs.iter().all(|input| all[input.0]);
-        all.push(is_of_input && !has_weights(node));
+        all.push(is_of_input && !node.op.has_weights());
     }
     all
 }
@@ -118,7 +118,7 @@ impl Layout<'_> {
         let graph = self.graph;
         let node = graph.node(id);
         self.check_dims(id)?;
-        let value = match has_weights(node) {
+        let value = match node.op.has_weights() {
             true => self.weighted(id)?,
             false => self.follower(id)?,
         };
@@ -218,7 +218,7 @@ impl Layout<'_> {
             return AxisSet::NONE;
         };
         let node = self.graph.node(reader);
-        if !has_weights(node) {
+        if !node.op.has_weights() {
             return match node.inputs[0] == id && self.following(reader, *axes) == *axes {
                 true => self.due(reader, axes),
                 false => AxisSet::NONE,
@@ -314,20 +314,8 @@ impl Layout<'_> {
     /// with a frame of its own.
     fn is_apart(&self, id: NodeId, x: NodeId) -> bool {
         let (group, of) = (self.groups[id.0], &self.layers[x.0]);
-        let slides = match &self.graph.node(id).op {
-            Op::Convolution(convolution) => convolution.window != [Window::ONE; 3],
-            Op::TransposedConvolution(convolution) => convolution.window != [Window::ONE; 3],
-            Op::Pool(pool) => pool.window != [Window::ONE; 3],
-            Op::Input
-            | Op::BatchNorm { .. }
-            | Op::LeakyRelu { .. }
-            | Op::Linear { .. }
-            | Op::Dropout { .. }
-            | Op::Flatten
-            | Op::Add
-            | Op::Concat
-            | Op::Loss(_) => false,
-        };
+        let windows = self.graph.node(id).op.window();
+        let slides = windows.is_some_and(|windows| *windows != [Window::ONE; 3]);
         let is_read_inside = || {
             let mut readers = self.readers[of.origin.0].iter();
             readers.any(|reader| self.groups[reader.0] == of.group)

@@ -1,7 +1,7 @@
 //! The network as it is lowered: the layers of the model with their distribution, and changes of
 //! distribution between them.
 
-use partita_graph::{Node, NodeId, Op, ParameterId};
+use partita_graph::{NodeId, Op, ParameterId};
 use partita_program::Place;
 use partita_space::AxisSet;
 
@@ -113,20 +113,4 @@ impl Network {
 pub(crate) fn positions(place: &Place) -> AxisSet {
     let sets = place.axes[..4].iter().map(|axes| axes.set());
     sets.fold(AxisSet::NONE, AxisSet::union)
-}
-
-/// Whether a layer has weights that multiply channels.
-pub(crate) fn has_weights(node: &Node) -> bool {
-    match &node.op {
-        Op::Convolution(_) | Op::TransposedConvolution(_) | Op::Linear { .. } => true,
-        Op::Input
-        | Op::Pool(_)
-        | Op::BatchNorm { .. }
-        | Op::LeakyRelu { .. }
-        | Op::Dropout { .. }
-        | Op::Flatten
-        | Op::Add
-        | Op::Concat
-        | Op::Loss(_) => false,
-    }
 }

@@ -3,7 +3,7 @@
 use crate::geometry::Geometry;
 use crate::network::{Layer, Network, Step};
 use crate::overlap::Overlap;
-use partita_graph::{Convolution, NodeId, Op, TransposedConvolution};
+use partita_graph::{NodeId, Op};
 use partita_program::Place;
 use partita_space::{Interval, Mesh, Window};
 
@@ -295,25 +295,9 @@ impl Context<'_> {
 
     /// Whether a reader contributes to the gradient of all that it reads, of others' parts too.
     fn contributes(&self, reader: NodeId, rule: Option<DataGradient>) -> bool {
-        match self.network.layer(reader).op() {
-            Some(Op::Convolution(_) | Op::TransposedConvolution(_)) => {
-                rule == Some(DataGradient::Reverse)
-            }
-            // Other layers read beyond their own part in groups only.
-            Some(
-                Op::Input
-                | Op::Pool(_)
-                | Op::BatchNorm { .. }
-                | Op::LeakyRelu { .. }
-                | Op::Linear { .. }
-                | Op::Dropout { .. }
-                | Op::Flatten
-                | Op::Add
-                | Op::Concat
-                | Op::Loss(_),
-            )
-            | None => true,
-        }
+        // Other layers read beyond their own part in groups only.
+        let op = self.network.layer(reader).op();
+        rule == Some(DataGradient::Reverse) || op.is_none_or(|op| !op.has_weights())
     }
 }
 
@@ -333,29 +317,21 @@ pub(crate) fn contributors(window: &Window, outputs: &Interval, within: &Interva
 
 /// The window of the convolution whose adjoint a transposed convolution is, along a tensor dim.
 pub(crate) fn transposed_window(layer: &Layer, dim: usize) -> Option<&Window> {
-    let Some(Op::TransposedConvolution(TransposedConvolution { window, .. })) = layer.op() else {
-        return None;
-    };
-    dim.checked_sub(1).and_then(|spatial| window.get(spatial))
+    any_window(layer, dim).filter(|_| is_transposed(layer))
 }
 
 /// The window of a convolution or pooling along a tensor dim; N and C have none.
 pub(crate) fn window(layer: &Layer, dim: usize) -> Option<&Window> {
-    let windows = match layer.op()? {
-        Op::Convolution(Convolution { window, .. }) => window,
-        Op::Pool(pool) => &pool.window,
-        Op::Input
-        | Op::TransposedConvolution(_)
-        | Op::BatchNorm { .. }
-        | Op::LeakyRelu { .. }
-        | Op::Linear { .. }
-        | Op::Dropout { .. }
-        | Op::Flatten
-        | Op::Add
-        | Op::Concat
-        | Op::Loss(_) => return None,
-    };
+    any_window(layer, dim).filter(|_| !is_transposed(layer))
+}
+
+fn any_window(layer: &Layer, dim: usize) -> Option<&Window> {
+    let windows = layer.op()?.window()?;
     dim.checked_sub(1).and_then(|spatial| windows.get(spatial))
+}
+
+fn is_transposed(layer: &Layer) -> bool {
+    matches!(layer.op(), Some(Op::TransposedConvolution(_)))
 }
 
 pub(crate) fn is_periodic(layer: &Layer) -> bool {

@@ -92,24 +92,12 @@ fn late(graph: &Graph, strategy: &Strategy, seam: NodeId) -> Strategy {
 fn whole(graph: &Graph, is_narrow: impl Fn((usize, usize)) -> bool) -> Vec<LayerChoice> {
     let mut choices = Vec::new();
     for node in &graph.nodes {
-        let has_weights = match node.op {
-            Op::Convolution(_) | Op::TransposedConvolution(_) | Op::Linear { .. } => true,
-            Op::Input
-            | Op::Pool(_)
-            | Op::BatchNorm { .. }
-            | Op::LeakyRelu { .. }
-            | Op::Dropout { .. }
-            | Op::Flatten
-            | Op::Add
-            | Op::Concat
-            | Op::Loss(_) => false,
-        };
         // What the first layer reads is whole anyway.
         let reads = match node.inputs.first() {
             Some(input) if input.0 > 0 => graph.node(*input).shape.channels,
             _ => usize::MAX,
         };
-        if has_weights && is_narrow((node.shape.channels, reads)) {
+        if node.op.has_weights() && is_narrow((node.shape.channels, reads)) {
             let mut dims = [None; 6];
             for dim in [LayerDim::F, LayerDim::C] {
                 dims[dim as usize] = Some(AxisList::NONE);

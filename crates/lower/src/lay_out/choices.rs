@@ -1,6 +1,5 @@
 //! What a strategy says of each layer.
 
-use crate::network::has_weights;
 use crate::strategy::{Halo, LayerDim};
 use crate::{LayerChoice, Strategy, StrategyError};
 use partita_graph::{Graph, Node, Op, nearest};
@@ -119,6 +118,6 @@ pub(super) fn can_carry(node: &Node, dim: LayerDim) -> bool {
         (_, LayerDim::D | LayerDim::H | LayerDim::W) => true,
         (Op::Input | Op::Flatten | Op::Concat | Op::Loss(_), LayerDim::C) => false,
         (_, LayerDim::C) => true,
-        (_, LayerDim::F) => has_weights(node),
+        (_, LayerDim::F) => node.op.has_weights(),
     }
 }
