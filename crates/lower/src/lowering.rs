@@ -6,7 +6,7 @@ use crate::network::{Layer, Network};
 use crate::parameters::ParameterGradient;
 use crate::storage::Storages;
 use crate::{Strategy, StrategyError};
-use partita_graph::{Graph, NodeId, Op, ParameterId};
+use partita_graph::{Graph, Loss, NodeId, Op, ParameterId};
 use partita_program::{
     Body, Collective, CollectiveKind, Dtype, Item, Load, Menu, MenuError, Optimizer, Phase, Place,
     Program, ProgramKind, Role, Transform, View, When, Work,
@@ -184,7 +184,7 @@ fn lower_coord(
     };
     emit.persistent();
     if request.kind == ProgramKind::Fetch {
-        emit.loads(When::Now);
+        emit.loads(network, When::Now);
     } else {
         emit.micro_batches(networks);
     }
@@ -292,10 +292,8 @@ impl<'a> Emit<'a> {
             self.gradients.fill(None);
             self.sums.clear();
             self.forward();
-            if let Some((next, storages)) = networks.get(micro + 1) {
-                (self.network, self.storages) = (next, storages);
-                self.loads(When::Now);
-                (self.network, self.storages) = (network, &networks[micro].1);
+            if let Some((next, _)) = networks.get(micro + 1) {
+                self.loads(next, When::Now);
             }
             if trains {
                 self.forget();
@@ -305,8 +303,7 @@ impl<'a> Emit<'a> {
         if trains {
             self.update();
         }
-        (self.network, self.storages) = (&networks[0].0, &networks[0].1);
-        self.loads(When::Next);
+        self.loads(&networks[0].0, When::Next);
     }
 
     /// Allreduce of a view over the axes of a group; nothing for a group of one.
@@ -331,8 +328,7 @@ impl<'a> Emit<'a> {
         let sample = self
             .builder
             .buffer("sample", Role::Staging, dtype, [n, c, d, h, w]);
-        let target = self
-            .target_place()
+        let target = target_place(self.network)
             .owned(self.builder.mesh, &self.builder.coord)
             .shape();
         let target = self
@@ -341,18 +337,8 @@ impl<'a> Emit<'a> {
         self.staging = [sample, target].map(|id| Some(self.builder.whole(id)));
     }
 
-    /// Split of what the network shall answer.
-    pub fn target_place(&self) -> Place {
-        let last = &self.network.layers[self.network.layers.len() - 1];
-        let mut place = *self.place(last.inputs[0]);
-        if let Some(Op::Loss(partita_graph::Loss::SoftmaxCrossEntropy)) = last.op() {
-            place.shape[4] = 1;
-        }
-        place
-    }
-
-    fn loads(&mut self, when: When) {
-        let places = [*self.place(NodeId(0)), self.target_place()];
+    fn loads(&mut self, network: &Network, when: When) {
+        let places = [network.layer(NodeId(0)).place, target_place(network)];
         for (index, item) in [Item::Sample, Item::Target].into_iter().enumerate() {
             let target = self.staging[index].expect("staging comes first");
             if !target.is_empty() {
@@ -367,4 +353,14 @@ impl<'a> Emit<'a> {
             }
         }
     }
+}
+
+/// Split of what the network shall answer.
+fn target_place(network: &Network) -> Place {
+    let last = &network.layers[network.layers.len() - 1];
+    let mut place = network.layer(last.inputs[0]).place;
+    if let Some(Op::Loss(Loss::SoftmaxCrossEntropy)) = last.op() {
+        place.shape[4] = 1;
+    }
+    place
 }

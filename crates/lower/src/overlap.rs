@@ -23,9 +23,8 @@ impl<'n> Overlap<'n> {
     pub fn new(network: &'n Network, mesh: &Mesh) -> Self {
         let own = |index: usize, dim: usize| -> Vec<Interval> {
             let place = &network.layers[index].place;
-            let (axes, extent) = (place.axes[dim], place.shape[dim]);
-            (0..mesh.parts(axes))
-                .map(|i| mesh.part(axes, extent, i))
+            (0..mesh.parts(place.axes[dim]))
+                .map(|i| place.part(mesh, dim, i))
                 .collect()
         };
         let count = network.layers.len();

@@ -115,20 +115,13 @@ impl Emit<'_> {
             }
             let name = format!("{}.gathered", self.graph.parameter(id).name);
             let held = self.parameter_buffer(&name, Role::Gathered, id, whole);
-            let layer = self.graph.parameter(id).name.clone();
-            let cargo = Cargo {
-                layer: &layer,
-                phase,
-                role: Role::Gathered,
-                tensor: self.parameter_tensor(id, Role::Gathered),
-            };
             let to = Destination {
                 held,
                 place: whole,
                 accumulate: false,
             };
-            let source = self.parameters[id.0];
-            self.redistribute(cargo, source, (share, AxisSet::NONE), to);
+            let from = (self.parameters[id.0], share, AxisSet::NONE);
+            self.move_parameter((id, Role::Gathered), phase, from, to);
             self.gathered.insert(id, held);
         }
     }
@@ -159,9 +152,8 @@ impl Emit<'_> {
             Shard::Off | Shard::Optimizer => self.micro_batches,
             Shard::Gradients | Shard::Parameters => 1,
         };
-        for (&(parameter, _), gradient) in &mut self.parameter_gradients {
-            let is_shared =
-                self.network.shares[parameter.0] != self.network.parameters[parameter.0];
+        for gradient in self.parameter_gradients.values_mut() {
+            let is_shared = gradient.share.is_some();
             let uses_before_sum = if is_shared { sums } else { self.micro_batches };
             gradient.open = uses_before_sum * gradient.uses;
         }
@@ -220,15 +212,9 @@ impl Emit<'_> {
         axes: AxisSet,
         state: &mut ParameterGradient,
     ) {
-        let name = self.graph.parameter(parameter).name.clone();
         let Some((share, has_sum)) = &mut state.share else {
+            let name = self.graph.parameter(parameter).name.clone();
             return self.allreduce(&name, Phase::Reduce, axes, state.view());
-        };
-        let cargo = Cargo {
-            layer: &name,
-            phase: Phase::Reduce,
-            role: Role::Gradient,
-            tensor: self.parameter_tensor(parameter, Role::Gradient),
         };
         let to = Destination {
             held: *share,
@@ -240,7 +226,8 @@ impl Emit<'_> {
         // The next micro-batch begins anew.
         state.open = state.uses;
         state.written = false;
-        self.redistribute(cargo, state.held, (from, axes), to);
+        let (what, from) = ((parameter, Role::Gradient), (state.held, from, axes));
+        self.move_parameter(what, Phase::Reduce, from, to);
     }
 
     /// Both gradients of a batch norm as they stand: where to write, and whether to add.
@@ -328,20 +315,32 @@ impl Emit<'_> {
         if own.id == held.id {
             return;
         }
-        let layer = self.graph.parameter(id).name.clone();
-        let cargo = Cargo {
-            layer: &layer,
-            phase: Phase::Update,
-            role: Role::Parameter,
-            tensor: self.parameter_tensor(id, Role::Parameter),
-        };
         let to = Destination {
             held,
             place: self.network.parameters[id.0],
             accumulate: false,
         };
-        let share = self.network.shares[id.0];
-        self.redistribute(cargo, own, (share, AxisSet::NONE), to);
+        let from = (own, self.network.shares[id.0], AxisSet::NONE);
+        self.move_parameter((id, Role::Parameter), Phase::Update, from, to);
+    }
+
+    /// Brings a parameter, or what goes with it, from where it is held, as a sum still due along some
+    /// axes, to its destination.
+    fn move_parameter(
+        &mut self,
+        (id, role): (ParameterId, Role),
+        phase: Phase,
+        (source, place, partial): (Held, Place, AxisSet),
+        to: Destination,
+    ) {
+        let layer = self.graph.parameter(id).name.clone();
+        let cargo = Cargo {
+            layer: &layer,
+            phase,
+            role,
+            tensor: self.parameter_tensor(id, role),
+        };
+        self.redistribute(cargo, source, (place, partial), to);
     }
 
     /// Sum of the squares of all gradients, each element counted once.

@@ -81,7 +81,6 @@ fn late(graph: &Graph, strategy: &Strategy, seam: NodeId) -> Strategy {
         from: graph.node(seam).name.clone(),
         to: String::new(),
         dims,
-        recompute: false,
         ..LayerChoice::default()
     });
     late.layers.extend(whole(graph, |layer| layer.0 < parts));
@@ -106,7 +105,6 @@ fn whole(graph: &Graph, is_narrow: impl Fn((usize, usize)) -> bool) -> Vec<Layer
                 from: node.name.clone(),
                 to: node.name.clone(),
                 dims,
-                recompute: false,
                 ..LayerChoice::default()
             });
         }
