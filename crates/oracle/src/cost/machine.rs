@@ -159,38 +159,24 @@ impl MachineCosts {
         Some((fitted.latency.value.0, beta))
     }
 
-    fn allreduce_parts(&self, spread: &Spread, bytes: f64, sharing: f64) -> Parts {
+    fn sum_parts(
+        &self,
+        formulas: &SumFormulas,
+        spread: &Spread,
+        bytes: f64,
+        sharing: f64,
+    ) -> Parts {
         if let Some((alpha, beta)) = self.fitted_ring(spread, sharing) {
-            return collective::allreduce_law(spread.members, bytes, alpha, beta);
+            return (formulas.law)(spread.members, bytes, alpha, beta);
         }
         let tree_flows = sharing * spread.most_on_node as f64;
         let ring = self.flat(spread, sharing);
         let tree = self.flat(spread, tree_flows);
-        let flat = collective::allreduce_flat(spread.members, bytes, ring, tree);
+        let flat = (formulas.flat)(spread.members, bytes, ring, tree);
         if spread.nodes == 1 || spread.fewest_on_node == 1 {
             return flat;
         }
-        flat.min(collective::allreduce_hierarchical(
-            spread.nodes,
-            spread.fewest_on_node,
-            bytes,
-            self.intra(),
-            self.inter(tree_flows),
-        ))
-    }
-
-    fn reduce_scatter_parts(&self, spread: &Spread, bytes: f64, sharing: f64) -> Parts {
-        if let Some((alpha, beta)) = self.fitted_ring(spread, sharing) {
-            return collective::reduce_scatter_law(spread.members, bytes, alpha, beta);
-        }
-        let tree_flows = sharing * spread.most_on_node as f64;
-        let ring = self.flat(spread, sharing);
-        let tree = self.flat(spread, tree_flows);
-        let flat = collective::reduce_scatter_flat(spread.members, bytes, ring, tree);
-        if spread.nodes == 1 || spread.fewest_on_node == 1 {
-            return flat;
-        }
-        flat.min(collective::reduce_scatter_hierarchical(
+        flat.min((formulas.hierarchical)(
             spread.nodes,
             spread.fewest_on_node,
             bytes,
@@ -199,6 +185,26 @@ impl MachineCosts {
         ))
     }
 }
+
+/// What a sum over ranks takes: by a fitted law, by one flat algorithm, and within nodes before between
+/// them.
+struct SumFormulas {
+    law: fn(usize, f64, f64, f64) -> Parts,
+    flat: fn(usize, f64, Hop, Hop) -> Parts,
+    hierarchical: fn(usize, usize, f64, Hop, Hop) -> Parts,
+}
+
+const ALLREDUCE: SumFormulas = SumFormulas {
+    law: collective::allreduce_law,
+    flat: collective::allreduce_flat,
+    hierarchical: collective::allreduce_hierarchical,
+};
+
+const REDUCE_SCATTER: SumFormulas = SumFormulas {
+    law: collective::reduce_scatter_law,
+    flat: collective::reduce_scatter_flat,
+    hierarchical: collective::reduce_scatter_hierarchical,
+};
 
 fn conv_pass(pass: Pass) -> ConvPass {
     match pass {
@@ -301,7 +307,7 @@ impl Costs for MachineCosts {
         let n = bytes.0 as f64;
         let host = self.host_of_sum(&spread, n);
         Ok(collective_cost(
-            self.allreduce_parts(&spread, n, sharing),
+            self.sum_parts(&ALLREDUCE, &spread, n, sharing),
             host,
         ))
     }
@@ -341,7 +347,7 @@ impl Costs for MachineCosts {
         let largest = bytes_per_member.iter().map(|bytes| bytes.0).max();
         let n = spread.members as f64 * largest.unwrap_or(0) as f64;
         Ok(collective_cost(
-            self.reduce_scatter_parts(&spread, n, sharing),
+            self.sum_parts(&REDUCE_SCATTER, &spread, n, sharing),
             self.host_of_sum(&spread, n),
         ))
     }
