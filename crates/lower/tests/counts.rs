@@ -2,13 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod request;
+
 use partita_graph::{Graph, count, text};
-use partita_lower::{Request, SampleFormat, lower};
-use partita_program::{
-    Body, Count, Dtype, Kernel, Optimizer, Phase, Program, ProgramKind, Task, Transform,
-    UnpinnedMenu, Work,
-};
+use partita_lower::{Strategy, lower};
+use partita_program::{Body, Count, Kernel, Phase, Program, Task, Work};
 use partita_space::Bytes;
+use request::request;
 
 const LEVELS: &str = "model levels
 input x channels=2 extent=12x8
@@ -23,25 +23,8 @@ loss = mse c
 ";
 
 fn program(graph: &Graph, strategy: &str, batch: usize) -> Program {
-    let plain = Optimizer::Sgd {
-        momentum: 0.0,
-        weight_decay: 0.0,
-    };
-    let request = Request {
-        graph,
-        strategy: &strategy.parse().unwrap(),
-        batch,
-        kind: ProgramKind::Train,
-        dtype: Dtype::F32,
-        optimizer: plain,
-        clip: None,
-        samples: SampleFormat {
-            dtype: Dtype::F32,
-            transform: Transform::Identity,
-        },
-        menu: &UnpinnedMenu,
-    };
-    lower(&request).unwrap()
+    let strategy: Strategy = strategy.parse().unwrap();
+    lower(&request(graph, &strategy, batch)).unwrap()
 }
 
 /// Kernels of a layer in a phase.

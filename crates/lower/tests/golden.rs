@@ -2,13 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod request;
+
 use partita_graph::text;
-use partita_lower::{Request, SampleFormat, lower};
+use partita_lower::{Request, SampleFormat, Strategy, lower};
 use partita_program::{
-    Algorithm, Choice, Dtype, Kernel, KernelShape, Menu, MenuError, Optimizer, ProgramKind, Role,
-    Transform, UnpinnedMenu, View,
+    Algorithm, Choice, Dtype, Kernel, KernelShape, Menu, MenuError, Optimizer, Role, Transform,
+    UnpinnedMenu, View,
 };
 use partita_space::Bytes;
+use request::request;
 use std::path::Path;
 
 const LINE: &str = "model line
@@ -86,22 +89,18 @@ impl Menu for Packer {
 
 fn check(name: &str, model: &str, strategy: &str, batch: usize, menu: &dyn Menu) {
     let graph = text::parse(model).unwrap();
+    let strategy: Strategy = strategy.parse().unwrap();
     let request = Request {
-        graph: &graph,
-        strategy: &strategy.parse().unwrap(),
-        batch,
-        kind: ProgramKind::Train,
-        dtype: Dtype::F32,
         optimizer: Optimizer::Sgd {
             momentum: 0.9,
             weight_decay: 0.0,
         },
-        clip: None,
         samples: SampleFormat {
             dtype: Dtype::I16,
             transform: Transform::LogOnePlus,
         },
         menu,
+        ..request(&graph, &strategy, batch)
     };
     let got = lower(&request).unwrap().to_text();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/{name}.txt"));

@@ -2,12 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod request;
+
 use partita_graph::{Graph, text};
-use partita_lower::{LowerError, Request, SampleFormat, Strategy, StrategyError, lower};
-use partita_program::{
-    Body, Dtype, Exchange, Kernel, Optimizer, Phase, Program, ProgramKind, Transform, UnpinnedMenu,
-    Work, verify,
-};
+use partita_lower::{LowerError, Strategy, StrategyError, lower};
+use partita_program::{Body, Exchange, Kernel, Phase, Program, Work, verify};
+use request::request;
 use std::fmt::Write;
 
 /// A first convolution and residual blocks of two convolutions, each behind a batch norm and an
@@ -59,24 +59,8 @@ fn grouped(axes: &str, blocks: usize, fused: usize) -> String {
 }
 
 fn try_program(graph: &Graph, strategy: &str, batch: usize) -> Result<Program, LowerError> {
-    let request = Request {
-        graph,
-        strategy: &strategy.parse().unwrap(),
-        batch,
-        kind: ProgramKind::Train,
-        dtype: Dtype::F32,
-        optimizer: Optimizer::Sgd {
-            momentum: 0.0,
-            weight_decay: 0.0,
-        },
-        clip: None,
-        samples: SampleFormat {
-            dtype: Dtype::F32,
-            transform: Transform::Identity,
-        },
-        menu: &UnpinnedMenu,
-    };
-    lower(&request)
+    let strategy: Strategy = strategy.parse().unwrap();
+    lower(&request(graph, &strategy, batch))
 }
 
 fn program(graph: &Graph, strategy: &str, batch: usize) -> Program {

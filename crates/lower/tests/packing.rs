@@ -2,13 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod request;
+
 use partita_graph::{Graph, text, zoo};
-use partita_lower::{Request, SampleFormat, lower};
+use partita_lower::{Request, SampleFormat, Strategy, lower};
 use partita_program::{
     Algorithm, Body, Buffer, Choice, Direction, Dtype, Kernel, KernelShape, Menu, MenuError,
     Optimizer, Program, ProgramKind, Role, Transform, View, Work, verify,
 };
 use partita_space::Bytes;
+use request::request;
 use std::collections::BTreeMap;
 
 /// Fuses everything, and packs the weights of convolutions with so many outputs per sample.
@@ -41,22 +44,19 @@ impl Menu for Packer {
 }
 
 fn program(graph: &Graph, strategy: &str, kind: ProgramKind, menu: &dyn Menu) -> Program {
+    let strategy: Strategy = strategy.parse().unwrap();
     let request = Request {
-        graph,
-        strategy: &strategy.parse().unwrap(),
-        batch: 1,
         kind,
-        dtype: Dtype::F32,
         optimizer: Optimizer::Sgd {
             momentum: 0.9,
             weight_decay: 0.0,
         },
-        clip: None,
         samples: SampleFormat {
             dtype: Dtype::I16,
             transform: Transform::LogOnePlus,
         },
         menu,
+        ..request(graph, &strategy, 1)
     };
     let program = lower(&request).unwrap();
     let found = verify::verify(&program);

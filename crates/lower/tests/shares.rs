@@ -7,38 +7,20 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod request;
+
 use partita_graph::{Graph, ParameterRole, text};
-use partita_lower::{Request, SampleFormat, lower};
-use partita_program::{
-    Collective, CollectiveKind, Dtype, Optimizer, Phase, Program, ProgramKind, Role, Task,
-    Transform, UnpinnedMenu, View, Work,
-};
+use partita_lower::{Strategy, lower};
+use partita_program::{Collective, CollectiveKind, Phase, Program, Role, Task, View, Work};
 use partita_space::{AxisSet, Rank};
+use request::request;
 use std::collections::BTreeMap;
 
 const BATCH: usize = 6;
 
 fn program(graph: &Graph, strategy: &str) -> Program {
-    let request = Request {
-        graph,
-        strategy: &strategy.parse().unwrap(),
-        batch: BATCH,
-        kind: ProgramKind::Train,
-        dtype: Dtype::F32,
-        optimizer: Optimizer::Adam {
-            beta1: 0.9,
-            beta2: 0.999,
-            epsilon: 1e-8,
-            weight_decay: 0.0,
-        },
-        clip: None,
-        samples: SampleFormat {
-            dtype: Dtype::F32,
-            transform: Transform::Identity,
-        },
-        menu: &UnpinnedMenu,
-    };
-    lower(&request).unwrap_or_else(|error| panic!("{strategy}: {error}"))
+    let strategy: Strategy = strategy.parse().unwrap();
+    lower(&request(graph, &strategy, BATCH)).unwrap_or_else(|error| panic!("{strategy}: {error}"))
 }
 
 /// A movement: phase, kind, axes of the group, and elements that one rank gives to others, gets from

@@ -2,13 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod request;
+
 use partita_graph::{Graph, text};
-use partita_lower::{Request, SampleFormat, lower};
-use partita_program::{
-    Body, Dtype, Item, Kernel, Load, Optimizer, Phase, Program, ProgramKind, Role, Task, Transform,
-    UnpinnedMenu, When, Work, verify,
-};
+use partita_lower::{Strategy, lower};
+use partita_program::{Body, Item, Kernel, Load, Phase, Program, Role, Task, When, Work, verify};
 use partita_space::Bytes;
+use request::request;
 
 /// Two convolutions and a linear layer of 27 * 4 * 8 + 27 * 8 * 8 + 512 * 64 weights, and 64 of the bias.
 const TOWER: &str = "model tower
@@ -30,26 +30,8 @@ fn train(strategy: &str) -> Program {
 
 fn program(model: &str, strategy: &str) -> Program {
     let graph: Graph = text::parse(model).unwrap();
-    let request = Request {
-        graph: &graph,
-        strategy: &strategy.parse().unwrap(),
-        batch: 8,
-        kind: ProgramKind::Train,
-        dtype: Dtype::F32,
-        optimizer: Optimizer::Adam {
-            beta1: 0.9,
-            beta2: 0.999,
-            epsilon: 1e-8,
-            weight_decay: 0.0,
-        },
-        clip: None,
-        samples: SampleFormat {
-            dtype: Dtype::F32,
-            transform: Transform::Identity,
-        },
-        menu: &UnpinnedMenu,
-    };
-    let program = lower(&request).unwrap();
+    let strategy: Strategy = strategy.parse().unwrap();
+    let program = lower(&request(&graph, &strategy, 8)).unwrap();
     if let Err(faults) = verify::verify(&program) {
         let sound = faults
             .0
