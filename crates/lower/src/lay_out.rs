@@ -8,6 +8,7 @@
 
 mod check;
 mod choices;
+mod flatten;
 mod shares;
 
 use self::choices::{blocks, can_carry, choices, groups_of};
@@ -149,21 +150,24 @@ impl Layout<'_> {
     /// A layer whose output lies as its input does: pooling, normalization, sums and the like.
     fn follower(&mut self, id: NodeId) -> Result<NodeId, StrategyError> {
         let node = self.graph.node(id);
-        let axes = match node.inputs.first() {
-            None => dims_of_tensor(|dim| match dim == LayerDim::C {
-                true => AxisList::NONE,
-                false => self.said(id, dim).unwrap_or(self.usual(dim)),
-            }),
+        let (reads, axes) = match node.inputs.first() {
+            None => {
+                let axes = dims_of_tensor(|dim| match dim == LayerDim::C {
+                    true => AxisList::NONE,
+                    false => self.said(id, dim).unwrap_or(self.usual(dim)),
+                });
+                (axes, axes)
+            }
             Some(input) => self.following(id, self.layers[self.of[input.0].0].place.axes),
         };
         let mut all = axes.to_vec();
         all.push(AxisList::NONE);
         self.check_twice(id, &all)?;
         self.check_extent(id, "channels", node.shape.channels, axes[4])?;
-        let partial = self.passed_on(id, &axes);
+        let partial = self.passed_on(id, &reads, &axes);
         let inputs = node.inputs.iter();
         let inputs: Vec<NodeId> = inputs
-            .map(|input| self.input(id, self.of[input.0], axes, partial))
+            .map(|input| self.input(id, self.of[input.0], reads, partial))
             .collect();
         for &parameter in &node.parameters {
             self.keep(id, parameter, AxisList::NONE, axes[4])?;
@@ -174,25 +178,29 @@ impl Layout<'_> {
         Ok(value)
     }
 
-    /// How a layer without weights lies whose first input lies so.
-    fn following(&self, id: NodeId, known: Axes) -> Axes {
+    /// How a layer without weights whose first input lies so reads its inputs, and how it lies.
+    fn following(&self, id: NodeId, known: Axes) -> (Axes, Axes) {
         let (node, free) = (self.graph.node(id), self.free(id));
-        dims_of_tensor(|dim| match can_carry(node, dim) {
+        let axes = dims_of_tensor(|dim| match can_carry(node, dim) {
             true => self
                 .said(id, dim)
                 .unwrap_or(known[dim as usize].within(free)),
             false => AxisList::NONE,
-        })
+        });
+        match matches!(node.op, Op::Flatten) {
+            true => self.flattened(id, &known, axes),
+            false => (axes, axes),
+        }
     }
 
     /// Axes along which the gradient of a layer that lies so may stay a sum still due: its only reader
     /// adds what its own filters give, what the layer does to it is linear, and its inputs change
     /// owners anyway, where the sum then costs less than here.
-    fn passed_on(&self, id: NodeId, axes: &Axes) -> AxisSet {
+    fn passed_on(&self, id: NodeId, reads: &Axes, axes: &Axes) -> AxisSet {
         let inputs = self.graph.node(id).inputs.iter();
         let inputs: Vec<&Layer> = inputs.map(|of| &self.layers[self.of[of.0].0]).collect();
         let due = self.due(id, axes);
-        let moves = |layer: &&Layer| layer.place.axes != *axes || layer.partial_gradient == due;
+        let moves = |layer: &&Layer| layer.place.axes != *reads || layer.partial_gradient == due;
         let mut of = self.graph.node(id).inputs.iter();
         let is_trained = of.any(|of| self.needs_gradient[of.0]);
         match inputs.iter().any(moves) && is_trained {
@@ -219,8 +227,9 @@ impl Layout<'_> {
         };
         let node = self.graph.node(reader);
         if !node.op.has_weights() {
-            return match node.inputs[0] == id && self.following(reader, *axes) == *axes {
-                true => self.due(reader, axes),
+            let (reads, made) = self.following(reader, *axes);
+            return match node.inputs[0] == id && reads == *axes {
+                true => self.due(reader, &made),
                 false => AxisSet::NONE,
             };
         }

@@ -6,7 +6,7 @@
 
 use crate::network::Network;
 use crate::storage::{contributors, is_periodic, transposed_window, window};
-use partita_graph::NodeId;
+use partita_graph::{NodeId, Op};
 use partita_space::{Interval, Mesh};
 
 /// What each coordinate computes of each tensor: what it owns, and of a tensor that is made and read
@@ -79,12 +79,14 @@ impl<'n> Overlap<'n> {
     pub fn inputs(&self, consumer: NodeId, dim: usize, coordinate: usize) -> Interval {
         let layer = self.network.layer(consumer);
         let outputs = || self.part(consumer, dim, coordinate);
-        if let Some(window) = window(layer, dim) {
+        if matches!(layer.op(), Some(Op::Flatten)) {
+            // Its features lie otherwise than the positions.
+            Interval::default()
+        } else if let Some(window) = window(layer, dim) {
             window.inputs_of(&outputs())
         } else if let Some(window) = transposed_window(layer, dim) {
             contributors(window, &outputs(), &self.extent(layer.inputs[0], dim))
         } else if self.inner[consumer.0] && (1..4).contains(&dim) {
-            // Flattened or not, dims that are not split are there whole.
             outputs().intersect(&self.extent(layer.inputs[0], dim))
         } else {
             Interval::default()

@@ -402,6 +402,79 @@ fn linear_layers_on_the_ranks_of_space_scatter_the_sum_of_the_seam() {
 }
 
 #[test]
+fn slabs_of_positions_are_shares_of_features() {
+    let model = |extent: &str, kernel: usize| {
+        let text = format!(
+            "model slabs
+input x channels=2 extent={extent}
+c = conv x filters=4 kernel={kernel} pad={} bias=false
+f = flatten c
+d = dropout f rate=0.2
+l = linear d features=12 bias=true
+r = relu l
+m = linear r features=4 bias=false
+loss = mse m
+",
+            kernel / 2
+        );
+        text::parse(&text).unwrap()
+    };
+    let flat = |graph: &Graph| BATCH * graph.node(graph.find("f").unwrap()).shape.channels;
+    let of_seam = |graph: &Graph, strategy: &str| -> Vec<Movement> {
+        let program = program(graph, strategy);
+        let first = movements(&program, 0);
+        let seam = first.into_iter().filter(|one| match one.0 {
+            Forward | Backward => one.1 != "exchange",
+            Phase::Load | Reduce | Phase::Update | Phase::Report => false,
+        });
+        seam.collect()
+    };
+    // What the two linear layers move among themselves.
+    let after = |group: &str, parts: usize| -> Vec<Movement> {
+        let sum = BATCH * 12 / parts * (parts - 1);
+        vec![
+            (Forward, "reduce_scatter", group.to_owned(), sum),
+            (Forward, "allreduce", group.to_owned(), BATCH * 4),
+            (Backward, "allgather", group.to_owned(), sum),
+        ]
+    };
+    // The outermost dim of more than one index in slabs, and the next in them where each is one index:
+    // nothing moves between the convolution and the first linear layer.
+    for (extent, strategy, group, parts) in [
+        ("4x3x2", "depth=2; l..: C=depth", "depth", 2),
+        ("6x2", "height=3; l..: C=height", "height", 3),
+        ("1x1x1", "channel=4", "channel", 4),
+        (
+            "2x2x3",
+            "depth=2,height=2; l..: C=depth+height",
+            "depth+height",
+            4,
+        ),
+    ] {
+        let seam = of_seam(&model(extent, 1), strategy);
+        assert_eq!(seam, after(group, parts), "{extent} {strategy}");
+    }
+    // Rows are no range of features where there are planes: each rank gives the other what of its
+    // rows lies in the other's planes, half of its half.
+    let graph = model("4x6x2", 3);
+    let seam = of_seam(&graph, "height=2; l..: H=-,C=height");
+    let all = flat(&graph);
+    let mut expected = after("height", 2);
+    expected.insert(0, (Forward, "alltoall", "height".to_owned(), all / 4));
+    expected.push((Backward, "alltoall", "height".to_owned(), all / 4));
+    assert_eq!(seam, expected);
+    // Slabs of 2 and 3 planes are no even shares of the features: rank 0 gets the three planes that it
+    // lacks, and keeps a share of all.
+    let graph = model("5x2x2", 1);
+    let seam = of_seam(&graph, "depth=2; l..: C=depth");
+    let mut expected = after("depth", 2);
+    let all = flat(&graph);
+    expected.insert(0, (Forward, "allgather", "depth".to_owned(), all / 5 * 3));
+    expected.push((Backward, "allgather", "depth".to_owned(), all / 2));
+    assert_eq!(seam, expected);
+}
+
+#[test]
 fn each_rank_keeps_its_share_of_parameters_gradients_and_moments() {
     let graph = text::parse(CHAIN).unwrap();
     let weight_of = |name: &str| {

@@ -1,0 +1,76 @@
+//! Where the features of a flattened tensor lie.
+//!
+//! Features are ordered (D, H, W, C), so what a slab of the outermost dim holds is a range of them:
+//! split in equal slabs, a tensor is split along its features as it lies. Example: 4x2x2 positions
+//! with 8 channels under `depth=2; fc1: C=depth`: rank 1 has planes 2 and 3, which are features 64 to
+//! 127, just what its share of the weights reads.
+
+use super::{Axes, Layout};
+use partita_graph::{NodeId, Shape};
+use partita_space::{AxisList, Mesh};
+
+impl Layout<'_> {
+    /// How a flatten reads its input, which lies as `known`, and how its features lie. They are split
+    /// where their only reader then reads shares of them, and the input lies so already, or where the
+    /// reader wants shares in any case: then slabs come by less movement than the whole. Otherwise
+    /// both are whole but for the samples.
+    pub(super) fn flattened(&self, id: NodeId, known: &Axes, whole: Axes) -> (Axes, Axes) {
+        let shape = self.graph.node(self.graph.node(id).inputs[0]).shape;
+        let split = |features: AxisList| {
+            let (mut reads, mut made) = (whole, whole);
+            reads[1..].copy_from_slice(&slabs(&self.mesh, shape, features)?);
+            made[4] = features;
+            let is_free = features.iter().all(|axis| !whole[0].has(axis));
+            let is_read = is_free && self.features_read(id, made) == features;
+            is_read.then_some((reads, made))
+        };
+        let as_it_lies = AxisList::of(known[1..].iter().flat_map(|axes| axes.iter()));
+        let stays = |(reads, _): &(Axes, Axes)| reads[1..] == known[1..];
+        split(as_it_lies)
+            .filter(stays)
+            .or_else(|| split(self.features_read(id, whole)))
+            .unwrap_or((whole, whole))
+    }
+
+    /// The axes along which the only reader of a layer that lies so, with whatever follows it, reads
+    /// shares of the features; none where there are several readers.
+    fn features_read(&self, id: NodeId, axes: Axes) -> AxisList {
+        let &[reader] = &self.readers[id.0][..] else {
+            return AxisList::NONE;
+        };
+        let node = self.graph.node(reader);
+        if node.inputs[0] != id {
+            return AxisList::NONE;
+        }
+        if node.op.has_weights() {
+            let (_, _, channels) = self.weighted_axes(reader, axes);
+            return channels;
+        }
+        let (reads, made) = self.following(reader, axes);
+        match reads == axes {
+            true => self.features_read(reader, made),
+            false => reads[4],
+        }
+    }
+}
+
+/// How D, H, W and C lie on axes that split the features in parts that are boxes of equal extents;
+/// none where that cannot be.
+fn slabs(mesh: &Mesh, shape: Shape, features: AxisList) -> Option<[AxisList; 4]> {
+    let [d, h, w] = shape.extent;
+    let extents = [d, h, w, shape.channels];
+    let mut slabs = [AxisList::NONE; 4];
+    let (mut dim, mut left) = (0, d);
+    for axis in features.iter() {
+        while left == 1 && dim < 3 {
+            dim += 1;
+            left = extents[dim];
+        }
+        if !left.is_multiple_of(mesh.extent(axis)) {
+            return None;
+        }
+        left /= mesh.extent(axis);
+        slabs[dim] = slabs[dim].inside(axis);
+    }
+    Some(slabs)
+}
