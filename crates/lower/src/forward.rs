@@ -60,43 +60,7 @@ impl Emit<'_> {
         }
     }
 
-    /// What is needed again backward of layers that are computed again is forgotten after them.
-    pub(crate) fn forget(&mut self) {
-        for (index, storage) in self.storages.all.iter().enumerate() {
-            let block = |id: &NodeId| self.layer(*id).block;
-            let first = block(&storage.members[0]);
-            let last = storage.members[storage.members.len() - 1];
-            let mut all = storage.members.iter().chain(self.network.readers(last));
-            if first.is_some() && all.all(|id| block(id) == first) {
-                self.values[index] = None;
-            }
-        }
-    }
-
-    /// Computes again what has been forgotten of a block. Moments of a batch norm are known from the
-    /// first time, and have entered the running statistics.
-    pub(crate) fn recall(&mut self, block: usize) {
-        let storages = self.storages.all.iter().enumerate();
-        let missing: Vec<bool> = storages
-            .map(|(index, storage)| {
-                let is_of_block = self.layer(storage.members[0]).block == Some(block);
-                is_of_block && self.values[index].is_none()
-            })
-            .collect();
-        self.pass = Phase::Backward;
-        for index in 0..self.network.layers.len() {
-            let id = NodeId(index);
-            if missing[self.storages.of[index]] {
-                self.forward_node(id);
-                if self.storages.of(id).members.last() == Some(&id) {
-                    self.complete_value(id);
-                }
-            }
-        }
-        self.pass = Phase::Forward;
-    }
-
-    fn forward_node(&mut self, id: NodeId) {
+    pub(crate) fn forward_node(&mut self, id: NodeId) {
         let layer = self.layer(id).name.clone();
         let step = self.layer(id).step.clone();
         let training = self.request.kind == ProgramKind::Train;
@@ -173,7 +137,7 @@ impl Emit<'_> {
     }
 
     /// Brings in what readers need around the own part.
-    fn complete_value(&mut self, id: NodeId) {
+    pub(crate) fn complete_value(&mut self, id: NodeId) {
         let storage = self.storages.of(id);
         let Some(held) = self.values[self.storages.of[id.0]] else {
             return;

@@ -20,6 +20,7 @@ mod network;
 mod overlap;
 mod pack;
 mod parameters;
+mod recompute;
 mod redistribute;
 mod storage;
 mod strategy;

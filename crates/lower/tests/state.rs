@@ -189,6 +189,55 @@ fn blocks_are_computed_twice() {
     assert!(block.count().flops.0 > plain.count().flops.0);
 }
 
+/// A residual block, and a head behind a pooling.
+const RESIDUAL: &str = "model residual
+input x channels=4 extent=8x8
+c0 = conv x filters=8 kernel=3 pad=1 bias=false
+n1 = batch_norm c0 epsilon=0.001 momentum=0.1
+r1 = relu n1
+c1 = conv r1 filters=8 kernel=3 pad=1 bias=false
+m1 = batch_norm c1 epsilon=0.001 momentum=0.1
+q1 = relu m1
+d1 = conv q1 filters=8 kernel=3 pad=1 bias=false
+s1 = add d1 c0
+p = average_pool s1 kernel=2 stride=2 count_padding=true
+f = flatten p
+l = linear f features=4 bias=false
+loss = mse l
+";
+
+#[test]
+fn what_the_backward_pass_does_not_read_is_not_computed_again() {
+    let strategy = "height=2,fuse=off; n1..f: recompute=on";
+    let program = program(RESIDUAL, strategy);
+    let names = |phase: Phase| -> Vec<&str> {
+        let tasks = program.bodies[0].tasks.iter();
+        let forward = tasks.filter(|task| {
+            let is_forward = match &task.work {
+                Work::Compute { kernel, .. } => matches!(
+                    kernel,
+                    Kernel::ConvolutionForward { .. }
+                        | Kernel::BatchNormForward { .. }
+                        | Kernel::LeakyReluForward { .. }
+                        | Kernel::Add { .. }
+                        | Kernel::PoolForward { .. }
+                ),
+                Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => false,
+            };
+            task.origin.phase == phase && is_forward
+        });
+        let mut names: Vec<&str> = forward.map(|task| task.origin.layer.as_str()).collect();
+        names.dedup();
+        names
+    };
+    let all = ["c0", "n1", "r1", "c1", "m1", "q1", "d1", "s1", "p"];
+    let mut once = names(Phase::Forward);
+    once.dedup();
+    assert_eq!(once, all);
+    // Neither a sum nor a mean looks at what it was given, so the last convolution comes once.
+    assert_eq!(names(Phase::Backward), ["n1", "r1", "c1", "m1", "q1"]);
+}
+
 #[test]
 fn blocks_of_a_chain_need_less_memory() {
     let mut chain = "model chain\ninput x channels=8 extent=16x16\n".to_owned();
