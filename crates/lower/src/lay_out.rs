@@ -9,6 +9,7 @@
 mod check;
 mod choices;
 mod flatten;
+mod roles;
 mod shares;
 
 use self::choices::{blocks, can_carry, choices, groups_of};
@@ -309,11 +310,7 @@ impl Layout<'_> {
             // Samples are not stored by channels, and these may be few.
             filters = filters.then(channels);
             channels = AxisList::NONE;
-        } else if is_said == [false; 2]
-            && known[4].after(channels).is_none()
-            && known[4].after(filters).is_some()
-        {
-            // The other way round the input need not change owners: the roles take turns.
+        } else if is_said == [false; 2] && self.take_turns(id, &known, &axes, (filters, channels)) {
             std::mem::swap(&mut filters, &mut channels);
         }
         (axes, filters, channels)

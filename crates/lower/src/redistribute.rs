@@ -42,6 +42,12 @@ pub(crate) fn way(mesh: &Mesh, from: &Place, partial: AxisSet, to: &Place) -> Ve
             now.axes[dim] = now.axes[dim].inside(axis);
             scattered = scattered.union(AxisSet::of([axis]));
         }
+        // In another order than the target's a sum by parts and a move cost less than it does whole.
+        let other = to.axes[dim].within(due.minus(scattered)).iter();
+        for axis in other {
+            now.axes[dim] = now.axes[dim].inside(axis);
+            scattered = scattered.union(AxisSet::of([axis]));
+        }
     }
     due = due.minus(scattered);
     if !scattered.is_empty() {
@@ -54,6 +60,39 @@ pub(crate) fn way(mesh: &Mesh, from: &Place, partial: AxisSet, to: &Place) -> Ve
         stages.push((change(&now, to), *to));
     }
     stages
+}
+
+/// Elements that a rank gets from others on the way, on average.
+pub(crate) fn moved(mesh: &Mesh, from: &Place, partial: AxisSet, to: &Place) -> f64 {
+    let stages = way(mesh, from, partial, to);
+    let split = |place: &Place| place.split_axes();
+    let all = stages
+        .iter()
+        .fold(split(from).union(partial), |all, (_, next)| {
+            all.union(split(next))
+        });
+    let ranks = mesh.group(0, all);
+    let (mut sum, count) = (0.0, ranks.len() as f64);
+    for rank in ranks {
+        let coord = mesh.coord(rank);
+        let mut before = from.owned(mesh, &coord);
+        for (stage, next) in &stages {
+            let after = next.owned(mesh, &coord);
+            let others = |group: AxisSet| (mesh.group_size(group) - 1) as f64;
+            sum += match *stage {
+                Stage::ReduceScatter(group) => others(group) * after.volume() as f64,
+                Stage::AllReduce(group) => {
+                    let members = mesh.group_size(group) as f64;
+                    2.0 * others(group) / members * after.volume() as f64
+                }
+                Stage::AllGather(_) | Stage::Slice | Stage::AllToAll(_) | Stage::Messages(_) => {
+                    (after.volume() - after.intersect(&before).volume()) as f64
+                }
+            };
+            before = after;
+        }
+    }
+    sum / count
 }
 
 /// The movement between two places of complete values.
@@ -352,6 +391,13 @@ mod tests {
         );
         let other = place([&[Data], &[], &[], &[], &[Channel]]);
         assert_eq!(stages(&split, none, &other), [Stage::Messages(filter)]);
+        // Inside of what splits the value now, and then in the target's order.
+        let turned = place([&[Data], &[], &[], &[], &[Channel, Filter]]);
+        let in_order = [
+            Stage::ReduceScatter(of(&[Channel])),
+            Stage::AllToAll(of(&[Channel, Filter])),
+        ];
+        assert_eq!(stages(&split, of(&[Channel]), &turned), in_order);
         let both = [
             Stage::ReduceScatter(of(&[Channel])),
             Stage::AllReduce(of(&[Data])),

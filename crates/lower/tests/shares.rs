@@ -212,6 +212,38 @@ fn filters_and_channels_take_turns() {
 }
 
 #[test]
+fn what_a_narrow_layer_reads_is_moved_instead_of_what_is_added() {
+    let bottleneck = "model bottleneck
+input x channels=3 extent=8x8
+c0 = conv x filters=16 kernel=3 pad=1 bias=false
+a1 = conv c0 filters=4 kernel=1 bias=false
+r1 = relu a1
+a2 = conv r1 filters=4 kernel=3 pad=1 bias=false
+r2 = relu a2
+a3 = conv r2 filters=16 kernel=1 bias=false
+n3 = batch_norm a3 epsilon=0.001 momentum=0.1
+s = add n3 c0
+loss = mse s
+";
+    let graph = text::parse(bottleneck).unwrap();
+    let [y, q] = [16, 4].map(|channels| BATCH * 64 * channels);
+    let totals = totals(&graph, "filter=2,channel=2");
+    let of = |phase, name| totals.get(&(phase, name)).copied().unwrap_or(0);
+    // If a3 had its input in place, its value would lie on channel+filter and c0 on filter+channel, and
+    // two of four ranks would give each other their quarters of y, forward and backward.
+    assert_eq!(of(Forward, "alltoall"), 0);
+    // Each rank wants a half of q along channel. It has a quarter of it along filter+channel, which is
+    // in that half at two of four ranks.
+    assert_eq!(of(Forward, "exchange"), (1 + 1 + 2 + 2) * q / 4);
+    assert_eq!(of(Backward, "alltoall"), 2 * q / 4);
+    // c0 as a1 reads it, and r1; of s, which is read whole, all that a rank lacks.
+    assert_eq!(of(Forward, "allgather"), y + q + 3 * y);
+    assert_eq!(of(Forward, "reduce_scatter"), q + q + y);
+    assert_eq!(of(Backward, "reduce_scatter"), q + q + y);
+    assert_eq!(of(Backward, "allgather"), y + q + q);
+}
+
+#[test]
 fn data_and_filters_sum_shards_over_the_data_groups() {
     let graph = text::parse(CHAIN).unwrap();
     let half = BATCH / 2;

@@ -1,0 +1,106 @@
+//! Which axes are those of the filters and which those of the channels of a layer, where nothing is
+//! said of it.
+//!
+//! Example: an input on filter+channel is gathered along channel if the roles take turns, and the
+//! output then lies on channel+filter. Where it is added to a tensor on filter+channel, one of them has
+//! to be moved; if the layer reads less than it gives, as the last of a bottleneck, its input is.
+
+use super::{Axes, Layout};
+use crate::redistribute::moved;
+use partita_graph::{NodeId, Op};
+use partita_program::Place;
+use partita_space::{AxisList, AxisSet};
+
+impl Layout<'_> {
+    /// Whether the axes of filters and channels change roles, so that the input need not change owners,
+    /// or, where the value is added to another one, so that less moves before and after the layer.
+    pub(super) fn take_turns(
+        &self,
+        id: NodeId,
+        known: &Axes,
+        axes: &Axes,
+        (filters, channels): (AxisList, AxisList),
+    ) -> bool {
+        let stays = known[4].after(channels).is_none() && known[4].after(filters).is_some();
+        let other = self.added_to(id);
+        let Some(other) = other.filter(|_| !filters.is_empty() && !channels.is_empty()) else {
+            return stays;
+        };
+        let as_usual = self.elements_moved(id, known, axes, (filters, channels), other);
+        let turned = self.elements_moved(id, known, axes, (channels, filters), other);
+        if as_usual == turned {
+            return stays;
+        }
+        turned < as_usual
+    }
+
+    /// Elements that move, forward and backward, to bring a layer its input and its value to a sum.
+    fn elements_moved(
+        &self,
+        id: NodeId,
+        known: &Axes,
+        axes: &Axes,
+        (filters, channels): (AxisList, AxisList),
+        other: Axes,
+    ) -> f64 {
+        let place = |id: NodeId, axes: Axes| {
+            let shape = self.graph.node(id).shape.batched(self.batch);
+            Place {
+                axes,
+                ..Place::replicated(shape)
+            }
+        };
+        let of_channels = |list: AxisList| {
+            let mut axes = *axes;
+            axes[4] = list;
+            axes
+        };
+        // With the sums that are due of the value and of the gradient.
+        let both_ways = |id, from: Axes, to: Axes, due: [AxisSet; 2]| {
+            let (from, to) = (place(id, from), place(id, to));
+            moved(&self.mesh, &from, due[0], &to) + moved(&self.mesh, &to, due[1], &from)
+        };
+        let input = self.graph.node(id).inputs[0];
+        let reads = of_channels(channels);
+        let is_there = self.of.get(input.0).is_some_and(|&x| {
+            let is_moved = self.moves.contains_key(&(x, reads, filters.set()));
+            is_moved && self.layers[x.0].place.axes == *known
+        });
+        let before = match is_there {
+            true => 0.0,
+            false => both_ways(input, *known, reads, [AxisSet::NONE, filters.set()]),
+        };
+        let made = of_channels(filters.then(channels));
+        let sum = [channels.set(), AxisSet::NONE];
+        before
+            + both_ways(id, of_channels(filters), made, sum)
+            + both_ways(id, made, other, [AxisSet::NONE; 2])
+    }
+
+    /// How the tensor lies to which the value of a layer is added, if it is known and all that reads the
+    /// value before lies as it does.
+    fn added_to(&self, id: NodeId) -> Option<Axes> {
+        let &[reader] = &self.readers[id.0][..] else {
+            return None;
+        };
+        let node = self.graph.node(reader);
+        match &node.op {
+            Op::Add => {
+                let other = node.inputs.iter().find(|&&input| input != id)?;
+                let other = self.of.get(other.0)?;
+                Some(self.layers[other.0].place.axes)
+            }
+            Op::BatchNorm { .. } | Op::LeakyRelu { .. } | Op::Dropout { .. } => {
+                self.added_to(reader)
+            }
+            Op::Input
+            | Op::Convolution(_)
+            | Op::TransposedConvolution(_)
+            | Op::Pool(_)
+            | Op::Linear { .. }
+            | Op::Flatten
+            | Op::Concat
+            | Op::Loss(_) => None,
+        }
+    }
+}
