@@ -284,9 +284,13 @@ impl Bundle<'_> {
                     let axes = place.axes[dim];
                     for part in 0..self.mesh.parts(axes) {
                         let theirs = place.part(self.mesh, dim, part);
-                        signature.push_common(start, &theirs.intersect(&wanted));
-                        self.peer(signature, coord, axes, part);
+                        let common = theirs.intersect(&wanted);
+                        if !common.is_empty() {
+                            signature.push_common(start, &common);
+                            self.peer(signature, coord, axes, part);
+                        }
                     }
+                    signature.numbers.push(i64::MIN);
                 }
             }
         }
