@@ -241,6 +241,9 @@ loss = mse s
     assert_eq!(of(Forward, "reduce_scatter"), q + q + y);
     assert_eq!(of(Backward, "reduce_scatter"), q + q + y);
     assert_eq!(of(Backward, "allgather"), y + q + q);
+    // Messages between four ranks tell no others apart.
+    let replicas = program(&graph, "data=3,filter=2,channel=2");
+    assert_eq!((replicas.mesh.ranks(), replicas.bodies.len()), (12, 4));
 }
 
 #[test]
