@@ -55,7 +55,7 @@ fn found(args: &PlanArgs) -> Result<(Bytes, Vec<partita_plan::Candidate>), CliEr
     let graph = model::resolve(&asked.model)?;
     machine::check_capacity(&machine, asked.ranks)?;
     let memory = args.memory.unwrap_or(machine.device.memory.value);
-    let costs = predict::costs(&machine, args.no_io);
+    let costs = predict::costs(&machine, args.no_io)?;
     let single = Strategy::single();
     let request = request(&graph, &single, asked, KindName::Train, &UnpinnedMenu);
     let found = search(request, asked.ranks, memory, costs.as_ref())?;

@@ -47,7 +47,7 @@ pub fn run(args: &PredictArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let asked = &args.training;
     machine::check_capacity(&machine, asked.ranks)?;
     let lowered = lowered(asked, &args.strategy, args.kernels, KindName::Train)?;
-    let costs = costs(&machine, args.no_io);
+    let costs = costs(&machine, args.no_io)?;
     let prediction = predict(
         &lowered.program,
         costs.as_ref(),
@@ -124,13 +124,16 @@ fn answer(
 }
 
 /// Costs on a machine, with or without those of reading.
-pub fn costs(machine: &Machine, no_io: bool) -> Box<dyn Costs> {
+///
+/// Errors: a machine of which it is not known how fast it reads.
+pub fn costs(machine: &Machine, no_io: bool) -> Result<Box<dyn Costs>, CliError> {
     let costs = MachineCosts::new(machine.clone());
     if no_io {
-        Box::new(InMemory(costs))
-    } else {
-        Box::new(costs)
+        return Ok(Box::new(InMemory(costs)));
     }
+    let reading = costs.load(0, Bytes(1), 1);
+    reading.map_err(|error| cost_error(&SimulateError::Cost(error)))?;
+    Ok(Box::new(costs))
 }
 
 /// A fact that the machine file lacks is the user's to add; all else is a fault of the program.

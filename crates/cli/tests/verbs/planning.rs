@@ -1,4 +1,4 @@
-use crate::command::{answer, assert_keys, error_text, json, partita};
+use crate::command::{answer, assert_keys, error_text, json, partita, refusal};
 use serde_json::Value;
 
 const ASKED: [&str; 8] = [
@@ -63,4 +63,12 @@ fn what_does_not_fit_in_memory_is_refused() {
         "{}",
         error_text(&output)
     );
+}
+
+#[test]
+fn a_machine_of_unknown_reading_is_refused_before_the_search() {
+    let mut asked = with(&[]);
+    asked[3] = "abci";
+    let text = refusal(&asked);
+    assert!(text.contains("`io`") && text.contains("--no-io"), "{text}");
 }
