@@ -177,7 +177,9 @@ fn launchers(test: &str) -> Vec<Launcher> {
 }
 
 /// What a hung or dead rank may leave the others in, whichever comes first.
-const ANY_WORK: [&str; 3] = ["exchange", "allreduce", "allgather"];
+const ANY_WORK: [&str; 4] = ["exchange", "allreduce", "allgather", "alltoall"];
+/// Slabs of all samples are handed over as whole samples, forward, and back.
+const HAND_OVER: &str = "depth=4; c2..: N=depth,D=-";
 
 /// One job after the other is started and struck, so that they wait for their watchdogs together.
 fn hangs(test: &str, strategy: &str, victim: usize, work: &[&str]) {
@@ -206,6 +208,12 @@ fn a_hung_rank_is_named_in_an_exchange_or_a_sum() {
 }
 
 #[test]
+fn a_hung_rank_is_named_where_layers_hand_over() {
+    let test = "a_hung_rank_is_named_where_layers_hand_over";
+    hangs(test, HAND_OVER, 1, &ANY_WORK);
+}
+
+#[test]
 fn a_hung_rank_is_named_in_a_collective() {
     let test = "a_hung_rank_is_named_in_a_collective";
     hangs(test, "data=4", 3, &["allreduce"]);
@@ -219,6 +227,7 @@ fn a_dead_rank_is_named_where_its_launcher_lets_the_others_live() {
         ("depth=4", &ANY_WORK[..]),
         ("data=4", &["allreduce"]),
         ("data=2,depth=2", &ANY_WORK),
+        (HAND_OVER, &ANY_WORK),
     ] {
         let jobs = launchers.iter().map(|launcher| {
             let mut job = Job::start_shielded(launcher, strategy);
