@@ -148,6 +148,7 @@ fn program_kernels(
                 dx: None,
                 loss,
                 count: 1,
+                weight: 1.0,
             },
         ),
     ]

@@ -509,6 +509,7 @@ fn program_kernels([x, y, z, classes, loss]: [Box5; 5]) -> Vec<(&'static str, Ke
         dx,
         loss,
         count: 1,
+        weight: 1.0,
     };
     let entropy = |dx| Kernel::SoftmaxCrossEntropy {
         x,
@@ -516,6 +517,7 @@ fn program_kernels([x, y, z, classes, loss]: [Box5; 5]) -> Vec<(&'static str, Ke
         dx,
         loss,
         count: 1,
+        weight: 1.0,
     };
     vec![
         ("dropout", dropout(y)),

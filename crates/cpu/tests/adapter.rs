@@ -149,6 +149,7 @@ fn a_target_beyond_the_classes_is_refused() {
         dx: None,
         loss,
         count: 2,
+        weight: 1.0,
     };
     let menu = menus()[0];
     let mut cpu = kernel_set(Mesh::new([1; 7]), 0, menu);

@@ -164,6 +164,17 @@ impl GraphBuilder {
         self.node(name, Op::Loss(loss), &[input], &[])
     }
 
+    /// A loss of the same target, which training adds to the loss, times `weight`.
+    pub fn auxiliary_loss(
+        &mut self,
+        name: &str,
+        input: NodeId,
+        loss: Loss,
+        weight: f64,
+    ) -> Result<NodeId, GraphError> {
+        self.node(name, Op::AuxiliaryLoss { loss, weight }, &[input], &[])
+    }
+
     /// Any operation but the input; roles that `sources` leaves out have a parameter of their own
     /// with the default initialization. The first source of a role counts.
     pub fn node(
@@ -179,8 +190,10 @@ impl GraphBuilder {
         for &NodeId(asked) in inputs {
             check_id(name, "node", asked, count)?;
         }
+        self.check_reads(name, inputs)?;
         let shapes: Vec<Shape> = inputs.iter().map(|&id| self.shape(id)).collect();
         let shape = infer(name, &op, &shapes, self.graph.spatial_rank)?;
+        self.check_losses(name, &op, inputs)?;
         let wanted = parameter_shapes(&op, shapes[0]);
         check_roles(name, &op, &wanted, sources)?;
         let mut resolved = Vec::with_capacity(wanted.len());
@@ -195,7 +208,7 @@ impl GraphBuilder {
         Ok(self.push(name, op, inputs, parameters, shape))
     }
 
-    /// The graph, when it ends with a loss and every node is read.
+    /// The graph, when it ends with a loss and every other node is read or an auxiliary loss.
     pub fn build(self) -> Result<Graph, GraphError> {
         let graph = self.graph;
         let Some(last) = graph.nodes.last() else {
@@ -212,7 +225,8 @@ impl GraphBuilder {
             node.inputs.iter().for_each(|input| is_read[input.0] = true);
         }
         for (i, pair) in graph.nodes.windows(2).enumerate() {
-            if !is_read[i] {
+            let is_loss = pair[0].op.loss().is_some();
+            if !is_read[i] && !is_loss {
                 return Err(GraphError::Unused {
                     node: pair[0].name.clone(),
                     nearest: pair[1].name.clone(),
@@ -282,6 +296,49 @@ impl GraphBuilder {
         if matches!(last.op, Op::Loss(_)) {
             let loss = last.name.clone();
             return Err(GraphError::AfterLoss { node, loss });
+        }
+        Ok(())
+    }
+
+    /// No node reads a loss.
+    fn check_reads(&self, name: &str, inputs: &[NodeId]) -> Result<(), GraphError> {
+        let mut nodes = inputs.iter().map(|&id| self.graph.node(id));
+        let Some(loss) = nodes.find(|node| node.op.loss().is_some()) else {
+            return Ok(());
+        };
+        Err(GraphError::ReadsLoss {
+            node: name.to_owned(),
+            loss: loss.name.clone(),
+            nearest: self.graph.node(loss.inputs[0]).name.clone(),
+        })
+    }
+
+    /// All losses are of one kind and shape, each of a tensor of its own.
+    fn check_losses(&self, name: &str, op: &Op, inputs: &[NodeId]) -> Result<(), GraphError> {
+        if op.loss().is_none() {
+            return Ok(());
+        }
+        for other in self
+            .graph
+            .nodes
+            .iter()
+            .filter(|node| node.op.loss().is_some())
+        {
+            let shape = self.shape(inputs[0]);
+            let node = name.to_owned();
+            let first = other.name.clone();
+            if (op.loss(), shape) != (other.op.loss(), other.shape) {
+                return Err(GraphError::LossesDiffer {
+                    node,
+                    asked: format!("{} of {shape}", op.keyword()),
+                    first,
+                    expected: format!("{} of {}", other.op.keyword(), other.shape),
+                });
+            }
+            if inputs == other.inputs {
+                let input = self.graph.node(inputs[0]).name.clone();
+                return Err(GraphError::LossTwice { node, input, first });
+            }
         }
         Ok(())
     }

@@ -128,7 +128,7 @@ fn head(graph: &Graph) -> Vec<bool> {
 fn memory_bytes(node: &Node, in_head: bool) -> Bytes {
     let times = match node.op {
         Op::Input => 2,
-        Op::Loss(_) => 0,
+        Op::Loss(_) | Op::AuxiliaryLoss { .. } => 0,
         Op::Flatten | Op::Linear { .. } => 0,
         Op::Convolution(_)
         | Op::TransposedConvolution(_)

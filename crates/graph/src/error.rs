@@ -79,7 +79,10 @@ pub enum GraphError {
         nearest: usize,
     },
     /// No loss at the end.
-    #[error("graph `{graph}` has no loss; nearest is a loss that reads its last node, `{last}`")]
+    #[error(
+        "graph `{graph}` has no loss without a weight at its end; nearest is a loss that reads its \
+         last node, `{last}`"
+    )]
     NoLoss {
         /// The graph.
         graph: String,
@@ -88,13 +91,52 @@ pub enum GraphError {
     },
     /// A node after the loss.
     #[error(
-        "`{node}` comes after the loss `{loss}`, which must be the last node, once; put it before"
+        "`{node}` comes after the loss `{loss}`, which must be the last node, once; put it before, or \
+         make `{loss}` an auxiliary loss by giving it a weight"
     )]
     AfterLoss {
         /// The node.
         node: String,
         /// The loss.
         loss: String,
+    },
+    /// Losses that do not share a target.
+    #[error(
+        "`{node}` is the {asked}, but the loss `{first}` is the {expected}; all losses have the same \
+         target, so nearest is the {expected}"
+    )]
+    LossesDiffer {
+        /// The later loss.
+        node: String,
+        /// Its kind and shape.
+        asked: String,
+        /// The first loss.
+        first: String,
+        /// Its kind and shape.
+        expected: String,
+    },
+    /// Two losses of one tensor.
+    #[error(
+        "`{node}` reads `{input}`, of which `{first}` is a loss already; nearest is one loss of it, \
+         with another weight"
+    )]
+    LossTwice {
+        /// The later loss.
+        node: String,
+        /// The tensor.
+        input: String,
+        /// The first loss.
+        first: String,
+    },
+    /// A loss in the place of a tensor.
+    #[error("`{node}` reads the loss `{loss}`, which is no tensor; nearest is to read `{nearest}`")]
+    ReadsLoss {
+        /// The reader.
+        node: String,
+        /// The auxiliary loss.
+        loss: String,
+        /// What that one reads.
+        nearest: String,
     },
     /// A node that nothing reads.
     #[error(

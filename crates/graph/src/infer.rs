@@ -24,6 +24,11 @@ pub(crate) fn infer(
     let input = check_inputs(node, op, inputs)?;
     let shape = match op {
         Op::Input | Op::Loss(Loss::MeanSquaredError | Loss::SoftmaxCrossEntropy) => input,
+        &Op::AuxiliaryLoss { loss: _, weight } => {
+            let ok = weight.is_finite() && weight > 0.0;
+            in_range(node, "weight", ok, weight, "finite and above 0", 1.0)?;
+            input
+        }
         Op::Convolution(convolution) => infer_convolution(node, convolution, input, spatial_rank)?,
         Op::TransposedConvolution(convolution) => {
             infer_transposed(node, convolution, input, spatial_rank)?
@@ -138,7 +143,8 @@ pub(crate) fn parameter_shapes(op: &Op, input: Shape) -> Vec<(ParameterRole, [us
         | Op::Flatten
         | Op::Add
         | Op::Concat
-        | Op::Loss(_) => Vec::new(),
+        | Op::Loss(_)
+        | Op::AuxiliaryLoss { .. } => Vec::new(),
     }
 }
 
@@ -166,7 +172,8 @@ pub(crate) fn flops_per_sample(op: &Op, input: Shape, output: Shape) -> u128 {
         | Op::Flatten
         | Op::Add
         | Op::Concat
-        | Op::Loss(_) => 0,
+        | Op::Loss(_)
+        | Op::AuxiliaryLoss { .. } => 0,
     }
 }
 
@@ -228,7 +235,8 @@ fn check_inputs(node: &str, op: &Op, inputs: &[Shape]) -> Result<Shape, GraphErr
         | Op::Linear { .. }
         | Op::Dropout { .. }
         | Op::Flatten
-        | Op::Loss(_) => 1,
+        | Op::Loss(_)
+        | Op::AuxiliaryLoss { .. } => 1,
     };
     if inputs.len() != expected {
         return Err(GraphError::InputCount {

@@ -57,8 +57,10 @@ impl Keyword {
             Op::Flatten => Self::Flatten,
             Op::Add => Self::Add,
             Op::Concat => Self::Concat,
-            Op::Loss(Loss::MeanSquaredError) => Self::Mse,
-            Op::Loss(Loss::SoftmaxCrossEntropy) => Self::SoftmaxCrossEntropy,
+            Op::Loss(loss) | Op::AuxiliaryLoss { loss, .. } => match loss {
+                Loss::MeanSquaredError => Self::Mse,
+                Loss::SoftmaxCrossEntropy => Self::SoftmaxCrossEntropy,
+            },
         }
     }
 
@@ -128,12 +130,8 @@ impl Keyword {
             Self::LeakyRelu => &["slope"],
             Self::Linear => &["features", "bias", "weight", "init", "init_bias"],
             Self::Dropout => &["rate"],
-            Self::Relu
-            | Self::Flatten
-            | Self::Add
-            | Self::Concat
-            | Self::Mse
-            | Self::SoftmaxCrossEntropy => &[],
+            Self::Mse | Self::SoftmaxCrossEntropy => &["weight"],
+            Self::Relu | Self::Flatten | Self::Add | Self::Concat => &[],
         }
     }
 }

@@ -163,7 +163,8 @@ pub struct Node {
     pub shape: Shape,
 }
 
-/// A checked model: nodes in topological order, the first is the input, the last is the loss.
+/// A checked model: nodes in topological order, the first is the input, the last is the loss; nothing
+/// reads that and the auxiliary losses before it, all else is read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Graph {
     /// As asked for, `cosmoflow@32+bn`, or as the text form says.
@@ -197,6 +198,20 @@ impl Graph {
             needs.push(trains || node.inputs.iter().any(|input| needs[input.0]));
         }
         needs
+    }
+
+    /// Per node, whether the loss depends on it; not so the auxiliary losses and what only they read.
+    pub fn is_evaluated(&self) -> Vec<bool> {
+        let mut is_read = vec![false; self.nodes.len()];
+        if let Some(loss) = is_read.last_mut() {
+            *loss = true;
+        }
+        for (id, node) in self.nodes.iter().enumerate().rev() {
+            if is_read[id] {
+                node.inputs.iter().for_each(|input| is_read[input.0] = true);
+            }
+        }
+        is_read
     }
 
     /// The node of this id.

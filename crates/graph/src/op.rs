@@ -44,8 +44,16 @@ pub enum Op {
     Add,
     /// The channels of two or more inputs of equal extents, one input after the other.
     Concat,
-    /// The scalar that training minimizes; the last node.
+    /// The scalar that training minimizes, and evaluation reports; the last node.
     Loss(Loss),
+    /// What training adds to the scalar that it minimizes, times `weight`: of the same kind as the
+    /// loss, and against the same target. Evaluation leaves it out, with all that only it reads.
+    AuxiliaryLoss {
+        /// The kind.
+        loss: Loss,
+        /// Factor, above 0.
+        weight: f64,
+    },
 }
 
 impl Op {
@@ -61,7 +69,26 @@ impl Op {
             | Self::Flatten
             | Self::Add
             | Self::Concat
-            | Self::Loss(_) => false,
+            | Self::Loss(_)
+            | Self::AuxiliaryLoss { .. } => false,
+        }
+    }
+
+    /// The kind of a loss, auxiliary or not.
+    pub fn loss(&self) -> Option<Loss> {
+        match self {
+            Self::Loss(loss) | Self::AuxiliaryLoss { loss, .. } => Some(*loss),
+            Self::Input
+            | Self::Convolution(_)
+            | Self::TransposedConvolution(_)
+            | Self::Pool(_)
+            | Self::BatchNorm { .. }
+            | Self::LeakyRelu { .. }
+            | Self::Linear { .. }
+            | Self::Dropout { .. }
+            | Self::Flatten
+            | Self::Add
+            | Self::Concat => None,
         }
     }
 
@@ -80,7 +107,8 @@ impl Op {
             | Self::Flatten
             | Self::Add
             | Self::Concat
-            | Self::Loss(_) => None,
+            | Self::Loss(_)
+            | Self::AuxiliaryLoss { .. } => None,
         }
     }
 }

@@ -24,6 +24,10 @@
 //! one for all or one each, in the order of `extent`; padding is `LOW:HIGH`, or one value for both
 //! sides.
 //!
+//! The last line is the loss. One with a `weight=NUMBER` stands before it and is an auxiliary loss:
+//! training adds it with that weight, evaluation leaves it out, `aux = softmax_cross_entropy a
+//! weight=0.4`. All losses are of one kind and shape, for they have the same target.
+//!
 //! An `add` reads two tensors, a `concat` two or more of equal extents, whose channels come one after
 //! the other in the order of the line.
 //!

@@ -160,6 +160,14 @@ impl Family {
         }
     }
 
+    /// Those of them that a variant has.
+    pub fn sizes_of(self, suffix: &str) -> &'static [usize] {
+        match (self, suffix) {
+            (Self::InceptionV3, "aux") => &inception::AUXILIARY_SIZES,
+            _ => self.sizes(),
+        }
+    }
+
     /// The size whose figures its publication gives; where it gives several, the smallest of them.
     pub fn published_size(self) -> usize {
         match self {
@@ -188,10 +196,10 @@ impl Family {
             | Self::ResNet101
             | Self::ResNet152
             | Self::DenseNet121
-            | Self::InceptionV3
             | Self::ResNet110v2
             | Self::ResNet164v2
             | Self::ResNet1001v2 => &[""],
+            Self::InceptionV3 => &["", "aux"],
         }
     }
 
@@ -213,7 +221,7 @@ impl Family {
             Self::ResNet101 => resnet::build(name, size, Block::Bottleneck, [3, 4, 23, 3]),
             Self::ResNet152 => resnet::build(name, size, Block::Bottleneck, [3, 8, 36, 3]),
             Self::DenseNet121 => densenet::build(name, size),
-            Self::InceptionV3 => inception::build(name, size),
+            Self::InceptionV3 => inception::build(name, size, suffix == "aux"),
             Self::ResNet110v2 => resnet_v2::build(name, size, 110),
             Self::ResNet164v2 => resnet_v2::build(name, size, 164),
             Self::ResNet1001v2 => resnet_v2::build(name, size, 1001),
@@ -226,6 +234,8 @@ pub fn names() -> Vec<String> {
     let family_names = |family: Family| {
         let of_size = move |&size: &usize| {
             let suffixes = family.suffixes().iter();
+            let has_size = move |suffix: &&&str| family.sizes_of(suffix).contains(&size);
+            let suffixes = suffixes.filter(has_size);
             suffixes.map(move |suffix| family.model(size, suffix))
         };
         family.sizes().iter().flat_map(of_size)
@@ -264,7 +274,7 @@ pub fn build(name: &str) -> Result<Graph, ModelError> {
 }
 
 fn find_size(name: &str, family: Family, asked: &str, suffix: &str) -> Result<usize, ModelError> {
-    let sizes = family.sizes();
+    let sizes = family.sizes_of(suffix);
     if let Some(&size) = sizes.iter().find(|size| size.to_string() == asked) {
         return Ok(size);
     }

@@ -322,6 +322,55 @@ fn names_and_order() {
 }
 
 #[test]
+fn auxiliary_losses() {
+    let body = |lines: &str| refusal_of(&format!("a = mse c weight=0.5\n{lines}"));
+    check(
+        &refusal_of("a = mse c weight=0"),
+        &["line 4", "weight=0", "finite and above 0", "nearest is 1"],
+    );
+    check(
+        &refusal_of("a = mse c weight=inf"),
+        &["weight=inf", "nearest is 1"],
+    );
+    check(
+        &refusal_of("a = mse c weight=c.weight"),
+        &["`weight=c.weight`", "a number"],
+    );
+    check(
+        &refusal_of("a = mse c weight=0.4"),
+        &["`m` has no loss without a weight", "`a`"],
+    );
+    check(
+        &body("l = softmax_cross_entropy x"),
+        &[
+            "line 5",
+            "`l` is the softmax_cross_entropy of 8x8x8 with 4 channels",
+            "`a` is the mse of 8x8x8 with 6 channels",
+            "nearest is the mse",
+        ],
+    );
+    check(
+        &body("l = mse x"),
+        &["mse of 8x8x8 with 4 channels", "mse of 8x8x8 with 6"],
+    );
+    check(
+        &body("l = mse c"),
+        &[
+            "`l` reads `c`, of which `a` is a loss already",
+            "another weight",
+        ],
+    );
+    check(
+        &body("d = relu a"),
+        &["`d` reads the loss `a`", "nearest is to read `c`"],
+    );
+    check(
+        &refusal_of("l = mse c\nd = relu c"),
+        &["auxiliary loss by giving it a weight"],
+    );
+}
+
+#[test]
 fn parameters() {
     let conv = "d = conv c filters=6 kernel=3 bias=false";
     check(

@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used)] // The setting for tests leaves out their helper functions.
 
 use partita_graph::{
-    Counts, Graph, Initialization, LayerCount, Op, ParameterId, ParameterRole, count, text, zoo,
+    Counts, Graph, Initialization, LayerCount, Loss, Op, ParameterId, ParameterRole, count, text,
+    zoo,
 };
 
 const SIZES: [usize; 5] = [32, 64, 128, 256, 512];
@@ -27,10 +28,10 @@ fn names_of(graph: &Graph, wanted: fn(&Op) -> bool) -> Vec<&str> {
 
 /// Name, trained parameters, multiply-adds of the convolutions and of the linear layers.
 ///
-/// Source: torchvision 0.29.2 with PyTorch 2.15.0, `inception_v3(aux_logits=False)`: `numel` of
+/// Source: torchvision 0.29.2 with PyTorch 2.15.0, `inception_v3(aux_logits=False)` unless `+aux`: `numel` of
 /// `parameters()`, and the outputs per sample times the weights that forward hooks saw. The figures at
 /// the published sizes are those of its model cards.
-const TORCHVISION: [(&str, u64, u64, u64); 21] = [
+const TORCHVISION: [(&str, u64, u64, u64); 23] = [
     ("alexnet@224", 61_100_840, 655_566_528, 58_621_952),
     ("alexnet@416", 61_100_840, 2_381_815_488, 58_621_952),
     ("vgg16@224", 138_357_544, 15_346_630_656, 123_633_664),
@@ -50,6 +51,8 @@ const TORCHVISION: [(&str, u64, u64, u64); 21] = [
     ("densenet121@256", 7_978_856, 3_700_424_704, 1_024_000),
     ("inceptionv3@128", 23_834_568, 730_653_024, 2_048_000),
     ("inceptionv3@299", 23_834_568, 5_711_168_096, 2_048_000),
+    ("inceptionv3@299+aux", 27_161_264, 5_716_083_296, 2_816_000),
+    ("inceptionv3@512+aux", 27_161_264, 17_589_211_488, 2_816_000),
     ("inceptionv3@512", 23_834_568, 17_519_808_864, 2_048_000),
     // No model of torchvision: the layers of the table in PyTorch 2.15.0, counted in the same way.
     ("unet3d@64", 19_070_560, 244_251_099_136, 0),
@@ -65,12 +68,25 @@ fn torchvision_and_unet_have_the_figures_that_pytorch_counts() {
     }
 }
 
-/// Parameters of the auxiliary classifier, by which torchvision's default of 27 161 264 is larger:
-/// two convolutions with batch norm and a linear layer.
+/// The head hangs on the layers before it, and nothing else of the network is another one.
 #[test]
-fn inception_lacks_just_its_auxiliary_classifier() {
-    let auxiliary = 768 * 128 + 2 * 128 + 25 * 128 * 768 + 2 * 768 + (768 + 1) * 1000;
-    assert_eq!(counts("inceptionv3@299").parameters + auxiliary, 27_161_264);
+fn inception_is_the_same_without_its_auxiliary_classifier() {
+    let plain = zoo::build("inceptionv3@299").unwrap();
+    let whole = zoo::build("inceptionv3@299+aux").unwrap();
+    let find = |name: &str| whole.node(whole.find(name).unwrap());
+    let before = find("AuxLogits.pool").inputs[0];
+    assert_eq!(whole.node(before).name, "Mixed_6e.concat");
+    let loss = Op::AuxiliaryLoss {
+        loss: Loss::SoftmaxCrossEntropy,
+        weight: 0.4,
+    };
+    assert_eq!(find("AuxLogits.loss").op, loss);
+    let nodes = whole.nodes.iter();
+    let rest = nodes.filter(|node| !node.name.starts_with("AuxLogits."));
+    let rest: Vec<(&str, &Op)> = rest.map(|node| (node.name.as_str(), &node.op)).collect();
+    let nodes = plain.nodes.iter();
+    let expected: Vec<(&str, &Op)> = nodes.map(|node| (node.name.as_str(), &node.op)).collect();
+    assert_eq!(rest, expected);
 }
 
 /// Trained parameters and multiply-adds of the convolutions at 32.
@@ -143,6 +159,21 @@ fn layers_start_as_in_the_originals() {
             Initialization::Normal(0.1),
         ),
         ("inceptionv3@299", "fc.bias", uniform(2048.0)),
+        (
+            "inceptionv3@299+aux",
+            "AuxLogits.conv1.conv.weight",
+            Initialization::Normal(0.01),
+        ),
+        (
+            "inceptionv3@299+aux",
+            "Mixed_7a.branch3x3_1.conv.weight",
+            Initialization::Normal(0.1),
+        ),
+        (
+            "inceptionv3@299+aux",
+            "AuxLogits.fc.weight",
+            Initialization::Normal(0.001),
+        ),
         ("resnet110v2@32", "fc.weight", Initialization::HeNormal),
         ("resnet110v2@32", "stage2.block0.shortcut.bias", zero),
         ("unet3d@32", "up1.deconv.weight", Initialization::HeNormal),
@@ -312,7 +343,10 @@ fn normalization_comes_between_convolution_and_activation() {
 #[test]
 fn every_name_builds_a_graph_of_that_name_that_its_text_gives_back() {
     let names = zoo::names();
-    let sizes = |family: zoo::Family| family.sizes().len() * family.suffixes().len();
+    let sizes = |family: zoo::Family| -> usize {
+        let of_suffix = |suffix: &&str| family.sizes_of(suffix).len();
+        family.suffixes().iter().map(of_suffix).sum()
+    };
     assert_eq!(
         names.len(),
         zoo::Family::ALL.map(sizes).iter().sum::<usize>()
@@ -350,6 +384,12 @@ fn wrong_names_say_what_is_possible_and_the_nearest() {
         ("vgg16@256", "size \"256\"", "vgg16@224"),
         ("alexnet@64", "size \"64\"", "alexnet@224"),
         ("resnet20v2@32", "no model", "resnet110v2@32"),
+        ("inceptionv3@256+aux", "size \"256\"", "inceptionv3@299+aux"),
+        (
+            "inceptionv3@299+axu",
+            "no variant `+axu`",
+            "inceptionv3@299+aux",
+        ),
     ] {
         let error = zoo::build(asked).unwrap_err().to_string();
         assert!(error.contains(problem), "{asked}: {error}");

@@ -38,7 +38,9 @@ d = dropout k rate=0.2
 f = flatten d
 fc1 = linear f features=7 init=constant:0.01 bias=true
 fc2 = linear fc1 features=4 bias=false init=he_normal
-loss = softmax_cross_entropy fc2
+aux = softmax_cross_entropy fc2 weight=0.4
+fc3 = linear fc2 features=4 bias=false
+loss = softmax_cross_entropy fc3
 ";
 
 #[test]
@@ -248,6 +250,11 @@ fn random_graph(seed: u64) -> Graph {
     } else {
         Loss::SoftmaxCrossEntropy
     };
+    if random.coin() {
+        let weight = random.real() + 0.1;
+        builder.auxiliary_loss("aux", last, loss, weight).unwrap();
+        last = builder.leaky_relu("end", last, 0.5).unwrap();
+    }
     builder.loss("loss", last, loss).unwrap();
     builder.build().unwrap()
 }

@@ -414,6 +414,7 @@ fn loss_gradients() {
         dx: Some(dx),
         loss,
         count: 64,
+        weight: 1.0,
     };
     let expected = differences(bench, &x, std::slice::from_ref(&squared), &loss, &[1.0]);
     bench.run(&squared);
@@ -426,6 +427,7 @@ fn loss_gradients() {
         dx: Some(dx),
         loss,
         count: 8,
+        weight: 0.4,
     };
     let expected = differences(bench, &x, std::slice::from_ref(&entropy), &loss, &[1.0]);
     bench.run(&entropy);

@@ -184,8 +184,9 @@ fn losses_and_errors_by_hand() {
         dx: None,
         loss,
         count: 8,
+        weight: 0.5,
     });
-    assert_eq!(bench.get(&loss), [0.75]);
+    assert_eq!(bench.get(&loss), [0.375]);
     bench.run(&Kernel::OutputErrors { x, target, errors });
     assert_eq!(bench.get(&errors), [1.0, 3.0, 1.0, 5.0]);
     let classes = bench.put(Dtype::I16, [2, 1, 1, 1, 1], &[0.0, 1.0]);
@@ -195,6 +196,7 @@ fn losses_and_errors_by_hand() {
         dx: None,
         loss,
         count: 2,
+        weight: 1.0,
     };
     bench.run(&entropy);
     let expected = ((1.0 + 1f64.exp()).ln() + (1.0 + (-2f64).exp()).ln()) / 2.0;

@@ -24,7 +24,7 @@ impl Emit<'_> {
             {
                 self.recall(block);
             }
-            if storage.has_gradient && !matches!(self.layer(id).op(), Some(Op::Loss(_))) {
+            if storage.has_gradient && self.layer(id).loss().is_none() {
                 if storage.members.last() == Some(&id) {
                     self.complete_gradient(id);
                 }
@@ -147,7 +147,7 @@ impl Emit<'_> {
             self.gather_parameters(id, BACKWARD);
         }
         match op {
-            Op::Input | Op::Loss(_) => {}
+            Op::Input | Op::Loss(_) | Op::AuxiliaryLoss { .. } => {}
             Op::Convolution(convolution) => self.convolution_backward(id, &layer, &convolution),
             Op::TransposedConvolution(convolution) => {
                 self.transposed_backward(id, &layer, &convolution);

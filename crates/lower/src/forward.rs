@@ -64,7 +64,7 @@ impl Emit<'_> {
         let layer = self.layer(id).name.clone();
         let step = self.layer(id).step.clone();
         let training = self.request.kind == ProgramKind::Train;
-        if !matches!(step, Step::Layer(Op::Loss(_))) && self.storages.of(id).members[0] == id {
+        if self.layer(id).loss().is_none() && self.storages.of(id).members[0] == id {
             self.hold_value(id);
         }
         let op = match step {
@@ -118,7 +118,11 @@ impl Emit<'_> {
                 self.elementwise(id, &layer, |a, y| Kernel::Add { a, b, y });
             }
             Op::Concat => self.concat(id, &layer),
-            Op::Loss(loss) => self.loss(id, &layer, loss),
+            Op::Loss(loss) => {
+                self.loss(id, &layer, loss, 1.0);
+                self.report_loss(id, &layer, loss);
+            }
+            Op::AuxiliaryLoss { loss, weight } => self.loss(id, &layer, loss, weight),
         }
     }
 
@@ -477,10 +481,9 @@ impl Emit<'_> {
         self.copy(layer, source, target);
     }
 
-    fn loss(&mut self, id: NodeId, layer: &str, loss: Loss) {
+    /// Adds the loss of the own part, and gives its gradient.
+    fn loss(&mut self, id: NodeId, layer: &str, loss: Loss, weight: f64) {
         let input = self.layer(id).inputs[0];
-        let place = *self.place(input);
-        let axes = positions(&place);
         let x = self.owned_value(input);
         let target = self.staging[1].expect("staging comes first");
         let value = self.builder.sums(layer, 1, 1);
@@ -492,60 +495,69 @@ impl Emit<'_> {
                 // The loss is the first to contribute, so it may overwrite whatever was set before.
                 self.contribute(input, &self.owned(input)).0
             });
+            let shape = self.place(input).shape;
+            let positions = shape[..4].iter().product::<usize>() as u64;
             let kernel = match loss {
-                Loss::MeanSquaredError => {
-                    let count = place.shape.iter().product::<usize>() as u64;
-                    Kernel::MeanSquaredError {
-                        x,
-                        target,
-                        dx,
-                        loss: value,
-                        count,
-                    }
-                }
-                Loss::SoftmaxCrossEntropy => {
-                    let count = place.shape[..4].iter().product::<usize>() as u64;
-                    Kernel::SoftmaxCrossEntropy {
-                        x,
-                        target,
-                        dx,
-                        loss: value,
-                        count,
-                    }
-                }
+                Loss::MeanSquaredError => Kernel::MeanSquaredError {
+                    x,
+                    target,
+                    dx,
+                    loss: value,
+                    count: positions * shape[4] as u64,
+                    weight,
+                },
+                Loss::SoftmaxCrossEntropy => Kernel::SoftmaxCrossEntropy {
+                    x,
+                    target,
+                    dx,
+                    loss: value,
+                    count: positions,
+                    weight,
+                },
             };
             self.builder.kernel(layer, self.pass, kernel);
         }
-        self.report("loss", layer, axes, value);
-        if self.request.kind == ProgramKind::Evaluate {
-            let (name, rows) = match loss {
-                Loss::MeanSquaredError => ("errors", 2),
-                Loss::SoftmaxCrossEntropy => ("counts", 3),
-            };
-            let sums = self.builder.sums(name, rows, place.shape[4]);
-            if x.is_empty() {
-                self.builder.fill(layer, Phase::Report, sums, 0.0);
-            } else {
-                let kernel = match loss {
-                    Loss::MeanSquaredError => Kernel::OutputErrors {
-                        x,
-                        target,
-                        errors: sums,
-                    },
-                    Loss::SoftmaxCrossEntropy => Kernel::ClassCounts {
-                        x,
-                        target,
-                        counts: sums,
-                    },
-                };
-                self.builder.kernel(layer, Phase::Report, kernel);
-            }
-            self.report(name, layer, axes, sums);
-        }
+        self.add_up("loss", layer, value);
     }
 
-    /// Adds what a micro-batch gave, and after the last one what the other ranks have.
-    fn report(&mut self, name: &'static str, layer: &str, axes: AxisSet, value: View) {
+    /// All losses are in: the sum over ranks, and in an evaluation what else is said of the answers.
+    fn report_loss(&mut self, id: NodeId, layer: &str, loss: Loss) {
+        let input = self.layer(id).inputs[0];
+        let axes = positions(self.place(input));
+        self.report("loss", layer, axes);
+        if self.request.kind != ProgramKind::Evaluate {
+            return;
+        }
+        let (name, rows) = match loss {
+            Loss::MeanSquaredError => ("errors", 2),
+            Loss::SoftmaxCrossEntropy => ("counts", 3),
+        };
+        let sums = self.builder.sums(name, rows, self.place(input).shape[4]);
+        let x = self.owned_value(input);
+        let target = self.staging[1].expect("staging comes first");
+        if x.is_empty() {
+            self.builder.fill(layer, Phase::Report, sums, 0.0);
+        } else {
+            let kernel = match loss {
+                Loss::MeanSquaredError => Kernel::OutputErrors {
+                    x,
+                    target,
+                    errors: sums,
+                },
+                Loss::SoftmaxCrossEntropy => Kernel::ClassCounts {
+                    x,
+                    target,
+                    counts: sums,
+                },
+            };
+            self.builder.kernel(layer, Phase::Report, kernel);
+        }
+        self.add_up(name, layer, sums);
+        self.report(name, layer, axes);
+    }
+
+    /// Adds what a loss or a micro-batch gave to what those before it gave.
+    fn add_up(&mut self, name: &'static str, layer: &str, value: View) {
         let sum = *self.report.entry(name).or_insert(value);
         if sum != value {
             let copy = Kernel::Copy {
@@ -555,7 +567,12 @@ impl Emit<'_> {
             };
             self.builder.kernel(layer, Phase::Report, copy);
         }
+    }
+
+    /// Adds after the last micro-batch what the other ranks have.
+    fn report(&mut self, name: &'static str, layer: &str, axes: AxisSet) {
         if self.micro + 1 == self.micro_batches {
+            let sum = self.report[name];
             self.allreduce(layer, Phase::Report, axes, sum);
             self.builder.output(name, sum);
         }

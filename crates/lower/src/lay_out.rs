@@ -120,9 +120,12 @@ impl Layout<'_> {
         let graph = self.graph;
         let node = graph.node(id);
         self.check_dims(id)?;
-        let value = match node.op.has_weights() {
-            true => self.weighted(id)?,
-            false => self.follower(id)?,
+        let value = match node.op {
+            // It comes with the loss; nobody reads it.
+            Op::AuxiliaryLoss { .. } => self.of[node.inputs[0].0],
+            Op::Loss(_) => self.losses(id)?,
+            _ if node.op.has_weights() => self.weighted(id)?,
+            _ => self.follower(id, id)?,
         };
         self.of.push(value);
         Ok(())
@@ -148,10 +151,21 @@ impl Layout<'_> {
         self.mesh.split_axes().minus(taken)
     }
 
-    /// A layer whose output lies as its input does: pooling, normalization, sums and the like.
-    fn follower(&mut self, id: NodeId) -> Result<NodeId, StrategyError> {
+    /// The loss, and before it the auxiliary ones, which lie as it does since they read its target.
+    fn losses(&mut self, loss: NodeId) -> Result<NodeId, StrategyError> {
+        for (index, node) in self.graph.nodes.iter().enumerate() {
+            if let Op::AuxiliaryLoss { .. } = node.op {
+                self.follower(NodeId(index), loss)?;
+            }
+        }
+        self.follower(loss, loss)
+    }
+
+    /// A layer whose output lies as its input does: pooling, normalization, sums and the like; or as
+    /// another one of its shape does.
+    fn follower(&mut self, id: NodeId, as_: NodeId) -> Result<NodeId, StrategyError> {
         let node = self.graph.node(id);
-        let (reads, axes) = match node.inputs.first() {
+        let (reads, axes) = match self.graph.node(as_).inputs.first() {
             None => {
                 let axes = dims_of_tensor(|dim| match dim == LayerDim::C {
                     true => AxisList::NONE,
@@ -159,7 +173,7 @@ impl Layout<'_> {
                 });
                 (axes, axes)
             }
-            Some(input) => self.following(id, self.layers[self.of[input.0].0].place.axes),
+            Some(input) => self.following(as_, self.layers[self.of[input.0].0].place.axes),
         };
         let mut all = axes.to_vec();
         all.push(AxisList::NONE);
@@ -221,7 +235,8 @@ impl Layout<'_> {
             | Op::BatchNorm { .. }
             | Op::Linear { .. }
             | Op::Add
-            | Op::Loss(_) => return AxisSet::NONE,
+            | Op::Loss(_)
+            | Op::AuxiliaryLoss { .. } => return AxisSet::NONE,
         }
         let &[reader] = &self.readers[id.0][..] else {
             return AxisSet::NONE;

@@ -111,7 +111,10 @@ fn prepare(request: &Request<'_>) -> Result<(Mesh, Vec<(Network, Storages)>), Lo
     let mesh = request.strategy.mesh();
     let parts = request.strategy.micro_batches(request.batch);
     let samples = request.batch / parts;
-    let network = lay_out(request.graph, request.strategy, request.batch)?;
+    let mut network = lay_out(request.graph, request.strategy, request.batch)?;
+    if request.kind == ProgramKind::Evaluate {
+        network = network.without_auxiliary();
+    }
     check_padding(&network)?;
     let networks = match parts {
         1 => vec![network],

@@ -1,7 +1,7 @@
 //! The network as it is lowered: the layers of the model with their distribution, and changes of
 //! distribution between them.
 
-use partita_graph::{NodeId, Op, ParameterId};
+use partita_graph::{Loss, NodeId, Op, ParameterId};
 use partita_program::Place;
 use partita_space::AxisSet;
 
@@ -45,6 +45,11 @@ impl Layer {
             Step::Move => None,
         }
     }
+
+    /// The kind of a loss, auxiliary or not.
+    pub fn loss(&self) -> Option<Loss> {
+        self.op().and_then(Op::loss)
+    }
 }
 
 /// All layers, each after its inputs, and where the parameters lie.
@@ -83,6 +88,36 @@ impl Network {
             readers,
             needs_gradient,
         }
+    }
+
+    /// The same without what the loss does not depend on: auxiliary losses, and what only they read.
+    /// Parameters stay.
+    pub fn without_auxiliary(self) -> Self {
+        let mut is_needed = vec![false; self.layers.len()];
+        if let Some(last) = is_needed.last_mut() {
+            *last = true;
+        }
+        for (index, layer) in self.layers.iter().enumerate().rev() {
+            if is_needed[index] {
+                layer
+                    .inputs
+                    .iter()
+                    .for_each(|input| is_needed[input.0] = true);
+            }
+        }
+        let mut ids = Vec::with_capacity(is_needed.len());
+        let mut layers = Vec::with_capacity(is_needed.len());
+        for (mut layer, is_needed) in self.layers.into_iter().zip(is_needed) {
+            ids.push(NodeId(layers.len()));
+            if is_needed {
+                layer
+                    .inputs
+                    .iter_mut()
+                    .for_each(|input| *input = ids[input.0]);
+                layers.push(layer);
+            }
+        }
+        Self::new(layers, self.parameters, self.shares, self.needs_gradient)
     }
 
     /// The same for one micro-batch, given by its first sample and their number.

@@ -85,8 +85,12 @@ fn read_backward(op: &Op) -> Backward {
             PoolKind::Average { .. } => Backward::Neither,
         },
         Op::LeakyRelu { .. } => Backward::Output,
-        Op::Input | Op::Dropout { .. } | Op::Flatten | Op::Add | Op::Concat | Op::Loss(_) => {
-            Backward::Neither
-        }
+        Op::Input
+        | Op::Dropout { .. }
+        | Op::Flatten
+        | Op::Add
+        | Op::Concat
+        | Op::Loss(_)
+        | Op::AuxiliaryLoss { .. } => Backward::Neither,
     }
 }

@@ -115,7 +115,9 @@ fn reads_own_output(layer: &Layer) -> bool {
     match layer.op() {
         None => false,
         // The input is kept as it was imported, and a flatten may share memory with nobody.
-        Some(Op::Input | Op::LeakyRelu { .. } | Op::Flatten | Op::Loss(_)) => true,
+        Some(
+            Op::Input | Op::LeakyRelu { .. } | Op::Flatten | Op::Loss(_) | Op::AuxiliaryLoss { .. },
+        ) => true,
         Some(
             Op::Convolution(_)
             | Op::TransposedConvolution(_)

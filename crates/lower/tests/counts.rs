@@ -5,8 +5,8 @@
 mod request;
 
 use partita_graph::{Graph, count, text};
-use partita_lower::{Strategy, lower};
-use partita_program::{Body, Count, Kernel, Phase, Program, Task, Work};
+use partita_lower::{Request, Strategy, lower};
+use partita_program::{Body, Count, Kernel, Phase, Program, ProgramKind, Task, Work};
 use partita_space::Bytes;
 use request::request;
 
@@ -22,9 +22,35 @@ c = conv k filters=3 kernel=1 bias=false
 loss = mse c
 ";
 
+/// With a head of its own for an auxiliary loss, and one of what the way to the loss reads too.
+const HEADS: &str = "model heads
+input x channels=2 extent=12x8
+c1 = conv x filters=4 kernel=3 pad=1 bias=true
+aux.pool = average_pool c1 kernel=4 stride=4 count_padding=true
+aux.conv = conv aux.pool filters=4 kernel=1 bias=false
+aux.bn = batch_norm aux.conv epsilon=1e-3 momentum=0.1
+aux.f = flatten aux.bn
+aux.fc = linear aux.f features=4 bias=true
+aux.loss = softmax_cross_entropy aux.fc weight=0.4
+c2 = conv c1 filters=4 kernel=3 pad=1 bias=true
+f = flatten c2
+fc1 = linear f features=4 bias=true
+early = softmax_cross_entropy fc1 weight=0.25
+fc2 = linear fc1 features=4 bias=true
+loss = softmax_cross_entropy fc2
+";
+
 fn program(graph: &Graph, strategy: &str, batch: usize) -> Program {
+    program_of(graph, strategy, batch, ProgramKind::Train)
+}
+
+fn program_of(graph: &Graph, strategy: &str, batch: usize, kind: ProgramKind) -> Program {
     let strategy: Strategy = strategy.parse().unwrap();
-    lower(&request(graph, &strategy, batch)).unwrap()
+    lower(&Request {
+        kind,
+        ..request(graph, &strategy, batch)
+    })
+    .unwrap()
 }
 
 /// Kernels of a layer in a phase.
@@ -88,4 +114,74 @@ fn a_concatenation_copies_what_fusion_leaves() {
     assert_eq!(copied("data=1", Phase::Forward), Bytes(0));
     assert_eq!(copied("height=2,width=2", Phase::Forward), Bytes(0));
     assert_eq!(copied("data=1", Phase::Backward), Bytes(0));
+}
+
+/// Kernels that compute a loss, and their weights.
+fn weights(program: &Program) -> Vec<(&str, f64)> {
+    let tasks = program.bodies[0].tasks.iter();
+    tasks
+        .filter_map(|task| match &task.work {
+            Work::Compute {
+                kernel: Kernel::SoftmaxCrossEntropy { weight, .. },
+                ..
+            } => Some((task.origin.layer.as_str(), *weight)),
+            Work::Compute { .. } | Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => None,
+        })
+        .collect()
+}
+
+#[test]
+fn an_evaluation_has_no_task_of_an_auxiliary_head() {
+    let graph = text::parse(HEADS).unwrap();
+    let plain: Vec<&str> = HEADS
+        .lines()
+        .filter(|line| !line.starts_with("aux.") && !line.starts_with("early"))
+        .collect();
+    let plain = text::parse(&plain.join("\n")).unwrap();
+    for strategy in [
+        "data=1",
+        "data=2,height=2",
+        "height=2,filter=2",
+        "height=2; c1..fc1: halo=grouped",
+        "data=2; c1..aux.fc: recompute=on",
+    ] {
+        let trained = program(&graph, strategy, 2);
+        let expected = [("aux.loss", 0.4), ("early", 0.25), ("loss", 1.0)];
+        assert_eq!(weights(&trained), expected, "{strategy}");
+        let evaluated = program_of(&graph, strategy, 2, ProgramKind::Evaluate);
+        assert_eq!(weights(&evaluated), [("loss", 1.0)], "{strategy}");
+        for body in &evaluated.bodies {
+            let mut tasks = body.tasks.iter();
+            let of_head = |layer: &str| layer.starts_with("aux.") || layer == "early";
+            assert!(tasks.all(|task| !of_head(&task.origin.layer)), "{strategy}");
+        }
+    }
+    for strategy in ["data=1", "data=2,height=2", "height=2,filter=2"] {
+        let [with, without] = [&graph, &plain].map(|graph| {
+            let program = program_of(graph, strategy, 2, ProgramKind::Evaluate);
+            let works = |body: &Body| body.tasks.iter().map(|task| task.origin.clone()).collect();
+            program.bodies.iter().map(works).collect::<Vec<Vec<_>>>()
+        });
+        assert_eq!(with, without, "{strategy}");
+    }
+}
+
+#[test]
+fn an_auxiliary_loss_lies_as_the_loss_does() {
+    let graph = text::parse(HEADS).unwrap();
+    let strategy: Strategy = "data=2; early: N=data".parse().unwrap();
+    let refused = lower(&request(&graph, &strategy, 2)).unwrap_err();
+    let said = refused.to_string();
+    assert!(
+        said.contains("the auxiliary loss `early` cannot carry data on N"),
+        "{said}"
+    );
+    assert!(
+        said.ends_with("possible are none, as it lies as the loss does"),
+        "{said}"
+    );
+    // The scores of the head lie otherwise; they are moved to where the targets are.
+    let moved = program(&graph, "data=2; aux.fc: N=-; fc1: F=data", 2);
+    let mut tasks = moved.bodies[0].tasks.iter();
+    assert!(tasks.any(|task| task.origin.layer == "aux.fc.moved"));
 }

@@ -113,9 +113,11 @@ fn whole(graph: &Graph, is_narrow: impl Fn((usize, usize)) -> bool) -> Vec<Layer
 }
 
 /// Layers at which the ranks of a sample may go over to filters: those behind the last poolings, and
-/// the first linear layer.
+/// the first linear layer; none of what only an auxiliary loss reads.
 fn seams(graph: &Graph) -> Vec<NodeId> {
-    let nodes = || (0..graph.nodes.len()).map(NodeId);
+    let is_evaluated = graph.is_evaluated();
+    let ids = (0..graph.nodes.len()).filter(|&id| is_evaluated[id]);
+    let nodes = || ids.clone().map(NodeId);
     let pools = nodes().filter(|&id| matches!(graph.node(id).op, Op::Pool(_)));
     let pools: Vec<NodeId> = pools.collect();
     let readers = pools.iter().rev().filter_map(|pool| {

@@ -285,21 +285,26 @@ pub enum Kernel {
     },
     /// `y = a + b`
     Add { a: View, b: View, y: View },
-    /// `loss` (one f64) becomes the sum of squares over `count`; `dx` its gradient.
+    /// `loss` (one f64) becomes the sum of squares over `count`, times `weight`; `dx` its gradient.
     MeanSquaredError {
         x: View,
         target: View,
         dx: Option<View>,
         loss: View,
         count: u64,
+        #[serde(default = "one", skip_serializing_if = "is_one")]
+        weight: f64,
     },
-    /// `target` (N, D, H, W, 1) holds class numbers; the sum is over positions, divided by `count`.
+    /// `target` (N, D, H, W, 1) holds class numbers; the sum is over positions, divided by `count`
+    /// and times `weight`.
     SoftmaxCrossEntropy {
         x: View,
         target: View,
         dx: Option<View>,
         loss: View,
         count: u64,
+        #[serde(default = "one", skip_serializing_if = "is_one")]
+        weight: f64,
     },
     /// `errors` is (1, 1, 1, 2, C) in f64: sums of absolute and of squared errors per channel.
     OutputErrors { x: View, target: View, errors: View },
@@ -319,6 +324,16 @@ pub enum Kernel {
         moments: Vec<View>,
         clip: Option<(View, f64)>,
     },
+}
+
+/// The weight of a loss that is not auxiliary.
+fn one() -> f64 {
+    1.0
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_one(weight: &f64) -> bool {
+    *weight == 1.0
 }
 
 fn is_zero(low: &[usize; 5]) -> bool {

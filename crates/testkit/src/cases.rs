@@ -19,7 +19,7 @@ pub struct Case {
 
 /// Draws a case: 1 to 3 spatial dims, uneven extents, convolutions, transposed ones and poolings of any
 /// window, batch norm, activations, dropout, residual sums, concatenations, encoders and decoders, with
-/// and without a linear end, both losses.
+/// and without a linear end, both losses, alone and with auxiliary ones.
 pub fn random_case(seed: u64) -> Case {
     let mut draws = Draws::new(seed);
     let graph = Sketch::new(&mut draws).finish(&mut draws);
@@ -218,6 +218,8 @@ fn random_strategy(draws: &mut Draws, graph: &Graph, batch: usize) -> Strategy {
 struct Sketch {
     builder: GraphBuilder,
     head: NodeId,
+    /// The input and what each layer has made.
+    trunk: Vec<NodeId>,
     layers: usize,
     most_filters: usize,
 }
@@ -244,6 +246,7 @@ impl Sketch {
         Self {
             builder,
             head,
+            trunk: vec![head],
             layers: 0,
             most_filters: 3,
         }
@@ -279,6 +282,7 @@ impl Sketch {
                     .expect("a dropout fits anywhere");
             }
         }
+        self.trunk.push(self.head);
     }
 
     fn activation(&mut self, draws: &mut Draws) {
@@ -569,9 +573,13 @@ impl Sketch {
     }
 
     fn pointwise(&mut self) {
+        self.pointwise_to(2);
+    }
+
+    fn pointwise_to(&mut self, filters: usize) {
         let name = self.name("conv");
         let convolution = Convolution {
-            filters: 2,
+            filters,
             window: [Window::ONE; 3],
             periodic: false,
             groups: 1,
@@ -592,37 +600,77 @@ impl Sketch {
     }
 
     fn finish(mut self, draws: &mut Draws) -> Graph {
-        if !draws.one_in(4) {
-            let name = self.name("flat");
-            self.head = self
-                .builder
-                .flatten(&name, self.head)
-                .expect("a flatten fits");
+        let loss = draws.pick(&[Loss::MeanSquaredError, Loss::SoftmaxCrossEntropy]);
+        let features = draws.between(2, 4);
+        let is_flat = !draws.one_in(4);
+        let (is_early, is_late) = (draws.one_in(5), draws.one_in(5));
+        if is_early && is_flat {
+            self.auxiliary_head(draws, features, loss);
+        }
+        if is_flat {
+            self.flat();
             if draws.one_in(2) {
-                let name = self.name("linear");
-                self.head = self
-                    .builder
-                    .linear(&name, self.head, draws.between(2, 6), draws.one_in(2))
-                    .expect("a linear layer fits");
+                self.linear(draws.between(2, 6), draws.one_in(2));
                 self.activation(draws);
             }
-            let name = self.name("linear");
-            self.head = self
-                .builder
-                .linear(&name, self.head, draws.between(2, 4), true)
-                .expect("a linear layer fits");
+            self.linear(features, true);
         } else {
             // Something trained is needed.
             self.pointwise();
         }
-        let loss = if draws.one_in(2) {
-            Loss::MeanSquaredError
-        } else {
-            Loss::SoftmaxCrossEntropy
-        };
+        if is_late && is_flat && draws.one_in(2) {
+            self.auxiliary_head(draws, features, loss);
+        } else if is_late {
+            // Of what the way to the loss reads too.
+            self.auxiliary_loss(draws, loss);
+            self.activation(draws);
+            self.pointwise_to(self.builder.shape(self.head).channels);
+        }
         self.builder
             .loss("loss", self.head, loss)
             .expect("a loss fits");
         self.builder.build().expect("every node is read")
+    }
+
+    /// A linear end of its own, with an auxiliary loss, behind any tensor so far.
+    fn auxiliary_head(&mut self, draws: &mut Draws, features: usize, loss: Loss) {
+        let trunk = self.head;
+        self.head = draws.pick(&self.trunk);
+        if draws.one_in(2) {
+            // The trunk may read around the tensor by another border rule.
+            self.activation(draws);
+            self.keep_extents(2);
+            let name = self.name("norm");
+            let head = self.builder.batch_norm(&name, self.head, 1e-3, 0.1);
+            self.head = head.expect("a batch norm fits anywhere");
+            self.activation(draws);
+        }
+        self.flat();
+        self.linear(features, draws.one_in(2));
+        self.auxiliary_loss(draws, loss);
+        self.head = trunk;
+    }
+
+    fn auxiliary_loss(&mut self, draws: &mut Draws, loss: Loss) {
+        let (name, weight) = (self.name("aux"), draws.pick(&[0.25, 0.4, 1.0, 2.5]));
+        self.builder
+            .auxiliary_loss(&name, self.head, loss, weight)
+            .expect("losses are of one shape");
+    }
+
+    fn flat(&mut self) {
+        let name = self.name("flat");
+        self.head = self
+            .builder
+            .flatten(&name, self.head)
+            .expect("a flatten fits");
+    }
+
+    fn linear(&mut self, features: usize, bias: bool) {
+        let name = self.name("linear");
+        self.head = self
+            .builder
+            .linear(&name, self.head, features, bias)
+            .expect("a linear layer fits");
     }
 }

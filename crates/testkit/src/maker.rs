@@ -407,12 +407,14 @@ impl Maker {
             .bench
             .put(Dtype::F64, [1, 1, 1, 3, c], vec![1.0; 3 * c]);
         let (dx, count) = (with_gradient.then_some(dx), 7);
+        let weight = self.draws.pick(&[1.0, 0.4]);
         let squared = |target| Kernel::MeanSquaredError {
             x,
             target,
             dx,
             loss,
             count,
+            weight,
         };
         vec![
             squared(target),
@@ -423,6 +425,7 @@ impl Maker {
                 dx,
                 loss,
                 count,
+                weight,
             },
             Kernel::OutputErrors { x, target, errors },
             Kernel::ClassCounts {

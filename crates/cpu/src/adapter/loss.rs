@@ -31,14 +31,16 @@ pub(super) fn execute(
             dx,
             loss,
             count,
-        } => mean_squared_error([x, target, loss], dx.as_ref(), *count, run),
+            weight,
+        } => mean_squared_error([x, target, loss], dx.as_ref(), (*count, *weight), run),
         Kernel::SoftmaxCrossEntropy {
             x,
             target,
             dx,
             loss,
             count,
-        } => softmax_cross_entropy([x, target, loss], dx.as_ref(), *count, rank, run),
+            weight,
+        } => softmax_cross_entropy([x, target, loss], dx.as_ref(), (*count, *weight), rank, run),
         Kernel::OutputErrors { x, target, errors } => output_errors([x, target, errors], run),
         Kernel::ClassCounts { x, target, counts } => class_counts([x, target, counts], rank, run),
         other => panic!("{} is no loss", other.name()),
@@ -100,7 +102,7 @@ fn sum_rows(
 fn mean_squared_error(
     [x, target, loss]: [&View; 3],
     dx: Option<&View>,
-    count: u64,
+    (count, weight): (u64, f64),
     run: &mut Run<'_, '_>,
 ) -> Result<Worked, RunError> {
     assert_eq!(x.extent, target.extent, "{x} and its target have one shape");
@@ -115,7 +117,7 @@ fn mean_squared_error(
             let target = super::Input::new(block);
             let (x, target) = (x.view(), target.view());
             let to = dx.as_mut().map(|dx| Rows::from(dx.view()));
-            let factor = (2.0 / count as f64) as f32;
+            let factor = (weight * 2.0 / count as f64) as f32;
             let [from, want, _] = three([x, target], Rows::from(x));
             sum_rows(run, x.grid, ELEMENT, |level, rows| {
                 let mut sum = 0.0;
@@ -141,13 +143,13 @@ fn mean_squared_error(
                 for (c, x) in channels(x.block(), at).iter().enumerate() {
                     let error = f64::from(*x) - wide.get([at[0], at[1], at[2], at[3], c]);
                     sum += error * error;
-                    put(&mut dx, at, c, 2.0 * error / count as f64);
+                    put(&mut dx, at, c, weight * 2.0 * error / count as f64);
                 }
             })?;
             sum
         }
     };
-    loss.data[0] = sum / count as f64;
+    loss.data[0] = weight * sum / count as f64;
     Ok(Worked {
         flops: 4 * visits,
         bytes: x.bytes() + target_bytes + dx_bytes + loss.box_bytes(),
@@ -214,7 +216,7 @@ fn errors(x: &[f32], target: &[f32], sums: &mut [f64; BLOCK]) {
 fn softmax_cross_entropy(
     [x, target, loss]: [&View; 3],
     dx: Option<&View>,
-    count: u64,
+    (count, weight): (u64, f64),
     rank: Rank,
     run: &mut Run<'_, '_>,
 ) -> Result<Worked, RunError> {
@@ -234,7 +236,7 @@ fn softmax_cross_entropy(
     let entropy = Entropy {
         x: Rows::from(x.view()),
         dx: dx.as_mut().map(|dx| Rows::from(dx.view())),
-        factor: 1.0 / count as f64,
+        factor: weight / count as f64,
         classes,
         wrong: &wrong,
     };
@@ -246,7 +248,7 @@ fn softmax_cross_entropy(
         let class = target.get(index(grid, first));
         return Err(no_class(class, grid.channels, rank));
     }
-    loss.data[0] = sum / count as f64;
+    loss.data[0] = weight * sum / count as f64;
     Ok(Worked {
         flops: 5 * visits,
         bytes: x.bytes() + target.bytes() + dx_bytes + loss.box_bytes(),

@@ -192,8 +192,19 @@ fn parse_op(keyword: Keyword, attributes: &Attributes, rank: usize) -> Result<Op
         Keyword::Flatten => Op::Flatten,
         Keyword::Add => Op::Add,
         Keyword::Concat => Op::Concat,
-        Keyword::Mse => Op::Loss(Loss::MeanSquaredError),
-        Keyword::SoftmaxCrossEntropy => Op::Loss(Loss::SoftmaxCrossEntropy),
+        Keyword::Mse => parse_loss(attributes, Loss::MeanSquaredError)?,
+        Keyword::SoftmaxCrossEntropy => parse_loss(attributes, Loss::SoftmaxCrossEntropy)?,
+    })
+}
+
+/// The weight is what makes a loss auxiliary.
+fn parse_loss(attributes: &Attributes, loss: Loss) -> Result<Op, TextError> {
+    Ok(match attributes.get("weight") {
+        None => Op::Loss(loss),
+        Some(_) => Op::AuxiliaryLoss {
+            loss,
+            weight: attributes.real("weight")?,
+        },
     })
 }
 

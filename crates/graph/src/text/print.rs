@@ -51,6 +51,7 @@ fn attributes(op: &Op, rank: usize) -> Vec<(&'static str, String)> {
         Op::LeakyRelu { negative_slope } => vec![("slope", real(*negative_slope))],
         Op::Linear { features, bias: _ } => vec![("features", features.to_string())],
         Op::Dropout { rate } => vec![("rate", real(*rate))],
+        Op::AuxiliaryLoss { loss: _, weight } => vec![("weight", real(*weight))],
         Op::Input | Op::Flatten | Op::Add | Op::Concat | Op::Loss(_) => Vec::new(),
     }
     .into_iter()
@@ -72,7 +73,8 @@ fn no_bias(op: &Op) -> Option<(&'static str, String)> {
         | Op::Flatten
         | Op::Add
         | Op::Concat
-        | Op::Loss(_) => false,
+        | Op::Loss(_)
+        | Op::AuxiliaryLoss { .. } => false,
     };
     lacks.then(|| ("bias", "false".to_owned()))
 }

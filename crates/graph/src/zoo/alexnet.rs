@@ -36,7 +36,7 @@ pub(super) fn build(name: &str, size: usize) -> Result<Graph, GraphError> {
         }
     }
     last = net.adaptive_average("avgpool", last, 6)?;
-    last = net.flatten(last)?;
+    last = net.flatten("flatten", last)?;
     for (i, features) in [(1, 4096), (4, 4096)] {
         last = net.dropout(&format!("classifier.{}", i - 1), last, 0.5)?;
         let name = format!("classifier.{i}");

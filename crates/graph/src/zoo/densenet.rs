@@ -35,7 +35,7 @@ pub(super) fn build(name: &str, size: usize) -> Result<Graph, GraphError> {
     }
     last = net.norm_relu("features.norm5", "relu", last)?;
     last = net.global_average("avgpool", last)?;
-    last = net.flatten(last)?;
+    last = net.flatten("flatten", last)?;
     last = net.linear("classifier", last, 1000, Start::FanIn, Start::ZERO)?;
     net.classify(last)
 }

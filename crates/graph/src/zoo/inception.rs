@@ -4,6 +4,11 @@ use partita_space::Window;
 
 /// Sides of the image; any from 75 on would do.
 pub(super) const SIZES: [usize; 5] = [128, 256, 299, 512, 1024];
+/// Those at which the 5x5 convolution of the auxiliary classifier fits: any from 267 on would do.
+pub(super) const AUXILIARY_SIZES: [usize; 3] = [299, 512, 1024];
+/// Weight of the auxiliary loss. Source: TensorFlow-Slim, `train_image_classifier.py`, which PyTorch's
+/// tutorial on fine-tuning follows.
+const AUXILIARY_WEIGHT: f64 = 0.4;
 
 const CUSTOMS: Customs = Customs {
     weights: WEIGHTS,
@@ -14,13 +19,13 @@ const CUSTOMS: Customs = Customs {
 /// The original cuts the normal distribution at twenty deviations, which no draw reaches.
 const WEIGHTS: Start = Start::As(Initialization::Normal(0.1));
 
-/// Inception v3 for 1000 classes of RGB images, as torchvision has it, but without the auxiliary
-/// classifier, which a graph with one loss cannot carry: 23 834 568 parameters of 27 161 264. So it
-/// is torchvision's network with `aux_logits=False`. Layers have its names.
+/// Inception v3 for 1000 classes of RGB images, as torchvision has it: plain with `aux_logits=False`,
+/// 23 834 568 parameters, and with the auxiliary classifier and its loss 27 161 264. Layers have its
+/// names.
 ///
 /// Source: Szegedy et al., "Rethinking the Inception architecture for computer vision", CVPR 2016;
 /// torchvision 0.29.2, `inception.py`.
-pub(super) fn build(name: &str, size: usize) -> Result<Graph, GraphError> {
+pub(super) fn build(name: &str, size: usize, auxiliary: bool) -> Result<Graph, GraphError> {
     let (net, input) = Network::new(name, &[size; 2], 3, CUSTOMS)?;
     let mut net = Inception { net };
     let mut last = net.stem(input)?;
@@ -31,6 +36,9 @@ pub(super) fn build(name: &str, size: usize) -> Result<Graph, GraphError> {
     for (module, width) in [("6b", 128), ("6c", 160), ("6d", 160), ("6e", 192)] {
         last = net.module_c(&format!("Mixed_{module}"), last, width)?;
     }
+    if auxiliary {
+        net.classify_early("AuxLogits", last)?;
+    }
     last = net.module_d("Mixed_7a", last)?;
     for module in ["Mixed_7b", "Mixed_7c"] {
         last = net.module_e(module, last)?;
@@ -38,7 +46,7 @@ pub(super) fn build(name: &str, size: usize) -> Result<Graph, GraphError> {
     let Inception { mut net } = net;
     last = net.global_average("avgpool", last)?;
     last = net.dropout("dropout", last, 0.5)?;
-    last = net.flatten(last)?;
+    last = net.flatten("flatten", last)?;
     last = net.linear("fc", last, 1000, WEIGHTS, Start::FanIn)?;
     net.classify(last)
 }
@@ -211,6 +219,27 @@ impl Inception {
         ];
         let branches = self.chains(module, input, &chains)?;
         self.join(module, input, branches, true)
+    }
+
+    /// A classifier of its own, whose loss helps to train the layers before it.
+    fn classify_early(&mut self, module: &str, input: NodeId) -> Result<(), GraphError> {
+        let name = |what: &str| format!("{module}.{what}");
+        let mut last = self
+            .net
+            .average_pool(&name("pool"), input, window(5, 3, 0))?;
+        last = self.conv(&name("conv0"), last, 128, POINT)?;
+        self.net
+            .set_weights(Start::As(Initialization::Normal(0.01)));
+        last = self.conv(&name("conv1"), last, 768, square(5, 1, 0))?;
+        self.net.set_weights(WEIGHTS);
+        last = self.net.global_average(&name("avgpool"), last)?;
+        last = self.net.flatten(&name("flatten"), last)?;
+        let scores = Start::As(Initialization::Normal(0.001));
+        last = self
+            .net
+            .linear(&name("fc"), last, 1000, scores, Start::FanIn)?;
+        self.net.auxiliary(&name("loss"), last, AUXILIARY_WEIGHT)?;
+        Ok(())
     }
 
     fn module_e(&mut self, module: &str, input: NodeId) -> Result<NodeId, GraphError> {

@@ -71,6 +71,11 @@ impl Network {
         Ok((Self { builder, customs }, input))
     }
 
+    /// How weights of convolutions start from here on.
+    pub(super) fn set_weights(&mut self, weights: Start) {
+        self.customs.weights = weights;
+    }
+
     /// A convolution with one window for all dims.
     pub(super) fn conv(
         &mut self,
@@ -266,8 +271,8 @@ impl Network {
     }
 
     /// All positions and channels as features.
-    pub(super) fn flatten(&mut self, input: NodeId) -> Result<NodeId, GraphError> {
-        self.builder.flatten("flatten", input)
+    pub(super) fn flatten(&mut self, name: &str, input: NodeId) -> Result<NodeId, GraphError> {
+        self.builder.flatten(name, input)
     }
 
     /// The sum of two tensors.
@@ -288,6 +293,17 @@ impl Network {
     /// Channels of a tensor.
     pub(super) fn channels(&self, id: NodeId) -> usize {
         self.builder.shape(id).channels
+    }
+
+    /// The cross-entropy of these scores as an auxiliary loss.
+    pub(super) fn auxiliary(
+        &mut self,
+        name: &str,
+        scores: NodeId,
+        weight: f64,
+    ) -> Result<NodeId, GraphError> {
+        let loss = Loss::SoftmaxCrossEntropy;
+        self.builder.auxiliary_loss(name, scores, loss, weight)
     }
 
     /// The graph, with the cross-entropy of these scores as its loss.

@@ -45,7 +45,7 @@ pub(super) fn build(
         }
     }
     last = net.global_average("avgpool", last)?;
-    last = net.flatten(last)?;
+    last = net.flatten("flatten", last)?;
     last = net.linear("fc", last, 1000, Start::FanIn, Start::FanIn)?;
     net.classify(last)
 }

@@ -38,7 +38,7 @@ pub(super) fn build(name: &str, size: usize, depth: usize) -> Result<Graph, Grap
     }
     last = net.norm_relu("bn2", "relu2", last)?;
     last = net.global_average("avgpool", last)?;
-    last = net.flatten(last)?;
+    last = net.flatten("flatten", last)?;
     last = net.linear("fc", last, CLASSES, HE, Start::ZERO)?;
     net.classify(last)
 }

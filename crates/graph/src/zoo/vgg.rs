@@ -34,7 +34,7 @@ pub(super) fn build(name: &str, size: usize, batch_norm: bool) -> Result<Graph, 
         last = net.max_pool(&next(), last, window(2, 2, 0))?;
     }
     last = net.adaptive_average("avgpool", last, 7)?;
-    last = net.flatten(last)?;
+    last = net.flatten("flatten", last)?;
     for i in [0, 3] {
         let name = format!("classifier.{i}");
         last = net.linear(&name, last, 4096, LINEAR, Start::ZERO)?;

@@ -16,14 +16,22 @@ pub(super) fn execute(
             dx,
             loss,
             count,
-        } => mean_squared_error([x, target, loss], dx.as_ref(), *count, call),
+            weight,
+        } => mean_squared_error([x, target, loss], dx.as_ref(), (*count, *weight), call),
         Kernel::SoftmaxCrossEntropy {
             x,
             target,
             dx,
             loss,
             count,
-        } => softmax_cross_entropy([x, target, loss], dx.as_ref(), *count, rank, call),
+            weight,
+        } => softmax_cross_entropy(
+            [x, target, loss],
+            dx.as_ref(),
+            (*count, *weight),
+            rank,
+            call,
+        ),
         Kernel::OutputErrors { x, target, errors } => output_errors([x, target, errors], call),
         Kernel::ClassCounts { x, target, counts } => class_counts([x, target, counts], rank, call),
         other => panic!("{} is no loss", other.name()),
@@ -33,7 +41,7 @@ pub(super) fn execute(
 fn mean_squared_error(
     [x, target, loss]: [&View; 3],
     dx: Option<&View>,
-    count: u64,
+    (count, weight): (u64, f64),
     call: &mut Call<'_, '_>,
 ) -> Result<Worked, RunError> {
     assert_eq!(x.extent, target.extent, "{x} and its target have one shape");
@@ -44,10 +52,10 @@ fn mean_squared_error(
         let error = x.get(i) - target.get(i);
         sum += error * error;
         if let Some(dx) = &dx {
-            dx.set(i, 2.0 * error / count as f64);
+            dx.set(i, weight * 2.0 * error / count as f64);
         }
     })?;
-    loss.set(entry(0), sum / count as f64);
+    loss.set(entry(0), weight * sum / count as f64);
     let dx_bytes = dx.as_ref().map_or(0, Values::bytes);
     Ok(Worked {
         flops: 4 * visits,
@@ -58,7 +66,7 @@ fn mean_squared_error(
 fn softmax_cross_entropy(
     [x, target, loss]: [&View; 3],
     dx: Option<&View>,
-    count: u64,
+    (count, weight): (u64, f64),
     rank: Rank,
     call: &mut Call<'_, '_>,
 ) -> Result<Worked, RunError> {
@@ -90,13 +98,13 @@ fn softmax_cross_entropy(
                 let hit = if c == class as usize { 1.0 } else { 0.0 };
                 dx.set(
                     at(c),
-                    ((x.get(at(c)) - log_total).exp() - hit) / count as f64,
+                    weight * ((x.get(at(c)) - log_total).exp() - hit) / count as f64,
                 );
             }
         }
     })?;
     refuse_class(wrong, classes, rank)?;
-    loss.set(entry(0), sum / count as f64);
+    loss.set(entry(0), weight * sum / count as f64);
     let dx_bytes = dx.as_ref().map_or(0, Values::bytes);
     Ok(Worked {
         flops: 5 * visits,

@@ -130,6 +130,7 @@ fn kind(op: &Op) -> &'static str {
         Op::Add => "the sum",
         Op::Concat => "the concatenation",
         Op::Loss(_) => "the loss",
+        Op::AuxiliaryLoss { .. } => "the auxiliary loss",
     }
 }
 
@@ -138,6 +139,7 @@ fn possible(node: &Node) -> &'static str {
         Op::Convolution(_) | Op::TransposedConvolution(_) => "N, D, H, W, C and F",
         Op::Linear { .. } => "N, C and F",
         Op::Flatten => "N",
+        Op::AuxiliaryLoss { .. } => "none, as it lies as the loss does",
         Op::Input | Op::Concat | Op::Loss(_) => "N, D, H and W",
         Op::Pool(_)
         | Op::BatchNorm { .. }

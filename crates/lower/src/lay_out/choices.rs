@@ -77,7 +77,8 @@ pub(super) fn blocks(
                     layer: graph.nodes[id].name.clone(),
                 });
             }
-            let again = !matches!(graph.nodes[id].op, Op::Input | Op::Loss(_));
+            let op = &graph.nodes[id].op;
+            let again = op.loss().is_none() && *op != Op::Input;
             blocks[id] = again.then_some(block);
         }
     }
@@ -113,6 +114,8 @@ pub(super) fn groups_of(
 /// Whether a dim of a layer can be split.
 pub(super) fn can_carry(node: &Node, dim: LayerDim) -> bool {
     match (&node.op, dim) {
+        // It lies as the loss does.
+        (Op::AuxiliaryLoss { .. }, _) => false,
         (_, LayerDim::N) => true,
         (Op::Flatten | Op::Linear { .. }, LayerDim::D | LayerDim::H | LayerDim::W) => false,
         (_, LayerDim::D | LayerDim::H | LayerDim::W) => true,

@@ -100,7 +100,8 @@ impl Layout<'_> {
             | Op::Linear { .. }
             | Op::Flatten
             | Op::Concat
-            | Op::Loss(_) => None,
+            | Op::Loss(_)
+            | Op::AuxiliaryLoss { .. } => None,
         }
     }
 }

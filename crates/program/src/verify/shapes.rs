@@ -382,10 +382,11 @@ impl Rules<'_> {
                 dx,
                 loss,
                 count,
+                weight,
             } => {
                 self.same("target", target, "x", x);
                 self.any_float("target", target);
-                self.loss_of(x, dx.as_ref(), loss, *count);
+                self.loss_of(x, dx.as_ref(), loss, (*count, *weight));
             }
             Kernel::SoftmaxCrossEntropy {
                 x,
@@ -393,10 +394,11 @@ impl Rules<'_> {
                 dx,
                 loss,
                 count,
+                weight,
             } => {
                 let [n, d, h, w, _] = x.extent;
                 self.extent("target", target, [n, d, h, w, 1]);
-                self.loss_of(x, dx.as_ref(), loss, *count);
+                self.loss_of(x, dx.as_ref(), loss, (*count, *weight));
             }
             Kernel::OutputErrors { x, target, errors } => {
                 self.floats(&[("x", x)]);
@@ -414,7 +416,7 @@ impl Rules<'_> {
         }
     }
 
-    fn loss_of(&mut self, x: &View, dx: Option<&View>, loss: &View, count: u64) {
+    fn loss_of(&mut self, x: &View, dx: Option<&View>, loss: &View, (count, weight): (u64, f64)) {
         self.floats(&[("x", x)]);
         if let Some(dx) = dx {
             self.floats(&[("dx", dx)]);
@@ -422,6 +424,9 @@ impl Rules<'_> {
         }
         self.sums("loss", loss, SCALAR);
         self.positive(count);
+        if !(weight.is_finite() && weight > 0.0) {
+            self.shapes.push(format!("has the weight {weight}"));
+        }
     }
 
     fn update(&mut self, kernel: &Kernel) {

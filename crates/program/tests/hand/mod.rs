@@ -330,6 +330,7 @@ fn error(ranks: usize) -> Kernel {
         dx: Some(part(DY, 0, 4)),
         loss: whole(LOSS, [1; 5]),
         count: (SHARE * CHANNELS * ranks) as u64,
+        weight: 1.0,
     }
 }
 

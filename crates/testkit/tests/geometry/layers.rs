@@ -369,6 +369,16 @@ impl Tower {
         self
     }
 
+    /// An auxiliary loss of what is there, and a layer of as many channels behind it.
+    pub fn early(mut self, loss: Loss, weight: f64) -> Self {
+        let name = self.name("early");
+        let channels = self.shape().channels;
+        self.builder
+            .auxiliary_loss(&name, self.head, loss, weight)
+            .unwrap();
+        self.pointwise(channels, true)
+    }
+
     pub fn finish(mut self, loss: Loss) -> Graph {
         self.builder.loss("loss", self.head, loss).unwrap();
         self.builder.build().unwrap()

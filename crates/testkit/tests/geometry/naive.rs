@@ -105,7 +105,7 @@ pub fn check(case: &Case, data: &Data) -> Result<(), String> {
 
 /// In training, without dropout.
 fn loss(graph: &Graph, samples: &Samples, parameters: &[Vec<f64>]) -> f64 {
-    let mut values: Vec<Tensor> = Vec::new();
+    let (mut values, mut auxiliary): (Vec<Tensor>, f64) = (Vec::new(), 0.0);
     for node in &graph.nodes {
         let inputs: Vec<&Tensor> = node.inputs.iter().map(|id| &values[id.0]).collect();
         let of = |index: usize| &parameters[node.parameters[index].0];
@@ -149,7 +149,11 @@ fn loss(graph: &Graph, samples: &Samples, parameters: &[Vec<f64>]) -> f64 {
                     }
                 }
             }),
-            Op::Loss(loss) => return mean_loss(*loss, inputs[0], &samples.targets),
+            Op::Loss(loss) => return auxiliary + mean_loss(*loss, inputs[0], &samples.targets),
+            Op::AuxiliaryLoss { loss, weight } => {
+                auxiliary += weight * mean_loss(*loss, inputs[0], &samples.targets);
+                inputs[0].map(|x, _| x)
+            }
         };
         values.push(value);
     }

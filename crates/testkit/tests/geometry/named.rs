@@ -118,6 +118,26 @@ fn batch_norm_in_training_under_spatial_and_data_splits() {
     ledger.close("batch norm", 90, &[Refusal::TooFine]);
 }
 
+#[test]
+fn auxiliary_losses() {
+    let mut ledger = Ledger::default();
+    for loss in [Loss::MeanSquaredError, Loss::SoftmaxCrossEntropy] {
+        for extent in [&[13][..], &[7, 5], &[5, 3, 7]] {
+            let rank = extent.len();
+            let graph = Tower::new("early", extent, 2)
+                .then(Layer::convolution(rank, window(3, 1, 1), 3))
+                .early(loss, 0.4)
+                .norm()
+                .then(Layer::convolution(rank, window(5, 1, 2), 3))
+                .early(loss, 1.5)
+                .finish(loss);
+            let strategies = all_meshes(rank, &[2, 3, 4, 6]);
+            torture(&mut ledger, "early", &graph, 2, &strategies);
+        }
+    }
+    ledger.close("auxiliary losses", 60, &[Refusal::TooFine]);
+}
+
 /// A layer between two pointwise convolutions.
 fn between(extent: &[usize], channels: usize, layer: Layer) -> Graph {
     Tower::new("between", extent, 2)
