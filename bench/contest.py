@@ -139,10 +139,10 @@ def started(stack, contenders):
     return all_of_them
 
 
-def rounds(options, contenders, scene, before=lambda: None):
+def rounds(count, contenders, scene, before=lambda: None):
     """The turns of each contender: all take one, in order, then again, for so many rounds."""
     turns = [[] for _ in contenders]
-    for number in range(1, options.rounds + 1):
+    for number in range(1, count + 1):
         before()
         for contender, taken in zip(contenders, turns):
             taken.append(watched([contender], contender.turn))

@@ -181,7 +181,7 @@ def measure_size(options, folder, size, with_torch):
             for gauge in gauges:
                 rates[str(gauge.cores)].append(gauge.demand("machine"))
 
-        turns = contest.rounds(options, racers, f"cosmoflow@{size}", before)
+        turns = contest.rounds(options.rounds, racers, f"cosmoflow@{size}", before)
         racers = [
             contest.entry(r, PROGRAMS[type(r)], t)
             | {"tasks": roofline.merged(t) if isinstance(r, Partita) else []}

@@ -102,7 +102,7 @@ def measure(options, folder, match, hosts):
         for s in match.strategies
     ]
     title = f"{match.scene.model}, {hosts or 'one machine'}"
-    turns = contest.rounds(options, racers, title)
+    turns = contest.rounds(options.rounds, racers, title)
     entries = [
         contest.entry(racer, "Partita", taken) | traffic(options, folder, match, racer.strategy)
         for racer, taken in zip(racers, turns)

@@ -21,8 +21,9 @@ def head(record, raw_name):
         "Partita with two ranks of one thread, PyTorch's DistributedDataParallel with two processes of",
         "one thread over gloo, JAX with two host devices. PyTorch takes batch-norm statistics of each",
         "process's samples, Partita and JAX those of the whole batch. A step of Partita includes reading",
-        f"its samples from files; the peers' batch is in memory. {record['rounds']} round(s); shown is the",
-        f"median of the turns, [least .. most]. Raw data: `{raw_name}`.",
+        f"its samples from files; the peers' batch is in memory. {record['rounds']} rounds, but one of single",
+        "steps of 3D U-Net; shown is the median of the turns, [least .. most]. Raw data:",
+        f"`{raw_name}`.",
         "",
         *circumstances(record, ", ".join(versions)),
     ]
