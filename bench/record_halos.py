@@ -34,6 +34,8 @@ SLOTS = "10.213.77.1:1,10.213.77.2:1"
 LAUNCHER = ["mpirun.openmpi", "--allow-run-as-root", "-n", str(RANKS), "--host", SLOTS]
 LAUNCHER += ["--mca", "plm_rsh_agent", str(HOSTS), "--mca", "oob_tcp_if_include", NETWORK]
 LAUNCHER += ["--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", NETWORK]
+# Both hosts have the same cores, of which each rank takes the first unless it is given its own.
+LAUNCHER += ["--bind-to", "none", "sh", "-c", 'exec taskset -c "$OMPI_COMM_WORLD_RANK" "$@"', "sh"]
 
 LAYERS, FILTERS, PIXELS = 12, 16, 256
 

@@ -158,6 +158,7 @@ fn data_error(error: DataError) -> CliError {
         | DataError::SampleOutOfRange { .. }
         | DataError::RegionOutOfRange { .. }
         | DataError::Unreadable { .. }
+        | DataError::NoClass { .. }
         | DataError::Incomplete { .. }
         | DataError::BadIndex { .. }
         | DataError::Occupied { .. }

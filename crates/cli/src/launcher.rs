@@ -49,7 +49,9 @@ pub fn started_by() -> Option<Launcher> {
 /// The library that this process should load.
 pub fn wanted() -> Wanted {
     Wanted {
-        file: env::var_os(LIBRARY).map(PathBuf::from),
+        file: env::var_os(LIBRARY)
+            .filter(|file| !file.is_empty())
+            .map(PathBuf::from),
         folders: folders(),
         family: started_by().and_then(|launcher| launcher.family),
     }

@@ -79,14 +79,22 @@ pub fn bytes(text: &str) -> Result<Bytes, String> {
     }
 }
 
-/// Flops in the unit of published tables, `1183.42 GFlop`.
+/// Flops in the unit of published tables, `1183.42 GFlop`, unless that would show none.
 pub fn giga(flops: Flops) -> String {
-    format!("{:.2} GFlop", flops.0 as f64 / 1e9)
+    let number = flops.0 as f64 / 1e9;
+    match number < 0.01 {
+        true => flops.to_string(),
+        false => format!("{number:.2} GFlop"),
+    }
 }
 
-/// Bytes in the unit of published tables, `52.71 GiB`.
+/// Bytes in the unit of published tables, `52.71 GiB`, unless that would show none.
 pub fn gibi(bytes: Bytes) -> String {
-    format!("{:.2} GiB", bytes.0 as f64 / 1_073_741_824.0)
+    let number = bytes.0 as f64 / 1_073_741_824.0;
+    match number < 0.01 {
+        true => bytes.to_string(),
+        false => format!("{number:.2} GiB"),
+    }
 }
 
 /// A count with its digits in groups of three, `9,437,344`.
@@ -116,6 +124,14 @@ mod tests {
         ] {
             assert!(bytes(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn small_numbers_show_in_smaller_units() {
+        assert_eq!(giga(Flops(1_183_420_000_000)), "1183.42 GFlop");
+        assert_eq!(giga(Flops(2_500_000)), "2.50 MFlop");
+        assert_eq!(gibi(Bytes(3 << 29)), "1.50 GiB");
+        assert_eq!(gibi(Bytes(3 << 19)), "1.50 MiB");
     }
 
     #[test]

@@ -131,6 +131,21 @@ pub enum DataError {
         /// What the HDF5 library found.
         reason: String,
     },
+    /// A label that is no class of the dataset.
+    #[error(
+        "{path}: sample {sample} is labeled with class {class}; the dataset has classes 0 to {last}; mend \
+         the label or name the class in the index"
+    )]
+    NoClass {
+        /// The file.
+        path: PathBuf,
+        /// The sample within the split.
+        sample: usize,
+        /// The label.
+        class: i64,
+        /// The largest class.
+        last: usize,
+    },
     /// A dataset folder whose making did not finish or whose files are partly gone.
     #[error("the dataset {path} is incomplete: {found}; make it again or restore what is missing")]
     Incomplete {

@@ -112,7 +112,8 @@ impl Reader {
     /// does of its values.
     ///
     /// Shapes: `region` is half-open over (1, D, H, W), the extents being the dataset's
-    /// [`labels`](crate::Dataset::labels). Errors: as there. Panics where the dataset has none.
+    /// [`labels`](crate::Dataset::labels). Errors: as there, and `NoClass` where the classes are known.
+    /// Panics where the dataset has none.
     pub fn read_labels(
         &mut self,
         sample: usize,
@@ -123,9 +124,18 @@ impl Reader {
         let [d, h, w] = extent;
         self.check_region(&region, [1, d, h, w])?;
         let mut buffer = Samples::I16(Vec::new());
+        let classes = self.dataset.targets.len();
         let (file, place) = self.locate(sample)?;
         let labels = file.labels.as_ref().expect("a dataset with labels");
         read_region(labels, place, &region, &mut buffer, out)?;
+        if let Some(class) = stray(out, classes) {
+            return Err(DataError::NoClass {
+                path: file.path.clone(),
+                sample,
+                class,
+                last: classes - 1,
+            });
+        }
         self.tally.targets += 1;
         self.tally.target_bytes += Bytes(2 * slab::elements(&region) as u64);
         Ok(())
@@ -245,6 +255,15 @@ fn read_region(
                 elements,
             })
         }
+    }
+}
+
+/// The first label that is none of so many classes; none are known of a dataset without names.
+fn stray(labels: &Samples, classes: usize) -> Option<i64> {
+    let is_stray = |class: &i64| classes > 0 && !(0..classes as i64).contains(class);
+    match labels {
+        Samples::I16(values) => values.iter().map(|&value| i64::from(value)).find(is_stray),
+        Samples::F32(values) => values.iter().map(|&value| value as i64).find(is_stray),
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod made;
 
+use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -104,6 +105,25 @@ fn answers_of_the_other_kind_and_numbers_of_no_class_are_refused() {
     };
     let refused = DatasetWriter::create(folder.path().join("odd"), &odd).err();
     assert!(refused.unwrap().to_string().contains("labels = [1, 1, 2]"));
+}
+
+#[test]
+fn labels_that_the_dataset_has_no_class_for_are_refused_with_their_sample() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("volumes");
+    let [_, d, h, w] = SHAPE;
+    make(&path, [d, h, w]);
+    let index = path.join("dataset.toml");
+    let text = fs::read_to_string(&index).unwrap();
+    let fewer = text.replace("\"organ\",\n", "").replace("\"organ\", ", "");
+    assert_ne!(text, fewer);
+    fs::write(&index, fewer).unwrap();
+    let mut reader = Dataset::open(&path).unwrap().reader(Split::Train);
+    let mut out = Samples::new(DType::Int16);
+    let error = reader.read_labels(1, [0..1, 0..d, 0..h, 0..w], &mut out);
+    let text = error.unwrap_err().to_string();
+    let named = ["train.h5", "sample 1", "class 2", "classes 0 to 1"];
+    assert!(named.iter().all(|name| text.contains(name)), "{text}");
 }
 
 /// Loads the targets of a batch on one rank and gives what was staged.

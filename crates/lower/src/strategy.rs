@@ -84,8 +84,8 @@ pub struct LayerChoice {
     /// Axes of each [`LayerDim`], where they are said.
     pub dims: [Option<AxisList>; 6],
     /// Whether what these layers compute is dropped after the forward pass and computed again, all of
-    /// it at once, when the backward pass comes to it.
-    pub recompute: bool,
+    /// it at once, when the backward pass comes to it; where it is said.
+    pub recompute: Option<bool>,
     /// How their halos come, where it is said.
     pub halo: Option<Halo>,
 }
@@ -234,24 +234,24 @@ impl Strategy {
     /// mini-batch smaller than the data axis, layers that are not there.
     pub fn check(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
         self.check_axes(graph, batch)?;
-        if !batch.is_multiple_of(self.micro) {
-            let divides = |parts: &usize| batch.is_multiple_of(*parts);
-            let less = (1..=self.micro.min(batch)).rev().find(divides);
+        if self.micro_batches(batch) != self.micro {
             return Err(StrategyError::Micro {
                 strategy: self.to_string(),
                 micro: self.micro,
                 batch,
-                nearest: less.unwrap_or(1),
+                data: self.extent(Axis::Data),
+                nearest: self.micro_batches(batch),
             });
         }
         lay_out(graph, self, batch).map(drop)
     }
 
     /// Micro-batches in which a mini-batch is taken: as many as are asked for, and in a smaller last one
-    /// of an epoch the next fewer that are of one size.
+    /// of an epoch the next fewer that are of one size and leave samples to all ranks of the data axis.
     pub fn micro_batches(&self, batch: usize) -> usize {
+        let most = self.micro.min(batch / self.extent(Axis::Data));
         let divides = |parts: &usize| batch.is_multiple_of(*parts);
-        (1..=self.micro.min(batch)).rev().find(divides).unwrap_or(1)
+        (1..=most).rev().find(divides).unwrap_or(1)
     }
 
     /// Checks the axes alone.

@@ -187,6 +187,8 @@ fn blocks_are_computed_twice() {
     assert_eq!(convolutions(&block, Phase::Backward), 2);
     assert_eq!(convolutions(&block, Phase::Forward), 2);
     assert!(block.count().flops.0 > plain.count().flops.0);
+    let none = train("data=2; c1..f: recompute=on; x..: recompute=off");
+    assert_eq!(none.count(), plain.count());
 }
 
 /// A residual block, and a head behind a pooling.

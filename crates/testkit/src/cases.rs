@@ -108,7 +108,7 @@ fn group(draws: &mut Draws, graph: &Graph, strategy: &mut Strategy) {
             from: graph.nodes[first].name.clone(),
             to: graph.nodes[last].name.clone(),
             dims: [None; 6],
-            recompute: false,
+            recompute: None,
             halo: Some(Halo::Grouped),
         });
         first = last + 1 + draws.pick(&[0, 0, 1, 2]);
@@ -119,7 +119,7 @@ fn group(draws: &mut Draws, graph: &Graph, strategy: &mut Strategy) {
             from: alone.clone(),
             to: alone.clone(),
             dims: [None; 6],
-            recompute: false,
+            recompute: None,
             halo: Some(Halo::Own),
         });
     }
@@ -159,7 +159,7 @@ fn random_layer_strategy(draws: &mut Draws, graph: &Graph, batch: usize) -> Stra
             from: graph.nodes[first].name.clone(),
             to: graph.nodes[last].name.clone(),
             dims,
-            recompute: false,
+            recompute: None,
             halo: None,
         });
     }
@@ -167,7 +167,8 @@ fn random_layer_strategy(draws: &mut Draws, graph: &Graph, batch: usize) -> Stra
     strategy.fuse = !draws.one_in(4);
     if draws.one_in(2) {
         let divides = |parts: &usize| batch.is_multiple_of(*parts);
-        let possible: Vec<usize> = (1..=batch).filter(divides).collect();
+        let most = batch / strategy.extent(Axis::Data);
+        let possible: Vec<usize> = (1..=most.max(1)).filter(divides).collect();
         strategy.micro = possible[draws.between(0, possible.len() - 1)];
         strategy.shard = draws.pick(&Shard::ALL);
         for _ in 0..draws.between(0, 2) {
@@ -185,7 +186,7 @@ fn random_block(draws: &mut Draws, graph: &Graph) -> LayerChoice {
         from: graph.nodes[first].name.clone(),
         to: graph.nodes[last].name.clone(),
         dims: [None; 6],
-        recompute: true,
+        recompute: Some(true),
         halo: None,
     }
 }

@@ -5,8 +5,10 @@ use super::run_file::RunFile;
 use crate::error::CliError;
 use partita_data::{Dataset, Split};
 use partita_graph::{Graph, Loss, Op, Shape, zoo};
+use partita_lower::Strategy;
 use partita_run::Session;
 use partita_space::{Bytes, Rank};
+use std::fs;
 
 /// Samples and targets of the dataset are those that the model reads and answers.
 pub fn dataset_fits(run: &RunFile, graph: &Graph, dataset: &Dataset) -> Result<(), CliError> {
@@ -136,6 +138,32 @@ pub fn batch_fits(run: &RunFile, dataset: &Dataset) -> Result<(), CliError> {
         )));
     }
     Ok(())
+}
+
+/// The results have a folder of their own.
+pub fn output_fits(run: &RunFile) -> Result<(), CliError> {
+    let [output, data] = [&run.output, &run.data].map(|path| fs::canonicalize(path).ok());
+    match output.is_some() && output == data {
+        false => Ok(()),
+        true => Err(CliError::User(format!(
+            "output = \"{}\" is the dataset itself, and results would lie among its files; possible is \
+             any other folder, nearest is output = \"out\"",
+            run.output.display()
+        ))),
+    }
+}
+
+/// Batch norm sees a micro-batch at a time, on one rank as on many.
+pub fn micro_warning(strategy: &Strategy, graph: &Graph) -> Option<String> {
+    let mut ops = graph.nodes.iter().map(|node| &node.op);
+    let has_norm = ops.any(|op| matches!(op, Op::BatchNorm { .. }));
+    (strategy.micro > 1 && has_norm).then(|| {
+        format!(
+            "micro={}: batch norm takes the statistics of one micro-batch at a time, so this trains as one \
+             rank does with the same micro-batches, not as one with whole mini-batches",
+            strategy.micro
+        )
+    })
 }
 
 /// More threads than cores make nothing faster, but nothing wrong either.

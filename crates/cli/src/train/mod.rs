@@ -88,6 +88,7 @@ fn run_with(
     let dataset = Dataset::open(&run.data).map_err(|error| CliError::user(&error))?;
     check::dataset_fits(&run, &graph, &dataset)?;
     check::batch_fits(&run, &dataset)?;
+    check::output_fits(&run)?;
     let host = Host::here();
     let (local, cores) = company.local(run.ranks, &host);
     let (limit, origin) = memory_limit(&run, &host, local);
@@ -95,6 +96,7 @@ fn run_with(
     let mut warnings = Vec::new();
     if company.speaks() {
         warnings.extend(check::core_warning(local, run.threads, cores));
+        warnings.extend(check::micro_warning(&strategy, &graph));
     }
     for warning in &warnings {
         writeln!(io::stderr(), "partita: {warning}")?;
@@ -362,11 +364,16 @@ impl<'p> Folder<'p> {
         Ok(())
     }
 
-    /// With the prediction of this run in it.
+    /// With the prediction of this run in it, or none.
     fn with(mut self, prediction: Option<&Prediction>) -> Result<Self, CliError> {
+        self.note_prediction()?;
         if let Some(prediction) = prediction {
-            self.note_prediction()?;
             results::write_prediction(self.path, prediction)?;
+        } else if let Some(Undo::Restore(_)) = self.undo {
+            // That of an earlier run says nothing of this one.
+            let path = self.path.join(results::PREDICTION);
+            fs::remove_file(&path)
+                .map_err(|error| CliError::file("removed", path.display(), &error))?;
         }
         Ok(self)
     }

@@ -67,18 +67,18 @@ pub(super) fn blocks(
 ) -> Result<Vec<Option<usize>>, StrategyError> {
     let mut blocks = vec![None; graph.nodes.len()];
     for (block, choice) in strategy.layers.iter().enumerate() {
-        if !choice.recompute {
+        let Some(is_on) = choice.recompute else {
             continue;
-        }
+        };
         for id in range(graph, strategy, choice)? {
-            if blocks[id].is_some() {
+            if is_on && blocks[id].is_some() {
                 return Err(StrategyError::TwoBlocks {
                     strategy: strategy.to_string(),
                     layer: graph.nodes[id].name.clone(),
                 });
             }
             let op = &graph.nodes[id].op;
-            let again = op.loss().is_none() && *op != Op::Input;
+            let again = is_on && op.loss().is_none() && *op != Op::Input;
             blocks[id] = again.then_some(block);
         }
     }

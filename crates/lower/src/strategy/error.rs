@@ -17,8 +17,8 @@ pub enum StrategyError {
     },
     /// What is said of some layers is not of the form.
     #[error(
-        "strategy `{text}`: `{word}` is nothing that can be said of layers; possible are recompute=on, \
-         halo=own|grouped, and DIM=AXES with a dim of N, D, H, W, C or F and axes such as `depth`, \
+        "strategy `{text}`: `{word}` is nothing that can be said of layers; possible are \
+         recompute=on|off, halo=own|grouped, and DIM=AXES with a dim of N, D, H, W, C or F and axes such as `depth`, \
          `filter+channel` or `-` for none"
     )]
     LayerForm {
@@ -160,10 +160,11 @@ pub enum StrategyError {
         /// What they share.
         parameter: String,
     },
-    /// Micro-batches of different sizes.
+    /// Micro-batches of different sizes, or of fewer samples than ranks of the data axis.
     #[error(
-        "strategy `{strategy}`: a mini-batch of {batch} is not divisible into {micro} micro-batches; the \
-         nearest valid choice is micro={nearest}"
+        "strategy `{strategy}`: a mini-batch of {batch} is not divisible into {micro} micro-batches of at \
+         least {data} sample(s), one for each rank of the data axis; the nearest valid choice is \
+         micro={nearest}"
     )]
     Micro {
         /// The strategy.
@@ -172,8 +173,40 @@ pub enum StrategyError {
         micro: usize,
         /// Samples.
         batch: usize,
+        /// Extent of the data axis.
+        data: usize,
         /// A number that divides.
         nearest: usize,
+    },
+    /// What is said of layers, said of all.
+    #[error(
+        "strategy `{text}`: `{name}` is said of layers, like `; {example}`; nothing else goes before the \
+         first semicolon than axes, overlap, fuse, micro and shard"
+    )]
+    OfLayers {
+        /// The whole.
+        text: String,
+        /// The key.
+        name: String,
+        /// How it is said.
+        example: &'static str,
+    },
+    /// An axis that a layer names and that has an extent of 1.
+    #[error(
+        "strategy `{text}`: `{word}` is said of `{layers}`, but `{axis}` has an extent of 1 here, so it \
+         splits nothing; possible are {possible}, or `-` for none"
+    )]
+    Unsplit {
+        /// The whole.
+        text: String,
+        /// The layers.
+        layers: String,
+        /// The word.
+        word: String,
+        /// The axis.
+        axis: &'static str,
+        /// Axes that split.
+        possible: String,
     },
     /// A key that is no axis.
     #[error("strategy `{text}`: there is no axis `{name}`; the axes are {known}{nearest}")]

@@ -28,9 +28,12 @@ impl fmt::Display for Strategy {
             words.push(format!("shard={}", self.shard.name()));
         }
         f.write_str(&words.join(","))?;
-        self.layers
-            .iter()
-            .try_for_each(|choice| write!(f, "; {choice}"))
+        let split = self.mesh().split_axes();
+        self.layers.iter().try_for_each(|choice| {
+            let mut choice = choice.clone();
+            choice.dims = choice.dims.map(|axes| Some(axes?.within(split)));
+            write!(f, "; {choice}")
+        })
     }
 }
 
@@ -45,7 +48,10 @@ impl fmt::Display for LayerChoice {
                 false => format!("{}={axes}", dim.name()),
             })
         });
-        let again = self.recompute.then(|| "recompute=on".to_owned());
+        let again = self.recompute.map(|is_on| match is_on {
+            true => "recompute=on".to_owned(),
+            false => "recompute=off".to_owned(),
+        });
         let halo = self.halo.map(|halo| format!("halo={}", halo.name()));
         let words = words.chain(again).chain(halo);
         f.write_str(&words.collect::<Vec<_>>().join(","))
@@ -67,8 +73,37 @@ impl FromStr for Strategy {
             let choice = layer_choice(text, layers.trim(), words)?;
             strategy.layers.push(choice.ok_or_else(form)?);
         }
+        all_split(text, &strategy)?;
         Ok(strategy)
     }
+}
+
+/// That the axes named for layers split something: else a slip of the pen undoes a split.
+fn all_split(text: &str, strategy: &Strategy) -> Result<(), StrategyError> {
+    let split = |axis: &Axis| strategy.extent(*axis) > 1;
+    for choice in &strategy.layers {
+        for (dim, axes) in LayerDim::ALL.into_iter().zip(choice.dims) {
+            let Some(axis) = axes.and_then(|axes| axes.iter().find(|axis| !split(axis))) else {
+                continue;
+            };
+            let possible: Vec<String> = AXES
+                .into_iter()
+                .filter(split)
+                .map(|axis| format!("`{}`", axis.name()))
+                .collect();
+            return Err(StrategyError::Unsplit {
+                text: text.to_owned(),
+                layers: choice.layers(),
+                word: format!("{}={}", dim.name(), axes.unwrap_or_default()),
+                axis: axis.name(),
+                possible: match possible.is_empty() {
+                    true => "no axes".to_owned(),
+                    false => possible.join(", "),
+                },
+            });
+        }
+    }
+    Ok(())
 }
 
 /// What is said of all layers.
@@ -87,11 +122,7 @@ fn axes(text: &str, words: &str) -> Result<Strategy, StrategyError> {
         }
         seen.push(name);
         if let "overlap" | "fuse" = name {
-            let choice = match value {
-                "on" => true,
-                "off" => false,
-                _ => return Err(form()),
-            };
+            let choice = switch(value).ok_or_else(form)?;
             match name {
                 "overlap" => strategy.overlap = choice,
                 _ => strategy.fuse = choice,
@@ -107,6 +138,17 @@ fn axes(text: &str, words: &str) -> Result<Strategy, StrategyError> {
         if name == "micro" {
             strategy.micro = number().ok_or_else(form)?;
             continue;
+        }
+        let of_layers = [
+            ("halo", "conv1..conv4: halo=grouped"),
+            ("recompute", "conv1..pool3: recompute=on"),
+        ];
+        if let Some((_, example)) = of_layers.into_iter().find(|(key, _)| *key == name) {
+            return Err(StrategyError::OfLayers {
+                text: text.to_owned(),
+                name: name.to_owned(),
+                example,
+            });
         }
         let axis = Axis::from_name(name).ok_or_else(|| unknown_axis(text, name))?;
         let extent = number().ok_or_else(form)?;
@@ -139,7 +181,7 @@ fn layer_choice(
         from: from.to_owned(),
         to: to.to_owned(),
         dims: [None; 6],
-        recompute: false,
+        recompute: None,
         halo: None,
     };
     for word in words.split(',').map(str::trim) {
@@ -150,13 +192,10 @@ fn layer_choice(
         let (name, value) = word.split_once('=').ok_or_else(form)?;
         let (name, value) = (name.trim(), value.trim());
         if name == "recompute" {
-            if choice.recompute {
+            let is_on = switch(value).ok_or_else(form)?;
+            if choice.recompute.replace(is_on).is_some() {
                 return Err(twice(text, name));
             }
-            if value != "on" {
-                return Err(form());
-            }
-            choice.recompute = true;
             continue;
         }
         if name == "halo" {
@@ -184,6 +223,14 @@ fn layer_choice(
         choice.dims[at] = Some(list);
     }
     Ok(Some(choice))
+}
+
+fn switch(value: &str) -> Option<bool> {
+    match value {
+        "on" => Some(true),
+        "off" => Some(false),
+        _ => None,
+    }
 }
 
 fn twice(text: &str, name: &str) -> StrategyError {
@@ -224,9 +271,9 @@ mod tests {
             "width=3,overlap=off",
             "data=2,fuse=off",
             "data=2,micro=4,shard=gradients",
-            "filter=2,channel=3; conv4..fc2: D=-,F=filter+depth; fc3: C=-",
-            "depth=2; conv2..: N=data,D=-",
-            "data=2; conv1..pool1: recompute=on; conv2: F=data,recompute=on",
+            "depth=2,filter=2,channel=3; conv4..fc2: D=-,F=filter+depth; fc3: C=-",
+            "depth=2; conv2..: N=depth,D=-",
+            "data=2; conv1..pool1: recompute=on; conv2: F=data,recompute=off",
             "height=2; conv1..conv4: halo=grouped; conv5..: D=-,halo=own",
         ] {
             assert_eq!(text.parse::<Strategy>().unwrap().to_string(), text);
@@ -254,11 +301,23 @@ mod tests {
             "depth=2; conv1: D=depth+depth",
             "depth=2; conv1: D=-,D=-",
             "depth=2; conv1: halo=wide",
+            "depth=2; conv1: recompute=maybe",
+            "depth=2; conv1: recompute=on,recompute=off",
+            "depth=2,halo=grouped",
+            "depth=2; conv1: D=width",
             "depth=2; conv1: halo=own,halo=own",
             "",
         ] {
             assert!(text.parse::<Strategy>().is_err(), "{text}");
         }
+        let error = |text: &str| text.parse::<Strategy>().unwrap_err().to_string();
+        assert!(error("recompute=on").contains("; conv1..pool3: recompute=on"));
+        let unsplit = error("depth=2,data=2; conv1..: D=depth+width");
+        assert!(unsplit.contains("`width`"), "{unsplit}");
+        assert!(
+            unsplit.contains("possible are `data`, `depth`"),
+            "{unsplit}"
+        );
         let error = Strategy::hybrid(3, [2, 1, 1])
             .check_ranks(8)
             .unwrap_err()

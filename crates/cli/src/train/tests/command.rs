@@ -169,7 +169,11 @@ fn one_rank_and_two_agree() {
 
 #[test]
 fn runs_that_cannot_be_are_refused_before_they_start() {
-    let cases: [Refused; 7] = [
+    let cases: [Refused; 8] = [
+        (
+            &[("/out\"", "/set\"")],
+            &["is the dataset itself", "nearest is output = \"out\""],
+        ),
         (
             &[("batch = 4", "batch = 40")],
             &["batch = 40", "10 training samples", "nearest is batch = 10"],
