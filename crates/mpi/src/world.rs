@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// Between signs of life of a rank that works long.
 const PULSE: Duration = Duration::from_millis(500);
 /// How long ranks may take to answer once one has failed.
-const CENSUS: Duration = Duration::from_secs(2);
+const CENSUS: Duration = Duration::from_secs(4);
 /// How long ranks wait for each other's last words.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// How long a rank then still helps its own last words out, where some ranks take none.
@@ -345,7 +345,7 @@ impl World {
         Ok(collectives)
     }
 
-    /// Tells all ranks that this one cannot go on and why, and hears who else lives, within two
+    /// Tells all ranks that this one cannot go on and why, and hears who else lives, within four
     /// seconds.
     pub fn census(&self, words: &[u8]) -> Census {
         let mut control = self.control.borrow_mut();
