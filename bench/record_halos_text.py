@@ -6,7 +6,9 @@ from contest_text import circumstances, disturbance
 
 
 def write(record, raw_name):
-    turns = [t for n in record["networks"] for c in n["contenders"] for t in c["turns"]]
+    # A rank on the second host is no descendant of the record, which would take it for another process.
+    own = [n for n in record["networks"] if n["hosts"] is None]
+    turns = [t for n in own for c in n["contenders"] for t in c["turns"]]
     parts = [head(record, raw_name), disturbance(record, turns)]
     parts += [network(n) for n in record["networks"]]
     return "\n\n".join(parts) + "\n"
@@ -22,7 +24,8 @@ def head(record, raw_name):
         f"of 16 filters on images of 256x256. {record['rounds']} round(s), at least {record['steps']} steps"
         " a turn after two that",
         "do not count; shown is the median of the turns, [least .. most], and its ratio to the first line.",
-        f"Messages, their bytes and flops are those of both programs together. Raw data: `{raw_name}`.",
+        "Messages, their bytes and flops are those of both programs together. What other processes took is",
+        f"known of the turns on one machine. Raw data: `{raw_name}`.",
         "",
         *circumstances(record, "no peers"),
     ]
