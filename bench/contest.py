@@ -13,6 +13,7 @@ import tempfile
 import time
 from datetime import datetime, timezone
 from pathlib import Path
+from statistics import median
 
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULT_PARTITA = ROOT / "target" / "release" / "partita"
@@ -60,6 +61,12 @@ class Served:
         if "error" in answer:
             raise Failure(f"{self.name}: {answer['error']}")
         return answer
+
+    def timed(self, warmup, count):
+        """A turn of a peer: so many steps that do not count, then those that do."""
+        self.demand(f"step {warmup}")
+        seconds = self.demand(f"step {count}")["seconds"]
+        return {"step_seconds": median(seconds), "steps": len(seconds), "seconds": seconds}
 
     def processor_seconds(self):
         return processor_seconds_of(self.process.pid)

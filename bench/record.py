@@ -30,7 +30,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from statistics import median
 
 import contest
 import record_text
@@ -134,13 +133,8 @@ class Torch(Served):
         command += ["--threads", threads, "--layout", layout]
         super().__init__(f"PyTorch, {counted(threads, 'thread')}, {layout}", command, threads)
 
-    def steps(self, count):
-        return self.demand(f"step {count}")["seconds"]
-
     def turn(self):
-        self.steps(WARMUP)
-        seconds = self.steps(self.options.steps)
-        return {"step_seconds": median(seconds), "steps": len(seconds), "seconds": seconds}
+        return self.timed(WARMUP, self.options.steps)
 
 
 PROGRAMS = {Partita: "Partita", SideBySide: "Partita side by side", Torch: "PyTorch"}

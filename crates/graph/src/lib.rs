@@ -14,6 +14,7 @@ mod model;
 mod nearest;
 mod op;
 pub mod text;
+mod walk;
 pub mod zoo;
 
 pub use builder::{GraphBuilder, ParameterSource};
@@ -25,3 +26,4 @@ pub use model::{
 };
 pub use nearest::nearest;
 pub use op::{Convolution, Loss, Op, Pool, PoolKind, TransposedConvolution};
+pub use walk::{needed_by_last, readers};

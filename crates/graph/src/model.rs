@@ -1,4 +1,4 @@
-use crate::Op;
+use crate::{Op, needed_by_last};
 use std::fmt;
 
 /// Index of a node; the tensor it computes has the same id.
@@ -202,16 +202,7 @@ impl Graph {
 
     /// Per node, whether the loss depends on it; not so the auxiliary losses and what only they read.
     pub fn is_evaluated(&self) -> Vec<bool> {
-        let mut is_read = vec![false; self.nodes.len()];
-        if let Some(loss) = is_read.last_mut() {
-            *loss = true;
-        }
-        for (id, node) in self.nodes.iter().enumerate().rev() {
-            if is_read[id] {
-                node.inputs.iter().for_each(|input| is_read[input.0] = true);
-            }
-        }
-        is_read
+        needed_by_last(self.nodes.iter().map(|node| &node.inputs[..]))
     }
 
     /// The node of this id.

@@ -17,7 +17,7 @@ use self::shares::shares;
 use crate::network::{Layer, Network, Step};
 use crate::strategy::LayerDim;
 use crate::{Strategy, StrategyError};
-use partita_graph::{Graph, NodeId, Op, ParameterId, ParameterRole};
+use partita_graph::{Graph, NodeId, Op, ParameterId, ParameterRole, readers};
 use partita_program::Place;
 use partita_space::{AxisList, AxisSet, Mesh, Window};
 use std::collections::BTreeMap;
@@ -47,7 +47,7 @@ pub(crate) fn lay_out(
         of: Vec::new(),
         moves: BTreeMap::new(),
         reads_input: reads_input(graph),
-        readers: readers(graph),
+        readers: readers(graph.nodes.iter().map(|node| &node.inputs[..])),
         parameters: vec![None; graph.parameters.len()],
     };
     for index in 0..graph.nodes.len() {
@@ -67,19 +67,6 @@ pub(crate) fn lay_out(
         shares,
         layout.needs_gradient,
     ))
-}
-
-/// Who reads each node, each once.
-fn readers(graph: &Graph) -> Vec<Vec<NodeId>> {
-    let mut readers = vec![Vec::new(); graph.nodes.len()];
-    for (reader, node) in graph.nodes.iter().enumerate() {
-        for input in &node.inputs {
-            if readers[input.0].last() != Some(&NodeId(reader)) {
-                readers[input.0].push(NodeId(reader));
-            }
-        }
-    }
-    readers
 }
 
 /// Whether the channels of a node are those of the sample.

@@ -1,7 +1,7 @@
 //! The network as it is lowered: the layers of the model with their distribution, and changes of
 //! distribution between them.
 
-use partita_graph::{Loss, NodeId, Op, ParameterId};
+use partita_graph::{Loss, NodeId, Op, ParameterId, needed_by_last, readers};
 use partita_program::Place;
 use partita_space::AxisSet;
 
@@ -73,14 +73,7 @@ impl Network {
         shares: Vec<Place>,
         needs_gradient: Vec<bool>,
     ) -> Self {
-        let mut readers = vec![Vec::new(); layers.len()];
-        for (i, layer) in layers.iter().enumerate() {
-            for input in &layer.inputs {
-                if readers[input.0].last() != Some(&NodeId(i)) {
-                    readers[input.0].push(NodeId(i));
-                }
-            }
-        }
+        let readers = readers(layers.iter().map(|layer| &layer.inputs[..]));
         Self {
             layers,
             parameters,
@@ -93,18 +86,7 @@ impl Network {
     /// The same without what the loss does not depend on: auxiliary losses, and what only they read.
     /// Parameters stay.
     pub fn without_auxiliary(self) -> Self {
-        let mut is_needed = vec![false; self.layers.len()];
-        if let Some(last) = is_needed.last_mut() {
-            *last = true;
-        }
-        for (index, layer) in self.layers.iter().enumerate().rev() {
-            if is_needed[index] {
-                layer
-                    .inputs
-                    .iter()
-                    .for_each(|input| is_needed[input.0] = true);
-            }
-        }
+        let is_needed = needed_by_last(self.layers.iter().map(|layer| &layer.inputs[..]));
         let mut ids = Vec::with_capacity(is_needed.len());
         let mut layers = Vec::with_capacity(is_needed.len());
         for (mut layer, is_needed) in self.layers.into_iter().zip(is_needed) {

@@ -129,6 +129,13 @@ impl Place {
         region
     }
 
+    /// Global index of the first element of a view that begins `low` elements before what the rank at
+    /// `coord` owns.
+    pub fn corner(&self, low: &[usize; 5], mesh: &Mesh, coord: &Coord) -> [usize; 5] {
+        let owned = self.owned(mesh, coord);
+        std::array::from_fn(|dim| owned.0[dim].start as usize - low[dim])
+    }
+
     /// Axes that split any dim.
     pub fn split_axes(&self) -> AxisSet {
         let sets = self.axes.iter().map(|axes| axes.set());

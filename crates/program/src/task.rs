@@ -129,6 +129,14 @@ impl Work {
         }
     }
 
+    /// Its kernels, none of them fused, in their order.
+    pub fn kernels(&self) -> &[Kernel] {
+        match self {
+            Work::Compute { kernel, .. } => kernel.parts(),
+            Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => &[],
+        }
+    }
+
     /// Name of the kind of work.
     pub fn name(&self) -> &'static str {
         match self {

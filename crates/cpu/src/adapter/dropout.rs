@@ -2,8 +2,8 @@ use super::{Run, touched};
 use crate::grid::{Canceled, Grid, Shared};
 use crate::simd::{Level, Op, Simd};
 use crate::team::ELEMENT;
+use partita_program::Kernel;
 use partita_program::random::Draws;
-use partita_program::{Kernel, Place};
 use partita_run::{Inputs, RunError, Worked};
 use partita_space::{Coord, Mesh};
 use std::ops::Range;
@@ -37,7 +37,7 @@ pub(super) fn execute(
         rate: *rate,
         operation: *operation,
         shape: place.shape,
-        corner: corner(place, low, mesh, coord),
+        corner: place.corner(low, mesh, coord),
     };
     let mut target = run.output(y);
     // In place there is one block, from which both are taken.
@@ -69,12 +69,6 @@ pub(super) fn execute(
         flops: y_grid.elements() as u64,
         bytes: x_bytes + y_bytes,
     })
-}
-
-/// Global index of the first element of a view that begins so far before the owned part.
-fn corner(place: &Place, low: &[usize; 5], mesh: &Mesh, coord: &Coord) -> [usize; 5] {
-    let owned = place.owned(mesh, coord);
-    std::array::from_fn(|dim| owned.0[dim].start as usize - low[dim])
 }
 
 /// Which elements are dropped.

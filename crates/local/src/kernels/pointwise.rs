@@ -1,7 +1,7 @@
 use super::Call;
 use crate::values::{each_element, entry};
 use partita_program::random::Draws;
-use partita_program::{Kernel, Place, Transform, View};
+use partita_program::{Kernel, Transform, View};
 use partita_run::{RunError, Worked};
 use partita_space::{Coord, Mesh};
 
@@ -45,7 +45,7 @@ pub(super) fn execute(
             low,
             accumulate,
         } => {
-            let corner = corner(place, low, mesh, coord);
+            let corner = place.corner(low, mesh, coord);
             let mask = Mask {
                 rate: *rate,
                 operation: *operation,
@@ -205,12 +205,6 @@ struct Mask {
     shape: [usize; 5],
     /// Global index of the first element of the view.
     corner: [usize; 5],
-}
-
-/// Global index of the first element of a view that begins so far before the owned part.
-fn corner(place: &Place, low: &[usize; 5], mesh: &Mesh, coord: &Coord) -> [usize; 5] {
-    let owned = place.owned(mesh, coord);
-    std::array::from_fn(|dim| owned.0[dim].start as usize - low[dim])
 }
 
 fn dropout(

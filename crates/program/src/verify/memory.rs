@@ -409,12 +409,10 @@ impl Memory<'_, '_> {
         open
     }
 
-    /// The kernels of a task.
+    /// The kernels of a task; none of what comes before all tasks.
     fn parts(&self, task: usize) -> &[Kernel] {
-        match self.body.tasks.get(task).map(|task| &task.work) {
-            Some(Work::Compute { kernel, .. }) => kernel.parts(),
-            Some(Work::Exchange(_) | Work::Collective(_) | Work::Load(_)) | None => &[],
-        }
+        let task = self.body.tasks.get(task);
+        task.map_or(&[], |task| task.work.kernels())
     }
 
     /// A message that adds does so to the rank's own part; one that replaces does not destroy what
@@ -490,10 +488,7 @@ impl Memory<'_, '_> {
     }
 
     fn copies(&self, task: usize) -> bool {
-        match &self.body.tasks[task].work {
-            Work::Compute { kernel, .. } => matches!(kernel.parts(), [Kernel::Copy { .. }, ..]),
-            Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => false,
-        }
+        matches!(self.parts(task), [Kernel::Copy { .. }, ..])
     }
 
     /// The part of `regions` that a kernel has written last before a task starts.

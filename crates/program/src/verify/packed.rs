@@ -2,7 +2,7 @@
 
 use super::order::{Bits, completed_before};
 use super::{Case, Fault};
-use crate::{Access, Body, BufferId, Direction, Kernel, Role, Taps, Task, View, Work};
+use crate::{Access, Body, BufferId, Direction, Kernel, Role, Taps, View};
 
 /// What packed weights are good for.
 #[derive(Clone, Copy, PartialEq)]
@@ -48,7 +48,7 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
 fn packers(body: &Body) -> Vec<Packer<'_>> {
     let mut packers = Vec::new();
     for (task, entry) in body.tasks.iter().enumerate() {
-        for kernel in kernels(entry) {
+        for kernel in entry.work.kernels() {
             if let Kernel::PackWeights {
                 w,
                 packed,
@@ -86,14 +86,6 @@ fn changes(body: &Body, of: &View) -> Vec<usize> {
     let tasks = body.tasks.iter().enumerate();
     let changing = tasks.filter(|(_, task)| task.accesses().iter().any(changes));
     changing.map(|(id, _)| id).collect()
-}
-
-/// The kernels of a task, none of them fused.
-fn kernels(task: &Task) -> &[Kernel] {
-    match &task.work {
-        Work::Compute { kernel, .. } => kernel.parts(),
-        Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => &[],
-    }
 }
 
 /// The weights of a kernel that may be packed, and for what.
@@ -181,7 +173,7 @@ impl Packing<'_, '_> {
             let Some(view) = touched.into_iter().find(|view| self.is_packed(view.buffer)) else {
                 continue;
             };
-            let parts = kernels(task);
+            let parts = task.work.kernels();
             if parts.is_empty() || parts.iter().any(|part| !self.is_proper(part)) {
                 let reason = "only packing and convolutions know what to do with them";
                 faults.push(self.fault(id, &view, reason));

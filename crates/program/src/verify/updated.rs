@@ -1,12 +1,18 @@
 use super::memory::without;
 use super::{Case, Fault};
-use crate::{Body, Kernel, Role, Task, View, Work};
+use crate::{Body, Kernel, Role, View};
 
 /// What an update moves apart from where the parameter is kept comes back to all that is kept of it.
 pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     for (class, body) in case.bodies() {
         for (id, task) in body.tasks.iter().enumerate() {
-            for moved in updated(task) {
+            for part in task.work.kernels() {
+                let Kernel::Update {
+                    parameter: moved, ..
+                } = part
+                else {
+                    continue;
+                };
                 if body.buffer(moved.buffer).role.is_persistent() {
                     continue;
                 }
@@ -19,31 +25,16 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
                 });
                 let mut kept = kept.peekable();
                 let lost = kept.peek().is_none()
-                    || kept.any(|buffer| !is_replaced(body, id, &moved, buffer));
+                    || kept.any(|buffer| !is_replaced(body, id, moved, buffer));
                 if lost {
                     faults.push(Fault::UpdateLost {
                         site: case.site(class, id),
-                        spot: case.spot(class, &moved),
+                        spot: case.spot(class, moved),
                     });
                 }
             }
         }
     }
-}
-
-/// What a task updates.
-fn updated(task: &Task) -> Vec<View> {
-    let Work::Compute { kernel, .. } = &task.work else {
-        return Vec::new();
-    };
-    let parts = kernel.parts().iter();
-    let mut views = Vec::new();
-    for part in parts {
-        if let Kernel::Update { parameter, .. } = part {
-            views.push(*parameter);
-        }
-    }
-    views
 }
 
 /// Whether later tasks that read what was moved replace a buffer.
