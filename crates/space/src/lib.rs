@@ -5,6 +5,7 @@
 //! Must not know: models, machines, programs, time, files, or any other crate of the workspace.
 
 mod axis_list;
+mod grid;
 mod interval;
 mod mesh;
 mod region;
@@ -12,6 +13,7 @@ mod units;
 mod window;
 
 pub use axis_list::AxisList;
+pub use grid::Grid;
 pub use interval::{Interval, Split};
 pub use mesh::{AXES, Axis, AxisSet, Coord, Mesh, Offset, Rank};
 pub use region::{DIMS, Dim, Region};

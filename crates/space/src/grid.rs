@@ -1,0 +1,175 @@
+use crate::{AXES, Axis, AxisSet, Coord, Mesh, Rank};
+use serde::{Deserialize, Serialize};
+
+/// A mesh laid over some of the ranks: where a stage or a branch of a network runs.
+///
+/// The rank at `coord` is `first` plus, of every axis, coordinate times stride; but along `data` the
+/// coordinates come in runs of `run`, of which each begins `jump` ranks after the one before it.
+///
+/// Example: of stages of 2 and 4 ranks, repeated for two parts of the mini-batch, the second may split
+/// samples over `data=8`: ranks 2 to 5 and 8 to 11, `first` 2, in runs of 4 with a jump of 6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Grid {
+    extents: [u32; 7],
+    strides: [u32; 7],
+    first: u32,
+    run: u32,
+    jump: u32,
+}
+
+impl Grid {
+    /// A mesh of consecutive ranks from `first` on, repeated `copies` times along `data` with `jump`
+    /// ranks from one copy to the next.
+    pub fn repeated(mesh: &Mesh, first: Rank, copies: usize, jump: usize) -> Self {
+        let mut extents = AXES.map(|axis| mesh.extent(axis) as u32);
+        let mut strides = [1; 7];
+        for axis in (0..6).rev() {
+            strides[axis] = strides[axis + 1] * extents[axis + 1];
+        }
+        let run = extents[0];
+        extents[0] *= copies as u32;
+        Self {
+            extents,
+            strides,
+            first: first as u32,
+            run,
+            jump: jump as u32,
+        }
+    }
+
+    /// Every `stride`-th rank from `first` on, in runs of `run` along `data` that begin `jump` ranks
+    /// after each other; `extents` are those of all axes.
+    pub fn strided(
+        mesh: &Mesh,
+        first: Rank,
+        stride: usize,
+        (run, jump): (usize, usize),
+    ) -> Self {
+        let mut grid = Self::repeated(mesh, first, 1, jump);
+        grid.strides = grid.strides.map(|inner| inner * stride as u32);
+        grid.run = run as u32;
+        grid
+    }
+
+    /// Its mesh.
+    pub fn mesh(&self) -> Mesh {
+        Mesh::new(self.extents.map(|extent| extent as usize))
+    }
+
+    /// Number of ranks.
+    pub fn len(&self) -> usize {
+        self.extents.iter().map(|&extent| extent as usize).product()
+    }
+
+    /// Never: an axis has at least one coordinate.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The rank at a coordinate of its mesh.
+    pub fn rank(&self, coord: &Coord) -> Rank {
+        let data = coord[Axis::Data.index()];
+        let (runs, within) = (data / self.run as usize, data % self.run as usize);
+        let mut rank = self.first as usize + runs * self.jump as usize;
+        rank += within * self.strides[Axis::Data.index()] as usize;
+        for axis in 1..7 {
+            rank += coord[axis] * self.strides[axis] as usize;
+        }
+        rank
+    }
+
+    /// Where a rank stands in its mesh; none if it does not.
+    pub fn coord(&self, rank: Rank) -> Option<Coord> {
+        let mut rest = rank.checked_sub(self.first as usize)?;
+        let runs = (self.extents[0] / self.run).max(1) as usize;
+        // Digits with the largest strides first.
+        let mut digits: [(usize, usize, usize); 8] = [(0, 1, 0); 8];
+        for axis in 0..7 {
+            let extent = match axis {
+                0 => self.run.min(self.extents[0]),
+                _ => self.extents[axis],
+            };
+            digits[axis] = (self.strides[axis] as usize, extent as usize, axis);
+        }
+        digits[7] = (self.jump as usize, runs, 7);
+        digits.sort_unstable_by(|a, b| b.cmp(a));
+        let mut coord = [0; 7];
+        for (stride, extent, axis) in digits {
+            if extent <= 1 {
+                continue;
+            }
+            let digit = (rest / stride).min(extent - 1);
+            rest -= digit * stride;
+            match axis {
+                7 => coord[0] += digit * self.run as usize,
+                _ => coord[axis] += digit,
+            }
+        }
+        (rest == 0).then_some(coord)
+    }
+
+    /// All ranks, in the order of the mesh.
+    pub fn ranks(&self) -> impl Iterator<Item = Rank> {
+        let (grid, mesh) = (*self, self.mesh());
+        (0..mesh.ranks()).map(move |at| grid.rank(&mesh.coord(at)))
+    }
+
+    /// All ranks that differ from one of its ranks only along `axes`, in the order of the mesh.
+    pub fn group(&self, rank: Rank, axes: AxisSet) -> Vec<Rank> {
+        let mesh = self.mesh();
+        let Some(coord) = self.coord(rank) else {
+            return Vec::new();
+        };
+        let members = mesh.group(mesh.rank(coord), axes).into_iter();
+        members.map(|at| self.rank(&mesh.coord(at))).collect()
+    }
+
+    /// The same mesh with every rank moved up by `ranks`.
+    pub fn shifted(&self, ranks: i64) -> Self {
+        let first = i64::from(self.first) + ranks;
+        Self {
+            first: u32::try_from(first).expect("a grid begins at a rank"),
+            ..*self
+        }
+    }
+
+    /// Its first rank.
+    pub fn first(&self) -> Rank {
+        self.first as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(grid: &Grid, ranks: usize, expected: &[Rank]) {
+        assert_eq!(grid.ranks().collect::<Vec<_>>(), expected, "{grid:?}");
+        for rank in 0..ranks {
+            let coord = grid.coord(rank);
+            assert_eq!(coord.is_some(), expected.contains(&rank), "{rank} of {grid:?}");
+            if let Some(coord) = coord {
+                assert_eq!(grid.rank(&coord), rank);
+            }
+        }
+    }
+
+    #[test]
+    fn ranks_and_coordinates_of_a_grid_are_inverse() {
+        let square = Mesh::new([1, 1, 2, 2, 1, 1, 1]);
+        check(&Grid::repeated(&square, 0, 2, 6), 12, &[0, 1, 2, 3, 6, 7, 8, 9]);
+        let samples = Mesh::new([4, 1, 1, 1, 1, 1, 1]);
+        let repeated = Grid::repeated(&samples, 2, 2, 6);
+        check(&repeated, 12, &[2, 3, 4, 5, 8, 9, 10, 11]);
+        assert_eq!(repeated.mesh().extent(Axis::Data), 8);
+        check(&repeated.shifted(-2), 12, &[0, 1, 2, 3, 6, 7, 8, 9]);
+        check(&Grid::strided(&samples, 1, 2, (4, 8)), 8, &[1, 3, 5, 7]);
+        let six = Mesh::new([6, 1, 1, 1, 1, 1, 1]);
+        check(&Grid::strided(&six, 0, 1, (3, 4)), 8, &[0, 1, 2, 4, 5, 6]);
+        let nested = Mesh::new([2, 2, 1, 1, 1, 1, 1]);
+        check(&Grid::strided(&nested, 1, 3, (2, 12)), 12, &[1, 4, 7, 10]);
+        let group = repeated.group(4, AxisSet::of([Axis::Data]));
+        assert_eq!(group, [2, 3, 4, 5, 8, 9, 10, 11]);
+        assert_eq!(repeated.group(0, AxisSet::NONE), [0; 0]);
+    }
+}
