@@ -219,6 +219,7 @@ fn each_rank_stages_the_classes_of_its_part() {
         shape: [2, 1, 1, 1, 3],
         axes: [Some(Axis::Data), None, None, None, None].map(Into::into),
         micro: None,
+        on: None,
     };
     let error = staged(&per_voxel, mesh, 0, wrong).unwrap_err().to_string();
     assert!(

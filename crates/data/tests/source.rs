@@ -49,11 +49,13 @@ fn places(batch: usize) -> [Place; 2] {
         shape: [batch, d, h, w, c],
         axes: DATA_AND_SPACE.map(AxisList::from),
         micro: None,
+        on: None,
     };
     let target = Place {
         shape: [batch, 1, 1, 1, TARGETS],
         axes: [Some(Axis::Data), None, None, None, None].map(AxisList::from),
         micro: None,
+        on: None,
     };
     [sample, target]
 }

@@ -173,6 +173,7 @@ fn an_allgather_with_parts_of_unequal_size() {
         let work = Work::Collective(Collective {
             sequence: 9,
             group: AxisSet::of([Axis::Data]),
+            on: None,
             kind: CollectiveKind::AllGather {
                 source: part(&mine, 3, 0, sizes[rank]),
                 targets: targets.to_vec(),

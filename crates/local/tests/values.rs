@@ -406,7 +406,12 @@ fn dropout_does_not_depend_on_the_split() {
     for rank in 0..mesh.ranks() {
         let bench = &mut Bench::new();
         let micro = None;
-        let place = Place { shape, axes, micro };
+        let place = Place {
+            shape,
+            axes,
+            micro,
+            on: None,
+        };
         let (_, owned, got) = dropout(mesh, place, rank, bench, rank % 2 == 0);
         let reference = serial.put(Dtype::F64, shape, &expected);
         let part = partita_program::View::of(reference.buffer, &owned);

@@ -317,6 +317,7 @@ impl<'a> Emit<'a> {
             let collective = Collective {
                 sequence,
                 group: axes,
+                on: None,
                 kind,
             };
             self.builder

@@ -262,6 +262,7 @@ impl Emit<'_> {
         let collective = Collective {
             sequence,
             group,
+            on: None,
             kind,
         };
         self.builder

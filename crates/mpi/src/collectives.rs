@@ -1,18 +1,18 @@
 use crate::call::{Completed, Mpi, Parts, Raw};
 use crate::control::sorted_backwards;
 use crate::mail::buffer;
-use partita_program::{Collective, CollectiveKind, Dtype, TaskId, View};
+use partita_program::{Collective, CollectiveKind, Dtype, Group, TaskId, View};
 use partita_run::{Memory, Packet, RunError};
-use partita_space::{AxisSet, Rank};
+use partita_space::Rank;
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::rc::Rc;
 
-/// The non-blocking collectives of the library, on a communicator for each set of axes.
+/// The non-blocking collectives of the library, on a communicator for each kind of group.
 pub(crate) struct LibraryCollectives {
     mpi: Rc<Mpi>,
     rank: Rank,
-    groups: HashMap<AxisSet, Group>,
+    groups: HashMap<Group, Members>,
     requests: Vec<Raw>,
     pending: Vec<Pending>,
     finished: Vec<Pending>,
@@ -23,7 +23,7 @@ pub(crate) struct LibraryCollectives {
     bytes: u64,
 }
 
-struct Group {
+struct Members {
     comm: Raw,
     members: Vec<Rank>,
 }
@@ -64,8 +64,8 @@ impl LibraryCollectives {
         }
     }
 
-    pub(crate) fn add(&mut self, axes: AxisSet, comm: Raw, members: Vec<Rank>) {
-        self.groups.insert(axes, Group { comm, members });
+    pub(crate) fn add(&mut self, group: Group, comm: Raw, members: Vec<Rank>) {
+        self.groups.insert(group, Members { comm, members });
     }
 
     /// The contents of views, packed one after the other.
@@ -111,7 +111,7 @@ impl LibraryCollectives {
         collective: &Collective,
         memory: &Memory<'_>,
     ) -> Result<(), RunError> {
-        let group = self.groups.get(&collective.group);
+        let group = self.groups.get(&collective.group());
         let group = group.unwrap_or_else(|| panic!("no communicator for {}", collective.group));
         let (comm, members) = (group.comm, group.members.clone());
         let kind = &collective.kind;

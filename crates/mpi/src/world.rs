@@ -5,9 +5,9 @@ use crate::guard::{End, Guard};
 use crate::library::Library;
 use crate::mail::{MpiMail, Tags};
 use crate::transport::{Collectives, MpiTransport};
-use partita_program::{Program, Work};
+use partita_program::{Group, Program, Work};
 use partita_run::MessageTransport;
-use partita_space::{AxisSet, Mesh, Rank, Seconds};
+use partita_space::{Mesh, Rank, Seconds};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -320,27 +320,35 @@ impl World {
         ))
     }
 
-    /// A communicator for each set of axes over which a program has a collective.
+    /// A communicator for each kind of group over which a program has a collective. A rank that is in
+    /// none of a kind has one of its own.
     fn library_collectives(
         &self,
         mesh: Mesh,
         programs: &[&Program],
     ) -> Result<LibraryCollectives, WorldError> {
         let bodies = programs.iter().flat_map(|program| &program.bodies);
-        let sets: BTreeSet<AxisSet> = bodies
+        let sets: BTreeSet<Group> = bodies
             .flat_map(|body| &body.tasks)
             .filter_map(|task| match &task.work {
-                Work::Collective(collective) => Some(collective.group),
+                Work::Collective(collective) => Some(collective.group()),
                 Work::Compute { .. } | Work::Exchange(_) | Work::Load(_) => None,
             })
             .collect();
         let mut collectives = LibraryCollectives::new(Rc::clone(&self.mpi), self.rank);
-        for axes in sets {
-            let members = mesh.group(self.rank, axes);
+        for group in sets {
+            let mut members = group.members(&mesh, self.rank);
+            if members.is_empty() {
+                members.push(self.rank);
+            }
             let guard = Guard::over("MPI_Comm_split", self.limit.get(), self.end);
             let comm = self.mpi.split(self.mpi.comm_world, members[0], self.rank);
             drop(guard);
-            collectives.add(axes, comm.map_err(|error| self.call_error(error))?, members);
+            collectives.add(
+                group,
+                comm.map_err(|error| self.call_error(error))?,
+                members,
+            );
         }
         Ok(collectives)
     }

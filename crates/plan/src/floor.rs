@@ -74,7 +74,7 @@ fn collective_seconds(
     mesh: &Mesh,
     costs: &dyn Costs,
 ) -> f64 {
-    let members = mesh.group(rank, collective.group);
+    let members = collective.group().members(mesh, rank);
     let cost = match &collective.kind {
         CollectiveKind::AllReduce { view } => {
             costs.allreduce(&members, view.bytes(&body.buffers), 1.0)

@@ -286,6 +286,7 @@ fn shares() -> Program {
             work: Work::Collective(Collective {
                 sequence,
                 group: AxisSet::of([Axis::Data]),
+                on: None,
                 kind,
             }),
         };

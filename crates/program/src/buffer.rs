@@ -1,4 +1,4 @@
-use partita_space::{AxisList, AxisSet, Bytes, Coord, Interval, Mesh, Region};
+use partita_space::{AxisList, AxisSet, Bytes, Coord, Grid, Interval, Mesh, Rank, Region};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Range;
@@ -87,6 +87,9 @@ pub struct Place {
     /// First sample and number of samples of the micro-batch that it is about; without it, all of N.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub micro: Option<(usize, usize)>,
+    /// The mesh whose axes they are, where it is not that of all ranks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on: Option<Grid>,
 }
 
 impl Place {
@@ -96,6 +99,28 @@ impl Place {
             shape,
             axes: [AxisList::NONE; 5],
             micro: None,
+            on: None,
+        }
+    }
+
+    /// The mesh over which the tensor is shared out, of all ranks or of those where it lies.
+    pub fn mesh(&self, world: &Mesh) -> Mesh {
+        self.on.map_or(*world, |grid| grid.mesh())
+    }
+
+    /// Where the rank at `coord` of the mesh of all ranks stands in that of the tensor, if it does.
+    pub fn seat(&self, world: &Mesh, coord: &Coord) -> Option<Coord> {
+        match self.on {
+            None => Some(*coord),
+            Some(grid) => grid.coord(world.rank(*coord)),
+        }
+    }
+
+    /// The rank that stands at a coordinate of the mesh of the tensor.
+    pub fn rank(&self, world: &Mesh, seat: &Coord) -> Rank {
+        match self.on {
+            None => world.rank(*seat),
+            Some(grid) => grid.rank(seat),
         }
     }
 
@@ -107,7 +132,8 @@ impl Place {
         }
     }
 
-    /// What one part of a dim holds, in global indices; parts are numbered as [`Mesh::part_index`] does.
+    /// What one part of a dim holds, in global indices; parts are numbered as [`Mesh::part_index`] does
+    /// on the mesh of the tensor.
     pub fn part(&self, mesh: &Mesh, dim: usize, part: usize) -> Interval {
         let shared = self.shared(dim);
         mesh.part(self.axes[dim], shared.len(), part)
@@ -120,11 +146,20 @@ impl Place {
         mesh.part_range(self.axes[dim], shared.len(), &wanted.shift(-shared.start))
     }
 
-    /// What the rank at `coord` owns, in global indices.
-    pub fn owned(&self, mesh: &Mesh, coord: &Coord) -> Region {
+    /// What the rank at `coord` of the mesh of all ranks owns, in global indices; nothing where the
+    /// tensor does not lie with it.
+    pub fn owned(&self, world: &Mesh, coord: &Coord) -> Region {
+        match self.seat(world, coord) {
+            Some(seat) => self.owned_at(&self.mesh(world), &seat),
+            None => Region::default(),
+        }
+    }
+
+    /// What belongs to a coordinate of the mesh of the tensor.
+    pub fn owned_at(&self, mesh: &Mesh, seat: &Coord) -> Region {
         let mut region = Region::all(self.shape);
         for (dim, &axes) in self.axes.iter().enumerate() {
-            region.0[dim] = self.part(mesh, dim, mesh.part_index(axes, coord));
+            region.0[dim] = self.part(mesh, dim, mesh.part_index(axes, seat));
         }
         region
     }

@@ -23,7 +23,7 @@ pub use kernel::{Direction, Kernel, Optimizer, PoolKind, Taps, Transform};
 pub use menu::{Algorithm, Choice, KernelShape, Menu, MenuError, UnpinnedMenu};
 pub use program::{Body, Output, Program, ProgramKind};
 pub use task::{
-    Collective, CollectiveKind, Exchange, Item, Lane, Load, Origin, Phase, Receive, Send, Task,
-    TaskId, When, Work,
+    Collective, CollectiveKind, Exchange, Group, Item, Lane, Load, Origin, Phase, Receive, Send,
+    Task, TaskId, When, Work,
 };
 pub use text::ParseError;

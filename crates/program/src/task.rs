@@ -1,5 +1,5 @@
 use crate::{Algorithm, Kernel, Place, View};
-use partita_space::{AxisSet, Offset};
+use partita_space::{AxisSet, Coord, Grid, Mesh, Offset, Rank};
 use serde::{Deserialize, Serialize};
 use std::slice;
 
@@ -190,6 +190,9 @@ pub struct Collective {
     pub sequence: u32,
     /// Axes of the group.
     pub group: AxisSet,
+    /// The mesh whose axes they are, where it is not that of all ranks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on: Option<Grid>,
     /// What is done.
     pub kind: CollectiveKind,
 }
@@ -287,6 +290,55 @@ pub struct Load {
     pub place: Place,
     /// Where it goes.
     pub target: View,
+}
+
+/// Over which ranks a collective runs: those that differ from one only along axes of a mesh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Group {
+    /// The axes.
+    pub axes: AxisSet,
+    /// The mesh whose axes they are, where it is not that of all ranks.
+    pub on: Option<Grid>,
+}
+
+impl Group {
+    /// The members, `rank` among them, in the order of the mesh; none if it is not in the mesh.
+    pub fn members(&self, world: &Mesh, rank: Rank) -> Vec<Rank> {
+        match self.on {
+            None => world.group(rank, self.axes),
+            Some(grid) => grid.group(rank, self.axes),
+        }
+    }
+
+    /// The first member; a rank that is not in the mesh is alone.
+    pub fn first(&self, world: &Mesh, rank: Rank) -> Rank {
+        let corner = |mut coord: Coord| {
+            self.axes.iter().for_each(|axis| coord[axis.index()] = 0);
+            coord
+        };
+        match self.on {
+            None => world.rank(corner(world.coord(rank))),
+            Some(grid) => grid
+                .coord(rank)
+                .map_or(rank, |coord| grid.rank(&corner(coord))),
+        }
+    }
+
+    /// Axes along which there is more than one member.
+    pub fn wide(&self, world: &Mesh) -> AxisSet {
+        let mesh = self.on.map_or(*world, |grid| grid.mesh());
+        AxisSet::of(self.axes.iter().filter(|&axis| mesh.extent(axis) > 1))
+    }
+}
+
+impl Collective {
+    /// Over which ranks it runs.
+    pub fn group(&self) -> Group {
+        Group {
+            axes: self.group,
+            on: self.on,
+        }
+    }
 }
 
 impl Exchange {

@@ -142,6 +142,7 @@ impl Form {
             Work::Collective(Collective {
                 sequence,
                 group: AxisSet::of([Axis::Width]),
+                on: None,
                 kind,
             })
         };

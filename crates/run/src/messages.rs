@@ -16,7 +16,7 @@ use self::collective::{Group, Reduction, Scatter, Shuffle};
 use self::mail::packed;
 use crate::{Memory, RunError, Transport};
 use partita_program::{Collective, CollectiveKind, Exchange, Receive, Task, TaskId, View, Work};
-use partita_space::{AxisSet, Mesh, Offset, Rank};
+use partita_space::{Mesh, Offset, Rank};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub struct MessageTransport<M> {
     mesh: Mesh,
     rank: Rank,
     mail: M,
-    groups: HashMap<AxisSet, Arc<Group>>,
+    groups: HashMap<partita_program::Group, Arc<Group>>,
     pending: Vec<Pending>,
     tally: [u64; 4],
 }
@@ -80,10 +80,10 @@ impl<M: Mail> MessageTransport<M> {
         peer.unwrap_or_else(|| panic!("rank {} has no peer at {offset:?}", self.rank))
     }
 
-    fn group(&mut self, axes: AxisSet) -> Arc<Group> {
+    fn group(&mut self, of: partita_program::Group) -> Arc<Group> {
         let (mesh, rank) = (&self.mesh, self.rank);
-        let group = self.groups.entry(axes).or_insert_with(|| {
-            let members = mesh.group(rank, axes);
+        let group = self.groups.entry(of).or_insert_with(|| {
+            let members = of.members(mesh, rank);
             Arc::new(Group::new(members, rank))
         });
         Arc::clone(group)
@@ -251,7 +251,7 @@ impl<M: Mail> Transport for MessageTransport<M> {
         collective: &Collective,
         memory: &Memory<'_>,
     ) -> Result<(), RunError> {
-        let (group, sequence) = (self.group(collective.group), collective.sequence);
+        let (group, sequence) = (self.group(collective.group()), collective.sequence);
         let mail = &mut self.mail;
         let doing = match &collective.kind {
             CollectiveKind::AllReduce { view } => {

@@ -39,12 +39,7 @@ impl Grid {
 
     /// Every `stride`-th rank from `first` on, in runs of `run` along `data` that begin `jump` ranks
     /// after each other; `extents` are those of all axes.
-    pub fn strided(
-        mesh: &Mesh,
-        first: Rank,
-        stride: usize,
-        (run, jump): (usize, usize),
-    ) -> Self {
+    pub fn strided(mesh: &Mesh, first: Rank, stride: usize, (run, jump): (usize, usize)) -> Self {
         let mut grid = Self::repeated(mesh, first, 1, jump);
         grid.strides = grid.strides.map(|inner| inner * stride as u32);
         grid.run = run as u32;
@@ -147,7 +142,11 @@ mod tests {
         assert_eq!(grid.ranks().collect::<Vec<_>>(), expected, "{grid:?}");
         for rank in 0..ranks {
             let coord = grid.coord(rank);
-            assert_eq!(coord.is_some(), expected.contains(&rank), "{rank} of {grid:?}");
+            assert_eq!(
+                coord.is_some(),
+                expected.contains(&rank),
+                "{rank} of {grid:?}"
+            );
             if let Some(coord) = coord {
                 assert_eq!(grid.rank(&coord), rank);
             }
@@ -157,7 +156,11 @@ mod tests {
     #[test]
     fn ranks_and_coordinates_of_a_grid_are_inverse() {
         let square = Mesh::new([1, 1, 2, 2, 1, 1, 1]);
-        check(&Grid::repeated(&square, 0, 2, 6), 12, &[0, 1, 2, 3, 6, 7, 8, 9]);
+        check(
+            &Grid::repeated(&square, 0, 2, 6),
+            12,
+            &[0, 1, 2, 3, 6, 7, 8, 9],
+        );
         let samples = Mesh::new([4, 1, 1, 1, 1, 1, 1]);
         let repeated = Grid::repeated(&samples, 2, 2, 6);
         check(&repeated, 12, &[2, 3, 4, 5, 8, 9, 10, 11]);

@@ -303,6 +303,7 @@ impl Maker {
             shape: [4, 3, 5, 7, 3],
             axes: [Some(Axis::Data), None, Some(Axis::Height), None, None].map(AxisList::from),
             micro: None,
+            on: None,
         };
         let extent = place.owned(mesh, &coord).shape();
         let [x, y] = [0; 2].map(|_| self.view(extent));

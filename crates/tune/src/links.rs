@@ -339,6 +339,7 @@ fn collective(kind: CollectiveKind) -> Work {
     Work::Collective(Collective {
         sequence: 1,
         group: AxisSet::of([Axis::Depth]),
+        on: None,
         kind,
     })
 }

@@ -81,6 +81,7 @@ pub fn all_reduce(sequence: u32, group: AxisSet, view: View) -> Work {
     Work::Collective(Collective {
         sequence,
         group,
+        on: None,
         kind: CollectiveKind::AllReduce { view },
     })
 }

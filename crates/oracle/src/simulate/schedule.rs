@@ -211,7 +211,7 @@ impl Builder<'_> {
                 },
                 Work::Exchange(exchange) => self.exchange(rank, body_index, exchange.sequence)?,
                 Work::Collective(collective) => {
-                    let axes = self.topology.axes_index(collective.group);
+                    let axes = self.topology.index_of(collective.group());
                     self.collective(rank, collective.sequence, axes, &collective.kind, body)?
                 }
             });

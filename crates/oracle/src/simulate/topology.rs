@@ -1,6 +1,6 @@
 use super::SimulateError;
-use partita_program::{Program, Work};
-use partita_space::{AxisSet, Offset, Rank};
+use partita_program::{Group, Program, Work};
+use partita_space::{Offset, Rank};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Peers, groups and nodes of every rank, as integers.
@@ -9,9 +9,9 @@ pub(super) struct Topology {
     pub offsets: Vec<Vec<Offset>>,
     /// Per rank, its peers, in the order of its body's offsets.
     pub peers: Vec<Vec<u32>>,
-    /// Per body, its axis sets as indices of `groups`.
+    /// Per body, its kinds of groups as indices of `groups`.
     pub body_groups: Vec<Vec<usize>>,
-    /// Per axis set of a collective, the groups along it.
+    /// Per kind of group of a collective, the groups of that kind.
     pub groups: Vec<Groups>,
     /// Per rank, its node, numbered densely.
     pub node_of: Vec<u32>,
@@ -19,10 +19,10 @@ pub(super) struct Topology {
     pub node_ranks: Vec<Vec<Rank>>,
 }
 
-/// The groups along one axis set.
+/// The groups of one kind.
 pub(super) struct Groups {
-    /// The axes.
-    pub axes: AxisSet,
+    /// The kind.
+    pub kind: Group,
     /// Per rank, its group.
     pub group_of: Vec<u32>,
     /// Per group, its members, ascending.
@@ -46,14 +46,14 @@ impl Topology {
             })
             .collect::<Result<_, _>>()?;
         let (node_of, node_ranks) = nodes(ranks, node);
-        let axes: Vec<BTreeSet<AxisSet>> = program.bodies.iter().map(body_axes).collect();
-        let distinct: BTreeSet<AxisSet> = axes.iter().flatten().copied().collect();
-        let distinct: Vec<AxisSet> = distinct.into_iter().collect();
+        let kinds: Vec<BTreeSet<Group>> = program.bodies.iter().map(body_groups).collect();
+        let distinct: BTreeSet<Group> = kinds.iter().flatten().copied().collect();
+        let distinct: Vec<Group> = distinct.into_iter().collect();
         let groups = distinct
             .iter()
-            .map(|&axes| Groups::new(program, axes, &node_of, &node_ranks))
+            .map(|&kind| Groups::new(program, kind, &node_of, &node_ranks))
             .collect();
-        let body_groups = axes
+        let body_groups = kinds
             .iter()
             .map(|set| {
                 (0..distinct.len())
@@ -71,12 +71,12 @@ impl Topology {
         })
     }
 
-    /// Index of an axis set in `groups`.
-    pub fn axes_index(&self, axes: AxisSet) -> usize {
+    /// Index of a kind of group in `groups`.
+    pub fn index_of(&self, kind: Group) -> usize {
         self.groups
             .iter()
-            .position(|groups| groups.axes == axes)
-            .unwrap_or_else(|| panic!("the groups along {axes} are not listed"))
+            .position(|groups| groups.kind == kind)
+            .unwrap_or_else(|| panic!("the groups {kind:?} are not listed"))
     }
 }
 
@@ -101,11 +101,11 @@ fn body_offsets(body: &partita_program::Body) -> Vec<Offset> {
     offsets.into_iter().collect()
 }
 
-fn body_axes(body: &partita_program::Body) -> BTreeSet<AxisSet> {
+fn body_groups(body: &partita_program::Body) -> BTreeSet<Group> {
     body.tasks
         .iter()
         .filter_map(|task| match &task.work {
-            Work::Collective(collective) => Some(collective.group),
+            Work::Collective(collective) => Some(collective.group()),
             Work::Compute { .. } | Work::Exchange(_) | Work::Load(_) => None,
         })
         .collect()
@@ -128,18 +128,14 @@ fn nodes(ranks: usize, node: &dyn Fn(Rank) -> usize) -> (Vec<u32>, Vec<Vec<Rank>
 }
 
 impl Groups {
-    fn new(program: &Program, axes: AxisSet, node_of: &[u32], node_ranks: &[Vec<Rank>]) -> Self {
+    fn new(program: &Program, kind: Group, node_of: &[u32], node_ranks: &[Vec<Rank>]) -> Self {
         let mesh = &program.mesh;
         let mut number: HashMap<Rank, u32> = HashMap::new();
         let mut members: Vec<Vec<Rank>> = Vec::new();
         let mut group_of = Vec::with_capacity(mesh.ranks());
         for rank in 0..mesh.ranks() {
-            let mut corner = mesh.coord(rank);
-            for axis in axes.iter() {
-                corner[axis.index()] = 0;
-            }
             let next = members.len() as u32;
-            let group = *number.entry(mesh.rank(corner)).or_insert(next);
+            let group = *number.entry(kind.first(mesh, rank)).or_insert(next);
             if group == next {
                 members.push(Vec::new());
             }
@@ -148,7 +144,7 @@ impl Groups {
         }
         let sharing = sharing(&members, &group_of, node_of, node_ranks);
         Self {
-            axes,
+            kind,
             group_of,
             members,
             sharing,

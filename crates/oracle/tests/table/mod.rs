@@ -246,6 +246,7 @@ impl Maker {
         let work = Work::Collective(Collective {
             sequence,
             group,
+            on: None,
             kind,
         });
         self.add(phase, after, work)

@@ -46,17 +46,21 @@ fn data_gradient(kernel: &Kernel) -> Option<&Kernel> {
 
 /// Ranks that own part of a region of a buffer and hold it for the same other axes as this rank.
 fn owners(case: &Case<'_>, home: &Home, coord: &Coord, region: &Region) -> Vec<Rank> {
-    let mesh = &case.program.mesh;
-    let owned = home.place.owned(mesh, coord);
-    let mut coords = vec![*coord];
+    let world = &case.program.mesh;
+    let (place, mesh) = (&home.place, &home.place.mesh(world));
+    let Some(seat) = place.seat(world, coord) else {
+        return Vec::new();
+    };
+    let owned = place.owned_at(mesh, &seat);
+    let mut coords = vec![seat];
     for dim in 0..5 {
-        let axes = home.place.axes[dim];
+        let axes = place.axes[dim];
         let global = region.0[dim].shift(owned.0[dim].start - home.low[dim] as i64);
         let has_some = |&part: &usize| {
-            let owned = home.place.part(mesh, dim, part);
+            let owned = place.part(mesh, dim, part);
             !owned.intersect(&global).is_empty()
         };
-        let range = home.place.part_range(mesh, dim, &global);
+        let range = place.part_range(mesh, dim, &global);
         let parts: Vec<usize> = range.filter(has_some).collect();
         coords = coords
             .into_iter()
@@ -69,7 +73,8 @@ fn owners(case: &Case<'_>, home: &Home, coord: &Coord, region: &Region) -> Vec<R
             })
             .collect();
     }
-    coords.into_iter().map(|coord| mesh.rank(coord)).collect()
+    let seats = coords.iter();
+    seats.map(|seat| place.rank(world, seat)).collect()
 }
 
 /// Whether a rank's data gradient of a layer covers every input that the rank's own outputs touch.

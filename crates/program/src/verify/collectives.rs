@@ -1,6 +1,6 @@
 use super::{Case, Fault, matching::region_difference};
-use crate::{Collective, CollectiveKind, View, Work};
-use partita_space::{AxisSet, Rank};
+use crate::{Collective, CollectiveKind, Group as Kind, View, Work};
+use partita_space::Rank;
 use std::collections::HashMap;
 
 /// For each class, the task of each collective by its sequence; the first where one comes twice.
@@ -38,16 +38,14 @@ pub(super) struct Group {
 
 /// Groups of the representatives by their first member, each made once.
 #[derive(Default)]
-pub(super) struct Groups(HashMap<(Rank, AxisSet), Group>);
+pub(super) struct Groups(HashMap<(Rank, Kind), Group>);
 
 impl Groups {
-    pub fn of(&mut self, case: &Case<'_>, class: usize, axes: AxisSet) -> &Group {
+    pub fn of(&mut self, case: &Case<'_>, class: usize, kind: Kind) -> &Group {
         let mesh = &case.program.mesh;
-        let mut coord = case.coords[class];
-        axes.iter().for_each(|axis| coord[axis.index()] = 0);
-        let first = mesh.rank(coord);
-        self.0.entry((first, axes)).or_insert_with(|| {
-            let members = mesh.group(first, axes);
+        let first = kind.first(mesh, case.representatives[class]);
+        self.0.entry((first, kind)).or_insert_with(|| {
+            let members = kind.members(mesh, first);
             let mut seen = vec![false; case.program.bodies.len()];
             let firsts = members
                 .iter()
@@ -82,7 +80,7 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
                 id,
                 collective,
             };
-            at.check(groups.of(case, class, collective.group), faults);
+            at.check(groups.of(case, class, collective.group()), faults);
         }
     }
 }
@@ -156,7 +154,7 @@ impl<'p> At<'_, 'p> {
 
     fn difference(&self, other: &Collective) -> Option<String> {
         let mine = self.collective;
-        if mine.group != other.group {
+        if mine.group() != other.group() {
             return Some(format!("along {} against {}", mine.group, other.group));
         }
         let (name, others) = (mine.kind.name(), other.kind.name());

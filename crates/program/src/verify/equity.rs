@@ -1,8 +1,8 @@
 use super::collectives::collectives_of;
 use super::matching::{exchanges, messages};
 use super::{Case, Fault};
-use crate::{CollectiveKind, Place, View, Work};
-use partita_space::{AXES, Axis, AxisList, AxisSet, Coord, Interval, Mesh, Offset, Rank};
+use crate::{CollectiveKind, Group, Place, View, Work};
+use partita_space::{AXES, Axis, AxisList, AxisSet, Coord, Grid, Interval, Mesh, Offset, Rank};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Every rank of a class stands to its peers as the representative does: classes of neighbors and of
@@ -15,11 +15,10 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
         .bodies()
         .map(|(class, _)| Uses::of(case, class, &tasks))
         .collect();
-    let all_groups: BTreeSet<AxisSet> =
-        uses.iter().flat_map(|uses| &uses.groups).copied().collect();
-    let numbers: HashMap<AxisSet, Vec<u32>> = all_groups
+    let all_groups: BTreeSet<Group> = uses.iter().flat_map(|uses| &uses.groups).copied().collect();
+    let numbers: HashMap<Group, Vec<u32>> = all_groups
         .into_iter()
-        .map(|axes| (axes, group_numbers(case, axes)))
+        .map(|group| (group, group_numbers(case, group)))
         .collect();
     let mesh = &case.program.mesh;
     let coords: Vec<Coord> = (0..mesh.ranks()).map(|rank| mesh.coord(rank)).collect();
@@ -40,6 +39,7 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
 struct Part {
     extent: usize,
     axes: AxisList,
+    on: Option<Grid>,
 }
 
 /// Distance from the start of one part to the start of another, which may be at a peer.
@@ -47,7 +47,7 @@ struct Part {
 struct Distance {
     mine: Part,
     theirs: Part,
-    /// Along the axes of `theirs`.
+    /// Along the axes of `theirs`, or all of them where that lies on a mesh of its own.
     step: Offset,
 }
 
@@ -56,10 +56,17 @@ impl Part {
         Self {
             extent: place.shared(dim).len(),
             axes: place.axes[dim],
+            on: place.on,
         }
     }
 
     fn at(&self, mesh: &Mesh, coord: &Coord, step: Offset) -> Option<Interval> {
+        if let Some(grid) = self.on {
+            let seat = grid.coord(mesh.neighbor(mesh.rank(*coord), step)?)?;
+            let mesh = grid.mesh();
+            let part = mesh.part_index(self.axes, &seat);
+            return Some(mesh.part(self.axes, self.extent, part));
+        }
         let mut there = *coord;
         for axis in self.axes.iter().map(Axis::index) {
             let at = coord[axis] as i64 + i64::from(step.0[axis]);
@@ -86,7 +93,7 @@ impl Distance {
 #[derive(Default)]
 struct Uses {
     offsets: BTreeSet<Offset>,
-    groups: BTreeSet<AxisSet>,
+    groups: BTreeSet<Group>,
     parts: BTreeSet<Part>,
     distances: BTreeSet<Distance>,
 }
@@ -142,6 +149,9 @@ impl Uses {
             for axis in theirs.axes.iter().map(Axis::index) {
                 step.0[axis] = offset.0[axis];
             }
+            if theirs.on.is_some() {
+                step = offset;
+            }
             if !(mine.axes.is_empty() && theirs.axes.is_empty()) {
                 self.distances.insert(Distance { mine, theirs, step });
             }
@@ -151,7 +161,7 @@ impl Uses {
     fn collectives(&mut self, case: &Case<'_>, class: usize) {
         for (_, collective) in collectives_of(case, class) {
             let group = collective.group;
-            self.groups.insert(group);
+            self.groups.insert(collective.group());
             let kind = &collective.kind;
             let (mine, theirs) = match kind {
                 CollectiveKind::AllReduce { .. } | CollectiveKind::AllGather { .. } => {
@@ -191,16 +201,12 @@ fn places(case: &Case<'_>, class: usize, views: &[View]) -> Vec<Place> {
 }
 
 /// A number per rank, equal where the members of its group have the same classes in the same order.
-fn group_numbers(case: &Case<'_>, axes: AxisSet) -> Vec<u32> {
+fn group_numbers(case: &Case<'_>, group: Group) -> Vec<u32> {
     let program = case.program;
     let mut first_of: Vec<Rank> = Vec::with_capacity(program.mesh.ranks());
     let mut members: HashMap<Rank, Vec<u32>> = HashMap::new();
     for rank in 0..program.mesh.ranks() {
-        let mut coord = program.mesh.coord(rank);
-        for axis in AXES.into_iter().filter(|&axis| axes.has(axis)) {
-            coord[axis.index()] = 0;
-        }
-        let first = program.mesh.rank(coord);
+        let first = group.first(&program.mesh, rank);
         first_of.push(first);
         members
             .entry(first)
@@ -221,7 +227,7 @@ struct Class<'a, 'p> {
     class: usize,
     uses: &'a Uses,
     coords: &'a [Coord],
-    numbers: &'a HashMap<AxisSet, Vec<u32>>,
+    numbers: &'a HashMap<Group, Vec<u32>>,
 }
 
 impl Class<'_, '_> {
@@ -238,16 +244,17 @@ impl Class<'_, '_> {
             let what = || format!("class of the rank at {offset:?}");
             self.compare(&ranks, peer, what, faults);
         }
-        for axes in &uses.groups {
-            let number = |rank: Rank| self.numbers[axes][rank];
-            let what = || format!("classes of the group along {axes}");
+        for group in &uses.groups {
+            let number = |rank: Rank| self.numbers[group][rank];
+            let what = || format!("classes of the group along {}", group.axes);
             self.compare(&ranks, number, what, faults);
         }
         // Parts depend on few coordinates: one rank stands for all that have them.
         let mut known = HashMap::new();
-        let mut distinct = |axes: [AxisList; 2]| -> Vec<Rank> {
-            let known = known.entry(axes);
-            known.or_insert_with(|| self.distinct(&ranks, axes)).clone()
+        let mut distinct = |parts: [Part; 2]| -> Vec<Rank> {
+            let known = known.entry(parts.map(|part| (part.axes, part.on)));
+            let ranks = known.or_insert_with(|| self.distinct(&ranks, parts));
+            ranks.clone()
         };
         for part in &uses.parts {
             let length = |rank| {
@@ -255,7 +262,7 @@ impl Class<'_, '_> {
                 part.map(|part| part.len())
             };
             let what = || format!("share of {} along {}", part.extent, name(part.axes));
-            self.compare(&distinct([part.axes, AxisList::NONE]), length, what, faults);
+            self.compare(&distinct([*part; 2]), length, what, faults);
         }
         for distance in &uses.distances {
             let apart = |rank| distance.at(mesh, &self.coords[rank]);
@@ -265,15 +272,20 @@ impl Class<'_, '_> {
                 let [mine, theirs] = axes.map(name);
                 format!("distance of {step:?} from its part of {extent} along {mine} to {theirs}")
             };
-            self.compare(&distinct(axes), apart, what, faults);
+            let parts = [distance.mine, distance.theirs];
+            self.compare(&distinct(parts), apart, what, faults);
         }
     }
 
-    /// The first rank for each choice of coordinates along these axes.
-    fn distinct(&self, ranks: &[Rank], axes: [AxisList; 2]) -> Vec<Rank> {
+    /// The first rank for each choice of coordinates along the axes of these parts; all ranks where one
+    /// lies on a mesh of its own.
+    fn distinct(&self, ranks: &[Rank], parts: [Part; 2]) -> Vec<Rank> {
+        if parts.iter().any(|part| part.on.is_some()) {
+            return ranks.to_vec();
+        }
         let mut seen = HashSet::new();
         let mesh = &self.case.program.mesh;
-        let key = |rank: Rank| axes.map(|axes| mesh.part_index(axes, &self.coords[rank]));
+        let key = |rank: Rank| parts.map(|part| mesh.part_index(part.axes, &self.coords[rank]));
         let ranks = ranks.iter().copied();
         ranks.filter(|&rank| seen.insert(key(rank))).collect()
     }

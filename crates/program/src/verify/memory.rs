@@ -150,7 +150,7 @@ impl Memory<'_, '_> {
             CollectiveKind::AllReduce { .. } | CollectiveKind::AllToAll { .. } => return false,
         };
         let (case, rank) = (self.case, self.case.representatives[self.class]);
-        let members = case.program.mesh.group(rank, collective.group);
+        let members = collective.group().members(&case.program.mesh, rank);
         let places = 0..members.len();
         let own: Vec<usize> = places
             .filter(|&place| case.class_of(members[place]) == self.class)

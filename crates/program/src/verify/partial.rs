@@ -387,7 +387,7 @@ impl<'p> Play<'_, 'p> {
         let state = self.read(x).along(summed);
         if let (Some(bias), State::Due(due)) = (bias, state) {
             self.need_whole(&[bias]);
-            if !self.is_first(due) {
+            if !self.is_first(y, due) {
                 let reason = format!("is added by several ranks of a sum due along {due}");
                 self.fault(bias, reason);
             }
@@ -395,15 +395,20 @@ impl<'p> Play<'_, 'p> {
         self.put(y, state, accumulate);
     }
 
-    /// Whether all ranks of the class are the first along these axes.
-    fn is_first(&self, axes: AxisSet) -> bool {
+    /// Whether all ranks of the class are the first along these axes of the mesh of a tensor.
+    fn is_first(&self, of: &View, axes: AxisSet) -> bool {
         let program = self.case.program;
+        let home = self.case.home(self.class, of);
+        let on = home.and_then(|home| home.place.on);
         let of_class = program.class_of.iter().enumerate();
         let mut ranks = of_class.filter(|(_, class)| **class as usize == self.class);
         axes.is_empty()
             || ranks.all(|(rank, _)| {
-                let coord = program.mesh.coord(rank);
-                axes.iter().all(|axis| coord[axis.index()] == 0)
+                let seat = match on {
+                    None => Some(program.mesh.coord(rank)),
+                    Some(grid) => grid.coord(rank),
+                };
+                seat.is_some_and(|seat| axes.iter().all(|axis| seat[axis.index()] == 0))
             })
     }
 
@@ -578,10 +583,7 @@ impl<'p> Play<'_, 'p> {
         for send in &exchange.sends {
             let state = self.read(&send.view);
             let steps = send.to.0;
-            let along = partita_space::AXES
-                .into_iter()
-                .filter(|axis| steps[axis.index()] != 0);
-            self.stays(&send.view, state, AxisSet::of(along));
+            self.stays(&send.view, state, self.along(send));
             let key = (self.class, exchange.sequence, steps, send.part);
             self.next.insert(key, state);
         }
@@ -597,6 +599,28 @@ impl<'p> Play<'_, 'p> {
             let state = given.copied().unwrap_or(State::Nothing);
             self.put(&receive.view, state, receive.accumulate);
         }
+    }
+
+    /// The axes of the mesh of a message's tensor along which the receiver lies elsewhere. Where it
+    /// stands in another mesh, addends may go to whoever has the same place in a mesh of the same
+    /// extents, which then takes the sum with its own.
+    fn along(&self, send: &crate::Send) -> AxisSet {
+        let world = &self.case.program.mesh;
+        let from = self.case.representatives[self.class];
+        let home = self.case.home(self.class, &send.view);
+        let steps = match home.and_then(|home| home.place.on) {
+            None => send.to.0,
+            Some(grid) => {
+                let to = world.neighbor(from, send.to);
+                let seats = (grid.coord(from), to.and_then(|to| grid.coord(to)));
+                let (Some(from), Some(to)) = seats else {
+                    return AxisSet::NONE;
+                };
+                std::array::from_fn(|axis| to[axis] as i32 - from[axis] as i32)
+            }
+        };
+        let axes = partita_space::AXES.into_iter();
+        AxisSet::of(axes.filter(|axis| steps[axis.index()] != 0))
     }
 
     /// Addends of a sum stay with their rank, as far as the sum goes.
@@ -617,11 +641,12 @@ impl<'p> Play<'_, 'p> {
         let mine = mine.fold(State::Nothing, State::join);
         let key = |class: usize| (class, collective.sequence, [0; 7], 0);
         self.next.insert(key(self.class), mine);
-        let group = self.groups.of(self.case, self.class, collective.group);
+        let kind = collective.group();
+        let group = self.groups.of(self.case, self.class, kind);
         let classes = group.firsts.iter().map(|&rank| self.case.class_of(rank));
         let given = classes.filter_map(|class| self.given.get(&key(class)));
         let all = given.fold(mine, |all, state| all.join(*state));
-        let around = collective.group;
+        let around = kind.wide(&self.case.program.mesh);
         let Some(first) = sources.first().copied() else {
             return;
         };
@@ -641,8 +666,6 @@ impl<'p> Play<'_, 'p> {
 
     /// After a sum over a group.
     fn reduced(&mut self, view: &View, state: State, group: AxisSet) -> State {
-        let mesh = &self.case.program.mesh;
-        let group = AxisSet::of(group.iter().filter(|&axis| mesh.extent(axis) > 1));
         match state {
             State::Nothing => State::Nothing,
             State::Due(due) if group.minus(due).is_empty() => State::Due(due.minus(group)),

@@ -210,7 +210,8 @@ fn outputs(case: &Case<'_>, class: usize, body: &Body, faults: &mut Vec<Fault>) 
 /// Persistent buffers are the same in all classes: name, role, dtype, extents and place in the arena.
 ///
 /// Where the mesh splits unevenly, staging buffers and those whose home is split differ in extents
-/// from class to class; what lies after the first such buffer may lie elsewhere.
+/// from class to class; what lies after the first such buffer may lie elsewhere. Where tensors lie with
+/// some ranks only, classes keep different ones; of one name they are alike.
 fn persistent(case: &Case<'_>, class: usize, faults: &mut Vec<Fault>) {
     let list = |class: usize| -> Vec<(usize, &Buffer)> {
         let buffers = case.program.bodies[class].buffers.iter().enumerate();
@@ -229,6 +230,26 @@ fn persistent(case: &Case<'_>, class: usize, faults: &mut Vec<Fault>) {
             reason,
         });
     };
+    let apart = |list: &[(usize, &Buffer)]| {
+        let mut homes = list.iter().filter_map(|(_, buffer)| buffer.home);
+        homes.any(|home| home.place.on.is_some())
+    };
+    if apart(&theirs) || apart(&mine) {
+        for &(id, got) in &mine {
+            let same = |other: &&Buffer| other.name == got.name;
+            let others = theirs.iter().map(|&(_, buffer)| buffer).find(same);
+            let kind = |buffer: &Buffer| (buffer.role, buffer.dtype);
+            let alike = |other: &Buffer| {
+                let is_like = other.dims == got.dims || may_differ(other) || may_differ(got);
+                kind(other) == kind(got) && is_like
+            };
+            if let Some(other) = others.filter(|other| !alike(other)) {
+                let other = (other.role, other.dtype, other.dims);
+                fail(id, &got.name, format!("is {other:?} in class 0"));
+            }
+        }
+        return;
+    }
     let mut aligned = true;
     for (&(_, expected), &(id, got)) in theirs.iter().zip(&mine) {
         if (&expected.name, expected.role, expected.dtype) != (&got.name, got.role, got.dtype) {

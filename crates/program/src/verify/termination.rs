@@ -108,7 +108,7 @@ impl Events {
         let mut groups = Groups::default();
         for (class, _) in case.bodies() {
             for (id, collective) in collectives_of(case, class) {
-                for &member in &groups.of(case, class, collective.group).firsts {
+                for &member in &groups.of(case, class, collective.group()).firsts {
                     let member = case.class_of(member);
                     if let Some(&task) = tasks[member].get(&collective.sequence) {
                         self.edge(self.start(member, task), self.end(class, id));

@@ -308,6 +308,7 @@ fn gather(ranks: usize) -> Work {
     Work::Collective(Collective {
         sequence: 0,
         group: AxisSet::of([Axis::Width]),
+        on: None,
         kind: CollectiveKind::AllGather {
             source: part(Y, 0, 4),
             targets: targets.collect(),
@@ -319,6 +320,7 @@ fn sum(sequence: u32, view: View) -> Work {
     Work::Collective(Collective {
         sequence,
         group: AxisSet::of([Axis::Width]),
+        on: None,
         kind: CollectiveKind::AllReduce { view },
     })
 }
