@@ -187,7 +187,12 @@ fn each_rank_stages_the_classes_of_its_part() {
             let [d, h, w] = extent;
             let shape = [2, d, h, w, 1];
             let micro = None;
-            Place { shape, axes, micro }
+            Place {
+                shape,
+                axes,
+                micro,
+                on: None,
+            }
         };
         for (dataset, extent, place) in [
             (&per_voxel, [d, h, w], place([d, h, w], split)),

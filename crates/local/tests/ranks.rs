@@ -444,7 +444,12 @@ fn each_rank_loads_its_part() {
     });
     let axes = axes.map(AxisList::from);
     let micro = None;
-    let place = Place { shape, axes, micro };
+    let place = Place {
+        shape,
+        axes,
+        micro,
+        on: None,
+    };
     let inputs = Inputs {
         samples: vec![3, 1],
         ..Inputs::default()

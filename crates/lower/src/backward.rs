@@ -1,11 +1,12 @@
 //! From the loss to the gradients of the parameters, and their update.
 
 use crate::body::Held;
+use crate::cross::Crossing;
+use crate::emit::{Emit, GradientState};
 use crate::exchange::{gather_frame, scatter_frame, zero_outside};
 use crate::forward::{inputs_of, pool_kind, shift, taps};
-use crate::lowering::{Emit, GradientState};
 use crate::network::{Step, positions};
-use crate::redistribute::{Cargo, Destination};
+use crate::redistribute::Destination;
 use crate::storage::{DataGradient, window};
 use partita_graph::{Convolution, NodeId, Op, ParameterId, Pool, TransposedConvolution};
 use partita_program::{Kernel, Phase, Role, View};
@@ -14,21 +15,56 @@ use partita_space::{AxisSet, Region};
 const BACKWARD: Phase = Phase::Backward;
 
 impl Emit<'_> {
-    pub(crate) fn backward(&mut self) {
+    /// The backward pass of the layers of a stage, whose numbers come after `number`.
+    pub(crate) fn backward(&mut self, layers: &[NodeId], number: u32) {
         let mut last_block = None;
-        for index in (0..self.network.layers.len()).rev() {
-            let id = NodeId(index);
+        for (at, &id) in layers.iter().enumerate().rev() {
             let storage = self.storages.of(id);
             if let Some(block) = self.layer(id).block
                 && last_block.replace(block) != Some(block)
             {
-                self.recall(block);
+                self.recall(block, layers, Self::numbers(number, layers.len()));
             }
-            if storage.has_gradient && self.layer(id).loss().is_none() {
+            let is_wanted = storage.has_gradient && self.layer(id).loss().is_none();
+            if is_wanted && self.enter(id, Self::numbers(number, at)) {
                 if storage.members.last() == Some(&id) {
+                    self.receive_gradients(id);
                     self.complete_gradient(id);
                 }
                 self.backward_node(id);
+            }
+        }
+    }
+
+    /// Takes what the ranks of other layers have of the gradient.
+    fn receive_gradients(&mut self, id: NodeId) {
+        for &reader in self.network.readers(id).iter().rev() {
+            if !self.network.crosses(reader) {
+                continue;
+            }
+            let layer = self.layer(reader).name.clone();
+            let (view, accumulate) = self.contribute(id, &self.owned(id));
+            let held = self.gradient(id).held;
+            assert_eq!(view.buffer, held.id, "a gradient has one buffer");
+            let (from, to) = (*self.place(reader), *self.place(id));
+            let crossing = Crossing::new(&self.builder.world, &from, &to);
+            let number = self.crossing_number(reader, true);
+            let own = self.gradients[self.storages.of[reader.0]].map(|state| state.held);
+            let cargo = self.cargo(reader, &layer, BACKWARD, Role::ActivationGradient);
+            let builder = &mut self.builder;
+            let target = match accumulate {
+                true => builder.between(cargo, to),
+                false => held,
+            };
+            builder.receive_across(cargo, number, &crossing, own.as_ref(), &target);
+            let own = builder.owned(&to);
+            if accumulate && !own.is_empty() {
+                let copy = Kernel::Copy {
+                    source: target.view(&own),
+                    target: held.view(&own),
+                    accumulate,
+                };
+                builder.kernel(&layer, BACKWARD, copy);
             }
         }
     }
@@ -560,21 +596,34 @@ impl Emit<'_> {
             return;
         }
         let source = self.gradient(id).held;
+        if self.network.crosses(id) {
+            return self.send_gradient(id, layer, &source);
+        }
         let (view, accumulate) = self.contribute(input, &self.owned(input));
         let held = self.gradient(input).held;
         assert_eq!(view.buffer, held.id, "a gradient has one buffer");
-        let cargo = Cargo {
-            layer,
-            phase: BACKWARD,
-            role: Role::ActivationGradient,
-            tensor: 2 * self.storages.of(id).tensor + 1,
-        };
+        let cargo = self.cargo(id, layer, BACKWARD, Role::ActivationGradient);
         let from = (*self.place(id), self.layer(id).partial_gradient);
         let to = Destination {
             held,
             place: *self.place(input),
             accumulate,
         };
-        self.redistribute(cargo, source, from, to);
+        self.builder.redistribute(cargo, source, from, to);
+    }
+
+    /// The gradient of a value that came from other ranks, back to these.
+    fn send_gradient(&mut self, id: NodeId, layer: &str, source: &Held) {
+        let input = self.layer(id).inputs[0];
+        let (from, to) = (*self.place(id), *self.place(input));
+        let cargo = self.cargo(id, layer, BACKWARD, Role::ActivationGradient);
+        let due = self.layer(id).partial_gradient;
+        let view = source.view(&self.owned(id));
+        let crossing = Crossing::new(&self.builder.world, &from, &to);
+        let number = self.crossing_number(id, true);
+        if !due.is_empty() {
+            self.builder.allreduce_of(cargo, due, view);
+        }
+        self.builder.send_across(cargo, number, &crossing, source);
     }
 }

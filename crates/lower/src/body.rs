@@ -2,10 +2,10 @@
 
 use crate::fuse::{compute, fuse};
 use partita_program::{
-    Body, Buffer, BufferId, Dtype, Home, Kernel, KernelShape, Menu, MenuError, Origin, Output,
-    Phase, Place, Role, Task, TaskId, View, Work,
+    Body, Buffer, BufferId, Collective, CollectiveKind, Dtype, Home, Kernel, KernelShape, Menu,
+    MenuError, Origin, Output, Phase, Place, Role, Task, TaskId, View, Work,
 };
-use partita_space::{Bytes, Coord, Mesh, Region};
+use partita_space::{AxisSet, Bytes, Coord, Grid, Mesh, Offset, Rank, Region};
 use std::collections::HashMap;
 
 /// A buffer that holds a region of a tensor, frame included.
@@ -33,8 +33,14 @@ impl Held {
 }
 
 pub(crate) struct Builder<'a> {
-    pub mesh: &'a Mesh,
+    /// The mesh of all ranks.
+    pub world: Mesh,
+    pub rank: Rank,
+    /// The mesh of the tensors at hand, where the rank stands in it, and which ranks it is, where it is
+    /// not that of all.
+    pub mesh: Mesh,
     pub coord: Coord,
+    pub on: Option<Grid>,
     pub dtype: Dtype,
     pub menu: &'a dyn Menu,
     pub body: Body,
@@ -43,16 +49,87 @@ pub(crate) struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    pub fn new(mesh: &'a Mesh, coord: Coord, dtype: Dtype, menu: &'a dyn Menu) -> Self {
+    pub fn new(world: &Mesh, rank: Rank, dtype: Dtype, menu: &'a dyn Menu) -> Self {
         Self {
-            mesh,
-            coord,
+            world: *world,
+            rank,
+            mesh: *world,
+            coord: world.coord(rank),
+            on: None,
             dtype,
             menu,
             body: Body::default(),
             names: HashMap::new(),
             sequence: 0,
         }
+    }
+
+    /// Goes to the mesh of other tensors; false if the rank is not in it.
+    pub fn enter(&mut self, on: Option<Grid>) -> bool {
+        if self.on == on {
+            return true;
+        }
+        let seat = match on {
+            None => Some((self.world, self.world.coord(self.rank))),
+            Some(grid) => grid.coord(self.rank).map(|coord| (grid.mesh(), coord)),
+        };
+        let Some((mesh, coord)) = seat else {
+            return false;
+        };
+        (self.mesh, self.coord, self.on) = (mesh, coord, on);
+        true
+    }
+
+    /// Whether the rank is among those of a mesh.
+    pub fn is_in(&self, on: Option<Grid>) -> bool {
+        self.on == on || on.is_none_or(|grid| grid.coord(self.rank).is_some())
+    }
+
+    /// What the rank owns of a tensor, wherever that lies.
+    pub fn owned(&self, place: &Place) -> Region {
+        match place.on == self.on {
+            true => place.owned_at(&self.mesh, &self.coord),
+            false => place.owned(&self.world, &self.world.coord(self.rank)),
+        }
+    }
+
+    /// The way to who stands at a coordinate of the mesh at hand.
+    pub fn offset_to(&self, coord: &Coord) -> Offset {
+        let there = self
+            .on
+            .map_or_else(|| self.world.rank(*coord), |grid| grid.rank(coord));
+        self.world.offset(self.rank, there)
+    }
+
+    /// The number before that of the next exchange or collective.
+    pub fn number_from(&mut self, sequence: u32) {
+        self.sequence = sequence;
+    }
+
+    /// Allreduce of a view over the axes of a group; nothing for a group of one.
+    pub fn allreduce(&mut self, layer: &str, phase: Phase, axes: AxisSet, view: View) {
+        let sequence = self.next_sequence();
+        if self.mesh.group_size(axes) > 1 {
+            let kind = CollectiveKind::AllReduce { view };
+            self.collective((layer, phase), sequence, axes, kind);
+        }
+    }
+
+    /// A collective of the mesh at hand.
+    pub fn collective(
+        &mut self,
+        (layer, phase): (&str, Phase),
+        sequence: u32,
+        group: AxisSet,
+        kind: CollectiveKind,
+    ) {
+        let collective = Collective {
+            sequence,
+            group,
+            on: self.on,
+            kind,
+        };
+        self.push(layer, phase, Work::Collective(collective));
     }
 
     /// A number for the next exchange or collective; called alike on every rank.
@@ -90,7 +167,7 @@ impl<'a> Builder<'a> {
         place: Place,
         region: Region,
     ) -> Held {
-        let owned = place.owned(self.mesh, &self.coord);
+        let owned = self.owned(&place);
         let low = std::array::from_fn(|dim| {
             let low = owned.0[dim].start - region.0[dim].start;
             usize::try_from(low).expect("a buffer begins at or before its owned region")
@@ -170,7 +247,7 @@ impl<'a> Builder<'a> {
     /// Errors: a kernel that the menu lacks.
     pub fn finish(mut self, fused: bool) -> Result<Body, MenuError> {
         if fused {
-            fuse(&mut self.body, self.menu, self.mesh.split_axes());
+            fuse(&mut self.body, self.menu, &self.world);
             self.pack()?;
         }
         for id in 0..self.body.tasks.len() {

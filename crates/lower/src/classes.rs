@@ -1,15 +1,16 @@
 //! Groups of ranks that do the same: the coarsest partition in which members have equal bodies and
 //! peers in equal classes.
 
+use crate::LowerError;
 use crate::geometry::Geometry;
 use crate::network::{Layer, Network, Step};
 use crate::redistribute::{Stage, way};
 use crate::storage::{Storages, contributors, transposed_window, window};
 use crate::strategy::Shard;
 use partita_graph::NodeId;
-use partita_program::{Place, ProgramKind};
-use partita_space::{AXES, Axis, AxisList, AxisSet, Coord, Interval, Mesh, Rank};
-use std::collections::HashMap;
+use partita_program::{Body, Group, Place, ProgramKind, Work};
+use partita_space::{AXES, Axis, AxisList, AxisSet, Coord, Interval, Mesh, Offset, Rank};
+use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 
 /// The class of each rank, numbered by first appearance, and the first rank of each class.
@@ -54,6 +55,114 @@ pub(crate) fn classes(
     (class_of, representatives)
 }
 
+/// The body of each class and the class of each rank, where layers run on some ranks only: ranks with
+/// equal bodies and peers of equal classes.
+///
+/// Where all parts of the mini-batch are of one size, a rank does what the rank at its place for the first
+/// part does.
+pub(crate) fn by_bodies(
+    world: &Mesh,
+    is_even: bool,
+    lower: &dyn Fn(Rank) -> Result<Body, LowerError>,
+) -> Result<(Vec<Body>, Vec<u32>), LowerError> {
+    let each = world.ranks() / world.extent(Axis::Data);
+    let models = if is_even { each } else { world.ranks() };
+    let mut bodies: Vec<Body> = Vec::new();
+    let mut body_of: Vec<usize> = Vec::new();
+    for rank in 0..models {
+        let body = lower(rank)?;
+        let known = bodies.iter().position(|known| *known == body);
+        body_of.push(known.unwrap_or(bodies.len()));
+        if known.is_none() {
+            bodies.push(body);
+        }
+    }
+    renumber(&mut bodies);
+    let mut class_of: Vec<usize> = (0..world.ranks())
+        .map(|rank| body_of[rank % models])
+        .collect();
+    loop {
+        let next = refined(world, &bodies, &|rank| body_of[rank % models], &class_of);
+        if next == class_of {
+            break;
+        }
+        class_of = next;
+    }
+    let classes = class_of.iter().max().map_or(0, |last| last + 1);
+    let first = |class: usize| class_of.iter().position(|&of| of == class);
+    let of_class = |class| first(class).map(|rank| bodies[body_of[rank % models]].clone());
+    let all = (0..classes).filter_map(of_class).collect();
+    Ok((
+        all,
+        class_of.into_iter().map(|class| class as u32).collect(),
+    ))
+}
+
+/// Closes the gaps between the numbers of exchanges and collectives.
+fn renumber(bodies: &mut [Body]) {
+    let mut used = BTreeSet::new();
+    let number = |work: &mut Work, with: &mut dyn FnMut(&mut u32)| match work {
+        Work::Exchange(exchange) => with(&mut exchange.sequence),
+        Work::Collective(collective) => with(&mut collective.sequence),
+        Work::Compute { .. } | Work::Load(_) => {}
+    };
+    for task in bodies.iter_mut().flat_map(|body| &mut body.tasks) {
+        number(&mut task.work, &mut |sequence| {
+            used.insert(*sequence);
+        });
+    }
+    let dense: HashMap<u32, u32> = used.into_iter().zip(1..).collect();
+    for task in bodies.iter_mut().flat_map(|body| &mut body.tasks) {
+        number(&mut task.work, &mut |sequence| *sequence = dense[sequence]);
+    }
+}
+
+/// Classes by what each rank's peers and groups are, numbered by first appearance.
+fn refined(
+    world: &Mesh,
+    bodies: &[Body],
+    body_of: &dyn Fn(Rank) -> usize,
+    class_of: &[usize],
+) -> Vec<usize> {
+    let around: Vec<(BTreeSet<Offset>, BTreeSet<Group>)> = bodies.iter().map(peers).collect();
+    let mut groups: HashMap<(Group, Rank), Vec<usize>> = HashMap::new();
+    let keys: Vec<(usize, Vec<Option<usize>>, Vec<Vec<usize>>)> = (0..world.ranks())
+        .map(|rank| {
+            let (offsets, kinds) = &around[body_of(rank)];
+            let peer = |&offset: &Offset| Some(class_of[world.neighbor(rank, offset)?]);
+            let members = |&kind: &Group| {
+                let of_group = groups.entry((kind, kind.first(world, rank)));
+                let members = of_group.or_insert_with(|| {
+                    let members = kind.members(world, rank).into_iter();
+                    members.map(|member| class_of[member]).collect()
+                });
+                members.clone()
+            };
+            let peers = offsets.iter().map(peer).collect();
+            (class_of[rank], peers, kinds.iter().map(members).collect())
+        })
+        .collect();
+    number(&keys)
+}
+
+/// The ways to the peers of a body, and its kinds of groups.
+fn peers(body: &Body) -> (BTreeSet<Offset>, BTreeSet<Group>) {
+    let (mut offsets, mut groups) = (BTreeSet::new(), BTreeSet::new());
+    for task in &body.tasks {
+        match &task.work {
+            Work::Exchange(exchange) => {
+                offsets.extend(exchange.sends.iter().map(|send| send.to));
+                offsets.extend(exchange.receives.iter().map(|receive| receive.from));
+            }
+            Work::Collective(collective) => {
+                groups.insert(collective.group());
+            }
+            Work::Compute { .. } | Work::Load(_) => {}
+        }
+    }
+    (offsets, groups)
+}
+
 /// Axes that must be looked at together.
 fn bundles(mesh: &Mesh, network: &Network) -> Vec<AxisList> {
     let mut bundles: Vec<AxisSet> = AXES.map(|axis| AxisSet::of([axis])).to_vec();
@@ -74,7 +183,7 @@ fn bundles(mesh: &Mesh, network: &Network) -> Vec<AxisList> {
             join(together);
         }
     }
-    for place in &network.shares {
+    for place in network.shares.iter().flatten() {
         place.axes.iter().for_each(|axes| join(axes.set()));
     }
     let wide = mesh.split_axes();
@@ -170,7 +279,8 @@ impl Bundle<'_> {
                 }
             }
         }
-        for (whole, share) in network.parameters.iter().zip(&network.shares) {
+        let wholes = network.parameters.iter().flatten();
+        for (whole, share) in wholes.zip(network.shares.iter().flatten()) {
             for dim in (0..5).filter(|&dim| self.splits(share.axes[dim])) {
                 let [whole, share] = [whole, share].map(|place| self.own(place, dim, coord));
                 signature.numbers.push(whole.len() as i64);

@@ -92,8 +92,8 @@ fn messages(
     end: impl Fn(&Transfer) -> &Region,
 ) -> Vec<(Offset, u32, View)> {
     let mut parts = Parts::default();
-    let message = |transfer| {
-        let peer = offset(builder, transfer);
+    let message = |transfer: &Transfer| {
+        let peer = builder.offset_to(&transfer.peer);
         (peer, parts.next(peer), held.view(end(transfer)))
     };
     transfers.iter().map(message).collect()
@@ -111,14 +111,6 @@ pub(crate) fn zero_outside(
     for piece in frame.minus(inside) {
         builder.fill(layer, phase, held.view(&piece), 0.0);
     }
-}
-
-fn offset(builder: &Builder<'_>, transfer: &Transfer) -> Offset {
-    let mut steps = [0; 7];
-    for axis in 0..7 {
-        steps[axis] = transfer.peer[axis] as i32 - builder.coord[axis] as i32;
-    }
-    Offset(steps)
 }
 
 /// Numbers the messages of an exchange per peer.

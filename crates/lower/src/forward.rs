@@ -1,7 +1,8 @@
 //! From the samples to the loss.
 
+use crate::cross::Crossing;
+use crate::emit::Emit;
 use crate::exchange::{gather_frame, zero_outside};
-use crate::lowering::Emit;
 use crate::network::{Step, positions};
 use crate::redistribute::{Cargo, Destination};
 use crate::storage::{contributors, transposed_window, window};
@@ -50,13 +51,47 @@ pub(crate) fn shift(inputs: &Region, outputs: &Region, windows: &[Window; 3]) ->
 }
 
 impl Emit<'_> {
-    pub(crate) fn forward(&mut self) {
-        for index in 0..self.network.layers.len() {
-            let id = NodeId(index);
-            self.forward_node(id);
-            if self.storages.of(id).members.last() == Some(&id) {
-                self.complete_value(id);
+    /// The forward pass of the layers of a stage, whose numbers come after `number`.
+    pub(crate) fn forward(&mut self, layers: &[NodeId], number: u32) {
+        for (at, &id) in layers.iter().enumerate() {
+            if self.enter(id, Self::numbers(number, at)) {
+                self.forward_node(id);
+                if self.storages.of(id).members.last() == Some(&id) {
+                    self.complete_value(id);
+                    self.send_values(id);
+                }
             }
+        }
+    }
+
+    /// Gives a value to the ranks that want it elsewhere.
+    fn send_values(&mut self, id: NodeId) {
+        for &reader in self.network.readers(id) {
+            if self.network.crosses(reader) {
+                let (from, to) = (*self.place(id), *self.place(reader));
+                let crossing = Crossing::new(&self.builder.world, &from, &to);
+                let (number, value) = (self.crossing_number(reader, false), self.value(id));
+                let layer = self.layer(reader).name.clone();
+                let cargo = self.cargo(reader, &layer, self.pass, Role::Activation);
+                self.builder.send_across(cargo, number, &crossing, &value);
+            }
+        }
+    }
+
+    /// What goes with a value or a gradient when it moves.
+    pub(crate) fn cargo<'n>(
+        &self,
+        id: NodeId,
+        layer: &'n str,
+        phase: Phase,
+        role: Role,
+    ) -> Cargo<'n> {
+        let is_gradient = role == Role::ActivationGradient;
+        Cargo {
+            layer,
+            phase,
+            role,
+            tensor: 2 * self.storages.of(id).tensor + u32::from(is_gradient),
         }
     }
 
@@ -160,7 +195,7 @@ impl Emit<'_> {
     }
 
     fn import(&mut self, id: NodeId, layer: &str) {
-        let source = self.staging[0].expect("staging comes first");
+        let source = self.staging[self.replica()][0].expect("staging comes first");
         let target = self.owned_value(id);
         if !target.is_empty() {
             let transform = self.request.samples.transform;
@@ -238,20 +273,23 @@ impl Emit<'_> {
     /// The value of the input in another distribution.
     fn move_value(&mut self, id: NodeId, layer: &str) {
         let input = self.layer(id).inputs[0];
+        let cargo = self.cargo(id, layer, self.pass, Role::Activation);
+        if self.network.crosses(id) {
+            let (from, to) = (*self.place(input), *self.place(id));
+            let crossing = Crossing::new(&self.builder.world, &from, &to);
+            let number = self.crossing_number(id, false);
+            let (own, target) = (self.values[self.storages.of[input.0]], self.value(id));
+            let builder = &mut self.builder;
+            return builder.receive_across(cargo, number, &crossing, own.as_ref(), &target);
+        }
         let from = (*self.place(input), self.layer(input).partial);
         let (source, target) = (self.value(input), self.value(id));
-        let cargo = Cargo {
-            layer,
-            phase: self.pass,
-            role: Role::Activation,
-            tensor: 2 * self.storages.of(id).tensor,
-        };
         let to = Destination {
             held: target,
             place: *self.place(id),
             accumulate: false,
         };
-        self.redistribute(cargo, source, from, to);
+        self.builder.redistribute(cargo, source, from, to);
     }
 
     fn convolution(&mut self, id: NodeId, layer: &str, convolution: &Convolution) {
@@ -432,8 +470,16 @@ impl Emit<'_> {
             count,
             momentum,
         };
-        if known.is_none() {
-            self.builder.kernel(layer, self.pass, running);
+        if known.is_some() {
+            return;
+        }
+        // Of several replicas the running statistics are those of all micro-batches in their order.
+        let mean = self.layer(id).parameters[2];
+        match self.plan.holders[mean.0].len() {
+            1 => self.builder.kernel(layer, self.pass, running),
+            _ => {
+                self.late_moments.insert((id, self.micro), sums);
+            }
         }
     }
 
@@ -485,7 +531,7 @@ impl Emit<'_> {
     fn loss(&mut self, id: NodeId, layer: &str, loss: Loss, weight: f64) {
         let input = self.layer(id).inputs[0];
         let x = self.owned_value(input);
-        let target = self.staging[1].expect("staging comes first");
+        let target = self.staging[self.replica()][1].expect("staging comes first");
         let value = self.builder.sums(layer, 1, 1);
         if x.is_empty() {
             self.builder.fill(layer, self.pass, value, 0.0);
@@ -534,7 +580,7 @@ impl Emit<'_> {
         };
         let sums = self.builder.sums(name, rows, self.place(input).shape[4]);
         let x = self.owned_value(input);
-        let target = self.staging[1].expect("staging comes first");
+        let target = self.staging[self.replica()][1].expect("staging comes first");
         if x.is_empty() {
             self.builder.fill(layer, Phase::Report, sums, 0.0);
         } else {
@@ -556,6 +602,19 @@ impl Emit<'_> {
         self.report(name, layer, axes);
     }
 
+    /// What a step says, as vectors of rows and columns.
+    pub(crate) fn outputs_of(&self, channels: usize) -> Vec<(&'static str, usize, usize)> {
+        let last = &self.network.layers[self.network.layers.len() - 1];
+        let mut outputs = vec![("loss", 1, 1)];
+        if self.request.kind == ProgramKind::Evaluate {
+            outputs.extend(last.loss().map(|loss| match loss {
+                Loss::MeanSquaredError => ("errors", 2, channels),
+                Loss::SoftmaxCrossEntropy => ("counts", 3, channels),
+            }));
+        }
+        outputs
+    }
+
     /// Adds what a loss or a micro-batch gave to what those before it gave.
     fn add_up(&mut self, name: &'static str, layer: &str, value: View) {
         let sum = *self.report.entry(name).or_insert(value);
@@ -571,7 +630,7 @@ impl Emit<'_> {
 
     /// Adds after the last micro-batch what the other ranks have.
     fn report(&mut self, name: &'static str, layer: &str, axes: AxisSet) {
-        if self.micro + 1 == self.micro_batches {
+        if self.is_whole() && self.micro + 1 == self.micro_batches {
             let sum = self.report[name];
             self.allreduce(layer, Phase::Report, axes, sum);
             self.builder.output(name, sum);

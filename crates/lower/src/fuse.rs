@@ -11,15 +11,15 @@ mod copies;
 use partita_program::{
     Access, Body, BufferId, Kernel, KernelShape, Menu, Origin, Task, View, Work,
 };
-use partita_space::AxisSet;
+use partita_space::Mesh;
 use std::collections::BTreeSet;
 
 /// Fuses what the menu offers fused, and drops the buffers that nothing uses any more.
 ///
-/// `axes` are those along which ranks differ.
-pub(crate) fn fuse(body: &mut Body, menu: &dyn Menu, axes: AxisSet) {
+/// `world` is the mesh of all ranks.
+pub(crate) fn fuse(body: &mut Body, menu: &dyn Menu, world: &Mesh) {
     copies::remove(body);
-    let mut fusion = Fusion::new(body, menu, axes);
+    let mut fusion = Fusion::new(body, menu, world);
     for slot in 0..fusion.slots.len() {
         fusion.attach(slot);
         fusion.join_bias(slot);
@@ -38,11 +38,11 @@ struct Fusion<'a> {
     /// Those of them that write it.
     writers: Vec<BTreeSet<usize>>,
     menu: &'a dyn Menu,
-    axes: AxisSet,
+    world: Mesh,
 }
 
 impl<'a> Fusion<'a> {
-    fn new(body: &'a mut Body, menu: &'a dyn Menu, axes: AxisSet) -> Self {
+    fn new(body: &'a mut Body, menu: &'a dyn Menu, world: &Mesh) -> Self {
         let tasks = std::mem::take(&mut body.tasks);
         let body = &*body;
         let mut fusion = Self {
@@ -51,7 +51,7 @@ impl<'a> Fusion<'a> {
             users: vec![BTreeSet::new(); body.buffers.len()],
             writers: vec![BTreeSet::new(); body.buffers.len()],
             menu,
-            axes,
+            world: *world,
         };
         for (slot, task) in tasks.into_iter().enumerate() {
             fusion.put(slot, vec![task]);

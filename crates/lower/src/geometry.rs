@@ -51,13 +51,14 @@ pub(crate) struct Transfer {
 }
 
 impl Geometry {
-    /// From what each coordinate needs beyond what it owns; `needs(dim, coordinate)` may be empty.
+    /// From what each coordinate of the tensor's mesh needs beyond what it owns; `needs(dim, coordinate)` may be empty.
     pub fn new(
         place: Place,
-        mesh: &Mesh,
+        world: &Mesh,
         periodic: bool,
         needs: impl Fn(usize, usize) -> Interval,
     ) -> Self {
+        let mesh = &place.mesh(world);
         let lines = std::array::from_fn(|dim| {
             let split = Shares {
                 mesh,

@@ -15,6 +15,7 @@ mod shares;
 use self::choices::{blocks, can_carry, choices, groups_of};
 use self::shares::shares;
 use crate::network::{Layer, Network, Step};
+use crate::placement::Placement;
 use crate::strategy::LayerDim;
 use crate::{Strategy, StrategyError};
 use partita_graph::{Graph, NodeId, Op, ParameterId, ParameterRole, readers};
@@ -32,12 +33,15 @@ type Axes = [AxisList; 5];
 pub(crate) fn lay_out(
     graph: &Graph,
     strategy: &Strategy,
+    placement: &Placement,
     batch: usize,
 ) -> Result<Network, StrategyError> {
     let mut layout = Layout {
         graph,
         strategy,
-        mesh: strategy.mesh(),
+        placement,
+        site: 0,
+        mesh: placement.sites[0].mesh,
         batch,
         choices: choices(graph, strategy)?,
         blocks: blocks(graph, strategy)?,
@@ -48,18 +52,18 @@ pub(crate) fn lay_out(
         moves: BTreeMap::new(),
         reads_input: reads_input(graph),
         readers: readers(graph.nodes.iter().map(|node| &node.inputs[..])),
-        parameters: vec![None; graph.parameters.len()],
+        parameters: vec![Vec::new(); graph.parameters.len()],
     };
     for index in 0..graph.nodes.len() {
         layout.add(NodeId(index))?;
     }
     let shape = |id: usize| graph.parameters[id].shape;
     let places = layout.parameters.iter().enumerate();
-    let places = places.map(|(id, known)| match known {
-        Some((place, _)) => *place,
-        None => Place::replicated(shape(id)),
+    let places = places.map(|(id, known)| match known.is_empty() {
+        false => known.iter().map(|(place, _)| *place).collect(),
+        true => vec![Place::replicated(shape(id))],
     });
-    let places: Vec<Place> = places.collect();
+    let places: Vec<Vec<Place>> = places.collect();
     let shares = shares(graph, strategy, &layout.layers, &places);
     Ok(Network::new(
         layout.layers,
@@ -82,6 +86,9 @@ fn reads_input(graph: &Graph) -> Vec<bool> {
 struct Layout<'a> {
     graph: &'a Graph,
     strategy: &'a Strategy,
+    placement: &'a Placement,
+    /// The site of the node at hand, and its mesh.
+    site: usize,
     mesh: Mesh,
     batch: usize,
     choices: Vec<[Option<AxisList>; 6]>,
@@ -93,19 +100,21 @@ struct Layout<'a> {
     needs_gradient: Vec<bool>,
     /// For each node of the model the layer that has its value.
     of: Vec<NodeId>,
-    moves: BTreeMap<(NodeId, Axes, AxisSet), NodeId>,
+    moves: BTreeMap<(NodeId, usize, Axes, AxisSet), NodeId>,
     /// Whether the channels of a node are those of the sample.
     reads_input: Vec<bool>,
     /// Who reads a node of the model, each once.
     readers: Vec<Vec<NodeId>>,
     /// Places and who wanted them.
-    parameters: Vec<Option<(Place, NodeId)>>,
+    parameters: Vec<Vec<(Place, NodeId)>>,
 }
 
 impl Layout<'_> {
     fn add(&mut self, id: NodeId) -> Result<(), StrategyError> {
         let graph = self.graph;
         let node = graph.node(id);
+        self.site = self.placement.site_of[id.0];
+        self.mesh = self.placement.sites[self.site].mesh;
         self.check_dims(id)?;
         let value = match node.op {
             // It comes with the loss; nobody reads it.
@@ -160,7 +169,7 @@ impl Layout<'_> {
                 });
                 (axes, axes)
             }
-            Some(input) => self.following(as_, self.layers[self.of[input.0].0].place.axes),
+            Some(input) => self.following(as_, self.known(as_, self.of[input.0])),
         };
         let mut all = axes.to_vec();
         all.push(AxisList::NONE);
@@ -178,6 +187,18 @@ impl Layout<'_> {
         let value = self.push(id, step, inputs, axes, AxisSet::NONE);
         self.layers[value.0].partial_gradient = partial;
         Ok(value)
+    }
+
+    /// How an input of a layer lies; where it comes from other ranks, as tensors usually lie here.
+    fn known(&self, id: NodeId, input: NodeId) -> Axes {
+        let (node, x) = (self.graph.node(id), &self.layers[input.0]);
+        if x.place.on == self.placement.sites[self.site].grids[0] {
+            return x.place.axes;
+        }
+        dims_of_tensor(|dim| match dim != LayerDim::C && can_carry(node, dim) {
+            true => self.usual(dim),
+            false => AxisList::NONE,
+        })
     }
 
     /// How a layer without weights whose first input lies so reads its inputs, and how it lies.
@@ -228,6 +249,9 @@ impl Layout<'_> {
         let &[reader] = &self.readers[id.0][..] else {
             return AxisSet::NONE;
         };
+        if self.placement.site_of[reader.0] != self.placement.site_of[id.0] {
+            return AxisSet::NONE;
+        }
         let node = self.graph.node(reader);
         if !node.op.has_weights() {
             let (reads, made) = self.following(reader, *axes);
@@ -250,7 +274,7 @@ impl Layout<'_> {
         let node = self.graph.node(id);
         let input = node.inputs[0];
         let x = self.of[input.0];
-        let known = self.layers[x.0].place.axes;
+        let known = self.known(id, x);
         let (mut axes, filters, channels) = self.weighted_axes(id, known);
         let all = [&axes[..], &[filters, channels]].concat();
         self.check_twice(id, &all)?;
@@ -338,16 +362,20 @@ impl Layout<'_> {
             false => AxisSet::NONE,
         };
         let known = &self.layers[x.0];
-        let is_here = known.place.axes == axes && known.partial_gradient == partial_gradient;
+        let on = self.placement.sites[self.site].grids[0];
+        let is_here = known.place.on == on
+            && known.place.axes == axes
+            && known.partial_gradient == partial_gradient;
         if is_here && !self.is_apart(id, x) {
             return x;
         }
-        if let Some(&known) = self.moves.get(&(x, axes, partial_gradient)) {
+        if let Some(&known) = self.moves.get(&(x, self.site, axes, partial_gradient)) {
             return known;
         }
         let name = format!("{}.moved", self.layers[x.0].name);
         let moved = self.push_move(x, name, axes, partial_gradient);
-        self.moves.insert((x, axes, partial_gradient), moved);
+        self.moves
+            .insert((x, self.site, axes, partial_gradient), moved);
         moved
     }
 
@@ -382,7 +410,11 @@ impl Layout<'_> {
         };
         let mut place = Place::replicated(node.shape.batched(self.batch));
         place.axes = axes;
+        let site = &self.placement.sites[self.site];
+        place.on = site.grids[0];
         self.layers.push(Layer {
+            site: self.site,
+            stage: site.stage,
             name: node.name.clone(),
             step,
             inputs,
@@ -431,7 +463,12 @@ impl Layout<'_> {
         let mut place = Place::replicated(self.graph.parameter(parameter).shape);
         place.axes[3] = rows;
         place.axes[4] = columns;
-        let known = self.parameters[parameter.0].get_or_insert((place, id));
+        place.on = self.placement.sites[self.site].grids[0];
+        let places = &mut self.parameters[parameter.0];
+        let Some(known) = places.iter().find(|(known, _)| known.on == place.on) else {
+            places.push((place, id));
+            return Ok(());
+        };
         if known.0 == place {
             return Ok(());
         }

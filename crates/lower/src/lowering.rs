@@ -1,18 +1,19 @@
+//! What is asked for, and the way from it to the program of every rank.
+
 use crate::arena;
-use crate::body::{Builder, Held};
-use crate::classes::classes;
+use crate::classes::{by_bodies, classes};
+use crate::emit::Emit;
 use crate::lay_out::lay_out;
-use crate::network::{Layer, Network};
-use crate::parameters::ParameterGradient;
+use crate::network::{Network, positions};
+use crate::placement::Placement;
+use crate::schedule::{self, Schedule, Slot};
 use crate::storage::Storages;
 use crate::{Strategy, StrategyError};
-use partita_graph::{Graph, Loss, NodeId, Op, ParameterId};
+use partita_graph::{Graph, NodeId, Op};
 use partita_program::{
-    Body, Collective, CollectiveKind, Dtype, Item, Load, Menu, MenuError, Optimizer, Phase, Place,
-    Program, ProgramKind, Role, Transform, View, When, Work,
+    Body, Dtype, Menu, MenuError, Optimizer, Place, Program, ProgramKind, Transform,
 };
-use partita_space::{AxisSet, Coord, Mesh, Rank, Region};
-use std::collections::BTreeMap;
+use partita_space::{Axis, AxisSet, Grid, Mesh, Rank};
 
 /// How samples are stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -70,16 +71,23 @@ pub enum LowerError {
 ///
 /// Errors: a strategy that does not fit the model or the mini-batch, a kernel that the menu lacks.
 pub fn lower(request: &Request<'_>) -> Result<Program, LowerError> {
-    let (mesh, networks) = prepare(request)?;
-    // Micro-batches differ in nothing but their samples.
-    let (network, storages) = &networks[0];
-    let (kind, shard) = (request.kind, request.strategy.shard);
-    let (class_of, representatives) = classes(&mesh, network, storages, shard, kind);
-    let mut bodies = Vec::with_capacity(representatives.len());
-    for rank in representatives {
-        let coord = mesh.coord(rank);
-        bodies.push(lower_coord(request, &mesh, &networks, coord)?);
-    }
+    let plan = Plan::new(request)?;
+    let (bodies, class_of) = match plan.placement.is_whole() {
+        true => {
+            // Micro-batches differ in nothing but their samples.
+            let (network, storages) = &plan.networks[0];
+            let (kind, shard) = (request.kind, request.strategy.shard);
+            let (class_of, ranks) = classes(&plan.world, network, storages, shard, kind);
+            let ranks = ranks.into_iter();
+            let bodies: Result<Vec<Body>, LowerError> = ranks
+                .map(|rank| lower_planned(request, &plan, rank))
+                .collect();
+            (bodies?, class_of)
+        }
+        false => by_bodies(&plan.world, plan.is_even(), &|rank| {
+            lower_planned(request, &plan, rank)
+        })?,
+    };
     let title = format!(
         "{} batch {} {}",
         request.graph.name, request.batch, request.strategy
@@ -89,50 +97,143 @@ pub fn lower(request: &Request<'_>) -> Result<Program, LowerError> {
         kind: request.kind,
         dtype: request.dtype,
         batch: request.batch,
-        mesh,
+        mesh: plan.world,
         bodies,
         class_of,
     })
 }
 
-/// Lowers one rank alone, whatever its class.
+/// Lowers one rank alone, whatever its class. Where layers run on some ranks only, numbers of exchanges
+/// and collectives have gaps, which [`lower`] closes.
 ///
 /// Errors: as [`lower`].
 pub fn lower_rank(request: &Request<'_>, rank: Rank) -> Result<Body, LowerError> {
-    let (mesh, networks) = prepare(request)?;
-    lower_coord(request, &mesh, &networks, mesh.coord(rank))
+    let plan = Plan::new(request)?;
+    lower_planned(request, &plan, rank)
 }
 
-/// The network of each micro-batch.
-fn prepare(request: &Request<'_>) -> Result<(Mesh, Vec<(Network, Storages)>), LowerError> {
-    request
-        .strategy
-        .check_axes(request.graph, request.batch.max(data_extent(request)))?;
-    let mesh = request.strategy.mesh();
-    let parts = request.strategy.micro_batches(request.batch);
-    let samples = request.batch / parts;
-    let mut network = lay_out(request.graph, request.strategy, request.batch)?;
-    if request.kind == ProgramKind::Evaluate {
-        network = network.without_auxiliary();
+/// What all ranks do, and in which order.
+pub(crate) struct Plan {
+    pub world: Mesh,
+    pub placement: Placement,
+    /// Of each micro-batch, on the ranks of its replica.
+    pub networks: Vec<(Network, Storages)>,
+    /// The replica that takes each micro-batch.
+    pub replica_of: Vec<usize>,
+    /// In the order that all ranks keep.
+    pub slots: Vec<Slot>,
+    /// Of each parameter those that hold it, the ranks first that keep the state of its optimizer.
+    pub holders: Vec<Vec<Place>>,
+    /// Of each parameter with several holders, on which of them it has gradients that are partial along
+    /// which axes.
+    pub keys: Vec<Vec<(Option<Grid>, AxisSet)>>,
+}
+
+impl Plan {
+    fn new(request: &Request<'_>) -> Result<Self, LowerError> {
+        let strategy = request.strategy;
+        // A last partial batch may be smaller than the data axis: some ranks then have no sample.
+        strategy.check_axes(request.graph, request.batch.max(strategy.data_parts()))?;
+        let placement = Placement::new(request.graph, strategy)?;
+        let parts = strategy.micro_batches(request.batch);
+        let samples = request.batch / parts;
+        let mut network = lay_out(request.graph, strategy, &placement, request.batch)?;
+        if request.kind == ProgramKind::Evaluate {
+            network = network.without_auxiliary();
+        }
+        check_padding(&network)?;
+        let slots = slots(strategy, parts, request.kind);
+        let mut replica_of = vec![0; parts];
+        slots
+            .iter()
+            .for_each(|slot| replica_of[slot.micro] = slot.replica);
+        let world = strategy.mesh();
+        let replicas: Vec<Network> = (0..if placement.is_whole() { 1 } else { 2 })
+            .map(|replica| network.of_replica(&placement.sites, replica))
+            .collect();
+        let networks = (0..parts).map(|part| {
+            let replica = &replicas[replica_of[part]];
+            let network = match parts {
+                1 => replica.clone(),
+                _ => replica.of_micro_batch((part * samples, samples)),
+            };
+            let storages = Storages::new(&network, &world);
+            (network, storages)
+        });
+        let networks = networks.collect();
+        let used = replicas.iter().take(strategy.schedule.replicas());
+        let mut holders = vec![Vec::<Place>::new(); request.graph.parameters.len()];
+        for network in used {
+            for (known, places) in holders.iter_mut().zip(&network.parameters) {
+                for place in places {
+                    if known.iter().all(|known| known.on != place.on) {
+                        known.push(*place);
+                    }
+                }
+            }
+        }
+        let mut plan = Self {
+            world,
+            placement,
+            networks,
+            replica_of,
+            slots,
+            holders,
+            keys: Vec::new(),
+        };
+        plan.keys = plan.keys();
+        Ok(plan)
     }
-    check_padding(&network)?;
-    let networks = match parts {
-        1 => vec![network],
-        _ => (0..parts)
-            .map(|part| network.of_micro_batch((part * samples, samples)))
-            .collect(),
-    };
-    let with_storages = |network| {
-        let storages = Storages::new(&network, &mesh);
-        (network, storages)
-    };
-    let networks = networks.into_iter().map(with_storages).collect();
-    Ok((mesh, networks))
+
+    fn keys(&self) -> Vec<Vec<(Option<Grid>, AxisSet)>> {
+        let mut keys = vec![Vec::new(); self.holders.len()];
+        for (network, _) in &self.networks {
+            for layer in &network.layers {
+                for id in &layer.parameters {
+                    let axes = match layer.op() {
+                        Some(Op::BatchNorm { .. }) => AxisSet::NONE,
+                        _ => positions(&layer.place),
+                    };
+                    let (key, known) = ((layer.place.on, axes), &mut keys[id.0]);
+                    if self.holders[id.0].len() > 1 && !known.contains(&key) {
+                        known.push(key);
+                    }
+                }
+            }
+        }
+        keys
+    }
+
+    /// Where the first replica has what another has on these ranks.
+    pub fn twin_of(&self, on: Option<Grid>) -> Option<Grid> {
+        let mut sites = self.placement.sites.iter();
+        if sites.clone().any(|site| site.grids[0] == on) {
+            return on;
+        }
+        let site = sites.find(|site| site.grids[1] == on);
+        site.map_or(on, |site| site.grids[0])
+    }
+
+    /// Whether all parts of the mini-batch are of one size.
+    fn is_even(&self) -> bool {
+        let sites = self.placement.sites.iter();
+        let mut parts = sites.map(|site| site.mesh.extent(Axis::Data));
+        let input = self.networks[0].0.layer(NodeId(0)).place.shared(0);
+        parts.all(|parts| input.len().is_multiple_of(parts))
+    }
 }
 
-/// A last partial batch may be smaller than the data axis: some ranks then have no sample.
-fn data_extent(request: &Request<'_>) -> usize {
-    request.strategy.extent(partita_space::Axis::Data)
+/// Where there is one stage, micro-batches come one after the other.
+fn slots(strategy: &Strategy, micro: usize, kind: ProgramKind) -> Vec<Slot> {
+    let stages = strategy.stages.len().max(1) * strategy.schedule.chunks();
+    let places = strategy.stages.len();
+    match kind {
+        ProgramKind::Evaluate => schedule::forward_slots(stages, micro),
+        ProgramKind::Train | ProgramKind::Fetch => match strategy.can_schedule(micro) {
+            true if places > 0 => schedule::slots(strategy.schedule, places, micro),
+            _ => schedule::slots(Schedule::Sequential, stages, micro),
+        },
+    }
 }
 
 fn check_padding(network: &Network) -> Result<(), LowerError> {
@@ -158,213 +259,14 @@ fn check_padding(network: &Network) -> Result<(), LowerError> {
 }
 
 /// Ranks of one class give equal bodies.
-fn lower_coord(
-    request: &Request<'_>,
-    mesh: &Mesh,
-    networks: &[(Network, Storages)],
-    coord: Coord,
-) -> Result<Body, LowerError> {
-    let (network, storages) = &networks[0];
-    let builder = Builder::new(mesh, coord, request.dtype, request.menu);
-    let mut emit = Emit {
-        request,
-        graph: request.graph,
-        network,
-        storages,
-        builder,
-        values: vec![None; storages.all.len()],
-        gradients: vec![None; storages.all.len()],
-        sums: BTreeMap::new(),
-        parameters: Vec::new(),
-        gathered: BTreeMap::new(),
-        micro_batches: networks.len(),
-        micro: 0,
-        pass: Phase::Forward,
-        report: BTreeMap::new(),
-        moments: Vec::new(),
-        staging: [None; 2],
-        parameter_gradients: BTreeMap::new(),
-    };
+fn lower_planned(request: &Request<'_>, plan: &Plan, rank: Rank) -> Result<Body, LowerError> {
+    let mut emit = Emit::new(request, plan, rank);
     emit.persistent();
-    if request.kind == ProgramKind::Fetch {
-        emit.loads(network, When::Now);
-    } else {
-        emit.micro_batches(networks);
+    match request.kind {
+        ProgramKind::Fetch => emit.fetch(),
+        ProgramKind::Train | ProgramKind::Evaluate => emit.step(),
     }
     let mut body = emit.builder.finish(request.strategy.fuse)?;
     arena::plan(&mut body);
     Ok(body)
-}
-
-/// Gradient of a storage while contributions arrive.
-#[derive(Clone, Copy)]
-pub(crate) struct GradientState {
-    pub held: Held,
-    pub written: bool,
-}
-
-pub(crate) struct Emit<'a> {
-    pub request: &'a Request<'a>,
-    pub graph: &'a Graph,
-    pub network: &'a Network,
-    pub storages: &'a Storages,
-    pub builder: Builder<'a>,
-    pub values: Vec<Option<Held>>,
-    pub gradients: Vec<Option<GradientState>>,
-    /// Moments of each batch norm, from forward to backward.
-    pub sums: BTreeMap<NodeId, View>,
-    pub parameters: Vec<Held>,
-    /// Those of the layer at hand that are kept by shares.
-    pub gathered: BTreeMap<ParameterId, Held>,
-    pub moments: Vec<Vec<View>>,
-    /// Sample and target.
-    pub staging: [Option<View>; 2],
-    pub parameter_gradients: BTreeMap<(ParameterId, AxisSet), ParameterGradient>,
-    /// In how many parts the mini-batch is taken, and which is at hand.
-    pub micro_batches: usize,
-    pub micro: usize,
-    /// Forward, or backward where something is computed again.
-    pub pass: Phase,
-    /// Sums over the micro-batches so far, by the names of the outputs.
-    pub report: BTreeMap<&'static str, View>,
-}
-
-impl<'a> Emit<'a> {
-    pub fn layer(&self, id: NodeId) -> &'_ Layer {
-        self.network.layer(id)
-    }
-
-    pub fn place(&self, id: NodeId) -> &Place {
-        &self.network.layer(id).place
-    }
-
-    pub fn owned(&self, id: NodeId) -> Region {
-        self.place(id).owned(self.builder.mesh, &self.builder.coord)
-    }
-
-    /// What is computed of a tensor: the own part, and inside of a group what is read around it.
-    pub fn computed(&self, id: NodeId) -> Region {
-        let computed = &self.storages.of(id).computed;
-        let mut region = self.owned(id);
-        for (dim, line) in computed.lines_at(&self.builder.coord).iter().enumerate() {
-            if (1..4).contains(&dim) {
-                region.0[dim] = line.held;
-            }
-        }
-        region
-    }
-
-    /// What a layer that works element by element reads of an input.
-    pub fn reach(&self, id: NodeId, input: NodeId) -> Region {
-        let (mut region, computed) = (self.owned(input), self.computed(id));
-        if !matches!(self.layer(id).op(), Some(Op::Flatten)) {
-            region.0[1..4].copy_from_slice(&computed.0[1..4]);
-        }
-        region
-    }
-
-    pub fn computed_value(&self, node: NodeId) -> View {
-        self.value(node).view(&self.computed(node))
-    }
-
-    /// Where the value of a node is held; it was computed before.
-    pub fn value(&self, node: NodeId) -> Held {
-        self.values[self.storages.of[node.0]].expect("inputs are computed before their readers")
-    }
-
-    /// The part of an input that a layer reads element by element.
-    pub fn read_value(&self, id: NodeId, index: usize) -> View {
-        let input = self.layer(id).inputs[index];
-        self.value(input).view(&self.reach(id, input))
-    }
-
-    pub fn owned_value(&self, node: NodeId) -> View {
-        self.value(node).view(&self.owned(node))
-    }
-
-    /// All micro-batches, one after the other, and the update. The samples of the next one are read as
-    /// soon as those at hand have been taken in.
-    fn micro_batches(&mut self, networks: &'a [(Network, Storages)]) {
-        let trains = self.request.kind == ProgramKind::Train;
-        if trains {
-            self.open_parameter_gradients();
-        }
-        for (micro, (network, storages)) in networks.iter().enumerate() {
-            (self.micro, self.network, self.storages) = (micro, network, storages);
-            self.values.fill(None);
-            self.gradients.fill(None);
-            self.sums.clear();
-            self.forward();
-            if let Some((next, _)) = networks.get(micro + 1) {
-                self.loads(next, When::Now);
-            }
-            if trains {
-                self.forget();
-                self.backward();
-            }
-        }
-        if trains {
-            self.update();
-        }
-        self.loads(&networks[0].0, When::Next);
-    }
-
-    /// Allreduce of a view over the axes of a group; nothing for a group of one.
-    pub fn allreduce(&mut self, layer: &str, phase: Phase, axes: AxisSet, view: View) {
-        let sequence = self.builder.next_sequence();
-        if self.builder.mesh.group_size(axes) > 1 {
-            let kind = CollectiveKind::AllReduce { view };
-            let collective = Collective {
-                sequence,
-                group: axes,
-                on: None,
-                kind,
-            };
-            self.builder
-                .push(layer, phase, Work::Collective(collective));
-        }
-    }
-
-    pub fn stage_samples(&mut self) {
-        let input = self.owned(NodeId(0)).shape();
-        let [n, d, h, w, c] = input;
-        let dtype = self.request.samples.dtype;
-        let sample = self
-            .builder
-            .buffer("sample", Role::Staging, dtype, [n, c, d, h, w]);
-        let target = target_place(self.network)
-            .owned(self.builder.mesh, &self.builder.coord)
-            .shape();
-        let target = self
-            .builder
-            .buffer("target", Role::Staging, self.request.dtype, target);
-        self.staging = [sample, target].map(|id| Some(self.builder.whole(id)));
-    }
-
-    fn loads(&mut self, network: &Network, when: When) {
-        let places = [network.layer(NodeId(0)).place, target_place(network)];
-        for (index, item) in [Item::Sample, Item::Target].into_iter().enumerate() {
-            let target = self.staging[index].expect("staging comes first");
-            if !target.is_empty() {
-                let load = Load {
-                    item,
-                    when,
-                    place: places[index],
-                    target,
-                };
-                let layer = if index == 0 { "sample" } else { "target" };
-                self.builder.push(layer, Phase::Load, Work::Load(load));
-            }
-        }
-    }
-}
-
-/// Split of what the network shall answer.
-fn target_place(network: &Network) -> Place {
-    let last = &network.layers[network.layers.len() - 1];
-    let mut place = network.layer(last.inputs[0]).place;
-    if let Some(Op::Loss(Loss::SoftmaxCrossEntropy)) = last.op() {
-        place.shape[4] = 1;
-    }
-    place
 }

@@ -1,9 +1,10 @@
 //! The network as it is lowered: the layers of the model with their distribution, and changes of
 //! distribution between them.
 
+use crate::placement::Site;
 use partita_graph::{Loss, NodeId, Op, ParameterId, needed_by_last, readers};
 use partita_program::Place;
-use partita_space::AxisSet;
+use partita_space::{AxisSet, Grid};
 
 /// What is done to make a tensor.
 #[derive(Clone, Debug)]
@@ -26,6 +27,10 @@ pub(crate) struct Layer {
     pub origin: NodeId,
     /// Who owns what of the value.
     pub place: Place,
+    /// The ranks on which it lies, as a site of the placement.
+    pub site: usize,
+    /// The stage that it belongs to.
+    pub stage: usize,
     /// The block with which it is computed again for the backward pass.
     pub block: Option<usize>,
     /// Axes along which the value is a sum still due.
@@ -56,10 +61,11 @@ impl Layer {
 #[derive(Clone)]
 pub(crate) struct Network {
     pub layers: Vec<Layer>,
-    /// Of each parameter of the model, as layers use it.
-    pub parameters: Vec<Place>,
+    /// Of each parameter of the model, as layers use it: once for each site with ranks of its own, those
+    /// first that keep the state of the optimizer.
+    pub parameters: Vec<Vec<Place>>,
     /// Of what is kept of it, in whatever of the training state is shared out.
-    pub shares: Vec<Place>,
+    pub shares: Vec<Vec<Place>>,
     readers: Vec<Vec<NodeId>>,
     /// Of each node of the model.
     needs_gradient: Vec<bool>,
@@ -69,8 +75,8 @@ impl Network {
     /// Whether training needs the gradient is known of the nodes of the model.
     pub fn new(
         layers: Vec<Layer>,
-        parameters: Vec<Place>,
-        shares: Vec<Place>,
+        parameters: Vec<Vec<Place>>,
+        shares: Vec<Vec<Place>>,
         needs_gradient: Vec<bool>,
     ) -> Self {
         let readers = readers(layers.iter().map(|layer| &layer.inputs[..]));
@@ -109,6 +115,31 @@ impl Network {
             layer.place.micro = Some(samples);
         }
         part
+    }
+
+    /// The same on the ranks of another replica.
+    pub fn of_replica(&self, sites: &[Site], replica: usize) -> Self {
+        let there = |on: Option<Grid>| {
+            let site = sites.iter().find(|site| site.grids[0] == on);
+            site.map_or(on, |site| site.grids[replica])
+        };
+        let mut other = self.clone();
+        for layer in &mut other.layers {
+            layer.place.on = there(layer.place.on);
+        }
+        for places in other.parameters.iter_mut().chain(&mut other.shares) {
+            places
+                .iter_mut()
+                .for_each(|place| place.on = there(place.on));
+        }
+        other
+    }
+
+    /// Whether a layer brings a tensor to other ranks.
+    pub fn crosses(&self, id: NodeId) -> bool {
+        let layer = self.layer(id);
+        let is_move = matches!(layer.step, Step::Move);
+        is_move && self.layer(layer.inputs[0]).place.on != layer.place.on
     }
 
     pub fn layer(&self, id: NodeId) -> &Layer {

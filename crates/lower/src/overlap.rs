@@ -20,9 +20,10 @@ pub(crate) struct Overlap<'n> {
 }
 
 impl<'n> Overlap<'n> {
-    pub fn new(network: &'n Network, mesh: &Mesh) -> Self {
+    pub fn new(network: &'n Network, world: &Mesh) -> Self {
         let own = |index: usize, dim: usize| -> Vec<Interval> {
             let place = &network.layers[index].place;
+            let mesh = &place.mesh(world);
             (0..mesh.parts(place.axes[dim]))
                 .map(|i| place.part(mesh, dim, i))
                 .collect()

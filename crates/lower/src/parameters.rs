@@ -1,21 +1,30 @@
-//! What is kept of parameters, their gradients from the first contribution to the sum over ranks, and
-//! their update.
+//! What is kept of parameters, and their gradients from the first contribution to the sum over ranks.
 
 use crate::arena;
 use crate::body::Held;
-use crate::lowering::Emit;
-use crate::network::positions;
-use crate::redistribute::{Cargo, Destination};
+use crate::emit::Emit;
+use crate::network::{Network, positions};
+use crate::redistribute::Destination;
 use crate::strategy::Shard;
 use partita_graph::{NodeId, Op, ParameterId, ParameterRole};
 use partita_program::{Kernel, Optimizer, Phase, Place, Role, View};
-use partita_space::AxisSet;
+use partita_space::{AxisSet, Grid};
 use std::collections::BTreeMap;
+
+/// A parameter on the ranks of one of its holders, with the axes along which uses of it are partial.
+pub(crate) type Key = (ParameterId, Option<Grid>, AxisSet);
+
+/// A contribution to the gradient of a parameter that waits for its slot.
+pub(crate) struct Deferred {
+    key: Key,
+    layer: String,
+    kernel: Option<Kernel>,
+}
 
 /// Gradient of a parameter from the uses that are partial along the same axes.
 #[derive(Clone, Copy)]
 pub(crate) struct ParameterGradient {
-    held: Held,
+    pub held: Held,
     written: bool,
     /// Uses whose contribution is still to come before it is summed over ranks.
     open: usize,
@@ -26,12 +35,12 @@ pub(crate) struct ParameterGradient {
 }
 
 impl ParameterGradient {
-    fn view(&self) -> View {
+    pub fn view(&self) -> View {
         self.held.view(&self.held.region)
     }
 
     /// The sum over ranks, once it is complete.
-    fn sum(&self) -> View {
+    pub fn sum(&self) -> View {
         let held = self.share.map_or(self.held, |(share, _)| share);
         held.view(&held.region)
     }
@@ -45,45 +54,90 @@ impl Emit<'_> {
             Optimizer::Sgd { .. } => &["velocity"],
             Optimizer::Adam { .. } => &["first_moment", "second_moment"],
         };
-        let mut list: Vec<(Role, String, usize)> = Vec::new();
+        let mut list: Vec<(Role, String, usize, Place)> = Vec::new();
         for (index, parameter) in self.graph.parameters.iter().enumerate() {
-            if parameter.role.is_trained() {
-                list.push((Role::Parameter, parameter.name.clone(), index));
-                for moment in moment_names {
-                    let name = format!("{}.{moment}", parameter.name);
-                    list.push((Role::Optimizer, name, index));
+            for (holder, place) in self.plan.holders[index].iter().enumerate() {
+                if !self.builder.is_in(place.on) {
+                    continue;
                 }
-            } else {
-                list.push((Role::State, parameter.name.clone(), index));
+                let name = match holder {
+                    0 => parameter.name.clone(),
+                    _ => format!("{}@{holder}", parameter.name),
+                };
+                if !parameter.role.is_trained() {
+                    list.push((Role::State, name, index, *place));
+                    continue;
+                }
+                list.push((Role::Parameter, name, index, *place));
+                // One holder moves it for all.
+                for moment in moment_names.iter().filter(|_| holder == 0) {
+                    let name = format!("{}.{moment}", parameter.name);
+                    list.push((Role::Optimizer, name, index, *place));
+                }
             }
         }
         list.sort_by_key(|(role, ..)| arena::persistent_order(*role));
-        let mut own: Vec<Option<Held>> = vec![None; self.graph.parameters.len()];
         self.moments = vec![Vec::new(); self.graph.parameters.len()];
-        for (role, name, index) in list {
+        for (role, name, index, whole) in list {
             let id = ParameterId(index);
             let is_share = match role {
                 Role::Optimizer => true,
                 _ => self.request.strategy.shard == Shard::Parameters,
             };
             let place = match is_share {
-                true => self.network.shares[index],
-                false => self.network.parameters[index],
+                true => self.share_of(id, whole),
+                false => whole,
             };
             let held = self.parameter_buffer(&name, role, id, place);
             match role {
                 Role::Optimizer => self.moments[index].push(held.view(&held.region)),
-                _ => own[index] = Some(held),
+                _ => {
+                    self.parameters.insert((id, whole.on), held);
+                }
             }
         }
-        self.parameters = own.into_iter().flatten().collect();
         self.stage_samples();
     }
 
+    /// Where a parameter lies with the layers that use it on some ranks.
+    pub(crate) fn whole_on(&self, id: ParameterId, on: Option<Grid>) -> Place {
+        let places = &self.network.parameters[id.0];
+        let place = places.iter().find(|place| place.on == on);
+        *place.expect("layers use parameters that lie with them")
+    }
+
+    /// What is kept of a parameter that lies so, where its training state is shared out.
+    pub(crate) fn share_of(&self, id: ParameterId, whole: Place) -> Place {
+        match &self.network.shares[id.0][..] {
+            [share] => Place {
+                on: whole.on,
+                ..*share
+            },
+            _ => whole,
+        }
+    }
+
+    /// What is kept and what is used of a parameter on the ranks at hand.
+    fn share_and_whole(&self, id: ParameterId) -> (Place, Place) {
+        let whole = self.whole_on(id, self.builder.on);
+        (self.share_of(id, whole), whole)
+    }
+
+    /// Whether a parameter lies with several groups of ranks.
+    pub(crate) fn is_held_apart(&self, id: ParameterId) -> bool {
+        self.plan.holders[id.0].len() > 1
+    }
+
     /// A buffer for what the rank has of a parameter, or of what goes with it.
-    fn parameter_buffer(&mut self, name: &str, role: Role, id: ParameterId, place: Place) -> Held {
-        let region = place.owned(self.builder.mesh, &self.builder.coord);
-        if self.network.shares[id.0].split_axes().is_empty() {
+    pub(crate) fn parameter_buffer(
+        &mut self,
+        name: &str,
+        role: Role,
+        id: ParameterId,
+        place: Place,
+    ) -> Held {
+        let region = self.builder.owned(&place);
+        if self.is_whole() && self.share_of(id, place).split_axes().is_empty() {
             let dtype = self.builder.dtype;
             let id = self.builder.buffer(name, role, dtype, place.shape);
             return Held { id, region };
@@ -93,7 +147,7 @@ impl Emit<'_> {
     }
 
     /// Activations and their gradients have the numbers below.
-    fn parameter_tensor(&self, id: ParameterId, role: Role) -> u32 {
+    pub(crate) fn parameter_tensor(&self, id: ParameterId, role: Role) -> u32 {
         let first = 2 * self.storages.all.len() as u32;
         first + 2 * id.0 as u32 + u32::from(role == Role::Gradient)
     }
@@ -101,7 +155,8 @@ impl Emit<'_> {
     /// A parameter of a layer as the layer's kernels take it.
     pub(crate) fn parameter(&self, node: NodeId, index: usize) -> View {
         let id = self.layer(node).parameters[index];
-        let held = self.gathered.get(&id).unwrap_or(&self.parameters[id.0]);
+        let kept = || self.parameters[&(id, self.builder.on)];
+        let held = self.gathered.get(&id).copied().unwrap_or_else(kept);
         held.view(&held.region)
     }
 
@@ -109,7 +164,7 @@ impl Emit<'_> {
     pub(crate) fn gather_parameters(&mut self, node: NodeId, phase: Phase) {
         self.gathered.clear();
         for id in self.layer(node).parameters.clone() {
-            let (share, whole) = (self.network.shares[id.0], self.network.parameters[id.0]);
+            let (share, whole) = self.share_and_whole(id);
             if self.request.strategy.shard != Shard::Parameters || share == whole {
                 continue;
             }
@@ -120,7 +175,7 @@ impl Emit<'_> {
                 place: whole,
                 accumulate: false,
             };
-            let from = (self.parameters[id.0], share, AxisSet::NONE);
+            let from = (self.parameters[&(id, whole.on)], share, AxisSet::NONE);
             self.move_parameter((id, Role::Gathered), phase, from, to);
             self.gathered.insert(id, held);
         }
@@ -128,43 +183,55 @@ impl Emit<'_> {
 
     /// Counts how often each parameter contributes, so that its reduction starts after the last.
     pub(crate) fn open_parameter_gradients(&mut self) {
-        for index in 0..self.network.layers.len() {
-            let id = NodeId(index);
-            let axes = match self.layer(id).op() {
-                Some(Op::BatchNorm { .. }) => AxisSet::NONE,
-                _ => positions(self.place(id)),
-            };
-            for parameter in self.layer(id).parameters.clone() {
-                if !self.graph.parameter(parameter).role.is_trained() {
+        let mut total: BTreeMap<Key, usize> = BTreeMap::new();
+        let plan = self.plan;
+        for (network, _) in &plan.networks {
+            let mut uses: BTreeMap<Key, usize> = BTreeMap::new();
+            for layer in &network.layers {
+                if !self.builder.is_in(layer.place.on) {
                     continue;
                 }
-                let key = (parameter, axes);
-                if !self.parameter_gradients.contains_key(&key) {
-                    let gradient = self.open_gradient(parameter);
-                    self.parameter_gradients.insert(key, gradient);
+                let axes = match layer.op() {
+                    Some(Op::BatchNorm { .. }) => AxisSet::NONE,
+                    _ => positions(&layer.place),
+                };
+                for &parameter in &layer.parameters {
+                    if self.graph.parameter(parameter).role.is_trained() {
+                        *uses.entry((parameter, layer.place.on, axes)).or_default() += 1;
+                    }
                 }
-                if let Some(known) = self.parameter_gradients.get_mut(&key) {
-                    known.uses += 1;
+            }
+            for (key, uses) in uses {
+                *total.entry(key).or_default() += uses;
+                if !self.parameter_gradients.contains_key(&key) {
+                    let gradient = self.open_gradient(key, network, uses);
+                    self.parameter_gradients.insert(key, gradient);
                 }
             }
         }
-        let sums = match self.request.strategy.shard {
-            Shard::Off | Shard::Optimizer => self.micro_batches,
-            Shard::Gradients | Shard::Parameters => 1,
+        let is_summed_each_time = match self.request.strategy.shard {
+            Shard::Off | Shard::Optimizer => false,
+            Shard::Gradients | Shard::Parameters => true,
         };
-        for gradient in self.parameter_gradients.values_mut() {
-            let is_shared = gradient.share.is_some();
-            let uses_before_sum = if is_shared { sums } else { self.micro_batches };
-            gradient.open = uses_before_sum * gradient.uses;
+        for (key, gradient) in &mut self.parameter_gradients {
+            gradient.open = match gradient.share.is_some() && is_summed_each_time {
+                true => gradient.uses,
+                false => total[key],
+            };
         }
     }
 
-    fn open_gradient(&mut self, parameter: ParameterId) -> ParameterGradient {
+    fn open_gradient(
+        &mut self,
+        (parameter, on, _): Key,
+        network: &Network,
+        uses: usize,
+    ) -> ParameterGradient {
         let name = format!("d.{}", self.graph.parameter(parameter).name);
-        let (whole, share) = (
-            self.network.parameters[parameter.0],
-            self.network.shares[parameter.0],
-        );
+        let places = &network.parameters[parameter.0];
+        let whole = places.iter().find(|place| place.on == on);
+        let whole = *whole.expect("layers use parameters that lie with them");
+        let share = self.share_of(parameter, whole);
         let held = self.parameter_buffer(&name, Role::Gradient, parameter, whole);
         let share = (share != whole).then(|| {
             let name = format!("{name}.share");
@@ -175,12 +242,12 @@ impl Emit<'_> {
             held,
             written: false,
             open: 0,
-            uses: 0,
+            uses,
             share,
         }
     }
 
-    /// One contribution to the gradient of a parameter; after the last, the sum over ranks.
+    /// One contribution to the gradient of a parameter, now or in a slot of its own.
     pub(crate) fn parameter_gradient(
         &mut self,
         parameter: ParameterId,
@@ -188,7 +255,43 @@ impl Emit<'_> {
         layer: &str,
         kernel: impl FnOnce(View, bool) -> Option<Kernel>,
     ) {
-        let mut state = self.parameter_gradients[&(parameter, axes)];
+        if !self.defers {
+            return self.add_gradient(parameter, axes, layer, kernel);
+        }
+        let key = (parameter, self.builder.on, axes);
+        let view = self.parameter_gradients[&key].view();
+        self.deferred.push(Deferred {
+            key,
+            layer: layer.to_owned(),
+            kernel: kernel(view, false),
+        });
+    }
+
+    /// The contributions of the micro-batch at hand that waited, with numbers from `number` on.
+    pub(crate) fn deferred_gradients(&mut self, number: u32) {
+        for (at, one) in std::mem::take(&mut self.deferred).into_iter().enumerate() {
+            let (parameter, on, axes) = one.key;
+            self.builder.number_from(Self::numbers(number, at));
+            self.builder.enter(on);
+            self.add_gradient(parameter, axes, &one.layer, |_, accumulate| {
+                let mut kernel = one.kernel?;
+                set_accumulate(&mut kernel, accumulate);
+                Some(kernel)
+            });
+        }
+    }
+
+    /// One contribution to the gradient of a parameter; after the last, the sum over ranks, unless other
+    /// ranks hold it, too.
+    pub(crate) fn add_gradient(
+        &mut self,
+        parameter: ParameterId,
+        axes: AxisSet,
+        layer: &str,
+        kernel: impl FnOnce(View, bool) -> Option<Kernel>,
+    ) {
+        let key = (parameter, self.builder.on, axes);
+        let mut state = self.parameter_gradients[&key];
         if let Some(kernel) = kernel(state.view(), state.written) {
             self.builder.kernel(layer, Phase::Backward, kernel);
             state.written = true;
@@ -201,27 +304,30 @@ impl Emit<'_> {
             if !state.written {
                 self.builder.fill(layer, Phase::Backward, state.view(), 0.0);
             }
-            self.sum_gradient(parameter, axes, &mut state);
+            if !self.is_held_apart(parameter) {
+                self.sum_gradient(parameter, axes, &mut state);
+            }
         }
-        self.parameter_gradients.insert((parameter, axes), state);
+        self.parameter_gradients.insert(key, state);
     }
 
-    fn sum_gradient(
+    pub(crate) fn sum_gradient(
         &mut self,
         parameter: ParameterId,
         axes: AxisSet,
         state: &mut ParameterGradient,
     ) {
+        let (share_place, whole) = self.share_and_whole(parameter);
         let Some((share, has_sum)) = &mut state.share else {
             let name = self.graph.parameter(parameter).name.clone();
             return self.allreduce(&name, Phase::Reduce, axes, state.view());
         };
         let to = Destination {
             held: *share,
-            place: self.network.shares[parameter.0],
+            place: share_place,
             accumulate: *has_sum,
         };
-        let from = self.network.parameters[parameter.0];
+        let from = whole;
         *has_sum = true;
         // The next micro-batch begins anew.
         state.open = state.uses;
@@ -238,137 +344,21 @@ impl Emit<'_> {
         ids: [ParameterId; 2],
         layer: &str,
     ) -> ([View; 2], bool) {
-        let states = ids.map(|id| self.parameter_gradients[&(id, AxisSet::NONE)]);
+        let states = ids.map(|id| self.parameter_gradients[&(id, self.builder.on, AxisSet::NONE)]);
         let accumulate = states.iter().any(|state| state.written);
         for state in states.iter().filter(|state| accumulate && !state.written) {
             self.builder.fill(layer, Phase::Backward, state.view(), 0.0);
         }
         (states.map(|state| state.view()), accumulate)
     }
+}
 
-    pub(crate) fn update(&mut self) {
-        let mut gradients: Vec<(ParameterId, View)> = Vec::new();
-        // Gradients of the last layers are complete first.
-        let all = self.parameter_gradients.iter().rev();
-        let all: Vec<_> = all.map(|(&(id, _), state)| (id, state.sum())).collect();
-        for (parameter, source) in all {
-            match gradients.iter().find(|(known, _)| *known == parameter) {
-                None => gradients.push((parameter, source)),
-                Some(&(_, target)) => {
-                    let name = self.graph.parameter(parameter).name.clone();
-                    let copy = Kernel::Copy {
-                        source,
-                        target,
-                        accumulate: true,
-                    };
-                    self.builder.kernel(&name, Phase::Update, copy);
-                }
-            }
-        }
-        let clip = self
-            .request
-            .clip
-            .map(|maximum| (self.norm(&gradients), maximum));
-        let shares: Vec<Held> = gradients
-            .iter()
-            .map(|&(id, _)| self.own_share(id))
-            .collect();
-        for (&(id, gradient), share) in gradients.iter().zip(&shares) {
-            let kernel = Kernel::Update {
-                rule: self.request.optimizer,
-                parameter: share.view(&share.region),
-                gradient,
-                moments: self.moments[id.0].clone(),
-                clip,
-            };
-            let name = self.graph.parameter(id).name.clone();
-            self.builder.kernel(&name, Phase::Update, kernel);
-        }
-        for (&(id, _), share) in gradients.iter().zip(shares) {
-            self.complete_parameter(id, share);
-        }
-    }
-
-    /// What the rank moves of a parameter: all that it keeps, or a copy of its share of the whole.
-    fn own_share(&mut self, id: ParameterId) -> Held {
-        let (share, whole) = (self.network.shares[id.0], self.network.parameters[id.0]);
-        let kept = self.parameters[id.0];
-        if share == whole || self.request.strategy.shard == Shard::Parameters {
-            return kept;
-        }
-        let name = self.graph.parameter(id).name.clone();
-        let held = self.parameter_buffer(&format!("{name}.share"), Role::Gathered, id, share);
-        let copy = Kernel::Copy {
-            source: kept.view(&held.region),
-            target: held.view(&held.region),
-            accumulate: false,
-        };
-        if !held.region.is_empty() {
-            self.builder.kernel(&name, Phase::Update, copy);
-        }
-        held
-    }
-
-    /// Each rank has moved its share; those who use the whole get what the others have moved.
-    fn complete_parameter(&mut self, id: ParameterId, own: Held) {
-        let held = self.parameters[id.0];
-        if own.id == held.id {
-            return;
-        }
-        let to = Destination {
-            held,
-            place: self.network.parameters[id.0],
-            accumulate: false,
-        };
-        let from = (own, self.network.shares[id.0], AxisSet::NONE);
-        self.move_parameter((id, Role::Parameter), Phase::Update, from, to);
-    }
-
-    /// Brings a parameter, or what goes with it, from where it is held, as a sum still due along some
-    /// axes, to its destination.
-    fn move_parameter(
-        &mut self,
-        (id, role): (ParameterId, Role),
-        phase: Phase,
-        (source, place, partial): (Held, Place, AxisSet),
-        to: Destination,
-    ) {
-        let layer = self.graph.parameter(id).name.clone();
-        let cargo = Cargo {
-            layer: &layer,
-            phase,
-            role,
-            tensor: self.parameter_tensor(id, role),
-        };
-        self.redistribute(cargo, source, (place, partial), to);
-    }
-
-    /// Sum of the squares of all gradients, each element counted once.
-    fn norm(&mut self, gradients: &[(ParameterId, View)]) -> View {
-        let mut shares: BTreeMap<AxisSet, Vec<View>> = BTreeMap::new();
-        for &(id, view) in gradients {
-            let axes = self.network.shares[id.0].split_axes();
-            shares.entry(axes).or_default().push(view);
-        }
-        let name = "gradient_norm";
-        let totals: Vec<View> = shares
-            .into_iter()
-            .map(|(axes, sources)| {
-                let total = self.builder.sums(name, 1, 1);
-                let kernel = Kernel::SumOfSquares { sources, total };
-                self.builder.kernel(name, Phase::Update, kernel);
-                self.allreduce(name, Phase::Update, axes, total);
-                total
-            })
-            .collect();
-        for &source in &totals[1..] {
-            let copy = Kernel::Copy {
-                source,
-                target: totals[0],
-                accumulate: true,
-            };
-            self.builder.kernel(name, Phase::Update, copy);
-        }
-        totals[0]
+/// Lets the gradient of a weight or a bias be added to what is there.
+fn set_accumulate(kernel: &mut Kernel, adds: bool) {
+    match kernel {
+        Kernel::ConvolutionBackwardWeight { accumulate, .. }
+        | Kernel::BiasBackward { accumulate, .. }
+        | Kernel::LinearBackwardWeight { accumulate, .. } => *accumulate = adds,
+        other => panic!("{} is no gradient of a weight", other.name()),
     }
 }

@@ -5,32 +5,33 @@
 //! read by the next block. The sum is kept, so what the last convolution gives it is not computed again:
 //! the gradient of a sum is handed on without its inputs.
 
-use crate::lowering::Emit;
+use crate::emit::Emit;
 use partita_graph::{NodeId, Op, PoolKind};
 use partita_program::Phase;
 
 impl Emit<'_> {
     /// What is needed again backward of layers that are computed again is forgotten after them.
-    pub(crate) fn forget(&mut self) {
-        for (index, storage) in self.storages.all.iter().enumerate() {
+    pub(crate) fn forget(&mut self, layers: &[NodeId]) {
+        for &id in layers {
+            let storage = self.storages.of(id);
             let block = |id: &NodeId| self.layer(*id).block;
             let first = block(&storage.members[0]);
             let last = storage.members[storage.members.len() - 1];
             let mut all = storage.members.iter().chain(self.network.readers(last));
             if first.is_some() && all.all(|id| block(id) == first) {
-                self.values[index] = None;
+                self.values[self.storages.of[id.0]] = None;
             }
         }
     }
 
     /// Computes again what is needed of what has been forgotten of a block. Moments of a batch norm are
-    /// known from the first time, and have entered the running statistics.
-    pub(crate) fn recall(&mut self, block: usize) {
-        let needed = self.needed(block);
+    /// known from the first time, and have entered the running statistics. Numbers come after `number`.
+    pub(crate) fn recall(&mut self, block: usize, layers: &[NodeId], number: u32) {
+        let needed = self.needed(block, layers);
         self.pass = Phase::Backward;
-        for index in 0..self.network.layers.len() {
-            let id = NodeId(index);
-            if needed[self.storages.of[index]] {
+        for (at, &id) in layers.iter().enumerate() {
+            let number = Self::numbers(number, at);
+            if needed[self.storages.of[id.0]] && self.enter(id, number) {
                 self.forward_node(id);
                 if self.storages.of(id).members.last() == Some(&id) {
                     self.complete_value(id);
@@ -42,14 +43,15 @@ impl Emit<'_> {
 
     /// Storages of a block that have been forgotten and that the backward pass reads, or that others of
     /// them are computed from.
-    fn needed(&self, block: usize) -> Vec<bool> {
+    fn needed(&self, block: usize, layers: &[NodeId]) -> Vec<bool> {
         let is_missing = |index: usize| {
             let first = self.layer(self.storages.all[index].members[0]);
-            first.block == Some(block) && self.values[index].is_none()
+            let is_here = self.builder.is_in(first.place.on);
+            first.block == Some(block) && is_here && self.values[index].is_none()
         };
         let mut needed = vec![false; self.storages.all.len()];
-        for index in (0..self.network.layers.len()).rev() {
-            let (layer, own) = (&self.network.layers[index], self.storages.of[index]);
+        for &id in layers.iter().rev() {
+            let (layer, own) = (self.network.layer(id), self.storages.of[id.0]);
             let reads = match self.storages.all[own].has_gradient {
                 true => layer.op().map_or(Backward::Neither, read_backward),
                 false => Backward::Neither,

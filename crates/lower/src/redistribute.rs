@@ -5,12 +5,11 @@
 //! sums of the group and keep a part, a reduce-scatter. From D on `depth` to C on `depth` each rank
 //! gives each other a part: an all-to-all. What is none of these is an exchange of messages.
 
-use crate::body::Held;
-use crate::lowering::Emit;
+use crate::body::{Builder, Held};
 use partita_program::{
-    Collective, CollectiveKind, Exchange, Kernel, Phase, Place, Receive, Role, Send, View, Work,
+    CollectiveKind, Exchange, Kernel, Phase, Place, Receive, Role, Send, View, Work,
 };
-use partita_space::{AxisSet, Coord, Interval, Mesh, Offset, Region};
+use partita_space::{AxisSet, Coord, Interval, Mesh, Region};
 
 /// One movement on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,9 +74,9 @@ pub(crate) fn moved(mesh: &Mesh, from: &Place, partial: AxisSet, to: &Place) -> 
     let (mut sum, count) = (0.0, ranks.len() as f64);
     for rank in ranks {
         let coord = mesh.coord(rank);
-        let mut before = from.owned(mesh, &coord);
+        let mut before = from.owned_at(mesh, &coord);
         for (stage, next) in &stages {
-            let after = next.owned(mesh, &coord);
+            let after = next.owned_at(mesh, &coord);
             let others = |group: AxisSet| (mesh.group_size(group) - 1) as f64;
             sum += match *stage {
                 Stage::ReduceScatter(group) => others(group) * after.volume() as f64,
@@ -144,7 +143,7 @@ pub(crate) struct Cargo<'a> {
     pub tensor: u32,
 }
 
-impl Emit<'_> {
+impl Builder<'_> {
     /// Brings the value that `source` holds of `from`, a sum still due along `partial`, to its
     /// destination. The source may be overwritten by its sum.
     pub(crate) fn redistribute(
@@ -154,12 +153,12 @@ impl Emit<'_> {
         (from, partial): (Place, AxisSet),
         to: Destination,
     ) {
-        let stages = way(self.builder.mesh, &from, partial, &to.place);
+        let stages = way(&self.mesh, &from, partial, &to.place);
         let (mut held, mut place) = (source, from);
         for (at, &(stage, next)) in stages.iter().enumerate() {
             let is_last = at + 1 == stages.len();
             if let Stage::AllReduce(group) = stage {
-                let view = held.view(&self.owned_of(&place));
+                let view = held.view(&self.owned(&place));
                 self.allreduce_of(cargo, group, view);
                 continue;
             }
@@ -171,34 +170,29 @@ impl Emit<'_> {
             (held, place) = (target, next);
         }
         if held.id != to.held.id {
-            let own = self.owned_of(&to.place);
+            let own = self.owned(&to.place);
             let copy = Kernel::Copy {
                 source: held.view(&own),
                 target: to.held.view(&own),
                 accumulate: to.accumulate,
             };
             if !own.is_empty() {
-                self.builder.kernel(cargo.layer, cargo.phase, copy);
+                self.kernel(cargo.layer, cargo.phase, copy);
             }
         }
     }
 
-    fn owned_of(&self, place: &Place) -> Region {
-        place.owned(self.builder.mesh, &self.builder.coord)
-    }
-
     /// Memory for the own part on the way.
-    fn between(&mut self, cargo: Cargo<'_>, place: Place) -> Held {
-        let region = self.owned_of(&place);
+    pub(crate) fn between(&mut self, cargo: Cargo<'_>, place: Place) -> Held {
+        let region = self.owned(&place);
         let name = format!("{}.between", cargo.layer);
-        self.builder
-            .held(&name, cargo.role, cargo.tensor, place, region)
+        self.held(&name, cargo.role, cargo.tensor, place, region)
     }
 
-    fn allreduce_of(&mut self, cargo: Cargo<'_>, group: AxisSet, view: View) {
+    pub(crate) fn allreduce_of(&mut self, cargo: Cargo<'_>, group: AxisSet, view: View) {
         if view.is_empty() {
             // All members of the group have the same part.
-            self.builder.next_sequence();
+            self.next_sequence();
         } else {
             self.allreduce(cargo.layer, cargo.phase, group, view);
         }
@@ -211,8 +205,8 @@ impl Emit<'_> {
         from: (&Held, &Place),
         to: (&Held, &Place),
     ) {
-        let (source, target) = (self.owned_of(from.1), self.owned_of(to.1));
-        let (mesh, me) = (self.builder.mesh, self.builder.coord);
+        let (source, target) = (self.owned(from.1), self.owned(to.1));
+        let (mesh, me) = (&{ self.mesh }, self.coord);
         let members = |group: AxisSet| -> Vec<Coord> {
             let ranks = mesh.group(mesh.rank(me), group).into_iter();
             ranks.map(|rank| mesh.coord(rank)).collect()
@@ -220,7 +214,7 @@ impl Emit<'_> {
         let given = |group| -> Vec<View> {
             let parts = members(group)
                 .into_iter()
-                .map(|coord| to.1.owned(mesh, &coord));
+                .map(|coord| to.1.owned_at(mesh, &coord));
             parts
                 .map(|part| from.0.view(&common(&source, &part)))
                 .collect()
@@ -228,7 +222,7 @@ impl Emit<'_> {
         let taken = |group| -> Vec<View> {
             let parts = members(group)
                 .into_iter()
-                .map(|coord| from.1.owned(mesh, &coord));
+                .map(|coord| from.1.owned_at(mesh, &coord));
             parts
                 .map(|part| to.0.view(&common(&target, &part)))
                 .collect()
@@ -251,32 +245,25 @@ impl Emit<'_> {
             Stage::Slice => return self.keep_part(cargo, from.0, to.0, &target),
             Stage::Messages(group) => return self.messages(cargo, from, to, group),
         };
-        let sequence = self.builder.next_sequence();
+        let sequence = self.next_sequence();
         let all = members(group).into_iter();
         if all
-            .map(|coord| from.1.owned(mesh, &coord))
+            .map(|coord| from.1.owned_at(mesh, &coord))
             .all(|part| part.is_empty())
         {
             return;
         }
-        let collective = Collective {
-            sequence,
-            group,
-            on: None,
-            kind,
-        };
-        self.builder
-            .push(cargo.layer, cargo.phase, Work::Collective(collective));
+        self.collective((cargo.layer, cargo.phase), sequence, group, kind);
     }
 
-    fn keep_part(&mut self, cargo: Cargo<'_>, from: &Held, to: &Held, part: &Region) {
+    pub(crate) fn keep_part(&mut self, cargo: Cargo<'_>, from: &Held, to: &Held, part: &Region) {
         if !part.is_empty() {
             let copy = Kernel::Copy {
                 source: from.view(part),
                 target: to.view(part),
                 accumulate: false,
             };
-            self.builder.kernel(cargo.layer, cargo.phase, copy);
+            self.kernel(cargo.layer, cargo.phase, copy);
         }
     }
 
@@ -288,9 +275,9 @@ impl Emit<'_> {
         (target, to): (&Held, &Place),
         group: AxisSet,
     ) {
-        let sequence = self.builder.next_sequence();
-        let (mesh, me) = (self.builder.mesh, self.builder.coord);
-        let (mine, wanted) = (from.owned(mesh, &me), to.owned(mesh, &me));
+        let sequence = self.next_sequence();
+        let (mesh, me) = (&{ self.mesh }, self.coord);
+        let (mine, wanted) = (from.owned_at(mesh, &me), to.owned_at(mesh, &me));
         self.keep_part(cargo, source, target, &mine.intersect(&wanted));
         let rank = mesh.rank(me);
         let (mut sends, mut receives) = (Vec::new(), Vec::new());
@@ -300,8 +287,8 @@ impl Emit<'_> {
             .filter(|&other| other != rank)
         {
             let coord = mesh.coord(other);
-            let offset: Offset = mesh.offset(rank, other);
-            let given = mine.intersect(&to.owned(mesh, &coord));
+            let offset = self.offset_to(&coord);
+            let given = mine.intersect(&to.owned_at(mesh, &coord));
             if !given.is_empty() {
                 let view = source.view(&given);
                 sends.push(Send {
@@ -310,7 +297,7 @@ impl Emit<'_> {
                     view,
                 });
             }
-            let got = wanted.intersect(&from.owned(mesh, &coord));
+            let got = wanted.intersect(&from.owned_at(mesh, &coord));
             if !got.is_empty() {
                 let view = target.view(&got);
                 let (part, accumulate) = (0, false);
@@ -328,8 +315,7 @@ impl Emit<'_> {
                 sends,
                 receives,
             };
-            self.builder
-                .push(cargo.layer, cargo.phase, Work::Exchange(exchange));
+            self.push(cargo.layer, cargo.phase, Work::Exchange(exchange));
         }
     }
 }

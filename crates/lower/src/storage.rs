@@ -98,6 +98,8 @@ fn groups(network: &Network) -> Vec<Vec<NodeId>> {
             network.readers(input).len() == 1
                 && !reads_own_output(network.layer(input))
                 && network.layer(input).group == layer.group
+                && network.layer(input).stage == layer.stage
+                && network.layer(input).place.on == layer.place.on
         };
         if in_place {
             let group = of[layer.inputs[0].0];
@@ -148,7 +150,8 @@ struct Context<'a> {
 
 impl Context<'_> {
     fn part(&self, node: NodeId, dim: usize, part: usize) -> Interval {
-        self.place(node).part(self.mesh, dim, part)
+        let place = self.place(node);
+        place.part(&place.mesh(self.mesh), dim, part)
     }
 
     fn place(&self, node: NodeId) -> &Place {
@@ -185,7 +188,8 @@ impl Context<'_> {
         let input = node.inputs[0];
         let moved = |node: NodeId, held: &dyn Fn(usize, usize) -> Interval| {
             let sum = |dim: usize, f: &dyn Fn(usize) -> usize| -> u128 {
-                let parts = self.mesh.parts(self.place(node).axes[dim]);
+                let place = self.place(node);
+                let parts = place.mesh(self.mesh).parts(place.axes[dim]);
                 (0..parts).map(|i| f(i) as u128).sum()
             };
             let all: u128 = (0..5)

@@ -1,11 +1,14 @@
 //! How the training is split: what the user says, and whether it can be.
 
 mod error;
+mod stages;
 mod text;
 
 pub use error::StrategyError;
 
 use crate::lay_out::lay_out;
+use crate::placement::Placement;
+use crate::schedule::Schedule;
 use partita_graph::Graph;
 use partita_space::{AXES, Axis, AxisList, Mesh};
 
@@ -20,6 +23,9 @@ const RANKS_MAX: usize = 1 << 20;
 /// the channels that its weights read on `channel`. What differs for some layers follows after a
 /// semicolon: `filter=2,depth=2; conv4..fc2: D=-,F=filter+depth`. `height=4; conv1..relu4: halo=grouped`
 /// exchanges halos once for all these layers, and computes twice what lies between them.
+///
+/// `stages=[depth=2|1]` cuts the network in stages, each with a mesh of its own, which pass micro-batches
+/// on in the order of `schedule`; the ranks are then those of `data` times those of all stages.
 ///
 /// `micro=4` takes the mini-batch in four parts, one after the other, and adds their gradients;
 /// `shard=optimizer`, `gradients` or `parameters` shares out what replicas would hold alike.
@@ -36,6 +42,21 @@ pub struct Strategy {
     pub shard: Shard,
     /// What differs for some layers; later entries go before earlier ones.
     pub layers: Vec<LayerChoice>,
+    /// The stages of a pipeline, one after the other; none where all ranks run all layers.
+    pub stages: Vec<StageChoice>,
+    /// In which order stages take micro-batches.
+    pub schedule: Schedule,
+}
+
+/// A stage of a pipeline.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct StageChoice {
+    /// From the first layer to the last, as for [`LayerChoice`], where it is said. Where it is said of no
+    /// stage, stages are made as equal as they can be.
+    pub layers: Option<(String, String)>,
+    /// Extents of the axes of its mesh. Along `data` it splits what the axis `data` of the strategy has
+    /// left.
+    pub extents: [usize; 7],
 }
 
 /// What is shared out over the ranks between which the gradients of weights are summed. Biases and
@@ -176,6 +197,8 @@ impl Strategy {
             micro: 1,
             shard: Shard::Off,
             layers: Vec::new(),
+            stages: Vec::new(),
+            schedule: Schedule::default(),
         }
     }
 
@@ -196,12 +219,16 @@ impl Strategy {
 
     /// Ranks it is for.
     pub fn ranks(&self) -> usize {
-        self.extents.iter().product()
+        self.mesh().ranks()
     }
 
-    /// Its mesh.
+    /// The mesh of all ranks. With stages these stand along `branch`, stage after stage.
     pub fn mesh(&self) -> Mesh {
-        Mesh::new(self.extents)
+        let mut extents = self.extents;
+        if !self.stages.is_empty() {
+            extents[Axis::Branch.index()] = self.ranks_of_stages();
+        }
+        Mesh::new(extents)
     }
 
     /// Checks it against a number of ranks.
@@ -217,6 +244,7 @@ impl Strategy {
             fitted = Self {
                 extents: [ranks, 1, 1, 1, 1, 1, 1],
                 layers: Vec::new(),
+                stages: Vec::new(),
                 ..fitted
             };
         }
@@ -234,32 +262,56 @@ impl Strategy {
     /// mini-batch smaller than the data axis, layers that are not there.
     pub fn check(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
         self.check_axes(graph, batch)?;
+        self.check_schedule(batch)?;
         if self.micro_batches(batch) != self.micro {
             return Err(StrategyError::Micro {
                 strategy: self.to_string(),
                 micro: self.micro,
                 batch,
-                data: self.extent(Axis::Data),
+                data: self.data_parts(),
                 nearest: self.micro_batches(batch),
             });
         }
-        lay_out(graph, self, batch).map(drop)
+        let placement = Placement::new(graph, self)?;
+        lay_out(graph, self, &placement, batch).map(drop)
     }
 
     /// Micro-batches in which a mini-batch is taken: as many as are asked for, and in a smaller last one
-    /// of an epoch the next fewer that are of one size and leave samples to all ranks of the data axis.
+    /// of an epoch the next fewer that are of one size, leave samples to all ranks of the data axes and
+    /// can be scheduled; if none can, those that one replica can take.
     pub fn micro_batches(&self, batch: usize) -> usize {
-        let most = self.micro.min(batch / self.extent(Axis::Data));
+        let most = self.micro.min(batch / self.data_parts());
         let divides = |parts: &usize| batch.is_multiple_of(*parts);
-        (1..=most).rev().find(divides).unwrap_or(1)
+        let fits = |parts: &usize| divides(parts) && self.can_schedule(*parts);
+        let scheduled = (1..=most).rev().find(fits);
+        let any = scheduled.or_else(|| (1..=most).rev().find(divides));
+        any.unwrap_or(1)
     }
 
     /// Checks the axes alone.
     pub(crate) fn check_axes(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
+        self.check_stages()?;
+        match self.stages.is_empty() {
+            true => self.check_extents(graph, batch, &self.extents),
+            false => self.stages.iter().try_for_each(|stage| {
+                let mut extents = stage.extents;
+                extents[Axis::Data.index()] *= self.extent(Axis::Data);
+                self.check_extents(graph, batch, &extents)
+            }),
+        }
+    }
+
+    /// Checks one mesh.
+    fn check_extents(
+        &self,
+        graph: &Graph,
+        batch: usize,
+        extents: &[usize; 7],
+    ) -> Result<(), StrategyError> {
         let unused = &[Axis::Depth, Axis::Height, Axis::Width][..3 - graph.spatial_rank];
         let is_possible = |axis: &Axis| !unused.contains(axis) && *axis != Axis::Branch;
         for axis in AXES {
-            if self.extent(axis) > 1 && !is_possible(&axis) && !self.is_named(axis) {
+            if extents[axis.index()] > 1 && !is_possible(&axis) && !self.is_named(axis) {
                 let possible = AXES.into_iter().filter(is_possible).map(Axis::name);
                 return Err(StrategyError::Axis {
                     strategy: self.to_string(),
@@ -276,7 +328,7 @@ impl Strategy {
             (Axis::Width, "the width of the input", input[2]),
         ];
         for (axis, what, extent) in splits {
-            let parts = self.extent(axis);
+            let parts = extents[axis.index()];
             if parts > extent && !unused.contains(&axis) {
                 return Err(StrategyError::TooFine {
                     strategy: self.to_string(),

@@ -86,7 +86,7 @@ impl Fusion<'_> {
     /// everywhere, but messages come to each in other places.
     fn has_replicas(&self, on: &View) -> bool {
         let home = self.body.buffer(on.buffer).home;
-        home.is_none_or(|home| home.place.split_axes() != self.axes)
+        home.is_none_or(|home| home.place.split_axes() != home.place.mesh(&self.world).split_axes())
     }
 
     fn attach_by(&mut self, slot: usize, kernel: &Kernel, link: &Link) -> bool {

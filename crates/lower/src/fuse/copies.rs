@@ -117,6 +117,7 @@ impl<'a> Copies<'a> {
                 // Contributions to others' parts are sent, those to copies of them are kept.
                 a.redundant == b.redundant
                     && a.place.axes == b.place.axes
+                    && a.place.on == b.place.on
                     && a.place.shape[..4] == b.place.shape[..4]
             }
             _ => false,

@@ -63,7 +63,9 @@ impl Layout<'_> {
         let input = self.graph.node(id).inputs[0];
         let reads = of_channels(channels);
         let is_there = self.of.get(input.0).is_some_and(|&x| {
-            let is_moved = self.moves.contains_key(&(x, reads, filters.set()));
+            let is_moved = self
+                .moves
+                .contains_key(&(x, self.site, reads, filters.set()));
             is_moved && self.layers[x.0].place.axes == *known
         });
         let before = match is_there {
@@ -83,12 +85,16 @@ impl Layout<'_> {
         let &[reader] = &self.readers[id.0][..] else {
             return None;
         };
+        if self.placement.site_of[reader.0] != self.placement.site_of[id.0] {
+            return None;
+        }
         let node = self.graph.node(reader);
         match &node.op {
             Op::Add => {
                 let other = node.inputs.iter().find(|&&input| input != id)?;
-                let other = self.of.get(other.0)?;
-                Some(self.layers[other.0].place.axes)
+                let other = &self.layers[self.of.get(other.0)?.0];
+                let is_here = other.place.on == self.placement.sites[self.site].grids[0];
+                is_here.then_some(other.place.axes)
             }
             Op::BatchNorm { .. } | Op::LeakyRelu { .. } | Op::Dropout { .. } => {
                 self.added_to(reader)

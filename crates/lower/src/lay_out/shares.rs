@@ -13,14 +13,17 @@ pub(super) fn shares(
     graph: &Graph,
     strategy: &Strategy,
     layers: &[Layer],
-    places: &[Place],
-) -> Vec<Place> {
+    places: &[Vec<Place>],
+) -> Vec<Vec<Place>> {
     let mut shares = places.to_vec();
     if strategy.shard == Shard::Off {
         return shares;
     }
-    let mesh = strategy.mesh();
-    let mut summed = vec![mesh.split_axes(); places.len()];
+    let world = strategy.mesh();
+    let mesh_of = |id: usize| places[id][0].mesh(&world);
+    let mut summed: Vec<_> = (0..places.len())
+        .map(|id| mesh_of(id).split_axes())
+        .collect();
     for layer in layers {
         let axes = positions(&layer.place);
         for id in &layer.parameters {
@@ -30,9 +33,12 @@ pub(super) fn shares(
     }
     for (id, share) in shares.iter_mut().enumerate() {
         let axes = AxisList::of(summed[id].iter());
+        // What several groups of ranks have is kept whole by each.
+        let [share] = &mut share[..] else { continue };
         if graph.parameters[id].role != ParameterRole::Weight || axes.is_empty() {
             continue;
         }
+        let mesh = mesh_of(id);
         // What is left of a dim after the split by layers, at least.
         let left = |dim: usize| share.shape[dim] / mesh.parts(share.axes[dim]);
         let parts = mesh.parts(axes);

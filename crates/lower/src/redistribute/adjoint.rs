@@ -2,15 +2,10 @@
 //! `<A x, y> = <x, A' y>`, on tasks as they are lowered, played in integers.
 
 use super::{Cargo, Destination, Stage, way};
-use crate::Strategy;
 use crate::body::Builder;
-use crate::lay_out::lay_out;
-use crate::lowering::{Emit, Request, SampleFormat};
-use crate::storage::Storages;
-use partita_graph::Loss;
 use partita_program::{
-    Body, Collective, CollectiveKind, Dtype, Kernel, Optimizer, Phase, Place, ProgramKind, Role,
-    Task, Transform, UnpinnedMenu, View, Work,
+    Body, Collective, CollectiveKind, Dtype, Kernel, Phase, Place, Role, Task, UnpinnedMenu, View,
+    Work,
 };
 use partita_space::{AXES, Axis, AxisSet, Mesh, Rank};
 use std::collections::BTreeMap;
@@ -112,56 +107,12 @@ fn put(
 impl Movement {
     /// The body of each rank; buffer 0 is the source, buffer 1 the destination.
     fn bodies(&self) -> Vec<Body> {
-        let mut graph = partita_graph::GraphBuilder::new("any").unwrap();
-        let x = graph.input("x", &[2], 1).unwrap();
-        let flat = graph.flatten("flat", x).unwrap();
-        let y = graph.linear("y", flat, 1, false).unwrap();
-        graph.loss("loss", y, Loss::MeanSquaredError).unwrap();
-        let graph = graph.build().unwrap();
-        let strategy = Strategy::single();
-        let request = Request {
-            graph: &graph,
-            strategy: &strategy,
-            batch: 1,
-            kind: ProgramKind::Train,
-            dtype: Dtype::F64,
-            optimizer: Optimizer::Sgd {
-                momentum: 0.0,
-                weight_decay: 0.0,
-            },
-            clip: None,
-            samples: SampleFormat {
-                dtype: Dtype::F64,
-                transform: Transform::Identity,
-            },
-            menu: &UnpinnedMenu,
-        };
-        let network = lay_out(&graph, &strategy, 1).unwrap();
-        let storages = Storages::new(&network, &strategy.mesh());
         let body = |rank: Rank| {
             let coord = self.mesh.coord(rank);
-            let mut emit = Emit {
-                request: &request,
-                graph: &graph,
-                network: &network,
-                storages: &storages,
-                builder: Builder::new(&self.mesh, coord, Dtype::F64, &UnpinnedMenu),
-                values: Vec::new(),
-                gradients: Vec::new(),
-                sums: BTreeMap::new(),
-                parameters: Vec::new(),
-                gathered: BTreeMap::new(),
-                micro_batches: 1,
-                micro: 0,
-                pass: Phase::Forward,
-                report: BTreeMap::new(),
-                moments: Vec::new(),
-                staging: [None; 2],
-                parameter_gradients: BTreeMap::new(),
-            };
+            let mut builder = Builder::new(&self.mesh, rank, Dtype::F64, &UnpinnedMenu);
             let mut hold = |name: &str, place: Place| {
                 let region = place.owned(&self.mesh, &coord);
-                emit.builder.held(name, Role::Activation, 0, place, region)
+                builder.held(name, Role::Activation, 0, place, region)
             };
             let (source, held) = (hold("source", self.from.0), hold("target", self.to));
             let cargo = Cargo {
@@ -175,8 +126,8 @@ impl Movement {
                 place: self.to,
                 accumulate: self.accumulate,
             };
-            emit.redistribute(cargo, source, self.from, to);
-            emit.builder.body
+            builder.redistribute(cargo, source, self.from, to);
+            builder.body
         };
         (0..self.mesh.ranks()).map(body).collect()
     }

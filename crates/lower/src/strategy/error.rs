@@ -6,7 +6,8 @@ pub enum StrategyError {
     /// Not of the form.
     #[error(
         "strategy `{text}`: `{word}` is not of the form axis=number, the number at least 1, or \
-         overlap=on|off, fuse=on|off, micro=number or shard=off|optimizer|gradients|parameters; a strategy reads like `data=2,depth=2`, and what differs for \
+         overlap=on|off, fuse=on|off, micro=number, shard=off|optimizer|gradients|parameters, \
+         stages=[...] or schedule=sequential|gpipe|1f1b|interleaved*2|zero-bubble|gems|chimera; a strategy reads like `data=2,depth=2`, and what differs for \
          some layers follows like `; conv3..fc2: D=-,F=depth`"
     )]
     Form {
@@ -277,5 +278,134 @@ pub enum StrategyError {
         extent: usize,
         /// As asked for.
         parts: usize,
+    },
+    /// An axis beside stages.
+    #[error(
+        "strategy `{strategy}`: beside stages only `data` can be an axis of all ranks; write \
+         {axis}={extent} into the stages that shall be split so, as in `stages=[{axis}={extent}|1]`"
+    )]
+    OutsideStages {
+        /// The strategy.
+        strategy: String,
+        /// The axis.
+        axis: &'static str,
+        /// Its extent.
+        extent: usize,
+    },
+    /// Not of the form.
+    #[error(
+        "strategy `{text}`: `{word}` is not a list of stages; it reads like `stages=[depth=2|1]`, with the \
+         axes of each stage, `1` for one rank, and its layers before a colon if they shall be chosen by \
+         hand, `stages=[..pool2: depth=2|conv3..: 1]`; `stages=4` is four stages of one rank"
+    )]
+    StagesForm {
+        /// The whole.
+        text: String,
+        /// The part that does not fit.
+        word: String,
+    },
+    /// More stages than there are layers.
+    #[error(
+        "strategy `{strategy}`: {model} has {layers} layers, too few for {stages} stages; at most \
+         {layers} are possible"
+    )]
+    TooManyStages {
+        /// The strategy.
+        strategy: String,
+        /// The model.
+        model: String,
+        /// Layers that it has.
+        layers: usize,
+        /// Stages asked for.
+        stages: usize,
+    },
+    /// Layers chosen by hand that leave gaps or are not said of all stages.
+    #[error(
+        "strategy `{strategy}`: stage {stage} {reason}; the stages of {model} go without gap from \
+         `{first}` to `{last}`, or their layers are left out and chosen for all of them"
+    )]
+    StageLayers {
+        /// The strategy.
+        strategy: String,
+        /// The model.
+        model: String,
+        /// From 1.
+        stage: usize,
+        /// What is wrong.
+        reason: String,
+        /// The first layer of the model.
+        first: String,
+        /// The last one.
+        last: String,
+    },
+    /// Replicas whose stages stand on some, but not the same ranks.
+    #[error(
+        "strategy `{strategy}`: stage {stage} of the one replica stands on ranks {} to {}, that of the other \
+         on {} to {}; they must be the same ranks or have none in common, as with stages of equal size, \
+         or a first and last half of as many ranks",
+        ranks.0, ranks.1, mirrored.0, mirrored.1
+    )]
+    ReplicasMeet {
+        /// The strategy.
+        strategy: String,
+        /// From 1.
+        stage: usize,
+        /// First and last rank.
+        ranks: (usize, usize),
+        /// Those of the other replica.
+        mirrored: (usize, usize),
+    },
+    /// Training state shared out beside two replicas.
+    #[error(
+        "strategy `{strategy}`: with schedule={schedule} one of two replicas keeps the state of the \
+         optimizer, and it cannot be shared out further; choose shard=off, or schedule=1f1b"
+    )]
+    SharedOut {
+        /// The strategy.
+        strategy: String,
+        /// The schedule.
+        schedule: String,
+    },
+    /// A number of stages that a schedule cannot take.
+    #[error(
+        "strategy `{strategy}`: schedule={schedule} needs {} stages, and there are {places}; choose \
+         another number, or schedule=1f1b",
+        if schedule == "chimera" { "an even number of" } else { "two or more" }
+    )]
+    Places {
+        /// The strategy.
+        strategy: String,
+        /// The schedule.
+        schedule: String,
+        /// Stages, or places on which they stand.
+        places: usize,
+    },
+    /// A number of micro-batches that a schedule cannot take.
+    #[error(
+        "strategy `{strategy}`: schedule={schedule} takes micro-batches in multiples of {multiple}, and \
+         there are {micro}; the nearest valid choice is {nearest}"
+    )]
+    Scheduled {
+        /// The strategy.
+        strategy: String,
+        /// The schedule.
+        schedule: String,
+        /// Of what they must be a multiple.
+        multiple: usize,
+        /// As asked for.
+        micro: usize,
+        /// What would be valid.
+        nearest: String,
+    },
+    /// A schedule where there are no stages.
+    #[error(
+        "strategy `{text}`: a schedule is for stages, and there are none; add them, as in \
+         `stages=[1|1],schedule={schedule}`"
+    )]
+    NoStages {
+        /// The whole.
+        text: String,
+        /// The schedule.
+        schedule: String,
     },
 }

@@ -1,18 +1,15 @@
 //! The text form of a strategy.
 
-use super::{Halo, LayerChoice, LayerDim, RANKS_MAX, Shard, Strategy, StrategyError};
+use super::{Halo, LayerChoice, LayerDim, RANKS_MAX, Shard, StageChoice, Strategy, StrategyError};
+use crate::schedule::Schedule;
 use partita_space::{AXES, Axis, AxisList};
 use std::fmt;
 use std::str::FromStr;
 
 impl fmt::Display for Strategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut words: Vec<String> = AXES
-            .into_iter()
-            .filter(|&axis| self.extent(axis) > 1)
-            .map(|axis| format!("{}={}", axis.name(), self.extent(axis)))
-            .collect();
-        if words.is_empty() {
+        let mut words = extents(&self.extents);
+        if words.is_empty() && self.stages.is_empty() {
             words.push("data=1".to_owned());
         }
         if !self.overlap {
@@ -27,13 +24,42 @@ impl fmt::Display for Strategy {
         if self.shard != Shard::Off {
             words.push(format!("shard={}", self.shard.name()));
         }
+        if !self.stages.is_empty() {
+            let stages: Vec<String> = self.stages.iter().map(StageChoice::to_string).collect();
+            words.push(format!("stages=[{}]", stages.join("|")));
+            words.push(format!("schedule={}", self.schedule));
+        }
         f.write_str(&words.join(","))?;
-        let split = self.mesh().split_axes();
+        let split = self.named_axes();
         self.layers.iter().try_for_each(|choice| {
             let mut choice = choice.clone();
             choice.dims = choice.dims.map(|axes| Some(axes?.within(split)));
             write!(f, "; {choice}")
         })
+    }
+}
+
+/// The axes that split something, as words.
+fn extents(extents: &[usize; 7]) -> Vec<String> {
+    let wide = AXES.into_iter().zip(extents);
+    let wide = wide.filter(|(_, extent)| **extent > 1);
+    wide.map(|(axis, extent)| format!("{}={extent}", axis.name()))
+        .collect()
+}
+
+impl fmt::Display for StageChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some((from, to)) = &self.layers {
+            match from == to {
+                true => write!(f, "{from}: ")?,
+                false => write!(f, "{from}..{to}: ")?,
+            }
+        }
+        let words = extents(&self.extents);
+        match words.is_empty() {
+            true => f.write_str("1"),
+            false => f.write_str(&words.join(",")),
+        }
     }
 }
 
@@ -62,25 +88,91 @@ impl FromStr for Strategy {
     type Err = StrategyError;
 
     fn from_str(text: &str) -> Result<Self, StrategyError> {
-        let mut segments = text.split(';');
-        let mut strategy = axes(text, segments.next().unwrap_or_default())?;
-        for segment in segments {
+        let mut strategy = Strategy::single();
+        let mut reader = Reader {
+            text,
+            seen: Vec::new(),
+        };
+        for (at, segment) in text.split(';').enumerate() {
             let form = || StrategyError::Form {
                 text: text.to_owned(),
                 word: segment.trim().to_owned(),
             };
-            let (layers, words) = segment.split_once(':').ok_or_else(form)?;
-            let choice = layer_choice(text, layers.trim(), words)?;
-            strategy.layers.push(choice.ok_or_else(form)?);
+            match outside(segment, ':').as_slice() {
+                [words] => {
+                    // What is said of all layers may follow in segments of its own, beside stages.
+                    let is_word = |word: &&str| {
+                        let name = word.split_once('=').map_or("", |(name, _)| name.trim());
+                        matches!(name, "micro" | "schedule" | "stages" | "shard")
+                    };
+                    let words = outside(words, ',');
+                    if at > 0 && !words.iter().all(is_word) {
+                        return Err(form());
+                    }
+                    for word in words {
+                        reader.word(&mut strategy, word.trim())?;
+                    }
+                }
+                [layers, words] if at > 0 => {
+                    let choice = layer_choice(text, layers.trim(), words)?;
+                    strategy.layers.push(choice.ok_or_else(form)?);
+                }
+                _ => return Err(form()),
+            }
+        }
+        if strategy.stages.is_empty() && reader.seen.iter().any(|name| name == "schedule") {
+            return Err(StrategyError::NoStages {
+                text: text.to_owned(),
+                schedule: strategy.schedule.to_string(),
+            });
+        }
+        let ranks = strategy.stages.iter().map(|stage| stage.extents);
+        let all = ranks.chain([strategy.extents]);
+        let product = |extents: [usize; 7]| {
+            let mut all = extents.iter();
+            all.try_fold(1usize, |all, &one| all.checked_mul(one))
+        };
+        let products: Option<Vec<usize>> = all.map(product).collect();
+        let within = products.is_some_and(|all| {
+            let sum = all
+                .iter()
+                .try_fold(0usize, |sum, &one| sum.checked_add(one));
+            let most = all.last().copied().unwrap_or(1);
+            sum.is_some_and(|sum| sum.saturating_mul(most) <= RANKS_MAX * 2 && most <= RANKS_MAX)
+        });
+        if !within || strategy.ranks() > RANKS_MAX {
+            return Err(StrategyError::TooMany {
+                text: text.to_owned(),
+                most: RANKS_MAX,
+            });
         }
         all_split(text, &strategy)?;
         Ok(strategy)
     }
 }
 
+/// A text in parts at a sign, except within brackets.
+fn outside(text: &str, sign: char) -> Vec<&str> {
+    let (mut parts, mut start, mut depth) = (Vec::new(), 0, 0);
+    for (at, letter) in text.char_indices() {
+        match letter {
+            '[' => depth += 1,
+            ']' => depth -= 1,
+            _ if letter == sign && depth == 0 => {
+                parts.push(&text[start..at]);
+                start = at + letter.len_utf8();
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[start..]);
+    parts
+}
+
 /// That the axes named for layers split something: else a slip of the pen undoes a split.
 fn all_split(text: &str, strategy: &Strategy) -> Result<(), StrategyError> {
-    let split = |axis: &Axis| strategy.extent(*axis) > 1;
+    let named = strategy.named_axes();
+    let split = |axis: &Axis| named.has(*axis);
     for choice in &strategy.layers {
         for (dim, axes) in LayerDim::ALL.into_iter().zip(choice.dims) {
             let Some(axis) = axes.and_then(|axes| axes.iter().find(|axis| !split(axis))) else {
@@ -106,65 +198,119 @@ fn all_split(text: &str, strategy: &Strategy) -> Result<(), StrategyError> {
     Ok(())
 }
 
-/// What is said of all layers.
-fn axes(text: &str, words: &str) -> Result<Strategy, StrategyError> {
-    let mut strategy = Strategy::single();
-    let mut seen: Vec<&str> = Vec::new();
-    for word in words.split(',').map(str::trim) {
+/// Reads what is said of all layers.
+struct Reader<'t> {
+    text: &'t str,
+    seen: Vec<String>,
+}
+
+impl Reader<'_> {
+    fn word(&mut self, strategy: &mut Strategy, word: &str) -> Result<(), StrategyError> {
+        let text = self.text;
         let form = || StrategyError::Form {
             text: text.to_owned(),
             word: word.to_owned(),
         };
         let (name, value) = word.split_once('=').ok_or_else(form)?;
         let (name, value) = (name.trim(), value.trim());
-        if seen.contains(&name) {
+        if self.seen.iter().any(|seen| seen == name) {
             return Err(twice(text, name));
         }
-        seen.push(name);
-        if let "overlap" | "fuse" = name {
-            let choice = switch(value).ok_or_else(form)?;
-            match name {
-                "overlap" => strategy.overlap = choice,
-                _ => strategy.fuse = choice,
+        self.seen.push(name.to_owned());
+        match name {
+            "overlap" => strategy.overlap = switch(value).ok_or_else(form)?,
+            "fuse" => strategy.fuse = switch(value).ok_or_else(form)?,
+            "shard" => {
+                let known = Shard::ALL.into_iter().find(|shard| shard.name() == value);
+                strategy.shard = known.ok_or_else(form)?;
             }
-            continue;
+            "micro" => strategy.micro = number(value).ok_or_else(form)?,
+            "schedule" => strategy.schedule = Schedule::parse(value).ok_or_else(form)?,
+            "stages" => strategy.stages = stages(text, value)?,
+            _ => extent(text, &mut strategy.extents, word)?,
         }
-        if name == "shard" {
-            let known = Shard::ALL.into_iter().find(|shard| shard.name() == value);
-            strategy.shard = known.ok_or_else(form)?;
-            continue;
-        }
-        let number = || value.parse().ok().filter(|&number: &usize| number > 0);
-        if name == "micro" {
-            strategy.micro = number().ok_or_else(form)?;
-            continue;
-        }
-        let of_layers = [
-            ("halo", "conv1..conv4: halo=grouped"),
-            ("recompute", "conv1..pool3: recompute=on"),
-        ];
-        if let Some((_, example)) = of_layers.into_iter().find(|(key, _)| *key == name) {
-            return Err(StrategyError::OfLayers {
-                text: text.to_owned(),
-                name: name.to_owned(),
-                example,
-            });
-        }
-        let axis = Axis::from_name(name).ok_or_else(|| unknown_axis(text, name))?;
-        let extent = number().ok_or_else(form)?;
-        strategy.extents[axis.index()] = extent;
-        let product = strategy
-            .extents
-            .iter()
-            .try_fold(1usize, |all, &one| all.checked_mul(one));
-        if product.is_none_or(|ranks| ranks > RANKS_MAX) {
-            return Err(StrategyError::TooMany {
-                text: text.to_owned(),
-                most: RANKS_MAX,
-            });
-        }
+        Ok(())
     }
-    Ok(strategy)
+}
+
+fn number(value: &str) -> Option<usize> {
+    value.parse().ok().filter(|&number: &usize| number > 0)
+}
+
+/// The extent of an axis.
+fn extent(text: &str, extents: &mut [usize; 7], word: &str) -> Result<(), StrategyError> {
+    let form = || StrategyError::Form {
+        text: text.to_owned(),
+        word: word.to_owned(),
+    };
+    let (name, value) = word.split_once('=').ok_or_else(form)?;
+    let (name, value) = (name.trim(), value.trim());
+    let of_layers = [
+        ("halo", "conv1..conv4: halo=grouped"),
+        ("recompute", "conv1..pool3: recompute=on"),
+    ];
+    if let Some((_, example)) = of_layers.into_iter().find(|(key, _)| *key == name) {
+        return Err(StrategyError::OfLayers {
+            text: text.to_owned(),
+            name: name.to_owned(),
+            example,
+        });
+    }
+    let axis = Axis::from_name(name).ok_or_else(|| unknown_axis(text, name))?;
+    extents[axis.index()] = number(value).ok_or_else(form)?;
+    Ok(())
+}
+
+/// `[depth=2,height=2|..pool2: depth=2|1]`, or a number of stages of one rank.
+fn stages(text: &str, value: &str) -> Result<Vec<StageChoice>, StrategyError> {
+    let form = |word: &str| StrategyError::StagesForm {
+        text: text.to_owned(),
+        word: word.trim().to_owned(),
+    };
+    let single = StageChoice {
+        layers: None,
+        extents: [1; 7],
+    };
+    if let Some(count) = number(value) {
+        return match count > RANKS_MAX {
+            true => Err(form(value)),
+            false => Ok(vec![single; count]),
+        };
+    }
+    let inner = value
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    let list = inner.ok_or_else(|| form(value))?.split('|');
+    let stage = |one: &str| {
+        let mut stage = single.clone();
+        let words = match one.split_once(':') {
+            None => one,
+            Some((layers, words)) => {
+                let layers = layers.trim();
+                let (from, to) = layers.split_once("..").unwrap_or((layers, layers));
+                let is_name = |name: &str| !name.contains(char::is_whitespace);
+                if !is_name(from) || !is_name(to) || layers.is_empty() {
+                    return Err(form(one));
+                }
+                stage.layers = Some((from.to_owned(), to.to_owned()));
+                words
+            }
+        };
+        if words.trim() == "1" {
+            return Ok(stage);
+        }
+        let mut seen = Vec::new();
+        for word in words.split(',').map(str::trim) {
+            let (name, _) = word.split_once('=').ok_or_else(|| form(one))?;
+            if seen.contains(&name.trim()) {
+                return Err(twice(text, name.trim()));
+            }
+            seen.push(name.trim());
+            extent(text, &mut stage.extents, word)?;
+        }
+        Ok(stage)
+    };
+    list.map(stage).collect()
 }
 
 /// `conv4..fc2: D=-,F=filter+depth`; nothing where no layer is named.
@@ -275,9 +421,26 @@ mod tests {
             "depth=2; conv2..: N=depth,D=-",
             "data=2; conv1..pool1: recompute=on; conv2: F=data,recompute=off",
             "height=2; conv1..conv4: halo=grouped; conv5..: D=-,halo=own",
+            "data=2,micro=4,stages=[depth=2,height=2|depth=2|1|1],schedule=gems*2",
+            "micro=3,stages=[..pool2: depth=2|conv3..conv4: data=2|fc1: 1|fc2..: 1],schedule=1f1b",
+            "micro=2,stages=[1|1],schedule=chimera; conv1..: recompute=on",
         ] {
             assert_eq!(text.parse::<Strategy>().unwrap().to_string(), text);
         }
+    }
+
+    #[test]
+    fn stages_read_in_other_forms_too() {
+        let text = "data=2; stages=[depth=2,height=2|depth=2|1|1]; micro=4; schedule=gems*2";
+        let strategy: Strategy = text.parse().unwrap();
+        assert_eq!(strategy.ranks(), 2 * (4 + 2 + 1 + 1));
+        let again: Strategy = strategy.to_string().parse().unwrap();
+        assert_eq!(again, strategy);
+        let short: Strategy = "stages=4,micro=8".parse().unwrap();
+        assert_eq!(
+            short,
+            "stages=[1|1|1|1],micro=8,schedule=1f1b".parse().unwrap()
+        );
     }
 
     #[test]
@@ -307,6 +470,16 @@ mod tests {
             "depth=2; conv1: D=width",
             "depth=2; conv1: halo=own,halo=own",
             "",
+            "schedule=gems",
+            "stages=[]",
+            "stages=[1|]",
+            "stages=[1|x]",
+            "stages=[1|depth=2,depth=2]",
+            "stages=0",
+            "stages=[1|1",
+            "stages=[1|1],schedule=fast",
+            "stages=[1|1]; data=2",
+            "stages=[data=1048576|data=1048576]",
         ] {
             assert!(text.parse::<Strategy>().is_err(), "{text}");
         }

@@ -1,0 +1,295 @@
+//! Tensors on their way from one group of ranks to another: from stage to stage, and from a fork to its
+//! branches and back.
+//!
+//! Each rank of the second group gets what it shall own from owners in the first. Where several own the
+//! same, ranks of the same part of the mini-batch go before others, and the rest take turns. A rank that
+//! is in both groups copies what it has. Both sides find the same messages, each in its own half.
+//!
+//! Example: a stage with `depth=2` hands over to one of two ranks that split samples: each of the first
+//! sends half of its planes to each of the second, so that these have whole volumes.
+
+use crate::body::{Builder, Held};
+use crate::redistribute::Cargo;
+use partita_program::{Exchange, Place, Receive, Send, Work};
+use partita_space::{Axis, Coord, Mesh, Rank, Region};
+
+/// A way between two groups of ranks.
+pub(crate) struct Crossing {
+    world: Mesh,
+    from: Place,
+    to: Place,
+    meshes: [Mesh; 2],
+    /// Addends, which go from each rank to the one of the same place: not what it owns, but its own.
+    addends: bool,
+}
+
+impl Crossing {
+    pub fn new(world: &Mesh, from: &Place, to: &Place) -> Self {
+        Self {
+            world: *world,
+            from: *from,
+            to: *to,
+            meshes: [from.mesh(world), to.mesh(world)],
+            addends: false,
+        }
+    }
+
+    /// From each rank of a mesh to the one at the same coordinate of another, of the same extents.
+    pub fn of_addends(world: &Mesh, from: &Place, to: &Place) -> Self {
+        Self {
+            addends: true,
+            ..Self::new(world, from, to)
+        }
+    }
+
+    /// Where it goes.
+    pub fn target(&self) -> &Place {
+        &self.to
+    }
+
+    /// What a rank gets, and from whom; itself among them.
+    fn incoming(&self, rank: Rank) -> Vec<(Rank, Region)> {
+        let coord = self.world.coord(rank);
+        let Some(seat) = self.to.seat(&self.world, &coord) else {
+            return Vec::new();
+        };
+        let wanted = self.to.owned_at(&self.meshes[1], &seat);
+        if wanted.is_empty() {
+            return Vec::new();
+        }
+        if self.addends {
+            return vec![(self.from.rank(&self.world, &seat), wanted)];
+        }
+        let parts = corners(&self.from, &self.meshes[0], &wanted);
+        let get = |corner: Coord| {
+            let owned = self.from.owned_at(&self.meshes[0], &corner);
+            let common = owned.intersect(&wanted);
+            (!common.is_empty()).then(|| (self.owner(rank, &seat, corner), common))
+        };
+        parts.into_iter().filter_map(get).collect()
+    }
+
+    /// Who gives a rank, at its place in the second mesh, what belongs to a coordinate of the first.
+    fn owner(&self, rank: Rank, seat: &Coord, corner: Coord) -> Rank {
+        let mesh = &self.meshes[0];
+        let split = self.from.split_axes();
+        let is_owner = |there: &Coord| {
+            let axes = split.iter();
+            axes.map(Axis::index)
+                .all(|axis| there[axis] == corner[axis])
+        };
+        // Who has it needs nobody.
+        let own = self.from.seat(&self.world, &self.world.coord(rank));
+        if own.as_ref().is_some_and(is_owner) {
+            return rank;
+        }
+        if self.meshes[0] == self.meshes[1] && is_owner(seat) {
+            return self.from.rank(&self.world, seat);
+        }
+        let copies = self.world.extent(Axis::Data);
+        let each = self.world.ranks() / copies;
+        let (part, mut turn) = (rank / each, rank % each);
+        let mut there = corner;
+        for axis in mesh.split_axes().minus(split).iter() {
+            let extent = mesh.extent(axis);
+            // Along data ranks of one part of the mini-batch stand together.
+            let (first, among) = match axis {
+                Axis::Data => (part * (extent / copies), extent / copies),
+                _ => (0, extent),
+            };
+            there[axis.index()] = first + turn % among.max(1);
+            turn /= among.max(1);
+        }
+        self.from.rank(&self.world, &there)
+    }
+
+    /// What a rank gives, and to whom; itself left out.
+    fn outgoing(&self, rank: Rank) -> Vec<(Rank, Region)> {
+        let coord = self.world.coord(rank);
+        let Some(seat) = self.from.seat(&self.world, &coord) else {
+            return Vec::new();
+        };
+        let to: Vec<Rank> = match self.addends {
+            true => vec![self.to.rank(&self.world, &seat)],
+            false => {
+                let own = self.from.owned_at(&self.meshes[0], &seat);
+                let mesh = &self.meshes[1];
+                let free = mesh.split_axes().minus(self.to.split_axes());
+                let corners = corners(&self.to, mesh, &own).into_iter();
+                let all = corners.flat_map(|corner| mesh.group(mesh.rank(corner), free));
+                all.map(|at| self.to.rank(&self.world, &mesh.coord(at)))
+                    .collect()
+            }
+        };
+        let mut given: Vec<(Rank, Region)> = Vec::new();
+        for receiver in to.into_iter().filter(|&receiver| receiver != rank) {
+            let got = self.incoming(receiver).into_iter();
+            let mine = got.filter(|(owner, _)| *owner == rank);
+            given.extend(mine.map(|(_, region)| (receiver, region)));
+        }
+        given
+    }
+}
+
+/// The coordinates of the parts that hold something of a region, 0 along the axes that split nothing.
+fn corners(place: &Place, mesh: &Mesh, wanted: &Region) -> Vec<Coord> {
+    let mut corners = vec![[0; 7]];
+    for (dim, &axes) in place.axes.iter().enumerate() {
+        let range = place.part_range(mesh, dim, &wanted.0[dim]);
+        let has_some = |part: &usize| {
+            let part = place.part(mesh, dim, *part);
+            !part.intersect(&wanted.0[dim]).is_empty()
+        };
+        let parts: Vec<usize> = range.filter(has_some).collect();
+        let there = |corner: Coord| {
+            parts.iter().map(move |&part| {
+                let mut corner = corner;
+                mesh.go_to_part(axes, part, &mut corner);
+                corner
+            })
+        };
+        corners = corners.into_iter().flat_map(there).collect();
+    }
+    corners
+}
+
+impl Builder<'_> {
+    /// The half of those who give.
+    pub(crate) fn send_across(
+        &mut self,
+        cargo: Cargo<'_>,
+        sequence: u32,
+        crossing: &Crossing,
+        source: &Held,
+    ) {
+        let send = |(to, region): (Rank, Region)| Send {
+            to: self.world.offset(self.rank, to),
+            part: 0,
+            view: source.view(&region),
+        };
+        let sends: Vec<Send> = crossing.outgoing(self.rank).into_iter().map(send).collect();
+        self.exchange_across(cargo, sequence, sends, Vec::new());
+    }
+
+    /// The half of those who get; `own` is what a rank that is also among the givers has.
+    pub(crate) fn receive_across(
+        &mut self,
+        cargo: Cargo<'_>,
+        sequence: u32,
+        crossing: &Crossing,
+        own: Option<&Held>,
+        target: &Held,
+    ) {
+        let mut receives = Vec::new();
+        for (from, region) in crossing.incoming(self.rank) {
+            if from == self.rank {
+                let own = own.expect("who gives has something to give");
+                self.keep_part(cargo, own, target, &region);
+                continue;
+            }
+            receives.push(Receive {
+                from: self.world.offset(self.rank, from),
+                part: 0,
+                view: target.view(&region),
+                accumulate: false,
+            });
+        }
+        self.exchange_across(cargo, sequence, Vec::new(), receives);
+    }
+
+    fn exchange_across(
+        &mut self,
+        cargo: Cargo<'_>,
+        sequence: u32,
+        sends: Vec<Send>,
+        receives: Vec<Receive>,
+    ) {
+        if !(sends.is_empty() && receives.is_empty()) {
+            let exchange = Exchange {
+                sequence,
+                sends,
+                receives,
+            };
+            self.push(cargo.layer, cargo.phase, Work::Exchange(exchange));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partita_space::{AxisList, Grid};
+    use std::collections::BTreeSet;
+
+    fn place(on: Grid, axes: [&[Axis]; 5]) -> Place {
+        let mut place = Place::replicated([6, 4, 5, 3, 2]);
+        place.on = Some(on);
+        place.axes = axes.map(|axes| AxisList::of(axes.iter().copied()));
+        place
+    }
+
+    /// Every element that a rank shall own comes exactly once, from an owner, and both halves agree.
+    fn check(crossing: &Crossing) -> usize {
+        let mut messages = BTreeSet::new();
+        for rank in 0..crossing.world.ranks() {
+            let coord = crossing.world.coord(rank);
+            let wanted = crossing.to.owned(&crossing.world, &coord);
+            let mut volume = 0;
+            for (from, region) in crossing.incoming(rank) {
+                let there = crossing.world.coord(from);
+                assert!(crossing.from.owned(&crossing.world, &there).holds(&region));
+                assert!(wanted.holds(&region));
+                volume += region.volume();
+                if from != rank {
+                    messages.insert((from, rank, format!("{region}")));
+                }
+            }
+            assert_eq!(volume, wanted.volume());
+        }
+        let mut sent = BTreeSet::new();
+        for rank in 0..crossing.world.ranks() {
+            for (to, region) in crossing.outgoing(rank) {
+                assert!(sent.insert((rank, to, format!("{region}"))));
+            }
+        }
+        assert_eq!(sent, messages);
+        messages.len()
+    }
+
+    #[test]
+    fn both_halves_agree_on_messages() {
+        use Axis::{Channel, Data, Depth, Height};
+        let world = Mesh::new([2, 1, 1, 1, 1, 1, 6]);
+        let mesh = |extents| Mesh::new(extents);
+        let tiles = Grid::repeated(&mesh([1, 2, 2, 1, 1, 1, 1]), 0, 2, 6);
+        let samples = Grid::repeated(&mesh([2, 1, 1, 1, 1, 1, 1]), 4, 2, 6);
+        let from = place(tiles, [&[Data], &[Depth], &[Height], &[], &[]]);
+        let to = place(samples, [&[Data], &[], &[], &[], &[]]);
+        // Each of 4 ranks of 4 tiles hands on both samples halves, for each part of the mini-batch; of 3
+        // samples a part, 2 and 1.
+        assert_eq!(check(&Crossing::new(&world, &from, &to)), 2 * 4 * 2);
+        check(&Crossing::new(&world, &to, &from));
+        let whole = place(tiles, [&[Data], &[], &[], &[], &[]]);
+        check(&Crossing::new(&world, &whole, &to));
+        check(&Crossing::new(&world, &to, &whole));
+        let shares = place(tiles, [&[], &[], &[], &[], &[Depth]]);
+        check(&Crossing::new(&world, &shares, &to));
+        check(&Crossing::new(&world, &to, &shares));
+        let mut all = Place::replicated(to.shape);
+        all.axes[4] = AxisList::NONE;
+        check(&Crossing::new(&world, &to, &all));
+        // Two replicas on mirrored ranks.
+        let chain = Mesh::new([1, 1, 1, 1, 1, 1, 8]);
+        let stage = mesh([1, 1, 1, 1, 1, 2, 1]);
+        let one = place(
+            Grid::repeated(&stage, 0, 1, 8),
+            [&[], &[], &[], &[], &[Channel]],
+        );
+        let other = place(
+            Grid::repeated(&stage, 6, 1, 8),
+            [&[], &[], &[], &[], &[Channel]],
+        );
+        assert_eq!(check(&Crossing::new(&chain, &one, &other)), 2);
+        assert_eq!(check(&Crossing::of_addends(&chain, &one, &other)), 2);
+    }
+}

@@ -1,0 +1,363 @@
+//! The tasks of one rank, slot by slot.
+//!
+//! All ranks go through all slots and layers in one order, so that exchanges and collectives have the
+//! same numbers everywhere; a rank emits what the layers on its ranks ask of it.
+
+use crate::body::{Builder, Held};
+use crate::lowering::{Plan, Request};
+use crate::network::{Layer, Network};
+use crate::parameters::{Deferred, Key, ParameterGradient};
+use crate::schedule::{Pass, Slot};
+use crate::storage::Storages;
+use partita_graph::{Graph, Loss, NodeId, Op, ParameterId};
+use partita_program::{Item, Load, Phase, Place, ProgramKind, Role, View, When, Work};
+use partita_space::{AxisSet, Grid, Rank, Region};
+use std::collections::BTreeMap;
+
+/// Numbers that a layer may use for its exchanges and collectives in a slot.
+const NUMBERS: u32 = 32;
+
+/// Gradient of a storage while contributions arrive.
+#[derive(Clone, Copy)]
+pub(crate) struct GradientState {
+    pub held: Held,
+    pub written: bool,
+}
+
+/// What a rank has of a micro-batch on its way.
+#[derive(Default)]
+struct Flight {
+    values: Vec<Option<Held>>,
+    gradients: Vec<Option<GradientState>>,
+    sums: BTreeMap<NodeId, View>,
+    deferred: Vec<Deferred>,
+}
+
+pub(crate) struct Emit<'a> {
+    pub request: &'a Request<'a>,
+    pub graph: &'a Graph,
+    pub plan: &'a Plan,
+    pub network: &'a Network,
+    pub storages: &'a Storages,
+    pub builder: Builder<'a>,
+    pub values: Vec<Option<Held>>,
+    pub gradients: Vec<Option<GradientState>>,
+    /// Moments of each batch norm, from forward to backward.
+    pub sums: BTreeMap<NodeId, View>,
+    /// Of each holder on the rank.
+    pub parameters: BTreeMap<(ParameterId, Option<Grid>), Held>,
+    /// Those of the layer at hand that are kept by shares.
+    pub gathered: BTreeMap<ParameterId, Held>,
+    pub moments: Vec<Vec<View>>,
+    /// Sample and target of each replica.
+    pub staging: [[Option<View>; 2]; 2],
+    pub parameter_gradients: BTreeMap<Key, ParameterGradient>,
+    /// Gradients of weights that wait for a slot of their own, and whether they do.
+    pub deferred: Vec<Deferred>,
+    pub defers: bool,
+    /// In how many parts the mini-batch is taken, and which is at hand.
+    pub micro_batches: usize,
+    pub micro: usize,
+    /// Forward, or backward where something is computed again.
+    pub pass: Phase,
+    /// Sums over the micro-batches so far, by the names of the outputs.
+    pub report: BTreeMap<&'static str, View>,
+    /// Moments of micro-batches that enter the running statistics at the end of the step.
+    pub late_moments: BTreeMap<(NodeId, usize), View>,
+    flights: Vec<Flight>,
+}
+
+impl<'a> Emit<'a> {
+    pub fn new(request: &'a Request<'a>, plan: &'a Plan, rank: Rank) -> Self {
+        let (network, storages) = &plan.networks[0];
+        let mut emit = Self {
+            request,
+            graph: request.graph,
+            plan,
+            network,
+            storages,
+            builder: Builder::new(&plan.world, rank, request.dtype, request.menu),
+            values: Vec::new(),
+            gradients: Vec::new(),
+            sums: BTreeMap::new(),
+            parameters: BTreeMap::new(),
+            gathered: BTreeMap::new(),
+            moments: Vec::new(),
+            staging: [[None; 2]; 2],
+            parameter_gradients: BTreeMap::new(),
+            deferred: Vec::new(),
+            defers: false,
+            micro_batches: plan.networks.len(),
+            micro: 0,
+            pass: Phase::Forward,
+            report: BTreeMap::new(),
+            late_moments: BTreeMap::new(),
+            flights: Vec::new(),
+        };
+        emit.flights
+            .resize_with(plan.networks.len(), Flight::default);
+        for flight in &mut emit.flights {
+            flight.values = vec![None; storages.all.len()];
+            flight.gradients = vec![None; storages.all.len()];
+        }
+        emit.exchange_flight();
+        emit
+    }
+
+    /// Swaps what is at hand with the flight of the micro-batch at hand.
+    fn exchange_flight(&mut self) {
+        let flight = &mut self.flights[self.micro];
+        std::mem::swap(&mut self.values, &mut flight.values);
+        std::mem::swap(&mut self.gradients, &mut flight.gradients);
+        std::mem::swap(&mut self.sums, &mut flight.sums);
+        std::mem::swap(&mut self.deferred, &mut flight.deferred);
+    }
+
+    /// Goes to a micro-batch.
+    fn board(&mut self, micro: usize) {
+        self.exchange_flight();
+        self.micro = micro;
+        self.exchange_flight();
+        let (network, storages) = &self.plan.networks[micro];
+        (self.network, self.storages) = (network, storages);
+    }
+
+    pub fn replica(&self) -> usize {
+        self.plan.replica_of[self.micro]
+    }
+
+    pub fn is_whole(&self) -> bool {
+        self.plan.placement.is_whole()
+    }
+
+    pub fn layer(&self, id: NodeId) -> &'_ Layer {
+        self.network.layer(id)
+    }
+
+    pub fn place(&self, id: NodeId) -> &Place {
+        &self.network.layer(id).place
+    }
+
+    pub fn owned(&self, id: NodeId) -> Region {
+        self.builder.owned(self.place(id))
+    }
+
+    /// What is computed of a tensor: the own part, and inside of a group what is read around it.
+    pub fn computed(&self, id: NodeId) -> Region {
+        let computed = &self.storages.of(id).computed;
+        let mut region = self.owned(id);
+        for (dim, line) in computed.lines_at(&self.builder.coord).iter().enumerate() {
+            if (1..4).contains(&dim) {
+                region.0[dim] = line.held;
+            }
+        }
+        region
+    }
+
+    /// What a layer that works element by element reads of an input.
+    pub fn reach(&self, id: NodeId, input: NodeId) -> Region {
+        let (mut region, computed) = (self.owned(input), self.computed(id));
+        if !matches!(self.layer(id).op(), Some(Op::Flatten)) {
+            region.0[1..4].copy_from_slice(&computed.0[1..4]);
+        }
+        region
+    }
+
+    pub fn computed_value(&self, node: NodeId) -> View {
+        self.value(node).view(&self.computed(node))
+    }
+
+    /// Where the value of a node is held; it was computed before.
+    pub fn value(&self, node: NodeId) -> Held {
+        self.values[self.storages.of[node.0]].expect("inputs are computed before their readers")
+    }
+
+    /// The part of an input that a layer reads element by element.
+    pub fn read_value(&self, id: NodeId, index: usize) -> View {
+        let input = self.layer(id).inputs[index];
+        self.value(input).view(&self.reach(id, input))
+    }
+
+    pub fn owned_value(&self, node: NodeId) -> View {
+        self.value(node).view(&self.owned(node))
+    }
+
+    /// Allreduce of a view over the axes of a group; nothing for a group of one.
+    pub fn allreduce(&mut self, layer: &str, phase: Phase, axes: AxisSet, view: View) {
+        self.builder.allreduce(layer, phase, axes, view);
+    }
+
+    /// Reads the samples of a first step.
+    pub fn fetch(&mut self) {
+        self.first_loads(When::Now);
+    }
+
+    /// All slots, and the update. The samples of the next micro-batch are read as soon as those at hand
+    /// have been taken in.
+    pub fn step(&mut self) {
+        let plan = self.plan;
+        let trains = self.request.kind == ProgramKind::Train;
+        if trains {
+            self.open_parameter_gradients();
+        }
+        let mut number = self.first_number();
+        for (at, slot) in plan.slots.iter().enumerate() {
+            if slot.pass != Pass::Forward && !trains {
+                continue;
+            }
+            self.board(slot.micro);
+            let layers: Vec<NodeId> = self.layers_of(slot.stage).collect();
+            match slot.pass {
+                Pass::Forward => {
+                    self.forward(&layers, number);
+                    self.next_loads(at, slot);
+                    if trains {
+                        self.forget(&layers);
+                    }
+                }
+                Pass::Backward => {
+                    self.defers = self.request.strategy.schedule.splits_weights();
+                    self.backward(&layers, number);
+                    self.defers = false;
+                }
+                Pass::Weights => self.deferred_gradients(number),
+            }
+            number += NUMBERS * (2 * layers.len() as u32 + 2);
+        }
+        if trains {
+            number = self.update(number);
+        }
+        self.report_across(number);
+        self.first_loads(When::Next);
+    }
+
+    fn layers_of(&self, stage: usize) -> impl Iterator<Item = NodeId> + use<'a> {
+        let layers = self.network.layers.iter().enumerate();
+        let here = layers.filter(move |(_, layer)| layer.stage == stage);
+        here.map(|(id, _)| NodeId(id))
+    }
+
+    /// Where layers run on all ranks, all number alike without gaps; else the first numbers are those of
+    /// what crosses between stages.
+    fn first_number(&self) -> u32 {
+        2 * (self.network.layers.len() * self.micro_batches) as u32
+    }
+
+    /// Goes to the ranks of a layer and to its numbers; false if the rank is not among them.
+    pub fn enter(&mut self, id: NodeId, number: u32) -> bool {
+        if self.is_whole() {
+            return true;
+        }
+        self.builder.number_from(number);
+        let on = self.place(id).on;
+        self.builder.enter(on)
+    }
+
+    /// The numbers of the layer at this position in its slot.
+    pub fn numbers(from: u32, position: usize) -> u32 {
+        from + NUMBERS * position as u32
+    }
+
+    /// The number of what crosses to other ranks at a change of distribution.
+    pub fn crossing_number(&self, id: NodeId, is_back: bool) -> u32 {
+        let all = self.network.layers.len() * self.micro;
+        2 * (all + id.0) as u32 + u32::from(is_back) + 1
+    }
+
+    /// Memory for samples and targets of each replica on the rank.
+    pub fn stage_samples(&mut self) {
+        let (network, format) = (&self.plan.networks[0].0, self.request.samples);
+        let last = &network.layers[network.layers.len() - 1];
+        let sites = [network.layer(NodeId(0)).site, last.site];
+        let places = [network.layer(NodeId(0)).place, target_place(network)];
+        for replica in 0..self.request.strategy.schedule.replicas() {
+            for (index, name) in ["sample", "target"].into_iter().enumerate() {
+                let mut place = places[index];
+                place.on = self.plan.placement.sites[sites[index]].grids[replica];
+                if !self.builder.is_in(place.on) {
+                    continue;
+                }
+                let mut dims = self.builder.owned(&place).shape();
+                let mut dtype = self.request.dtype;
+                if index == 0 {
+                    let [n, d, h, w, c] = dims;
+                    (dims, dtype) = ([n, c, d, h, w], format.dtype);
+                }
+                let id = self.builder.buffer(name, Role::Staging, dtype, dims);
+                self.staging[replica][index] = Some(self.builder.whole(id));
+            }
+        }
+    }
+
+    /// Replicas that take micro-batches here.
+    fn replicas(&self) -> Vec<usize> {
+        (0..2)
+            .filter(|replica| self.plan.replica_of.contains(replica))
+            .collect()
+    }
+
+    fn first_micro(&self, replica: usize) -> usize {
+        let mut micros = self.plan.replica_of.iter();
+        micros.position(|&of| of == replica).unwrap_or(0)
+    }
+
+    /// The first loads of a step.
+    fn first_loads(&mut self, when: When) {
+        for replica in self.replicas() {
+            let micro = self.first_micro(replica);
+            for item in [Item::Sample, Item::Target] {
+                self.load(micro, item, when);
+            }
+        }
+    }
+
+    /// After a slot that took in samples or targets those of the next micro-batch.
+    fn next_loads(&mut self, at: usize, slot: &Slot) {
+        let rest = self.plan.slots[at + 1..].iter();
+        let mut same = rest.filter(|next| {
+            (next.replica, next.stage, next.pass) == (slot.replica, slot.stage, slot.pass)
+        });
+        let Some(next) = same.next() else { return };
+        let last = self.network.layers[self.network.layers.len() - 1].stage;
+        for (item, stage) in [
+            (Item::Sample, self.layer(NodeId(0)).stage),
+            (Item::Target, last),
+        ] {
+            if stage == slot.stage {
+                self.load(next.micro, item, When::Now);
+            }
+        }
+    }
+
+    fn load(&mut self, micro: usize, item: Item, when: When) {
+        let network = &self.plan.networks[micro].0;
+        let replica = self.plan.replica_of[micro];
+        let (index, layer, place) = match item {
+            Item::Sample => (0, "sample", network.layer(NodeId(0)).place),
+            Item::Target => (1, "target", target_place(network)),
+        };
+        if !self.builder.is_in(place.on) {
+            return;
+        }
+        let target = self.staging[replica][index].expect("staging comes first");
+        if !target.is_empty() {
+            let load = Load {
+                item,
+                when,
+                place,
+                target,
+            };
+            self.builder.push(layer, Phase::Load, Work::Load(load));
+        }
+    }
+}
+
+/// Split of what the network shall answer.
+fn target_place(network: &Network) -> Place {
+    let last = &network.layers[network.layers.len() - 1];
+    let mut place = network.layer(last.inputs[0]).place;
+    if let Some(Op::Loss(Loss::SoftmaxCrossEntropy)) = last.op() {
+        place.shape[4] = 1;
+    }
+    place
+}

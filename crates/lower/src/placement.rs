@@ -1,0 +1,300 @@
+//! Where each layer of the model runs: in which stage, and on which ranks.
+
+use crate::schedule::Schedule;
+use crate::{Strategy, StrategyError};
+use partita_graph::{Graph, count, nearest};
+use partita_space::{Axis, Grid, Mesh};
+use std::ops::Range;
+
+/// Ranks on which layers run, as each replica of the model has them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Site {
+    /// The stage that they belong to.
+    pub stage: usize,
+    /// The mesh over which they are shared out.
+    pub mesh: Mesh,
+    /// Which ranks these are, for each replica; none where it is the mesh of all.
+    pub grids: [Option<Grid>; 2],
+}
+
+/// The sites of all layers.
+#[derive(Clone, Debug)]
+pub(crate) struct Placement {
+    pub sites: Vec<Site>,
+    /// The site of each node of the model.
+    pub site_of: Vec<usize>,
+}
+
+impl Placement {
+    /// Whether all layers run on all ranks.
+    pub fn is_whole(&self) -> bool {
+        self.sites.len() == 1 && self.sites[0].grids[0].is_none()
+    }
+
+    /// Errors: stages that the model or its layers cannot give.
+    pub fn new(graph: &Graph, strategy: &Strategy) -> Result<Self, StrategyError> {
+        let nodes = graph.nodes.len();
+        if strategy.stages.is_empty() {
+            let site = Site {
+                stage: 0,
+                mesh: strategy.mesh(),
+                grids: [None; 2],
+            };
+            return Ok(Self {
+                sites: vec![site],
+                site_of: vec![0; nodes],
+            });
+        }
+        let places = strategy.stages.len();
+        let stages = places * strategy.schedule.chunks();
+        let ranges = ranges(graph, strategy, stages)?;
+        let mut site_of = vec![0; nodes];
+        for (stage, range) in ranges.into_iter().enumerate() {
+            site_of[range].fill(stage);
+        }
+        Ok(Self {
+            sites: (0..stages).map(|stage| site(strategy, stage)).collect(),
+            site_of,
+        })
+    }
+}
+
+/// Where a stage stands: the ranks of stage after stage, and of the second replica in reverse order; the
+/// whole again for every part of the mini-batch.
+fn site(strategy: &Strategy, stage: usize) -> Site {
+    let ranks = |place: usize| Mesh::new(strategy.stages[place].extents).ranks();
+    let places = strategy.stages.len();
+    let (all, copies) = (strategy.ranks_of_stages(), strategy.extent(Axis::Data));
+    let place = stage % places;
+    let mesh = Mesh::new(strategy.stages[place].extents);
+    let first: usize = (0..place).map(ranks).sum();
+    let grid = |first| Some(Grid::repeated(&mesh, first, copies, all));
+    let mut extents = strategy.stages[place].extents;
+    extents[Axis::Data.index()] *= copies;
+    Site {
+        stage,
+        mesh: Mesh::new(extents),
+        grids: [grid(first), grid(all - first - mesh.ranks())],
+    }
+}
+
+/// The nodes of each stage, by hand or as equal as they can be.
+fn ranges(
+    graph: &Graph,
+    strategy: &Strategy,
+    stages: usize,
+) -> Result<Vec<Range<usize>>, StrategyError> {
+    let layers = graph.nodes.len() - 1;
+    if stages > layers {
+        return Err(StrategyError::TooManyStages {
+            strategy: strategy.to_string(),
+            model: graph.name.clone(),
+            layers,
+            stages,
+        });
+    }
+    if strategy.stages.iter().any(|stage| stage.layers.is_some()) {
+        return by_hand(graph, strategy);
+    }
+    // What a layer without weights costs is what it reads and writes; a hundred operations on a number
+    // take about as long as to bring it from memory and back.
+    let rows = count(graph).layers;
+    let weights = rows.iter().map(|row| {
+        let elements = row.shape.volume() as f64;
+        row.executed_flops.0 as f64 + 100.0 * elements
+    });
+    let ends: Vec<f64> = [0.0]
+        .into_iter()
+        .chain(weights)
+        .scan(0.0, |sum, weight| {
+            *sum += weight;
+            Some(*sum)
+        })
+        .collect();
+    let cost = |stage: usize, range: Range<usize>| {
+        let ranks = Mesh::new(strategy.stages[stage % strategy.stages.len()].extents).ranks();
+        (ends[range.end] - ends[range.start]) / ranks as f64
+    };
+    Ok(balanced(graph.nodes.len(), stages, &cost))
+}
+
+/// Cuts nodes in stages, each of one at least besides the input, so that the largest of what they cost
+/// is as small as it can be, and among such cuts the sum of the squares.
+///
+/// Dynamic programming over the last node of each stage.
+pub(crate) fn balanced(
+    nodes: usize,
+    stages: usize,
+    cost: &dyn Fn(usize, Range<usize>) -> f64,
+) -> Vec<Range<usize>> {
+    // Of the first stages up to a node: the largest cost, the sum of squares, and where the last begins.
+    let mut best: Vec<Vec<(f64, f64, usize)>> = Vec::with_capacity(stages);
+    for stage in 0..stages {
+        let mut row = vec![(f64::INFINITY, f64::INFINITY, 0); nodes + 1];
+        // The input belongs to the first stage, and counts for nothing.
+        for end in stage + 2..=nodes - (stages - 1 - stage) {
+            let starts = match stage {
+                0 => 0..1,
+                _ => stage + 1..end,
+            };
+            for start in starts {
+                let before = match best.last() {
+                    None => (0.0, 0.0),
+                    Some(row) => (row[start].0, row[start].1),
+                };
+                if before.0 > row[end].0 {
+                    continue;
+                }
+                let own = cost(stage, start..end);
+                let whole = (before.0.max(own), before.1 + own * own, start);
+                if (whole.0, whole.1) < (row[end].0, row[end].1) {
+                    row[end] = whole;
+                }
+            }
+        }
+        best.push(row);
+    }
+    let mut end = nodes;
+    let mut ranges: Vec<Range<usize>> = best
+        .iter()
+        .rev()
+        .map(|row| {
+            let start = row[end].2;
+            let range = start..end;
+            end = start;
+            range
+        })
+        .collect();
+    ranges.reverse();
+    ranges
+}
+
+fn by_hand(graph: &Graph, strategy: &Strategy) -> Result<Vec<Range<usize>>, StrategyError> {
+    let find = |name: &str| {
+        graph.find(name).map(|id| id.0).ok_or_else(|| {
+            let names = graph.nodes.iter().map(|node| node.name.as_str());
+            StrategyError::UnknownLayer {
+                strategy: strategy.to_string(),
+                model: graph.name.clone(),
+                asked: name.to_owned(),
+                nearest: nearest(name, names).unwrap_or_default().to_owned(),
+            }
+        })
+    };
+    let last = graph.nodes.len() - 1;
+    let fail = |stage: usize, reason: String| StrategyError::StageLayers {
+        strategy: strategy.to_string(),
+        model: graph.name.clone(),
+        stage: stage + 1,
+        reason,
+        first: graph.nodes[0].name.clone(),
+        last: graph.nodes[last].name.clone(),
+    };
+    if let Schedule::Interleaved { .. } = strategy.schedule {
+        return Err(fail(
+            0,
+            format!(
+                "has layers, and schedule={} chooses them",
+                strategy.schedule
+            ),
+        ));
+    }
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    for (stage, choice) in strategy.stages.iter().enumerate() {
+        let Some((from, to)) = &choice.layers else {
+            return Err(fail(stage, "has no layers".to_owned()));
+        };
+        let expected = ranges.last().map_or(0, |range| range.end);
+        let start = match from.is_empty() {
+            true => expected,
+            false => find(from)?,
+        };
+        let end = match to.is_empty() {
+            true => last + 1,
+            false => find(to)? + 1,
+        };
+        // The input goes with the first layer.
+        let joins = start == expected || (stage == 0 && start <= 1);
+        if !joins || expected > last {
+            let expected = match graph.nodes.get(expected) {
+                Some(node) => format!("begins at `{}`, not at `{from}`", node.name),
+                None => "comes after the last layer".to_owned(),
+            };
+            return Err(fail(stage, expected));
+        }
+        if end <= start {
+            return Err(StrategyError::Backwards {
+                strategy: strategy.to_string(),
+                from: graph.nodes[start].name.clone(),
+                to: to.clone(),
+            });
+        }
+        ranges.push(expected..end);
+    }
+    if ranges.last().is_none_or(|range| range.end <= last) {
+        let stage = ranges.len().saturating_sub(1);
+        return Err(fail(stage, "ends before the last layer".to_owned()));
+    }
+    Ok(ranges)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stages_are_as_equal_as_they_can_be() {
+        let weights = [0.0, 4.0, 1.0, 1.0, 1.0, 1.0, 8.0, 2.0, 2.0];
+        let cost = |_: usize, range: Range<usize>| weights[range].iter().sum::<f64>();
+        assert_eq!(balanced(9, 3, &cost), [0..6, 6..7, 7..9]);
+        assert_eq!(balanced(9, 1, &cost), [0..9]);
+        let each: Vec<Range<usize>> = balanced(9, 8, &cost);
+        assert_eq!(each[0], 0..2);
+        assert!(each[1..].iter().all(|range| range.len() == 1));
+        // A stage of two ranks takes twice as much.
+        let wide = |stage: usize, range: Range<usize>| {
+            range.len() as f64 / if stage == 0 { 2.0 } else { 1.0 }
+        };
+        assert_eq!(balanced(9, 2, &wide), [0..6, 6..9]);
+    }
+
+    #[test]
+    fn no_cut_is_better() {
+        let mut seed = 7u64;
+        for case in 0..200 {
+            let mut draw = |most: u64| {
+                seed = seed
+                    .wrapping_mul(6364136223846793005)
+                    .wrapping_add(1442695040888963407);
+                (seed >> 33) % most
+            };
+            let nodes = 3 + draw(7) as usize;
+            let stages = 1 + draw((nodes - 1) as u64) as usize;
+            let weights: Vec<f64> = (0..nodes).map(|_| draw(9) as f64).collect();
+            let cost = |_: usize, range: Range<usize>| weights[range].iter().sum::<f64>();
+            let largest = |ranges: &[Range<usize>]| {
+                ranges
+                    .iter()
+                    .map(|range| cost(0, range.clone()))
+                    .fold(0.0, f64::max)
+            };
+            let found = balanced(nodes, stages, &cost);
+            assert_eq!(found.len(), stages);
+            assert!(found.windows(2).all(|pair| pair[0].end == pair[1].start));
+            // All ways to choose where the later stages begin.
+            let mut best = f64::INFINITY;
+            for bits in 0u32..1 << nodes {
+                let starts: Vec<usize> = (2..nodes).filter(|&at| bits >> at & 1 == 1).collect();
+                if starts.len() + 1 != stages || bits & 3 != 0 {
+                    continue;
+                }
+                let mut edges = vec![0];
+                edges.extend(starts);
+                edges.push(nodes);
+                let ranges: Vec<_> = edges.windows(2).map(|pair| pair[0]..pair[1]).collect();
+                best = best.min(largest(&ranges));
+            }
+            assert_eq!(largest(&found), best, "case {case}");
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! From complete gradients to moved parameters, on every rank that holds them.
+//!
+//! Where several groups of ranks hold a parameter, as both replicas of a bidirectional pipeline do or
+//! stages that share it, the first of them is its owner and alone keeps the state of the optimizer. The
+//! addends of the second replica go to the same places of the first before the sum over ranks, the sums
+//! of other stages after it, and what has moved comes back to all.
+
+use crate::body::Held;
+use crate::cross::Crossing;
+use crate::emit::Emit;
+use crate::parameters::Key;
+use crate::redistribute::{Cargo, Destination};
+use crate::strategy::Shard;
+use partita_graph::{NodeId, Op, ParameterId};
+use partita_program::{Kernel, Phase, Place, Role, View};
+use partita_space::{AxisSet, Grid};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Numbers for the exchanges and collectives of one parameter.
+const NUMBERS: u32 = 256;
+
+impl Emit<'_> {
+    /// The numbers of its exchanges and collectives come after `number`; gives the last one.
+    pub(crate) fn update(&mut self, number: u32) -> u32 {
+        let number = self.late_running(number);
+        let last = number + NUMBERS * (self.graph.parameters.len() as u32 + 1);
+        let of = |id: ParameterId| number + NUMBERS * id.0 as u32;
+        let mut apart: BTreeMap<ParameterId, Option<View>> = BTreeMap::new();
+        for index in 0..self.graph.parameters.len() {
+            let id = ParameterId(index);
+            if self.is_held_apart(id) && self.graph.parameter(id).role.is_trained() {
+                let sum = self.sum_apart(id, of(id));
+                apart.insert(id, sum);
+            }
+        }
+        let gradients = self.own_gradients(&apart);
+        let clip = self
+            .request
+            .clip
+            .map(|maximum| (self.norm(&gradients, last), maximum));
+        let shares: Vec<Held> = gradients
+            .iter()
+            .map(|&(id, _)| self.own_share(id))
+            .collect();
+        for (&(id, gradient), share) in gradients.iter().zip(&shares) {
+            let kernel = Kernel::Update {
+                rule: self.request.optimizer,
+                parameter: share.view(&share.region),
+                gradient,
+                moments: self.moments[id.0].clone(),
+                clip,
+            };
+            let name = self.graph.parameter(id).name.clone();
+            self.builder.kernel(&name, Phase::Update, kernel);
+        }
+        for (&(id, _), share) in gradients.iter().zip(shares) {
+            self.complete_parameter(id, share, of(id));
+        }
+        for index in 0..self.graph.parameters.len() {
+            let id = ParameterId(index);
+            if self.is_held_apart(id) {
+                self.hand_out(id, of(id));
+            }
+        }
+        last + NUMBERS
+    }
+
+    /// The complete gradients of what the rank moves.
+    fn own_gradients(
+        &mut self,
+        apart: &BTreeMap<ParameterId, Option<View>>,
+    ) -> Vec<(ParameterId, View)> {
+        let mut gradients: Vec<(ParameterId, View)> = Vec::new();
+        // Gradients of the last layers are complete first.
+        let all = self.parameter_gradients.iter().rev();
+        let all: Vec<_> = all.map(|(&key, state)| (key, state.sum())).collect();
+        for ((parameter, _, _), source) in all {
+            let known = gradients.iter().find(|(known, _)| *known == parameter);
+            match (known, apart.get(&parameter)) {
+                (Some(_), Some(_)) => {}
+                (None, Some(sum)) => gradients.extend(sum.map(|sum| (parameter, sum))),
+                (None, None) => gradients.push((parameter, source)),
+                (Some(&(_, target)), None) => self.add(parameter, source, target),
+            }
+        }
+        gradients
+    }
+
+    fn add(&mut self, parameter: ParameterId, source: View, target: View) {
+        let name = self.graph.parameter(parameter).name.clone();
+        let copy = Kernel::Copy {
+            source,
+            target,
+            accumulate: true,
+        };
+        if !target.is_empty() {
+            self.builder.kernel(&name, Phase::Update, copy);
+        }
+    }
+
+    /// Adds up what all holders of a parameter have of its gradient; the sum, where the rank moves it.
+    fn sum_apart(&mut self, id: ParameterId, number: u32) -> Option<View> {
+        let plan = self.plan;
+        let (holders, keys) = (&plan.holders[id.0], &plan.keys[id.0]);
+        let place = |on: Option<Grid>| {
+            let place = holders.iter().find(|place| place.on == on);
+            *place.expect("who uses a parameter holds it")
+        };
+        let owner = holders[0];
+        for (at, &(on, axes)) in keys.iter().enumerate() {
+            let twin = plan.twin_of(on);
+            if twin != on {
+                let crossing = Crossing::of_addends(&plan.world, &place(on), &place(twin));
+                let ends = ((id, on, axes), (id, twin, axes));
+                self.add_across(ends, &crossing, number + 1 + at as u32);
+            }
+        }
+        let is_own = |on: &Option<Grid>| plan.twin_of(*on) == *on;
+        let mut sums: BTreeMap<Option<Grid>, Key> = BTreeMap::new();
+        for (at, &(on, axes)) in keys.iter().enumerate() {
+            if !is_own(&on) || !self.builder.enter(on) {
+                continue;
+            }
+            let key = (id, on, axes);
+            self.builder.number_from(number + 64 + at as u32);
+            let mut state = self.parameter_gradients[&key];
+            self.sum_gradient(id, axes, &mut state);
+            self.parameter_gradients.insert(key, state);
+            match sums.get(&on) {
+                None => drop(sums.insert(on, key)),
+                Some(first) => {
+                    let target = self.parameter_gradients[first].view();
+                    self.add(id, state.view(), target);
+                }
+            }
+        }
+        let first = |on: Option<Grid>| keys.iter().find(|key| key.0 == on);
+        for (at, other) in holders.iter().enumerate().skip(1) {
+            let ends = (first(other.on), first(owner.on));
+            if let (true, (Some(from), Some(to))) = (is_own(&other.on), ends) {
+                let crossing = Crossing::new(&plan.world, other, &owner);
+                let ends = ((id, from.0, from.1), (id, to.0, to.1));
+                self.add_across(ends, &crossing, number + 128 + at as u32);
+            }
+        }
+        let key = sums.get(&owner.on)?;
+        Some(self.parameter_gradients[key].view())
+    }
+
+    /// Adds the gradient of one holder to that of another.
+    fn add_across(&mut self, (from, to): (Key, Key), crossing: &Crossing, number: u32) {
+        let layer = self.graph.parameter(from.0).name.clone();
+        let cargo = Cargo {
+            layer: &layer,
+            phase: Phase::Reduce,
+            role: Role::Gradient,
+            tensor: self.parameter_tensor(from.0, Role::Gradient),
+        };
+        let own = self.parameter_gradients.get(&from).map(|state| state.held);
+        if let Some(own) = &own {
+            self.builder.enter(from.1);
+            self.builder.send_across(cargo, number, crossing, own);
+        }
+        let Some(held) = self.parameter_gradients.get(&to).map(|state| state.held) else {
+            return;
+        };
+        self.builder.enter(to.1);
+        let between = self.builder.between(cargo, *crossing.target());
+        self.builder
+            .receive_across(cargo, number, crossing, own.as_ref(), &between);
+        let whole = held.view(&held.region);
+        self.add(from.0, between.view(&held.region), whole);
+    }
+
+    /// What the owner has moved goes to all others that hold it.
+    fn hand_out(&mut self, id: ParameterId, number: u32) {
+        let plan = self.plan;
+        let holders = &plan.holders[id.0];
+        let (layer, role) = {
+            let parameter = self.graph.parameter(id);
+            let role = match parameter.role.is_trained() {
+                true => Role::Parameter,
+                false => Role::State,
+            };
+            (parameter.name.clone(), role)
+        };
+        let cargo = Cargo {
+            layer: &layer,
+            phase: Phase::Update,
+            role,
+            tensor: self.parameter_tensor(id, role),
+        };
+        for (at, other) in holders.iter().enumerate().skip(1) {
+            let crossing = Crossing::new(&plan.world, &holders[0], other);
+            let own = self.parameters.get(&(id, holders[0].on)).copied();
+            let number = number + 192 + at as u32;
+            if let Some(own) = &own {
+                self.builder.enter(holders[0].on);
+                self.builder.send_across(cargo, number, &crossing, own);
+            }
+            if let Some(held) = self.parameters.get(&(id, other.on)).copied() {
+                self.builder.enter(other.on);
+                self.builder
+                    .receive_across(cargo, number, &crossing, own.as_ref(), &held);
+            }
+        }
+    }
+
+    /// Running statistics that several replicas move, by all micro-batches in their order; gives the
+    /// last number.
+    fn late_running(&mut self, number: u32) -> u32 {
+        let plan = self.plan;
+        let layers = plan.networks[0].0.layers.len();
+        for index in 0..layers {
+            let layer = plan.networks[0].0.layer(NodeId(index));
+            let Some(&Op::BatchNorm { momentum, .. }) = layer.op() else {
+                continue;
+            };
+            let [mean, variance] = [2, 3].map(|at| layer.parameters[at]);
+            let owner = plan.holders[mean.0][0];
+            if !self.is_held_apart(mean) {
+                continue;
+            }
+            for (micro, (network, _)) in plan.networks.iter().enumerate() {
+                let of = network.layer(NodeId(index));
+                let shape = [1, 1, 1, 2, of.place.shape[4]];
+                let mut place = Place::replicated(shape);
+                (place.axes[4], place.on) = (of.place.axes[4], of.place.on);
+                let to = Place {
+                    on: owner.on,
+                    ..place
+                };
+                let number = number + (index * plan.networks.len() + micro) as u32 + 1;
+                let own = self.late_moments.get(&(NodeId(index), micro)).copied();
+                let Some(sums) = self.moments_at(&layer.name, own, (&place, &to), number) else {
+                    continue;
+                };
+                let count = Self::count(&of.place);
+                let [mean, variance] = [mean, variance].map(|id| {
+                    let held = self.parameters[&(id, owner.on)];
+                    held.view(&held.region)
+                });
+                let running = Kernel::BatchNormRunning {
+                    sums,
+                    mean,
+                    variance,
+                    count,
+                    momentum,
+                };
+                self.builder.kernel(&layer.name, Phase::Update, running);
+            }
+        }
+        number + (layers * plan.networks.len()) as u32
+    }
+
+    /// Small complete sums from where they lie to where they are wanted; where they are then, if that is
+    /// on this rank.
+    fn moments_at(
+        &mut self,
+        layer: &str,
+        own: Option<View>,
+        (from, to): (&Place, &Place),
+        number: u32,
+    ) -> Option<View> {
+        if from.on == to.on {
+            return own;
+        }
+        let crossing = Crossing::new(&self.builder.world, from, to);
+        let cargo = Cargo {
+            layer,
+            phase: Phase::Report,
+            role: Role::Statistics,
+            tensor: 0,
+        };
+        let held = |emit: &Self, view: View, place: &Place| Held {
+            id: view.buffer,
+            region: emit.builder.owned(place),
+        };
+        let own = own.map(|view| held(self, view, from));
+        if let Some(own) = &own {
+            self.builder.enter(from.on);
+            self.builder.send_across(cargo, number, &crossing, own);
+        }
+        if !self.builder.enter(to.on) {
+            return None;
+        }
+        let dims = self.builder.owned(to).shape();
+        let view = self
+            .builder
+            .sums(&format!("{layer}.moved"), dims[3], dims[4]);
+        let target = held(self, view, to);
+        self.builder
+            .receive_across(cargo, number, &crossing, own.as_ref(), &target);
+        Some(view)
+    }
+
+    /// What the rank moves of a parameter: all that it keeps, or a copy of its share of the whole.
+    fn own_share(&mut self, id: ParameterId) -> Held {
+        let whole = self.plan.holders[id.0][0];
+        let share = self.share_of(id, whole);
+        self.builder.enter(whole.on);
+        let kept = self.parameters[&(id, whole.on)];
+        if share == whole || self.request.strategy.shard == Shard::Parameters {
+            return kept;
+        }
+        let name = self.graph.parameter(id).name.clone();
+        let held = self.parameter_buffer(&format!("{name}.share"), Role::Gathered, id, share);
+        let copy = Kernel::Copy {
+            source: kept.view(&held.region),
+            target: held.view(&held.region),
+            accumulate: false,
+        };
+        if !held.region.is_empty() {
+            self.builder.kernel(&name, Phase::Update, copy);
+        }
+        held
+    }
+
+    /// Each rank has moved its share; those who use the whole get what the others have moved.
+    fn complete_parameter(&mut self, id: ParameterId, own: Held, number: u32) {
+        let whole = self.plan.holders[id.0][0];
+        let held = self.parameters[&(id, whole.on)];
+        if own.id == held.id {
+            return;
+        }
+        self.builder.enter(whole.on);
+        if !self.is_whole() {
+            self.builder.number_from(number);
+        }
+        let to = Destination {
+            held,
+            place: whole,
+            accumulate: false,
+        };
+        let from = (own, self.share_of(id, whole), AxisSet::NONE);
+        self.move_parameter((id, Role::Parameter), Phase::Update, from, to);
+    }
+
+    /// Brings a parameter, or what goes with it, from where it is held, as a sum still due along some
+    /// axes, to its destination.
+    pub(crate) fn move_parameter(
+        &mut self,
+        (id, role): (ParameterId, Role),
+        phase: Phase,
+        (source, place, partial): (Held, Place, AxisSet),
+        to: Destination,
+    ) {
+        let layer = self.graph.parameter(id).name.clone();
+        let cargo = Cargo {
+            layer: &layer,
+            phase,
+            role,
+            tensor: self.parameter_tensor(id, role),
+        };
+        self.builder
+            .redistribute(cargo, source, (place, partial), to);
+    }
+
+    /// Sum of the squares of all gradients, each element counted once.
+    fn norm(&mut self, gradients: &[(ParameterId, View)], number: u32) -> View {
+        let plan = self.plan;
+        let trained = self.graph.parameters.iter().zip(&plan.holders);
+        let trained = trained.filter(|(parameter, _)| parameter.role.is_trained());
+        let owners: BTreeSet<Option<Grid>> = trained.map(|(_, holders)| holders[0].on).collect();
+        let name = "gradient_norm";
+        let mut totals = Vec::new();
+        for (at, on) in owners.into_iter().enumerate() {
+            let own = match self.builder.enter(on) {
+                true => self.norm_on(on, gradients),
+                false => None,
+            };
+            let scalar = Place {
+                on,
+                ..Place::replicated([1; 5])
+            };
+            let to = Place::replicated([1; 5]);
+            let number = number + 1 + at as u32;
+            totals.extend(self.moments_at(name, own, (&scalar, &to), number));
+        }
+        for &source in &totals[1..] {
+            let copy = Kernel::Copy {
+                source,
+                target: totals[0],
+                accumulate: true,
+            };
+            self.builder.kernel(name, Phase::Update, copy);
+        }
+        totals[0]
+    }
+
+    /// The part of the parameters that the ranks at hand move.
+    fn norm_on(&mut self, on: Option<Grid>, gradients: &[(ParameterId, View)]) -> Option<View> {
+        let mut shares: BTreeMap<AxisSet, Vec<View>> = BTreeMap::new();
+        for &(id, view) in gradients {
+            let whole = self.plan.holders[id.0][0];
+            if whole.on == on {
+                let axes = self.share_of(id, whole).split_axes();
+                shares.entry(axes).or_default().push(view);
+            }
+        }
+        let name = "gradient_norm";
+        let totals: Vec<View> = shares
+            .into_iter()
+            .map(|(axes, sources)| {
+                let total = self.builder.sums(name, 1, 1);
+                let kernel = Kernel::SumOfSquares { sources, total };
+                self.builder.kernel(name, Phase::Update, kernel);
+                self.allreduce(name, Phase::Update, axes, total);
+                total
+            })
+            .collect();
+        for &source in totals.iter().skip(1) {
+            let copy = Kernel::Copy {
+                source,
+                target: totals[0],
+                accumulate: true,
+            };
+            self.builder.kernel(name, Phase::Update, copy);
+        }
+        totals.first().copied()
+    }
+
+    /// What is said of the step, where layers run on some ranks only: the sums of the replicas, and from
+    /// their ranks to all.
+    pub(crate) fn report_across(&mut self, number: u32) {
+        if self.is_whole() {
+            return;
+        }
+        let plan = self.plan;
+        let network = &plan.networks[0].0;
+        let last = &network.layers[network.layers.len() - 1];
+        let channels = network.layer(last.inputs[0]).place.shape[4];
+        let axes = crate::network::positions(&network.layer(last.inputs[0]).place);
+        let grids = plan.placement.sites[last.site].grids;
+        let replicas = if plan.replica_of.contains(&1) { 2 } else { 1 };
+        let outputs = self.outputs_of(channels);
+        for (at, (name, rows, columns)) in outputs.into_iter().enumerate() {
+            let mut number = number + 16 * at as u32;
+            let place = |on| Place {
+                on,
+                ..Place::replicated([1, 1, 1, rows, columns])
+            };
+            let own = self.report.get(name).copied();
+            if let Some(view) = own {
+                let of = grids[..replicas].iter().find(|on| self.builder.is_in(**on));
+                self.builder.enter(of.copied().flatten());
+                self.builder.number_from(number);
+                self.allreduce(name, Phase::Report, axes, view);
+            }
+            number += 4;
+            let mut sum = own.filter(|_| self.builder.is_in(grids[0]));
+            if replicas == 2 && grids[0] != grids[1] {
+                let ends = (&place(grids[1]), &place(grids[0]));
+                let theirs = own.filter(|_| self.builder.is_in(grids[1]));
+                let moved = self.moments_at(name, theirs, ends, number);
+                if let (Some(source), Some(target)) = (moved, sum) {
+                    let copy = Kernel::Copy {
+                        source,
+                        target,
+                        accumulate: true,
+                    };
+                    self.builder.kernel(name, Phase::Report, copy);
+                }
+            }
+            sum = self.moments_at(name, sum, (&place(grids[0]), &place(None)), number + 1);
+            if let Some(view) = sum {
+                self.builder.output(name, view);
+            }
+        }
+    }
+}
