@@ -186,8 +186,12 @@ fn each_rank_stages_the_classes_of_its_part() {
         let place = |extent: [usize; 3], axes| {
             let [d, h, w] = extent;
             let shape = [2, d, h, w, 1];
-            let micro = None;
-            Place { shape, axes, micro }
+            Place {
+                shape,
+                axes,
+                micro: None,
+                on: None,
+            }
         };
         for (dataset, extent, place) in [
             (&per_voxel, [d, h, w], place([d, h, w], split)),
