@@ -95,7 +95,7 @@ impl SceneDraws {
 /// A Feistel network permutes the numbers of twice as many bits as half of it has; it is gone through
 /// again until the number is below `len`. Nothing is kept, so any thread can ask for any place.
 /// Panics unless `place < len <= 2^60`. Source: Black and Rogaway 2002, "Ciphers with arbitrary
-/// finite domains", sections 4 and 5.
+/// finite domains", the cycle-walking cipher.
 pub(crate) fn permuted(seed: u64, which: u64, len: u64, place: u64) -> u64 {
     const ROUNDS: u64 = 8;
     assert!(place < len && len <= 1 << 60, "place {place} of {len}");
