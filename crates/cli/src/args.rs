@@ -214,6 +214,8 @@ pub enum DataVerb {
     Segmentation(SegmentationArgs),
     /// Make images of simple shapes, with one class each
     Shapes(ShapesArgs),
+    /// Make strings of digits and their answers, token by token, for an encoder and a decoder
+    Digits(DigitsArgs),
     /// Show what a dataset holds
     Inspect(DataInspectArgs),
 }
@@ -267,6 +269,28 @@ pub struct ShapesArgs {
     pub classes: usize,
 }
 
+/// `partita data digits`.
+#[derive(Debug, Args)]
+pub struct DigitsArgs {
+    #[command(flatten)]
+    pub making: MakingArgs,
+    /// Samples of all splits together, no two of the same string
+    #[arg(long, value_name = "N", value_parser = number::count)]
+    pub samples: usize,
+    /// What is to be answered
+    #[arg(long, value_enum)]
+    pub task: DigitsTaskName,
+    /// Digits of a string, or of a number of a sum at most, 1 to 512
+    #[arg(long, value_name = "DIGITS", value_parser = number::count)]
+    pub digits: usize,
+    /// Strings of any number of digits from 1 on, as those of sums always are
+    #[arg(long)]
+    pub vary: bool,
+    /// Positions of a sample; the smallest multiple of 8 that holds all samples if not given
+    #[arg(long, value_name = "L", value_parser = number::count)]
+    pub length: Option<usize>,
+}
+
 /// `partita data cosmology`.
 #[derive(Debug, Args)]
 pub struct CosmologyArgs {
@@ -302,6 +326,17 @@ pub struct DoctorArgs {
     /// Answer in JSON, in SI base units
     #[arg(long)]
     pub json: bool,
+}
+
+/// What the answer to a string of digits is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DigitsTaskName {
+    /// The digits from last to first
+    Reverse,
+    /// The digits in ascending order
+    Sort,
+    /// The sum of two numbers, its least significant digit first
+    Add,
 }
 
 /// Kernels that a program can pin.

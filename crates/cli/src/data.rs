@@ -1,6 +1,7 @@
 //! `partita data`: makes datasets, and shows what they hold.
 
 mod cosmology;
+mod digits;
 mod labeled;
 mod making;
 
@@ -8,6 +9,7 @@ use crate::args::DataInspectArgs;
 use crate::error::CliError;
 use crate::table::{Side, Table, write_json, write_pairs};
 pub use cosmology::make_cosmology;
+pub use digits::make_digits;
 pub use labeled::{make_segmentation, make_shapes};
 use partita_data::{ArraySummary, DataError, DatasetSummary, Kind, StorageSummary};
 use std::io::Write;
@@ -41,6 +43,7 @@ fn write_head(summary: &DatasetSummary, out: &mut dyn Write) -> Result<(), CliEr
         Some(Kind::Cosmology) => "cosmology",
         Some(Kind::Segmentation) => "segmentation",
         Some(Kind::Shapes) => "shapes",
+        Some(Kind::Digits) => "digits",
         None => "not said",
     };
     write_pairs(

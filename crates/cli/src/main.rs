@@ -100,6 +100,7 @@ fn run(verb: &Verb, out: &mut dyn Write) -> Result<(), CliError> {
             DataVerb::Cosmology(args) => data::make_cosmology(args, out),
             DataVerb::Segmentation(args) => data::make_segmentation(args, out),
             DataVerb::Shapes(args) => data::make_shapes(args, out),
+            DataVerb::Digits(args) => data::make_digits(args, out),
             DataVerb::Inspect(args) => data::inspect(args, out),
         },
         Verb::Doctor(args) => doctor::run(args, out),

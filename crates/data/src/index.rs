@@ -24,6 +24,8 @@ pub enum Kind {
     Segmentation,
     /// Images with one class each.
     Shapes,
+    /// Strings of digits and what a decoder has read, with a token to be given at each position.
+    Digits,
 }
 
 /// Contents of the index file. Scalars come first: TOML wants them before tables.

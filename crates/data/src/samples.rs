@@ -105,6 +105,17 @@ impl Samples {
         }
     }
 
+    /// Adds the elements of `more` at the end. Panics where their types differ.
+    pub(crate) fn append(&mut self, more: &Samples) {
+        match (self, more) {
+            (Samples::I16(values), Samples::I16(more)) => values.extend_from_slice(more),
+            (Samples::F32(values), Samples::F32(more)) => values.extend_from_slice(more),
+            (Samples::I16(_), Samples::F32(_)) | (Samples::F32(_), Samples::I16(_)) => {
+                panic!("samples of one dataset have one element type")
+            }
+        }
+    }
+
     /// Takes an element type and a length; refuses what cannot be allocated.
     pub(crate) fn make(&mut self, dtype: DType, len: usize) -> Result<(), TryReserveError> {
         if self.dtype() != dtype {

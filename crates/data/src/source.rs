@@ -1,5 +1,6 @@
 //! The samples of a rank: its own hyperslab of each, read by a thread of its own.
 
+use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use std::thread;
 
@@ -11,10 +12,13 @@ use crate::dataset::{Dataset, Split};
 use crate::error::DataError;
 use crate::reader::Reader;
 use crate::samples::{DType, Samples};
-use crate::slab::Region4;
+use crate::slab::{self, Region4};
 
 /// Pieces that wait for the rank; reading goes on while it computes, but not far ahead of it.
 const WAITING_MAX: usize = 2;
+/// Small samples share a piece of up to so many bytes: to hand one over and to wake the rank takes
+/// longer than to read it.
+const PIECE_BYTES: usize = 1 << 18;
 
 /// Called after each piece was read, by the thread that read it, to wake the rank if it sleeps.
 pub type Waker = Box<dyn Fn() + Send>;
@@ -51,11 +55,22 @@ struct Order {
 #[derive(Clone)]
 enum Part {
     Volume(Region4),
-    Targets(std::ops::Range<usize>),
+    Targets(Range<usize>),
     Labels(Region4),
 }
 
-/// What was read of one sample, or why not.
+impl Part {
+    /// Of one sample, as it is handed over.
+    fn bytes(&self, dtype: DType) -> usize {
+        match self {
+            Part::Volume(region) => slab::elements(region) * dtype.size_bytes(),
+            Part::Targets(range) => range.len() * size_of::<f32>(),
+            Part::Labels(region) => slab::elements(region) * size_of::<f32>(),
+        }
+    }
+}
+
+/// What was read of samples that follow each other in a load, or why not.
 struct Piece {
     task: TaskId,
     view: View,
@@ -94,6 +109,7 @@ impl HyperslabSource {
             dtype: dataset.dtype(),
             filled,
             blanks,
+            one: Samples::new(dataset.dtype()),
             wake,
         };
         // The thread is left to itself: it ends when the source is dropped, after the read under way.
@@ -212,7 +228,7 @@ impl HyperslabSource {
     }
 }
 
-fn range(interval: Interval) -> std::ops::Range<usize> {
+fn range(interval: Interval) -> Range<usize> {
     let start = usize::try_from(interval.start).expect("an owned region starts inside its tensor");
     start..start + interval.len()
 }
@@ -295,6 +311,8 @@ struct Worker {
     dtype: DType,
     filled: SyncSender<Piece>,
     blanks: Receiver<Samples>,
+    /// The last sample of a piece of several.
+    one: Samples,
     wake: Option<Waker>,
 }
 
@@ -303,29 +321,33 @@ impl Worker {
     fn work(mut self, orders: &Receiver<Order>) {
         while let Ok(order) = orders.recv() {
             let count = order.samples.len();
-            if count == 0 && !self.hand_over(&order, 0, Ok(Values::Nothing), true) {
+            if count == 0 && !self.hand_over(&order, 0..0, Ok(Values::Nothing)) {
                 return;
             }
-            for (index, &sample) in order.samples.iter().enumerate() {
-                let values = self.read(sample, &order.part);
-                if !self.hand_over(&order, index, values, index + 1 == count) {
+            let at_once = (PIECE_BYTES / order.part.bytes(self.dtype).max(1)).max(1);
+            for start in (0..count).step_by(at_once) {
+                let range = start..count.min(start + at_once);
+                let values = self.read(&order.samples[range.clone()], &order.part);
+                if !self.hand_over(&order, range, values) {
                     return;
                 }
             }
         }
     }
 
+    /// Hands over what was read of a range of the samples of an order; false if nothing more is to
+    /// be read.
     fn hand_over(
         &self,
         order: &Order,
-        index: usize,
+        range: Range<usize>,
         values: Result<Values, DataError>,
-        is_last: bool,
     ) -> bool {
         let failed = values.is_err();
         let mut view = order.target;
-        view.start[0] += index;
-        view.extent[0] = view.extent[0].min(1);
+        view.start[0] += range.start;
+        view.extent[0] = range.len();
+        let is_last = range.end == order.samples.len();
         let task = order.task;
         let piece = Piece {
             task,
@@ -340,24 +362,42 @@ impl Worker {
         sent && !failed
     }
 
-    fn read(&mut self, sample: usize, part: &Part) -> Result<Values, DataError> {
-        let (split, sample) = self.locate(sample);
-        let reader = &mut self.readers[split];
+    /// The same part of some samples, one after the other.
+    fn read(&mut self, samples: &[usize], part: &Part) -> Result<Values, DataError> {
         match part {
             Part::Volume(region) => {
                 let blank = self.blanks.try_recv();
                 let mut values = blank.unwrap_or_else(|_| Samples::new(self.dtype));
-                reader.read_volume(sample, region.clone(), &mut values)?;
+                for (index, &sample) in samples.iter().enumerate() {
+                    let (split, sample) = self.locate(sample);
+                    let (reader, region) = (&mut self.readers[split], region.clone());
+                    if index == 0 {
+                        reader.read_volume(sample, region, &mut values)?;
+                    } else {
+                        reader.read_volume(sample, region, &mut self.one)?;
+                        values.append(&self.one);
+                    }
+                }
                 Ok(Values::Volume(values))
             }
             Part::Targets(range) => {
-                let values = reader.read_target(sample)?;
-                Ok(Values::Targets(values[range.clone()].to_vec()))
+                let mut values = Vec::new();
+                for &sample in samples {
+                    let (split, sample) = self.locate(sample);
+                    let row = self.readers[split].read_target(sample)?;
+                    values.extend_from_slice(&row[range.clone()]);
+                }
+                Ok(Values::Targets(values))
             }
             Part::Labels(region) => {
-                let (mut labels, mut values) = (Samples::I16(Vec::new()), Vec::new());
-                reader.read_labels(sample, region.clone(), &mut labels)?;
-                labels.write_f32(&mut values);
+                let (mut values, mut labels) = (Vec::new(), Vec::new());
+                let mut one = Samples::new(DType::Int16);
+                for &sample in samples {
+                    let (split, sample) = self.locate(sample);
+                    self.readers[split].read_labels(sample, region.clone(), &mut one)?;
+                    one.write_f32(&mut labels);
+                    values.extend_from_slice(&labels);
+                }
                 Ok(Values::Targets(values))
             }
         }

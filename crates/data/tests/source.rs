@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use made::{SHAPE, TARGETS, physical, spec, target, volume};
 use partita_data::{
-    DType, Dataset, DatasetWriter, HyperslabSource, Layout, Samples, Split, first_sample,
+    DType, Dataset, DatasetWriter, HyperslabSource, Layout, Samples, Split, VolumeShape,
+    first_sample,
 };
 use partita_program::{Body, Buffer, BufferId, Dtype, Item, Load, Place, Role, TaskId, When};
 use partita_run::{Arena, Inputs, RunError, Source};
@@ -24,12 +25,16 @@ const DATA_AND_SPACE: [Option<Axis>; 5] = [
 ];
 
 fn make(path: &Path, dtype: DType) -> Dataset {
-    let spec = spec(SHAPE, dtype, Layout::Contiguous);
+    make_of(SHAPE, path, dtype)
+}
+
+fn make_of(shape: VolumeShape, path: &Path, dtype: DType) -> Dataset {
+    let spec = spec(shape, dtype, Layout::Contiguous);
     let mut writer = DatasetWriter::create(path, &spec).expect("a new path");
     let mut n = 0;
     for split in Split::ALL {
         while writer.next_universe(split).is_some() {
-            let volume = volume(n, SHAPE, dtype);
+            let volume = volume(n, shape, dtype);
             writer
                 .append(split, &volume, &target(n), &physical(n))
                 .expect("a sample that fits");
@@ -43,8 +48,7 @@ fn mesh(data: usize, [depth, height, width]: [usize; 3]) -> Mesh {
     Mesh::new([data, depth, height, width, 1, 1, 1])
 }
 
-fn places(batch: usize) -> [Place; 2] {
-    let [c, d, h, w] = SHAPE;
+fn places(batch: usize, [c, d, h, w]: VolumeShape) -> [Place; 2] {
     let sample = Place {
         shape: [batch, d, h, w, c],
         axes: DATA_AND_SPACE.map(AxisList::from),
@@ -68,8 +72,19 @@ fn staged(
     dtypes: [Dtype; 2],
     when: When,
 ) -> (Body, [Load; 2]) {
+    staged_of(SHAPE, mesh, rank, batch, dtypes, when)
+}
+
+fn staged_of(
+    shape: VolumeShape,
+    mesh: &Mesh,
+    rank: usize,
+    batch: usize,
+    dtypes: [Dtype; 2],
+    when: When,
+) -> (Body, [Load; 2]) {
     let coord = mesh.coord(rank);
-    let places = places(batch);
+    let places = places(batch, shape);
     let [n, d, h, w, c] = places[0].owned(mesh, &coord).shape();
     let target = places[1].owned(mesh, &coord).shape();
     let mut body = Body::default();
@@ -257,28 +272,39 @@ fn what_cannot_be_read_names_rank_file_and_key() {
 
 #[test]
 fn the_rank_is_woken_once_per_piece_and_reading_does_not_run_away() {
-    let folder = tempfile::tempdir().unwrap();
-    let dataset = make(&folder.path().join("set"), DType::Int16);
-    let mesh = mesh(1, [1, 1, 1]);
-    let (body, loads) = staged(&mesh, 0, 4, [Dtype::I16, Dtype::F32], When::Now);
-    let (wake, woken) = mpsc::channel();
-    let waker = Box::new(move || wake.send(()).unwrap_or(()));
-    let mut source = HyperslabSource::new(&dataset, mesh, 0, Some(waker)).unwrap();
-    let mut arena = Arena::new(body.arena);
-    let memory = arena.memory(&body);
-    source
-        .start(TaskId(0), &loads[0], &inputs(&[0, 1, 2, 3], &[]))
-        .unwrap();
-    std::thread::sleep(Duration::from_millis(50));
-    assert_eq!(
-        woken.try_iter().count(),
-        2,
-        "two pieces wait, the third is held back"
-    );
-    let mut done = Vec::new();
-    while done.is_empty() {
-        source.poll(&memory, &mut done).unwrap();
-        woken.recv_timeout(Duration::from_secs(20)).unwrap_or(());
+    // A piece is one sample of 256 KiB, two of 96 KiB, or all that are small.
+    for (shape, pieces) in [([2, 16, 64, 64], 5), ([2, 6, 64, 64], 3), (SHAPE, 1)] {
+        let folder = tempfile::tempdir().unwrap();
+        let dataset = make_of(shape, &folder.path().join("set"), DType::Int16);
+        let mesh = mesh(1, [1, 1, 1]);
+        let dtypes = [Dtype::I16, Dtype::F32];
+        let (body, loads) = staged_of(shape, &mesh, 0, 5, dtypes, When::Now);
+        let (wake, woken) = mpsc::channel();
+        let waker = Box::new(move || wake.send(()).unwrap_or(()));
+        let mut source = HyperslabSource::new(&dataset, mesh, 0, Some(waker)).unwrap();
+        let mut arena = Arena::new(body.arena);
+        let memory = arena.memory(&body);
+        let ids = [0, 5, 2, 3, 6];
+        source
+            .start(TaskId(0), &loads[0], &inputs(&ids, &[]))
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        let mut calls = woken.try_iter().count();
+        assert_eq!(calls, pieces.min(2), "the third piece is held back");
+        let mut done = Vec::new();
+        let end = Instant::now() + Duration::from_secs(20);
+        while done.is_empty() {
+            source.poll(&memory, &mut done).unwrap();
+            assert!(Instant::now() < end, "nothing came");
+        }
+        assert_eq!(done, [TaskId(0)]);
+        drop(source);
+        calls += woken.iter().count();
+        assert_eq!(calls, pieces, "{shape:?}");
+        let mut staged = Vec::new();
+        memory.pack::<i16>(&loads[0].target, &mut staged);
+        let expected = ids.map(|id| wide(&volume(id, shape, DType::Int16)));
+        let staged: Vec<f64> = staged.into_iter().map(f64::from).collect();
+        assert!(staged == expected.concat(), "{shape:?}");
     }
-    assert_eq!(done, [TaskId(0)]);
 }

@@ -15,6 +15,28 @@ pub enum SynthError {
         /// What was given.
         got: String,
     },
+    /// Samples do not fit the positions that they are given.
+    #[error(
+        "length: {length} positions do not hold every sample; possible is {needed} or more, nearest \
+         is {needed}"
+    )]
+    TooShort {
+        /// Positions given.
+        length: usize,
+        /// Positions of the longest sample.
+        needed: usize,
+    },
+    /// More different samples are wanted than there are.
+    #[error(
+        "samples: {asked} different strings are asked for, and there are {possible}; possible is 1 \
+         to {possible}, nearest is {possible}"
+    )]
+    TooMany {
+        /// Samples asked for.
+        asked: u64,
+        /// Samples that there are.
+        possible: u64,
+    },
     /// A voxel holds more particles than a 16-bit integer can count.
     #[error(
         "universe {index}, channel {channel}: a voxel holds more than 32767 particles; \

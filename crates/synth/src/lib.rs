@@ -1,9 +1,10 @@
 //! Makers of synthetic datasets whose answers are known.
-//! Does: makes universes of known cosmology with their linear baseline, labeled volumes and images.
+//! Does: makes universes with their linear baseline, labeled volumes and images, strings of digits.
 //! Knows: the linear theory of structure formation, Fourier transforms, ridge regression, shapes.
 //! Must not know: networks, ranks, file formats, threads; the caller runs universes in parallel.
 //! A sample is a function of (specification, index) alone, whoever makes it and in what order.
 
+mod digits;
 mod error;
 mod parameters;
 mod segmentation;
@@ -19,6 +20,7 @@ pub mod ridge;
 pub mod spectrum;
 pub mod zeldovich;
 
+pub use digits::{DigitString, DigitStrings, DigitsSpec, DigitsTask, TOKENS};
 pub use error::SynthError;
 pub use parameters::{Cosmology, OMEGA_B, ParameterRange, ParameterRanges};
 pub use segmentation::{CLASSES, SegmentationSpec, SegmentedVolume, make_segmented};

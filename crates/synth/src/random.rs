@@ -7,10 +7,12 @@ pub enum Stream {
     Parameters,
     /// The Fourier modes of the linear density.
     Modes,
-    /// What a volume or an image shows.
+    /// What a volume, an image or a string shows.
     Scene,
     /// What disturbs its values.
     Noise,
+    /// Permutations of a dataset.
+    Order,
 }
 
 impl Stream {
@@ -20,6 +22,7 @@ impl Stream {
             Stream::Modes => 2 << 16,
             Stream::Scene => 3 << 16,
             Stream::Noise => 4 << 16,
+            Stream::Order => 5 << 16,
         }
     }
 }
@@ -84,6 +87,30 @@ impl SceneDraws {
         let [a, b, _, _] = self.rng.words(Stream::Scene, self.next);
         self.next += 1;
         low + (high - low) * to_53_bits(a, b) / (1u64 << 53) as f64
+    }
+}
+
+/// Where `place` comes to lie in permutation `which` of the numbers below `len`.
+///
+/// A Feistel network permutes the numbers of twice as many bits as half of it has; it is gone through
+/// again until the number is below `len`. Nothing is kept, so any thread can ask for any place.
+/// Panics unless `place < len <= 2^60`. Source: Black and Rogaway 2002, "Ciphers with arbitrary
+/// finite domains", the cycle-walking cipher.
+pub(crate) fn permuted(seed: u64, which: u64, len: u64, place: u64) -> u64 {
+    const ROUNDS: u64 = 8;
+    assert!(place < len && len <= 1 << 60, "place {place} of {len}");
+    let bits = (64 - (len - 1).leading_zeros()).div_ceil(2).max(1);
+    let mask = (1 << bits) - 1;
+    let mut number = place;
+    loop {
+        for round in 0..ROUNDS {
+            let (left, right) = (number >> bits, number & mask);
+            let words = CounterRng::new(seed, right).words(Stream::Order, which * ROUNDS + round);
+            number = right << bits | left ^ u64::from(words[0]) & mask;
+        }
+        if number < len {
+            return number;
+        }
     }
 }
 
@@ -155,6 +182,35 @@ mod tests {
         // Standard errors: 0.0022, 0.0032, 0.0087, 0.022; five of each are allowed.
         assert!(m1.abs() < 0.011 && (m2 - 1.0).abs() < 0.016, "{m1} {m2}");
         assert!(m3.abs() < 0.044 && (m4 - 3.0).abs() < 0.11, "{m3} {m4}");
+    }
+
+    #[test]
+    fn permutations_meet_every_place_once_and_differ() {
+        for len in [1, 2, 3, 10, 17, 256, 1000] {
+            let all = |seed, which| -> Vec<u64> {
+                (0..len)
+                    .map(|place| permuted(seed, which, len, place))
+                    .collect()
+            };
+            let mut sorted = all(3, 1);
+            sorted.sort_unstable();
+            assert_eq!(sorted, (0..len).collect::<Vec<u64>>());
+            if len >= 10 {
+                assert_ne!(all(3, 1), all(3, 2), "{len}");
+                assert_ne!(all(3, 1), all(4, 1), "{len}");
+            }
+        }
+    }
+
+    /// The mean of every place over many permutations is that of all places.
+    #[test]
+    fn permutations_favor_no_place() {
+        for place in 0..10 {
+            let at = |which| permuted(5, which, 10, place) as f64;
+            let mean = (0..4000).map(at).sum::<f64>() / 4000.0;
+            // Standard error 0.045.
+            assert!((mean - 4.5).abs() < 0.2, "{place}: {mean}");
+        }
     }
 
     #[test]

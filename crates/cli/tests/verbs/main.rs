@@ -6,6 +6,7 @@ mod command;
 
 mod comparing;
 mod data;
+mod digits;
 mod doctor;
 mod here;
 mod models;
