@@ -22,8 +22,10 @@ mod pack;
 mod parameters;
 mod recompute;
 mod redistribute;
+mod schedule;
 mod storage;
 mod strategy;
 
 pub use lowering::{LowerError, Request, SampleFormat, lower, lower_rank};
+pub use schedule::{Pass, Schedule, Slot, fitting_micro, forward_slots, slots};
 pub use strategy::{Halo, LayerChoice, LayerDim, Shard, Strategy, StrategyError};

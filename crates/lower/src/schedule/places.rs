@@ -1,0 +1,128 @@
+//! What each place does one after the other, as the schedules are published.
+
+use super::{Pass, Schedule, Slot};
+
+/// Slots of each place in its own order.
+pub(super) fn lists(schedule: Schedule, devices: usize, micro: usize) -> Vec<Vec<Slot>> {
+    let list = |place| match schedule {
+        Schedule::Sequential => turns(devices, place, micro, 1, 1),
+        Schedule::GPipe => turns(devices, place, micro, micro, 1),
+        Schedule::Gems { repetitions } => {
+            turns(devices, place, micro, micro / (2 * repetitions), 2)
+        }
+        Schedule::OneForwardOneBackward => alternate(devices, place, micro, None),
+        Schedule::ZeroBubble => alternate(devices, place, micro, Some(place)),
+        Schedule::Interleaved { chunks } => interleaved(devices, chunks, place, micro),
+        Schedule::Chimera => chimera(devices, place, micro),
+    };
+    (0..devices).map(list).collect()
+}
+
+/// Turns of `each` micro-batches, all forward and then all backward, the replicas one after the other.
+fn turns(devices: usize, place: usize, micro: usize, each: usize, replicas: usize) -> Vec<Slot> {
+    let turn = |turn: usize| {
+        let replica = turn % replicas;
+        let slot = move |micro, pass| Slot {
+            replica,
+            stage: stage(devices, replica, place),
+            micro,
+            pass,
+        };
+        let micros = turn * each..(turn + 1) * each;
+        let forward = micros.clone().map(move |micro| slot(micro, Pass::Forward));
+        forward.chain(micros.map(move |micro| slot(micro, Pass::Backward)))
+    };
+    (0..micro / each).flat_map(turn).collect()
+}
+
+/// The first stage of a replica on a place.
+fn stage(devices: usize, replica: usize, place: usize) -> usize {
+    match replica {
+        0 => place,
+        _ => devices - 1 - place,
+    }
+}
+
+/// Some forward, then one forward and one backward in turn, then what is left backward. Gradients of
+/// weights, where they are apart, follow so many backward passes behind: as many as stages lie before
+/// this one, so that no place has more micro-batches alive than the first has anyway.
+fn alternate(devices: usize, place: usize, micro: usize, delay: Option<usize>) -> Vec<Slot> {
+    let slot = |micro, pass| Slot {
+        replica: 0,
+        stage: place,
+        micro,
+        pass,
+    };
+    let ahead = (devices - 1 - place).min(micro);
+    let mut slots: Vec<Slot> = (0..ahead).map(|at| slot(at, Pass::Forward)).collect();
+    for at in 0..micro {
+        if at + ahead < micro {
+            slots.push(slot(at + ahead, Pass::Forward));
+        }
+        slots.push(slot(at, Pass::Backward));
+        if let Some(late) = delay.and_then(|delay| at.checked_sub(delay)) {
+            slots.push(slot(late, Pass::Weights));
+        }
+    }
+    if let Some(delay) = delay {
+        let left = micro.saturating_sub(delay)..micro;
+        slots.extend(left.map(|at| slot(at, Pass::Weights)));
+    }
+    slots
+}
+
+/// As [`alternate`], with the stages of a place in turn: `devices` micro-batches through the first, then
+/// the same through the next.
+fn interleaved(devices: usize, chunks: usize, place: usize, micro: usize) -> Vec<Slot> {
+    let slot = |at: usize, pass| {
+        let (unit, within) = (at / (devices * chunks), at % (devices * chunks));
+        let chunk = match pass {
+            Pass::Forward => within / devices,
+            Pass::Backward | Pass::Weights => chunks - 1 - within / devices,
+        };
+        Slot {
+            replica: 0,
+            stage: chunk * devices + place,
+            micro: unit * devices + within % devices,
+            pass,
+        }
+    };
+    let all = micro * chunks;
+    let ahead = (2 * (devices - 1 - place) + (chunks - 1) * devices).min(all);
+    let mut slots: Vec<Slot> = (0..ahead).map(|at| slot(at, Pass::Forward)).collect();
+    for at in 0..all {
+        if at + ahead < all {
+            slots.push(slot(at + ahead, Pass::Forward));
+        }
+        slots.push(slot(at, Pass::Backward));
+    }
+    slots
+}
+
+/// Both replicas at once, by the times at which a forward and a backward pass of equal length start if
+/// each stage has a forward pass in every other slot and then a backward pass in every other slot.
+///
+/// A unit of `devices` micro-batches, half of them on each replica, has `2 * devices` slots on each
+/// place. On the place of stage s, forward passes of the first replica lie in slots of the parity of s,
+/// of the second in those of the other parity, and backward passes the other way round and later; so no
+/// two fall together, and the next unit follows without a gap.
+fn chimera(devices: usize, place: usize, micro: usize) -> Vec<Slot> {
+    let slots = |replica: usize, micro: usize| {
+        let stage = stage(devices, replica, place);
+        let (unit, within) = (micro / devices, micro % devices / 2);
+        let begin = 2 * (devices * unit + within);
+        let slot = |pass| Slot {
+            replica,
+            stage,
+            micro,
+            pass,
+        };
+        [
+            (begin + stage, slot(Pass::Forward)),
+            (begin + 2 * devices - 1 - stage, slot(Pass::Backward)),
+        ]
+    };
+    let mut timed: Vec<(usize, Slot)> = (0..micro).flat_map(|at| slots(at % 2, at)).collect();
+    timed.sort();
+    timed.into_iter().map(|(_, slot)| slot).collect()
+}
