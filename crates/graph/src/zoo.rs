@@ -1,6 +1,7 @@
 //! Models of publications, by name: `FAMILY@SIZE`, with `+SUFFIX` for variants.
 
 mod alexnet;
+mod amoebanet;
 mod cosmoflow;
 mod densenet;
 mod inception;
@@ -14,6 +15,9 @@ use self::resnet::Block;
 use crate::infer::list;
 use crate::{Graph, GraphError, nearest};
 use thiserror::Error;
+
+/// What the name of a [`Family::AmoebaNetD`] begins with.
+const AMOEBANET: &str = "amoebanetd";
 
 /// Why a name is not of the zoo.
 #[derive(Clone, Debug, PartialEq, Error)]
@@ -52,6 +56,18 @@ pub enum ModelError {
         /// Sizes.
         possible: String,
         /// The name with the nearest size.
+        nearest: String,
+    },
+    /// Numbers in the name of a family that it does not have.
+    #[error(
+        "there is no model `{asked}` in the zoo: possible are {possible}; nearest is `{nearest}`"
+    )]
+    BadScale {
+        /// As given.
+        asked: String,
+        /// What the numbers may be.
+        possible: String,
+        /// The name with the nearest numbers.
         nearest: String,
     },
     /// A suffix that the family does not have.
@@ -107,11 +123,19 @@ pub enum Family {
     ResNet164v2,
     /// Pre-activation residual network for ten classes.
     ResNet1001v2,
+    /// Evolved network of cells that read the two before them, for ten classes.
+    AmoebaNetD {
+        /// Normal cells, a multiple of 3.
+        layers: usize,
+        /// Four times the filters of the first convolution.
+        filters: usize,
+    },
 }
 
 impl Family {
-    /// All families, in the order in which they are listed.
-    pub const ALL: [Family; 13] = [
+    /// All families, in the order in which they are listed; of [`Self::AmoebaNetD`], which has any
+    /// number of layers and filters, two.
+    pub const ALL: [Family; 15] = [
         Self::CosmoFlow,
         Self::UNet3d,
         Self::AlexNet,
@@ -125,11 +149,19 @@ impl Family {
         Self::ResNet110v2,
         Self::ResNet164v2,
         Self::ResNet1001v2,
+        Self::AmoebaNetD {
+            layers: 18,
+            filters: 214,
+        },
+        Self::AmoebaNetD {
+            layers: 18,
+            filters: 416,
+        },
     ];
 
     /// The part of a model's name before the `@`.
-    pub fn name(self) -> &'static str {
-        match self {
+    pub fn name(self) -> String {
+        let name = match self {
             Self::CosmoFlow => "cosmoflow",
             Self::UNet3d => "unet3d",
             Self::AlexNet => "alexnet",
@@ -143,7 +175,22 @@ impl Family {
             Self::ResNet110v2 => "resnet110v2",
             Self::ResNet164v2 => "resnet164v2",
             Self::ResNet1001v2 => "resnet1001v2",
-        }
+            Self::AmoebaNetD { layers, filters } => {
+                return format!("{AMOEBANET}-{layers}-{filters}");
+            }
+        };
+        name.to_owned()
+    }
+
+    /// The family of this name, listed or not.
+    fn find(name: &str) -> Option<Self> {
+        let unlisted = || {
+            let numbers = name.strip_prefix(AMOEBANET)?.strip_prefix('-')?;
+            let (layers, filters) = numbers.split_once('-')?;
+            Some(amoebanet_near(layers.parse().ok()?, filters.parse().ok()?))
+        };
+        let mut families = Self::ALL.into_iter().chain(unlisted());
+        families.find(|family| family.name() == name)
     }
 
     /// Extents of the input along each of its dims, ascending.
@@ -157,6 +204,7 @@ impl Family {
             Self::DenseNet121 => &densenet::SIZES,
             Self::InceptionV3 => &inception::SIZES,
             Self::ResNet110v2 | Self::ResNet164v2 | Self::ResNet1001v2 => &resnet_v2::SIZES,
+            Self::AmoebaNetD { .. } => &amoebanet::SIZES,
         }
     }
 
@@ -179,7 +227,8 @@ impl Family {
             | Self::ResNet50
             | Self::ResNet101
             | Self::ResNet152
-            | Self::DenseNet121 => 224,
+            | Self::DenseNet121
+            | Self::AmoebaNetD { .. } => 224,
             Self::InceptionV3 => 299,
             Self::ResNet110v2 | Self::ResNet164v2 | Self::ResNet1001v2 => 32,
         }
@@ -198,7 +247,8 @@ impl Family {
             | Self::DenseNet121
             | Self::ResNet110v2
             | Self::ResNet164v2
-            | Self::ResNet1001v2 => &[""],
+            | Self::ResNet1001v2
+            | Self::AmoebaNetD { .. } => &[""],
             Self::InceptionV3 => &["", "aux"],
         }
     }
@@ -225,6 +275,7 @@ impl Family {
             Self::ResNet110v2 => resnet_v2::build(name, size, 110),
             Self::ResNet164v2 => resnet_v2::build(name, size, 164),
             Self::ResNet1001v2 => resnet_v2::build(name, size, 1001),
+            Self::AmoebaNetD { layers, filters } => amoebanet::build(name, size, layers, filters),
         }
     }
 }
@@ -251,11 +302,11 @@ pub fn build(name: &str) -> Result<Graph, ModelError> {
         Some((family, rest)) => (family, Some(rest)),
         None => (name, None),
     };
-    let Some(family) = Family::ALL
-        .into_iter()
-        .find(|family| family.name() == family_name)
-    else {
-        return Err(unknown_model(name));
+    let Some(family) = Family::find(family_name) else {
+        return Err(match family_name.strip_prefix(AMOEBANET) {
+            Some(numbers) => bad_scale(name, numbers, rest.unwrap_or_default()),
+            None => unknown_model(name),
+        });
     };
     let (size, suffix) = match rest {
         Some(rest) => rest.split_once('+').unwrap_or((rest, "")),
@@ -296,6 +347,37 @@ fn find_size(name: &str, family: Family, asked: &str, suffix: &str) -> Result<us
         possible: list(sizes.iter().map(usize::to_string)),
         nearest: family.model(closest.unwrap_or(sizes[0]), suffix),
     })
+}
+
+/// AmoebaNet-D with the possible numbers nearest to these.
+fn amoebanet_near(layers: usize, filters: usize) -> Family {
+    let layers = layers.clamp(3, amoebanet::LAYERS_MAX);
+    Family::AmoebaNetD {
+        layers: (layers + 1) / 3 * 3,
+        filters: filters.clamp(amoebanet::FILTERS_MIN, amoebanet::FILTERS_MAX),
+    }
+}
+
+/// Of AmoebaNet-D; `numbers` follow the name, `rest` is the size.
+fn bad_scale(name: &str, numbers: &str, rest: &str) -> ModelError {
+    let mut asked = numbers.split('-').skip(1).map(str::parse);
+    let number = |asked: Option<Result<usize, _>>, usual| match asked {
+        Some(Ok(number)) => number,
+        Some(Err(_)) | None => usual,
+    };
+    let family = amoebanet_near(number(asked.next(), 18), number(asked.next(), 416));
+    let mut sizes = family.sizes().iter().copied();
+    let size = sizes.find(|size| size.to_string() == rest);
+    ModelError::BadScale {
+        asked: name.to_owned(),
+        possible: format!(
+            "{AMOEBANET}-LAYERS-FILTERS@SIZE with layers a multiple of 3 up to {}, filters {} to {}",
+            amoebanet::LAYERS_MAX,
+            amoebanet::FILTERS_MIN,
+            amoebanet::FILTERS_MAX
+        ),
+        nearest: family.model(size.unwrap_or(family.published_size()), ""),
+    }
 }
 
 fn unknown_model(name: &str) -> ModelError {

@@ -114,6 +114,94 @@ fn pre_activation_resnets_have_the_figures_that_keras_counts() {
     }
 }
 
+/// Layers, filters, size, trained parameters and multiply-adds of the convolutions, for ten classes.
+///
+/// Source: torchgpipe 0.0.7, `benchmarks/models/amoebanet`, with PyTorch 2.15.0, counted as above, the
+/// pooling before the scores being over all positions.
+const AMOEBANET: [(usize, usize, usize, u64, u64); 6] = [
+    (3, 16, 64, 100_886, 1_544_192),
+    (18, 208, 224, 78_209_830, 10_015_229_952),
+    (18, 214, 1024, 81_242_028, 217_354_092_544),
+    (18, 256, 224, 118_414_090, 15_165_997_056),
+    (18, 416, 224, 312_433_690, 40_025_696_256),
+    (18, 416, 1024, 312_433_690, 836_455_366_656),
+];
+
+#[test]
+fn amoebanets_have_the_figures_that_pytorch_counts() {
+    for (layers, filters, size, parameters, convolutions) in AMOEBANET {
+        let name = format!("amoebanetd-{layers}-{filters}@{size}");
+        let counts = counts(&name);
+        assert_eq!(counts.parameters, parameters, "{name}");
+        assert_eq!(counts.forward_flops.0, 2 * convolutions, "{name}");
+        assert_eq!(counts.linear_flops.0, 2 * 10 * 64 * (filters / 4) as u64);
+    }
+}
+
+/// Millions of parameters for 1000 classes. Source: torchgpipe's documentation, which reproduces table 1
+/// of Huang et al. 2019, 82, 318 and 542 million.
+#[test]
+fn amoebanets_have_the_published_parameters() {
+    for (layers, filters, millions) in [
+        (18, 208, "81.5"),
+        (18, 416, "319.0"),
+        (18, 544, "542.7"),
+        (36, 544, "1055.8"),
+    ] {
+        let counts = counts(&format!("amoebanetd-{layers}-{filters}@224"));
+        let features = 64 * (filters / 4);
+        let parameters = counts.parameters + 990 * (features + 1);
+        assert_eq!(format!("{:.1}", parameters as f64 / 1e6), millions);
+    }
+}
+
+/// What each of the 24 parts of the original gives at 1024: positions a side and channels.
+#[test]
+fn amoebanet_cells_read_the_two_before_them() {
+    let graph = zoo::build("amoebanetd-18-416@1024").unwrap();
+    let mut parts: Vec<(&str, usize, usize)> = Vec::new();
+    for node in &graph.nodes {
+        let Some((part, _)) = node.name.split_once('.') else {
+            continue;
+        };
+        let shape = (part, node.shape.extent[2], node.shape.channels);
+        match parts.last_mut() {
+            Some(last) if last.0 == part => *last = shape,
+            Some(_) | None => parts.push(shape),
+        }
+    }
+    let shapes: Vec<(usize, usize)> = parts.iter().map(|part| (part.1, part.2)).collect();
+    let mut expected = vec![(512, 104), (256, 624), (128, 1248)];
+    expected.extend([(128, 1664); 6]);
+    expected.push((64, 2496));
+    expected.extend([(64, 3328); 6]);
+    expected.push((32, 4992));
+    expected.extend([(32, 6656); 6]);
+    expected.push((1, 10));
+    assert_eq!(shapes, expected);
+    assert_eq!(parts.len(), 24);
+    let output = |name: &str| match name {
+        "stem1" => "stem1.bn".to_owned(),
+        cell => format!("{cell}.concat"),
+    };
+    for of_three in parts[..23].windows(3) {
+        let [before, last, cell] = [of_three[0].0, of_three[1].0, of_three[2].0];
+        let from_outside = graph.nodes.iter().filter(|node| {
+            let is_other = |&id: &partita_graph::NodeId| !graph.node(id).name.starts_with(cell);
+            node.name.starts_with(&format!("{cell}.")) && node.inputs.iter().any(is_other)
+        });
+        let mut read: Vec<&str> = from_outside
+            .flat_map(|node| node.inputs.iter().map(|&id| graph.node(id).name.as_str()))
+            .filter(|name| !name.starts_with(cell))
+            .collect();
+        read.sort_unstable();
+        read.dedup();
+        let mut expected = [output(before), output(last)];
+        expected.sort_unstable();
+        assert_eq!(read, expected, "{cell}");
+    }
+}
+
 #[test]
 fn layers_start_as_in_the_originals() {
     let start = |model: &str, parameter: &str| {
@@ -177,6 +265,12 @@ fn layers_start_as_in_the_originals() {
         ("resnet110v2@32", "fc.weight", Initialization::HeNormal),
         ("resnet110v2@32", "stage2.block0.shortcut.bias", zero),
         ("unet3d@32", "up1.deconv.weight", Initialization::HeNormal),
+        (
+            "amoebanetd-18-416@224",
+            "cell1_normal1.operations.3.module.4.weight",
+            uniform(728.0),
+        ),
+        ("amoebanetd-18-416@224", "classify.fc.bias", uniform(6656.0)),
     ] {
         assert_eq!(start(model, parameter), expected, "{model} {parameter}");
     }
@@ -384,6 +478,12 @@ fn wrong_names_say_what_is_possible_and_the_nearest() {
         ("vgg16@256", "size \"256\"", "vgg16@224"),
         ("alexnet@64", "size \"64\"", "alexnet@224"),
         ("resnet20v2@32", "no model", "resnet110v2@32"),
+        ("amoebanetd-17-416@64", "no model", "amoebanetd-18-416@64"),
+        ("amoebanetd-1-7@65", "no model", "amoebanetd-3-8@224"),
+        ("amoebanetd@1024", "no model", "amoebanetd-18-416@1024"),
+        ("amoebanetd-018-416@64", "no model", "amoebanetd-18-416@64"),
+        ("amoebanetd-6-100@16000", "size", "amoebanetd-6-100@16384"),
+        ("amoebanetd-6-100", "needs its", "amoebanetd-6-100@64"),
         ("inceptionv3@256+aux", "size \"256\"", "inceptionv3@299+aux"),
         (
             "inceptionv3@299+axu",

@@ -208,6 +208,19 @@ impl Network {
         self.pool(name, input, kind, window)
     }
 
+    /// An average pooling that leaves padding out.
+    pub(super) fn average_pool_inside(
+        &mut self,
+        name: &str,
+        input: NodeId,
+        window: Window,
+    ) -> Result<NodeId, GraphError> {
+        let kind = PoolKind::Average {
+            count_padding: false,
+        };
+        self.pool(name, input, kind, window)
+    }
+
     fn pool(
         &mut self,
         name: &str,
