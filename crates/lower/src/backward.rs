@@ -7,6 +7,7 @@ use crate::exchange::{gather_frame, scatter_frame, zero_outside};
 use crate::forward::{inputs_of, pool_kind, shift, taps};
 use crate::network::{Step, positions};
 use crate::redistribute::Destination;
+use crate::schedule::Pass;
 use crate::storage::{DataGradient, window};
 use partita_graph::{Convolution, NodeId, Op, ParameterId, Pool, TransposedConvolution};
 use partita_program::{Kernel, Phase, Role, View};
@@ -15,18 +16,20 @@ use partita_space::{AxisSet, Region};
 const BACKWARD: Phase = Phase::Backward;
 
 impl Emit<'_> {
-    /// The backward pass of the layers of a stage, whose numbers come after `number`.
-    pub(crate) fn backward(&mut self, layers: &[NodeId], number: u32) {
+    /// The backward pass of the layers of a stage.
+    pub(crate) fn backward(&mut self, layers: &[NodeId]) {
         let mut last_block = None;
-        for (at, &id) in layers.iter().enumerate().rev() {
+        for &id in layers.iter().rev() {
             let storage = self.storages.of(id);
             if let Some(block) = self.layer(id).block
                 && last_block.replace(block) != Some(block)
             {
-                self.recall(block, layers, Self::numbers(number, layers.len()));
+                // In the turn of the layer that is the first to need it.
+                self.enter(id);
+                self.recall(block, layers);
             }
             let is_wanted = storage.has_gradient && self.layer(id).loss().is_none();
-            if is_wanted && self.enter(id, Self::numbers(number, at)) {
+            if is_wanted && self.enter(id) {
                 if storage.members.last() == Some(&id) {
                     self.receive_gradients(id);
                     self.complete_gradient(id);
@@ -549,8 +552,8 @@ impl Emit<'_> {
         sums: View,
     ) {
         let ([dgamma, dbeta], accumulate) = self.scale_and_shift([gamma, beta], layer);
-        self.parameter_gradient(beta, AxisSet::NONE, layer, |_, _| None);
-        self.parameter_gradient(gamma, AxisSet::NONE, layer, |_, _| {
+        self.add_gradient(beta, AxisSet::NONE, layer, |_, _| None);
+        self.add_gradient(gamma, AxisSet::NONE, layer, |_, _| {
             Some(Kernel::BatchNormBackwardParameters {
                 gradient_sums: sums,
                 dgamma,
@@ -624,6 +627,10 @@ impl Emit<'_> {
         if !due.is_empty() {
             self.builder.allreduce_of(cargo, due, view);
         }
-        self.builder.send_across(cargo, number, &crossing, source);
+        let members = &self.storages.of(input).members;
+        let last = members[members.len() - 1];
+        let turn = self.turn_of_receiver(self.layer(input).stage, last, Pass::Backward);
+        let builder = &mut self.builder;
+        builder.send_in_turn(turn, cargo, number, &crossing, source);
     }
 }

@@ -41,6 +41,8 @@ pub(crate) struct Builder<'a> {
     pub mesh: Mesh,
     pub coord: Coord,
     pub on: Option<Grid>,
+    /// Where the layer at hand stands in the order that all ranks keep.
+    pub turn: u32,
     pub dtype: Dtype,
     pub menu: &'a dyn Menu,
     pub body: Body,
@@ -56,6 +58,7 @@ impl<'a> Builder<'a> {
             mesh: *world,
             coord: world.coord(rank),
             on: None,
+            turn: 0,
             dtype,
             menu,
             body: Body::default(),
@@ -210,6 +213,7 @@ impl<'a> Builder<'a> {
         let origin = Origin {
             layer: layer.to_owned(),
             phase,
+            turn: self.turn,
         };
         self.body.tasks.push(compute(origin, kernel));
     }
@@ -219,6 +223,7 @@ impl<'a> Builder<'a> {
         let origin = Origin {
             layer: layer.to_owned(),
             phase,
+            turn: self.turn,
         };
         self.body.tasks.push(Task {
             origin,
@@ -246,6 +251,8 @@ impl<'a> Builder<'a> {
     ///
     /// Errors: a kernel that the menu lacks.
     pub fn finish(mut self, fused: bool) -> Result<Body, MenuError> {
+        // What is sent to ranks of a later turn comes in that turn.
+        self.body.tasks.sort_by_key(|task| task.origin.turn);
         if fused {
             fuse(&mut self.body, self.menu, &self.world);
             self.pack()?;

@@ -171,6 +171,21 @@ impl Builder<'_> {
         self.exchange_across(cargo, sequence, sends, Vec::new());
     }
 
+    /// The half of those who give, in the turn of those who get: so all ranks start messages in one order,
+    /// and none wait for one another. Until then the source keeps its memory.
+    pub(crate) fn send_in_turn(
+        &mut self,
+        turn: u32,
+        cargo: Cargo<'_>,
+        sequence: u32,
+        crossing: &Crossing,
+        source: &Held,
+    ) {
+        let now = std::mem::replace(&mut self.turn, turn);
+        self.send_across(cargo, sequence, crossing, source);
+        self.turn = now;
+    }
+
     /// The half of those who get; `own` is what a rank that is also among the givers has.
     pub(crate) fn receive_across(
         &mut self,

@@ -15,7 +15,7 @@ use partita_space::{AxisSet, Grid, Rank, Region};
 use std::collections::BTreeMap;
 
 /// Numbers that a layer may use for its exchanges and collectives in a slot.
-const NUMBERS: u32 = 32;
+pub(crate) const NUMBERS: u32 = 32;
 
 /// Gradient of a storage while contributions arrive.
 #[derive(Clone, Copy)]
@@ -65,6 +65,10 @@ pub(crate) struct Emit<'a> {
     /// Moments of micro-batches that enter the running statistics at the end of the step.
     pub late_moments: BTreeMap<(NodeId, usize), View>,
     flights: Vec<Flight>,
+    /// The slot at hand.
+    slot: usize,
+    /// The last of the numbers given to layers so far, the same on all ranks.
+    turn: u32,
 }
 
 impl<'a> Emit<'a> {
@@ -93,6 +97,8 @@ impl<'a> Emit<'a> {
             report: BTreeMap::new(),
             late_moments: BTreeMap::new(),
             flights: Vec::new(),
+            slot: 0,
+            turn: 0,
         };
         emit.flights
             .resize_with(plan.networks.len(), Flight::default);
@@ -200,8 +206,9 @@ impl<'a> Emit<'a> {
         if trains {
             self.open_parameter_gradients();
         }
-        let mut number = self.first_number();
+        self.turn = self.first_number();
         for (at, slot) in plan.slots.iter().enumerate() {
+            self.slot = at;
             if slot.pass != Pass::Forward && !trains {
                 continue;
             }
@@ -209,7 +216,7 @@ impl<'a> Emit<'a> {
             let layers: Vec<NodeId> = self.layers_of(slot.stage).collect();
             match slot.pass {
                 Pass::Forward => {
-                    self.forward(&layers, number);
+                    self.forward(&layers);
                     self.next_loads(at, slot);
                     if trains {
                         self.forget(&layers);
@@ -217,17 +224,19 @@ impl<'a> Emit<'a> {
                 }
                 Pass::Backward => {
                     self.defers = self.request.strategy.schedule.splits_weights();
-                    self.backward(&layers, number);
+                    self.backward(&layers);
                     self.defers = false;
                 }
-                Pass::Weights => self.deferred_gradients(number),
+                Pass::Weights => self.deferred_gradients(layers.len()),
             }
-            number += NUMBERS * (2 * layers.len() as u32 + 2);
+        }
+        if !self.is_whole() {
+            self.builder.turn = (plan.slots.len() * (self.network.layers.len() + 1)) as u32 + 1;
         }
         if trains {
-            number = self.update(number);
+            self.update();
         }
-        self.report_across(number);
+        self.report_across();
         self.first_loads(When::Next);
     }
 
@@ -243,19 +252,41 @@ impl<'a> Emit<'a> {
         2 * (self.network.layers.len() * self.micro_batches) as u32
     }
 
-    /// Goes to the ranks of a layer and to its numbers; false if the rank is not among them.
-    pub fn enter(&mut self, id: NodeId, number: u32) -> bool {
+    /// Goes to the ranks of a layer and to the next numbers; false if the rank is not among them.
+    pub fn enter(&mut self, id: NodeId) -> bool {
         if self.is_whole() {
             return true;
         }
+        let number = self.take_numbers(1);
         self.builder.number_from(number);
+        self.builder.turn = self.turn_of(self.slot, id);
         let on = self.place(id).on;
         self.builder.enter(on)
     }
 
-    /// The numbers of the layer at this position in its slot.
-    pub fn numbers(from: u32, position: usize) -> u32 {
-        from + NUMBERS * position as u32
+    /// Where a layer stands in a slot of the order that all ranks keep.
+    fn turn_of(&self, slot: usize, id: NodeId) -> u32 {
+        let layers = self.network.layers.len();
+        let within = match self.plan.slots[slot].pass {
+            Pass::Forward => id.0,
+            Pass::Backward | Pass::Weights => layers - id.0,
+        };
+        (slot * (layers + 1) + within + 1) as u32
+    }
+
+    /// The turn in which a change of distribution is received by ranks of the stage of a layer, forward
+    /// or back.
+    pub fn turn_of_receiver(&self, stage: usize, layer: NodeId, pass: Pass) -> u32 {
+        let is_it = |slot: &Slot| (slot.micro, slot.stage, slot.pass) == (self.micro, stage, pass);
+        let slot = self.plan.slots.iter().position(is_it);
+        self.turn_of(slot.expect("every stage takes every micro-batch"), layer)
+    }
+
+    /// Numbers for so many layers or parameters; gives the one before the first.
+    pub fn take_numbers(&mut self, count: usize) -> u32 {
+        let first = self.turn;
+        self.turn += NUMBERS * count as u32;
+        first
     }
 
     /// The number of what crosses to other ranks at a change of distribution.

@@ -5,6 +5,7 @@ use crate::emit::Emit;
 use crate::exchange::{gather_frame, zero_outside};
 use crate::network::{Step, positions};
 use crate::redistribute::{Cargo, Destination};
+use crate::schedule::Pass;
 use crate::storage::{contributors, transposed_window, window};
 use partita_graph::{Convolution, Loss, NodeId, Op, Pool, PoolKind, TransposedConvolution};
 use partita_program::{Kernel, Phase, Place, ProgramKind, Role, Taps, View};
@@ -51,10 +52,10 @@ pub(crate) fn shift(inputs: &Region, outputs: &Region, windows: &[Window; 3]) ->
 }
 
 impl Emit<'_> {
-    /// The forward pass of the layers of a stage, whose numbers come after `number`.
-    pub(crate) fn forward(&mut self, layers: &[NodeId], number: u32) {
-        for (at, &id) in layers.iter().enumerate() {
-            if self.enter(id, Self::numbers(number, at)) {
+    /// The forward pass of the layers of a stage.
+    pub(crate) fn forward(&mut self, layers: &[NodeId]) {
+        for &id in layers {
+            if self.enter(id) {
                 self.forward_node(id);
                 if self.storages.of(id).members.last() == Some(&id) {
                     self.complete_value(id);
@@ -73,7 +74,10 @@ impl Emit<'_> {
                 let (number, value) = (self.crossing_number(reader, false), self.value(id));
                 let layer = self.layer(reader).name.clone();
                 let cargo = self.cargo(reader, &layer, self.pass, Role::Activation);
-                self.builder.send_across(cargo, number, &crossing, &value);
+                let stage = self.layer(reader).stage;
+                let turn = self.turn_of_receiver(stage, reader, Pass::Forward);
+                let builder = &mut self.builder;
+                builder.send_in_turn(turn, cargo, number, &crossing, &value);
             }
         }
     }

@@ -388,7 +388,12 @@ impl Layout<'_> {
     ) -> NodeId {
         let origin = self.layers[of.0].origin;
         let id = self.push(origin, Step::Move, vec![of], axes, AxisSet::NONE);
+        let from = self.layers[of.0].place.on;
         let layer = &mut self.layers[id.0];
+        if from != layer.place.on {
+            // What comes from other ranks comes once.
+            layer.block = None;
+        }
         layer.name = name;
         layer.parameters.clear();
         layer.partial_gradient = partial_gradient;

@@ -31,5 +31,5 @@ mod strategy;
 mod update;
 
 pub use lowering::{LowerError, Request, SampleFormat, lower, lower_rank};
-pub use strategy::{Halo, LayerChoice, LayerDim, Shard, StageChoice, Strategy, StrategyError};
 pub use schedule::{Pass, Schedule, Slot, fitting_micro, forward_slots, slots};
+pub use strategy::{Halo, LayerChoice, LayerDim, Shard, StageChoice, Strategy, StrategyError};

@@ -13,7 +13,7 @@ use partita_graph::{Graph, NodeId, Op};
 use partita_program::{
     Body, Dtype, Menu, MenuError, Optimizer, Place, Program, ProgramKind, Transform,
 };
-use partita_space::{Axis, AxisSet, Grid, Mesh, Rank};
+use partita_space::{Axis, AxisList, AxisSet, Grid, Mesh, Rank};
 
 /// How samples are stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -214,12 +214,29 @@ impl Plan {
         site.map_or(on, |site| site.grids[0])
     }
 
-    /// Whether all parts of the mini-batch are of one size.
+    /// Whether ranks do the same for each part of the mini-batch that the axis of data leaves: these are of
+    /// one size, and nothing else lies along that axis.
     fn is_even(&self) -> bool {
-        let sites = self.placement.sites.iter();
-        let mut parts = sites.map(|site| site.mesh.extent(Axis::Data));
-        let input = self.networks[0].0.layer(NodeId(0)).place.shared(0);
-        parts.all(|parts| input.len().is_multiple_of(parts))
+        let network = &self.networks[0].0;
+        let along_data = |place: &Place| place.split_axes().has(Axis::Data);
+        let is_even = |place: &Place| {
+            let (samples, mesh) = (place.axes[0], place.mesh(&self.world));
+            let others = Place {
+                axes: [
+                    AxisList::NONE,
+                    place.axes[1],
+                    place.axes[2],
+                    place.axes[3],
+                    place.axes[4],
+                ],
+                ..*place
+            };
+            let splits_first = samples.iter().next() == Some(Axis::Data);
+            let is_even = place.shared(0).len().is_multiple_of(mesh.parts(samples));
+            (splits_first && is_even || mesh.extent(Axis::Data) == 1) && !along_data(&others)
+        };
+        let mut kept = network.parameters.iter().chain(&network.shares).flatten();
+        network.layers.iter().all(|layer| is_even(&layer.place)) && !kept.any(along_data)
     }
 }
 

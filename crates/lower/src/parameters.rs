@@ -2,7 +2,7 @@
 
 use crate::arena;
 use crate::body::Held;
-use crate::emit::Emit;
+use crate::emit::{Emit, NUMBERS};
 use crate::network::{Network, positions};
 use crate::redistribute::Destination;
 use crate::strategy::Shard;
@@ -101,7 +101,7 @@ impl Emit<'_> {
 
     /// Where a parameter lies with the layers that use it on some ranks.
     pub(crate) fn whole_on(&self, id: ParameterId, on: Option<Grid>) -> Place {
-        let places = &self.network.parameters[id.0];
+        let places = &self.plan.holders[id.0];
         let place = places.iter().find(|place| place.on == on);
         *place.expect("layers use parameters that lie with them")
     }
@@ -267,11 +267,13 @@ impl Emit<'_> {
         });
     }
 
-    /// The contributions of the micro-batch at hand that waited, with numbers from `number` on.
-    pub(crate) fn deferred_gradients(&mut self, number: u32) {
+    /// The contributions of the micro-batch at hand that waited, of a stage of so many layers.
+    pub(crate) fn deferred_gradients(&mut self, layers: usize) {
+        // A weight and a bias for each.
+        let number = self.take_numbers(2 * layers);
         for (at, one) in std::mem::take(&mut self.deferred).into_iter().enumerate() {
             let (parameter, on, axes) = one.key;
-            self.builder.number_from(Self::numbers(number, at));
+            self.builder.number_from(number + NUMBERS * at as u32);
             self.builder.enter(on);
             self.add_gradient(parameter, axes, &one.layer, |_, accumulate| {
                 let mut kernel = one.kernel?;

@@ -25,13 +25,17 @@ impl Emit<'_> {
     }
 
     /// Computes again what is needed of what has been forgotten of a block. Moments of a batch norm are
-    /// known from the first time, and have entered the running statistics. Numbers come after `number`.
-    pub(crate) fn recall(&mut self, block: usize, layers: &[NodeId], number: u32) {
+    /// known from the first time, and have entered the running statistics.
+    pub(crate) fn recall(&mut self, block: usize, layers: &[NodeId]) {
         let needed = self.needed(block, layers);
         self.pass = Phase::Backward;
-        for (at, &id) in layers.iter().enumerate() {
-            let number = Self::numbers(number, at);
-            if needed[self.storages.of[id.0]] && self.enter(id, number) {
+        let of_block = |id: &&NodeId| self.network.layer(**id).block == Some(block);
+        let layers: Vec<NodeId> = layers.iter().filter(of_block).copied().collect();
+        let turn = self.builder.turn;
+        for id in layers {
+            let is_here = self.enter(id);
+            self.builder.turn = turn;
+            if is_here && needed[self.storages.of[id.0]] {
                 self.forward_node(id);
                 if self.storages.of(id).members.last() == Some(&id) {
                     self.complete_value(id);

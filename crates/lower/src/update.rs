@@ -7,7 +7,7 @@
 
 use crate::body::Held;
 use crate::cross::Crossing;
-use crate::emit::Emit;
+use crate::emit::{Emit, NUMBERS};
 use crate::parameters::Key;
 use crate::redistribute::{Cargo, Destination};
 use crate::strategy::Shard;
@@ -16,20 +16,22 @@ use partita_program::{Kernel, Phase, Place, Role, View};
 use partita_space::{AxisSet, Grid};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Numbers for the exchanges and collectives of one parameter.
-const NUMBERS: u32 = 256;
+/// As many numbers as so many layers have are for the exchanges and collectives of one parameter.
+const EACH: usize = 6;
 
 impl Emit<'_> {
-    /// The numbers of its exchanges and collectives come after `number`; gives the last one.
-    pub(crate) fn update(&mut self, number: u32) -> u32 {
-        let number = self.late_running(number);
-        let last = number + NUMBERS * (self.graph.parameters.len() as u32 + 1);
-        let of = |id: ParameterId| number + NUMBERS * id.0 as u32;
+    pub(crate) fn update(&mut self) {
+        self.late_running();
+        // Sums over holders, the sum over all parameters, and what comes back.
+        let all = self.graph.parameters.len();
+        let [sums, norm, whole, back] =
+            [all, self.owners().len(), all, all].map(|count| self.take_numbers(EACH * count));
+        let of = |from: u32, id: ParameterId| from + NUMBERS * (EACH * id.0) as u32;
         let mut apart: BTreeMap<ParameterId, Option<View>> = BTreeMap::new();
         for index in 0..self.graph.parameters.len() {
             let id = ParameterId(index);
             if self.is_held_apart(id) && self.graph.parameter(id).role.is_trained() {
-                let sum = self.sum_apart(id, of(id));
+                let sum = self.sum_apart(id, of(sums, id));
                 apart.insert(id, sum);
             }
         }
@@ -37,7 +39,7 @@ impl Emit<'_> {
         let clip = self
             .request
             .clip
-            .map(|maximum| (self.norm(&gradients, last), maximum));
+            .map(|maximum| (self.norm(&gradients, norm), maximum));
         let shares: Vec<Held> = gradients
             .iter()
             .map(|&(id, _)| self.own_share(id))
@@ -54,15 +56,16 @@ impl Emit<'_> {
             self.builder.kernel(&name, Phase::Update, kernel);
         }
         for (&(id, _), share) in gradients.iter().zip(shares) {
-            self.complete_parameter(id, share, of(id));
+            // They come in reverse order.
+            let number = of(whole, ParameterId(all - 1 - id.0));
+            self.complete_parameter(id, share, number);
         }
         for index in 0..self.graph.parameters.len() {
             let id = ParameterId(index);
             if self.is_held_apart(id) {
-                self.hand_out(id, of(id));
+                self.hand_out(id, of(back, id));
             }
         }
-        last + NUMBERS
     }
 
     /// The complete gradients of what the rank moves.
@@ -193,7 +196,7 @@ impl Emit<'_> {
         for (at, other) in holders.iter().enumerate().skip(1) {
             let crossing = Crossing::new(&plan.world, &holders[0], other);
             let own = self.parameters.get(&(id, holders[0].on)).copied();
-            let number = number + 192 + at as u32;
+            let number = number + at as u32;
             if let Some(own) = &own {
                 self.builder.enter(holders[0].on);
                 self.builder.send_across(cargo, number, &crossing, own);
@@ -206,11 +209,11 @@ impl Emit<'_> {
         }
     }
 
-    /// Running statistics that several replicas move, by all micro-batches in their order; gives the
-    /// last number.
-    fn late_running(&mut self, number: u32) -> u32 {
+    /// Running statistics that several replicas move, by all micro-batches in their order.
+    fn late_running(&mut self) {
         let plan = self.plan;
         let layers = plan.networks[0].0.layers.len();
+        let number = self.take_numbers(layers * plan.networks.len());
         for index in 0..layers {
             let layer = plan.networks[0].0.layer(NodeId(index));
             let Some(&Op::BatchNorm { momentum, .. }) = layer.op() else {
@@ -250,7 +253,6 @@ impl Emit<'_> {
                 self.builder.kernel(&layer.name, Phase::Update, running);
             }
         }
-        number + (layers * plan.networks.len()) as u32
     }
 
     /// Small complete sums from where they lie to where they are wanted; where they are then, if that is
@@ -356,15 +358,22 @@ impl Emit<'_> {
             .redistribute(cargo, source, (place, partial), to);
     }
 
+    /// The ranks that move parameters.
+    fn owners(&self) -> BTreeSet<Option<Grid>> {
+        let trained = self.graph.parameters.iter().zip(&self.plan.holders);
+        let trained = trained.filter(|(parameter, _)| parameter.role.is_trained());
+        trained.map(|(_, holders)| holders[0].on).collect()
+    }
+
     /// Sum of the squares of all gradients, each element counted once.
     fn norm(&mut self, gradients: &[(ParameterId, View)], number: u32) -> View {
-        let plan = self.plan;
-        let trained = self.graph.parameters.iter().zip(&plan.holders);
-        let trained = trained.filter(|(parameter, _)| parameter.role.is_trained());
-        let owners: BTreeSet<Option<Grid>> = trained.map(|(_, holders)| holders[0].on).collect();
         let name = "gradient_norm";
         let mut totals = Vec::new();
-        for (at, on) in owners.into_iter().enumerate() {
+        for (at, on) in self.owners().into_iter().enumerate() {
+            let number = number + NUMBERS * (EACH * at) as u32;
+            if !self.is_whole() {
+                self.builder.number_from(number + 1);
+            }
             let own = match self.builder.enter(on) {
                 true => self.norm_on(on, gradients),
                 false => None,
@@ -374,7 +383,6 @@ impl Emit<'_> {
                 ..Place::replicated([1; 5])
             };
             let to = Place::replicated([1; 5]);
-            let number = number + 1 + at as u32;
             totals.extend(self.moments_at(name, own, (&scalar, &to), number));
         }
         for &source in &totals[1..] {
@@ -422,10 +430,11 @@ impl Emit<'_> {
 
     /// What is said of the step, where layers run on some ranks only: the sums of the replicas, and from
     /// their ranks to all.
-    pub(crate) fn report_across(&mut self, number: u32) {
+    pub(crate) fn report_across(&mut self) {
         if self.is_whole() {
             return;
         }
+        let number = self.take_numbers(2);
         let plan = self.plan;
         let network = &plan.networks[0].0;
         let last = &network.layers[network.layers.len() - 1];

@@ -281,6 +281,7 @@ fn shares() -> Program {
             origin: Origin {
                 layer: "layer".to_owned(),
                 phase: Phase::Forward,
+                turn: 0,
             },
             after: (0..sequence).map(TaskId).collect(),
             work: Work::Collective(Collective {

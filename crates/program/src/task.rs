@@ -85,6 +85,15 @@ pub struct Origin {
     pub layer: String,
     /// Part of the step.
     pub phase: Phase,
+    /// Where its layer stands in the order of all stages and micro-batches that all ranks keep, from 1;
+    /// 0 where all ranks run all layers.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub turn: u32,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(turn: &u32) -> bool {
+    *turn == 0
 }
 
 /// An entry of a lane.

@@ -108,7 +108,11 @@ impl Body {
             let after: Vec<_> = task.after.iter().map(|id| format!("t{}", id.0)).collect();
             let _ = writeln!(
                 text,
-                "  t{id} {} {} {} after [{}] {}",
+                "  t{id}{} {} {} {} after [{}] {}",
+                match task.origin.turn {
+                    0 => String::new(),
+                    turn => format!("@{turn}"),
+                },
                 task.work.lane().name(),
                 task.origin.phase.name(),
                 task.origin.layer,
@@ -241,6 +245,10 @@ fn task_line(id: usize, line: usize, text: &str) -> Result<Task, ParseError> {
     let [number, lane, phase, layer, _, after, work] = parts[..] else {
         return Err(fail("a task has seven words"));
     };
+    let (number, turn) = match number.split_once('@') {
+        Some((number, turn)) => (number, turn.parse().ok().filter(|turn| *turn > 0)),
+        None => (number, Some(0)),
+    };
     if number != format!("t{id}") {
         return Err(fail("tasks are numbered from t0"));
     }
@@ -255,6 +263,7 @@ fn task_line(id: usize, line: usize, text: &str) -> Result<Task, ParseError> {
         origin: crate::Origin {
             layer: layer.to_owned(),
             phase: phase.ok_or_else(|| fail("no such phase"))?,
+            turn: turn.ok_or_else(|| fail("a turn is a number from 1 on"))?,
         },
         after: after.ok_or_else(|| fail("tasks to wait for read `[t1,t2]`"))?,
         work: read(line, work)?,

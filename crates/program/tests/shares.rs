@@ -158,6 +158,7 @@ impl Form {
             origin: Origin {
                 layer: "layer".to_owned(),
                 phase: Phase::Backward,
+                turn: 0,
             },
             after: after.iter().map(|&id| TaskId(id)).collect(),
             work,

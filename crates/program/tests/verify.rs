@@ -483,6 +483,7 @@ fn pair(orders: [&[(u32, &[u32])]; 2]) -> Program {
                 origin: Origin {
                     layer: "none".to_owned(),
                     phase: Phase::Forward,
+                    turn: 0,
                 },
                 after: after.iter().map(|&id| TaskId(id)).collect(),
                 work: Work::Exchange(Exchange {

@@ -24,6 +24,6 @@ pub use session::{
     ClassCount, End, EpochReport, NamedValues, Outcome, Plan, Played, Progress, Schedule, Session,
     SessionError, Validation, batch_sizes, together,
 };
-pub use shares::{put_share, share_of};
+pub use shares::{kept_name, put_share, share_of};
 pub use trace::{Event, Trace};
 pub use world::{Clock, Inputs, Kernels, Source, SystemClock, Transport, Worked};

@@ -52,6 +52,12 @@ fn for_rows(home: &Home, mesh: &Mesh, coord: &Coord, mut visit: impl FnMut(usize
     }
 }
 
+/// The name of the tensor of which a lasting buffer is a copy: where several groups of ranks hold it, all
+/// but the first add `@` and a number.
+pub fn kept_name(buffer: &str) -> &str {
+    buffer.split_once('@').map_or(buffer, |(name, _)| name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

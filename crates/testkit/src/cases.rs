@@ -179,7 +179,7 @@ fn random_layer_strategy(draws: &mut Draws, graph: &Graph, batch: usize) -> Stra
 }
 
 /// Layers that are computed again for the backward pass.
-fn random_block(draws: &mut Draws, graph: &Graph) -> LayerChoice {
+pub(crate) fn random_block(draws: &mut Draws, graph: &Graph) -> LayerChoice {
     let first = draws.between(0, graph.nodes.len() - 1);
     let last = draws.between(first, graph.nodes.len() - 1);
     LayerChoice {
@@ -216,7 +216,7 @@ fn random_strategy(draws: &mut Draws, graph: &Graph, batch: usize) -> Strategy {
     }
 }
 
-struct Sketch {
+pub(crate) struct Sketch {
     builder: GraphBuilder,
     head: NodeId,
     /// The input and what each layer has made.
@@ -235,7 +235,7 @@ impl Sketch {
     }
 
     /// Just an input, with extents of at most so much in 1D, 2D and 3D.
-    fn empty(draws: &mut Draws, most: [usize; 3]) -> Self {
+    pub(crate) fn empty(draws: &mut Draws, most: [usize; 3]) -> Self {
         let rank = draws.between(1, 3);
         let most = most[rank - 1];
         let extent: Vec<usize> = (0..rank).map(|_| draws.between(3, most)).collect();
@@ -258,7 +258,7 @@ impl Sketch {
         format!("{kind}{}", self.layers)
     }
 
-    fn layer(&mut self, draws: &mut Draws) {
+    pub(crate) fn layer(&mut self, draws: &mut Draws) {
         match draws.between(0, 12) {
             0..=3 => self.convolution(draws),
             4 | 5 => self.pool(draws),
@@ -600,7 +600,7 @@ impl Sketch {
         self.builder.build().expect("every node is read")
     }
 
-    fn finish(mut self, draws: &mut Draws) -> Graph {
+    pub(crate) fn finish(mut self, draws: &mut Draws) -> Graph {
         let loss = draws.pick(&[Loss::MeanSquaredError, Loss::SoftmaxCrossEntropy]);
         let features = draws.between(2, 4);
         let is_flat = !draws.one_in(4);

@@ -6,7 +6,8 @@ use partita_local::{
 use partita_lower::{LowerError, Request, SampleFormat, Strategy, lower};
 use partita_program::{Dtype, Menu, Optimizer, Program, ProgramKind, Role, Transform, verify};
 use partita_run::{
-    Arena, Inputs, Kernels, Memory, RankRunner, RunError, SystemClock, put_share, share_of,
+    Arena, Inputs, Kernels, Memory, RankRunner, RunError, SystemClock, kept_name, put_share,
+    share_of,
 };
 use partita_space::{Mesh, Rank, Seconds};
 use std::sync::Arc;
@@ -228,19 +229,21 @@ type Named = Vec<(String, Vec<f64>)>;
 /// The parameters after each step, from what each rank holds. Replicas must hold the same bits.
 fn together(setup: &Setup<'_>, program: &Program, ranks: &[&[Named]]) -> Vec<Named> {
     let at = |step: usize| {
-        let mut all: Named = Vec::new();
-        for (index, (name, _)) in ranks[0][step].iter().enumerate() {
-            let parameter = setup.graph.parameters.iter().find(|one| one.name == *name);
-            let volume = parameter.map_or(0, |one| one.volume());
-            let mut whole = vec![f64::NAN; volume];
+        let parameters = setup.graph.parameters.iter();
+        let whole = parameters.map(|parameter| {
+            let mut whole = vec![f64::NAN; parameter.volume()];
             for (rank, held) in ranks.iter().enumerate() {
-                let (other, values) = &held[step][index];
-                assert_eq!(other, name, "ranks hold the same parameters");
-                put(&mut whole, values, program, rank, name);
+                for (name, values) in &held[step] {
+                    if kept_name(name) == parameter.name {
+                        put(&mut whole, values, program, rank, name);
+                    }
+                }
             }
-            all.push((name.clone(), whole));
-        }
-        all
+            let is_known = whole.iter().all(|value| !value.is_nan());
+            assert!(is_known || step > 0, "somebody holds {}", parameter.name);
+            (parameter.name.clone(), whole)
+        });
+        whole.collect()
     };
     (0..ranks[0].len()).map(at).collect()
 }
@@ -343,7 +346,7 @@ fn persistent<'m>(
                 .graph
                 .parameters
                 .iter()
-                .position(|p| p.name == buffer.name);
+                .position(|p| p.name == kept_name(&buffer.name));
             let view = buffer.view(partita_program::BufferId(id as u32));
             (view, named)
         })
@@ -374,7 +377,10 @@ fn write_parameters(setup: &Setup<'_>, program: &Program, rank: Rank, memory: &M
 fn read_parameters(setup: &Setup<'_>, memory: &Memory<'_>) -> Vec<(String, Vec<f64>)> {
     let mut all = Vec::new();
     for (view, named) in persistent(setup, memory) {
-        let Some(index) = named else { continue };
+        if named.is_none() {
+            continue;
+        }
+        let name = memory.body().buffer(view.buffer).name.clone();
         let mut values = Vec::new();
         match setup.dtype {
             Dtype::F64 => memory.pack::<f64>(&view, &mut values),
@@ -385,7 +391,7 @@ fn read_parameters(setup: &Setup<'_>, memory: &Memory<'_>) -> Vec<(String, Vec<f
             }
             Dtype::I16 => panic!("no parameters in 16-bit integers"),
         }
-        all.push((setup.graph.parameters[index].name.clone(), values));
+        all.push((name, values));
     }
     all
 }

@@ -373,6 +373,7 @@ fn body_of(buffers: &[[usize; 2]], work: Work) -> Body {
             origin: Origin {
                 layer: "measurement".to_owned(),
                 phase: Phase::Forward,
+                turn: 0,
             },
             after: Vec::new(),
             work,

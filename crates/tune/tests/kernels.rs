@@ -72,6 +72,7 @@ fn program(algorithms: &[&str]) -> Program {
         origin: Origin {
             layer: format!("layer {index}"),
             phase: Phase::Forward,
+            turn: 0,
         },
         after: (index > 0)
             .then(|| TaskId(index as u32 - 1))

@@ -28,7 +28,7 @@ use partita_graph::{Graph, initial_values};
 use partita_lower::Strategy;
 use partita_oracle::Prediction;
 use partita_program::{Buffer, ProgramKind, Role};
-use partita_run::{End, Plan, RunError, Session, Source, SystemClock};
+use partita_run::{End, Plan, RunError, Session, Source, SystemClock, kept_name};
 use partita_space::{Bytes, Mesh, Rank};
 use ranks::{Listener, World};
 use results::Finished;
@@ -282,7 +282,8 @@ fn source(
 fn initial(graph: &Graph, seed: u64, buffer: &Buffer) -> Option<Vec<f64>> {
     match buffer.role {
         Role::Parameter | Role::State => {
-            let named = graph.parameters.iter().find(|one| one.name == buffer.name);
+            let name = kept_name(&buffer.name);
+            let named = graph.parameters.iter().find(|one| one.name == name);
             named.map(|parameter| initial_values(parameter, seed))
         }
         Role::Optimizer

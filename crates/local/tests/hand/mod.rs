@@ -62,6 +62,7 @@ pub fn add_task(body: &mut Body, layer: &str, after: &[usize], work: Work) -> us
         origin: Origin {
             layer: layer.to_owned(),
             phase: Phase::Forward,
+            turn: 0,
         },
         after: after.iter().map(|&id| TaskId(id as u32)).collect(),
         work,

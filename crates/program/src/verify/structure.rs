@@ -230,11 +230,9 @@ fn persistent(case: &Case<'_>, class: usize, faults: &mut Vec<Fault>) {
             reason,
         });
     };
-    let apart = |list: &[(usize, &Buffer)]| {
-        let mut homes = list.iter().filter_map(|(_, buffer)| buffer.home);
-        homes.any(|home| home.place.on.is_some())
-    };
-    if apart(&theirs) || apart(&mine) {
+    let all = case.program.bodies.iter().flat_map(|body| &body.buffers);
+    let mut homes = all.filter_map(|buffer| buffer.home);
+    if homes.any(|home| home.place.on.is_some()) {
         for &(id, got) in &mine {
             let same = |other: &&Buffer| other.name == got.name;
             let others = theirs.iter().map(|&(_, buffer)| buffer).find(same);

@@ -153,6 +153,7 @@ fn body(ranks: usize, left: bool, right: bool) -> Body {
         origin: Origin {
             layer: layer.to_owned(),
             phase,
+            turn: 0,
         },
         after: after.iter().map(|&id| TaskId(id as u32)).collect(),
         work,

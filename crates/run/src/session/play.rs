@@ -1,7 +1,7 @@
 use super::durations::Durations;
 use super::turns::Turn;
 use super::{Session, outlives_programs};
-use crate::{Arena, RankRunner, RunError, StepReport, Trace, put_share, share_of};
+use crate::{Arena, RankRunner, RunError, StepReport, Trace, kept_name, put_share, share_of};
 use partita_program::{Body, Buffer, BufferId, Dtype, Home, Program, ProgramKind, Role};
 use partita_space::{AXES, AxisSet, Mesh, Rank, Seconds};
 use serde::{Deserialize, Serialize};
@@ -435,11 +435,13 @@ pub(super) fn values(program: &Program, runner: &mut RankRunner<'_>) -> Vec<Name
     let (body, coord) = (program.body(runner.rank), program.mesh.coord(runner.rank));
     // Of those that hold the same share, the first has it.
     let has = |buffer: &Buffer| {
-        let shares = buffer
-            .home
-            .map_or(AxisSet::NONE, |home| home.place.split_axes());
+        let (shares, seat) = match &buffer.home {
+            None => (AxisSet::NONE, Some(coord)),
+            Some(Home { place, .. }) => (place.split_axes(), place.seat(&program.mesh, &coord)),
+        };
         let mut same = AXES.into_iter().filter(|&axis| !shares.has(axis));
-        same.all(|axis| coord[axis.index()] == 0)
+        let is_first = seat.is_some_and(|seat| same.all(|axis| seat[axis.index()] == 0));
+        is_first && kept_name(&buffer.name) == buffer.name
     };
     let memory = runner.arena.memory(body);
     lasting(body)
