@@ -77,7 +77,7 @@ fn inception_is_the_same_without_its_auxiliary_classifier() {
     let before = find("AuxLogits.pool").inputs[0];
     assert_eq!(whole.node(before).name, "Mixed_6e.concat");
     let loss = Op::AuxiliaryLoss {
-        loss: Loss::SoftmaxCrossEntropy,
+        loss: Loss::CROSS_ENTROPY,
         weight: 0.4,
     };
     assert_eq!(find("AuxLogits.loss").op, loss);

@@ -22,6 +22,7 @@ mod pack;
 mod parameters;
 mod recompute;
 mod redistribute;
+mod sequence;
 mod storage;
 mod strategy;
 

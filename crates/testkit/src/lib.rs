@@ -12,6 +12,7 @@ mod jitter;
 mod kinks;
 mod maker;
 mod random;
+mod sequences;
 mod trial;
 
 pub use bench::{Aftermath, Bench};
@@ -24,6 +25,7 @@ pub use jitter::jittery_kernels;
 pub use kinks::KinkWatch;
 pub use maker::Maker;
 pub use random::Draws;
+pub use sequences::random_sequence_case;
 pub use trial::{Data, Finding, Trial};
 
 // What a setup needs, so that rooms that may not depend on the others can be tested.

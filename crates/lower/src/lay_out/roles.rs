@@ -90,9 +90,12 @@ impl Layout<'_> {
                 let other = self.of.get(other.0)?;
                 Some(self.layers[other.0].place.axes)
             }
-            Op::BatchNorm { .. } | Op::LeakyRelu { .. } | Op::Dropout { .. } => {
-                self.added_to(reader)
-            }
+            Op::BatchNorm { .. }
+            | Op::LeakyRelu { .. }
+            | Op::Dropout { .. }
+            | Op::Positions
+            | Op::LayerNorm { .. }
+            | Op::Gelu => self.added_to(reader),
             Op::Input
             | Op::Convolution(_)
             | Op::TransposedConvolution(_)
@@ -100,6 +103,9 @@ impl Layout<'_> {
             | Op::Linear { .. }
             | Op::Flatten
             | Op::Concat
+            | Op::Slice { .. }
+            | Op::Embedding { .. }
+            | Op::Attention { .. }
             | Op::Loss(_)
             | Op::AuxiliaryLoss { .. } => None,
         }
