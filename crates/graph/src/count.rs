@@ -41,6 +41,8 @@ pub struct Counts {
     pub forward_flops: Flops,
     /// Forward pass of the linear layers, `2 * C * F` each.
     pub linear_flops: Flops,
+    /// Forward pass of attention, `4 * C` per pair of positions, masked or not.
+    pub attention_flops: Flops,
     /// The published convention, `3 * forward_flops`.
     pub training_flops: Flops,
     /// What a training step computes in convolutions and linear layers: forward, backward-filter,
@@ -87,6 +89,7 @@ pub fn count(graph: &Graph) -> Counts {
         parameters: layers.iter().map(|layer| layer.parameters).sum(),
         forward_flops,
         linear_flops: sum_of(|op| matches!(op, Op::Linear { .. })),
+        attention_flops: sum_of(|op| matches!(op, Op::Attention { .. })),
         training_flops: Flops(3 * forward_flops.0),
         executed_flops: layers.iter().map(|layer| layer.executed_flops).sum(),
         memory_bytes_per_sample: layers.iter().map(|layer| layer.memory_bytes).sum(),

@@ -1,4 +1,5 @@
-//! Models of publications, by name: `FAMILY@SIZE`, with `+SUFFIX` for variants.
+//! Models of publications, by name: `FAMILY@SIZE`, with `+SUFFIX` for variants, or
+//! `t5-LAYERS-CHANNELS-HEADS@LENGTH`.
 
 mod alexnet;
 mod cosmoflow;
@@ -7,6 +8,7 @@ mod inception;
 mod network;
 mod resnet;
 mod resnet_v2;
+mod t5;
 mod unet3d;
 mod vgg;
 
@@ -68,6 +70,20 @@ pub enum ModelError {
         /// The name with the nearest suffix.
         nearest: String,
     },
+    /// Numbers of a name that there cannot be.
+    #[error(
+        "`{asked}` is not possible: possible are {form}, with numbers from 1 to {most}; nearest is `{nearest}`"
+    )]
+    BadDimensions {
+        /// As given.
+        asked: String,
+        /// How a name reads.
+        form: &'static str,
+        /// The bound of each number.
+        most: usize,
+        /// The nearest name.
+        nearest: String,
+    },
     /// The zoo's own description does not pass the checks of a graph.
     #[error("the zoo's `{asked}` is faulty")]
     Graph {
@@ -107,11 +123,13 @@ pub enum Family {
     ResNet164v2,
     /// Pre-activation residual network for ten classes.
     ResNet1001v2,
+    /// Encoder and decoder of sequences; of other dimensions by other names.
+    T5,
 }
 
 impl Family {
     /// All families, in the order in which they are listed.
-    pub const ALL: [Family; 13] = [
+    pub const ALL: [Family; 14] = [
         Self::CosmoFlow,
         Self::UNet3d,
         Self::AlexNet,
@@ -125,6 +143,7 @@ impl Family {
         Self::ResNet110v2,
         Self::ResNet164v2,
         Self::ResNet1001v2,
+        Self::T5,
     ];
 
     /// The part of a model's name before the `@`.
@@ -143,6 +162,7 @@ impl Family {
             Self::ResNet110v2 => "resnet110v2",
             Self::ResNet164v2 => "resnet164v2",
             Self::ResNet1001v2 => "resnet1001v2",
+            Self::T5 => t5::LISTED_NAME,
         }
     }
 
@@ -157,6 +177,7 @@ impl Family {
             Self::DenseNet121 => &densenet::SIZES,
             Self::InceptionV3 => &inception::SIZES,
             Self::ResNet110v2 | Self::ResNet164v2 | Self::ResNet1001v2 => &resnet_v2::SIZES,
+            Self::T5 => &t5::SIZES,
         }
     }
 
@@ -182,6 +203,7 @@ impl Family {
             | Self::DenseNet121 => 224,
             Self::InceptionV3 => 299,
             Self::ResNet110v2 | Self::ResNet164v2 | Self::ResNet1001v2 => 32,
+            Self::T5 => 64,
         }
     }
 
@@ -198,7 +220,8 @@ impl Family {
             | Self::DenseNet121
             | Self::ResNet110v2
             | Self::ResNet164v2
-            | Self::ResNet1001v2 => &[""],
+            | Self::ResNet1001v2
+            | Self::T5 => &[""],
             Self::InceptionV3 => &["", "aux"],
         }
     }
@@ -225,6 +248,7 @@ impl Family {
             Self::ResNet110v2 => resnet_v2::build(name, size, 110),
             Self::ResNet164v2 => resnet_v2::build(name, size, 164),
             Self::ResNet1001v2 => resnet_v2::build(name, size, 1001),
+            Self::T5 => t5::build(name, size, t5::LISTED),
         }
     }
 }
@@ -243,10 +267,13 @@ pub fn names() -> Vec<String> {
     Family::ALL.into_iter().flat_map(family_names).collect()
 }
 
-/// Builds the model of this name, `cosmoflow@128` or `cosmoflow@512+bn`.
+/// Builds the model of this name, `cosmoflow@128`, `cosmoflow@512+bn` or `t5-6-512-8@64`.
 ///
 /// Errors: a family, size or suffix that does not exist, with those that do and the nearest.
 pub fn build(name: &str) -> Result<Graph, ModelError> {
+    if let Some(built) = t5::of_name(name) {
+        return built;
+    }
     let (family_name, rest) = match name.split_once('@') {
         Some((family, rest)) => (family, Some(rest)),
         None => (name, None),
