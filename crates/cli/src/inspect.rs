@@ -31,6 +31,7 @@ fn record(graph: &Graph, counts: &Counts) -> Value {
         "parameters": counts.parameters,
         "forward_flops": counts.forward_flops,
         "linear_flops": counts.linear_flops,
+        "attention_flops": counts.attention_flops,
         "training_flops": counts.training_flops,
         "executed_flops": counts.executed_flops,
         "memory_bytes_per_sample": counts.memory_bytes_per_sample,
@@ -87,27 +88,28 @@ fn write_totals(graph: &Graph, counts: &Counts, out: &mut dyn Write) -> Result<(
         "{} (linear layers, not in forward)",
         giga(counts.linear_flops)
     );
-    write_pairs(
-        out,
-        &[
-            ("model", graph.name.clone()),
-            ("parameters", grouped(counts.parameters)),
-            ("forward", giga(counts.forward_flops)),
-            ("linear", linear),
-            (
-                "training",
-                format!("{} (3 x forward)", giga(counts.training_flops)),
+    let attention = format!("{} (not in forward)", giga(counts.attention_flops));
+    let mut pairs = vec![
+        ("model", graph.name.clone()),
+        ("parameters", grouped(counts.parameters)),
+        ("forward", giga(counts.forward_flops)),
+        ("linear", linear),
+        ("attention", attention),
+        (
+            "training",
+            format!("{} (3 x forward)", giga(counts.training_flops)),
+        ),
+        (
+            "executed",
+            format!(
+                "{} (forward and backward, as a step computes them)",
+                giga(counts.executed_flops)
             ),
-            (
-                "executed",
-                format!(
-                    "{} (forward and backward, as a step computes them)",
-                    giga(counts.executed_flops)
-                ),
-            ),
-            ("memory", gibi(counts.memory_bytes_per_sample)),
-        ],
-    )?;
+        ),
+        ("memory", gibi(counts.memory_bytes_per_sample)),
+    ];
+    pairs.retain(|(key, _)| *key != "attention" || counts.attention_flops.0 > 0);
+    write_pairs(out, &pairs)?;
     writeln!(out, "Flops and memory are those of one sample.")?;
     Ok(())
 }

@@ -518,6 +518,7 @@ fn program_kernels([x, y, z, classes, loss]: [Box5; 5]) -> Vec<(&'static str, Ke
         loss,
         count: 1,
         weight: 1.0,
+        smoothing: 0.0,
     };
     vec![
         ("dropout", dropout(y)),

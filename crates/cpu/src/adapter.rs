@@ -10,6 +10,7 @@ mod norm;
 mod operand;
 mod pointwise;
 mod pool;
+mod sequence;
 mod tail;
 mod update;
 
@@ -29,8 +30,8 @@ const NAME: &str = "cpu";
 /// The kernels of this crate for a rank: f32 programs, every kernel by the algorithm `cpu`.
 ///
 /// Workspaces must be those that [`CpuMenu`] asks for with as many threads and the same level.
-/// Sums over elements are taken in f64, as are losses; products of convolutions and linear layers
-/// add up in f32.
+/// Sums over elements are taken in f64, as are losses; products of convolutions, linear layers and
+/// attention, and gradients of embeddings, add up in f32.
 pub struct CpuKernels {
     mesh: Mesh,
     rank: Rank,
@@ -179,6 +180,20 @@ impl Kernels for CpuKernels {
             | Kernel::SoftmaxCrossEntropy { .. }
             | Kernel::OutputErrors { .. }
             | Kernel::ClassCounts { .. } => loss::execute(kernel, self.rank, &mut run),
+            Kernel::EmbeddingForward { .. }
+            | Kernel::EmbeddingBackward { .. }
+            | Kernel::Positions { .. }
+            | Kernel::LayerNormStatistics { .. }
+            | Kernel::LayerNormForward { .. }
+            | Kernel::LayerNormBackwardStatistics { .. }
+            | Kernel::LayerNormBackwardData { .. }
+            | Kernel::LayerNormBackwardParameters { .. }
+            | Kernel::GeluForward { .. }
+            | Kernel::GeluBackward { .. }
+            | Kernel::AttentionForward { .. }
+            | Kernel::AttentionBackward { .. } => {
+                sequence::execute(kernel, (&self.mesh, self.rank, &self.coord), &mut run)
+            }
             Kernel::SumOfSquares { .. } | Kernel::Update { .. } => {
                 update::execute(kernel, &mut run)
             }

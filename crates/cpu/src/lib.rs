@@ -19,9 +19,11 @@ mod job;
 mod tile;
 mod walk;
 
+mod attention;
 mod elementwise;
 mod import;
 mod linear;
+mod matrix;
 mod norm;
 mod optimizer;
 mod pool;
@@ -29,11 +31,14 @@ mod pool_backward;
 mod pool_forward;
 mod pool_rows;
 mod pool_slabs;
+mod positions;
 mod probe;
+mod wave;
 
 mod adapter;
 
 pub use adapter::{CpuKernels, CpuMenu};
+pub use attention::{Heads, attention_backward, attention_forward, attention_scratch};
 pub use conv_data::{
     conv_backward_data, conv_backward_data_scratch, pack_backward_data,
     packed_backward_data_elements,
@@ -60,6 +65,11 @@ pub use optimizer::{Adam, Parameter, Sgd, adam, sgd, sum_of_squares};
 pub use pool::{PoolKind, Pooling};
 pub use pool_backward::{PoolMask, pool_backward};
 pub use pool_forward::pool_forward;
+pub use positions::{
+    Corner, RowGradient, RowNorm, add_positions, embed, embed_backward, gelu_backward,
+    gelu_forward, row_backward, row_backward_parameters, row_backward_statistics, row_norm,
+    row_statistics,
+};
 pub use probe::multiply_adds;
 pub use simd::Level;
 pub use team::{Team, TeamError, TeamKind};

@@ -78,7 +78,7 @@ fn every_kernel_equals_its_reference_and_counts_what_the_program_counts() {
         let mut kinds: Vec<_> = kernels.iter().map(Kernel::name).collect();
         kinds.sort_unstable();
         kinds.dedup();
-        assert_eq!(kinds.len(), 29, "all kinds take part");
+        assert_eq!(kinds.len(), 41, "all kinds take part");
         for (index, kernel) in kernels.iter().enumerate() {
             let menu = menus[(seed as usize + index) % menus.len()];
             worst = worst.max(compare(&maker.bench, kernel, mesh, rank, menu));
@@ -150,6 +150,7 @@ fn a_target_beyond_the_classes_is_refused() {
         loss,
         count: 2,
         weight: 1.0,
+        smoothing: 0.0,
     };
     let menu = menus()[0];
     let mut cpu = kernel_set(Mesh::new([1; 7]), 0, menu);
@@ -160,5 +161,46 @@ fn a_target_beyond_the_classes_is_refused() {
         Err(RunError::Source { reason, .. }) => assert!(reason.contains("class 3"), "{reason}"),
         Err(other) => panic!("{other}"),
         Ok(_) => panic!("class 3 of 3 was taken"),
+    }
+}
+
+#[test]
+fn a_number_beyond_the_rows_of_an_embedding_is_refused() {
+    for (stray, said) in [
+        (3.0, "number 3;"),
+        (-1.0, "number -1;"),
+        (0.5, "number 0.5;"),
+    ] {
+        let mut maker = Maker::new(3, Dtype::F32);
+        let [y, dy] = [0; 2].map(|_| maker.view([1, 1, 1, 2, 4]));
+        let bench = &mut maker.bench;
+        let x = bench.put(Dtype::F32, [1, 1, 1, 2, 1], vec![2.0, stray]);
+        let w = bench.put(Dtype::F32, [1, 1, 1, 3, 4], vec![1.0; 12]);
+        let dw = bench.put(Dtype::F32, [1, 1, 1, 3, 4], vec![1.0; 12]);
+        let backward = Kernel::EmbeddingBackward {
+            x,
+            dy,
+            dw,
+            accumulate: true,
+        };
+        let menu = menus()[0];
+        let mut cpu = kernel_set(Mesh::new([1; 7]), 0, menu);
+        let mut reference = reference_kernels(Dtype::F32)(Mesh::new([1; 7]), 0);
+        for kernel in [Kernel::EmbeddingForward { x, w, y }, backward] {
+            let (inputs, go) = (Maker::inputs(), &mut || true);
+            let answers = [
+                bench.run(&kernel, &menu, &mut cpu, &inputs, go).err(),
+                bench
+                    .run(&kernel, &ReferenceMenu, &mut *reference, &inputs, go)
+                    .err(),
+            ];
+            for answer in answers {
+                let Some(RunError::Source { reason, .. }) = answer else {
+                    panic!("{stray} was taken for a row of 3: {answer:?}");
+                };
+                assert!(reason.contains(said), "{reason}");
+                assert!(reason.contains("rows are 0 to 2"), "{reason}");
+            }
+        }
     }
 }

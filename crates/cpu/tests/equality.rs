@@ -1,6 +1,8 @@
 //! Training with these kernels, under any strategy, equals the exact reference on one rank.
 
-use partita_testkit::{Case, Finding, Trial, print, random_case, random_layer_case};
+use partita_testkit::{
+    Case, Finding, Trial, print, random_case, random_layer_case, random_sequence_case,
+};
 
 const CASES: u64 = 200;
 const CASES_LONG: u64 = 10_000;
@@ -14,6 +16,11 @@ fn every_strategy_equals_one_exact_rank() {
 fn every_axis_equals_one_exact_rank() {
     // These are wider and have more norms in a row, which blow rounding up.
     compare(random_layer_case, 8);
+}
+
+#[test]
+fn sequences_equal_one_exact_rank() {
+    compare(random_sequence_case, 20);
 }
 
 /// Of so many cases one may be near a kink, and one ill-conditioned.

@@ -159,6 +159,59 @@ impl GraphBuilder {
         self.node(name, Op::Concat, inputs, &[])
     }
 
+    /// A range of the channels.
+    pub fn slice(
+        &mut self,
+        name: &str,
+        input: NodeId,
+        start: usize,
+        channels: usize,
+    ) -> Result<NodeId, GraphError> {
+        self.node(name, Op::Slice { start, channels }, &[input], &[])
+    }
+
+    /// An embedding with weights of its own, by class numbers below `rows`.
+    pub fn embedding(
+        &mut self,
+        name: &str,
+        input: NodeId,
+        rows: usize,
+        channels: usize,
+    ) -> Result<NodeId, GraphError> {
+        self.node(name, Op::Embedding { rows, channels }, &[input], &[])
+    }
+
+    /// A sequence with the sinusoids of its positions added.
+    pub fn positions(&mut self, name: &str, input: NodeId) -> Result<NodeId, GraphError> {
+        self.node(name, Op::Positions, &[input], &[])
+    }
+
+    /// A layer norm with parameters of its own.
+    pub fn layer_norm(
+        &mut self,
+        name: &str,
+        input: NodeId,
+        epsilon: f64,
+    ) -> Result<NodeId, GraphError> {
+        self.node(name, Op::LayerNorm { epsilon }, &[input], &[])
+    }
+
+    /// A GELU.
+    pub fn gelu(&mut self, name: &str, input: NodeId) -> Result<NodeId, GraphError> {
+        self.node(name, Op::Gelu, &[input], &[])
+    }
+
+    /// Attention of q to k and v, in that order.
+    pub fn attention(
+        &mut self,
+        name: &str,
+        inputs: [NodeId; 3],
+        heads: usize,
+        causal: bool,
+    ) -> Result<NodeId, GraphError> {
+        self.node(name, Op::Attention { heads, causal }, &inputs, &[])
+    }
+
     /// The loss, last node of the graph.
     pub fn loss(&mut self, name: &str, input: NodeId, loss: Loss) -> Result<NodeId, GraphError> {
         self.node(name, Op::Loss(loss), &[input], &[])
@@ -194,12 +247,15 @@ impl GraphBuilder {
         let shapes: Vec<Shape> = inputs.iter().map(|&id| self.shape(id)).collect();
         let shape = infer(name, &op, &shapes, self.graph.spatial_rank)?;
         self.check_losses(name, &op, inputs)?;
+        self.check_class_numbers(name, &op, inputs)?;
         let wanted = parameter_shapes(&op, shapes[0]);
         check_roles(name, &op, &wanted, sources)?;
         let mut resolved = Vec::with_capacity(wanted.len());
         for (role, shape) in wanted {
             let source = sources.iter().find(|(other, _)| *other == role);
-            resolved.push(self.resolve(name, role, shape, source.map(|&(_, source)| source))?);
+            let default = ParameterSource::Own(op.default_initialization(role));
+            let source = source.map_or(default, |&(_, source)| source);
+            resolved.push(self.resolve(name, role, shape, source)?);
         }
         let parameters = resolved
             .into_iter()
@@ -327,7 +383,7 @@ impl GraphBuilder {
             let shape = self.shape(inputs[0]);
             let node = name.to_owned();
             let first = other.name.clone();
-            if (op.loss(), shape) != (other.op.loss(), other.shape) {
+            if (op.keyword(), shape) != (other.op.keyword(), other.shape) {
                 return Err(GraphError::LossesDiffer {
                     node,
                     asked: format!("{} of {shape}", op.keyword()),
@@ -341,6 +397,26 @@ impl GraphBuilder {
             }
         }
         Ok(())
+    }
+
+    /// An embedding reads what no parameter changes.
+    fn check_class_numbers(
+        &self,
+        name: &str,
+        op: &Op,
+        inputs: &[NodeId],
+    ) -> Result<(), GraphError> {
+        let needs_gradient = self.graph.needs_gradient();
+        match (op, inputs) {
+            (Op::Embedding { .. }, &[input]) if needs_gradient[input.0] => {
+                Err(GraphError::EmbeddingOfTrained {
+                    node: name.to_owned(),
+                    input: self.graph.node(input).name.clone(),
+                    nearest: self.graph.nodes[0].name.clone(),
+                })
+            }
+            _ => Ok(()),
+        }
     }
 
     fn check_name(&self, name: &str) -> Result<(), GraphError> {
@@ -363,10 +439,9 @@ impl GraphBuilder {
         node: &str,
         role: ParameterRole,
         shape: [usize; 5],
-        source: Option<ParameterSource>,
+        source: ParameterSource,
     ) -> Result<Resolved, GraphError> {
-        let default = ParameterSource::Own(role.default_initialization());
-        match source.unwrap_or(default) {
+        match source {
             ParameterSource::Own(initialization) => {
                 check_parameter_volume(node, shape)?;
                 check_initialization(node, role, initialization)?;

@@ -16,8 +16,8 @@ pub struct LayerCount {
     pub shape: Shape,
     /// Trained parameters; a shared one counts at the first layer that uses it.
     pub parameters: u64,
-    /// Multiplications and additions with weights in the forward pass; 0 but for convolutions and
-    /// linear layers.
+    /// Multiplications and additions with weights, or of attention, in the forward pass; 0 but for
+    /// convolutions, linear layers and attention.
     pub forward_flops: Flops,
     /// The same for forward and backward together, as a training step computes them.
     pub executed_flops: Flops,
@@ -41,10 +41,13 @@ pub struct Counts {
     pub forward_flops: Flops,
     /// Forward pass of the linear layers, `2 * C * F` each.
     pub linear_flops: Flops,
+    /// Forward pass of attention, `4 * C` per pair of positions, masked or not.
+    pub attention_flops: Flops,
     /// The published convention, `3 * forward_flops`.
     pub training_flops: Flops,
     /// What a training step computes in convolutions and linear layers: forward, backward-filter,
-    /// and backward-data wherever a parameter lies before the layer.
+    /// and backward-data wherever a parameter lies before the layer. In attention: forward, and
+    /// backward five products of matrices where that has two.
     pub executed_flops: Flops,
     /// Value and gradient in single precision of the input, counted twice, and of every layer
     /// output before the flatten and the linear layers.
@@ -70,7 +73,7 @@ pub fn count(graph: &Graph) -> Counts {
             shape: node.shape,
             parameters: own_parameters(graph, node, &mut is_counted),
             forward_flops: forward,
-            executed_flops: Flops(forward.0 * if has_backward_data { 3 } else { 2 }),
+            executed_flops: executed_flops(&node.op, forward, has_backward_data),
             memory_bytes: memory_bytes(node, in_head[i]),
         }
     };
@@ -86,6 +89,7 @@ pub fn count(graph: &Graph) -> Counts {
         parameters: layers.iter().map(|layer| layer.parameters).sum(),
         forward_flops,
         linear_flops: sum_of(|op| matches!(op, Op::Linear { .. })),
+        attention_flops: sum_of(|op| matches!(op, Op::Attention { .. })),
         training_flops: Flops(3 * forward_flops.0),
         executed_flops: layers.iter().map(|layer| layer.executed_flops).sum(),
         memory_bytes_per_sample: layers.iter().map(|layer| layer.memory_bytes).sum(),
@@ -94,12 +98,21 @@ pub fn count(graph: &Graph) -> Counts {
 }
 
 fn forward_flops(graph: &Graph, node: &Node) -> Flops {
-    let Some(&input) = node.inputs.first() else {
-        return Flops(0);
-    };
-    let flops = flops_per_sample(&node.op, graph.node(input).shape, node.shape);
+    let inputs: Vec<Shape> = node.inputs.iter().map(|&id| graph.node(id).shape).collect();
+    let flops = flops_per_sample(&node.op, &inputs, node.shape);
     // The builder bounds the flops of a layer far below 2^64.
     Flops(flops as u64)
+}
+
+fn executed_flops(op: &Op, forward: Flops, has_backward_data: bool) -> Flops {
+    let (times, of) = match (op, has_backward_data) {
+        // Scores are computed again.
+        (Op::Attention { .. }, true) => (7, 2),
+        (Op::Attention { .. }, false) => (1, 1),
+        (_, true) => (3, 1),
+        (_, false) => (2, 1),
+    };
+    Flops(forward.0 / of * times)
 }
 
 fn own_parameters(graph: &Graph, node: &Node, is_counted: &mut [bool]) -> u64 {
@@ -137,7 +150,13 @@ fn memory_bytes(node: &Node, in_head: bool) -> Bytes {
         | Op::LeakyRelu { .. }
         | Op::Dropout { .. }
         | Op::Add
-        | Op::Concat => u64::from(!in_head),
+        | Op::Concat
+        | Op::Slice { .. }
+        | Op::Embedding { .. }
+        | Op::Positions
+        | Op::LayerNorm { .. }
+        | Op::Gelu
+        | Op::Attention { .. } => u64::from(!in_head),
     };
     Bytes(BYTES_PER_ELEMENT * times * node.shape.volume() as u64)
 }

@@ -354,6 +354,86 @@ pub enum GraphError {
         /// The extents of the first.
         nearest: String,
     },
+    /// A range of channels that the input does not have.
+    #[error(
+        "`{node}`: start={start} channels={channels} goes beyond the {input} channels of its input; nearest is {nearest}"
+    )]
+    Slice {
+        /// The node.
+        node: String,
+        /// The first channel.
+        start: usize,
+        /// How many.
+        channels: usize,
+        /// Channels of the input.
+        input: usize,
+        /// A range that exists.
+        nearest: String,
+    },
+    /// An embedding of more than one number per position.
+    #[error(
+        "`{node}`: embedding reads one channel of class numbers, its input has {asked}; nearest is `slice` with channels=1 before it"
+    )]
+    EmbeddingChannels {
+        /// The embedding.
+        node: String,
+        /// Channels of its input.
+        asked: usize,
+    },
+    /// Class numbers that training would change.
+    #[error(
+        "`{node}`: embedding reads class numbers of the sample, but `{input}` depends on parameters; nearest is to read `{nearest}`"
+    )]
+    EmbeddingOfTrained {
+        /// The embedding.
+        node: String,
+        /// What it reads.
+        input: String,
+        /// The sample.
+        nearest: String,
+    },
+    /// What works on sequences, on a tensor with other dims than W.
+    #[error(
+        "`{node}`: {operation} works on sequences along W, its input is {shape}; nearest is a model with one spatial dim of {nearest}"
+    )]
+    NoSequence {
+        /// The node.
+        node: String,
+        /// Its operation.
+        operation: &'static str,
+        /// Its input.
+        shape: Shape,
+        /// Positions of the input.
+        nearest: usize,
+    },
+    /// Heads that do not divide the channels.
+    #[error(
+        "`{node}`: heads={heads} must divide {channels} channels: possible are {possible}; nearest is {nearest}"
+    )]
+    Heads {
+        /// The attention.
+        node: String,
+        /// As given.
+        heads: usize,
+        /// Its channels.
+        channels: usize,
+        /// Divisors.
+        possible: String,
+        /// The nearest of them, the smaller of two.
+        nearest: usize,
+    },
+    /// Keys and values that do not belong together, or to other queries.
+    #[error(
+        "`{node}`: attention reads q, k and v of as many channels, k and v of one extent, not {given}; nearest for k and v is {nearest}"
+    )]
+    AttentionShapes {
+        /// The attention.
+        node: String,
+        /// Shapes of q, k and v.
+        given: String,
+        /// What keys and values could be.
+        nearest: String,
+    },
     /// A parameter that the operation does not have.
     #[error("`{node}`: {operation} has no {asked}: possible are {possible}; nearest is {nearest}")]
     NoSuchParameter {

@@ -4,6 +4,8 @@ use crate::{
 };
 use partita_space::Window;
 
+mod sequence;
+
 /// Names of the spatial dims.
 pub(crate) const DIM_NAMES: [&str; 3] = ["D", "H", "W"];
 
@@ -23,8 +25,13 @@ pub(crate) fn infer(
 ) -> Result<Shape, GraphError> {
     let input = check_inputs(node, op, inputs)?;
     let shape = match op {
-        Op::Input | Op::Loss(Loss::MeanSquaredError | Loss::SoftmaxCrossEntropy) => input,
-        &Op::AuxiliaryLoss { loss: _, weight } => {
+        Op::Input => input,
+        &Op::Loss(loss) => {
+            check_loss(node, loss)?;
+            input
+        }
+        &Op::AuxiliaryLoss { loss, weight } => {
+            check_loss(node, loss)?;
             let ok = weight.is_finite() && weight > 0.0;
             in_range(node, "weight", ok, weight, "finite and above 0", 1.0)?;
             input
@@ -66,8 +73,14 @@ pub(crate) fn infer(
             channels: inputs.iter().map(|input| input.channels).sum(),
             ..input
         },
+        Op::Slice { .. }
+        | Op::Embedding { .. }
+        | Op::Positions
+        | Op::LayerNorm { .. }
+        | Op::Gelu
+        | Op::Attention { .. } => sequence::infer(node, op, inputs)?,
     };
-    let flops = flops_per_sample(op, input, shape);
+    let flops = flops_per_sample(op, inputs, shape);
     at_most(node, "flop per sample", flops, MAX_FLOPS)?;
     check_volume(node, shape)?;
     Ok(shape)
@@ -125,6 +138,10 @@ pub(crate) fn parameter_shapes(op: &Op, input: Shape) -> Vec<(ParameterRole, [us
         &Op::Linear { features, bias } => {
             weight_and_bias([1, 1, 1, input.channels, features], bias)
         }
+        &Op::Embedding { rows, channels } => weight_and_bias([1, 1, 1, rows, channels], false),
+        Op::LayerNorm { .. } => [ParameterRole::Gamma, ParameterRole::Beta]
+            .map(|role| (role, [1, 1, 1, 1, input.channels]))
+            .to_vec(),
         Op::BatchNorm { .. } => {
             let roles = [
                 ParameterRole::Gamma,
@@ -143,17 +160,24 @@ pub(crate) fn parameter_shapes(op: &Op, input: Shape) -> Vec<(ParameterRole, [us
         | Op::Flatten
         | Op::Add
         | Op::Concat
+        | Op::Slice { .. }
+        | Op::Positions
+        | Op::Gelu
+        | Op::Attention { .. }
         | Op::Loss(_)
         | Op::AuxiliaryLoss { .. } => Vec::new(),
     }
 }
 
-/// Flops of the forward pass of convolutions and linear layers, 0 for the others: two per
+/// Flops of the forward pass of convolutions, linear layers and attention, 0 for the others: two per
 /// multiplication of a weight, taps over padding included, `2 * K * C / groups * F * outputs`; of a
-/// transposed convolution as many per input.
-pub(crate) fn flops_per_sample(op: &Op, input: Shape, output: Shape) -> u128 {
+/// transposed convolution as many per input; of attention `4 * C` per pair of positions, masked or not.
+pub(crate) fn flops_per_sample(op: &Op, inputs: &[Shape], output: Shape) -> u128 {
+    let Some(input) = inputs.first() else {
+        return 0;
+    };
     let weight = || -> u128 {
-        parameter_shapes(op, input)
+        parameter_shapes(op, *input)
             .iter()
             .filter(|(role, _)| *role == ParameterRole::Weight)
             .map(|(_, shape)| product(shape))
@@ -164,6 +188,10 @@ pub(crate) fn flops_per_sample(op: &Op, input: Shape, output: Shape) -> u128 {
             weight().saturating_mul(2 * product(&output.extent))
         }
         Op::TransposedConvolution(_) => weight().saturating_mul(2 * product(&input.extent)),
+        Op::Attention { .. } => {
+            let seen = inputs.last().map_or(0, |v| product(&v.extent));
+            (4 * product(&[output.volume()])).saturating_mul(seen)
+        }
         Op::Input
         | Op::Pool(_)
         | Op::BatchNorm { .. }
@@ -172,6 +200,11 @@ pub(crate) fn flops_per_sample(op: &Op, input: Shape, output: Shape) -> u128 {
         | Op::Flatten
         | Op::Add
         | Op::Concat
+        | Op::Slice { .. }
+        | Op::Embedding { .. }
+        | Op::Positions
+        | Op::LayerNorm { .. }
+        | Op::Gelu
         | Op::Loss(_)
         | Op::AuxiliaryLoss { .. } => 0,
     }
@@ -226,6 +259,7 @@ fn check_inputs(node: &str, op: &Op, inputs: &[Shape]) -> Result<Shape, GraphErr
     let expected = match op {
         Op::Concat => return check_concat(node, inputs),
         Op::Add => 2,
+        Op::Attention { .. } => 3,
         Op::Input
         | Op::Convolution(_)
         | Op::TransposedConvolution(_)
@@ -235,6 +269,11 @@ fn check_inputs(node: &str, op: &Op, inputs: &[Shape]) -> Result<Shape, GraphErr
         | Op::Linear { .. }
         | Op::Dropout { .. }
         | Op::Flatten
+        | Op::Slice { .. }
+        | Op::Embedding { .. }
+        | Op::Positions
+        | Op::LayerNorm { .. }
+        | Op::Gelu
         | Op::Loss(_)
         | Op::AuxiliaryLoss { .. } => 1,
     };
@@ -247,7 +286,7 @@ fn check_inputs(node: &str, op: &Op, inputs: &[Shape]) -> Result<Shape, GraphErr
         });
     }
     let (left, right) = (inputs[0], inputs[expected - 1]);
-    if left == right {
+    if left == right || matches!(op, Op::Attention { .. }) {
         return Ok(left);
     }
     let nearest = if left.extent == right.extent {
@@ -448,6 +487,30 @@ fn infer_linear(node: &str, features: usize, input: Shape) -> Result<Shape, Grap
 }
 
 fn check_batch_norm(node: &str, epsilon: f64, momentum: f64) -> Result<(), GraphError> {
+    check_epsilon(node, epsilon)?;
+    let nearest = if momentum > 1.0 { 1.0 } else { 0.0 };
+    let ok = (0.0..=1.0).contains(&momentum);
+    in_range(node, "momentum", ok, momentum, "0 to 1", nearest)
+}
+
+fn check_loss(node: &str, loss: Loss) -> Result<(), GraphError> {
+    let smoothing = match loss {
+        Loss::MeanSquaredError => 0.0,
+        Loss::SoftmaxCrossEntropy { smoothing } => smoothing,
+    };
+    let ok = (0.0..1.0).contains(&smoothing);
+    let nearest = if smoothing >= 1.0 { 0.99 } else { 0.0 };
+    in_range(
+        node,
+        "smoothing",
+        ok,
+        smoothing,
+        "at least 0 and below 1",
+        nearest,
+    )
+}
+
+fn check_epsilon(node: &str, epsilon: f64) -> Result<(), GraphError> {
     // Kernels add it in f32.
     let in_f32 = f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX);
     let ok = in_f32.contains(&epsilon);
@@ -458,10 +521,7 @@ fn check_batch_norm(node: &str, epsilon: f64, momentum: f64) -> Result<(), Graph
         epsilon,
         "above 0, as f32 holds it",
         1e-5,
-    )?;
-    let nearest = if momentum > 1.0 { 1.0 } else { 0.0 };
-    let ok = (0.0..=1.0).contains(&momentum);
-    in_range(node, "momentum", ok, momentum, "0 to 1", nearest)
+    )
 }
 
 /// Extents after a window has slid over all dims.

@@ -16,13 +16,19 @@ pub(crate) enum Keyword {
     Flatten,
     Add,
     Concat,
+    Slice,
+    Embedding,
+    Positions,
+    LayerNorm,
+    Gelu,
+    Attention,
     Mse,
     SoftmaxCrossEntropy,
 }
 
 impl Keyword {
     /// All words that may follow `NAME =`.
-    pub(crate) const OPERATIONS: [Keyword; 14] = [
+    pub(crate) const OPERATIONS: [Keyword; 20] = [
         Self::Conv,
         Self::ConvTranspose,
         Self::MaxPool,
@@ -35,6 +41,12 @@ impl Keyword {
         Self::Flatten,
         Self::Add,
         Self::Concat,
+        Self::Slice,
+        Self::Embedding,
+        Self::Positions,
+        Self::LayerNorm,
+        Self::Gelu,
+        Self::Attention,
         Self::Mse,
         Self::SoftmaxCrossEntropy,
     ];
@@ -57,9 +69,15 @@ impl Keyword {
             Op::Flatten => Self::Flatten,
             Op::Add => Self::Add,
             Op::Concat => Self::Concat,
+            Op::Slice { .. } => Self::Slice,
+            Op::Embedding { .. } => Self::Embedding,
+            Op::Positions => Self::Positions,
+            Op::LayerNorm { .. } => Self::LayerNorm,
+            Op::Gelu => Self::Gelu,
+            Op::Attention { .. } => Self::Attention,
             Op::Loss(loss) | Op::AuxiliaryLoss { loss, .. } => match loss {
                 Loss::MeanSquaredError => Self::Mse,
-                Loss::SoftmaxCrossEntropy => Self::SoftmaxCrossEntropy,
+                Loss::SoftmaxCrossEntropy { .. } => Self::SoftmaxCrossEntropy,
             },
         }
     }
@@ -80,6 +98,12 @@ impl Keyword {
             Self::Flatten => "flatten",
             Self::Add => "add",
             Self::Concat => "concat",
+            Self::Slice => "slice",
+            Self::Embedding => "embedding",
+            Self::Positions => "positions",
+            Self::LayerNorm => "layer_norm",
+            Self::Gelu => "gelu",
+            Self::Attention => "attention",
             Self::Mse => "mse",
             Self::SoftmaxCrossEntropy => "softmax_cross_entropy",
         }
@@ -130,8 +154,18 @@ impl Keyword {
             Self::LeakyRelu => &["slope"],
             Self::Linear => &["features", "bias", "weight", "init", "init_bias"],
             Self::Dropout => &["rate"],
-            Self::Mse | Self::SoftmaxCrossEntropy => &["weight"],
-            Self::Relu | Self::Flatten | Self::Add | Self::Concat => &[],
+            Self::Slice => &["start", "channels"],
+            Self::Embedding => &["rows", "channels", "weight", "init"],
+            Self::LayerNorm => &["epsilon", "gamma", "beta", "init_gamma", "init_beta"],
+            Self::Attention => &["heads", "causal"],
+            Self::Mse => &["weight"],
+            Self::SoftmaxCrossEntropy => &["weight", "smoothing"],
+            Self::Relu
+            | Self::Flatten
+            | Self::Add
+            | Self::Concat
+            | Self::Positions
+            | Self::Gelu => &[],
         }
     }
 }

@@ -42,13 +42,13 @@ impl fmt::Display for Shape {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ParameterRole {
     /// (Kd, Kh, Kw, C / groups, F) of a convolution, (Kd, Kh, Kw, F / groups, C) of a transposed one,
-    /// or (1, 1, 1, C, F) of a linear layer.
+    /// (1, 1, 1, C, F) of a linear layer, or (1, 1, 1, rows, channels) of an embedding.
     Weight,
     /// (F).
     Bias,
-    /// Scale of a batch norm, (C).
+    /// Scale of a batch or layer norm, (C).
     Gamma,
-    /// Shift of a batch norm, (C).
+    /// Shift of a batch or layer norm, (C).
     Beta,
     /// Running mean of a batch norm, (C); state, not trained.
     RunningMean,

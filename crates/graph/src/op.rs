@@ -1,3 +1,4 @@
+use crate::{Initialization, ParameterRole};
 use partita_space::Window;
 
 /// What a node computes. The set is closed: a new kind must be decided on everywhere.
@@ -44,6 +45,39 @@ pub enum Op {
     Add,
     /// The channels of two or more inputs of equal extents, one input after the other.
     Concat,
+    /// The channels `start .. start + channels` of the input.
+    Slice {
+        /// The first of them.
+        start: usize,
+        /// How many.
+        channels: usize,
+    },
+    /// Rows of a weight (1, 1, 1, rows, channels), by the class numbers that the only channel of the
+    /// input holds. These come from the sample; they have no gradient.
+    Embedding {
+        /// Class numbers are below this.
+        rows: usize,
+        /// Output channels.
+        channels: usize,
+    },
+    /// Adds `sin(w / 10000^(2i / C))` to channel `2i` and the cosine to channel `2i + 1` at position `w`
+    /// of a sequence. Source: Vaswani et al., "Attention is all you need", NeurIPS 2017, section 3.5.
+    Positions,
+    /// Normalization per sample and position by the mean and biased variance over the channels.
+    LayerNorm {
+        /// Added to the variance.
+        epsilon: f64,
+    },
+    /// `y = x / 2 (1 + erf(x / sqrt(2)))`
+    Gelu,
+    /// Of sequences q, k, v along W, for each head, a range of `channels / heads` channels:
+    /// `softmax(q k' / sqrt(channels / heads)) v`, the softmax over the positions of k and v.
+    Attention {
+        /// Divides the channels.
+        heads: usize,
+        /// Whether position `i` of q sees only the positions up to `i` of k and v.
+        causal: bool,
+    },
     /// The scalar that training minimizes, and evaluation reports; the last node.
     Loss(Loss),
     /// What training adds to the scalar that it minimizes, times `weight`: of the same kind as the
@@ -57,10 +91,13 @@ pub enum Op {
 }
 
 impl Op {
-    /// Whether it has weights that multiply channels.
+    /// Whether it has weights, by whose columns its output channels can be shared out.
     pub fn has_weights(&self) -> bool {
         match self {
-            Self::Convolution(_) | Self::TransposedConvolution(_) | Self::Linear { .. } => true,
+            Self::Convolution(_)
+            | Self::TransposedConvolution(_)
+            | Self::Linear { .. }
+            | Self::Embedding { .. } => true,
             Self::Input
             | Self::Pool(_)
             | Self::BatchNorm { .. }
@@ -69,8 +106,21 @@ impl Op {
             | Self::Flatten
             | Self::Add
             | Self::Concat
+            | Self::Slice { .. }
+            | Self::Positions
+            | Self::LayerNorm { .. }
+            | Self::Gelu
+            | Self::Attention { .. }
             | Self::Loss(_)
             | Self::AuxiliaryLoss { .. } => false,
+        }
+    }
+
+    /// How a parameter of this role starts unless the model says otherwise.
+    pub(crate) fn default_initialization(&self, role: ParameterRole) -> Initialization {
+        match (self, role) {
+            (Self::Embedding { .. }, ParameterRole::Weight) => Initialization::Normal(1.0),
+            _ => role.default_initialization(),
         }
     }
 
@@ -88,7 +138,13 @@ impl Op {
             | Self::Dropout { .. }
             | Self::Flatten
             | Self::Add
-            | Self::Concat => None,
+            | Self::Concat
+            | Self::Slice { .. }
+            | Self::Embedding { .. }
+            | Self::Positions
+            | Self::LayerNorm { .. }
+            | Self::Gelu
+            | Self::Attention { .. } => None,
         }
     }
 
@@ -107,6 +163,12 @@ impl Op {
             | Self::Flatten
             | Self::Add
             | Self::Concat
+            | Self::Slice { .. }
+            | Self::Embedding { .. }
+            | Self::Positions
+            | Self::LayerNorm { .. }
+            | Self::Gelu
+            | Self::Attention { .. }
             | Self::Loss(_)
             | Self::AuxiliaryLoss { .. } => None,
         }
@@ -170,10 +232,19 @@ pub enum PoolKind {
 }
 
 /// Losses, as the mean over the mini-batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Loss {
     /// Mean over all elements of the squared difference; the target has the input's shape.
     MeanSquaredError,
     /// Negative log of the softmax over C at the target class, mean over samples and positions.
-    SoftmaxCrossEntropy,
+    SoftmaxCrossEntropy {
+        /// Part of the weight, in `[0, 1)`, that all classes share equally; the target has the rest.
+        /// Source: Szegedy et al., CVPR 2016, section 7; PyTorch, `CrossEntropyLoss`.
+        smoothing: f64,
+    },
+}
+
+impl Loss {
+    /// Softmax cross-entropy without smoothing.
+    pub const CROSS_ENTROPY: Self = Self::SoftmaxCrossEntropy { smoothing: 0.0 };
 }

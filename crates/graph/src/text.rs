@@ -19,7 +19,8 @@
 //! ```
 //!
 //! The operations are `conv`, `conv_transpose`, `max_pool`, `average_pool`, `batch_norm`, `relu`,
-//! `leaky_relu`, `linear`, `dropout`, `flatten`, `add`, `concat`, `mse` and `softmax_cross_entropy`.
+//! `leaky_relu`, `gelu`, `layer_norm`, `linear`, `dropout`, `flatten`, `add`, `concat`, `slice`,
+//! `embedding`, `positions`, `attention`, `mse` and `softmax_cross_entropy`.
 //! `extent` gives W, or HxW, or DxHxW, and with it the spatial dims of the model. A value per dim is
 //! one for all or one each, in the order of `extent`; padding is `LOW:HIGH`, or one value for both
 //! sides.
@@ -27,6 +28,19 @@
 //! The last line is the loss. One with a `weight=NUMBER` stands before it and is an auxiliary loss:
 //! training adds it with that weight, evaluation leaves it out, `aux = softmax_cross_entropy a
 //! weight=0.4`. All losses are of one kind and shape, for they have the same target.
+//!
+//! ```text
+//! t = slice x start=0 channels=1
+//! e = embedding t rows=16 channels=64 init=normal:1.0
+//! p = positions e
+//! n = layer_norm p epsilon=1e-6
+//! a = attention n n n heads=8 causal=true
+//! loss = softmax_cross_entropy a smoothing=0.1
+//! ```
+//!
+//! A sequence lies along W. An `embedding` reads one channel of class numbers of the sample, and may share
+//! its weights, (1, 1, 1, rows, channels). An `attention` reads q, k and v. `smoothing` shares out a part
+//! of a target's weight among all classes; it may be left out, and may differ between losses.
 //!
 //! An `add` reads two tensors, a `concat` two or more of equal extents, whose channels come one after
 //! the other in the order of the line.

@@ -1,4 +1,5 @@
-//! Models of publications, by name: `FAMILY@SIZE`, with `+SUFFIX` for variants.
+//! Models of publications, by name: `FAMILY@SIZE`, with `+SUFFIX` for variants, or
+//! `t5-LAYERS-CHANNELS-HEADS@LENGTH`.
 
 mod alexnet;
 mod amoebanet;
@@ -8,6 +9,7 @@ mod inception;
 mod network;
 mod resnet;
 mod resnet_v2;
+mod t5;
 mod unet3d;
 mod vgg;
 
@@ -84,6 +86,20 @@ pub enum ModelError {
         /// The name with the nearest suffix.
         nearest: String,
     },
+    /// Numbers of a name that there cannot be.
+    #[error(
+        "`{asked}` is not possible: possible are {form}, with numbers from 1 to {most}; nearest is `{nearest}`"
+    )]
+    BadDimensions {
+        /// As given.
+        asked: String,
+        /// How a name reads.
+        form: &'static str,
+        /// The bound of each number.
+        most: usize,
+        /// The nearest name.
+        nearest: String,
+    },
     /// The zoo's own description does not pass the checks of a graph.
     #[error("the zoo's `{asked}` is faulty")]
     Graph {
@@ -130,12 +146,14 @@ pub enum Family {
         /// Four times the filters of the first convolution.
         filters: usize,
     },
+    /// Encoder and decoder of sequences; of other dimensions by other names.
+    T5,
 }
 
 impl Family {
     /// All families, in the order in which they are listed; of [`Self::AmoebaNetD`], which has any
     /// number of layers and filters, two.
-    pub const ALL: [Family; 15] = [
+    pub const ALL: [Family; 16] = [
         Self::CosmoFlow,
         Self::UNet3d,
         Self::AlexNet,
@@ -157,6 +175,7 @@ impl Family {
             layers: 18,
             filters: 416,
         },
+        Self::T5,
     ];
 
     /// The part of a model's name before the `@`.
@@ -178,6 +197,7 @@ impl Family {
             Self::AmoebaNetD { layers, filters } => {
                 return format!("{AMOEBANET}-{layers}-{filters}");
             }
+            Self::T5 => t5::LISTED_NAME,
         };
         name.to_owned()
     }
@@ -205,6 +225,7 @@ impl Family {
             Self::InceptionV3 => &inception::SIZES,
             Self::ResNet110v2 | Self::ResNet164v2 | Self::ResNet1001v2 => &resnet_v2::SIZES,
             Self::AmoebaNetD { .. } => &amoebanet::SIZES,
+            Self::T5 => &t5::SIZES,
         }
     }
 
@@ -231,6 +252,7 @@ impl Family {
             | Self::AmoebaNetD { .. } => 224,
             Self::InceptionV3 => 299,
             Self::ResNet110v2 | Self::ResNet164v2 | Self::ResNet1001v2 => 32,
+            Self::T5 => 64,
         }
     }
 
@@ -248,7 +270,8 @@ impl Family {
             | Self::ResNet110v2
             | Self::ResNet164v2
             | Self::ResNet1001v2
-            | Self::AmoebaNetD { .. } => &[""],
+            | Self::AmoebaNetD { .. }
+            | Self::T5 => &[""],
             Self::InceptionV3 => &["", "aux"],
         }
     }
@@ -276,6 +299,7 @@ impl Family {
             Self::ResNet164v2 => resnet_v2::build(name, size, 164),
             Self::ResNet1001v2 => resnet_v2::build(name, size, 1001),
             Self::AmoebaNetD { layers, filters } => amoebanet::build(name, size, layers, filters),
+            Self::T5 => t5::build(name, size, t5::LISTED),
         }
     }
 }
@@ -294,10 +318,13 @@ pub fn names() -> Vec<String> {
     Family::ALL.into_iter().flat_map(family_names).collect()
 }
 
-/// Builds the model of this name, `cosmoflow@128` or `cosmoflow@512+bn`.
+/// Builds the model of this name, `cosmoflow@128`, `cosmoflow@512+bn` or `t5-6-512-8@64`.
 ///
 /// Errors: a family, size or suffix that does not exist, with those that do and the nearest.
 pub fn build(name: &str) -> Result<Graph, ModelError> {
+    if let Some(built) = t5::of_name(name) {
+        return built;
+    }
     let (family_name, rest) = match name.split_once('@') {
         Some((family, rest)) => (family, Some(rest)),
         None => (name, None),

@@ -68,6 +68,24 @@ fn torchvision_and_unet_have_the_figures_that_pytorch_counts() {
     }
 }
 
+/// Without biases, as T5 has them, but norms with a shift.
+#[test]
+fn transformers_have_the_parameters_of_their_layers() {
+    for (layers, channels, heads) in [(1, 16, 2), (2, 64, 4), (6, 512, 8)] {
+        for length in [5, 64] {
+            let (l, c, w) = (layers as u64, channels as u64, length as u64);
+            let counts = counts(&format!("t5-{layers}-{channels}-{heads}@{length}"));
+            // Projections, feed-forward layers and norms of an encoder and a decoder layer.
+            let layer = (4 + 8) * c * c + 4 * c + (8 + 8) * c * c + 6 * c;
+            let rest = 2 * 16 * c + 4 * c;
+            assert_eq!(counts.parameters, l * layer + rest);
+            let pointwise = l * 28 * c * c + 16 * c;
+            assert_eq!(counts.forward_flops.0, 2 * w * pointwise);
+            assert_eq!(counts.attention_flops.0, 3 * l * 4 * w * w * c);
+        }
+    }
+}
+
 /// The head hangs on the layers before it, and nothing else of the network is another one.
 #[test]
 fn inception_is_the_same_without_its_auxiliary_classifier() {
@@ -77,7 +95,7 @@ fn inception_is_the_same_without_its_auxiliary_classifier() {
     let before = find("AuxLogits.pool").inputs[0];
     assert_eq!(whole.node(before).name, "Mixed_6e.concat");
     let loss = Op::AuxiliaryLoss {
-        loss: Loss::SoftmaxCrossEntropy,
+        loss: Loss::CROSS_ENTROPY,
         weight: 0.4,
     };
     assert_eq!(find("AuxLogits.loss").op, loss);
@@ -397,7 +415,14 @@ fn rows_sum_to_totals_and_the_first_convolution_has_no_backward_data() {
             .iter()
             .map(|layer| layer.forward_flops.0)
             .sum();
-        assert_eq!(forward, counts.forward_flops.0 + counts.linear_flops.0);
+        let of_weights = counts.forward_flops.0 + counts.linear_flops.0;
+        assert_eq!(forward, of_weights + counts.attention_flops.0);
+        if name.starts_with("t5") {
+            // An embedding comes before all, and attention computes its scores again.
+            let twice = counts.attention_flops.0 / 2;
+            assert_eq!(counts.executed_flops.0, 3 * forward + twice);
+            continue;
+        }
         let is_first = |layer: &&LayerCount| layer.operation == "conv";
         let first = counts.layers.iter().find(is_first).unwrap();
         assert_eq!(first.executed_flops.0, 2 * first.forward_flops.0);
@@ -484,6 +509,13 @@ fn wrong_names_say_what_is_possible_and_the_nearest() {
         ("amoebanetd-018-416@64", "no model", "amoebanetd-18-416@64"),
         ("amoebanetd-6-100@16000", "size", "amoebanetd-6-100@16384"),
         ("amoebanetd-6-100", "needs its", "amoebanetd-6-100@64"),
+        ("t5", "not possible", "t5-2-64-4@16"),
+        ("t5-2-64-4", "not possible", "t5-2-64-4@16"),
+        ("t5-0-64-5@32", "not possible", "t5-1-64-4@32"),
+        ("t5-2-64-4@032", "not possible", "t5-2-64-4@16"),
+        ("t5-2-64-4-1@32+bn", "not possible", "t5-2-64-4@16"),
+        ("t5-2-64@99999999", "not possible", "t5-2-64-4@1048576"),
+        ("t6-2-64-4@16", "no model", "t5-2-64-4@16"),
         ("inceptionv3@256+aux", "size \"256\"", "inceptionv3@299+aux"),
         (
             "inceptionv3@299+axu",

@@ -89,7 +89,7 @@ fn random_graphs_come_back_from_their_text() {
         assert_eq!(back, graph, "seed {seed}\n{printed}");
         kinds.extend(graph.nodes.iter().map(|node| node.op.keyword()));
     }
-    assert_eq!(kinds.len(), 15, "{kinds:?}");
+    assert_eq!(kinds.len(), 20, "{kinds:?}");
 }
 
 /// SplitMix64; Steele, Lea and Flood, OOPSLA 2014.
@@ -135,7 +135,7 @@ impl Random {
     }
 
     fn op(&mut self, rank: usize, channels: usize) -> Op {
-        match self.below(9) {
+        match self.below(12) {
             7 => {
                 let groups = 1 + self.below(2) * (channels - 1);
                 let window = self.windows(rank, false);
@@ -177,6 +177,21 @@ impl Random {
             4 => Op::Dropout { rate: self.real() },
             5 => Op::Add,
             8 => Op::Concat,
+            9 => Op::LayerNorm {
+                epsilon: self.real() + 1e-9,
+            },
+            10 => Op::Gelu,
+            11 => match self.below(3) {
+                0 => Op::Positions,
+                1 => Op::Slice {
+                    start: self.below(channels),
+                    channels: 1 + self.below(channels),
+                },
+                _ => Op::Attention {
+                    heads: 1 + self.below(channels),
+                    causal: self.coin(),
+                },
+            },
             _ => Op::Linear {
                 features: 1 + self.below(9),
                 bias: self.coin(),
@@ -221,6 +236,7 @@ fn random_graph(seed: u64) -> Graph {
         let inputs: Vec<NodeId> = match op {
             Op::Add => vec![last, last],
             Op::Concat => vec![last; 2 + random.below(2)],
+            Op::Attention { .. } => vec![last; 3],
             _ => vec![last],
         };
         let wanted: &[ParameterRole] = match &op {
@@ -233,7 +249,7 @@ fn random_graph(seed: u64) -> Graph {
                     &[ParameterRole::Weight]
                 }
             }
-            Op::BatchNorm { .. } => &[ParameterRole::Gamma],
+            Op::BatchNorm { .. } | Op::LayerNorm { .. } => &[ParameterRole::Gamma],
             _ => &[],
         };
         let mut sources = random.sources(builder.parameters().len());
@@ -248,7 +264,7 @@ fn random_graph(seed: u64) -> Graph {
     let loss = if random.coin() {
         Loss::MeanSquaredError
     } else {
-        Loss::SoftmaxCrossEntropy
+        Loss::CROSS_ENTROPY
     };
     if random.coin() {
         let weight = random.real() + 0.1;

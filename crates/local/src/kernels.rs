@@ -1,9 +1,12 @@
+mod attention;
 mod convolution;
+mod layer_norm;
 mod linear;
 mod loss;
 mod norm;
 mod pointwise;
 mod pool;
+mod sequence;
 mod update;
 
 use crate::values::Values;
@@ -154,6 +157,21 @@ impl<T: Real> Kernels for ReferenceKernels<T> {
             | Kernel::SoftmaxCrossEntropy { .. }
             | Kernel::OutputErrors { .. }
             | Kernel::ClassCounts { .. } => loss::execute(kernel, self.rank, &mut call),
+            Kernel::EmbeddingForward { .. }
+            | Kernel::EmbeddingBackward { .. }
+            | Kernel::Positions { .. }
+            | Kernel::GeluForward { .. }
+            | Kernel::GeluBackward { .. } => {
+                sequence::execute(kernel, (&self.mesh, self.rank, &self.coord), &mut call)
+            }
+            Kernel::LayerNormStatistics { .. }
+            | Kernel::LayerNormForward { .. }
+            | Kernel::LayerNormBackwardStatistics { .. }
+            | Kernel::LayerNormBackwardData { .. }
+            | Kernel::LayerNormBackwardParameters { .. } => layer_norm::execute(kernel, &mut call),
+            Kernel::AttentionForward { .. } | Kernel::AttentionBackward { .. } => {
+                attention::execute(kernel, &mut call)
+            }
             Kernel::SumOfSquares { .. } | Kernel::Update { .. } => {
                 update::execute(kernel, &mut call)
             }

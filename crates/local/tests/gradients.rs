@@ -428,6 +428,7 @@ fn loss_gradients() {
         loss,
         count: 8,
         weight: 0.4,
+        smoothing: 0.1,
     };
     let expected = differences(bench, &x, std::slice::from_ref(&entropy), &loss, &[1.0]);
     bench.run(&entropy);

@@ -197,6 +197,7 @@ fn losses_and_errors_by_hand() {
         loss,
         count: 2,
         weight: 1.0,
+        smoothing: 0.0,
     };
     bench.run(&entropy);
     let expected = ((1.0 + 1f64.exp()).ln() + (1.0 + (-2f64).exp()).ln()) / 2.0;

@@ -13,7 +13,7 @@ use partita_graph::{Convolution, NodeId, Op, ParameterId, Pool, TransposedConvol
 use partita_program::{Kernel, Phase, Role, View};
 use partita_space::{AxisSet, Region};
 
-const BACKWARD: Phase = Phase::Backward;
+pub(crate) const BACKWARD: Phase = Phase::Backward;
 
 impl Emit<'_> {
     /// The backward pass of the layers of a stage.
@@ -170,7 +170,7 @@ impl Emit<'_> {
     }
 
     /// The gradient of what is computed.
-    fn computed_gradient(&mut self, id: NodeId) -> View {
+    pub(crate) fn computed_gradient(&mut self, id: NodeId) -> View {
         let held = self.gradient(id).held;
         held.view(&self.computed(id))
     }
@@ -220,6 +220,12 @@ impl Emit<'_> {
                     self.copy_back(id, input, &layer, self.computed(id));
                 }
             }
+            Op::Slice { .. }
+            | Op::Embedding { .. }
+            | Op::Positions
+            | Op::LayerNorm { .. }
+            | Op::Gelu
+            | Op::Attention { .. } => self.sequence_backward(id, &layer, &op),
             Op::Concat => {
                 for input in 0..self.layer(id).inputs.len() {
                     self.copy_back(id, input, &layer, self.channels_of(id, input));
@@ -229,7 +235,7 @@ impl Emit<'_> {
     }
 
     /// A kernel from the gradient of what is computed to that of what is read of one input.
-    fn pass_back(
+    pub(crate) fn pass_back(
         &mut self,
         id: NodeId,
         input: usize,
@@ -551,7 +557,8 @@ impl Emit<'_> {
         layer: &str,
         sums: View,
     ) {
-        let ([dgamma, dbeta], accumulate) = self.scale_and_shift([gamma, beta], layer);
+        let ([dgamma, dbeta], accumulate) =
+            self.scale_and_shift([gamma, beta], AxisSet::NONE, layer);
         self.add_gradient(beta, AxisSet::NONE, layer, |_, _| None);
         self.add_gradient(gamma, AxisSet::NONE, layer, |_, _| {
             Some(Kernel::BatchNormBackwardParameters {

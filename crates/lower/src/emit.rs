@@ -5,7 +5,7 @@
 
 use crate::body::{Builder, Held};
 use crate::lowering::{Plan, Request};
-use crate::network::{Layer, Network};
+use crate::network::{Layer, Network, reads_whole};
 use crate::parameters::{Deferred, Key, ParameterGradient};
 use crate::schedule::{Pass, Slot};
 use crate::storage::Storages;
@@ -160,10 +160,11 @@ impl<'a> Emit<'a> {
         region
     }
 
-    /// What a layer that works element by element reads of an input.
+    /// What a layer that works element by element reads of an input; one of other positions than its
+    /// own has all that it reads where it is.
     pub fn reach(&self, id: NodeId, input: NodeId) -> Region {
         let (mut region, computed) = (self.owned(input), self.computed(id));
-        if !matches!(self.layer(id).op(), Some(Op::Flatten)) {
+        if !self.layer(id).op().is_some_and(reads_whole) {
             region.0[1..4].copy_from_slice(&computed.0[1..4]);
         }
         region
@@ -387,7 +388,7 @@ impl<'a> Emit<'a> {
 fn target_place(network: &Network) -> Place {
     let last = &network.layers[network.layers.len() - 1];
     let mut place = network.layer(last.inputs[0]).place;
-    if let Some(Op::Loss(Loss::SoftmaxCrossEntropy)) = last.op() {
+    if let Some(Op::Loss(Loss::SoftmaxCrossEntropy { .. })) = last.op() {
         place.shape[4] = 1;
     }
     place

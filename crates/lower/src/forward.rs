@@ -157,6 +157,12 @@ impl Emit<'_> {
                 self.elementwise(id, &layer, |a, y| Kernel::Add { a, b, y });
             }
             Op::Concat => self.concat(id, &layer),
+            Op::Slice { .. }
+            | Op::Embedding { .. }
+            | Op::Positions
+            | Op::LayerNorm { .. }
+            | Op::Gelu
+            | Op::Attention { .. } => self.sequence(id, &layer, &op),
             Op::Loss(loss) => {
                 self.loss(id, &layer, loss, 1.0);
                 self.report_loss(id, &layer, loss);
@@ -216,7 +222,12 @@ impl Emit<'_> {
     }
 
     /// A kernel from a part of the first input to what is computed of the output.
-    fn elementwise(&mut self, id: NodeId, layer: &str, kernel: impl Fn(View, View) -> Kernel) {
+    pub(crate) fn elementwise(
+        &mut self,
+        id: NodeId,
+        layer: &str,
+        kernel: impl Fn(View, View) -> Kernel,
+    ) {
         let (x, y) = (self.read_value(id, 0), self.computed_value(id));
         if !y.is_empty() {
             self.builder.kernel(layer, self.pass, kernel(x, y));
@@ -232,7 +243,7 @@ impl Emit<'_> {
         }
     }
 
-    fn copy(&mut self, layer: &str, source: View, target: View) {
+    pub(crate) fn copy(&mut self, layer: &str, source: View, target: View) {
         if !target.is_empty() {
             let copy = Kernel::Copy {
                 source,
@@ -556,13 +567,14 @@ impl Emit<'_> {
                     count: positions * shape[4] as u64,
                     weight,
                 },
-                Loss::SoftmaxCrossEntropy => Kernel::SoftmaxCrossEntropy {
+                Loss::SoftmaxCrossEntropy { smoothing } => Kernel::SoftmaxCrossEntropy {
                     x,
                     target,
                     dx,
                     loss: value,
                     count: positions,
                     weight,
+                    smoothing,
                 },
             };
             self.builder.kernel(layer, self.pass, kernel);
@@ -580,7 +592,7 @@ impl Emit<'_> {
         }
         let (name, rows) = match loss {
             Loss::MeanSquaredError => ("errors", 2),
-            Loss::SoftmaxCrossEntropy => ("counts", 3),
+            Loss::SoftmaxCrossEntropy { .. } => ("counts", 3),
         };
         let sums = self.builder.sums(name, rows, self.place(input).shape[4]);
         let x = self.owned_value(input);
@@ -594,7 +606,7 @@ impl Emit<'_> {
                     target,
                     errors: sums,
                 },
-                Loss::SoftmaxCrossEntropy => Kernel::ClassCounts {
+                Loss::SoftmaxCrossEntropy { .. } => Kernel::ClassCounts {
                     x,
                     target,
                     counts: sums,
@@ -613,7 +625,7 @@ impl Emit<'_> {
         if self.request.kind == ProgramKind::Evaluate {
             outputs.extend(last.loss().map(|loss| match loss {
                 Loss::MeanSquaredError => ("errors", 2, channels),
-                Loss::SoftmaxCrossEntropy => ("counts", 3, channels),
+                Loss::SoftmaxCrossEntropy { .. } => ("counts", 3, channels),
             }));
         }
         outputs

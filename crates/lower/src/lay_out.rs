@@ -175,6 +175,7 @@ impl Layout<'_> {
         all.push(AxisList::NONE);
         self.check_twice(id, &all)?;
         self.check_extent(id, "channels", node.shape.channels, axes[4])?;
+        self.check_heads(id, axes[4])?;
         let partial = self.passed_on(id, &reads, &axes);
         let inputs = node.inputs.iter();
         let inputs: Vec<NodeId> = inputs
@@ -235,7 +236,13 @@ impl Layout<'_> {
     /// Axes along which the only reader of a layer that lies so adds to its gradient.
     fn due(&self, id: NodeId, axes: &Axes) -> AxisSet {
         match &self.graph.node(id).op {
-            Op::Flatten | Op::Concat | Op::Dropout { .. } | Op::LeakyRelu { .. } => {}
+            Op::Flatten
+            | Op::Concat
+            | Op::Slice { .. }
+            | Op::Positions
+            | Op::Gelu
+            | Op::Dropout { .. }
+            | Op::LeakyRelu { .. } => {}
             Op::Input
             | Op::Convolution(_)
             | Op::TransposedConvolution(_)
@@ -243,6 +250,9 @@ impl Layout<'_> {
             | Op::BatchNorm { .. }
             | Op::Linear { .. }
             | Op::Add
+            | Op::Embedding { .. }
+            | Op::LayerNorm { .. }
+            | Op::Attention { .. }
             | Op::Loss(_)
             | Op::AuxiliaryLoss { .. } => return AxisSet::NONE,
         }
@@ -332,7 +342,8 @@ impl Layout<'_> {
         let both = [LayerDim::F, LayerDim::C];
         let is_said = both.map(|dim| self.said(id, dim).is_some());
         let [mut filters, mut channels] = both.map(|dim| said_or_free(dim, self.usual(dim)));
-        if !is_said[1] && self.reads_input[node.inputs[0].0] {
+        let is_narrow = matches!(node.op, Op::Embedding { .. });
+        if !is_said[1] && (is_narrow || self.reads_input[node.inputs[0].0]) {
             // Samples are not stored by channels, and these may be few.
             filters = filters.then(channels);
             channels = AxisList::NONE;

@@ -26,6 +26,7 @@ mod placement;
 mod recompute;
 mod redistribute;
 mod schedule;
+mod sequence;
 mod storage;
 mod strategy;
 mod update;

@@ -157,6 +157,11 @@ impl Network {
     }
 }
 
+/// Whether positions of the output are not those of the inputs, which each rank has whole.
+pub(crate) fn reads_whole(op: &Op) -> bool {
+    matches!(op, Op::Flatten | Op::Attention { .. })
+}
+
 /// Axes that split samples and positions; a sum over these is due along them.
 pub(crate) fn positions(place: &Place) -> AxisSet {
     let sets = place.axes[..4].iter().map(|axes| axes.set());

@@ -4,9 +4,9 @@
 //! Example: two convolutions of kernel 3 in a group: for its own outputs of the second, a rank computes
 //! the first one plane further, and reads the input two planes further.
 
-use crate::network::Network;
+use crate::network::{Network, reads_whole};
 use crate::storage::{contributors, is_periodic, transposed_window, window};
-use partita_graph::{NodeId, Op};
+use partita_graph::NodeId;
 use partita_space::{Interval, Mesh};
 
 /// What each coordinate computes of each tensor: what it owns, and of a tensor that is made and read
@@ -80,8 +80,8 @@ impl<'n> Overlap<'n> {
     pub fn inputs(&self, consumer: NodeId, dim: usize, coordinate: usize) -> Interval {
         let layer = self.network.layer(consumer);
         let outputs = || self.part(consumer, dim, coordinate);
-        if matches!(layer.op(), Some(Op::Flatten)) {
-            // Its features lie otherwise than the positions.
+        if layer.op().is_some_and(reads_whole) {
+            // What it computes lies otherwise than the positions.
             Interval::default()
         } else if let Some(window) = window(layer, dim) {
             window.inputs_of(&outputs())

@@ -338,15 +338,17 @@ impl Emit<'_> {
         self.move_parameter(what, Phase::Reduce, from, to);
     }
 
-    /// Both gradients of a batch norm as they stand: where to write, and whether to add.
+    /// Both gradients of a norm, from uses that are partial along these axes, as they stand: where to
+    /// write, and whether to add.
     ///
     /// One kernel writes both, so where only one of them is shared the other is cleared first.
     pub(crate) fn scale_and_shift(
         &mut self,
         ids: [ParameterId; 2],
+        axes: AxisSet,
         layer: &str,
     ) -> ([View; 2], bool) {
-        let states = ids.map(|id| self.parameter_gradients[&(id, self.builder.on, AxisSet::NONE)]);
+        let states = ids.map(|id| self.parameter_gradients[&(id, self.builder.on, axes)]);
         let accumulate = states.iter().any(|state| state.written);
         for state in states.iter().filter(|state| accumulate && !state.written) {
             self.builder.fill(layer, Phase::Backward, state.view(), 0.0);
@@ -360,6 +362,7 @@ fn set_accumulate(kernel: &mut Kernel, adds: bool) {
     match kernel {
         Kernel::ConvolutionBackwardWeight { accumulate, .. }
         | Kernel::BiasBackward { accumulate, .. }
+        | Kernel::EmbeddingBackward { accumulate, .. }
         | Kernel::LinearBackwardWeight { accumulate, .. } => *accumulate = adds,
         other => panic!("{} is no gradient of a weight", other.name()),
     }

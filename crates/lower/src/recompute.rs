@@ -85,7 +85,11 @@ fn read_backward(op: &Op) -> Backward {
         Op::Convolution(_)
         | Op::TransposedConvolution(_)
         | Op::Linear { .. }
-        | Op::BatchNorm { .. } => Backward::Input,
+        | Op::BatchNorm { .. }
+        | Op::Embedding { .. }
+        | Op::LayerNorm { .. }
+        | Op::Gelu
+        | Op::Attention { .. } => Backward::Input,
         Op::Pool(pool) => match pool.kind {
             PoolKind::Max => Backward::Input,
             PoolKind::Average { .. } => Backward::Neither,
@@ -96,6 +100,8 @@ fn read_backward(op: &Op) -> Backward {
         | Op::Flatten
         | Op::Add
         | Op::Concat
+        | Op::Slice { .. }
+        | Op::Positions
         | Op::Loss(_)
         | Op::AuxiliaryLoss { .. } => Backward::Neither,
     }

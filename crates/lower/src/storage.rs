@@ -128,7 +128,13 @@ fn reads_own_output(layer: &Layer) -> bool {
             | Op::Linear { .. }
             | Op::Dropout { .. }
             | Op::Add
-            | Op::Concat,
+            | Op::Concat
+            | Op::Slice { .. }
+            | Op::Embedding { .. }
+            | Op::Positions
+            | Op::LayerNorm { .. }
+            | Op::Gelu
+            | Op::Attention { .. },
         ) => false,
     }
 }

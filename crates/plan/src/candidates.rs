@@ -91,9 +91,10 @@ fn late(graph: &Graph, strategy: &Strategy, seam: NodeId) -> Strategy {
 fn whole(graph: &Graph, is_narrow: impl Fn((usize, usize)) -> bool) -> Vec<LayerChoice> {
     let mut choices = Vec::new();
     for node in &graph.nodes {
-        // What the first layer reads is whole anyway.
+        // What the first layer reads is whole anyway, as is the one channel of an embedding.
+        let is_split = !matches!(node.op, Op::Embedding { .. });
         let reads = match node.inputs.first() {
-            Some(input) if input.0 > 0 => graph.node(*input).shape.channels,
+            Some(input) if input.0 > 0 && is_split => graph.node(*input).shape.channels,
             _ => usize::MAX,
         };
         if node.op.has_weights() && is_narrow((node.shape.channels, reads)) {

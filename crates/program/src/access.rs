@@ -60,6 +60,67 @@ macro_rules! operands {
                 $f(w, Read);
                 $f(packed, Write);
             }
+            Kernel::EmbeddingForward { x, w, y } => {
+                $f(x, Read);
+                $f(w, Read);
+                $f(y, Write);
+            }
+            Kernel::LayerNormStatistics { x, sums } => {
+                $f(x, Read);
+                $f(sums, Write);
+            }
+            Kernel::LayerNormBackwardStatistics {
+                x,
+                sums,
+                gamma,
+                dy,
+                gradient_sums,
+                ..
+            } => {
+                for view in [x, sums, gamma, dy] {
+                    $f(view, Read);
+                }
+                $f(gradient_sums, Write);
+            }
+            Kernel::LayerNormBackwardParameters {
+                x,
+                sums,
+                dy,
+                dgamma,
+                dbeta,
+                accumulate,
+                ..
+            } => {
+                for view in [x, sums, dy] {
+                    $f(view, Read);
+                }
+                $f(dgamma, target(*accumulate));
+                $f(dbeta, target(*accumulate));
+            }
+            Kernel::AttentionForward { q, k, v, y, .. } => {
+                for view in [q, k, v] {
+                    $f(view, Read);
+                }
+                $f(y, Write);
+            }
+            Kernel::AttentionBackward {
+                q,
+                k,
+                v,
+                dy,
+                dq,
+                dk,
+                dv,
+                accumulate,
+                ..
+            } => {
+                for view in [q, k, v, dy] {
+                    $f(view, Read);
+                }
+                for (view, accumulate) in [dq, dk, dv].into_iter().zip(accumulate) {
+                    view.$iter().for_each(|view| $f(view, target(*accumulate)));
+                }
+            }
             Kernel::LinearForward { x, w, bias, y } => {
                 $f(x, Read);
                 $f(w, Read);
@@ -109,6 +170,12 @@ macro_rules! operands {
                 dy,
                 dw,
                 accumulate,
+            }
+            | Kernel::EmbeddingBackward {
+                x,
+                dy,
+                dw,
+                accumulate,
             } => {
                 $f(x, Read);
                 $f(dy, Read);
@@ -118,7 +185,10 @@ macro_rules! operands {
                 $f(dy, Read);
                 $f(db, target(*accumulate));
             }
-            Kernel::PoolForward { x, y, .. } | Kernel::LeakyReluForward { x, y, .. } => {
+            Kernel::PoolForward { x, y, .. }
+            | Kernel::LeakyReluForward { x, y, .. }
+            | Kernel::GeluForward { x, y }
+            | Kernel::Positions { x, y, .. } => {
                 $f(x, Read);
                 $f(y, Write);
             }
@@ -142,6 +212,14 @@ macro_rules! operands {
                 $f(sums, target(*accumulate));
             }
             Kernel::BatchNormForward {
+                x,
+                sums,
+                gamma,
+                beta,
+                y,
+                ..
+            }
+            | Kernel::LayerNormForward {
                 x,
                 sums,
                 gamma,
@@ -200,6 +278,16 @@ macro_rules! operands {
                 dx,
                 accumulate,
                 ..
+            }
+            | Kernel::LayerNormBackwardData {
+                x,
+                sums,
+                gamma,
+                dy,
+                gradient_sums,
+                dx,
+                accumulate,
+                ..
             } => {
                 for view in [x, sums, gamma, dy, gradient_sums] {
                     $f(view, Read);
@@ -222,6 +310,12 @@ macro_rules! operands {
                 dx,
                 accumulate,
                 ..
+            }
+            | Kernel::GeluBackward {
+                x: y,
+                dy,
+                dx,
+                accumulate,
             } => {
                 $f(y, Read);
                 $f(dy, Read);
@@ -372,8 +466,8 @@ impl Kernel {
         bytes
     }
 
-    /// Whether each element of the target depends on the same element of each operand of its extents, so
-    /// that an operand may be the target.
+    /// Whether each element of the target depends on the same element of each operand of its extents, and
+    /// an operand may be the target.
     pub fn is_elementwise(&self) -> bool {
         match self {
             Kernel::Fused { parts } => parts.iter().all(Kernel::is_elementwise),
@@ -406,6 +500,18 @@ impl Kernel {
             | Kernel::OutputErrors { .. }
             | Kernel::ClassCounts { .. }
             | Kernel::SumOfSquares { .. }
+            | Kernel::EmbeddingForward { .. }
+            | Kernel::EmbeddingBackward { .. }
+            | Kernel::Positions { .. }
+            | Kernel::LayerNormStatistics { .. }
+            | Kernel::LayerNormForward { .. }
+            | Kernel::LayerNormBackwardStatistics { .. }
+            | Kernel::LayerNormBackwardData { .. }
+            | Kernel::LayerNormBackwardParameters { .. }
+            | Kernel::GeluForward { .. }
+            | Kernel::GeluBackward { .. }
+            | Kernel::AttentionForward { .. }
+            | Kernel::AttentionBackward { .. }
             | Kernel::Update { .. } => false,
         }
     }

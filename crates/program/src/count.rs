@@ -74,8 +74,10 @@ impl Count {
     /// Counts of one task.
     ///
     /// Flops: a convolution or linear layer in any direction 2 per multiply-add of the unclipped
-    /// window (padding included); a pooling one per tap and output; memory-bound kernels a fixed
-    /// number per element (see `flops_per_element`). Bytes: every view that is read or written once;
+    /// window (padding included); attention 2 per multiply-add of its products of matrices, masked
+    /// pairs included, two of them forward, and backward two and one for each wanted gradient; a
+    /// pooling one per tap and output; memory-bound kernels a fixed number per element (see
+    /// `flops_per_element`). Bytes: every view that is read or written once;
     /// a view that is updated counts as both; workspace does not count.
     pub fn of(task: &Task, buffers: &[Buffer]) -> Self {
         let mut count = Self::default();
@@ -125,6 +127,11 @@ fn linear(rows: &View, w: &View) -> u64 {
     (2 * rows.extent[0] * w.extent[3] * w.extent[4]) as u64
 }
 
+/// Of so many products of matrices over all heads.
+fn attention(q: &View, k: &View, products: usize) -> u64 {
+    (2 * products * q.volume() * k.extent[3]) as u64
+}
+
 fn flops(kernel: &Kernel) -> Flops {
     Flops(match kernel {
         Kernel::Fused { parts } => parts.iter().map(|part| flops(part).0).sum(),
@@ -148,6 +155,13 @@ fn flops(kernel: &Kernel) -> Flops {
         Kernel::LinearForward { x, w, .. } => linear(x, w),
         Kernel::LinearBackwardData { dy, w, .. } => linear(dy, w),
         Kernel::LinearBackwardWeight { dy, dw, .. } => linear(dy, dw),
+        Kernel::AttentionForward { q, k, .. } => attention(q, k, 2),
+        Kernel::AttentionBackward {
+            q, k, dq, dk, dv, ..
+        } => {
+            let wanted = [dq, dk, dv].into_iter().flatten().count();
+            attention(q, k, 2 + wanted)
+        }
         Kernel::PoolForward { y, taps, .. } => (y.volume() * taps.volume()) as u64,
         Kernel::PoolBackward { dy, taps, .. } => (dy.volume() * taps.volume()) as u64,
         Kernel::SumOfSquares { sources, .. } => {
@@ -169,6 +183,16 @@ fn flops(kernel: &Kernel) -> Flops {
         | Kernel::LeakyReluBackward { .. }
         | Kernel::Dropout { .. }
         | Kernel::Add { .. }
+        | Kernel::EmbeddingForward { .. }
+        | Kernel::EmbeddingBackward { .. }
+        | Kernel::Positions { .. }
+        | Kernel::LayerNormStatistics { .. }
+        | Kernel::LayerNormForward { .. }
+        | Kernel::LayerNormBackwardStatistics { .. }
+        | Kernel::LayerNormBackwardData { .. }
+        | Kernel::LayerNormBackwardParameters { .. }
+        | Kernel::GeluForward { .. }
+        | Kernel::GeluBackward { .. }
         | Kernel::MeanSquaredError { .. }
         | Kernel::SoftmaxCrossEntropy { .. }
         | Kernel::OutputErrors { .. }
@@ -200,6 +224,17 @@ fn flops_per_element(kernel: &Kernel) -> (&View, u64) {
         Kernel::LeakyReluBackward { dy, .. } => (dy, 1),
         Kernel::Dropout { x, .. } => (x, 1),
         Kernel::Add { y, .. } => (y, 1),
+        Kernel::EmbeddingForward { y, .. } => (y, 0),
+        Kernel::EmbeddingBackward { dy, .. } => (dy, 1),
+        Kernel::Positions { y, .. } => (y, 1),
+        Kernel::LayerNormStatistics { x, .. } => (x, 3),
+        Kernel::LayerNormForward { x, .. } => (x, 4),
+        Kernel::LayerNormBackwardStatistics { x, .. } => (x, 6),
+        Kernel::LayerNormBackwardData { x, .. } => (x, 7),
+        Kernel::LayerNormBackwardParameters { x, .. } => (x, 5),
+        // With an error function, and its derivative.
+        Kernel::GeluForward { x, .. } => (x, 20),
+        Kernel::GeluBackward { x, .. } => (x, 30),
         Kernel::MeanSquaredError { x, .. } => (x, 4),
         Kernel::SoftmaxCrossEntropy { x, .. } => (x, 5),
         Kernel::OutputErrors { x, .. } => (x, 4),
@@ -218,6 +253,8 @@ fn flops_per_element(kernel: &Kernel) -> (&View, u64) {
         | Kernel::LinearForward { .. }
         | Kernel::LinearBackwardData { .. }
         | Kernel::LinearBackwardWeight { .. }
+        | Kernel::AttentionForward { .. }
+        | Kernel::AttentionBackward { .. }
         | Kernel::SumOfSquares { .. }
         | Kernel::Fused { .. } => panic!("{} is not counted by element", kernel.name()),
     }

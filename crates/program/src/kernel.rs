@@ -285,6 +285,104 @@ pub enum Kernel {
     },
     /// `y = a + b`
     Add { a: View, b: View, y: View },
+    /// Rows of `w` (1, 1, 1, rows, C) by the class numbers in `x` (N, D, H, W, 1).
+    EmbeddingForward { x: View, w: View, y: View },
+    /// Sums of `dy` over the samples and positions of each class number, one row each.
+    EmbeddingBackward {
+        x: View,
+        dy: View,
+        dw: View,
+        accumulate: bool,
+    },
+    /// Adds `sin(w / 10000^(c / C))` where the channel `c` is even, and where it is odd the cosine of
+    /// the channel before, `w` and `c` counted in the whole tensor at `place`, C its channels. The view
+    /// begins `low` elements before what the rank owns of it.
+    Positions {
+        x: View,
+        y: View,
+        place: Place,
+        #[serde(default, skip_serializing_if = "is_zero")]
+        low: [usize; 5],
+    },
+    /// `sums` is (N, D, H, W, 2) in f64: sums over channels of x and of x squared.
+    LayerNormStatistics { x: View, sums: View },
+    /// Normalizes by the moments in `sums` over `count` channels.
+    LayerNormForward {
+        x: View,
+        sums: View,
+        gamma: View,
+        beta: View,
+        y: View,
+        count: u64,
+        epsilon: f64,
+    },
+    /// `gradient_sums` is (N, D, H, W, 2) in f64: sums over channels of dy times gamma, and of that
+    /// times the normalized x.
+    LayerNormBackwardStatistics {
+        x: View,
+        sums: View,
+        gamma: View,
+        dy: View,
+        gradient_sums: View,
+        count: u64,
+        epsilon: f64,
+    },
+    /// Gradient of the input from complete sums.
+    LayerNormBackwardData {
+        x: View,
+        sums: View,
+        gamma: View,
+        dy: View,
+        gradient_sums: View,
+        dx: View,
+        count: u64,
+        epsilon: f64,
+        accumulate: bool,
+    },
+    /// Gradients of gamma and beta, summed over samples and positions.
+    LayerNormBackwardParameters {
+        x: View,
+        sums: View,
+        dy: View,
+        dgamma: View,
+        dbeta: View,
+        count: u64,
+        epsilon: f64,
+        accumulate: bool,
+    },
+    /// `y = x / 2 (1 + erf(x / sqrt(2)))`
+    GeluForward { x: View, y: View },
+    /// The derivative is taken at `x`.
+    GeluBackward {
+        x: View,
+        dy: View,
+        dx: View,
+        accumulate: bool,
+    },
+    /// For each sample and each of `heads` ranges of equally many channels, K of them:
+    /// `softmax(q k' / sqrt(K)) v` over positions along W; `q` and `y` are (N, 1, 1, W, C), `k` and `v`
+    /// of another W. With `causal` position `i` of q sees positions 0 to `i`.
+    AttentionForward {
+        q: View,
+        k: View,
+        v: View,
+        y: View,
+        heads: usize,
+        causal: bool,
+    },
+    /// Those gradients that are wanted; `accumulate` is said of dq, dk and dv.
+    AttentionBackward {
+        q: View,
+        k: View,
+        v: View,
+        dy: View,
+        dq: Option<View>,
+        dk: Option<View>,
+        dv: Option<View>,
+        heads: usize,
+        causal: bool,
+        accumulate: [bool; 3],
+    },
     /// `loss` (one f64) becomes the sum of squares over `count`, times `weight`; `dx` its gradient.
     MeanSquaredError {
         x: View,
@@ -296,7 +394,7 @@ pub enum Kernel {
         weight: f64,
     },
     /// `target` (N, D, H, W, 1) holds class numbers; the sum is over positions, divided by `count`
-    /// and times `weight`.
+    /// and times `weight`. All classes share `smoothing` of what is expected, the target has the rest.
     SoftmaxCrossEntropy {
         x: View,
         target: View,
@@ -305,6 +403,8 @@ pub enum Kernel {
         count: u64,
         #[serde(default = "one", skip_serializing_if = "is_one")]
         weight: f64,
+        #[serde(default, skip_serializing_if = "is_none")]
+        smoothing: f64,
     },
     /// `errors` is (1, 1, 1, 2, C) in f64: sums of absolute and of squared errors per channel.
     OutputErrors { x: View, target: View, errors: View },
@@ -334,6 +434,11 @@ fn one() -> f64 {
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
 fn is_one(weight: &f64) -> bool {
     *weight == 1.0
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_none(smoothing: &f64) -> bool {
+    *smoothing == 0.0
 }
 
 fn is_zero(low: &[usize; 5]) -> bool {
@@ -369,6 +474,18 @@ impl Kernel {
             Kernel::LinearBackwardWeight { .. } => "linear_backward_weight",
             Kernel::Dropout { .. } => "dropout",
             Kernel::Add { .. } => "add",
+            Kernel::EmbeddingForward { .. } => "embedding_forward",
+            Kernel::EmbeddingBackward { .. } => "embedding_backward",
+            Kernel::Positions { .. } => "positions",
+            Kernel::LayerNormStatistics { .. } => "layer_norm_statistics",
+            Kernel::LayerNormForward { .. } => "layer_norm_forward",
+            Kernel::LayerNormBackwardStatistics { .. } => "layer_norm_backward_statistics",
+            Kernel::LayerNormBackwardData { .. } => "layer_norm_backward_data",
+            Kernel::LayerNormBackwardParameters { .. } => "layer_norm_backward_parameters",
+            Kernel::GeluForward { .. } => "gelu_forward",
+            Kernel::GeluBackward { .. } => "gelu_backward",
+            Kernel::AttentionForward { .. } => "attention_forward",
+            Kernel::AttentionBackward { .. } => "attention_backward",
             Kernel::MeanSquaredError { .. } => "mean_squared_error",
             Kernel::SoftmaxCrossEntropy { .. } => "softmax_cross_entropy",
             Kernel::OutputErrors { .. } => "output_errors",

@@ -127,7 +127,24 @@ impl KernelShape<'_> {
             | Kernel::LeakyReluBackward { accumulate, .. }
             | Kernel::LinearBackwardData { accumulate, .. }
             | Kernel::LinearBackwardWeight { accumulate, .. }
+            | Kernel::EmbeddingBackward { accumulate, .. }
+            | Kernel::LayerNormBackwardData { accumulate, .. }
+            | Kernel::LayerNormBackwardParameters { accumulate, .. }
+            | Kernel::GeluBackward { accumulate, .. }
             | Kernel::Dropout { accumulate, .. } => format!("{accumulate}"),
+            Kernel::AttentionForward { heads, causal, .. } => format!("{heads} {causal}"),
+            Kernel::AttentionBackward {
+                dq,
+                dk,
+                dv,
+                heads,
+                causal,
+                accumulate,
+                ..
+            } => {
+                let wanted = [dq, dk, dv].map(Option::is_some);
+                format!("{heads} {causal} {wanted:?} {accumulate:?}")
+            }
             Kernel::Fused { .. }
             | Kernel::Fill { .. }
             | Kernel::BatchNormForward { .. }
@@ -136,6 +153,12 @@ impl KernelShape<'_> {
             | Kernel::LeakyReluForward { .. }
             | Kernel::LinearForward { .. }
             | Kernel::Add { .. }
+            | Kernel::EmbeddingForward { .. }
+            | Kernel::Positions { .. }
+            | Kernel::LayerNormStatistics { .. }
+            | Kernel::LayerNormForward { .. }
+            | Kernel::LayerNormBackwardStatistics { .. }
+            | Kernel::GeluForward { .. }
             | Kernel::MeanSquaredError { .. }
             | Kernel::SoftmaxCrossEntropy { .. }
             | Kernel::OutputErrors { .. }

@@ -18,8 +18,8 @@ pub struct Case {
 }
 
 /// Draws a case: 1 to 3 spatial dims, uneven extents, convolutions, transposed ones and poolings of any
-/// window, batch norm, activations, dropout, residual sums, concatenations, encoders and decoders, with
-/// and without a linear end, both losses, alone and with auxiliary ones.
+/// window, batch and layer norm, activations, dropout, residual sums, concatenations, slices, encoders
+/// and decoders, with and without a linear end, both losses, alone and with auxiliary ones.
 pub fn random_case(seed: u64) -> Case {
     let mut draws = Draws::new(seed);
     let graph = Sketch::new(&mut draws).finish(&mut draws);
@@ -125,7 +125,7 @@ fn group(draws: &mut Draws, graph: &Graph, strategy: &mut Strategy) {
     }
 }
 
-fn random_layer_strategy(draws: &mut Draws, graph: &Graph, batch: usize) -> Strategy {
+pub(crate) fn random_layer_strategy(draws: &mut Draws, graph: &Graph, batch: usize) -> Strategy {
     let extent = graph.nodes[0].shape.extent;
     let mut extents = [1; 7];
     while !(2..=8).contains(&extents.iter().product::<usize>()) {
@@ -259,7 +259,7 @@ impl Sketch {
     }
 
     pub(crate) fn layer(&mut self, draws: &mut Draws) {
-        match draws.between(0, 12) {
+        match draws.between(0, 14) {
             0..=3 => self.convolution(draws),
             4 | 5 => self.pool(draws),
             6 => {
@@ -275,6 +275,8 @@ impl Sketch {
             9 => self.transposed(draws),
             10 => self.concat(draws),
             11 => self.encode_and_decode(draws, 1),
+            12 => self.norm_and_gate(draws),
+            13 => self.slice(draws),
             _ => {
                 let name = self.name("drop");
                 self.head = self
@@ -284,6 +286,40 @@ impl Sketch {
             }
         }
         self.trunk.push(self.head);
+    }
+
+    /// A layer norm, a GELU, or one behind the other.
+    fn norm_and_gate(&mut self, draws: &mut Draws) {
+        let which = draws.between(1, 3);
+        if which & 1 != 0 {
+            let name = self.name("rows");
+            let norm = self.builder.layer_norm(&name, self.head, 0.1);
+            self.head = norm.expect("a layer norm fits anywhere");
+        }
+        if which & 2 != 0 {
+            let name = self.name("gelu");
+            let gate = self.builder.gelu(&name, self.head);
+            self.head = gate.expect("a GELU fits anywhere");
+        }
+    }
+
+    /// Some of the channels; now and then the others too, in another order.
+    fn slice(&mut self, draws: &mut Draws) {
+        let (whole, channels) = (self.head, self.builder.shape(self.head).channels);
+        let first = draws.between(0, channels - 1);
+        let mut part = |start, channels| {
+            let name = self.name("slice");
+            let slice = self.builder.slice(&name, whole, start, channels);
+            slice.expect("the range exists")
+        };
+        if first == 0 || draws.one_in(2) {
+            self.head = part(first, draws.between(1, channels - first));
+            return;
+        }
+        let halves = [part(first, channels - first), part(0, first)];
+        let name = self.name("joint");
+        let joint = self.builder.concat(&name, &halves);
+        self.head = joint.expect("extents are equal");
     }
 
     fn activation(&mut self, draws: &mut Draws) {
@@ -595,13 +631,17 @@ impl Sketch {
     fn end_with_positions(mut self) -> Graph {
         self.pointwise();
         self.builder
-            .loss("loss", self.head, Loss::SoftmaxCrossEntropy)
+            .loss("loss", self.head, Loss::CROSS_ENTROPY)
             .expect("a loss fits");
         self.builder.build().expect("every node is read")
     }
 
     pub(crate) fn finish(mut self, draws: &mut Draws) -> Graph {
-        let loss = draws.pick(&[Loss::MeanSquaredError, Loss::SoftmaxCrossEntropy]);
+        let loss = draws.pick(&[
+            Loss::MeanSquaredError,
+            Loss::CROSS_ENTROPY,
+            Loss::SoftmaxCrossEntropy { smoothing: 0.1 },
+        ]);
         let features = draws.between(2, 4);
         let is_flat = !draws.one_in(4);
         let (is_early, is_late) = (draws.one_in(5), draws.one_in(5));

@@ -1,4 +1,5 @@
 use crate::Case;
+use crate::sequences::embedded_rows;
 use partita_graph::{Graph, Loss, Op, ParameterRole};
 use partita_local::{
     LaunchError, MemorySource, ReferenceKernels, ReferenceMenu, Samples, Stored, connect, launch,
@@ -98,14 +99,18 @@ impl Setup<'_> {
         let [d, h, w] = input.extent;
         let last = &graph.nodes[graph.nodes.len() - 1];
         let output = graph.node(last.inputs[0]).shape;
+        let rows = embedded_rows(graph);
         let mut values = Vec::new();
         let mut targets = Vec::new();
         for _ in 0..batch {
-            values.push(Stored::F64(
-                (0..input.volume()).map(|_| draws.unit()).collect(),
-            ));
+            let positions = input.volume() / input.channels;
+            let value = |at: usize| match rows[at / positions] {
+                Some(rows) => draws.between(0, rows - 1) as f64,
+                None => draws.unit(),
+            };
+            values.push(Stored::F64((0..input.volume()).map(value).collect()));
             targets.push(match last.op {
-                Op::Loss(Loss::SoftmaxCrossEntropy) => {
+                Op::Loss(Loss::SoftmaxCrossEntropy { .. }) => {
                     let positions = output.volume() / output.channels;
                     let class = |draws: &mut crate::Draws| draws.between(0, output.channels - 1);
                     (0..positions).map(|_| class(&mut draws) as f64).collect()

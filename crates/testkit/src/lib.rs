@@ -12,6 +12,7 @@ mod jitter;
 mod kinks;
 mod maker;
 mod random;
+mod sequences;
 mod staged;
 mod trial;
 
@@ -25,6 +26,7 @@ pub use jitter::jittery_kernels;
 pub use kinks::KinkWatch;
 pub use maker::Maker;
 pub use random::Draws;
+pub use sequences::random_sequence_case;
 pub use staged::random_staged_case;
 pub use trial::{Data, Finding, Trial};
 

@@ -1,4 +1,5 @@
 mod fused;
+mod sequence;
 
 use crate::{Bench, Draws};
 use partita_program::{Dtype, Kernel, Optimizer, Place, PoolKind, Taps, Transform, View};
@@ -417,17 +418,20 @@ impl Maker {
             count,
             weight,
         };
+        let entropy = |smoothing| Kernel::SoftmaxCrossEntropy {
+            x,
+            target: classes,
+            dx,
+            loss,
+            count,
+            weight,
+            smoothing,
+        };
         vec![
             squared(target),
             squared(wide),
-            Kernel::SoftmaxCrossEntropy {
-                x,
-                target: classes,
-                dx,
-                loss,
-                count,
-                weight,
-            },
+            entropy(0.0),
+            entropy(0.1),
             Kernel::OutputErrors { x, target, errors },
             Kernel::ClassCounts {
                 x,
@@ -546,6 +550,7 @@ impl Maker {
         kernels.extend(self.updates(moved, flag));
         kernels.extend(self.empties(flag));
         kernels.extend(self.fused(fused, flag));
+        kernels.extend(self.sequences(mesh, rank, flag));
         kernels
     }
 

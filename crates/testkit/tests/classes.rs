@@ -4,12 +4,20 @@
 
 use partita_lower::{Strategy, lower, lower_rank};
 use partita_program::{Dtype, Optimizer, ProgramKind};
-use partita_testkit::{Case, Setup, random_case, random_layer_case, reference_kernels};
+use partita_testkit::{
+    Case, Setup, random_case, random_layer_case, random_sequence_case, reference_kernels,
+};
 
 #[test]
 fn every_rank_lowers_to_the_body_of_its_class() {
     let kernels = reference_kernels(Dtype::F64);
-    let cases = (0..300).flat_map(|seed| [random_case(seed), random_layer_case(seed)]);
+    let cases = (0..300).flat_map(|seed| {
+        [
+            random_case(seed),
+            random_layer_case(seed),
+            random_sequence_case(seed),
+        ]
+    });
     for case in cases {
         let setup = Setup::of_case(&case, &kernels);
         for kind in [

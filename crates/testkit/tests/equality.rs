@@ -6,7 +6,7 @@ use partita_lower::Strategy;
 use partita_program::{Dtype, Optimizer};
 use partita_testkit::{
     Case, Outcome, Setup, mismatch, random_case, random_encoder_decoder, random_grouped_case,
-    random_layer_case, random_staged_case, reference_kernels, run,
+    random_layer_case, random_sequence_case, random_staged_case, reference_kernels, run,
 };
 
 /// One rank with the same micro-batches.
@@ -59,6 +59,11 @@ fn groups_with_one_wide_halo_equal_one_rank_in_f64() {
 #[test]
 fn stages_equal_one_rank_in_f64() {
     compare(500, random_staged_case);
+}
+
+#[test]
+fn sequences_equal_one_rank_in_f64() {
+    compare(400, random_sequence_case);
 }
 
 fn compare(cases: u64, draw: fn(u64) -> Case) {

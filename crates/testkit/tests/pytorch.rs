@@ -357,6 +357,12 @@ fn each_operation_equals_pytorch_when_split() {
     }
 }
 
+#[test]
+fn the_transformer_is_that_of_the_zoo() {
+    let graph = read("t5-1-16-2_8").graph;
+    assert_eq!(graph, zoo::build(&graph.name).unwrap(), "print it anew");
+}
+
 /// In f64: rounding in f32 moves gradients of ResNet-50 by three percent.
 fn compare_in_f64(name: &str, strategy: Strategy) {
     let on = On {

@@ -7,7 +7,7 @@ use partita_graph::zoo;
 use partita_lower::{Request, SampleFormat, Strategy, lower};
 use partita_oracle::{MachineCosts, Mode, simulate};
 use partita_program::{Dtype, Optimizer, Program, ProgramKind, Transform, UnpinnedMenu};
-use partita_testkit::{random_case, random_layer_case};
+use partita_testkit::{random_case, random_layer_case, random_sequence_case};
 
 const ADAM: Optimizer = Optimizer::Adam {
     beta1: 0.9,
@@ -56,7 +56,13 @@ fn compare(program: &Program) -> usize {
 
 #[test]
 fn random_programs_take_the_same_time_by_classes_and_by_ranks() {
-    let cases = (0..150).flat_map(|seed| [random_case(seed), random_layer_case(seed)]);
+    let cases = (0..150).flat_map(|seed| {
+        [
+            random_case(seed),
+            random_layer_case(seed),
+            random_sequence_case(seed),
+        ]
+    });
     for case in cases {
         compare(&program(&case.graph, case.strategy, case.batch));
     }

@@ -52,6 +52,10 @@ fn class_views(kernel: &Kernel) -> Option<(View, usize)> {
         kernel
     {
         Some((*target, x.extent[4].max(1)))
+    } else if let Kernel::EmbeddingForward { x, w, .. }
+    | Kernel::EmbeddingBackward { x, dw: w, .. } = kernel
+    {
+        Some((*x, w.extent[3].max(1)))
     } else {
         None
     }

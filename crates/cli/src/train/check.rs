@@ -75,7 +75,7 @@ fn targets_fit(run: &RunFile, graph: &Graph, dataset: &Dataset) -> Result<(), Cl
 /// Shape of what the loss reads, and whether it takes that for scores of classes.
 fn answer(graph: &Graph) -> (Shape, bool) {
     let last = &graph.nodes[graph.nodes.len() - 1];
-    let is_classifier = last.op == Op::Loss(Loss::SoftmaxCrossEntropy);
+    let is_classifier = matches!(last.op, Op::Loss(Loss::SoftmaxCrossEntropy { .. }));
     (graph.node(last.inputs[0]).shape, is_classifier)
 }
 

@@ -40,6 +40,18 @@ fn output(kernel: &Kernel) -> Option<(&View, Suits)> {
         | Kernel::LeakyReluBackward { .. }
         | Kernel::LinearBackwardWeight { .. }
         | Kernel::Dropout { .. }
+        | Kernel::EmbeddingForward { .. }
+        | Kernel::EmbeddingBackward { .. }
+        | Kernel::Positions { .. }
+        | Kernel::LayerNormStatistics { .. }
+        | Kernel::LayerNormForward { .. }
+        | Kernel::LayerNormBackwardStatistics { .. }
+        | Kernel::LayerNormBackwardData { .. }
+        | Kernel::LayerNormBackwardParameters { .. }
+        | Kernel::GeluForward { .. }
+        | Kernel::GeluBackward { .. }
+        | Kernel::AttentionForward { .. }
+        | Kernel::AttentionBackward { .. }
         | Kernel::MeanSquaredError { .. }
         | Kernel::SoftmaxCrossEntropy { .. }
         | Kernel::OutputErrors { .. }

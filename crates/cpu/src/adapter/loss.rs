@@ -40,7 +40,11 @@ pub(super) fn execute(
             loss,
             count,
             weight,
-        } => softmax_cross_entropy([x, target, loss], dx.as_ref(), (*count, *weight), rank, run),
+            smoothing,
+        } => {
+            let constants = (*count, *weight, *smoothing);
+            softmax_cross_entropy([x, target, loss], dx.as_ref(), constants, rank, run)
+        }
         Kernel::OutputErrors { x, target, errors } => output_errors([x, target, errors], run),
         Kernel::ClassCounts { x, target, counts } => class_counts([x, target, counts], rank, run),
         other => panic!("{} is no loss", other.name()),
@@ -216,7 +220,7 @@ fn errors(x: &[f32], target: &[f32], sums: &mut [f64; BLOCK]) {
 fn softmax_cross_entropy(
     [x, target, loss]: [&View; 3],
     dx: Option<&View>,
-    (count, weight): (u64, f64),
+    (count, weight, smoothing): (u64, f64, f64),
     rank: Rank,
     run: &mut Run<'_, '_>,
 ) -> Result<Worked, RunError> {
@@ -237,6 +241,7 @@ fn softmax_cross_entropy(
         x: Rows::from(x.view()),
         dx: dx.as_mut().map(|dx| Rows::from(dx.view())),
         factor: weight / count as f64,
+        smoothing,
         classes,
         wrong: &wrong,
     };
@@ -312,6 +317,7 @@ struct Entropy<'a> {
     x: Rows<'a>,
     dx: Option<Rows<'a>>,
     factor: f64,
+    smoothing: f64,
     classes: Classes<'a>,
     /// Least number of a position without a class.
     wrong: &'a AtomicUsize,
@@ -411,8 +417,27 @@ impl Entropy<'_> {
                 }
                 shares[class] = (scale * (all[class] - total)) as f32;
             }
+            let shares = shares.as_mut().map(|shares| &mut shares[i * c..][..c]);
+            loss += self.smooth(logits, class, shares);
         }
         loss + product.ln()
+    }
+
+    /// What smoothing adds to the loss of a position of this class; the gradient becomes that of the
+    /// smoothed target.
+    #[inline(always)]
+    fn smooth(&self, logits: &[f32], class: usize, shares: Option<&mut [f32]>) -> f64 {
+        if self.smoothing == 0.0 {
+            return 0.0;
+        }
+        let classes = logits.len() as f64;
+        if let Some(shares) = shares {
+            let each = (self.factor * self.smoothing / classes) as f32;
+            shares.iter_mut().for_each(|share| *share -= each);
+            shares[class] += (self.factor * self.smoothing) as f32;
+        }
+        let total: f64 = logits.iter().map(|x| f64::from(*x)).sum();
+        self.smoothing * (f64::from(logits[class]) - total / classes)
     }
 
     /// Loss of one position.
@@ -434,7 +459,7 @@ impl Entropy<'_> {
             for logits in logits.chunks(BUFFER) {
                 total += sum(exponentials(logits, most, buffer));
             }
-            return most + total.ln() - own;
+            return most + total.ln() - own + self.smooth(logits, class, None);
         };
         for (logits, shares) in logits.chunks(BUFFER).zip(shares.chunks_mut(BUFFER)) {
             let all = exponentials(logits, most, buffer);
@@ -448,7 +473,7 @@ impl Entropy<'_> {
             *share = (scale * f64::from(*share)) as f32;
         }
         shares[class] = (scale * (exp(own - most) - total)) as f32;
-        most + total.ln() - own
+        most + total.ln() - own + self.smooth(logits, class, Some(shares))
     }
 }
 

@@ -3,6 +3,7 @@ use super::convolution::convolution;
 use super::fused;
 use super::operand::{grid, rows};
 use super::pointwise::Route;
+use super::sequence;
 use crate::conv_data::conv_backward_data_scratch;
 use crate::conv_forward::conv_forward_scratch;
 use crate::conv_weight::conv_backward_weight_scratch;
@@ -112,6 +113,18 @@ impl CpuMenu {
             | Kernel::BatchNormBackwardStatistics { x, .. }
             | Kernel::BatchNormBackwardData { x, .. } => norm_scratch(team, x.extent[4]),
             Kernel::Fused { parts } => self.fused(parts, buffers),
+            Kernel::EmbeddingForward { .. }
+            | Kernel::EmbeddingBackward { .. }
+            | Kernel::Positions { .. }
+            | Kernel::LayerNormStatistics { .. }
+            | Kernel::LayerNormForward { .. }
+            | Kernel::LayerNormBackwardStatistics { .. }
+            | Kernel::LayerNormBackwardData { .. }
+            | Kernel::LayerNormBackwardParameters { .. }
+            | Kernel::GeluForward { .. }
+            | Kernel::GeluBackward { .. }
+            | Kernel::AttentionForward { .. }
+            | Kernel::AttentionBackward { .. } => sequence::scratch(team, kernel),
             Kernel::Fill { .. }
             | Kernel::Import { .. }
             | Kernel::PackWeights { .. }

@@ -87,6 +87,18 @@ impl<'k> Tail<'k> {
                 | Kernel::BatchNormBackwardParameters { .. }
                 | Kernel::LinearBackwardWeight { .. }
                 | Kernel::Dropout { .. }
+                | Kernel::EmbeddingForward { .. }
+                | Kernel::EmbeddingBackward { .. }
+                | Kernel::Positions { .. }
+                | Kernel::LayerNormStatistics { .. }
+                | Kernel::LayerNormForward { .. }
+                | Kernel::LayerNormBackwardStatistics { .. }
+                | Kernel::LayerNormBackwardData { .. }
+                | Kernel::LayerNormBackwardParameters { .. }
+                | Kernel::GeluForward { .. }
+                | Kernel::GeluBackward { .. }
+                | Kernel::AttentionForward { .. }
+                | Kernel::AttentionBackward { .. }
                 | Kernel::MeanSquaredError { .. }
                 | Kernel::SoftmaxCrossEntropy { .. }
                 | Kernel::OutputErrors { .. }

@@ -192,8 +192,31 @@ fn parse_op(keyword: Keyword, attributes: &Attributes, rank: usize) -> Result<Op
         Keyword::Flatten => Op::Flatten,
         Keyword::Add => Op::Add,
         Keyword::Concat => Op::Concat,
+        Keyword::Slice => Op::Slice {
+            start: attributes.whole("start", None)?,
+            channels: attributes.whole("channels", None)?,
+        },
+        Keyword::Embedding => Op::Embedding {
+            rows: attributes.whole("rows", None)?,
+            channels: attributes.whole("channels", None)?,
+        },
+        Keyword::Positions => Op::Positions,
+        Keyword::LayerNorm => Op::LayerNorm {
+            epsilon: attributes.real("epsilon")?,
+        },
+        Keyword::Gelu => Op::Gelu,
+        Keyword::Attention => Op::Attention {
+            heads: attributes.whole("heads", None)?,
+            causal: attributes.flag("causal")?,
+        },
         Keyword::Mse => parse_loss(attributes, Loss::MeanSquaredError)?,
-        Keyword::SoftmaxCrossEntropy => parse_loss(attributes, Loss::SoftmaxCrossEntropy)?,
+        Keyword::SoftmaxCrossEntropy => {
+            let smoothing = match attributes.get("smoothing") {
+                None => 0.0,
+                Some(_) => attributes.real("smoothing")?,
+            };
+            parse_loss(attributes, Loss::SoftmaxCrossEntropy { smoothing })?
+        }
     })
 }
 
@@ -272,6 +295,8 @@ fn parse_sources(
         Keyword::Conv | Keyword::ConvTranspose | Keyword::Linear => {
             &[ParameterRole::Weight, ParameterRole::Bias]
         }
+        Keyword::Embedding => &[ParameterRole::Weight],
+        Keyword::LayerNorm => &[ParameterRole::Gamma, ParameterRole::Beta],
         Keyword::BatchNorm => &[
             ParameterRole::Gamma,
             ParameterRole::Beta,
@@ -287,6 +312,10 @@ fn parse_sources(
         | Keyword::Flatten
         | Keyword::Add
         | Keyword::Concat
+        | Keyword::Slice
+        | Keyword::Positions
+        | Keyword::Gelu
+        | Keyword::Attention
         | Keyword::Mse
         | Keyword::SoftmaxCrossEntropy => &[],
     };

@@ -1,6 +1,6 @@
 use crate::keyword::Keyword;
 use crate::{
-    Convolution, Graph, Initialization, Node, Op, Parameter, ParameterRole, Pool, PoolKind,
+    Convolution, Graph, Initialization, Loss, Node, Op, Parameter, ParameterRole, Pool, PoolKind,
     TransposedConvolution,
 };
 use partita_space::Window;
@@ -34,7 +34,7 @@ fn line(graph: &Graph, node: &Node) -> String {
         line += &format!(" {key}={value}");
     }
     for &id in &node.parameters {
-        line += &parameter(&node.name, graph.parameter(id));
+        line += &parameter(node, graph.parameter(id));
     }
     line
 }
@@ -51,8 +51,24 @@ fn attributes(op: &Op, rank: usize) -> Vec<(&'static str, String)> {
         Op::LeakyRelu { negative_slope } => vec![("slope", real(*negative_slope))],
         Op::Linear { features, bias: _ } => vec![("features", features.to_string())],
         Op::Dropout { rate } => vec![("rate", real(*rate))],
-        Op::AuxiliaryLoss { loss: _, weight } => vec![("weight", real(*weight))],
-        Op::Input | Op::Flatten | Op::Add | Op::Concat | Op::Loss(_) => Vec::new(),
+        Op::Loss(loss) => loss_attributes(*loss).collect(),
+        Op::AuxiliaryLoss { loss, weight } => [("weight", real(*weight))]
+            .into_iter()
+            .chain(loss_attributes(*loss))
+            .collect(),
+        Op::Slice { start, channels } => vec![
+            ("start", start.to_string()),
+            ("channels", channels.to_string()),
+        ],
+        Op::Embedding { rows, channels } => vec![
+            ("rows", rows.to_string()),
+            ("channels", channels.to_string()),
+        ],
+        Op::LayerNorm { epsilon } => vec![("epsilon", real(*epsilon))],
+        Op::Attention { heads, causal } => {
+            vec![("heads", heads.to_string()), ("causal", causal.to_string())]
+        }
+        Op::Input | Op::Flatten | Op::Add | Op::Concat | Op::Positions | Op::Gelu => Vec::new(),
     }
     .into_iter()
     .chain(no_bias(op))
@@ -73,10 +89,26 @@ fn no_bias(op: &Op) -> Option<(&'static str, String)> {
         | Op::Flatten
         | Op::Add
         | Op::Concat
+        | Op::Slice { .. }
+        | Op::Embedding { .. }
+        | Op::Positions
+        | Op::LayerNorm { .. }
+        | Op::Gelu
+        | Op::Attention { .. }
         | Op::Loss(_)
         | Op::AuxiliaryLoss { .. } => false,
     };
     lacks.then(|| ("bias", "false".to_owned()))
+}
+
+fn loss_attributes(loss: Loss) -> impl Iterator<Item = (&'static str, String)> {
+    let smoothing = match loss {
+        Loss::MeanSquaredError => 0.0,
+        Loss::SoftmaxCrossEntropy { smoothing } => smoothing,
+    };
+    (smoothing != 0.0)
+        .then(|| ("smoothing", real(smoothing)))
+        .into_iter()
 }
 
 fn convolution_attributes(convolution: &Convolution, rank: usize) -> Vec<(&'static str, String)> {
@@ -149,10 +181,10 @@ fn pool_attributes(pool: &Pool, rank: usize) -> Vec<(&'static str, String)> {
 }
 
 /// Says where a parameter comes from, or nothing where the default holds; begins with a blank.
-fn parameter(node: &str, parameter: &Parameter) -> String {
+fn parameter(node: &Node, parameter: &Parameter) -> String {
     let role = parameter.role;
     let key = role.name();
-    if parameter.name != format!("{node}.{key}") {
+    if parameter.name != format!("{}.{key}", node.name) {
         return format!(" {key}={}", parameter.name);
     }
     let exists = match role {
@@ -163,7 +195,7 @@ fn parameter(node: &str, parameter: &Parameter) -> String {
         | ParameterRole::RunningMean
         | ParameterRole::RunningVariance => "",
     };
-    if parameter.initialization == role.default_initialization() {
+    if parameter.initialization == node.op.default_initialization(role) {
         return exists.to_owned();
     }
     match (role, parameter.initialization) {

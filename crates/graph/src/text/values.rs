@@ -356,6 +356,7 @@ fn usual(key: &str) -> Option<&'static str> {
         "epsilon" => Some("0.00001"),
         "momentum" => Some("0.1"),
         "slope" => Some("0.01"),
+        "smoothing" => Some("0.1"),
         "rate" => Some("0.5"),
         _ => None,
     }

@@ -315,14 +315,13 @@ impl Network {
         scores: NodeId,
         weight: f64,
     ) -> Result<NodeId, GraphError> {
-        let loss = Loss::SoftmaxCrossEntropy;
+        let loss = Loss::CROSS_ENTROPY;
         self.builder.auxiliary_loss(name, scores, loss, weight)
     }
 
     /// The graph, with the cross-entropy of these scores as its loss.
     pub(super) fn classify(mut self, scores: NodeId) -> Result<Graph, GraphError> {
-        self.builder
-            .loss("loss", scores, Loss::SoftmaxCrossEntropy)?;
+        self.builder.loss("loss", scores, Loss::CROSS_ENTROPY)?;
         self.builder.build()
     }
 }

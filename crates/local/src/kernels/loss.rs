@@ -25,10 +25,11 @@ pub(super) fn execute(
             loss,
             count,
             weight,
+            smoothing,
         } => softmax_cross_entropy(
             [x, target, loss],
             dx.as_ref(),
-            (*count, *weight),
+            (*count, *weight, *smoothing),
             rank,
             call,
         ),
@@ -66,7 +67,7 @@ fn mean_squared_error(
 fn softmax_cross_entropy(
     [x, target, loss]: [&View; 3],
     dx: Option<&View>,
-    (count, weight): (u64, f64),
+    (count, weight, smoothing): (u64, f64, f64),
     rank: Rank,
     call: &mut Call<'_, '_>,
 ) -> Result<Worked, RunError> {
@@ -91,14 +92,17 @@ fn softmax_cross_entropy(
             .fold(f64::NEG_INFINITY, f64::max);
         let total: f64 = (0..classes).map(|c| (x.get(at(c)) - most).exp()).sum();
         let log_total = most + total.ln();
-        sum += log_total - x.get(at(class as usize));
         for c in 0..classes {
             visits += 1;
+            let hit = if c == class as usize { 1.0 } else { 0.0 };
+            let expected = (1.0 - smoothing) * hit + smoothing / classes as f64;
+            if expected != 0.0 {
+                sum += expected * (log_total - x.get(at(c)));
+            }
             if let Some(dx) = &dx {
-                let hit = if c == class as usize { 1.0 } else { 0.0 };
                 dx.set(
                     at(c),
-                    weight * ((x.get(at(c)) - log_total).exp() - hit) / count as f64,
+                    weight * ((x.get(at(c)) - log_total).exp() - expected) / count as f64,
                 );
             }
         }
@@ -134,7 +138,7 @@ fn output_errors(
     })
 }
 
-fn is_class(class: f64, classes: usize) -> bool {
+pub(super) fn is_class(class: f64, classes: usize) -> bool {
     class >= 0.0 && class < classes as f64 && class.fract() == 0.0
 }
 

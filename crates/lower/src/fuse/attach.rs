@@ -48,6 +48,18 @@ fn links(kernel: &Kernel) -> Vec<Link> {
         | Kernel::LinearBackwardData { .. }
         | Kernel::LinearBackwardWeight { .. }
         | Kernel::Dropout { .. }
+        | Kernel::EmbeddingForward { .. }
+        | Kernel::EmbeddingBackward { .. }
+        | Kernel::Positions { .. }
+        | Kernel::LayerNormStatistics { .. }
+        | Kernel::LayerNormForward { .. }
+        | Kernel::LayerNormBackwardStatistics { .. }
+        | Kernel::LayerNormBackwardData { .. }
+        | Kernel::LayerNormBackwardParameters { .. }
+        | Kernel::GeluForward { .. }
+        | Kernel::GeluBackward { .. }
+        | Kernel::AttentionForward { .. }
+        | Kernel::AttentionBackward { .. }
         | Kernel::MeanSquaredError { .. }
         | Kernel::SoftmaxCrossEntropy { .. }
         | Kernel::OutputErrors { .. }

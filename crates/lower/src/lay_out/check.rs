@@ -90,6 +90,26 @@ impl Layout<'_> {
         })
     }
 
+    /// Channels of attention are split by whole heads.
+    pub(super) fn check_heads(&self, id: NodeId, axes: AxisList) -> Result<(), StrategyError> {
+        let node = self.graph.node(id);
+        let parts = self.mesh.parts(axes);
+        let Op::Attention { heads, .. } = node.op else {
+            return Ok(());
+        };
+        if heads.is_multiple_of(parts) {
+            return Ok(());
+        }
+        let fits = |&parts: &usize| heads.is_multiple_of(parts);
+        Err(StrategyError::Heads {
+            strategy: self.strategy.to_string(),
+            layer: node.name.clone(),
+            heads,
+            parts,
+            nearest: (1..=parts.min(heads)).rev().find(fits).unwrap_or(1),
+        })
+    }
+
     /// In a group nothing is exchanged across the border of the image.
     pub(super) fn check_periodic(&self, id: NodeId, x: NodeId) -> Result<(), StrategyError> {
         let node = self.graph.node(id);
@@ -129,6 +149,12 @@ fn kind(op: &Op) -> &'static str {
         Op::Flatten => "the flatten",
         Op::Add => "the sum",
         Op::Concat => "the concatenation",
+        Op::Slice { .. } => "the slice",
+        Op::Embedding { .. } => "the embedding",
+        Op::Positions => "the sum with positions",
+        Op::LayerNorm { .. } => "the layer norm",
+        Op::Gelu => "the activation",
+        Op::Attention { .. } => "the attention",
         Op::Loss(_) => "the loss",
         Op::AuxiliaryLoss { .. } => "the auxiliary loss",
     }
@@ -140,11 +166,16 @@ fn possible(node: &Node) -> &'static str {
         Op::Linear { .. } => "N, C and F",
         Op::Flatten => "N",
         Op::AuxiliaryLoss { .. } => "none, as it lies as the loss does",
-        Op::Input | Op::Concat | Op::Loss(_) => "N, D, H and W",
+        Op::Input | Op::Concat | Op::Slice { .. } | Op::Loss(_) => "N, D, H and W",
+        Op::Embedding { .. } => "N, D, H, W and F",
+        Op::Attention { .. } => "N and C",
         Op::Pool(_)
         | Op::BatchNorm { .. }
         | Op::LeakyRelu { .. }
         | Op::Dropout { .. }
+        | Op::Positions
+        | Op::LayerNorm { .. }
+        | Op::Gelu
         | Op::Add => "N, D, H, W and C",
     }
 }

@@ -117,9 +117,20 @@ pub(super) fn can_carry(node: &Node, dim: LayerDim) -> bool {
         // It lies as the loss does.
         (Op::AuxiliaryLoss { .. }, _) => false,
         (_, LayerDim::N) => true,
-        (Op::Flatten | Op::Linear { .. }, LayerDim::D | LayerDim::H | LayerDim::W) => false,
+        (
+            Op::Flatten | Op::Linear { .. } | Op::Attention { .. },
+            LayerDim::D | LayerDim::H | LayerDim::W,
+        ) => false,
         (_, LayerDim::D | LayerDim::H | LayerDim::W) => true,
-        (Op::Input | Op::Flatten | Op::Concat | Op::Loss(_), LayerDim::C) => false,
+        (
+            Op::Input
+            | Op::Flatten
+            | Op::Concat
+            | Op::Slice { .. }
+            | Op::Embedding { .. }
+            | Op::Loss(_),
+            LayerDim::C,
+        ) => false,
         (_, LayerDim::C) => true,
         (_, LayerDim::F) => node.op.has_weights(),
     }

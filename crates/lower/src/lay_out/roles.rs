@@ -96,9 +96,12 @@ impl Layout<'_> {
                 let is_here = other.place.on == self.placement.sites[self.site].grids[0];
                 is_here.then_some(other.place.axes)
             }
-            Op::BatchNorm { .. } | Op::LeakyRelu { .. } | Op::Dropout { .. } => {
-                self.added_to(reader)
-            }
+            Op::BatchNorm { .. }
+            | Op::LeakyRelu { .. }
+            | Op::Dropout { .. }
+            | Op::Positions
+            | Op::LayerNorm { .. }
+            | Op::Gelu => self.added_to(reader),
             Op::Input
             | Op::Convolution(_)
             | Op::TransposedConvolution(_)
@@ -106,6 +109,9 @@ impl Layout<'_> {
             | Op::Linear { .. }
             | Op::Flatten
             | Op::Concat
+            | Op::Slice { .. }
+            | Op::Embedding { .. }
+            | Op::Attention { .. }
             | Op::Loss(_)
             | Op::AuxiliaryLoss { .. } => None,
         }

@@ -146,6 +146,23 @@ pub enum StrategyError {
         /// A number of parts that works.
         nearest: usize,
     },
+    /// Channels of attention are split by whole heads.
+    #[error(
+        "strategy `{strategy}`: `{layer}` has {heads} heads, which cannot be shared out evenly over \
+         {parts} ranks; the nearest valid choice is {nearest} (or `; {layer}: C=-`)"
+    )]
+    Heads {
+        /// The strategy.
+        strategy: String,
+        /// The layer.
+        layer: String,
+        /// Its heads.
+        heads: usize,
+        /// As asked for.
+        parts: usize,
+        /// A number of parts that works.
+        nearest: usize,
+    },
     /// Layers that share a parameter split it in different ways.
     #[error(
         "strategy `{strategy}`: `{first}` and `{second}` share `{parameter}` and split it differently; \

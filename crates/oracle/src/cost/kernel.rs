@@ -24,7 +24,7 @@ pub enum Character {
         /// Its pass.
         pass: Pass,
     },
-    /// A linear layer, a matrix product like the 2D convolution of one tap.
+    /// A linear layer or attention, matrix products like the 2D convolution of one tap.
     Linear {
         /// Its pass.
         pass: Pass,
@@ -66,6 +66,13 @@ pub fn character(shape: &KernelShape<'_>) -> Character {
         Kernel::LinearBackwardWeight { .. } => Character::Linear {
             pass: Pass::BackwardWeight,
         },
+        // Of its backward products as many are of one kind as of the other.
+        Kernel::AttentionForward { .. } => Character::Linear {
+            pass: Pass::Forward,
+        },
+        Kernel::AttentionBackward { .. } => Character::Linear {
+            pass: Pass::BackwardData,
+        },
         Kernel::Fill { .. }
         | Kernel::Copy { .. }
         | Kernel::Import { .. }
@@ -84,6 +91,16 @@ pub fn character(shape: &KernelShape<'_>) -> Character {
         | Kernel::LeakyReluBackward { .. }
         | Kernel::Dropout { .. }
         | Kernel::Add { .. }
+        | Kernel::EmbeddingForward { .. }
+        | Kernel::EmbeddingBackward { .. }
+        | Kernel::Positions { .. }
+        | Kernel::LayerNormStatistics { .. }
+        | Kernel::LayerNormForward { .. }
+        | Kernel::LayerNormBackwardStatistics { .. }
+        | Kernel::LayerNormBackwardData { .. }
+        | Kernel::LayerNormBackwardParameters { .. }
+        | Kernel::GeluForward { .. }
+        | Kernel::GeluBackward { .. }
         | Kernel::MeanSquaredError { .. }
         | Kernel::SoftmaxCrossEntropy { .. }
         | Kernel::OutputErrors { .. }

@@ -154,6 +154,7 @@ impl Maker {
             origin: Origin {
                 layer: format!("layer{}", self.body.tasks.len()),
                 phase,
+                turn: 0,
             },
             after: after.iter().map(|&id| TaskId(id)).collect(),
             work,

@@ -5,6 +5,8 @@
 //! addend along the axes of the split, and so does a sum over samples and positions that are split; a
 //! reduction takes its group away. Between them it is handed on.
 
+mod sequence;
+
 use super::collectives::Groups;
 use super::{Case, Fault};
 use crate::{Body, BufferId, Collective, CollectiveKind, Exchange, Kernel, PoolKind, View, Work};
@@ -264,6 +266,18 @@ impl<'p> Play<'_, 'p> {
             | Kernel::PoolBackward { .. }
             | Kernel::LeakyReluForward { .. }
             | Kernel::LeakyReluBackward { .. } => self.pointwise(kernel),
+            Kernel::EmbeddingForward { .. }
+            | Kernel::EmbeddingBackward { .. }
+            | Kernel::Positions { .. }
+            | Kernel::LayerNormStatistics { .. }
+            | Kernel::LayerNormForward { .. }
+            | Kernel::LayerNormBackwardStatistics { .. }
+            | Kernel::LayerNormBackwardData { .. }
+            | Kernel::LayerNormBackwardParameters { .. }
+            | Kernel::GeluForward { .. }
+            | Kernel::GeluBackward { .. }
+            | Kernel::AttentionForward { .. }
+            | Kernel::AttentionBackward { .. } => self.sequence(kernel),
             Kernel::BatchNormStatistics { .. }
             | Kernel::BatchNormForward { .. }
             | Kernel::BatchNormRunning { .. }

@@ -1,3 +1,5 @@
+mod sequence;
+
 use super::{Case, Fault, Spot};
 use crate::{
     Buffer, CollectiveKind, Dtype, Item, Kernel, Load, Optimizer, PoolKind, Role, Taps, View, Work,
@@ -154,6 +156,18 @@ impl Rules<'_> {
                 self.same("dy", dy, "y", y);
                 self.same("dx", dx, "y", y);
             }
+            Kernel::EmbeddingForward { .. }
+            | Kernel::EmbeddingBackward { .. }
+            | Kernel::Positions { .. }
+            | Kernel::LayerNormStatistics { .. }
+            | Kernel::LayerNormForward { .. }
+            | Kernel::LayerNormBackwardStatistics { .. }
+            | Kernel::LayerNormBackwardData { .. }
+            | Kernel::LayerNormBackwardParameters { .. }
+            | Kernel::GeluForward { .. }
+            | Kernel::GeluBackward { .. }
+            | Kernel::AttentionForward { .. }
+            | Kernel::AttentionBackward { .. } => self.sequence(kernel),
             Kernel::Add { a, b, y } => {
                 self.floats(&[("a", a), ("b", b), ("y", y)]);
                 self.same("b", b, "a", a);
@@ -395,7 +409,11 @@ impl Rules<'_> {
                 loss,
                 count,
                 weight,
+                smoothing,
             } => {
+                if !(0.0..1.0).contains(smoothing) {
+                    self.shapes.push(format!("is smoothed by {smoothing}"));
+                }
                 let [n, d, h, w, _] = x.extent;
                 self.extent("target", target, [n, d, h, w, 1]);
                 self.loss_of(x, dx.as_ref(), loss, (*count, *weight));

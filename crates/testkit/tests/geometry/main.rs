@@ -175,7 +175,7 @@ fn random_tower(draws: &mut Draws, rank: usize) -> Graph {
     }
     match draws.between(0, 2) {
         0 => tower.pointwise(2, true).finish(Loss::MeanSquaredError),
-        1 => tower.pointwise(3, true).finish(Loss::SoftmaxCrossEntropy),
+        1 => tower.pointwise(3, true).finish(Loss::CROSS_ENTROPY),
         _ => tower.linear(2).finish(Loss::MeanSquaredError),
     }
 }

@@ -133,7 +133,13 @@ fn loss(graph: &Graph, samples: &Samples, parameters: &[Vec<f64>]) -> f64 {
                     terms.sum::<f64>() + if *bias { of(1)[f] } else { 0.0 }
                 })
             }
-            Op::Dropout { .. } => panic!("no dropout here"),
+            Op::Dropout { .. }
+            | Op::Slice { .. }
+            | Op::Embedding { .. }
+            | Op::Positions
+            | Op::LayerNorm { .. }
+            | Op::Gelu
+            | Op::Attention { .. } => panic!("no {} here", node.op.keyword()),
             Op::Flatten => Tensor {
                 shape,
                 data: inputs[0].data.clone(),
@@ -297,7 +303,8 @@ fn mean_loss(loss: Loss, x: &Tensor, targets: &[Vec<f64>]) -> f64 {
                 .map(|(x, target)| (x - target) * (x - target))
                 .collect()
         }
-        Loss::SoftmaxCrossEntropy => {
+        Loss::SoftmaxCrossEntropy { smoothing } => {
+            assert_eq!(smoothing, 0.0, "no smoothing here");
             let rows = x.data.chunks(x.shape[4]).zip(&targets);
             rows.map(|(row, &class)| {
                 let total: f64 = row.iter().map(|x| x.exp()).sum();

@@ -63,7 +63,7 @@ fn stem(extent: &[usize], linear: bool) -> Graph {
         .relu(0.0)
         .then(Layer::pool(MAXIMUM, rank, window(3, 2, 1)));
     if linear {
-        tower.linear(3).finish(Loss::SoftmaxCrossEntropy)
+        tower.linear(3).finish(Loss::CROSS_ENTROPY)
     } else {
         tower.pointwise(2, true).finish(Loss::MeanSquaredError)
     }
@@ -121,7 +121,7 @@ fn batch_norm_in_training_under_spatial_and_data_splits() {
 #[test]
 fn auxiliary_losses() {
     let mut ledger = Ledger::default();
-    for loss in [Loss::MeanSquaredError, Loss::SoftmaxCrossEntropy] {
+    for loss in [Loss::MeanSquaredError, Loss::CROSS_ENTROPY] {
         for extent in [&[13][..], &[7, 5], &[5, 3, 7]] {
             let rank = extent.len();
             let graph = Tower::new("early", extent, 2)
@@ -350,7 +350,7 @@ fn parts_that_run_empty() {
             // Padding lets the extents grow again.
             let grown = Layer::convolution(rank, window(2, 1, 3), 2);
             let graph = reduced().then(grown).linear(2);
-            let graph = graph.finish(Loss::SoftmaxCrossEntropy);
+            let graph = graph.finish(Loss::CROSS_ENTROPY);
             torture(&mut ledger, "empty", &graph, 1, &strategies);
         }
     }

@@ -1,0 +1,334 @@
+use super::operand::Output;
+use super::{Run, touched};
+use crate::attention::{Heads, attention_backward, attention_forward, attention_scratch};
+use crate::positions::{
+    Corner, RowGradient, RowNorm, add_positions, embed, embed_backward, gelu_backward,
+    gelu_forward, row_backward, row_backward_parameters, row_backward_statistics, row_norm,
+    row_statistics,
+};
+use crate::team::TeamKind;
+use partita_program::{Kernel, View};
+use partita_run::{RunError, Worked};
+use partita_space::{Coord, Mesh, Rank};
+
+/// Elements of f32 that a kernel needs.
+pub(super) fn scratch(team: TeamKind, kernel: &Kernel) -> usize {
+    match kernel {
+        Kernel::Positions { y, .. } => y.extent[3] * y.extent[4],
+        Kernel::AttentionForward {
+            q,
+            k,
+            heads,
+            causal,
+            ..
+        } => of_attention(team, [q, k], (*heads, *causal), false),
+        Kernel::AttentionBackward {
+            q,
+            k,
+            heads,
+            causal,
+            ..
+        } => of_attention(team, [q, k], (*heads, *causal), true),
+        Kernel::EmbeddingForward { .. }
+        | Kernel::EmbeddingBackward { .. }
+        | Kernel::LayerNormStatistics { .. }
+        | Kernel::LayerNormForward { .. }
+        | Kernel::LayerNormBackwardStatistics { .. }
+        | Kernel::LayerNormBackwardData { .. }
+        | Kernel::LayerNormBackwardParameters { .. }
+        | Kernel::GeluForward { .. }
+        | Kernel::GeluBackward { .. } => 0,
+        other => panic!("{} does not work on sequences", other.name()),
+    }
+}
+
+fn of_attention(
+    team: TeamKind,
+    [q, k]: [&View; 2],
+    (heads, causal): (usize, bool),
+    backward: bool,
+) -> usize {
+    let heads = Heads { heads, causal };
+    let extents = [q.extent[3], k.extent[3]];
+    attention_scratch(team, &heads, extents, q.extent[4], backward)
+}
+
+pub(super) fn execute(
+    kernel: &Kernel,
+    (mesh, rank, coord): (&Mesh, Rank, &Coord),
+    run: &mut Run<'_, '_>,
+) -> Result<Worked, RunError> {
+    match kernel {
+        Kernel::EmbeddingForward { x, w, y } => embedding([x, w, y], rank, run),
+        Kernel::EmbeddingBackward {
+            x,
+            dy,
+            dw,
+            accumulate,
+        } => embedding_backward([x, dy, dw], *accumulate, rank, run),
+        Kernel::Positions { x, y, place, low } => {
+            let corner = place.corner(low, mesh, coord);
+            let corner = Corner {
+                position: corner[3],
+                channel: corner[4],
+                channels: place.shape[4],
+            };
+            let (x, mut y) = (run.input(x), run.output(y));
+            let work = run.compute(|call| add_positions(call, corner, x.view(), y.view()))?;
+            Ok(worked(work))
+        }
+        Kernel::GeluForward { x, y } => {
+            let (x, mut y) = (run.input(x), run.output(y));
+            let work = run.compute(|call| gelu_forward(call, x.view(), y.view()))?;
+            Ok(worked(work))
+        }
+        Kernel::GeluBackward {
+            x,
+            dy,
+            dx,
+            accumulate,
+        } => {
+            let (x, dy, mut dx) = (run.input(x), run.input(dy), run.output(dx));
+            let work = run
+                .compute(|call| gelu_backward(call, x.view(), dy.view(), dx.view(), *accumulate))?;
+            Ok(worked(work))
+        }
+        Kernel::AttentionForward { .. } | Kernel::AttentionBackward { .. } => {
+            attention(kernel, run)
+        }
+        Kernel::LayerNormStatistics { .. }
+        | Kernel::LayerNormForward { .. }
+        | Kernel::LayerNormBackwardStatistics { .. } => layer_norm(kernel, run),
+        Kernel::LayerNormBackwardData { .. } | Kernel::LayerNormBackwardParameters { .. } => {
+            layer_norm_backward(kernel, run)
+        }
+        other => panic!("{} does not work on sequences", other.name()),
+    }
+}
+
+fn worked(work: crate::grid::Work) -> Worked {
+    Worked {
+        flops: work.flops,
+        bytes: work.bytes,
+    }
+}
+
+fn no_row(number: f32, rows: usize, rank: Rank) -> RunError {
+    let last = rows - 1;
+    let reason = format!("an embedding reads class number {number}; its rows are 0 to {last}");
+    RunError::Source { rank, reason }
+}
+
+fn embedding([x, w, y]: [&View; 3], rank: Rank, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
+    let (x, w, mut y) = (run.input(x), run.dense(w), run.output(y));
+    if let Some(stray) = run.compute(|call| embed(call, x.view(), w.data, y.view()))? {
+        return Err(no_row(stray, w.extent[3], rank));
+    }
+    Ok(Worked {
+        flops: 0,
+        bytes: x.bytes() + w.box_bytes() + y.bytes(),
+    })
+}
+
+fn embedding_backward(
+    [x, dy, dw]: [&View; 3],
+    accumulate: bool,
+    rank: Rank,
+    run: &mut Run<'_, '_>,
+) -> Result<Worked, RunError> {
+    let rows = dw.extent[3];
+    let (x, dy, mut dw) = (run.input(x), run.input(dy), run.output(dw));
+    let stray =
+        run.compute(|call| embed_backward(call, x.view(), dy.view(), dw.slice(), accumulate))?;
+    if let Some(stray) = stray {
+        return Err(no_row(stray, rows, rank));
+    }
+    Ok(Worked {
+        flops: dy.view().grid.elements() as u64,
+        bytes: x.bytes() + dy.bytes() + touched(dw.bytes(), accumulate),
+    })
+}
+
+fn layer_norm(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
+    match kernel {
+        Kernel::LayerNormStatistics { x, sums } => {
+            let (x, sums) = (run.input(x), run.memory.write::<f64>(sums));
+            let work = run.compute(|call| row_statistics(call, x.view(), sums.data))?;
+            Ok(worked(work))
+        }
+        Kernel::LayerNormForward {
+            x,
+            sums,
+            gamma,
+            beta,
+            y,
+            count,
+            epsilon,
+        } => {
+            let (x, sums, mut y) = (run.input(x), run.sums(sums), run.output(y));
+            let (gamma, beta) = (run.dense(gamma), run.dense(beta));
+            let norm = by(sums.data, *count, *epsilon);
+            let vectors = [gamma.data, beta.data];
+            let work = run.compute(|call| row_norm(call, norm, x.view(), vectors, y.view()))?;
+            let more = sums.box_bytes() + gamma.box_bytes() + beta.box_bytes();
+            Ok(Worked {
+                flops: work.flops,
+                bytes: work.bytes + more,
+            })
+        }
+        Kernel::LayerNormBackwardStatistics {
+            x,
+            sums,
+            gamma,
+            dy,
+            gradient_sums,
+            count,
+            epsilon,
+        } => {
+            let (x, sums, gamma, dy) = (
+                run.input(x),
+                run.sums(sums),
+                run.dense(gamma),
+                run.input(dy),
+            );
+            let gradient_sums = run.memory.write::<f64>(gradient_sums);
+            let norm = by(sums.data, *count, *epsilon);
+            let work = run.compute(|call| {
+                let of = RowGradient {
+                    x: x.view(),
+                    dy: dy.view(),
+                };
+                row_backward_statistics(call, norm, of, gamma.data, gradient_sums.data)
+            })?;
+            let more = sums.box_bytes() + gamma.box_bytes() + gradient_sums.box_bytes();
+            Ok(Worked {
+                flops: work.flops,
+                bytes: work.bytes + more,
+            })
+        }
+        other => panic!("{} is no layer norm", other.name()),
+    }
+}
+
+fn layer_norm_backward(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
+    match kernel {
+        Kernel::LayerNormBackwardData {
+            x,
+            sums,
+            gamma,
+            dy,
+            gradient_sums,
+            dx,
+            count,
+            epsilon,
+            accumulate,
+        } => {
+            let (x, sums, gamma, dy) = (
+                run.input(x),
+                run.sums(sums),
+                run.dense(gamma),
+                run.input(dy),
+            );
+            let (gradient_sums, mut dx) = (run.sums(gradient_sums), run.output(dx));
+            let norm = by(sums.data, *count, *epsilon);
+            let work = run.compute(|call| {
+                let of = RowGradient {
+                    x: x.view(),
+                    dy: dy.view(),
+                };
+                let known = (gamma.data, gradient_sums.data);
+                row_backward(call, norm, of, known, dx.view(), *accumulate)
+            })?;
+            let more = sums.box_bytes() + gamma.box_bytes() + gradient_sums.box_bytes();
+            Ok(Worked {
+                flops: work.flops,
+                bytes: work.bytes + more,
+            })
+        }
+        Kernel::LayerNormBackwardParameters {
+            x,
+            sums,
+            dy,
+            dgamma,
+            dbeta,
+            count,
+            epsilon,
+            accumulate,
+        } => {
+            let (x, sums, dy) = (run.input(x), run.sums(sums), run.input(dy));
+            let (mut dgamma, mut dbeta) = (run.output(dgamma), run.output(dbeta));
+            let norm = by(sums.data, *count, *epsilon);
+            let work = run.compute(|call| {
+                let of = RowGradient {
+                    x: x.view(),
+                    dy: dy.view(),
+                };
+                let targets = [dgamma.slice(), dbeta.slice()];
+                row_backward_parameters(call, norm, of, targets, *accumulate)
+            })?;
+            let written = touched(dgamma.bytes() + dbeta.bytes(), *accumulate);
+            Ok(Worked {
+                flops: work.flops,
+                bytes: work.bytes + sums.box_bytes() + written,
+            })
+        }
+        other => panic!("{} is no gradient of a layer norm", other.name()),
+    }
+}
+
+fn by(sums: &[f64], count: u64, epsilon: f64) -> RowNorm<'_> {
+    RowNorm {
+        sums,
+        count: count as f64,
+        epsilon,
+    }
+}
+
+fn attention(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
+    match kernel {
+        Kernel::AttentionForward {
+            q,
+            k,
+            v,
+            y,
+            heads,
+            causal,
+        } => {
+            let heads = Heads {
+                heads: *heads,
+                causal: *causal,
+            };
+            let (q, k, v, mut y) = (run.input(q), run.input(k), run.input(v), run.output(y));
+            let work = run.compute(|call| {
+                attention_forward(call, heads, [q.view(), k.view(), v.view()], y.view())
+            })?;
+            Ok(worked(work))
+        }
+        Kernel::AttentionBackward {
+            q,
+            k,
+            v,
+            dy,
+            dq,
+            dk,
+            dv,
+            heads,
+            causal,
+            accumulate,
+        } => {
+            let heads = Heads {
+                heads: *heads,
+                causal: *causal,
+            };
+            let (q, k, v, dy) = (run.input(q), run.input(k), run.input(v), run.input(dy));
+            let mut wanted = [dq, dk, dv].map(|view| view.as_ref().map(|view| run.output(view)));
+            let work = run.compute(|call| {
+                let inputs = [q.view(), k.view(), v.view()];
+                let wanted = wanted.each_mut().map(|to| to.as_mut().map(Output::view));
+                attention_backward(call, heads, inputs, dy.view(), wanted, *accumulate)
+            })?;
+            Ok(worked(work))
+        }
+        other => panic!("{} is no attention", other.name()),
+    }
+}

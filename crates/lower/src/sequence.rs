@@ -1,0 +1,257 @@
+//! Layers that work on sequences, forward and backward.
+
+use crate::backward::BACKWARD;
+use crate::emit::Emit;
+use crate::network::positions;
+use partita_graph::{NodeId, Op};
+use partita_program::{Dtype, Kernel, Phase, Role, View};
+use partita_space::{Interval, Region};
+
+impl Emit<'_> {
+    pub(crate) fn sequence(&mut self, id: NodeId, layer: &str, op: &Op) {
+        match op {
+            &Op::Slice { start, .. } => {
+                let input = self.layer(id).inputs[0];
+                let source = self.value(input).view(&self.sliced(id, start));
+                let target = self.computed_value(id);
+                self.copy(layer, source, target);
+            }
+            Op::Embedding { .. } => {
+                let w = self.parameter(id, 0);
+                self.elementwise(id, layer, |x, y| Kernel::EmbeddingForward { x, w, y });
+            }
+            Op::Positions => {
+                let (place, low) = (*self.place(id), self.frame_below(id));
+                self.elementwise(id, layer, |x, y| Kernel::Positions { x, y, place, low });
+            }
+            &Op::LayerNorm { epsilon } => self.layer_norm(id, layer, epsilon),
+            Op::Gelu => self.elementwise(id, layer, |x, y| Kernel::GeluForward { x, y }),
+            &Op::Attention { heads, causal } => {
+                let [k, v] = [1, 2].map(|index| self.read_value(id, index));
+                let heads = self.own_heads(id, heads);
+                self.elementwise(id, layer, |q, y| Kernel::AttentionForward {
+                    q,
+                    k,
+                    v,
+                    y,
+                    heads,
+                    causal,
+                });
+            }
+            other => panic!("{} does not work on sequences", other.keyword()),
+        }
+    }
+
+    pub(crate) fn sequence_backward(&mut self, id: NodeId, layer: &str, op: &Op) {
+        match op {
+            &Op::Slice { start, .. } => self.slice_backward(id, layer, start),
+            Op::Embedding { .. } => {
+                let (x, dy) = (self.read_value(id, 0), self.computed_gradient(id));
+                let axes = positions(self.place(id));
+                let weight = self.layer(id).parameters[0];
+                self.parameter_gradient(weight, axes, layer, |dw, accumulate| {
+                    (!x.is_empty()).then_some(Kernel::EmbeddingBackward {
+                        x,
+                        dy,
+                        dw,
+                        accumulate,
+                    })
+                });
+            }
+            Op::Positions => {
+                self.pass_back(id, 0, layer, |source, target, accumulate| Kernel::Copy {
+                    source,
+                    target,
+                    accumulate,
+                });
+            }
+            &Op::LayerNorm { epsilon } => self.layer_norm_backward(id, layer, epsilon),
+            Op::Gelu => {
+                let x = self.read_value(id, 0);
+                self.pass_back(id, 0, layer, |dy, dx, accumulate| Kernel::GeluBackward {
+                    x,
+                    dy,
+                    dx,
+                    accumulate,
+                });
+            }
+            &Op::Attention { heads, causal } => self.attention_backward(id, layer, heads, causal),
+            other => panic!("{} does not work on sequences", other.keyword()),
+        }
+    }
+
+    /// What a slice reads of its input.
+    fn sliced(&self, id: NodeId, start: usize) -> Region {
+        let mut region = self.reach(id, self.layer(id).inputs[0]);
+        let channels = self.place(id).shape[4];
+        region.0[4] = Interval::all(channels).shift(start as i64);
+        region
+    }
+
+    fn slice_backward(&mut self, id: NodeId, layer: &str, start: usize) {
+        let input = self.layer(id).inputs[0];
+        let region = self.sliced(id, start);
+        if !self.storages.of(input).has_gradient || region.is_empty() {
+            return;
+        }
+        let source = self.computed_gradient(id);
+        let (target, accumulate) = self.contribute(input, &region);
+        let copy = Kernel::Copy {
+            source,
+            target,
+            accumulate,
+        };
+        self.builder.kernel(layer, BACKWARD, copy);
+    }
+
+    /// Heads in the own share of the channels.
+    fn own_heads(&self, id: NodeId, all: usize) -> usize {
+        all / self.builder.mesh.parts(self.place(id).axes[4])
+    }
+
+    fn layer_norm(&mut self, id: NodeId, layer: &str, epsilon: f64) {
+        let known = self.sums.get(&id).copied();
+        let sums = known.unwrap_or_else(|| self.row_moments(id, layer));
+        let (gamma, beta) = (self.parameter(id, 0), self.parameter(id, 1));
+        let count = self.place(id).shape[4] as u64;
+        self.elementwise(id, layer, |x, y| Kernel::LayerNormForward {
+            x,
+            sums,
+            gamma,
+            beta,
+            y,
+            count,
+            epsilon,
+        });
+    }
+
+    /// Sums over the channels at each position that is computed, over all ranks that share these.
+    fn row_moments(&mut self, id: NodeId, layer: &str) -> View {
+        let sums = self.row_sums(id, &format!("{layer}.sums"));
+        self.elementwise(id, layer, |x, _| Kernel::LayerNormStatistics { x, sums });
+        self.add_rows(id, layer, self.pass, sums);
+        self.sums.insert(id, sums);
+        sums
+    }
+
+    /// Two numbers per position that is computed.
+    fn row_sums(&mut self, id: NodeId, name: &str) -> View {
+        let [n, d, h, w, _] = self.computed(id).shape();
+        let dims = [n, d, h, w, 2];
+        let sums = self
+            .builder
+            .buffer(name, Role::Statistics, Dtype::F64, dims);
+        self.builder.whole(sums)
+    }
+
+    /// The sum over ranks that share the channels of the same positions. If one has no position, none of
+    /// them has.
+    fn add_rows(&mut self, id: NodeId, layer: &str, phase: Phase, sums: View) {
+        let axes = self.place(id).axes[4].set();
+        if sums.is_empty() {
+            self.builder.next_sequence();
+        } else {
+            self.allreduce(layer, phase, axes, sums);
+        }
+    }
+
+    fn layer_norm_backward(&mut self, id: NodeId, layer: &str, epsilon: f64) {
+        let count = self.place(id).shape[4] as u64;
+        let (sums, gamma) = (self.sums[&id], self.parameter(id, 0));
+        let (x, dy) = (self.read_value(id, 0), self.computed_gradient(id));
+        let axes = positions(self.place(id));
+        let [of_gamma, of_beta] = [0, 1].map(|index| self.layer(id).parameters[index]);
+        let is_here = !x.is_empty();
+        let ([dgamma, dbeta], accumulate) = self.scale_and_shift([of_gamma, of_beta], axes, layer);
+        if !is_here && !accumulate {
+            self.builder.fill(layer, BACKWARD, dbeta, 0.0);
+        }
+        self.add_gradient(of_gamma, axes, layer, |_, _| {
+            is_here.then_some(Kernel::LayerNormBackwardParameters {
+                x,
+                sums,
+                dy,
+                dgamma,
+                dbeta,
+                count,
+                epsilon,
+                accumulate,
+            })
+        });
+        self.add_gradient(of_beta, axes, layer, |_, _| None);
+        let input = self.layer(id).inputs[0];
+        if !self.storages.of(input).has_gradient {
+            return;
+        }
+        let gradient_sums = self.row_sums(id, &format!("{layer}.gradient_sums"));
+        if is_here {
+            let kernel = Kernel::LayerNormBackwardStatistics {
+                x,
+                sums,
+                gamma,
+                dy,
+                gradient_sums,
+                count,
+                epsilon,
+            };
+            self.builder.kernel(layer, BACKWARD, kernel);
+        }
+        self.add_rows(id, layer, BACKWARD, gradient_sums);
+        self.pass_back(id, 0, layer, |dy, dx, accumulate| {
+            Kernel::LayerNormBackwardData {
+                x,
+                sums,
+                gamma,
+                dy,
+                gradient_sums,
+                dx,
+                count,
+                epsilon,
+                accumulate,
+            }
+        });
+    }
+
+    /// One kernel for all gradients, but for those that add to the same memory.
+    fn attention_backward(&mut self, id: NodeId, layer: &str, heads: usize, causal: bool) {
+        let dy = self.computed_gradient(id);
+        if dy.is_empty() {
+            return;
+        }
+        let inputs = self.layer(id).inputs.clone();
+        let [q, k, v] = [0, 1, 2].map(|index| self.read_value(id, index));
+        let heads = self.own_heads(id, heads);
+        let storage = |index: usize| self.storages.of[inputs[index].0];
+        let mut left: Vec<usize> = (0..3)
+            .filter(|&index| self.storages.all[storage(index)].has_gradient)
+            .collect();
+        while !left.is_empty() {
+            let (mut now, mut later) = (Vec::new(), Vec::new());
+            for index in left {
+                let is_taken = now.iter().any(|&other| storage(other) == storage(index));
+                if is_taken { &mut later } else { &mut now }.push(index);
+            }
+            let (mut wanted, mut accumulate) = ([None; 3], [false; 3]);
+            for index in now {
+                let input = inputs[index];
+                let target = self.contribute(input, &self.reach(id, input));
+                (wanted[index], accumulate[index]) = (Some(target.0), target.1);
+            }
+            let [dq, dk, dv] = wanted;
+            let kernel = Kernel::AttentionBackward {
+                q,
+                k,
+                v,
+                dy,
+                dq,
+                dk,
+                dv,
+                heads,
+                causal,
+                accumulate,
+            };
+            self.builder.kernel(layer, BACKWARD, kernel);
+            left = later;
+        }
+    }
+}

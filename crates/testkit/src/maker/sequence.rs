@@ -1,0 +1,173 @@
+use super::Maker;
+use partita_program::{Dtype, Kernel, Place, View};
+use partita_space::{Axis, AxisList, Mesh, Rank};
+
+impl Maker {
+    /// Kernels that work on sequences.
+    pub(super) fn sequences(&mut self, mesh: &Mesh, rank: Rank, accumulate: bool) -> Vec<Kernel> {
+        let mut kernels = self.embeddings(accumulate);
+        kernels.extend(self.layer_norms(accumulate));
+        kernels.push(self.positions(mesh, rank));
+        kernels.extend(self.gates(accumulate));
+        for _ in 0..2 {
+            kernels.extend(self.attention(accumulate));
+        }
+        kernels
+    }
+
+    fn embeddings(&mut self, accumulate: bool) -> Vec<Kernel> {
+        let extent = self.extent();
+        let [n, d, h, wide, channels] = extent;
+        let rows = self.pick(1, 6);
+        let numbers = (0..n * d * h * wide).map(|_| self.draws.between(0, rows - 1) as f64);
+        let numbers = numbers.collect();
+        let x = self.bench.put(self.dtype, [n, d, h, wide, 1], numbers);
+        let [w, dw] = [0; 2].map(|_| self.dense([1, 1, 1, rows, channels]));
+        let [y, dy] = [0; 2].map(|_| self.view(extent));
+        vec![
+            Kernel::EmbeddingForward { x, w, y },
+            Kernel::EmbeddingBackward {
+                x,
+                dy,
+                dw,
+                accumulate,
+            },
+        ]
+    }
+
+    /// Sums over rows of `count` channels, around 0.3 and of their squares.
+    fn row_sums(&mut self, [n, d, h, w, _]: [usize; 5], count: u64) -> View {
+        let rows = n * d * h * w;
+        let pairs = (0..rows).flat_map(|_| {
+            let mean = 0.3 * self.draws.unit();
+            [mean * count as f64, (mean * mean + 0.5) * count as f64]
+        });
+        let pairs = pairs.collect();
+        self.bench.put(Dtype::F64, [n, d, h, w, 2], pairs)
+    }
+
+    fn layer_norms(&mut self, accumulate: bool) -> Vec<Kernel> {
+        let extent = self.extent();
+        let channels = extent[4];
+        let [x, y, dy, dx] = [0; 4].map(|_| self.view(extent));
+        let [gamma, beta, dgamma, dbeta] = [0; 4].map(|_| self.vector(channels));
+        // More than its own where other ranks have the rest.
+        let count = (channels * self.pick(1, 2)) as u64;
+        let [sums, gradient_sums, out] = [0; 3].map(|_| self.row_sums(extent, count));
+        let epsilon = 1e-3;
+        vec![
+            Kernel::LayerNormStatistics { x, sums: out },
+            Kernel::LayerNormForward {
+                x,
+                sums,
+                gamma,
+                beta,
+                y,
+                count,
+                epsilon,
+            },
+            Kernel::LayerNormBackwardStatistics {
+                x,
+                sums,
+                gamma,
+                dy,
+                gradient_sums: out,
+                count,
+                epsilon,
+            },
+            Kernel::LayerNormBackwardData {
+                x,
+                sums,
+                gamma,
+                dy,
+                gradient_sums,
+                dx,
+                count,
+                epsilon,
+                accumulate,
+            },
+            Kernel::LayerNormBackwardParameters {
+                x,
+                sums,
+                dy,
+                dgamma,
+                dbeta,
+                count,
+                epsilon,
+                accumulate,
+            },
+        ]
+    }
+
+    fn positions(&mut self, mesh: &Mesh, rank: Rank) -> Kernel {
+        let channels = self.draws.pick(&[4, 7, 34]);
+        let place = Place {
+            shape: [4, 1, 1, 9, channels],
+            axes: [Some(Axis::Data), None, None, Some(Axis::Height), None].map(AxisList::from),
+            micro: None,
+            on: None,
+        };
+        let extent = place.owned(mesh, &mesh.coord(rank)).shape();
+        let [x, y] = [0; 2].map(|_| self.view(extent));
+        Kernel::Positions {
+            x,
+            y,
+            place,
+            low: [0; 5],
+        }
+    }
+
+    fn gates(&mut self, accumulate: bool) -> [Kernel; 2] {
+        let extent = self.extent();
+        let y = self.view(extent);
+        let x = self.bench.framed(self.dtype, extent, 4.0, &mut self.draws);
+        let [dy, dx] = [0; 2].map(|_| self.view(extent));
+        [
+            Kernel::GeluForward { x, y },
+            Kernel::GeluBackward {
+                x,
+                dy,
+                dx,
+                accumulate,
+            },
+        ]
+    }
+
+    fn attention(&mut self, accumulate: bool) -> Vec<Kernel> {
+        let (heads, of_head) = (self.pick(1, 3), self.draws.pick(&[1, 2, 5, 8, 16, 20]));
+        let n = self.pick(1, 3);
+        let [outer, inner] = [0; 2].map(|_| self.draws.pick(&[1, 2, 7, 16, 19, 40]));
+        let (of_q, of_k) = (
+            [n, 1, 1, outer, heads * of_head],
+            [n, 1, 1, inner, heads * of_head],
+        );
+        let [q, y, dy, dq] = [0; 4].map(|_| self.view(of_q));
+        let [k, v, dk, dv] = [0; 4].map(|_| self.view(of_k));
+        let causal = self.draws.one_in(2);
+        let backward = |wanted: [bool; 3], accumulate| Kernel::AttentionBackward {
+            q,
+            k,
+            v,
+            dy,
+            dq: wanted[0].then_some(dq),
+            dk: wanted[1].then_some(dk),
+            dv: wanted[2].then_some(dv),
+            heads,
+            causal,
+            accumulate,
+        };
+        vec![
+            Kernel::AttentionForward {
+                q,
+                k,
+                v,
+                y,
+                heads,
+                causal,
+            },
+            backward([true; 3], [accumulate; 3]),
+            backward([true, false, true], [accumulate, false, !accumulate]),
+            backward([false, true, false], [false, accumulate, false]),
+        ]
+    }
+}
