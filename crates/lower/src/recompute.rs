@@ -14,7 +14,8 @@ impl Emit<'_> {
     pub(crate) fn forget(&mut self, layers: &[NodeId]) {
         for &id in layers {
             let storage = self.storages.of(id);
-            let block = |id: &NodeId| self.layer(*id).block;
+            // Another stage of the same ranks reads what it reads forward, too.
+            let block = |id: &NodeId| self.layer(*id).block.map(|of| (of, self.layer(*id).stage));
             let first = block(&storage.members[0]);
             let last = storage.members[storage.members.len() - 1];
             let mut all = storage.members.iter().chain(self.network.readers(last));
