@@ -29,7 +29,9 @@ impl Emit<'_> {
                 self.recall(block, layers);
             }
             let is_wanted = storage.has_gradient && self.layer(id).loss().is_none();
-            if is_wanted && self.enter(id) {
+            if is_wanted && self.network.crosses_within(id) {
+                self.cross_gradient(id);
+            } else if is_wanted && self.enter(id) {
                 if storage.members.last() == Some(&id) {
                     self.receive_gradients(id);
                     self.complete_gradient(id);
@@ -42,7 +44,7 @@ impl Emit<'_> {
     /// Takes what the ranks of other layers have of the gradient.
     fn receive_gradients(&mut self, id: NodeId) {
         for &reader in self.network.readers(id).iter().rev() {
-            if !self.network.crosses(reader) {
+            if !self.network.crosses(reader) || self.network.crosses_within(reader) {
                 continue;
             }
             let layer = self.layer(reader).name.clone();
@@ -620,6 +622,52 @@ impl Emit<'_> {
             accumulate,
         };
         self.builder.redistribute(cargo, source, from, to);
+    }
+
+    /// The gradient of a value that came from other ranks of the stage, back to these: from those who
+    /// have it and to those who want it, of which this rank may be one.
+    fn cross_gradient(&mut self, id: NodeId) {
+        let input = self.layer(id).inputs[0];
+        let (from, to) = (*self.place(id), *self.place(input));
+        let layer = self.layer(id).name.clone();
+        let cargo = self.cargo(id, &layer, BACKWARD, Role::ActivationGradient);
+        let crossing = Crossing::new(&self.builder.world, &from, &to);
+        let number = self.crossing_number(id, true);
+        let mut source = None;
+        if self.enter(id) {
+            if self.storages.of(id).members.last() == Some(&id) {
+                self.complete_gradient(id);
+            }
+            let held = self.gradient(id).held;
+            let due = self.layer(id).partial_gradient;
+            if !due.is_empty() {
+                let view = held.view(&self.owned(id));
+                self.builder.allreduce_of(cargo, due, view);
+            }
+            source = Some(held);
+        }
+        if !self.storages.of(input).has_gradient || !self.builder.enter(to.on) {
+            let ends = (source.as_ref(), None);
+            return self.builder.move_across(cargo, number, &crossing, ends);
+        }
+        let own = self.owned(input);
+        let (view, accumulate) = self.contribute(input, &own);
+        let held = self.gradient(input).held;
+        assert_eq!(view.buffer, held.id, "a gradient has one buffer");
+        let target = match accumulate {
+            true => self.builder.between(cargo, to),
+            false => held,
+        };
+        let ends = (source.as_ref(), Some(&target));
+        self.builder.move_across(cargo, number, &crossing, ends);
+        if accumulate && !own.is_empty() {
+            let copy = Kernel::Copy {
+                source: target.view(&own),
+                target: held.view(&own),
+                accumulate,
+            };
+            self.builder.kernel(&layer, BACKWARD, copy);
+        }
     }
 
     /// The gradient of a value that came from other ranks, back to these.

@@ -162,12 +162,7 @@ impl Builder<'_> {
         crossing: &Crossing,
         source: &Held,
     ) {
-        let send = |(to, region): (Rank, Region)| Send {
-            to: self.world.offset(self.rank, to),
-            part: 0,
-            view: source.view(&region),
-        };
-        let sends: Vec<Send> = crossing.outgoing(self.rank).into_iter().map(send).collect();
+        let sends = self.sends(crossing, source);
         self.exchange_across(cargo, sequence, sends, Vec::new());
     }
 
@@ -186,6 +181,24 @@ impl Builder<'_> {
         self.turn = now;
     }
 
+    /// Both halves at once, for a rank that may be among those who give, among those who get, or both.
+    pub(crate) fn move_across(
+        &mut self,
+        cargo: Cargo<'_>,
+        sequence: u32,
+        crossing: &Crossing,
+        (source, target): (Option<&Held>, Option<&Held>),
+    ) {
+        let (mut sends, mut receives) = (Vec::new(), Vec::new());
+        if let Some(source) = source {
+            sends = self.sends(crossing, source);
+        }
+        if let Some(target) = target {
+            receives = self.receives(cargo, crossing, source, target);
+        }
+        self.exchange_across(cargo, sequence, sends, receives);
+    }
+
     /// The half of those who get; `own` is what a rank that is also among the givers has.
     pub(crate) fn receive_across(
         &mut self,
@@ -195,6 +208,27 @@ impl Builder<'_> {
         own: Option<&Held>,
         target: &Held,
     ) {
+        let receives = self.receives(cargo, crossing, own, target);
+        self.exchange_across(cargo, sequence, Vec::new(), receives);
+    }
+
+    fn sends(&self, crossing: &Crossing, source: &Held) -> Vec<Send> {
+        let send = |(to, region): (Rank, Region)| Send {
+            to: self.world.offset(self.rank, to),
+            part: 0,
+            view: source.view(&region),
+        };
+        crossing.outgoing(self.rank).into_iter().map(send).collect()
+    }
+
+    /// The messages in; what the rank itself has is copied.
+    fn receives(
+        &mut self,
+        cargo: Cargo<'_>,
+        crossing: &Crossing,
+        own: Option<&Held>,
+        target: &Held,
+    ) -> Vec<Receive> {
         let mut receives = Vec::new();
         for (from, region) in crossing.incoming(self.rank) {
             if from == self.rank {
@@ -209,7 +243,7 @@ impl Builder<'_> {
                 accumulate: false,
             });
         }
-        self.exchange_across(cargo, sequence, Vec::new(), receives);
+        receives
     }
 
     fn exchange_across(

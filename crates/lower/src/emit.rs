@@ -65,8 +65,9 @@ pub(crate) struct Emit<'a> {
     /// Moments of micro-batches that enter the running statistics at the end of the step.
     pub late_moments: BTreeMap<(NodeId, usize), View>,
     flights: Vec<Flight>,
-    /// The slot at hand.
-    slot: usize,
+    /// The slot and the layer at hand.
+    pub slot: usize,
+    pub node: NodeId,
     /// The last of the numbers given to layers so far, the same on all ranks.
     turn: u32,
 }
@@ -98,6 +99,7 @@ impl<'a> Emit<'a> {
             late_moments: BTreeMap::new(),
             flights: Vec::new(),
             slot: 0,
+            node: NodeId(0),
             turn: 0,
         };
         emit.flights
@@ -228,7 +230,7 @@ impl<'a> Emit<'a> {
                     self.backward(&layers);
                     self.defers = false;
                 }
-                Pass::Weights => self.deferred_gradients(layers.len()),
+                Pass::Weights => self.deferred_gradients(),
             }
         }
         if !self.is_whole() {
@@ -259,6 +261,7 @@ impl<'a> Emit<'a> {
             return true;
         }
         let number = self.take_numbers(1);
+        self.node = id;
         self.builder.number_from(number);
         self.builder.turn = self.turn_of(self.slot, id);
         let on = self.place(id).on;
@@ -266,7 +269,7 @@ impl<'a> Emit<'a> {
     }
 
     /// Where a layer stands in a slot of the order that all ranks keep.
-    fn turn_of(&self, slot: usize, id: NodeId) -> u32 {
+    pub fn turn_of(&self, slot: usize, id: NodeId) -> u32 {
         let layers = self.network.layers.len();
         let within = match self.plan.slots[slot].pass {
             Pass::Forward => id.0,

@@ -55,8 +55,13 @@ impl Emit<'_> {
     /// The forward pass of the layers of a stage.
     pub(crate) fn forward(&mut self, layers: &[NodeId]) {
         for &id in layers {
-            if self.enter(id) {
+            let is_here = self.enter(id);
+            if self.network.crosses_within(id) {
+                self.cross_value(id, is_here);
+            } else if is_here {
                 self.forward_node(id);
+            }
+            if is_here {
                 if self.storages.of(id).members.last() == Some(&id) {
                     self.complete_value(id);
                     self.send_values(id);
@@ -68,7 +73,7 @@ impl Emit<'_> {
     /// Gives a value to the ranks that want it elsewhere.
     fn send_values(&mut self, id: NodeId) {
         for &reader in self.network.readers(id) {
-            if self.network.crosses(reader) {
+            if self.network.crosses(reader) && !self.network.crosses_within(reader) {
                 let (from, to) = (*self.place(id), *self.place(reader));
                 let crossing = Crossing::new(&self.builder.world, &from, &to);
                 let (number, value) = (self.crossing_number(reader, false), self.value(id));
@@ -80,6 +85,24 @@ impl Emit<'_> {
                 builder.send_in_turn(turn, cargo, number, &crossing, &value);
             }
         }
+    }
+
+    /// Brings a value to other ranks of the stage, from those who have it and to those who want it, of
+    /// which this rank may be one.
+    fn cross_value(&mut self, id: NodeId, is_here: bool) {
+        let input = self.layer(id).inputs[0];
+        let (from, to) = (*self.place(input), *self.place(id));
+        let layer = self.layer(id).name.clone();
+        if is_here {
+            self.hold_value(id);
+        }
+        let cargo = self.cargo(id, &layer, self.pass, Role::Activation);
+        let crossing = Crossing::new(&self.builder.world, &from, &to);
+        let number = self.crossing_number(id, self.pass == Phase::Backward);
+        let source = self.values[self.storages.of[input.0]];
+        let target = self.values[self.storages.of[id.0]].filter(|_| is_here);
+        let ends = (source.as_ref(), target.as_ref());
+        self.builder.move_across(cargo, number, &crossing, ends);
     }
 
     /// What goes with a value or a gradient when it moves.

@@ -12,6 +12,7 @@ mod flatten;
 mod roles;
 mod shares;
 
+pub(crate) use self::choices::range;
 use self::choices::{blocks, can_carry, choices, groups_of};
 use self::shares::shares;
 use crate::network::{Layer, Network, Step};
@@ -20,7 +21,7 @@ use crate::strategy::LayerDim;
 use crate::{Strategy, StrategyError};
 use partita_graph::{Graph, NodeId, Op, ParameterId, ParameterRole, readers};
 use partita_program::Place;
-use partita_space::{AxisList, AxisSet, Mesh, Window};
+use partita_space::{Axis, AxisList, AxisSet, Mesh, Window};
 use std::collections::BTreeMap;
 
 /// Axes of a tensor's dims (N, D, H, W, C).
@@ -43,6 +44,7 @@ pub(crate) fn lay_out(
         site: 0,
         mesh: placement.sites[0].mesh,
         batch,
+        samples: batch / strategy.micro_batches(batch),
         choices: choices(graph, strategy)?,
         blocks: blocks(graph, strategy)?,
         groups: groups_of(graph, strategy)?,
@@ -91,6 +93,8 @@ struct Layout<'a> {
     site: usize,
     mesh: Mesh,
     batch: usize,
+    /// Samples of a micro-batch.
+    samples: usize,
     choices: Vec<[Option<AxisList>; 6]>,
     blocks: Vec<Option<usize>>,
     /// Of each node of the model.
@@ -132,9 +136,18 @@ impl Layout<'_> {
         self.choices[id.0][dim as usize].map(|axes| axes.within(self.mesh.split_axes()))
     }
 
-    /// Where a dim lies unless something else is said.
+    /// Where a dim lies unless something else is said: samples also over the ranks of branches, if there
+    /// are enough of them.
     fn usual(&self, dim: LayerDim) -> AxisList {
-        AxisList::of([dim.axis()]).within(self.mesh.split_axes())
+        let axes = AxisList::of([dim.axis()]).within(self.mesh.split_axes());
+        if dim != LayerDim::N || self.mesh.extent(Axis::Branch) == 1 {
+            return axes;
+        }
+        let both = axes.inside(Axis::Branch);
+        match self.mesh.parts(both) <= self.samples {
+            true => both,
+            false => axes,
+        }
     }
 
     /// The axes of which nothing was said for a layer: an axis that was said of one dim is taken from

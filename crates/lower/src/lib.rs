@@ -8,6 +8,7 @@
 mod arena;
 mod backward;
 mod body;
+mod branches;
 mod classes;
 mod cross;
 mod depend;
@@ -33,4 +34,6 @@ mod update;
 
 pub use lowering::{LowerError, Request, SampleFormat, lower, lower_rank};
 pub use schedule::{Pass, Schedule, Slot, fitting_micro, forward_slots, slots};
-pub use strategy::{Halo, LayerChoice, LayerDim, Shard, StageChoice, Strategy, StrategyError};
+pub use strategy::{
+    Branches, Halo, LayerChoice, LayerDim, Shard, StageChoice, Strategy, StrategyError,
+};

@@ -135,6 +135,12 @@ impl Network {
         other
     }
 
+    /// Whether a layer brings a tensor to other ranks in one stage.
+    pub fn crosses_within(&self, id: NodeId) -> bool {
+        let layer = self.layer(id);
+        self.crosses(id) && self.layer(layer.inputs[0]).stage == layer.stage
+    }
+
     /// Whether a layer brings a tensor to other ranks.
     pub fn crosses(&self, id: NodeId) -> bool {
         let layer = self.layer(id);

@@ -17,6 +17,7 @@ pub(crate) type Key = (ParameterId, Option<Grid>, AxisSet);
 /// A contribution to the gradient of a parameter that waits for its slot.
 pub(crate) struct Deferred {
     key: Key,
+    node: NodeId,
     layer: String,
     kernel: Option<Kernel>,
 }
@@ -262,18 +263,24 @@ impl Emit<'_> {
         let view = self.parameter_gradients[&key].view();
         self.deferred.push(Deferred {
             key,
+            node: self.node,
             layer: layer.to_owned(),
             kernel: kernel(view, false),
         });
     }
 
-    /// The contributions of the micro-batch at hand that waited, of a stage of so many layers.
-    pub(crate) fn deferred_gradients(&mut self, layers: usize) {
-        // A weight and a bias for each.
-        let number = self.take_numbers(2 * layers);
-        for (at, one) in std::mem::take(&mut self.deferred).into_iter().enumerate() {
+    /// The contributions of the micro-batch at hand that waited, those of the last layers first.
+    pub(crate) fn deferred_gradients(&mut self) {
+        let layers = self.network.layers.len();
+        let number = self.take_numbers(layers + 1);
+        let mut last = None;
+        for one in std::mem::take(&mut self.deferred) {
             let (parameter, on, axes) = one.key;
-            self.builder.number_from(number + NUMBERS * at as u32);
+            if last.replace(one.node) != Some(one.node) {
+                let at = (layers - one.node.0) as u32;
+                self.builder.number_from(number + NUMBERS * at);
+            }
+            self.builder.turn = self.turn_of(self.slot, one.node);
             self.builder.enter(on);
             self.add_gradient(parameter, axes, &one.layer, |_, accumulate| {
                 let mut kernel = one.kernel?;

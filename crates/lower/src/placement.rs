@@ -2,7 +2,7 @@
 
 use crate::schedule::Schedule;
 use crate::{Strategy, StrategyError};
-use partita_graph::{Graph, count, nearest};
+use partita_graph::{Graph, LayerCount, count, nearest};
 use partita_space::{Axis, Grid, Mesh};
 use std::ops::Range;
 
@@ -33,6 +33,12 @@ impl Placement {
 
     /// Errors: stages that the model or its layers cannot give.
     pub fn new(graph: &Graph, strategy: &Strategy) -> Result<Self, StrategyError> {
+        let mut placement = Self::of_stages(graph, strategy)?;
+        crate::branches::place(graph, strategy, &mut placement)?;
+        Ok(placement)
+    }
+
+    fn of_stages(graph: &Graph, strategy: &Strategy) -> Result<Self, StrategyError> {
         let nodes = graph.nodes.len();
         if strategy.stages.is_empty() {
             let site = Site {
@@ -96,16 +102,9 @@ fn ranges(
     if strategy.stages.iter().any(|stage| stage.layers.is_some()) {
         return by_hand(graph, strategy);
     }
-    // What a layer without weights costs is what it reads and writes; a hundred operations on a number
-    // take about as long as to bring it from memory and back.
-    let rows = count(graph).layers;
-    let weights = rows.iter().map(|row| {
-        let elements = row.shape.volume() as f64;
-        row.executed_flops.0 as f64 + 100.0 * elements
-    });
     let ends: Vec<f64> = [0.0]
         .into_iter()
-        .chain(weights)
+        .chain(weights(graph))
         .scan(0.0, |sum, weight| {
             *sum += weight;
             Some(*sum)
@@ -116,6 +115,17 @@ fn ranges(
         (ends[range.end] - ends[range.start]) / ranks as f64
     };
     Ok(balanced(graph.nodes.len(), stages, &cost))
+}
+
+/// About what each node costs. What a layer without weights costs is what it reads and writes; a hundred
+/// operations on a number take about as long as to bring it from memory and back.
+pub(crate) fn weights(graph: &Graph) -> Vec<f64> {
+    let rows = count(graph).layers;
+    let weight = |row: &LayerCount| {
+        let elements = row.shape.volume() as f64;
+        row.executed_flops.0 as f64 + 100.0 * elements
+    };
+    rows.iter().map(weight).collect()
 }
 
 /// Cuts nodes in stages, each of one at least besides the input, so that the largest of what they cost

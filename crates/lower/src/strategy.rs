@@ -6,6 +6,7 @@ mod text;
 
 pub use error::StrategyError;
 
+use crate::branches::blocks;
 use crate::lay_out::lay_out;
 use crate::placement::Placement;
 use crate::schedule::Schedule;
@@ -109,6 +110,8 @@ pub struct LayerChoice {
     pub recompute: Option<bool>,
     /// How their halos come, where it is said.
     pub halo: Option<Halo>,
+    /// How the ranks of the axis `branch` share out the branches among these layers, where it is said.
+    pub branches: Option<Branches>,
 }
 
 impl LayerChoice {
@@ -119,6 +122,17 @@ impl LayerChoice {
             false => format!("{}..{}", self.from, self.to),
         }
     }
+}
+
+/// How branches between a fork and a join are placed on the coordinates of the axis `branch`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Branches {
+    /// On all of them, one after the other.
+    Off,
+    /// In so many groups, of sizes by what they cost.
+    Groups(usize),
+    /// In groups of these sizes, which add up to the extent of the axis.
+    Sizes(Vec<usize>),
 }
 
 /// How layers get what they read around a rank's own part.
@@ -309,13 +323,21 @@ impl Strategy {
         extents: &[usize; 7],
     ) -> Result<(), StrategyError> {
         let unused = &[Axis::Depth, Axis::Height, Axis::Width][..3 - graph.spatial_rank];
-        let is_possible = |axis: &Axis| !unused.contains(axis) && *axis != Axis::Branch;
+        let has_branches = !blocks(graph).is_empty();
+        let is_possible =
+            |axis: &Axis| !unused.contains(axis) && (*axis != Axis::Branch || has_branches);
         for axis in AXES {
             if extents[axis.index()] > 1 && !is_possible(&axis) && !self.is_named(axis) {
                 let possible = AXES.into_iter().filter(is_possible).map(Axis::name);
                 return Err(StrategyError::Axis {
                     strategy: self.to_string(),
-                    reason: format!("no operation of {} carries {}", graph.name, axis.name()),
+                    reason: match axis {
+                        Axis::Branch => format!(
+                            "{} has no fork whose branches join again, which branch would place",
+                            graph.name
+                        ),
+                        _ => format!("no operation of {} carries {}", graph.name, axis.name()),
+                    },
                     possible: possible.collect::<Vec<_>>().join(", "),
                 });
             }

@@ -37,13 +37,13 @@ impl Grid {
         }
     }
 
-    /// Every `stride`-th rank from `first` on, in runs of `run` along `data` that begin `jump` ranks
-    /// after each other; `extents` are those of all axes.
-    pub fn strided(mesh: &Mesh, first: Rank, stride: usize, (run, jump): (usize, usize)) -> Self {
-        let mut grid = Self::repeated(mesh, first, 1, jump);
-        grid.strides = grid.strides.map(|inner| inner * stride as u32);
-        grid.run = run as u32;
-        grid
+    /// The part of it with so many coordinates of an axis, of which there are no runs, from one on.
+    pub fn slice(&self, axis: Axis, from: usize, extent: usize) -> Self {
+        assert!(axis != Axis::Data, "along data ranks stand in runs");
+        let mut part = *self;
+        part.first += from as u32 * self.strides[axis.index()];
+        part.extents[axis.index()] = extent as u32;
+        part
     }
 
     /// Its mesh.
@@ -166,11 +166,12 @@ mod tests {
         check(&repeated, 12, &[2, 3, 4, 5, 8, 9, 10, 11]);
         assert_eq!(repeated.mesh().extent(Axis::Data), 8);
         check(&repeated.shifted(-2), 12, &[0, 1, 2, 3, 6, 7, 8, 9]);
-        check(&Grid::strided(&samples, 1, 2, (4, 8)), 8, &[1, 3, 5, 7]);
-        let six = Mesh::new([6, 1, 1, 1, 1, 1, 1]);
-        check(&Grid::strided(&six, 0, 1, (3, 4)), 8, &[0, 1, 2, 4, 5, 6]);
-        let nested = Mesh::new([2, 2, 1, 1, 1, 1, 1]);
-        check(&Grid::strided(&nested, 1, 3, (2, 12)), 12, &[1, 4, 7, 10]);
+        let all = Grid::repeated(&Mesh::new([2, 1, 2, 1, 1, 1, 3]), 0, 1, 12);
+        check(
+            &all.slice(Axis::Branch, 1, 2),
+            12,
+            &[1, 2, 4, 5, 7, 8, 10, 11],
+        );
         let group = repeated.group(4, AxisSet::of([Axis::Data]));
         assert_eq!(group, [2, 3, 4, 5, 8, 9, 10, 11]);
         assert_eq!(repeated.group(0, AxisSet::NONE), [0; 0]);

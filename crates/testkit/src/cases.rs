@@ -110,6 +110,7 @@ fn group(draws: &mut Draws, graph: &Graph, strategy: &mut Strategy) {
             dims: [None; 6],
             recompute: None,
             halo: Some(Halo::Grouped),
+            branches: None,
         });
         first = last + 1 + draws.pick(&[0, 0, 1, 2]);
     }
@@ -121,6 +122,7 @@ fn group(draws: &mut Draws, graph: &Graph, strategy: &mut Strategy) {
             dims: [None; 6],
             recompute: None,
             halo: Some(Halo::Own),
+            branches: None,
         });
     }
 }
@@ -161,6 +163,7 @@ pub(crate) fn random_layer_strategy(draws: &mut Draws, graph: &Graph, batch: usi
             dims,
             recompute: None,
             halo: None,
+            branches: None,
         });
     }
     strategy.overlap = !draws.one_in(4);
@@ -188,6 +191,7 @@ pub(crate) fn random_block(draws: &mut Draws, graph: &Graph) -> LayerChoice {
         dims: [None; 6],
         recompute: Some(true),
         halo: None,
+        branches: None,
     }
 }
 

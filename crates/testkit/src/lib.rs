@@ -5,6 +5,7 @@
 //! Must not know: how a user calls it; no room depends on it but for its tests.
 
 mod bench;
+mod branched;
 mod cases;
 mod compare;
 mod harness;
@@ -17,6 +18,7 @@ mod staged;
 mod trial;
 
 pub use bench::{Aftermath, Bench};
+pub use branched::random_branched_case;
 pub use cases::{
     Case, random_case, random_encoder_decoder, random_grouped_case, random_layer_case,
 };

@@ -128,5 +128,6 @@ fn random_choice(draws: &mut Draws, graph: &Graph, strategy: &Strategy) -> Layer
         dims,
         recompute: None,
         halo: None,
+        branches: None,
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn choices(
 }
 
 /// The layers of which something is said.
-pub(super) fn range(
+pub(crate) fn range(
     graph: &Graph,
     strategy: &Strategy,
     choice: &LayerChoice,

@@ -19,7 +19,7 @@ pub enum StrategyError {
     /// What is said of some layers is not of the form.
     #[error(
         "strategy `{text}`: `{word}` is nothing that can be said of layers; possible are \
-         recompute=on|off, halo=own|grouped, and DIM=AXES with a dim of N, D, H, W, C or F and axes such as `depth`, \
+         recompute=on|off, halo=own|grouped, branches=2|[3|1]|off, and DIM=AXES with a dim of N, D, H, W, C or F and axes such as `depth`, \
          `filter+channel` or `-` for none"
     )]
     LayerForm {
@@ -424,5 +424,19 @@ pub enum StrategyError {
         text: String,
         /// The schedule.
         schedule: String,
+    },
+    /// Branches asked for where there are none, or too few.
+    #[error("strategy `{strategy}`: `{layers}` has {found}, and {asked} are asked for; {nearest}")]
+    NoBranches {
+        /// The strategy.
+        strategy: String,
+        /// The layers.
+        layers: String,
+        /// What is there.
+        found: String,
+        /// What is asked for.
+        asked: String,
+        /// What would be valid.
+        nearest: String,
     },
 }

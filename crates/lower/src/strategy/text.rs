@@ -1,6 +1,8 @@
 //! The text form of a strategy.
 
-use super::{Halo, LayerChoice, LayerDim, RANKS_MAX, Shard, StageChoice, Strategy, StrategyError};
+use super::{
+    Branches, Halo, LayerChoice, LayerDim, RANKS_MAX, Shard, StageChoice, Strategy, StrategyError,
+};
 use crate::schedule::Schedule;
 use partita_space::{AXES, Axis, AxisList};
 use std::fmt;
@@ -79,7 +81,15 @@ impl fmt::Display for LayerChoice {
             false => "recompute=off".to_owned(),
         });
         let halo = self.halo.map(|halo| format!("halo={}", halo.name()));
-        let words = words.chain(again).chain(halo);
+        let branches = self.branches.as_ref().map(|branches| match branches {
+            Branches::Off => "branches=off".to_owned(),
+            Branches::Groups(groups) => format!("branches={groups}"),
+            Branches::Sizes(sizes) => {
+                let sizes: Vec<String> = sizes.iter().map(usize::to_string).collect();
+                format!("branches=[{}]", sizes.join("|"))
+            }
+        });
+        let words = words.chain(again).chain(halo).chain(branches);
         f.write_str(&words.collect::<Vec<_>>().join(","))
     }
 }
@@ -329,8 +339,9 @@ fn layer_choice(
         dims: [None; 6],
         recompute: None,
         halo: None,
+        branches: None,
     };
-    for word in words.split(',').map(str::trim) {
+    for word in outside(words, ',').into_iter().map(str::trim) {
         let form = || StrategyError::LayerForm {
             text: text.to_owned(),
             word: word.to_owned(),
@@ -352,6 +363,13 @@ fn layer_choice(
             }
             continue;
         }
+        if name == "branches" {
+            let branches = branches(value).ok_or_else(form)?;
+            if choice.branches.replace(branches).is_some() {
+                return Err(twice(text, name));
+            }
+            continue;
+        }
         let at = LayerDim::ALL.iter().position(|dim| dim.name() == name);
         let at = at.ok_or_else(form)?;
         if choice.dims[at].is_some() {
@@ -369,6 +387,19 @@ fn layer_choice(
         choice.dims[at] = Some(list);
     }
     Ok(Some(choice))
+}
+
+/// `off`, `3` or `[2|1]`.
+fn branches(value: &str) -> Option<Branches> {
+    if value == "off" {
+        return Some(Branches::Off);
+    }
+    if let Some(groups) = number(value) {
+        return Some(Branches::Groups(groups));
+    }
+    let inner = value.strip_prefix('[')?.strip_suffix(']')?;
+    let sizes = inner.split('|').map(|size| number(size.trim()));
+    sizes.collect::<Option<Vec<usize>>>().map(Branches::Sizes)
 }
 
 fn switch(value: &str) -> Option<bool> {
@@ -424,6 +455,7 @@ mod tests {
             "data=2,micro=4,stages=[depth=2,height=2|depth=2|1|1],schedule=gems*2",
             "micro=3,stages=[..pool2: depth=2|conv3..conv4: data=2|fc1: 1|fc2..: 1],schedule=1f1b",
             "micro=2,stages=[1|1],schedule=chimera; conv1..: recompute=on",
+            "data=2,branch=4; mixed1..mixed2: branches=[3|1]; b: branches=2; c..: branches=off",
         ] {
             assert_eq!(text.parse::<Strategy>().unwrap().to_string(), text);
         }
@@ -471,6 +503,10 @@ mod tests {
             "depth=2; conv1: halo=own,halo=own",
             "",
             "schedule=gems",
+            "branch=2; a: branches=0",
+            "branch=2; a: branches=[1|0]",
+            "branch=2; a: branches=[]",
+            "branch=2; a: branches=1,branches=2",
             "stages=[]",
             "stages=[1|]",
             "stages=[1|x]",

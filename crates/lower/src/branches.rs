@@ -1,0 +1,341 @@
+//! Branches of a network between a fork and a join, and the ranks on which each of them runs.
+//!
+//! Example: a block of Inception forks in four. With `branch=4` the ranks of that axis are cut in four
+//! groups, or fewer, and each runs one branch for all samples of its part of the mini-batch, while the
+//! layers around the block split these samples over the whole axis. Ranks that differ along it are
+//! neighbors, so that what goes to the branches and comes back stays within a node.
+
+use crate::placement::{Placement, Site, weights};
+use crate::strategy::Branches;
+use crate::{LayerChoice, Strategy, StrategyError};
+use partita_graph::{Graph, NodeId, Op, readers};
+use partita_space::{Axis, Grid};
+use std::ops::Range;
+
+/// Nodes of each branch between a fork and a join.
+pub(crate) type Block = Vec<Vec<usize>>;
+
+/// The blocks of a network, outer ones only, in their order: what lies between a node that several read
+/// and the first node through which all ways from it lead, if that falls apart.
+pub(crate) fn blocks(graph: &Graph) -> Vec<Block> {
+    let readers = readers(graph.nodes.iter().map(|node| &node.inputs[..]));
+    let joins = joins(graph, &readers);
+    let mut blocks = Vec::new();
+    let mut fork = 0;
+    while fork < graph.nodes.len() {
+        let join = joins[fork];
+        let branches = match readers[fork].len() > 1 {
+            true => parts(graph, &between(&readers, fork, join)),
+            false => Vec::new(),
+        };
+        if branches.len() > 1 {
+            blocks.push(branches);
+            fork = join;
+        } else {
+            fork += 1;
+        }
+    }
+    blocks
+}
+
+/// For each node the first one through which all ways from it to the loss lead.
+fn joins(graph: &Graph, readers: &[Vec<NodeId>]) -> Vec<usize> {
+    let last = graph.nodes.len() - 1;
+    let mut joins = vec![last; graph.nodes.len()];
+    for id in (0..last).rev() {
+        // Auxiliary losses end nothing.
+        let is_way =
+            |reader: &&NodeId| !matches!(graph.node(**reader).op, Op::AuxiliaryLoss { .. });
+        let ways = readers[id].iter().filter(is_way).map(|reader| reader.0);
+        joins[id] = ways
+            .reduce(|mut a, mut b| {
+                while a != b {
+                    match a < b {
+                        true => a = joins[a],
+                        false => b = joins[b],
+                    }
+                }
+                a
+            })
+            .unwrap_or(last);
+    }
+    joins
+}
+
+/// Nodes on the ways from a fork to its join.
+fn between(readers: &[Vec<NodeId>], fork: usize, join: usize) -> Vec<usize> {
+    let mut reached = vec![false; join + 1];
+    reached[fork] = true;
+    let mut nodes = Vec::new();
+    for id in fork..join {
+        if !reached[id] {
+            continue;
+        }
+        if id > fork {
+            nodes.push(id);
+        }
+        for reader in readers[id].iter().filter(|reader| reader.0 <= join) {
+            reached[reader.0] = true;
+        }
+    }
+    nodes
+}
+
+/// The parts into which nodes fall that read nothing of each other.
+fn parts(graph: &Graph, nodes: &[usize]) -> Block {
+    let mut part_of: Vec<usize> = (0..nodes.len()).collect();
+    for (at, &id) in nodes.iter().enumerate() {
+        for input in &graph.nodes[id].inputs {
+            let Ok(other) = nodes.binary_search(&input.0) else {
+                continue;
+            };
+            let (a, b) = (part_of[at], part_of[other]);
+            let joined = part_of.iter_mut().filter(|part| **part == a.max(b));
+            joined.for_each(|part| *part = a.min(b));
+        }
+    }
+    let mut parts: Block = Vec::new();
+    let mut known: Vec<usize> = Vec::new();
+    for (&id, part) in nodes.iter().zip(part_of) {
+        let at = known.iter().position(|&known| known == part);
+        let at = at.unwrap_or_else(|| {
+            known.push(part);
+            parts.push(Vec::new());
+            parts.len() - 1
+        });
+        parts[at].push(id);
+    }
+    parts
+}
+
+/// Branches of a block in groups of ranks: of each group its first coordinate along the axis, how many
+/// these are, and its nodes.
+type Groups = Vec<(usize, usize, Vec<usize>)>;
+
+/// Puts branches on groups of the ranks of each site with an axis `branch`.
+///
+/// Errors: branches where there are none, sizes that are not those of the axis.
+pub(crate) fn place(
+    graph: &Graph,
+    strategy: &Strategy,
+    placement: &mut Placement,
+) -> Result<(), StrategyError> {
+    let mut blocks: Vec<(Block, Option<&LayerChoice>)> = Vec::new();
+    for choice in strategy.layers.iter().rev() {
+        if choice.branches.is_none() {
+            continue;
+        }
+        let range = crate::lay_out::range(graph, strategy, choice)?;
+        blocks.extend(
+            said(graph, strategy, choice, range)?
+                .into_iter()
+                .map(|block| (block, Some(choice))),
+        );
+    }
+    let is_free = |block: &Block, known: &[(Block, Option<&LayerChoice>)]| {
+        let mut taken = known.iter().flat_map(|(block, _)| block.iter().flatten());
+        !taken.any(|id| block.iter().flatten().any(|of| of == id))
+    };
+    for block in self::blocks(graph) {
+        if is_free(&block, &blocks) {
+            blocks.push((block, None));
+        }
+    }
+    let costs = weights(graph);
+    for (block, choice) in blocks {
+        let site_of = |id: &usize| placement.site_of[*id];
+        let mut sites = block.iter().flatten().map(site_of);
+        let Some(site) = sites.next() else { continue };
+        // A block that stages cut lies with them.
+        if sites.any(|other| other != site) {
+            continue;
+        }
+        let extent = placement.sites[site].mesh.extent(Axis::Branch);
+        if extent == 1 && choice.is_none() {
+            continue;
+        }
+        let said = choice.and_then(|choice| choice.branches.as_ref());
+        let groups = match said {
+            Some(Branches::Off) => continue,
+            Some(Branches::Groups(groups)) => groups_of(&block, &costs, extent, *groups),
+            Some(Branches::Sizes(sizes)) => with_sizes(&block, &costs, sizes),
+            None => groups_of(&block, &costs, extent, extent),
+        };
+        if let Some(choice) = choice {
+            check(strategy, choice, &block, extent)?;
+        }
+        for (first, size, nodes) in groups {
+            let sliced = slice(&placement.sites[site], strategy, first, size);
+            placement.sites.push(sliced);
+            for id in nodes {
+                placement.site_of[id] = placement.sites.len() - 1;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The blocks among some layers: those of the network, or else the parts into which they fall.
+fn said(
+    graph: &Graph,
+    strategy: &Strategy,
+    choice: &LayerChoice,
+    range: Range<usize>,
+) -> Result<Vec<Block>, StrategyError> {
+    let inside = |block: &Block| block.iter().flatten().all(|id| range.contains(id));
+    let known: Vec<Block> = blocks(graph).into_iter().filter(inside).collect();
+    if !known.is_empty() {
+        return Ok(known);
+    }
+    let nodes: Vec<usize> = range.collect();
+    let parts = parts(graph, &nodes);
+    if parts.len() > 1 {
+        return Ok(vec![parts]);
+    }
+    if choice.branches == Some(Branches::Off) {
+        return Ok(Vec::new());
+    }
+    let all = blocks(graph);
+    let name = |id: usize| graph.nodes[id].name.as_str();
+    let distance = |block: &&Block| {
+        let first = block.iter().flatten().min().copied().unwrap_or(0);
+        first.abs_diff(nodes[0])
+    };
+    let nearest = all.iter().min_by_key(distance).map(|block| {
+        let ids = || block.iter().flatten().copied();
+        let (first, last) = (ids().min().unwrap_or(0), ids().max().unwrap_or(0));
+        format!(
+            "the nearest with branches are `{}..{}`",
+            name(first),
+            name(last)
+        )
+    });
+    Err(StrategyError::NoBranches {
+        strategy: strategy.to_string(),
+        layers: choice.layers(),
+        found: "no branches".to_owned(),
+        asked: "some".to_owned(),
+        nearest: nearest.unwrap_or_else(|| "no layers of the model have any".to_owned()),
+    })
+}
+
+fn check(
+    strategy: &Strategy,
+    choice: &LayerChoice,
+    block: &Block,
+    extent: usize,
+) -> Result<(), StrategyError> {
+    let fail = |asked: String, nearest: String| {
+        Err(StrategyError::NoBranches {
+            strategy: strategy.to_string(),
+            layers: choice.layers(),
+            found: format!("{} branches on branch={extent}", block.len()),
+            asked,
+            nearest,
+        })
+    };
+    let most = block.len().min(extent);
+    match &choice.branches {
+        Some(Branches::Groups(groups)) if *groups > most => fail(
+            format!("{groups} groups"),
+            format!("the nearest valid choice is branches={most}"),
+        ),
+        Some(Branches::Sizes(sizes)) => {
+            if sizes.len() <= block.len() && sizes.iter().sum::<usize>() == extent {
+                return Ok(());
+            }
+            let mut nearest = vec![1; sizes.len().min(most)];
+            let rest = extent - nearest.len();
+            if let Some(first) = nearest.first_mut() {
+                *first += rest;
+            }
+            let list = |sizes: &[usize]| {
+                let sizes: Vec<String> = sizes.iter().map(usize::to_string).collect();
+                format!("branches=[{}]", sizes.join("|"))
+            };
+            fail(
+                format!("groups of `{}`", list(sizes)),
+                format!(
+                    "at most {most} groups whose sizes add up to {extent} are possible, as `{}`",
+                    list(&nearest)
+                ),
+            )
+        }
+        Some(Branches::Groups(_) | Branches::Off) | None => Ok(()),
+    }
+}
+
+fn cost(costs: &[f64], nodes: &[usize]) -> f64 {
+    nodes.iter().map(|&id| costs[id]).sum()
+}
+
+/// At most so many groups, each of as many ranks as its branches cost in proportion.
+fn groups_of(block: &Block, costs: &[f64], extent: usize, groups: usize) -> Groups {
+    let groups = groups.min(block.len()).min(extent).max(1);
+    let mut loads: Vec<f64> = vec![0.0; groups];
+    // Heavy branches first, each to the group with the least to do.
+    let mut order: Vec<&Vec<usize>> = block.iter().collect();
+    order.sort_by(|a, b| cost(costs, b).total_cmp(&cost(costs, a)));
+    for branch in order {
+        let least = (0..groups).min_by(|&a, &b| loads[a].total_cmp(&loads[b]));
+        loads[least.unwrap_or(0)] += cost(costs, branch);
+    }
+    let mut sizes = vec![1; groups];
+    for _ in groups..extent {
+        let per_rank = |at: usize| loads[at] / sizes[at] as f64;
+        let most = (0..groups).max_by(|&a, &b| per_rank(a).total_cmp(&per_rank(b)));
+        sizes[most.unwrap_or(0)] += 1;
+    }
+    with_sizes(block, costs, &sizes)
+}
+
+/// Heavy branches first, each to the group where it and what is there take the least time.
+fn with_sizes(block: &Block, costs: &[f64], sizes: &[usize]) -> Groups {
+    let mut first = 0;
+    let mut groups: Groups = sizes
+        .iter()
+        .map(|&size| {
+            first += size;
+            (first - size, size, Vec::new())
+        })
+        .collect();
+    let mut loads = vec![0.0; sizes.len()];
+    let mut order: Vec<&Vec<usize>> = block.iter().collect();
+    order.sort_by(|a, b| cost(costs, b).total_cmp(&cost(costs, a)));
+    for (at, branch) in order.iter().enumerate() {
+        let own = cost(costs, branch);
+        let time = |group: usize| (loads[group] + own) / sizes[group] as f64;
+        // No group stays empty.
+        let left = order.len() - at;
+        let empty: Vec<usize> = (0..sizes.len())
+            .filter(|&g| groups[g].2.is_empty())
+            .collect();
+        let possible: Vec<usize> = match empty.len() >= left {
+            true => empty,
+            false => (0..sizes.len()).collect(),
+        };
+        let best = possible
+            .into_iter()
+            .min_by(|&a, &b| time(a).total_cmp(&time(b)));
+        let best = best.unwrap_or(0);
+        loads[best] += own;
+        groups[best].2.extend(branch.iter().copied());
+    }
+    groups.retain(|(_, _, nodes)| !nodes.is_empty());
+    groups
+}
+
+/// The ranks of a site with these coordinates along `branch`.
+fn slice(site: &Site, strategy: &Strategy, first: usize, size: usize) -> Site {
+    let world = strategy.mesh();
+    let whole = Grid::repeated(&world, 0, 1, world.ranks());
+    let grids = site.grids.map(|grid| {
+        let grid = grid.unwrap_or(whole);
+        Some(grid.slice(Axis::Branch, first, size))
+    });
+    Site {
+        stage: site.stage,
+        mesh: grids[0].map_or(site.mesh, |grid| grid.mesh()),
+        grids,
+    }
+}
