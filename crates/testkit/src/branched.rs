@@ -90,6 +90,10 @@ fn forks(draws: &mut Draws) -> Graph {
             }
         };
     }
+    // Sums of many branches grow.
+    head = builder
+        .batch_norm("norm", head, 1e-3, 0.1)
+        .expect("a batch norm fits anywhere");
     let flat = builder.flatten("flat", head).expect("it fits anywhere");
     let end = builder
         .linear("end", flat, 3, true)
