@@ -10,8 +10,8 @@ use std::ops::Range;
 
 /// Elements whose sums are taken together.
 const TOGETHER: usize = 16;
-/// Channels of which one thread adds up the gradients.
-const STRIPE: usize = 64;
+/// The most channels of which gradients are added up at a time.
+const STRIPE: usize = 512;
 
 /// The channels of a position, by its number in (N, D, H, W) order.
 ///
@@ -306,11 +306,12 @@ pub fn embed_backward(
         return Ok(Some(stray));
     }
     let dw = Shared(dw.as_mut_ptr());
-    let stripes = channels.div_ceil(STRIPE);
-    let cost = ELEMENT * (dy.grid.positions() * channels.min(STRIPE)) as u64;
+    let wide = channels.div_ceil(call.team.threads()).max(1);
+    let cost = ELEMENT * (dy.grid.positions() * wide) as u64;
+    let stripes = channels.div_ceil(wide);
     call.team
         .units(call.progress, stripes, cost, &|stripe, _| {
-            let (first, last) = (stripe * STRIPE, ((stripe + 1) * STRIPE).min(channels));
+            let (first, last) = (stripe * wide, ((stripe + 1) * wide).min(channels));
             // SAFETY: each stripe of channels is one unit's.
             let row = |row: usize| unsafe {
                 let start = dw.get().add(row * channels + first);
@@ -387,30 +388,45 @@ impl Op for Moments<'_> {
             // SAFETY: each position is in one range.
             unsafe {
                 let x = read(&self.x, at);
-                put(self.sums, at, two_sums(x, x, |x, _| (x, x * x)));
+                put(self.sums, at, two_sums([x; 3], |[x, ..]| (x, x * x)));
             }
         }
     }
 }
 
-/// Sums of two numbers per element of two rows.
+/// Sums of two numbers per element of three rows.
 #[inline(always)]
-fn two_sums(a: &[f32], b: &[f32], of: impl Fn(f64, f64) -> (f64, f64)) -> [f64; 2] {
-    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<TOGETHER>(), b.as_chunks::<TOGETHER>());
+fn two_sums([a, b, c]: [&[f32]; 3], of: impl Fn([f64; 3]) -> (f64, f64)) -> [f64; 2] {
+    let [(a, a_rest), (b, b_rest), (c, c_rest)] = [a, b, c].map(|row| row.as_chunks::<TOGETHER>());
     let (mut first, mut second) = ([0.0; TOGETHER], [0.0; TOGETHER]);
-    for (a, b) in a.iter().zip(b) {
+    for ((a, b), c) in a.iter().zip(b).zip(c) {
         for i in 0..TOGETHER {
-            let (x, y) = of(f64::from(a[i]), f64::from(b[i]));
+            let (x, y) = of([a[i], b[i], c[i]].map(f64::from));
             first[i] += x;
             second[i] += y;
         }
     }
-    for (a, b) in a_rest.iter().zip(b_rest) {
-        let (x, y) = of(f64::from(*a), f64::from(*b));
+    for ((a, b), c) in a_rest.iter().zip(b_rest).zip(c_rest) {
+        let (x, y) = of([*a, *b, *c].map(f64::from));
         first[0] += x;
         second[0] += y;
     }
-    [first.iter().sum(), second.iter().sum()]
+    // Else the sums of all of them would be taken one by one, and so would all before.
+    let (first, second) = std::hint::black_box((first, second));
+    [halved(first), halved(second)]
+}
+
+/// The sum, by halves.
+#[inline(always)]
+fn halved(mut sums: [f64; TOGETHER]) -> f64 {
+    let mut left = TOGETHER / 2;
+    while left > 0 {
+        for i in 0..left {
+            sums[i] += sums[i + left];
+        }
+        left /= 2;
+    }
+    sums[0]
 }
 
 /// y = gamma * normalized x + beta. Counts 4 flops an element.
@@ -513,25 +529,18 @@ impl Op for Products<'_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let channels = self.x.grid.channels;
         for at in self.positions {
             let (mean, inverse) = self.norm.of(at);
+            let (mean, inverse) = (f64::from(mean), f64::from(inverse));
             // SAFETY: each position is in one range.
-            let (x, dy) = unsafe { (read(&self.x, at), read(&self.dy, at)) };
-            let (mut totals, mut buffer) = ([0.0; 2], [0.0; STRIPE]);
-            for first in (0..channels).step_by(STRIPE) {
-                let range = first..(first + STRIPE).min(channels);
-                let scaled = &mut buffer[..range.len()];
-                let factors = dy[range.clone()].iter().zip(&self.gamma[range.clone()]);
-                for (scaled, (dy, gamma)) in scaled.iter_mut().zip(factors) {
-                    *scaled = *dy * *gamma;
-                }
-                let (mean, inverse) = (f64::from(mean), f64::from(inverse));
-                let sums = two_sums(scaled, &x[range], |g, x| (g, g * ((x - mean) * inverse)));
-                totals = [totals[0] + sums[0], totals[1] + sums[1]];
+            unsafe {
+                let (x, dy) = (read(&self.x, at), read(&self.dy, at));
+                let sums = two_sums([x, dy, self.gamma], |[x, dy, gamma]| {
+                    let gradient = dy * gamma;
+                    (gradient, gradient * ((x - mean) * inverse))
+                });
+                put(self.sums, at, sums);
             }
-            // SAFETY: as above.
-            unsafe { put(self.sums, at, totals) };
         }
     }
 }
@@ -619,18 +628,19 @@ pub fn row_backward_parameters(
     );
     let targets = [dgamma, dbeta].map(|target| Shared(target.as_mut_ptr()));
     let level = call.team.level();
-    let stripes = channels.div_ceil(STRIPE);
-    let cost = 2 * ELEMENT * (x.grid.positions() * channels.min(STRIPE)) as u64;
+    let wide = channels.div_ceil(call.team.threads()).clamp(1, STRIPE);
+    let cost = 2 * ELEMENT * (x.grid.positions() * wide) as u64;
+    let stripes = channels.div_ceil(wide);
     call.team
         .units(call.progress, stripes, cost, &|stripe, _| {
-            let first = STRIPE * stripe;
+            let first = wide * stripe;
             level.run(Stripe {
                 norm,
                 x,
                 dy,
                 targets,
                 accumulate,
-                channels: first..(first + STRIPE).min(channels),
+                channels: first..(first + wide).min(channels),
             });
         })?;
     Ok(Work {

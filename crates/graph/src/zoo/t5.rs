@@ -55,7 +55,7 @@ pub(super) fn of_name(name: &str) -> Option<Result<Graph, ModelError>> {
     let number = |word: Option<&&str>| -> Option<usize> {
         let word = word?;
         let number: usize = word.parse().ok()?;
-        (word.to_string() == number.to_string()).then_some(number)
+        (number.to_string() == **word).then_some(number)
     };
     let asked = [
         number(words.first()),
