@@ -213,8 +213,7 @@ fn said(
     Err(StrategyError::NoBranches {
         strategy: strategy.to_string(),
         layers: choice.layers(),
-        found: "no branches".to_owned(),
-        asked: "some".to_owned(),
+        reason: "has no branches".to_owned(),
         nearest: nearest.unwrap_or_else(|| "no layers of the model have any".to_owned()),
     })
 }
@@ -229,8 +228,10 @@ fn check(
         Err(StrategyError::NoBranches {
             strategy: strategy.to_string(),
             layers: choice.layers(),
-            found: format!("{} branches on branch={extent}", block.len()),
-            asked,
+            reason: format!(
+                "has {} branches for branch={extent}, and {asked} are asked for",
+                block.len()
+            ),
             nearest,
         })
     };

@@ -126,7 +126,7 @@ fn refined(
 ) -> Vec<usize> {
     let around: Vec<(BTreeSet<Offset>, BTreeSet<Group>)> = bodies.iter().map(peers).collect();
     let mut groups: HashMap<(Group, Rank), Vec<usize>> = HashMap::new();
-    let keys: Vec<(usize, Vec<Option<usize>>, Vec<Vec<usize>>)> = (0..world.ranks())
+    let keys: Vec<_> = (0..world.ranks())
         .map(|rank| {
             let (offsets, kinds) = &around[body_of(rank)];
             let peer = |&offset: &Offset| Some(class_of[world.neighbor(rank, offset)?]);
@@ -138,8 +138,9 @@ fn refined(
                 });
                 members.clone()
             };
-            let peers = offsets.iter().map(peer).collect();
-            (class_of[rank], peers, kinds.iter().map(members).collect())
+            let peers: Vec<Option<usize>> = offsets.iter().map(peer).collect();
+            let members: Vec<Vec<usize>> = kinds.iter().map(members).collect();
+            (class_of[rank], peers, members)
         })
         .collect();
     number(&keys)

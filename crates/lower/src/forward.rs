@@ -61,11 +61,9 @@ impl Emit<'_> {
             } else if is_here {
                 self.forward_node(id);
             }
-            if is_here {
-                if self.storages.of(id).members.last() == Some(&id) {
-                    self.complete_value(id);
-                    self.send_values(id);
-                }
+            if is_here && self.storages.of(id).members.last() == Some(&id) {
+                self.complete_value(id);
+                self.send_values(id);
             }
         }
     }

@@ -339,7 +339,7 @@ pub enum StrategyError {
     /// Layers chosen by hand that leave gaps or are not said of all stages.
     #[error(
         "strategy `{strategy}`: stage {stage} {reason}; the stages of {model} go without gap from \
-         `{first}` to `{last}`, or their layers are left out and chosen for all of them"
+         {whole}, or their layers are left out and chosen for all of them"
     )]
     StageLayers {
         /// The strategy.
@@ -350,10 +350,8 @@ pub enum StrategyError {
         stage: usize,
         /// What is wrong.
         reason: String,
-        /// The first layer of the model.
-        first: String,
-        /// The last one.
-        last: String,
+        /// Its first and last layer.
+        whole: String,
     },
     /// Replicas whose stages stand on some, but not the same ranks.
     #[error(
@@ -426,16 +424,14 @@ pub enum StrategyError {
         schedule: String,
     },
     /// Branches asked for where there are none, or too few.
-    #[error("strategy `{strategy}`: `{layers}` has {found}, and {asked} are asked for; {nearest}")]
+    #[error("strategy `{strategy}`: `{layers}` {reason}; {nearest}")]
     NoBranches {
         /// The strategy.
         strategy: String,
         /// The layers.
         layers: String,
-        /// What is there.
-        found: String,
-        /// What is asked for.
-        asked: String,
+        /// What is there, and what is asked for.
+        reason: String,
         /// What would be valid.
         nearest: String,
     },
