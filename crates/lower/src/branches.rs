@@ -10,7 +10,6 @@ use crate::strategy::Branches;
 use crate::{LayerChoice, Strategy, StrategyError};
 use partita_graph::{Graph, NodeId, Op, readers};
 use partita_space::{Axis, Grid};
-use std::ops::Range;
 
 /// Nodes of each branch between a fork and a join.
 pub(crate) type Block = Vec<Vec<usize>>;
@@ -125,9 +124,9 @@ pub(crate) fn place(
         if choice.branches.is_none() {
             continue;
         }
-        let range = crate::lay_out::range(graph, strategy, choice)?;
+        let layers = crate::lay_out::layers(graph, strategy, choice)?;
         blocks.extend(
-            said(graph, strategy, choice, range)?
+            said(graph, strategy, choice, layers)?
                 .into_iter()
                 .map(|block| (block, Some(choice))),
         );
@@ -180,14 +179,13 @@ fn said(
     graph: &Graph,
     strategy: &Strategy,
     choice: &LayerChoice,
-    range: Range<usize>,
+    nodes: Vec<usize>,
 ) -> Result<Vec<Block>, StrategyError> {
-    let inside = |block: &Block| block.iter().flatten().all(|id| range.contains(id));
+    let inside = |block: &Block| block.iter().flatten().all(|id| nodes.contains(id));
     let known: Vec<Block> = blocks(graph).into_iter().filter(inside).collect();
     if !known.is_empty() {
         return Ok(known);
     }
-    let nodes: Vec<usize> = range.collect();
     let parts = parts(graph, &nodes);
     if parts.len() > 1 {
         return Ok(vec![parts]);

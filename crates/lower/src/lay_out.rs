@@ -12,7 +12,7 @@ mod flatten;
 mod roles;
 mod shares;
 
-pub(crate) use self::choices::range;
+pub(crate) use self::choices::layers;
 use self::choices::{blocks, can_carry, choices, groups_of};
 use self::shares::shares;
 use crate::network::{Layer, Network, Step};

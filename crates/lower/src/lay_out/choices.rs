@@ -4,7 +4,6 @@ use crate::strategy::{Halo, LayerDim};
 use crate::{LayerChoice, Strategy, StrategyError};
 use partita_graph::{Graph, Node, Op, nearest};
 use partita_space::AxisList;
-use std::ops::Range;
 
 /// What the strategy says of each layer.
 pub(super) fn choices(
@@ -13,9 +12,9 @@ pub(super) fn choices(
 ) -> Result<Vec<[Option<AxisList>; 6]>, StrategyError> {
     let mut all = vec![[None; 6]; graph.nodes.len()];
     for choice in &strategy.layers {
-        let range = range(graph, strategy, choice)?;
-        let alone = range.len() == 1;
-        for id in range {
+        let layers = layers(graph, strategy, choice)?;
+        let alone = layers.len() == 1;
+        for id in layers {
             let said = &mut all[id];
             for (dim, axes) in LayerDim::ALL.into_iter().zip(choice.dims) {
                 // Of a range, what a layer does not have is not meant for it.
@@ -27,24 +26,30 @@ pub(super) fn choices(
     Ok(all)
 }
 
-/// The layers of which something is said.
-pub(crate) fn range(
+/// The layers of which something is said, in the order of the model.
+pub(crate) fn layers(
     graph: &Graph,
     strategy: &Strategy,
     choice: &LayerChoice,
-) -> Result<Range<usize>, StrategyError> {
-    let find = |name: &str| {
-        let known = graph.find(name).map(|id| id.0);
-        known.ok_or_else(|| {
-            let names = graph.nodes.iter().map(|node| node.name.as_str());
-            StrategyError::UnknownLayer {
-                strategy: strategy.to_string(),
-                model: graph.name.clone(),
-                asked: name.to_owned(),
-                nearest: nearest(name, names).unwrap_or_default().to_owned(),
-            }
-        })
+) -> Result<Vec<usize>, StrategyError> {
+    let unknown = |name: &str| {
+        let names = graph.nodes.iter().map(|node| node.name.as_str());
+        StrategyError::UnknownLayer {
+            strategy: strategy.to_string(),
+            model: graph.name.clone(),
+            asked: name.to_owned(),
+            nearest: nearest(name, names).unwrap_or_default().to_owned(),
+        }
     };
+    if choice.from.contains('*') && choice.from == choice.to {
+        let is_meant = |id: &usize| matches(&choice.from, &graph.nodes[*id].name);
+        let all: Vec<usize> = (0..graph.nodes.len()).filter(is_meant).collect();
+        return match all.is_empty() {
+            true => Err(unknown(&choice.from)),
+            false => Ok(all),
+        };
+    }
+    let find = |name: &str| graph.find(name).map(|id| id.0).ok_or_else(|| unknown(name));
     let from = find(&choice.from)?;
     let last = match choice.to.is_empty() {
         true => graph.nodes.len() - 1,
@@ -57,7 +62,19 @@ pub(crate) fn range(
             to: choice.to.clone(),
         });
     }
-    Ok(from..last + 1)
+    Ok((from..=last).collect())
+}
+
+/// Whether a name is of a pattern, in which `*` stands for any letters.
+fn matches(pattern: &str, name: &str) -> bool {
+    let Some((head, rest)) = pattern.split_once('*') else {
+        return pattern == name;
+    };
+    let Some(tail) = name.strip_prefix(head) else {
+        return false;
+    };
+    let starts = tail.char_indices().map(|(at, _)| at).chain([tail.len()]);
+    starts.into_iter().any(|at| matches(rest, &tail[at..]))
 }
 
 /// The block with which each layer is computed again. The sample is kept, and the loss comes once.
@@ -70,7 +87,7 @@ pub(super) fn blocks(
         let Some(is_on) = choice.recompute else {
             continue;
         };
-        for id in range(graph, strategy, choice)? {
+        for id in layers(graph, strategy, choice)? {
             if is_on && blocks[id].is_some() {
                 return Err(StrategyError::TwoBlocks {
                     strategy: strategy.to_string(),
@@ -93,7 +110,7 @@ pub(super) fn groups_of(
     let mut groups: Vec<Option<usize>> = vec![None; graph.nodes.len()];
     for (number, choice) in strategy.layers.iter().enumerate() {
         let Some(halo) = choice.halo else { continue };
-        for id in range(graph, strategy, choice)? {
+        for id in layers(graph, strategy, choice)? {
             if let (Halo::Grouped, Some(other)) = (halo, groups[id]) {
                 let layers = |number: usize| strategy.layers[number].layers();
                 return Err(StrategyError::TwoGroups {
@@ -133,5 +150,24 @@ pub(super) fn can_carry(node: &Node, dim: LayerDim) -> bool {
         ) => false,
         (_, LayerDim::C) => true,
         (_, LayerDim::F) => node.op.has_weights(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matches;
+
+    #[test]
+    fn a_star_stands_for_any_letters() {
+        for (pattern, name, is_meant) in [
+            ("*.out", "encoder.1.self.out", true),
+            ("*.out", "encoder.1.outer", false),
+            ("encoder.*.self.*", "encoder.12.self.q", true),
+            ("encoder.*.self.*", "encoder.12.forward.wide", false),
+            ("*", "x", true),
+            ("conv", "conv1", false),
+        ] {
+            assert_eq!(matches(pattern, name), is_meant, "{pattern} {name}");
+        }
     }
 }
