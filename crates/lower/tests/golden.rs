@@ -193,3 +193,14 @@ fn an_image_over_tiles_with_one_wide_halo() {
         &UnpinnedMenu,
     );
 }
+
+#[test]
+fn a_line_over_two_stages() {
+    check(
+        "line-stages2",
+        LINE,
+        "micro=2,stages=[..a1: 1|p1..: 1],schedule=1f1b",
+        2,
+        &UnpinnedMenu,
+    );
+}

@@ -29,7 +29,8 @@ const SHAKES: u64 = 3;
 /// Samples and parameters of a case.
 pub type Data = (Arc<Samples>, Vec<Vec<f64>>);
 
-/// A case with its outcome by the f64 reference kernels on one rank, with which others are compared.
+/// A case with its outcome by the f64 reference kernels on one rank, with which others are compared. It
+/// takes as many micro-batches as the case's strategy.
 ///
 /// Near a kink no two roundings need agree, and where training diverges they drift apart: the data
 /// keep away from both.
@@ -115,7 +116,7 @@ impl<'a> Trial<'a> {
         self.judge(attempt(&setup), ROUNDED, || {
             self.rounding(
                 SUMMED * f64::from(f32::EPSILON),
-                &[strategy.clone(), Strategy::single()],
+                &[strategy.clone(), alone(self.case)],
             )
         })
     }
@@ -149,7 +150,7 @@ impl<'a> Trial<'a> {
     fn rounding(&self, epsilon: f64, strategies: &[Strategy]) -> f64 {
         let shaken = (0..SHAKES).map(|seed| {
             let data = shake(&self.data, epsilon, seed);
-            attempt(&self.exact_setup(&Strategy::single(), &data))
+            attempt(&self.exact_setup(&alone(self.case), &data))
         });
         let plain = strategies.iter().map(|strategy| {
             let kernels = reference_kernels(Dtype::F32);
@@ -179,6 +180,13 @@ impl<'a> Trial<'a> {
         }
         tolerance
     }
+}
+
+/// One rank with the same micro-batches.
+fn alone(case: &Case) -> Strategy {
+    let mut alone = Strategy::single();
+    alone.micro = case.strategy.micro;
+    alone
 }
 
 fn exact_kernels(mesh: Mesh, rank: Rank) -> Box<dyn Kernels> {
@@ -239,7 +247,7 @@ fn setup<'a>(
 ) -> Setup<'a> {
     Setup {
         graph: &case.graph,
-        strategy: Strategy::single(),
+        strategy: alone(case),
         dtype: Dtype::F64,
         menu: &ReferenceMenu,
         kernels,

@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use partita_lower::{Strategy, lower, lower_rank};
-use partita_program::{Dtype, Optimizer, ProgramKind};
+use partita_program::{Body, Dtype, Optimizer, ProgramKind, Work};
 use partita_testkit::{
-    Case, Setup, random_case, random_layer_case, random_sequence_case, reference_kernels,
+    Case, Setup, random_case, random_layer_case, random_sequence_case, random_staged_case,
+    reference_kernels,
 };
+use std::collections::BTreeMap;
 
 #[test]
 fn every_rank_lowers_to_the_body_of_its_class() {
@@ -38,6 +40,56 @@ fn every_rank_lowers_to_the_body_of_its_class() {
             }
         }
     }
+}
+
+/// Numbers the exchanges and collectives of all ranks from 1 without gaps, as `lower` does.
+fn close_gaps(bodies: &mut [Body]) {
+    let number = |work: &mut Work, with: &mut dyn FnMut(&mut u32)| match work {
+        Work::Exchange(exchange) => with(&mut exchange.sequence),
+        Work::Collective(collective) => with(&mut collective.sequence),
+        Work::Compute { .. } | Work::Load(_) => {}
+    };
+    let mut dense = BTreeMap::new();
+    for task in bodies.iter_mut().flat_map(|body| &mut body.tasks) {
+        number(&mut task.work, &mut |sequence| {
+            dense.insert(*sequence, 0);
+        });
+    }
+    dense.values_mut().zip(1..).for_each(|(to, at)| *to = at);
+    for task in bodies.iter_mut().flat_map(|body| &mut body.tasks) {
+        number(&mut task.work, &mut |sequence| *sequence = dense[sequence]);
+    }
+}
+
+#[test]
+fn every_rank_of_a_pipeline_lowers_to_the_body_of_its_class() {
+    let kernels = reference_kernels(Dtype::F64);
+    let mut shared = 0;
+    for case in (0..200).map(random_staged_case) {
+        let setup = Setup::of_case(&case, &kernels);
+        for kind in [
+            ProgramKind::Train,
+            ProgramKind::Evaluate,
+            ProgramKind::Fetch,
+        ] {
+            let request = setup.request(kind);
+            let program = lower(&request).unwrap();
+            let ranks = 0..program.mesh.ranks();
+            let alone = ranks.clone().map(|rank| lower_rank(&request, rank));
+            let mut alone: Vec<Body> = alone.collect::<Result<_, _>>().unwrap();
+            close_gaps(&mut alone);
+            for rank in ranks {
+                assert!(
+                    alone[rank] == *program.body(rank),
+                    "seed {} {} rank {rank}",
+                    case.seed,
+                    case.strategy
+                );
+            }
+            shared += program.mesh.ranks() - program.bodies.len();
+        }
+    }
+    assert!(shared > 100, "only {shared} ranks share a body");
 }
 
 #[test]

@@ -7,7 +7,9 @@ use partita_graph::zoo;
 use partita_lower::{Request, SampleFormat, Strategy, lower};
 use partita_oracle::{MachineCosts, Mode, simulate};
 use partita_program::{Dtype, Optimizer, Program, ProgramKind, Transform, UnpinnedMenu};
-use partita_testkit::{random_case, random_layer_case, random_sequence_case};
+use partita_testkit::{
+    random_case, random_layer_case, random_sequence_case, random_staged_case,
+};
 
 const ADAM: Optimizer = Optimizer::Adam {
     beta1: 0.9,
@@ -65,6 +67,25 @@ fn random_programs_take_the_same_time_by_classes_and_by_ranks() {
     });
     for case in cases {
         compare(&program(&case.graph, case.strategy, case.batch));
+    }
+}
+
+#[test]
+fn random_pipelines_take_the_same_time_by_classes_and_by_ranks() {
+    for case in (0..200).map(random_staged_case) {
+        compare(&program(&case.graph, case.strategy, case.batch));
+    }
+}
+
+#[test]
+fn a_pipeline_of_many_replicas_is_as_many_classes_as_one() {
+    let graph = zoo::build("cosmoflow@64").unwrap();
+    for schedule in ["1f1b", "gems*2", "chimera"] {
+        let classes = [2, 16].map(|data| {
+            let text = format!("data={data},micro=4,stages=[depth=2|1|1|depth=2],schedule={schedule}");
+            compare(&program(&graph, text.parse().unwrap(), 4 * data))
+        });
+        assert!(classes[1] <= classes[0], "{schedule}: {classes:?}");
     }
 }
 
