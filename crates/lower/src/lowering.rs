@@ -13,7 +13,7 @@ use partita_graph::{Graph, NodeId, Op};
 use partita_program::{
     Body, Dtype, Menu, MenuError, Optimizer, Place, Program, ProgramKind, Transform,
 };
-use partita_space::{Axis, AxisList, AxisSet, Grid, Mesh, Rank};
+use partita_space::{Axis, AxisList, AxisSet, Bytes, Grid, Mesh, Rank};
 
 /// How samples are stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -110,6 +110,15 @@ pub fn lower(request: &Request<'_>) -> Result<Program, LowerError> {
 pub fn lower_rank(request: &Request<'_>, rank: Rank) -> Result<Body, LowerError> {
     let plan = Plan::new(request)?;
     lower_planned(request, &plan, rank)
+}
+
+/// The memory that some ranks need, each lowered as by [`lower_rank`].
+///
+/// Errors: as [`lower`].
+pub fn arenas(request: &Request<'_>, ranks: &[Rank]) -> Result<Vec<Bytes>, LowerError> {
+    let plan = Plan::new(request)?;
+    let arena = |&rank| lower_planned(request, &plan, rank).map(|body| body.arena);
+    ranks.iter().map(arena).collect()
 }
 
 /// What all ranks do, and in which order.

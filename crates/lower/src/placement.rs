@@ -1,6 +1,5 @@
 //! Where each layer of the model runs: in which stage, and on which ranks.
 
-use crate::schedule::Schedule;
 use crate::{Strategy, StrategyError};
 use partita_graph::{Graph, LayerCount, count, nearest};
 use partita_space::{Axis, Grid, Mesh};
@@ -91,15 +90,16 @@ fn ranges(
     stages: usize,
 ) -> Result<Vec<Range<usize>>, StrategyError> {
     let layers = graph.nodes.len() - 1;
+    let too_many = || StrategyError::TooManyStages {
+        strategy: strategy.to_string(),
+        model: graph.name.clone(),
+        layers,
+        stages,
+    };
     if stages > layers {
-        return Err(StrategyError::TooManyStages {
-            strategy: strategy.to_string(),
-            model: graph.name.clone(),
-            layers,
-            stages,
-        });
+        return Err(too_many());
     }
-    if strategy.stages.iter().any(|stage| stage.layers.is_some()) {
+    if strategy.has_layers() {
         return by_hand(graph, strategy);
     }
     let ends: Vec<f64> = [0.0]
@@ -114,7 +114,7 @@ fn ranges(
         let ranks = Mesh::new(strategy.stages[stage % strategy.stages.len()].extents).ranks();
         (ends[range.end] - ends[range.start]) / ranks as f64
     };
-    Ok(balanced(graph.nodes.len(), stages, &cost))
+    balanced(graph.nodes.len(), stages, &cost).ok_or_else(too_many)
 }
 
 /// About what each node costs. What a layer without weights costs is what it reads and writes; a hundred
@@ -132,11 +132,18 @@ pub(crate) fn weights(graph: &Graph) -> Vec<f64> {
 /// is as small as it can be, and among such cuts the sum of the squares.
 ///
 /// Dynamic programming over the last node of each stage.
-pub(crate) fn balanced(
+///
+/// Shapes: ranges go without gap from 0 to `nodes`; `cost` is asked for those of each stage, and gives
+/// infinity for what cannot be. None where every cut has a stage that cannot be. Panics where `stages` is not between 1 and `nodes - 1`.
+pub fn balanced(
     nodes: usize,
     stages: usize,
     cost: &dyn Fn(usize, Range<usize>) -> f64,
-) -> Vec<Range<usize>> {
+) -> Option<Vec<Range<usize>>> {
+    assert!(
+        (1..nodes).contains(&stages),
+        "{stages} stages of {nodes} nodes"
+    );
     // Of the first stages up to a node: the largest cost, the sum of squares, and where the last begins.
     let mut best: Vec<Vec<(f64, f64, usize)>> = Vec::with_capacity(stages);
     for stage in 0..stages {
@@ -152,7 +159,7 @@ pub(crate) fn balanced(
                     None => (0.0, 0.0),
                     Some(row) => (row[start].0, row[start].1),
                 };
-                if before.0 > row[end].0 {
+                if before.0.is_infinite() || before.0 > row[end].0 {
                     continue;
                 }
                 let own = cost(stage, start..end);
@@ -177,6 +184,55 @@ pub(crate) fn balanced(
         .collect();
     ranges.reverse();
     ranges
+        .iter()
+        .all(|range| !range.is_empty())
+        .then_some(ranges)
+}
+
+impl Strategy {
+    /// Stages of a replica, over all places.
+    pub fn stage_count(&self) -> usize {
+        self.stages.len() * self.schedule.chunks()
+    }
+
+    /// The same with the layers of each stage said.
+    ///
+    /// Shapes: as many ranges as [`Strategy::stage_count`], without gap from 0 to all nodes.
+    pub fn with_layers(&self, graph: &Graph, ranges: &[Range<usize>]) -> Self {
+        let mut strategy = self.clone();
+        let (places, all) = (self.stages.len(), graph.nodes.len());
+        strategy
+            .stages
+            .iter_mut()
+            .for_each(|stage| stage.layers.clear());
+        for (stage, range) in ranges.iter().enumerate() {
+            let name = |at: usize| graph.nodes[at].name.clone();
+            let layers = match (range.start, range.end) {
+                (0, end) => (String::new(), name(end - 1)),
+                (start, end) if end == all && end - start > 1 => (name(start), String::new()),
+                (start, end) => (name(start), name(end - 1)),
+            };
+            strategy.stages[stage % places].layers.push(layers);
+        }
+        strategy
+    }
+
+    /// The same with the layers of each stage said; where they are not, stages are made as equal in
+    /// arithmetic as they can be.
+    ///
+    /// Errors: stages that the model cannot give.
+    pub fn resolved(&self, graph: &Graph) -> Result<Self, StrategyError> {
+        if self.stages.is_empty() || self.has_layers() {
+            return Ok(self.clone());
+        }
+        let ranges = ranges(graph, self, self.stage_count())?;
+        Ok(self.with_layers(graph, &ranges))
+    }
+
+    /// Whether the layers of any stage are said.
+    pub fn has_layers(&self) -> bool {
+        self.stages.iter().any(|stage| !stage.layers.is_empty())
+    }
 }
 
 fn by_hand(graph: &Graph, strategy: &Strategy) -> Result<Vec<Range<usize>>, StrategyError> {
@@ -199,18 +255,19 @@ fn by_hand(graph: &Graph, strategy: &Strategy) -> Result<Vec<Range<usize>>, Stra
         reason,
         whole: format!("`{}` to `{}`", graph.nodes[0].name, graph.nodes[last].name),
     };
-    if let Schedule::Interleaved { .. } = strategy.schedule {
-        return Err(fail(
-            0,
-            format!(
-                "has layers, and schedule={} chooses them",
-                strategy.schedule
-            ),
-        ));
-    }
     let mut ranges: Vec<Range<usize>> = Vec::new();
-    for (stage, choice) in strategy.stages.iter().enumerate() {
-        let Some((from, to)) = &choice.layers else {
+    let (places, chunks) = (strategy.stages.len(), strategy.schedule.chunks());
+    let more = strategy
+        .stages
+        .iter()
+        .position(|choice| choice.layers.len() > chunks);
+    if let Some(place) = more {
+        let reason =
+            format!("has more than {chunks} range(s) of layers, one for each stage on its place");
+        return Err(fail(place, reason));
+    }
+    for stage in 0..places * chunks {
+        let Some((from, to)) = strategy.stages[stage % places].layers.get(stage / places) else {
             return Err(fail(stage, "has no layers".to_owned()));
         };
         let expected = ranges.last().map_or(0, |range| range.end);
@@ -255,16 +312,23 @@ mod tests {
     fn stages_are_as_equal_as_they_can_be() {
         let weights = [0.0, 4.0, 1.0, 1.0, 1.0, 1.0, 8.0, 2.0, 2.0];
         let cost = |_: usize, range: Range<usize>| weights[range].iter().sum::<f64>();
-        assert_eq!(balanced(9, 3, &cost), [0..6, 6..7, 7..9]);
-        assert_eq!(balanced(9, 1, &cost)[0], 0..9);
-        let each: Vec<Range<usize>> = balanced(9, 8, &cost);
+        assert_eq!(balanced(9, 3, &cost).unwrap(), [0..6, 6..7, 7..9]);
+        assert_eq!(balanced(9, 1, &cost).unwrap()[0], 0..9);
+        let each: Vec<Range<usize>> = balanced(9, 8, &cost).unwrap();
         assert_eq!(each[0], 0..2);
         assert!(each[1..].iter().all(|range| range.len() == 1));
         // A stage of two ranks takes twice as much.
         let wide = |stage: usize, range: Range<usize>| {
             range.len() as f64 / if stage == 0 { 2.0 } else { 1.0 }
         };
-        assert_eq!(balanced(9, 2, &wide), [0..6, 6..9]);
+        assert_eq!(balanced(9, 2, &wide).unwrap(), [0..6, 6..9]);
+        // What cannot be is in no cut, though it would be the best one.
+        let narrow = |stage: usize, range: Range<usize>| match range.len() > 4 {
+            true => f64::INFINITY,
+            false => wide(stage, range),
+        };
+        assert_eq!(balanced(9, 3, &narrow).unwrap(), [0..4, 4..6, 6..9]);
+        assert_eq!(balanced(9, 2, &narrow), None);
     }
 
     #[test]
@@ -287,7 +351,7 @@ mod tests {
                     .map(|range| cost(0, range.clone()))
                     .fold(0.0, f64::max)
             };
-            let found = balanced(nodes, stages, &cost);
+            let found = balanced(nodes, stages, &cost).unwrap();
             assert_eq!(found.len(), stages);
             assert!(found.windows(2).all(|pair| pair[0].end == pair[1].start));
             // All ways to choose where the later stages begin.

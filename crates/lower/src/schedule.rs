@@ -244,7 +244,7 @@ fn play(lists: Vec<Vec<Slot>>, stages: usize, micro: usize, durations: [u64; 3])
 
 impl Slot {
     /// What must be done before.
-    fn needs(self, stages: usize) -> [Option<Slot>; 2] {
+    pub fn needs(self, stages: usize) -> [Option<Slot>; 2] {
         let of = |pass, stage| {
             Some(Slot {
                 stage,

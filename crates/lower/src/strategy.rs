@@ -52,9 +52,10 @@ pub struct Strategy {
 /// A stage of a pipeline.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StageChoice {
-    /// From the first layer to the last, as for [`LayerChoice`], where it is said. Where it is said of no
-    /// stage, stages are made as equal as they can be.
-    pub layers: Option<(String, String)>,
+    /// From the first layer to the last, as for [`LayerChoice`], where it is said: once, or for a schedule
+    /// with several stages on a place once for each of them. Where it is said of no stage, stages are
+    /// made as equal as they can be.
+    pub layers: Vec<(String, String)>,
     /// Extents of the axes of its mesh. Along `data` it splits what the axis `data` of the strategy has
     /// left.
     pub extents: [usize; 7],

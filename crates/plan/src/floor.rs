@@ -10,6 +10,13 @@ use partita_space::{Bytes, Mesh, Rank, Seconds};
 /// All that is left out can only delay a task, and a task that starts later delays others or none, so
 /// no simulation with these costs is shorter. What has no known cost counts for nothing.
 pub fn rank_seconds(body: &Body, rank: Rank, mesh: &Mesh, costs: &dyn Costs) -> Seconds {
+    let delays = task_seconds(body, rank, mesh, costs).into_iter();
+    delays.fold(Seconds(0.0), |sum, delay| sum + delay)
+}
+
+/// By how much each task delays the end of all before it; [`rank_seconds`] is their sum.
+pub fn task_seconds(body: &Body, rank: Rank, mesh: &Mesh, costs: &dyn Costs) -> Vec<Seconds> {
+    let mut last = 0.0_f64;
     let mut lanes = [0.0_f64; Lane::ALL.len()];
     let mut ends: Vec<f64> = Vec::with_capacity(body.tasks.len());
     for task in &body.tasks {
@@ -20,7 +27,12 @@ pub fn rank_seconds(body: &Body, rank: Rank, mesh: &Mesh, costs: &dyn Costs) -> 
         lanes[lane as usize] = if lane.is_serial() { end } else { start };
         ends.push(end);
     }
-    Seconds(ends.into_iter().fold(0.0, f64::max))
+    let delays = ends.into_iter().map(|end| {
+        let before = last;
+        last = last.max(end);
+        Seconds(last - before)
+    });
+    delays.collect()
 }
 
 fn duration(body: &Body, task: &Task, rank: Rank, mesh: &Mesh, costs: &dyn Costs) -> f64 {

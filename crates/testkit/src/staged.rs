@@ -63,7 +63,7 @@ fn random_stages(draws: &mut Draws, graph: &Graph) -> (Strategy, usize) {
     };
     let alike = draws.one_in(3).then(|| mesh(draws));
     let stage = |draws: &mut Draws| StageChoice {
-        layers: None,
+        layers: Vec::new(),
         extents: alike.unwrap_or_else(|| mesh(draws)),
     };
     strategy.stages = (0..places).map(|_| stage(draws)).collect();
@@ -103,7 +103,7 @@ fn cut_by_hand(draws: &mut Draws, graph: &Graph, strategy: &mut Strategy) {
             _ => draws.between(from, (from + 4).min(last - rest)),
         };
         let name = |at: usize| graph.nodes[at].name.clone();
-        stage.layers = Some((name(from), name(to)));
+        stage.layers = vec![(name(from), name(to))];
         from = to + 1;
     }
 }

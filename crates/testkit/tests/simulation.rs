@@ -7,9 +7,7 @@ use partita_graph::zoo;
 use partita_lower::{Request, SampleFormat, Strategy, lower};
 use partita_oracle::{MachineCosts, Mode, simulate};
 use partita_program::{Dtype, Optimizer, Program, ProgramKind, Transform, UnpinnedMenu};
-use partita_testkit::{
-    random_case, random_layer_case, random_sequence_case, random_staged_case,
-};
+use partita_testkit::{random_case, random_layer_case, random_sequence_case, random_staged_case};
 
 const ADAM: Optimizer = Optimizer::Adam {
     beta1: 0.9,
@@ -82,7 +80,8 @@ fn a_pipeline_of_many_replicas_is_as_many_classes_as_one() {
     let graph = zoo::build("cosmoflow@64").unwrap();
     for schedule in ["1f1b", "gems*2", "chimera"] {
         let classes = [2, 16].map(|data| {
-            let text = format!("data={data},micro=4,stages=[depth=2|1|1|depth=2],schedule={schedule}");
+            let text =
+                format!("data={data},micro=4,stages=[depth=2|1|1|depth=2],schedule={schedule}");
             compare(&program(&graph, text.parse().unwrap(), 4 * data))
         });
         assert!(classes[1] <= classes[0], "{schedule}: {classes:?}");

@@ -51,11 +51,13 @@ fn extents(extents: &[usize; 7]) -> Vec<String> {
 
 impl fmt::Display for StageChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some((from, to)) = &self.layers {
-            match from == to {
-                true => write!(f, "{from}: ")?,
-                false => write!(f, "{from}..{to}: ")?,
-            }
+        let range = |(from, to): &(String, String)| match from == to {
+            true => from.clone(),
+            false => format!("{from}..{to}"),
+        };
+        if !self.layers.is_empty() {
+            let ranges: Vec<String> = self.layers.iter().map(range).collect();
+            write!(f, "{}: ", ranges.join("+"))?;
         }
         let words = extents(&self.extents);
         match words.is_empty() {
@@ -278,7 +280,7 @@ fn stages(text: &str, value: &str) -> Result<Vec<StageChoice>, StrategyError> {
         word: word.trim().to_owned(),
     };
     let single = StageChoice {
-        layers: None,
+        layers: Vec::new(),
         extents: [1; 7],
     };
     if let Some(count) = number(value) {
@@ -296,13 +298,13 @@ fn stages(text: &str, value: &str) -> Result<Vec<StageChoice>, StrategyError> {
         let words = match one.split_once(':') {
             None => one,
             Some((layers, words)) => {
-                let layers = layers.trim();
-                let (from, to) = layers.split_once("..").unwrap_or((layers, layers));
-                let is_name = |name: &str| !name.contains(char::is_whitespace);
-                if !is_name(from) || !is_name(to) || layers.is_empty() {
-                    return Err(form(one));
+                for layers in layers.split('+').map(str::trim) {
+                    if layers.contains(char::is_whitespace) || layers.is_empty() {
+                        return Err(form(one));
+                    }
+                    let (from, to) = layers.split_once("..").unwrap_or((layers, layers));
+                    stage.layers.push((from.to_owned(), to.to_owned()));
                 }
-                stage.layers = Some((from.to_owned(), to.to_owned()));
                 words
             }
         };
@@ -456,6 +458,7 @@ mod tests {
             "micro=3,stages=[..pool2: depth=2|conv3..conv4: data=2|fc1: 1|fc2..: 1],schedule=1f1b",
             "micro=2,stages=[1|1],schedule=chimera; conv1..: recompute=on",
             "data=2,branch=4; mixed1..mixed2: branches=[3|1]; b: branches=2; c..: branches=off",
+            "micro=2,stages=[..conv1+conv2: 1|pool1+pool2..: 1],schedule=interleaved*2",
         ] {
             assert_eq!(text.parse::<Strategy>().unwrap().to_string(), text);
         }
@@ -510,6 +513,7 @@ mod tests {
             "stages=[]",
             "stages=[1|]",
             "stages=[1|x]",
+            "stages=[conv1+: 1|1]",
             "stages=[1|depth=2,depth=2]",
             "stages=0",
             "stages=[1|1",

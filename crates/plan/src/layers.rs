@@ -1,0 +1,254 @@
+//! What each layer of a model takes of the ranks of a stage: seconds of a micro-batch, bytes.
+
+use crate::floor::task_seconds;
+use partita_graph::Graph;
+use partita_lower::{LowerError, Request, Strategy, lower_rank};
+use partita_oracle::Costs;
+use partita_program::{Body, Phase, Program, ProgramKind, Role};
+use partita_space::{AXES, Axis, Bytes, Mesh, Rank, Seconds};
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// Says how long stages of a pipeline take.
+pub trait StageCosts {
+    /// By how much each task of a rank delays its end, its peers being always ready. All ranks of the
+    /// program have its one body.
+    ///
+    /// Errors: a cost that is not known, in words for people.
+    fn delays(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, String>;
+
+    /// Seconds of a message; 0 where nothing is known.
+    fn message(&self, from: Rank, to: Rank, bytes: Bytes) -> Seconds;
+}
+
+/// Costs that are known before the program is.
+pub struct Known<'a>(pub &'a dyn Costs);
+
+impl StageCosts for Known<'_> {
+    fn delays(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, String> {
+        Ok(task_seconds(program.body(rank), rank, &program.mesh, self.0))
+    }
+
+    fn message(&self, from: Rank, to: Rank, bytes: Bytes) -> Seconds {
+        let cost = self.0.message(from, to, bytes, 1.0);
+        cost.map_or(Seconds(0.0), |cost| cost.seconds())
+    }
+}
+
+/// Sums over the first layers of the model, of one rank of a stage.
+pub(crate) struct Layers {
+    forward: Vec<f64>,
+    backward: Vec<f64>,
+    once: Vec<f64>,
+    lasting: Vec<f64>,
+    kept: Vec<f64>,
+}
+
+/// What some layers take.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Share {
+    /// Seconds of the forward pass of a micro-batch.
+    pub forward: f64,
+    /// Seconds of its backward pass.
+    pub backward: f64,
+    /// Seconds that come once in a step.
+    pub once: f64,
+    /// Bytes of parameters and all that belongs to them.
+    pub lasting: f64,
+    /// Bytes that a micro-batch keeps for its backward pass.
+    pub kept: f64,
+}
+
+impl Layers {
+    /// Of a stage with these extents, were it the whole model; where not all layers can be split so, of
+    /// one rank, shared out evenly.
+    ///
+    /// Errors: a cost that is not known, a kernel that the menu lacks.
+    pub fn new(
+        training: &Request<'_>,
+        extents: [usize; 7],
+        costs: &dyn StageCosts,
+    ) -> Result<Self, LayersError> {
+        let pipeline = training.strategy;
+        let batch = training.batch / pipeline.micro;
+        let whole = |mut extents: [usize; 7]| {
+            extents[Axis::Data.index()] *= pipeline.extent(Axis::Data);
+            let mut strategy = Strategy::of(extents);
+            strategy.overlap = pipeline.overlap;
+            strategy.fuse = pipeline.fuse;
+            strategy.shard = pipeline.shard;
+            strategy.layers.clone_from(&pipeline.layers);
+            strategy
+        };
+        let mut strategy = whole(extents);
+        let mut parts = 1.0;
+        if strategy.check(training.graph, batch).is_err() {
+            parts = extents.iter().product::<usize>() as f64;
+            strategy = whole([1; 7]);
+            strategy.layers.clear();
+        }
+        let request = Request {
+            strategy: &strategy,
+            batch,
+            kind: ProgramKind::Train,
+            ..*training
+        };
+        let mesh = strategy.mesh();
+        let rank = middle(&mesh);
+        let body = lower_rank(&request, rank)?;
+        let program = Program {
+            title: format!("{} batch {batch} {strategy}", training.graph.name),
+            kind: ProgramKind::Train,
+            dtype: training.dtype,
+            batch,
+            mesh,
+            bodies: vec![body],
+            class_of: vec![0; mesh.ranks()],
+        };
+        let delays = costs.delays(&program, rank).map_err(LayersError::Cost)?;
+        Ok(Self::of(training.graph, &program.bodies[0], &delays, parts))
+    }
+
+    fn of(graph: &Graph, body: &Body, delays: &[Seconds], parts: f64) -> Self {
+        let origins = origins(graph, body);
+        let nodes = graph.nodes.len();
+        let mut each = vec![Share::default(); nodes];
+        for ((task, delay), &node) in body.tasks.iter().zip(delays).zip(&origins) {
+            let share = &mut each[node];
+            match task.origin.phase {
+                Phase::Load | Phase::Forward | Phase::Report => share.forward += delay.0,
+                Phase::Backward => share.backward += delay.0,
+                Phase::Reduce | Phase::Update => share.once += delay.0,
+            }
+        }
+        for (node, bytes) in kept(body, &origins) {
+            each[node].kept += bytes;
+        }
+        let roles = [Role::Parameter, Role::State, Role::Optimizer, Role::Gradient];
+        let lasting: Bytes = roles.iter().map(|&role| body.bytes_of(role)).sum();
+        for (node, share) in lasting_shares(graph) {
+            each[node].lasting += share * lasting.0 as f64;
+        }
+        let sums = |of: &dyn Fn(&Share) -> f64| {
+            let mut sums = vec![0.0];
+            for share in &each {
+                sums.push(sums[sums.len() - 1] + of(share) / parts);
+            }
+            sums
+        };
+        Self {
+            forward: sums(&|share| share.forward),
+            backward: sums(&|share| share.backward),
+            once: sums(&|share| share.once),
+            lasting: sums(&|share| share.lasting),
+            kept: sums(&|share| share.kept),
+        }
+    }
+
+    /// What a range of layers takes.
+    pub fn share(&self, range: &Range<usize>) -> Share {
+        let of = |sums: &[f64]| sums[range.end] - sums[range.start];
+        Share {
+            forward: of(&self.forward),
+            backward: of(&self.backward),
+            once: of(&self.once),
+            lasting: of(&self.lasting),
+            kept: of(&self.kept),
+        }
+    }
+}
+
+/// Why nothing is known of the layers.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum LayersError {
+    Lower(LowerError),
+    Cost(String),
+}
+
+impl From<LowerError> for LayersError {
+    fn from(error: LowerError) -> Self {
+        Self::Lower(error)
+    }
+}
+
+/// The rank with most neighbors.
+pub(crate) fn middle(mesh: &Mesh) -> Rank {
+    mesh.rank(AXES.map(|axis| mesh.extent(axis) / 2))
+}
+
+/// The node that each task is about; what is about none goes with the task before.
+fn origins(graph: &Graph, body: &Body) -> Vec<usize> {
+    let nodes = graph.nodes.iter().enumerate();
+    let mut known: HashMap<&str, usize> =
+        nodes.clone().map(|(at, node)| (node.name.as_str(), at)).collect();
+    for (at, node) in nodes {
+        for id in &node.parameters {
+            known.entry(&graph.parameters[id.0].name).or_insert(at);
+        }
+    }
+    let mut last = 0;
+    let tasks = body.tasks.iter().map(|task| {
+        let mut name = task.origin.layer.as_str();
+        loop {
+            if let Some(&at) = known.get(name) {
+                last = at;
+                return at;
+            }
+            match name.rsplit_once('.') {
+                Some((shorter, _)) => name = shorter,
+                None => return last,
+            }
+        }
+    });
+    tasks.collect()
+}
+
+/// Bytes that live from the forward to the backward pass, by the node that makes them.
+fn kept(body: &Body, origins: &[usize]) -> Vec<(usize, f64)> {
+    // Of each buffer the node that uses it first, and whether both passes do.
+    let mut uses: Vec<(Option<usize>, bool)> = vec![(None, false); body.buffers.len()];
+    for (task, &node) in body.tasks.iter().zip(origins) {
+        let is_back = task.origin.phase == Phase::Backward;
+        for (view, _) in task.accesses() {
+            let (first, both) = &mut uses[view.buffer.0 as usize];
+            *both |= is_back && first.is_some();
+            if !is_back {
+                first.get_or_insert(node);
+            }
+        }
+    }
+    let buffers = body.buffers.iter().zip(uses);
+    let kept = buffers.filter_map(|(buffer, (first, both))| {
+        let is_kept = match buffer.role {
+            Role::Activation | Role::Statistics => both,
+            Role::Staging => true,
+            Role::Parameter
+            | Role::State
+            | Role::Optimizer
+            | Role::Gradient
+            | Role::ActivationGradient
+            | Role::PackedWeights
+            | Role::Gathered
+            | Role::Workspace => false,
+        };
+        is_kept.then_some((first?, buffer.bytes().0 as f64))
+    });
+    kept.collect()
+}
+
+/// Which share of the parameters each node has; of shared ones the first reader.
+fn lasting_shares(graph: &Graph) -> Vec<(usize, f64)> {
+    let volume = |id: usize| graph.parameters[id].shape.iter().product::<usize>() as f64;
+    let all: f64 = (0..graph.parameters.len()).map(volume).sum();
+    let mut seen = vec![false; graph.parameters.len()];
+    let mut shares = Vec::new();
+    for (at, node) in graph.nodes.iter().enumerate() {
+        for id in &node.parameters {
+            if !seen[id.0] {
+                seen[id.0] = true;
+                shares.push((at, volume(id.0) / all));
+            }
+        }
+    }
+    shares
+}
