@@ -150,11 +150,11 @@ fn random_branches(draws: &mut Draws, graph: &Graph) -> (Strategy, usize) {
         extents[0] = 1;
         strategy = Strategy::of([data, 1, 1, 1, 1, 1, 1]);
         let other = StageChoice {
-            layers: None,
+            layers: Vec::new(),
             extents: [1; 7],
         };
         let wide = StageChoice {
-            layers: None,
+            layers: Vec::new(),
             extents,
         };
         strategy.stages = match draws.one_in(2) {

@@ -1,5 +1,5 @@
 use crate::cases::{Sketch, random_block};
-use crate::{Case, Draws};
+use crate::{Case, Draws, random_sequence_case};
 use partita_graph::Graph;
 use partita_lower::{LayerChoice, Schedule, Shard, StageChoice, Strategy};
 use partita_space::{AXES, Axis, AxisList};
@@ -12,11 +12,17 @@ const RANKS: usize = 12;
 pub fn random_staged_case(seed: u64) -> Case {
     let mut draws = Draws::new(seed);
     loop {
-        let mut sketch = Sketch::empty(&mut draws, [13, 8, 6]);
-        for _ in 0..draws.between(3, 8) {
-            sketch.layer(&mut draws);
-        }
-        let graph = sketch.finish(&mut draws);
+        // One in five is of sequences, of which some share an embedding between stages.
+        let graph = match draws.one_in(5) {
+            true => random_sequence_case(draws.bits()).graph,
+            false => {
+                let mut sketch = Sketch::empty(&mut draws, [13, 8, 6]);
+                for _ in 0..draws.between(3, 8) {
+                    sketch.layer(&mut draws);
+                }
+                sketch.finish(&mut draws)
+            }
+        };
         for _ in 0..20 {
             let (strategy, batch) = random_stages(&mut draws, &graph);
             if strategy.ranks() <= RANKS && strategy.check(&graph, batch).is_ok() {
