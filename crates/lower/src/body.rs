@@ -142,13 +142,7 @@ impl<'a> Builder<'a> {
     }
 
     pub fn buffer(&mut self, name: &str, role: Role, dtype: Dtype, dims: [usize; 5]) -> BufferId {
-        let used = self.names.entry(name.to_owned()).or_default();
-        *used += 1;
-        let name = if *used == 1 {
-            name.to_owned()
-        } else {
-            format!("{name}.{used}")
-        };
+        let name = self.unused(name);
         let id = BufferId(self.body.buffers.len() as u32);
         self.body.buffers.push(Buffer {
             name,
@@ -159,6 +153,20 @@ impl<'a> Builder<'a> {
             offset: Bytes(0),
         });
         id
+    }
+
+    /// The name, or with the next number that makes it a new one: a layer may be called so, too.
+    fn unused(&mut self, name: &str) -> String {
+        let Some(used) = self.names.get(name).copied() else {
+            self.names.insert(name.to_owned(), 1);
+            return name.to_owned();
+        };
+        let numbered = (used + 1..).map(|number| (number, format!("{name}.{number}")));
+        let mut free = numbered.filter(|(_, name)| !self.names.contains_key(name));
+        let (number, new) = free.next().expect("numbers never end");
+        self.names.insert(name.to_owned(), number);
+        self.names.insert(new.clone(), 1);
+        new
     }
 
     /// A buffer for the part `region` of a tensor.

@@ -3,6 +3,7 @@ use super::structure::end_of;
 use super::{Case, Fault, adjoint};
 use crate::{Access, Body, Buffer, Collective, CollectiveKind, Home, Kernel, Role, View, Work};
 use partita_space::Region;
+use std::collections::BTreeMap;
 
 /// No race, no buffer in another's memory while that is in use, and nothing read that was not
 /// written.
@@ -209,10 +210,47 @@ impl Memory<'_, '_> {
         for (i, first) in used.iter().enumerate() {
             let rest = used[i + 1..].iter();
             for second in rest.take_while(|second| second.start < first.end) {
-                if second.start < second.end && first.start < first.end {
+                let is_kept = |used: &Used| self.body.buffers[used.buffer].role.is_persistent();
+                let overlap = second.start < second.end && first.start < first.end;
+                if overlap && (is_kept(first) || is_kept(second)) {
                     faults.extend(self.sharing_fault(first, second));
                 }
             }
+        }
+        self.successors(&mut used, faults);
+    }
+
+    /// Of transient buffers each with those that had its memory right before it, byte by byte: that all
+    /// before these were done earlier then follows.
+    fn successors(&self, used: &mut Vec<Used>, faults: &mut Vec<Fault>) {
+        used.retain(|used| !self.body.buffers[used.buffer].role.is_persistent());
+        used.retain(|used| used.start < used.end);
+        used.sort_by_key(|used| (self.accesses[used.buffer][0].task, used.buffer));
+        // By their starts, ranges of memory with their ends and who had them last.
+        let mut last: BTreeMap<u128, (u128, usize)> = BTreeMap::new();
+        for (at, own) in used.iter().enumerate() {
+            let overlapping: Vec<(u128, u128, usize)> = last
+                .range(..own.end)
+                .rev()
+                .map(|(&start, &(end, who))| (start, end, who))
+                .take_while(|&(_, end, _)| end > own.start)
+                .collect();
+            let mut before: Vec<usize> = overlapping.iter().map(|&(_, _, who)| who).collect();
+            before.sort_unstable();
+            before.dedup();
+            for who in before {
+                faults.extend(self.sharing_fault(&used[who], own));
+            }
+            for (start, end, who) in overlapping {
+                last.remove(&start);
+                if start < own.start {
+                    last.insert(start, (own.start, who));
+                }
+                if end > own.end {
+                    last.insert(own.end, (end, who));
+                }
+            }
+            last.insert(own.start, (own.end, at));
         }
     }
 
