@@ -3,14 +3,15 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use partita_program::{
-    Collective, CollectiveKind, Exchange, Kernel, Program, ProgramKind, TaskId, View, Work, verify,
+    Access, Body, BufferId, Collective, CollectiveKind, Exchange, Kernel, Program, ProgramKind,
+    Role, TaskId, View, Work, verify,
 };
 use partita_space::{AXES, AxisSet, Offset};
 use partita_testkit::{
     Case, Draws, Outcome, Setup, jittery_kernels, mismatch, random_case, random_grouped_case,
-    random_layer_case, random_sequence_case, run_programs,
+    random_layer_case, random_sequence_case, random_staged_case, run_programs,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Where an exchange stands: class and task.
 type Site = (usize, usize);
@@ -286,6 +287,169 @@ fn mutate_collective(program: &Program, draws: &mut Draws) -> Option<(Program, S
     changed.then_some((mutant, what))
 }
 
+/// Exchanges of a program by their numbers.
+fn numbered_exchanges(program: &Program) -> BTreeMap<u32, Vec<Site>> {
+    let mut sites: BTreeMap<u32, Vec<Site>> = BTreeMap::new();
+    for (class, task) in exchanges(program) {
+        if let Work::Exchange(exchange) = &program.bodies[class].tasks[task].work {
+            sites
+                .entry(exchange.sequence)
+                .or_default()
+                .push((class, task));
+        }
+    }
+    sites
+}
+
+/// Whether a task adds to a gradient of a parameter or to a sum. Of gradients of tensors nothing tells
+/// how many contributions they have.
+fn adds_up(body: &Body, at: usize) -> Option<BufferId> {
+    match &body.tasks[at].work {
+        Work::Compute {
+            kernel:
+                Kernel::Copy {
+                    source,
+                    target,
+                    accumulate: true,
+                },
+            ..
+        } => {
+            let role = body.buffer(target.buffer).role;
+            matches!(role, Role::Gradient | Role::Statistics).then_some(source.buffer)
+        }
+        Work::Compute { .. } | Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => None,
+    }
+}
+
+/// Takes an exchange away on all ranks, and with it what adds what came to something else.
+fn drop_exchange(program: &mut Program, sites: &[Site]) {
+    let mut gone = Vec::new();
+    for &(class, task) in sites {
+        let receives = exchange(program, (class, task)).receives.clone();
+        let came: BTreeSet<_> = receives.iter().map(|receive| receive.view.buffer).collect();
+        gone.push((class, task));
+        let body = &program.bodies[class];
+        let adds = |&at: &usize| adds_up(body, at).is_some_and(|source| came.contains(&source));
+        let later = (task..body.tasks.len()).filter(adds);
+        gone.extend(later.map(|at| (class, at)));
+    }
+    gone.sort_unstable();
+    gone.dedup();
+    gone.into_iter()
+        .rev()
+        .for_each(|site| remove(program, site));
+}
+
+/// What another micro-batch has of a tensor.
+fn twin(body: &Body, of: BufferId, draws: &mut Draws) -> Option<BufferId> {
+    let buffer = body.buffer(of);
+    let like = |&id: &usize| {
+        let other = &body.buffers[id];
+        id != of.0 as usize
+            && (other.role, other.dtype, other.dims) == (buffer.role, buffer.dtype, buffer.dims)
+    };
+    let tensor = buffer.home.map(|home| home.tensor)?;
+    let same = |&id: &usize| body.buffers[id].home.map(|home| home.tensor) == Some(tensor);
+    let all: Vec<usize> = (0..body.buffers.len()).filter(like).filter(same).collect();
+    (!all.is_empty()).then(|| BufferId(draws.pick(&all) as u32))
+}
+
+fn accumulates(kernel: &mut Kernel) -> Option<&mut bool> {
+    match kernel {
+        Kernel::Fused { parts } => parts.iter_mut().find_map(accumulates),
+        Kernel::ConvolutionBackwardWeight { accumulate, .. }
+        | Kernel::LinearBackwardWeight { accumulate, .. }
+        | Kernel::BiasBackward { accumulate, .. }
+        | Kernel::BatchNormBackwardParameters { accumulate, .. }
+        | Kernel::Copy { accumulate, .. } => Some(accumulate),
+        _ => None,
+    }
+}
+
+/// As [`mutate`], to what crosses between stages and replicas and what they add up.
+fn mutate_pipeline(program: &Program, draws: &mut Draws) -> Option<(Program, String)> {
+    let mut mutant = program.clone();
+    let all = numbered_exchanges(program);
+    let numbers: Vec<u32> = all.keys().copied().collect();
+    if numbers.is_empty() {
+        return None;
+    }
+    // The last ones bring gradients and weights from replica to replica.
+    let late = numbers.len().saturating_sub(12);
+    let number = match draws.one_in(2) {
+        true => draws.pick(&numbers),
+        false => draws.pick(&numbers[late..]),
+    };
+    let sites = &all[&number];
+    let (class, task) = draws.pick(sites);
+    let kind = draws.between(0, 6);
+    match kind {
+        0 | 1 => drop_exchange(&mut mutant, sites),
+        2 => {
+            // What another micro-batch has there.
+            let found = exchange(&mut mutant, (class, task));
+            let views: Vec<&mut View> = match found.sends.is_empty() {
+                true => found
+                    .receives
+                    .iter_mut()
+                    .map(|receive| &mut receive.view)
+                    .collect(),
+                false => found.sends.iter_mut().map(|send| &mut send.view).collect(),
+            };
+            let body = &program.bodies[class];
+            for view in views {
+                view.buffer = twin(body, view.buffer, &mut Draws::new(number.into()))?;
+            }
+        }
+        3 => {
+            let body = &mut mutant.bodies[class];
+            let kernels = body
+                .tasks
+                .iter_mut()
+                .filter_map(|task| match &mut task.work {
+                    Work::Compute { kernel, .. } => accumulates(kernel),
+                    Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => None,
+                });
+            let mut kernels: Vec<&mut bool> = kernels.filter(|accumulate| **accumulate).collect();
+            let last = kernels.len().checked_sub(1)?;
+            *kernels[draws.between(0, last)] = false;
+        }
+        4 => {
+            // A kernel reads what another micro-batch has.
+            let body = &mut mutant.bodies[class];
+            let at = draws.between(0, body.tasks.len() - 1);
+            let accesses = body.tasks[at].accesses();
+            let views = accesses
+                .iter()
+                .filter(|(_, access)| *access == Access::Read);
+            let views: Vec<View> = views.map(|(view, _)| *view).collect();
+            let read = views.get(draws.between(0, 2))?.buffer;
+            let other = twin(&program.bodies[class], read, draws)?;
+            body.tasks[at].each_view_mut(&mut |view| {
+                if view.buffer == read {
+                    view.buffer = other;
+                }
+            });
+            return Some((
+                mutant,
+                format!("t{at} of class {class} takes {other:?} for {read:?}"),
+            ));
+        }
+        5 => remove(&mut mutant, (class, task)),
+        _ => {
+            let body = &mut mutant.bodies[class];
+            let copies = (0..body.tasks.len()).filter(|&at| adds_up(body, at).is_some());
+            let copies: Vec<usize> = copies.collect();
+            let last = copies.len().checked_sub(1)?;
+            let at = copies[draws.between(0, last)];
+            remove(&mut mutant, (class, at));
+            return Some((mutant, format!("class {class} without the addition t{at}")));
+        }
+    }
+    let what = format!("mutation {kind} of exchange {number}, t{task} of class {class}");
+    Some((mutant, what))
+}
+
 type Mutate = fn(&Program, &mut Draws) -> Option<(Program, String)>;
 
 /// Runs what is not refused; how many were refused, and how many were not.
@@ -366,4 +530,15 @@ fn every_mutant_of_a_collective_is_refused_or_equivalent() {
     survey_all(random_layer_case, mutate_collective);
     survey_all(random_case, mutate_collective);
     survey_all(random_sequence_case, mutate_collective);
+}
+
+#[test]
+fn every_mutant_of_a_pipeline_is_refused_or_equivalent() {
+    survey_all(random_staged_case, mutate_pipeline);
+}
+
+#[test]
+fn every_mutant_of_a_collective_or_message_of_a_pipeline_is_refused_or_equivalent() {
+    survey_all(random_staged_case, mutate_collective);
+    survey_all(random_staged_case, mutate);
 }

@@ -1,5 +1,5 @@
 use crate::{Program, Role};
-use partita_space::{Bytes, Offset, Rank, Region};
+use partita_space::{AxisSet, Bytes, Offset, Rank, Region};
 use std::fmt;
 
 /// Faults printed of a longer list.
@@ -323,6 +323,55 @@ pub enum Fault {
     },
     #[error("{site} updates {spot}, and the parameter that is kept does not get it")]
     UpdateLost { site: Site, spot: Spot },
+    #[error("{site} writes {spot}, and {reason}")]
+    GradientLost {
+        site: Site,
+        spot: Spot,
+        reason: &'static str,
+    },
+    #[error(
+        "{site} writes {spot}, an addend of a sum due along {due}, and nothing reads it after that"
+    )]
+    AddendLost {
+        site: Site,
+        spot: Spot,
+        due: AxisSet,
+    },
+    #[error(
+        "{site} moves a parameter by {spot}, which lacks the gradient of the micro-batch from sample \
+         {sample} on, of the ranks from {first} on"
+    )]
+    GradientIncomplete {
+        site: Site,
+        spot: Spot,
+        first: Rank,
+        sample: usize,
+    },
+    #[error(
+        "{site} works on {spot}, of another micro-batch than the rest: from sample {sample} on"
+    )]
+    MicroBatches {
+        site: Site,
+        spot: Spot,
+        sample: usize,
+    },
+    #[error(
+        "class {class} (rank {rank}): output `{name}` lacks the micro-batch from sample {sample} on"
+    )]
+    OutputIncomplete {
+        class: usize,
+        rank: Rank,
+        name: String,
+        sample: usize,
+    },
+    #[error("class {class} (rank {rank}): {spot} stays as it was, and others have moved it")]
+    WeightsStale {
+        class: usize,
+        rank: Rank,
+        spot: Spot,
+    },
+    #[error("{site} reads {spot}, which has moved in this step already")]
+    MovedEarly { site: Site, spot: Spot },
     #[error("{site} reads {spot}, which belongs to another rank and holds a constant")]
     HaloFilled { site: Site, spot: Spot },
     #[error(

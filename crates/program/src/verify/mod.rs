@@ -1,14 +1,17 @@
 //! Proof, before anything runs, that a program is sound: its structure and shapes, that every message
 //! has its counterpart, that it ends under any timing, that no task reads what is not yet, or no
-//! longer, there, and that every sum over ranks is taken once and over the right ones.
+//! longer, there, that every sum over ranks is taken once and over the right ones, and that parameters move
+//! by all of their gradients and wherever they are kept.
 //!
 //! Works on one representative of each class of ranks with its real peers; that the other ranks of a
 //! class stand in the same relation to theirs is checked by loops over integers.
 
 mod adjoint;
+mod carried;
 mod collectives;
 mod equity;
 mod fault;
+mod lost;
 mod matching;
 mod memory;
 mod order;
@@ -42,6 +45,8 @@ pub fn verify(program: &Program) -> Result<(), Faults> {
         packed::check(&case, &mut faults);
         partial::check(&case, &mut faults);
         updated::check(&case, &mut faults);
+        lost::check(&case, &mut faults);
+        carried::check(&case, &mut faults);
     }
     if faults.is_empty() {
         Ok(())

@@ -8,6 +8,7 @@
 mod sequence;
 
 use super::collectives::Groups;
+use super::lost::unread;
 use super::{Case, Fault};
 use crate::{Body, BufferId, Collective, CollectiveKind, Exchange, Kernel, PoolKind, View, Work};
 use partita_space::{AxisList, AxisSet, Offset, Region};
@@ -124,6 +125,17 @@ impl<'p> Play<'_, 'p> {
                 Work::Exchange(exchange) => self.exchange(exchange),
                 Work::Collective(collective) => self.collective(collective),
                 Work::Load(load) => self.write(&load.target, WHOLE),
+            }
+        }
+        for (id, view) in unread(self.body) {
+            if let State::Due(due) = self.read(&view)
+                && !due.is_empty()
+            {
+                self.faults.push(Fault::AddendLost {
+                    site: self.case.site(self.class, id),
+                    spot: self.case.spot(self.class, &view),
+                    due,
+                });
             }
         }
         for output in &self.body.outputs {
