@@ -26,7 +26,12 @@ pub struct Known<'a>(pub &'a dyn Costs);
 
 impl StageCosts for Known<'_> {
     fn delays(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, String> {
-        Ok(task_seconds(program.body(rank), rank, &program.mesh, self.0))
+        Ok(task_seconds(
+            program.body(rank),
+            rank,
+            &program.mesh,
+            self.0,
+        ))
     }
 
     fn message(&self, from: Rank, to: Rank, bytes: Bytes) -> Seconds {
@@ -124,7 +129,12 @@ impl Layers {
         for (node, bytes) in kept(body, &origins) {
             each[node].kept += bytes;
         }
-        let roles = [Role::Parameter, Role::State, Role::Optimizer, Role::Gradient];
+        let roles = [
+            Role::Parameter,
+            Role::State,
+            Role::Optimizer,
+            Role::Gradient,
+        ];
         let lasting: Bytes = roles.iter().map(|&role| body.bytes_of(role)).sum();
         for (node, share) in lasting_shares(graph) {
             each[node].lasting += share * lasting.0 as f64;
@@ -179,8 +189,10 @@ pub(crate) fn middle(mesh: &Mesh) -> Rank {
 /// The node that each task is about; what is about none goes with the task before.
 fn origins(graph: &Graph, body: &Body) -> Vec<usize> {
     let nodes = graph.nodes.iter().enumerate();
-    let mut known: HashMap<&str, usize> =
-        nodes.clone().map(|(at, node)| (node.name.as_str(), at)).collect();
+    let mut known: HashMap<&str, usize> = nodes
+        .clone()
+        .map(|(at, node)| (node.name.as_str(), at))
+        .collect();
     for (at, node) in nodes {
         for id in &node.parameters {
             known.entry(&graph.parameters[id.0].name).or_insert(at);
