@@ -2,14 +2,20 @@
 
 use crate::layers::{Layers, LayersError, Share, StageCosts, middle};
 use partita_graph::Graph;
-use partita_lower::{LowerError, Pass, Request, Strategy, arenas, balanced, slots};
+use partita_lower::{LowerError, Pass, Request, Slot, Strategy, arenas, balanced, slots};
 use partita_program::ProgramKind;
 use partita_space::{Axis, Bytes, Mesh, Rank, Seconds};
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::ops::Range;
 
 /// Cuts that are tried where the best one does not fit in memory.
-const TRIES: usize = 6;
+const TRIES: usize = 8;
+/// How often each border between stages is moved.
+const ROUNDS: usize = 3;
+/// How far a border is moved layer by layer, and to how many places farther away.
+const NEAR: usize = 3;
+const POSITIONS: usize = 16;
 
 /// Why stages have no layers.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -53,7 +59,7 @@ impl From<LayersError> for BalanceError {
 pub struct Balanced {
     /// The strategy with the layers of each stage said.
     pub strategy: Strategy,
-    /// About how long a step takes, messages between stages left out.
+    /// About how long a step takes, were links always free.
     pub seconds: Seconds,
 }
 
@@ -105,12 +111,14 @@ pub(crate) fn balance_with(
         .stages
         .iter()
         .map(|stage| &tables[&key(strategy, stage.extents)]);
+    let slots = slots(strategy.schedule, strategy.stages.len(), strategy.micro);
     let cutter = Cutter {
         training,
         memory,
         layers: layers.collect(),
         arriving: arriving(training, costs),
-        alive: alive(strategy),
+        alive: alive(strategy, &slots),
+        slots,
     };
     cutter.cut(most)
 }
@@ -128,6 +136,7 @@ struct Cutter<'a> {
     /// Of each place.
     layers: Vec<&'a Layers>,
     arriving: Arriving,
+    slots: Vec<Slot>,
     /// Micro-batches that each stage keeps at the same time at most.
     alive: Vec<f64>,
 }
@@ -137,56 +146,81 @@ impl Cutter<'_> {
         let stages = self.training.strategy.stage_count();
         let nodes = self.training.graph.nodes.len();
         let time = |stage: usize, range: Range<usize>| self.seconds(stage, &range);
-        let Some(fastest) = balanced(nodes, stages, &time) else {
-            return Err(BalanceError::Cost("stages that take forever".to_owned()));
+        let Some(ranges) = balanced(nodes, stages, &time) else {
+            return Err(BalanceError::Cost("the stages take forever".to_owned()));
         };
-        let answer = self.answer(&fastest);
-        if answer.seconds > most {
-            return Ok(answer);
+        let seconds = self.play(&ranges);
+        if seconds > most {
+            return Ok(self.answer(&ranges));
         }
-        let peaks = self.peaks(&fastest)?;
-        if peaks.iter().all(|&peak| peak <= self.memory) {
-            return Ok(answer);
+        let fastest = self.refined(ranges, &|_, _| true);
+        let mut tried = Tried::default();
+        if let Some(fitting) = tried.fits(self, fastest)? {
+            return Ok(self.answer(&fitting));
         }
-        let mut scale = self.scale(&fastest, &peaks);
-        let mut needed = max(&peaks);
-        for _ in 0..TRIES {
-            let within = |stage: usize, range: Range<usize>| {
-                let claim = self.claim(stage, &range) * scale[stage];
-                match claim <= self.memory.0 as f64 {
-                    true => time(stage, range),
+        for is_urgent in [false, true] {
+            for _ in 0..TRIES {
+                let offsets = tried.offsets.clone();
+                let needs =
+                    |stage: usize, range: &Range<usize>| self.claim(stage, range) + offsets[stage];
+                let fits = |stage: usize, range: &Range<usize>| {
+                    needs(stage, range) <= self.memory.0 as f64
+                };
+                let cost = |stage: usize, range: Range<usize>| match is_urgent {
+                    true => needs(stage, &range),
+                    false if fits(stage, &range) => time(stage, range),
                     false => f64::INFINITY,
+                };
+                let Some(mut ranges) = balanced(nodes, stages, &cost) else {
+                    break;
+                };
+                if !is_urgent {
+                    ranges = self.refined(ranges, &fits);
                 }
-            };
-            let Some(ranges) = balanced(nodes, stages, &within) else {
-                break;
-            };
-            let peaks = self.peaks(&ranges)?;
-            if peaks.iter().all(|&peak| peak <= self.memory) {
-                return Ok(self.answer(&ranges));
+                if let Some(fitting) = tried.fits(self, ranges)? {
+                    return Ok(self.answer(&fitting));
+                }
             }
-            needed = needed.min(max(&peaks));
-            scale = self.scale(&ranges, &peaks);
-        }
-        for _ in 0..TRIES {
-            let claim =
-                |stage: usize, range: Range<usize>| self.claim(stage, &range) * scale[stage];
-            let Some(ranges) = balanced(nodes, stages, &claim) else {
-                break;
-            };
-            let peaks = self.peaks(&ranges)?;
-            if peaks.iter().all(|&peak| peak <= self.memory) {
-                return Ok(self.answer(&ranges));
-            }
-            needed = needed.min(max(&peaks));
-            scale = self.scale(&ranges, &peaks);
         }
         Err(BalanceError::Memory {
             strategy: Box::new(self.training.strategy.clone()),
             model: self.training.graph.name.clone(),
-            needed,
+            needed: tried.needed.unwrap_or_default(),
             memory: self.memory,
         })
+    }
+
+    /// A cut near this one of which a step takes least, by moving one border at a time.
+    fn refined(
+        &self,
+        mut ranges: Vec<Range<usize>>,
+        fits: &dyn Fn(usize, &Range<usize>) -> bool,
+    ) -> Vec<Range<usize>> {
+        let mut least = self.play(&ranges);
+        for _ in 0..ROUNDS {
+            let before = least;
+            for stage in 1..ranges.len() {
+                let (first, last) = (ranges[stage - 1].start.max(1) + 1, ranges[stage].end - 1);
+                let step = (last.saturating_sub(first) / POSITIONS).max(1);
+                let here = ranges[stage].start;
+                let near = here.saturating_sub(NEAR).max(first)..=(here + NEAR).min(last);
+                for at in near.chain((first..=last).step_by(step)) {
+                    let mut moved = ranges.clone();
+                    moved[stage - 1].end = at;
+                    moved[stage].start = at;
+                    let seconds = self.play(&moved);
+                    let is_fit =
+                        || fits(stage - 1, &moved[stage - 1]) && fits(stage, &moved[stage]);
+                    if seconds < least && is_fit() {
+                        (least, ranges) = (seconds, moved);
+                    }
+                }
+            }
+            if least >= before {
+                break;
+            }
+        }
+        ranges
     }
 
     fn place(&self, stage: usize) -> usize {
@@ -202,27 +236,36 @@ impl Cutter<'_> {
         let share = self.share(stage, range);
         let strategy = self.training.strategy;
         let once = share.once / strategy.micro as f64;
-        let place = self.place(stage);
-        let ranks = Mesh::new(strategy.stages[place].extents).ranks();
         // There and back.
-        share.forward + share.backward + once + 2.0 * self.arriving.seconds(place, ranks, range)
+        share.forward + share.backward + once + 2.0 * self.arriving(stage, range)
+    }
+
+    /// Seconds of what comes to a stage from those before.
+    fn arriving(&self, stage: usize, range: &Range<usize>) -> f64 {
+        let place = self.place(stage);
+        let ranks = Mesh::new(self.training.strategy.stages[place].extents).ranks();
+        self.arriving.seconds(place, ranks, range)
     }
 
     /// About what a stage needs in memory.
     fn claim(&self, stage: usize, range: &Range<usize>) -> f64 {
         let share = self.share(stage, range);
-        share.lasting + share.kept * self.alive[stage]
+        let lasting = match self.training.strategy.schedule.replicas() {
+            1 => share.lasting,
+            // What one of two stages on a place hands over comes back to the other replica's, but for what
+            // only the first replica has.
+            _ => share.state,
+        };
+        lasting + share.kept * self.alive[stage]
     }
 
-    /// Memory needed by the claim of each stage, on the fuller of the places on which it stands.
-    fn scale(&self, ranges: &[Range<usize>], peaks: &[Bytes]) -> Vec<f64> {
-        let schedule = self.training.strategy.schedule;
-        let scale = |(stage, range): (usize, &Range<usize>)| {
-            let on = |replica| peaks[schedule.place(peaks.len(), replica, stage)];
-            let peak = (0..schedule.replicas()).map(on).max().unwrap_or_default();
-            peak.0 as f64 / self.claim(stage, range).max(1.0)
+    /// By how much the place of each stage needs more than its claim. Of two replicas the first counts,
+    /// which keeps the state of the optimizer.
+    fn offsets(&self, ranges: &[Range<usize>], peaks: &[Bytes]) -> Vec<f64> {
+        let claim = |(stage, range): (usize, &Range<usize>)| {
+            peaks[self.place(stage)].0 as f64 - self.claim(stage, range)
         };
-        ranges.iter().enumerate().map(scale).collect()
+        ranges.iter().enumerate().map(claim).collect()
     }
 
     /// The memory that the ranks of each place need.
@@ -253,34 +296,92 @@ impl Cutter<'_> {
     }
 
     fn answer(&self, ranges: &[Range<usize>]) -> Balanced {
-        let stages = ranges.iter().enumerate();
-        let shares: Vec<Share> = stages
-            .map(|(stage, range)| self.share(stage, range))
-            .collect();
+        let strategy = self.training.strategy;
         Balanced {
-            strategy: self
-                .training
-                .strategy
-                .with_layers(self.training.graph, ranges),
-            seconds: play(self.training.strategy, &shares),
+            strategy: strategy.with_layers(self.training.graph, ranges),
+            seconds: self.play(ranges),
         }
+    }
+
+    /// The time of a step, links being always free.
+    fn play(&self, ranges: &[Range<usize>]) -> Seconds {
+        let strategy = self.training.strategy;
+        let (schedule, places) = (strategy.schedule, strategy.stages.len());
+        let stages = ranges.iter().enumerate();
+        let each: Vec<(Share, f64)> = stages
+            .map(|(stage, range)| (self.share(stage, range), self.arriving(stage, range)))
+            .collect();
+        let index = |slot: &Slot| {
+            let stage = slot.replica * ranges.len() + slot.stage;
+            (stage * strategy.micro + slot.micro) * 3 + slot.pass as usize
+        };
+        let mut ends = vec![0.0_f64; 2 * ranges.len() * strategy.micro * 3];
+        let mut free: Vec<f64> = vec![0.0; places];
+        for slot in &self.slots {
+            let place = schedule.place(places, slot.replica, slot.stage);
+            let (share, arriving) = each[slot.stage];
+            let needs = slot.needs(ranges.len()).into_iter().flatten();
+            let ready = needs.map(|need| {
+                // What comes from a stage before, or goes back to it from the one behind.
+                let message = match need.stage.cmp(&slot.stage) {
+                    Ordering::Less => arriving,
+                    Ordering::Equal => 0.0,
+                    Ordering::Greater => each[need.stage].1,
+                };
+                ends[index(&need)] + message
+            });
+            // Gradients of inputs and of weights take about the same.
+            let seconds = match (slot.pass, schedule.splits_weights()) {
+                (Pass::Forward, _) => share.forward,
+                (Pass::Backward, false) => share.backward,
+                (Pass::Backward | Pass::Weights, _) => 0.5 * share.backward,
+            };
+            let end = ready.fold(free[place], f64::max) + seconds;
+            free[place] = end;
+            ends[index(slot)] = end;
+        }
+        for (stage, (share, _)) in each.iter().enumerate() {
+            free[stage % places] += share.once;
+        }
+        Seconds(free.into_iter().fold(0.0, f64::max))
     }
 }
 
-fn max(peaks: &[Bytes]) -> Bytes {
-    peaks.iter().copied().max().unwrap_or_default()
+/// What is known from the cuts that were tried.
+#[derive(Default)]
+struct Tried {
+    offsets: Vec<f64>,
+    /// The least that a cut needs on its largest rank.
+    needed: Option<Bytes>,
+}
+
+impl Tried {
+    /// The cut, if it fits.
+    fn fits(
+        &mut self,
+        cutter: &Cutter<'_>,
+        ranges: Vec<Range<usize>>,
+    ) -> Result<Option<Vec<Range<usize>>>, BalanceError> {
+        let peaks = cutter.peaks(&ranges)?;
+        let largest = peaks.iter().copied().max().unwrap_or_default();
+        if largest <= cutter.memory {
+            return Ok(Some(ranges));
+        }
+        self.needed = Some(self.needed.map_or(largest, |needed| needed.min(largest)));
+        self.offsets = cutter.offsets(&ranges, &peaks);
+        Ok(None)
+    }
 }
 
 /// Micro-batches between the forward and the backward pass of each stage at the same time.
-fn alive(strategy: &Strategy) -> Vec<f64> {
+fn alive(strategy: &Strategy, slots: &[Slot]) -> Vec<f64> {
     let mut now = vec![[0i64; 2]; strategy.stage_count()];
     let mut most = vec![0i64; strategy.stage_count()];
-    let places = strategy.stages.len();
     let last = match strategy.schedule.splits_weights() {
         true => Pass::Weights,
         false => Pass::Backward,
     };
-    for slot in slots(strategy.schedule, places, strategy.micro) {
+    for slot in slots {
         let now = &mut now[slot.stage][slot.replica];
         if slot.pass == Pass::Forward {
             *now += 1;
@@ -290,28 +391,6 @@ fn alive(strategy: &Strategy) -> Vec<f64> {
         }
     }
     most.into_iter().map(|most| most as f64).collect()
-}
-
-/// The time of a step whose stages take so long and whose messages take none.
-fn play(strategy: &Strategy, shares: &[Share]) -> Seconds {
-    let (schedule, places) = (strategy.schedule, strategy.stages.len());
-    let (mut free, mut ends) = (vec![0.0_f64; places], HashMap::new());
-    for slot in slots(schedule, places, strategy.micro) {
-        let place = schedule.place(places, slot.replica, slot.stage);
-        let needs = slot.needs(shares.len()).into_iter().flatten();
-        let ready = needs.map(|need| ends.get(&need).copied().unwrap_or(0.0));
-        let share = &shares[slot.stage];
-        // Gradients of inputs and of weights take about the same.
-        let seconds = match (slot.pass, schedule.splits_weights()) {
-            (Pass::Forward, _) => share.forward,
-            (Pass::Backward, false) => share.backward,
-            (Pass::Backward | Pass::Weights, _) => 0.5 * share.backward,
-        };
-        let end = ready.fold(free[place], f64::max) + seconds;
-        free[place] = end;
-        ends.insert(slot, end);
-    }
-    Seconds(free.into_iter().fold(0.0, f64::max))
 }
 
 /// What comes to a range of layers from those before.

@@ -46,6 +46,7 @@ pub(crate) struct Layers {
     backward: Vec<f64>,
     once: Vec<f64>,
     lasting: Vec<f64>,
+    state: Vec<f64>,
     kept: Vec<f64>,
 }
 
@@ -60,6 +61,8 @@ pub(crate) struct Share {
     pub once: f64,
     /// Bytes of parameters and all that belongs to them.
     pub lasting: f64,
+    /// Bytes of these that the optimizer keeps.
+    pub state: f64,
     /// Bytes that a micro-batch keeps for its backward pass.
     pub kept: f64,
 }
@@ -136,8 +139,10 @@ impl Layers {
             Role::Gradient,
         ];
         let lasting: Bytes = roles.iter().map(|&role| body.bytes_of(role)).sum();
+        let state = body.bytes_of(Role::Optimizer);
         for (node, share) in lasting_shares(graph) {
             each[node].lasting += share * lasting.0 as f64;
+            each[node].state += share * state.0 as f64;
         }
         let sums = |of: &dyn Fn(&Share) -> f64| {
             let mut sums = vec![0.0];
@@ -151,6 +156,7 @@ impl Layers {
             backward: sums(&|share| share.backward),
             once: sums(&|share| share.once),
             lasting: sums(&|share| share.lasting),
+            state: sums(&|share| share.state),
             kept: sums(&|share| share.kept),
         }
     }
@@ -163,6 +169,7 @@ impl Layers {
             backward: of(&self.backward),
             once: of(&self.once),
             lasting: of(&self.lasting),
+            state: of(&self.state),
             kept: of(&self.kept),
         }
     }

@@ -125,7 +125,7 @@ type No = (Lack, String);
 /// largest part of everything in a balanced split, and the middle one, which has most neighbors. Only
 /// what passes is lowered whole and costed, in the order of the floors.
 ///
-/// Pipelines come after all others, in the order of what their stages take without messages, in the cut
+/// Pipelines come after all others, in the order of what their stages take if links are always free, in the cut
 /// of [`crate::balance`]; those whose stages alone take longer than a whole step of the best are refused.
 /// Errors: no candidate fits, or the menu lacks a kernel.
 pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
@@ -224,7 +224,7 @@ impl Ranking<'_, '_> {
         for (index, Open { floor, strategy }) in open.into_iter().enumerate() {
             if let Some((least, best)) = self.best.as_ref().filter(|best| floor > best.0) {
                 let reason = format!(
-                    "its stages take about {floor} without messages, longer than a whole step of \
+                    "its stages take about {floor}, longer than a whole step of \
                      `{best}` ({least}); not costed further"
                 );
                 self.refuse(strategy, (Lack::Other, reason));
