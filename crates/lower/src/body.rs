@@ -142,16 +142,17 @@ impl<'a> Builder<'a> {
     }
 
     pub fn buffer(&mut self, name: &str, role: Role, dtype: Dtype, dims: [usize; 5]) -> BufferId {
-        let used = self.names.entry(name.to_owned()).or_default();
-        *used += 1;
-        let name = if *used == 1 {
-            name.to_owned()
-        } else {
-            format!("{name}.{used}")
-        };
+        let mut unique = name.to_owned();
+        // A layer may have the name that the next micro-batch of another would get.
+        while self.names.contains_key(&unique) {
+            let used = self.names.entry(name.to_owned()).or_default();
+            *used += 1;
+            unique = format!("{name}.{used}");
+        }
+        self.names.insert(unique.clone(), 1);
         let id = BufferId(self.body.buffers.len() as u32);
         self.body.buffers.push(Buffer {
-            name,
+            name: unique,
             role,
             dtype,
             dims,
