@@ -107,6 +107,13 @@ pub struct LowerArgs {
     /// What the program is for
     #[arg(long, value_enum, default_value_t)]
     pub kind: KindName,
+    /// Name or path of a machine file, on which stages whose layers are left open are made equally long;
+    /// if not given, they are made equal in arithmetic
+    #[arg(long, value_name = "M")]
+    pub machine: Option<String>,
+    /// Memory that a rank may fill, like `16GiB`; that of the machine's device if not given
+    #[arg(long, value_name = "SIZE", value_parser = number::bytes, requires = "machine")]
+    pub memory: Option<Bytes>,
     /// Answer in JSON: digest, counts per class and memory instead of the text
     #[arg(long)]
     pub json: bool,
@@ -129,6 +136,9 @@ pub struct PredictArgs {
     /// Kernels to pin in the program; a prediction for another machine leaves them open
     #[arg(long, value_enum, default_value_t = KernelSet::Unpinned)]
     pub kernels: KernelSet,
+    /// Memory that a rank may fill, like `16GiB`; that of the machine's device if not given
+    #[arg(long, value_name = "SIZE", value_parser = number::bytes)]
+    pub memory: Option<Bytes>,
     /// List every task with its seconds, as `partita compare` needs it
     #[arg(long)]
     pub tasks: bool,

@@ -116,7 +116,7 @@ impl Here {
     }
 
     /// All that the program needs, measured.
-    fn costs(&mut self, program: &Program) -> Result<MeasuredCosts, CliError> {
+    pub fn costs(&mut self, program: &Program) -> Result<MeasuredCosts, CliError> {
         self.measure_kernels(program)?;
         self.measure_links()?;
         self.measure_reads()?;
@@ -159,9 +159,9 @@ impl Here {
             Dtype::F32 | Dtype::I16 => Precision::F32,
         };
         self.check(program.mesh, precision)?;
-        let (kernels, threads) = (self.kernels, self.threads);
+        let (kernels, threads, ranks) = (self.kernels, self.threads, self.ranks);
         let maker = move |mesh: Mesh, rank: Rank, slot: usize| -> Box<dyn Kernels> {
-            let slots = mesh.ranks();
+            let slots = ranks;
             let made = kernels.kernels(precision, mesh, rank, Seat { slot, slots }, threads);
             made.unwrap_or_else(|error| panic!("kernels that were made before: {error}"))
         };
@@ -192,7 +192,7 @@ impl Here {
     /// On a thread of its own, as the one that makes them stays pinned to a core.
     fn check(&self, mesh: Mesh, precision: Precision) -> Result<(), CliError> {
         let make = || {
-            let (slot, slots) = (0, mesh.ranks());
+            let (slot, slots) = (0, self.ranks);
             let seat = Seat { slot, slots };
             let made = self.kernels.kernels(precision, mesh, 0, seat, self.threads);
             made.map(drop).map_err(|error| CliError::user(&error))

@@ -1,7 +1,11 @@
 use crate::args::LowerArgs;
 use crate::error::CliError;
 use crate::lowered::{Lowered, lowered};
+use crate::predict::costs;
+use crate::search::{staged, staged_here};
 use crate::table::write_json;
+use crate::{here, machine};
+use partita_lower::{Request, Strategy};
 use partita_program::{Body, Count, Program, Role};
 use partita_space::Rank;
 use serde_json::{Value, json};
@@ -9,12 +13,43 @@ use std::io::Write;
 
 /// Prints the program, or what can be counted in it.
 pub fn run(args: &LowerArgs, out: &mut dyn Write) -> Result<(), CliError> {
-    let lowered = lowered(&args.training, &args.strategy, args.kernels, args.kind)?;
+    let stages = |request: &Request<'_>| stages(args, request);
+    let lowered = lowered(
+        &args.training,
+        &args.strategy,
+        args.kernels,
+        args.kind,
+        &stages,
+    )?;
     if args.json {
         return write_json(out, &record(&lowered));
     }
     out.write_all(lowered.program.to_text().as_bytes())?;
     Ok(())
+}
+
+/// The strategy with the layers of all stages.
+fn stages(args: &LowerArgs, request: &Request<'_>) -> Result<Strategy, CliError> {
+    let Some(name) = &args.machine else {
+        let resolved = request.strategy.resolved(request.graph);
+        return resolved.map_err(|error| CliError::user(&error));
+    };
+    if machine::is_here(name) {
+        let kernels = here::kernels(args.kernels);
+        let menu = kernels.menu(here::THREADS);
+        let request = Request {
+            menu: &*menu,
+            ..*request
+        };
+        let memory = args
+            .memory
+            .unwrap_or_else(|| here::memory(args.training.ranks));
+        return staged_here(&request, memory, kernels, here::THREADS);
+    }
+    let machine = machine::resolve(name)?;
+    machine::check_capacity(&machine, args.training.ranks)?;
+    let memory = args.memory.unwrap_or(machine.device.memory.value);
+    staged(request, memory, costs(&machine, true)?.as_ref())
 }
 
 fn record(lowered: &Lowered) -> Value {

@@ -18,6 +18,7 @@ pub struct Lowered {
 
 /// Lowers what the user asked for and verifies the outcome.
 ///
+/// Layers of stages that are left open are said by `stages`.
 /// Errors of the user: a model, strategy, number of ranks or batch that does not exist or fit.
 /// Failures: faults of the program, which are faults of lowering.
 pub fn lowered(
@@ -25,12 +26,17 @@ pub fn lowered(
     strategy_text: &str,
     kernels: KernelSet,
     kind: KindName,
+    stages: &dyn Fn(&Request<'_>) -> Result<Strategy, CliError>,
 ) -> Result<Lowered, CliError> {
     let graph = model::resolve(&training.model)?;
     let strategy = strategy(strategy_text, training.ranks)?;
     let menu = menu::of(kernels);
     let request = request(&graph, &strategy, training, kind, &*menu);
-    let program = lower_verified(&request)?;
+    let strategy = stages(&request)?;
+    let program = lower_verified(&Request {
+        strategy: &strategy,
+        ..request
+    })?;
     Ok(Lowered {
         graph,
         strategy,

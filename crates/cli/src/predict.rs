@@ -3,9 +3,11 @@ use crate::error::CliError;
 use crate::here::{self, Here};
 use crate::in_memory::InMemory;
 use crate::lowered::{Lowered, lower_verified, lowered, request, strategy};
+use crate::search::{staged, staged_here};
 use crate::table::{Side, Table, write_json, write_pairs};
 use crate::{machine, model};
 use partita_cluster::Machine;
+use partita_lower::Request;
 use partita_oracle::simulate::Category;
 use partita_oracle::{
     CostBasis, CostError, Costs, MachineCosts, Mode, Prediction, SimulateError, TaskPrediction,
@@ -46,8 +48,16 @@ pub fn run(args: &PredictArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let machine = machine::resolve(&args.machine)?;
     let asked = &args.training;
     machine::check_capacity(&machine, asked.ranks)?;
-    let lowered = lowered(asked, &args.strategy, args.kernels, KindName::Train)?;
     let costs = costs(&machine, args.no_io)?;
+    let memory = args.memory.unwrap_or(machine.device.memory.value);
+    let stages = |request: &Request<'_>| staged(request, memory, costs.as_ref());
+    let lowered = lowered(
+        asked,
+        &args.strategy,
+        args.kernels,
+        KindName::Train,
+        &stages,
+    )?;
     let prediction = predict(
         &lowered.program,
         costs.as_ref(),
@@ -58,7 +68,7 @@ pub fn run(args: &PredictArgs, out: &mut dyn Write) -> Result<(), CliError> {
     .map_err(|error| cost_error(&error))?;
     let place = Place {
         name: &machine.name,
-        memory: machine.device.memory.value,
+        memory,
     };
     answer(args, &lowered, &place, prediction, out)
 }
@@ -71,8 +81,12 @@ fn run_here(args: &PredictArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let graph = model::resolve(&asked.model)?;
     let strategy = strategy(&args.strategy, asked.ranks)?;
     let request = request(&graph, &strategy, asked, KindName::Train, &*menu);
-    let program = lower_verified(&request)?;
-    let memory = here::memory(asked.ranks);
+    let memory = args.memory.unwrap_or_else(|| here::memory(asked.ranks));
+    let strategy = staged_here(&request, memory, kernels, here::THREADS)?;
+    let program = lower_verified(&Request {
+        strategy: &strategy,
+        ..request
+    })?;
     if program.memory_max() > memory {
         return Err(CliError::User(format!(
             "{strategy} needs {} on the largest rank, and {memory} are available here to each of \

@@ -1,11 +1,15 @@
 use crate::error::CliError;
-use crate::here::{Here, say};
+use crate::here::{self, Here, say};
 use crate::predict::cost_error;
-use partita_lower::Request;
-use partita_oracle::{Costs, Mode, Prediction, predict};
-use partita_plan::{Candidate, Floor, PlanError, PlanRequest, plan, rank_seconds};
+use crate::train::kernel_set::KernelSet;
+use partita_lower::{Request, Strategy};
+use partita_oracle::{Costs, MeasuredCosts, Mode, Prediction, predict};
+use partita_plan::{
+    Candidate, Floor, Known, PlanError, PlanRequest, StageCosts, balance, plan, rank_seconds,
+    task_seconds,
+};
 use partita_program::{Body, Program};
-use partita_space::{Bytes, Mesh};
+use partita_space::{Bytes, Mesh, Rank, Seconds};
 use std::cell::RefCell;
 
 /// Every way to lay the ranks on the data axis and the spatial axes of the model, on a machine whose
@@ -22,7 +26,7 @@ pub fn search(
     let cost = |program: &Program| {
         predict(program, costs, Mode::Classes, 1, false).map_err(|error| cost_error(&error))
     };
-    ranked(training, ranks, memory, &floor, &cost)
+    ranked(training, ranks, memory, &floor, &Known(costs), &cost)
 }
 
 /// The same on this machine, measuring what is missing.
@@ -36,7 +40,80 @@ pub fn search_here(
     let floor =
         |body: &Body, rank, mesh: &Mesh| rank_seconds(body, rank, mesh, &here.borrow().known());
     let cost = |program: &Program| here.borrow_mut().predict(program, false);
-    ranked(training, ranks, memory, &floor, &cost)
+    let stages = MeasuredStages::new(&here);
+    ranked(training, ranks, memory, &floor, &stages, &cost)
+}
+
+/// The strategy with the layers of all stages said, where it has stages without: those with which a step
+/// is predicted to be shortest among those that fit `memory`.
+///
+/// Errors: a strategy that does not fit, no layers that fit in memory, a cost that is not known.
+pub fn staged(
+    training: &Request<'_>,
+    memory: Bytes,
+    costs: &dyn Costs,
+) -> Result<Strategy, CliError> {
+    balanced(training, memory, &Known(costs))
+}
+
+/// The same on this machine, measuring what is missing; of more ranks than can be measured here as if
+/// there were as many as can.
+pub fn staged_here(
+    training: &Request<'_>,
+    memory: Bytes,
+    kernels: KernelSet,
+    threads: usize,
+) -> Result<Strategy, CliError> {
+    let strategy = training.strategy;
+    if strategy.stages.is_empty() || strategy.has_layers() {
+        return Ok(strategy.clone());
+    }
+    let ranks = strategy.ranks().min(here::ranks_max(threads));
+    let here = RefCell::new(Here::new(kernels, ranks, threads, true)?);
+    balanced(training, memory, &MeasuredStages::new(&here))
+}
+
+fn balanced(
+    training: &Request<'_>,
+    memory: Bytes,
+    costs: &dyn StageCosts,
+) -> Result<Strategy, CliError> {
+    let balanced = balance(training, memory, costs);
+    say("", false);
+    match balanced {
+        Ok(balanced) => Ok(balanced.strategy),
+        Err(error) => Err(CliError::user(&error)),
+    }
+}
+
+/// Stages on this machine.
+struct MeasuredStages<'h> {
+    here: &'h RefCell<Here>,
+    /// Of the program before.
+    costs: RefCell<MeasuredCosts>,
+}
+
+impl<'h> MeasuredStages<'h> {
+    fn new(here: &'h RefCell<Here>) -> Self {
+        Self {
+            here,
+            costs: RefCell::new(MeasuredCosts::default()),
+        }
+    }
+}
+
+impl StageCosts for MeasuredStages<'_> {
+    fn delays(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, String> {
+        let costs = self.here.borrow_mut().costs(program);
+        let costs = costs.map_err(|error| error.to_string())?;
+        let delays = task_seconds(program.body(rank), rank, &program.mesh, &costs);
+        self.costs.replace(costs);
+        Ok(delays)
+    }
+
+    fn message(&self, from: Rank, to: Rank, bytes: Bytes) -> Seconds {
+        Known(&*self.costs.borrow()).message(from, to, bytes)
+    }
 }
 
 fn ranked(
@@ -44,6 +121,7 @@ fn ranked(
     ranks: usize,
     memory: Bytes,
     floor: &Floor<'_>,
+    stages: &dyn StageCosts,
     cost: &dyn Fn(&Program) -> Result<Prediction, CliError>,
 ) -> Result<Vec<Candidate>, CliError> {
     // A cost that cannot be had is a fault of the request as a whole, not of the one candidate.
@@ -63,6 +141,7 @@ fn ranked(
                 text
             })
         },
+        stages,
         progress: &|strategy, left| say(&format!("{strategy} ({left} left)"), false),
     };
     let candidates = plan(&request);

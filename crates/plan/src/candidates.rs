@@ -161,7 +161,7 @@ pub fn hybrids(ranks: usize, spatial_rank: usize) -> Vec<Strategy> {
     splits.into_iter().flat_map(with_overlap).collect()
 }
 
-fn divisors(number: usize) -> Vec<usize> {
+pub(crate) fn divisors(number: usize) -> Vec<usize> {
     let small: Vec<usize> = (1..)
         .take_while(|part| part * part <= number)
         .filter(|&part| number.is_multiple_of(part))

@@ -26,7 +26,12 @@ pub struct Known<'a>(pub &'a dyn Costs);
 
 impl StageCosts for Known<'_> {
     fn delays(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, String> {
-        Ok(task_seconds(program.body(rank), rank, &program.mesh, self.0))
+        Ok(task_seconds(
+            program.body(rank),
+            rank,
+            &program.mesh,
+            self.0,
+        ))
     }
 
     fn message(&self, from: Rank, to: Rank, bytes: Bytes) -> Seconds {
@@ -41,6 +46,7 @@ pub(crate) struct Layers {
     backward: Vec<f64>,
     once: Vec<f64>,
     lasting: Vec<f64>,
+    state: Vec<f64>,
     kept: Vec<f64>,
 }
 
@@ -55,6 +61,8 @@ pub(crate) struct Share {
     pub once: f64,
     /// Bytes of parameters and all that belongs to them.
     pub lasting: f64,
+    /// Bytes of these that the optimizer keeps.
+    pub state: f64,
     /// Bytes that a micro-batch keeps for its backward pass.
     pub kept: f64,
 }
@@ -124,10 +132,17 @@ impl Layers {
         for (node, bytes) in kept(body, &origins) {
             each[node].kept += bytes;
         }
-        let roles = [Role::Parameter, Role::State, Role::Optimizer, Role::Gradient];
+        let roles = [
+            Role::Parameter,
+            Role::State,
+            Role::Optimizer,
+            Role::Gradient,
+        ];
         let lasting: Bytes = roles.iter().map(|&role| body.bytes_of(role)).sum();
+        let state = body.bytes_of(Role::Optimizer);
         for (node, share) in lasting_shares(graph) {
             each[node].lasting += share * lasting.0 as f64;
+            each[node].state += share * state.0 as f64;
         }
         let sums = |of: &dyn Fn(&Share) -> f64| {
             let mut sums = vec![0.0];
@@ -141,6 +156,7 @@ impl Layers {
             backward: sums(&|share| share.backward),
             once: sums(&|share| share.once),
             lasting: sums(&|share| share.lasting),
+            state: sums(&|share| share.state),
             kept: sums(&|share| share.kept),
         }
     }
@@ -153,6 +169,7 @@ impl Layers {
             backward: of(&self.backward),
             once: of(&self.once),
             lasting: of(&self.lasting),
+            state: of(&self.state),
             kept: of(&self.kept),
         }
     }
@@ -179,8 +196,10 @@ pub(crate) fn middle(mesh: &Mesh) -> Rank {
 /// The node that each task is about; what is about none goes with the task before.
 fn origins(graph: &Graph, body: &Body) -> Vec<usize> {
     let nodes = graph.nodes.iter().enumerate();
-    let mut known: HashMap<&str, usize> =
-        nodes.clone().map(|(at, node)| (node.name.as_str(), at)).collect();
+    let mut known: HashMap<&str, usize> = nodes
+        .clone()
+        .map(|(at, node)| (node.name.as_str(), at))
+        .collect();
     for (at, node) in nodes {
         for id in &node.parameters {
             known.entry(&graph.parameters[id.0].name).or_insert(at);

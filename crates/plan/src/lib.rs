@@ -4,10 +4,16 @@
 //! Knows: models, strategies, programs, predictions, how much memory a rank may fill.
 //! Must not know: machines by name, how a cost is come by, kernels, files, the environment.
 
+mod balance;
 mod candidates;
 mod floor;
+mod layers;
+mod pipelines;
 mod plan;
 
+pub use balance::{BalanceError, Balanced, balance};
 pub use candidates::{candidates, hybrids};
-pub use floor::rank_seconds;
+pub use floor::{rank_seconds, task_seconds};
+pub use layers::{Known, StageCosts};
+pub use pipelines::pipelines;
 pub use plan::{Candidate, Cost, Floor, PlanError, PlanRequest, plan};

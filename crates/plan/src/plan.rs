@@ -1,4 +1,7 @@
+use crate::balance::{BalanceError, Tables, balance_with};
 use crate::candidates::candidates;
+use crate::layers::StageCosts;
+use crate::pipelines::pipelines;
 use partita_lower::{LowerError, Request, Strategy, lower, lower_rank};
 use partita_oracle::Prediction;
 use partita_program::{Body, Program, Role};
@@ -26,6 +29,8 @@ pub struct PlanRequest<'a> {
     pub floor: &'a Floor<'a>,
     /// How long a program takes.
     pub cost: &'a Cost<'a>,
+    /// How long the stages of a pipeline take.
+    pub stages: &'a dyn StageCosts,
     /// Told the candidate at hand, and how many are left.
     pub progress: &'a dyn Fn(&Strategy, usize),
 }
@@ -119,6 +124,9 @@ type No = (Lack, String);
 /// found. For the memory and the floor, two ranks are lowered on their own: the last of the mesh, which has the
 /// largest part of everything in a balanced split, and the middle one, which has most neighbors. Only
 /// what passes is lowered whole and costed, in the order of the floors.
+///
+/// Pipelines come after all others, in the order of what their stages take if links are always free, in the cut
+/// of [`crate::balance`]; those whose stages alone take longer than a whole step of the best are refused.
 /// Errors: no candidate fits, or the menu lacks a kernel.
 pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
     let mut refused: Vec<(Lack, Candidate)> = Vec::new();
@@ -132,30 +140,27 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
     }
     // What can be fast comes first, so that the rest is passed over; equals keep their order.
     open.sort_by(|a, b| a.floor.0.total_cmp(&b.floor.0));
-    let mut costed: Vec<Candidate> = Vec::new();
-    let mut best: Option<(Seconds, Strategy)> = None;
+    let mut ranking = Ranking {
+        request,
+        costed: Vec::new(),
+        best: None,
+        refused,
+    };
     let total = open.len();
     for (index, Open { floor, strategy }) in open.into_iter().enumerate() {
-        if let Some(reason) = best.as_ref().and_then(|best| beaten(floor, best)) {
-            refused.push((Lack::Other, Candidate::refused(strategy, reason)));
+        if let Some(reason) = ranking.best.as_ref().and_then(|best| beaten(floor, best)) {
+            ranking.refuse(strategy, (Lack::Other, reason));
             continue;
         }
         (request.progress)(&strategy, total - index);
-        match weigh(request, &strategy)? {
-            Ok(prediction) => {
-                let seconds = prediction.iteration_seconds;
-                if best.as_ref().is_none_or(|(least, _)| seconds < *least) {
-                    best = Some((seconds, strategy.clone()));
-                }
-                costed.push(Candidate {
-                    strategy,
-                    prediction: Some(prediction),
-                    reason: None,
-                });
-            }
-            Err((lack, reason)) => refused.push((lack, Candidate::refused(strategy, reason))),
-        }
+        ranking.weigh(strategy)?;
     }
+    ranking.weigh_pipelines()?;
+    let Ranking {
+        mut costed,
+        mut refused,
+        ..
+    } = ranking;
     refused.sort_by_key(|(lack, _)| *lack);
     if costed.is_empty() {
         return Err(none_fits(request, refused));
@@ -164,6 +169,100 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
     costed.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));
     costed.extend(refused.into_iter().map(|(_, candidate)| candidate));
     Ok(costed)
+}
+
+/// What became of the candidates so far.
+struct Ranking<'r, 'a> {
+    request: &'r PlanRequest<'a>,
+    costed: Vec<Candidate>,
+    best: Option<(Seconds, Strategy)>,
+    refused: Vec<(Lack, Candidate)>,
+}
+
+impl Ranking<'_, '_> {
+    fn refuse(&mut self, strategy: Strategy, (lack, reason): No) {
+        self.refused
+            .push((lack, Candidate::refused(strategy, reason)));
+    }
+
+    /// Costs a candidate.
+    fn weigh(&mut self, strategy: Strategy) -> Result<(), PlanError> {
+        match weigh(self.request, &strategy)? {
+            Ok(prediction) => {
+                let seconds = prediction.iteration_seconds;
+                if self.best.as_ref().is_none_or(|(least, _)| seconds < *least) {
+                    self.best = Some((seconds, strategy.clone()));
+                }
+                self.costed.push(Candidate {
+                    strategy,
+                    prediction: Some(prediction),
+                    reason: None,
+                });
+            }
+            Err(no) => self.refuse(strategy, no),
+        }
+        Ok(())
+    }
+
+    /// Finds the layers of pipelines, and costs those that can be best.
+    fn weigh_pipelines(&mut self) -> Result<(), PlanError> {
+        let training = &self.request.training;
+        let mut tables = Tables::new();
+        let mut open = Vec::new();
+        for strategy in pipelines(training.graph, self.request.ranks, training.batch) {
+            // Nothing is lowered for the memory of a step that takes longer than no time.
+            match self.cut(&strategy, Seconds(0.0), &mut tables)? {
+                Ok(cut) => open.push(Open {
+                    floor: cut.0,
+                    strategy,
+                }),
+                Err(no) => self.refuse(strategy, no),
+            }
+        }
+        open.sort_by(|a, b| a.floor.0.total_cmp(&b.floor.0));
+        let total = open.len();
+        for (index, Open { floor, strategy }) in open.into_iter().enumerate() {
+            if let Some((least, best)) = self.best.as_ref().filter(|best| floor > best.0) {
+                let reason = format!(
+                    "its stages take about {floor}, longer than a whole step of \
+                     `{best}` ({least}); not costed further"
+                );
+                self.refuse(strategy, (Lack::Other, reason));
+                continue;
+            }
+            (self.request.progress)(&strategy, total - index);
+            match self.cut(&strategy, Seconds(f64::INFINITY), &mut tables)? {
+                Ok((_, cut)) => self.weigh(cut)?,
+                Err(no) => self.refuse(strategy, no),
+            }
+        }
+        Ok(())
+    }
+
+    /// About how long the stages take, and with which layers.
+    fn cut(
+        &self,
+        strategy: &Strategy,
+        most: Seconds,
+        tables: &mut Tables,
+    ) -> Result<Result<(Seconds, Strategy), No>, PlanError> {
+        let training = Request {
+            strategy,
+            ..self.request.training
+        };
+        let (memory, costs) = (self.request.memory, self.request.stages);
+        Ok(match balance_with(&training, memory, most, costs, tables) {
+            Ok(balanced) => Ok((balanced.seconds, balanced.strategy)),
+            Err(BalanceError::Lower(LowerError::Strategy(error))) => {
+                Err((Lack::Other, error.to_string()))
+            }
+            Err(BalanceError::Lower(error)) => return Err(error.into()),
+            Err(BalanceError::Cost(unknown)) => Err((Lack::Other, unknown)),
+            Err(error @ BalanceError::Memory { needed, .. }) => {
+                Err((Lack::Memory(needed), error.to_string()))
+            }
+        })
+    }
 }
 
 /// Why a candidate cannot beat the best one.

@@ -6,7 +6,9 @@ use partita_oracle::{
     Blocks, CollectiveCost, CostBasis, CostError, Costs, MessageCost, Mode, Prediction, predict,
     simulate,
 };
-use partita_plan::{Candidate, PlanError, PlanRequest, candidates, plan, rank_seconds};
+use partita_plan::{
+    Candidate, Known, PlanError, PlanRequest, candidates, pipelines, plan, rank_seconds,
+};
 use partita_program::{
     Algorithm, Body, Buffer, BufferId, Choice, Collective, CollectiveKind, Count, Dtype,
     KernelShape, Menu, MenuError, Optimizer, Origin, Phase, Program, ProgramKind, Role, Task,
@@ -189,8 +191,18 @@ fn planned(
             }
         },
         cost: &|program| oracle(costs, program),
+        stages: &Known(costs),
         progress: &|_, _| {},
     })
+}
+
+/// How many strategies are looked at.
+fn tried(graph: &Graph, ranks: usize, batch: usize) -> usize {
+    candidates(graph, ranks, batch).len() + pipelines(graph, ranks, batch).len()
+}
+
+fn is_whole(one: &&Candidate) -> bool {
+    one.strategy.stages.is_empty()
 }
 
 const PLENTY: Bytes = Bytes(1 << 50);
@@ -199,7 +211,7 @@ const PLENTY: Bytes = Bytes(1 << 50);
 fn every_candidate_is_ranked_or_refused_and_the_order_is_that_of_the_oracle() {
     let graph = zoo::build("cosmoflow@32").unwrap();
     let all = planned(&graph, (8, 4), &FAST_LINK, PLENTY, false).unwrap();
-    assert_eq!(all.len(), candidates(&graph, 8, 4).len());
+    assert_eq!(all.len(), tried(&graph, 8, 4));
     let fit = all.iter().take_while(|one| one.reason.is_none()).count();
     assert!(
         all[fit..]
@@ -359,9 +371,10 @@ fn the_floor_is_below_every_step_and_prunes_without_changing_the_best() {
         memory: PLENTY,
         floor: &|body, rank, mesh| rank_seconds(body, rank, mesh, &FAST_LINK),
         cost: &|program| {
-            *costed.borrow_mut() += 1;
+            *costed.borrow_mut() += usize::from(!program.title.contains("stages"));
             oracle(&FAST_LINK, program)
         },
+        stages: &Known(&FAST_LINK),
         progress: &|_, _| {},
     })
     .unwrap();
@@ -369,10 +382,15 @@ fn the_floor_is_below_every_step_and_prunes_without_changing_the_best() {
     assert_eq!(pruned.len(), all.len());
     let passed_over = pruned
         .iter()
+        .filter(is_whole)
         .filter(|one| one.explanation().contains("not costed further"));
     let passed_over = passed_over.count();
     assert!(passed_over > 0);
-    let fit = all.iter().filter(|one| one.reason.is_none()).count();
+    let fit = all
+        .iter()
+        .filter(is_whole)
+        .filter(|one| one.reason.is_none());
+    let fit = fit.count();
     assert_eq!(passed_over + *costed.borrow(), fit);
 }
 
@@ -382,6 +400,7 @@ fn memory_is_looked_at_before_time() {
     let all = planned(&graph, (4, 4), &FAST_LINK, PLENTY, false).unwrap();
     let mut needs: Vec<Bytes> = all
         .iter()
+        .filter(is_whole)
         .filter_map(|one| one.prediction.as_ref())
         .map(|prediction| prediction.memory_bytes_max)
         .collect();
@@ -397,11 +416,16 @@ fn memory_is_looked_at_before_time() {
             asked.borrow_mut().push(program.memory_max());
             oracle(&FAST_LINK, program)
         },
+        stages: &Known(&FAST_LINK),
         progress: &|_, _| {},
     })
     .unwrap();
     assert!(asked.borrow().iter().all(|&needed| needed <= limit));
-    let refused: Vec<&Candidate> = some.iter().filter(|one| one.reason.is_some()).collect();
+    let refused = some
+        .iter()
+        .filter(is_whole)
+        .filter(|one| one.reason.is_some());
+    let refused: Vec<&Candidate> = refused.collect();
     assert_eq!(
         refused.len(),
         needs.iter().filter(|&&needed| needed > limit).count()
@@ -421,7 +445,7 @@ fn memory_is_looked_at_before_time() {
     else {
         panic!("{text}");
     };
-    assert_eq!(refused.len(), candidates(&graph, 4, 4).len());
+    assert_eq!(refused.len(), tried(&graph, 4, 4));
     assert!(
         text.contains("1000 B") && text.contains(&nearest.to_string()),
         "{text}"
@@ -440,6 +464,7 @@ fn unknown_costs_and_missing_kernels_are_told() {
         memory: PLENTY,
         floor: &|_, _, _| Seconds(0.0),
         cost: &|_| Err("nobody measured this".to_owned()),
+        stages: &Known(&FAST_LINK),
         progress: &|_, _| {},
     };
     let error = plan(&request(&Open)).unwrap_err().to_string();
@@ -473,7 +498,7 @@ fn a_thousand_ranks_are_planned_in_seconds() {
     let memory = Bytes(16_000_000_000);
     let all = planned(&graph, (1024, 64), &costs, memory, true).unwrap();
     let seconds = start.elapsed().as_secs_f64();
-    assert_eq!(all.len(), candidates(&graph, 1024, 64).len());
+    assert_eq!(all.len(), tried(&graph, 1024, 64));
     assert!(all[0].reason.is_none());
     println!("{} in {seconds:.1} s", all[0].strategy);
     assert!(seconds < 60.0, "{seconds} s");

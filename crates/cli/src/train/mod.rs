@@ -19,7 +19,7 @@ mod tests;
 use crate::error::CliError;
 use crate::host::Host;
 use crate::table::write_json;
-use crate::{interrupt, model};
+use crate::{interrupt, model, search};
 use company::Company;
 use partita_data::{
     DType, Dataset, HyperslabSource, Split, Waker, first_sample, order::epoch_order,
@@ -184,7 +184,9 @@ fn strategy(
     strategy
         .check(graph, run.batch)
         .map_err(|error| CliError::user(&error))?;
-    Ok(strategy)
+    let menu = run.kernels.menu(run.threads);
+    let request = programs::request(run, graph, &strategy, stored, &*menu);
+    search::staged_here(&request, memory, run.kernels, run.threads)
 }
 
 /// Memory that a rank may have, and who says so.

@@ -1,0 +1,456 @@
+//! Which layers each stage of a pipeline has, where the strategy leaves that open.
+
+use crate::layers::{Layers, LayersError, Share, StageCosts, middle};
+use partita_graph::Graph;
+use partita_lower::{LowerError, Pass, Request, Slot, Strategy, arenas, balanced, slots};
+use partita_program::ProgramKind;
+use partita_space::{Axis, Bytes, Mesh, Rank, Seconds};
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// Cuts that are tried where the best one does not fit in memory.
+const TRIES: usize = 8;
+/// How often each border between stages is moved.
+const ROUNDS: usize = 3;
+/// How far a border is moved layer by layer, and to how many places farther away.
+const NEAR: usize = 3;
+const POSITIONS: usize = 16;
+
+/// Why stages have no layers.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum BalanceError {
+    /// The strategy does not suit the model or the mini-batch, or the menu lacks a kernel.
+    #[error(transparent)]
+    Lower(#[from] LowerError),
+    /// A cost that is not known.
+    #[error("{0}")]
+    Cost(String),
+    /// No cut fits in memory.
+    #[error(
+        "strategy `{strategy}`: however the layers of {model} are shared out over these stages, the \
+         largest rank needs at least {needed}, and it may fill {memory}; the nearest choices are more \
+         stages, more ranks for the first of them, as in `stages=[height=2|1]`, a larger `micro`, or \
+         {needed} of memory"
+    )]
+    Memory {
+        /// The strategy.
+        strategy: Box<Strategy>,
+        /// The model.
+        model: String,
+        /// What the best cut found needs.
+        needed: Bytes,
+        /// As asked for.
+        memory: Bytes,
+    },
+}
+
+impl From<LayersError> for BalanceError {
+    fn from(error: LayersError) -> Self {
+        match error {
+            LayersError::Lower(error) => Self::Lower(error),
+            LayersError::Cost(error) => Self::Cost(error),
+        }
+    }
+}
+
+/// Stages with layers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Balanced {
+    /// The strategy with the layers of each stage said.
+    pub strategy: Strategy,
+    /// About how long a step takes, were links always free.
+    pub seconds: Seconds,
+}
+
+/// Tables of layers that several strategies share.
+pub(crate) type Tables = HashMap<(Strategy, [usize; 7], usize), Layers>;
+
+/// Says the layers of each stage: those with which the stage that takes longest for a micro-batch, with
+/// what comes to it from others and goes back, is as fast as it can be, among those that fit `memory`.
+/// A strategy without stages, or whose stages have layers, stays as it is.
+///
+/// What a layer takes is read from the program of the whole model on the ranks of a stage, which is
+/// lowered once for each different mesh. What a cut needs in memory is read from its program; where it is
+/// too much, other cuts are tried by an estimate that is corrected by each.
+/// Errors: a strategy that does not fit, a cost that is not known, no cut that fits in `memory`.
+pub fn balance(
+    training: &Request<'_>,
+    memory: Bytes,
+    costs: &dyn StageCosts,
+) -> Result<Balanced, BalanceError> {
+    let most = Seconds(f64::INFINITY);
+    balance_with(training, memory, most, costs, &mut Tables::new())
+}
+
+/// The same with tables that are there already. A step that would take longer than `most` even with all
+/// memory that there is gets the layers that it would have then.
+pub(crate) fn balance_with(
+    training: &Request<'_>,
+    memory: Bytes,
+    most: Seconds,
+    costs: &dyn StageCosts,
+    tables: &mut Tables,
+) -> Result<Balanced, BalanceError> {
+    let strategy = training.strategy;
+    let checked = strategy.check(training.graph, training.batch);
+    checked.map_err(LowerError::Strategy)?;
+    if strategy.stages.is_empty() || strategy.has_layers() {
+        return Ok(Balanced {
+            strategy: strategy.clone(),
+            seconds: Seconds(0.0),
+        });
+    }
+    for stage in &strategy.stages {
+        let key = key(strategy, stage.extents);
+        if !tables.contains_key(&key) {
+            tables.insert(key, Layers::new(training, stage.extents, costs)?);
+        }
+    }
+    let layers = strategy
+        .stages
+        .iter()
+        .map(|stage| &tables[&key(strategy, stage.extents)]);
+    let slots = slots(strategy.schedule, strategy.stages.len(), strategy.micro);
+    let cutter = Cutter {
+        training,
+        memory,
+        layers: layers.collect(),
+        arriving: arriving(training, costs),
+        alive: alive(strategy, &slots),
+        slots,
+    };
+    cutter.cut(most)
+}
+
+/// What decides the table of a stage.
+fn key(strategy: &Strategy, extents: [usize; 7]) -> (Strategy, [usize; 7], usize) {
+    let mut alike = strategy.clone();
+    alike.stages.clear();
+    (alike, extents, strategy.micro)
+}
+
+struct Cutter<'a> {
+    training: &'a Request<'a>,
+    memory: Bytes,
+    /// Of each place.
+    layers: Vec<&'a Layers>,
+    arriving: Arriving,
+    slots: Vec<Slot>,
+    /// Micro-batches that each stage keeps at the same time at most.
+    alive: Vec<f64>,
+}
+
+impl Cutter<'_> {
+    fn cut(&self, most: Seconds) -> Result<Balanced, BalanceError> {
+        let stages = self.training.strategy.stage_count();
+        let nodes = self.training.graph.nodes.len();
+        let time = |stage: usize, range: Range<usize>| self.seconds(stage, &range);
+        let Some(ranges) = balanced(nodes, stages, &time) else {
+            return Err(BalanceError::Cost("the stages take forever".to_owned()));
+        };
+        let seconds = self.play(&ranges);
+        if seconds > most {
+            return Ok(self.answer(&ranges));
+        }
+        let fastest = self.refined(ranges, &|_, _| true);
+        let mut tried = Tried::default();
+        if let Some(fitting) = tried.fits(self, fastest)? {
+            return Ok(self.answer(&fitting));
+        }
+        for is_urgent in [false, true] {
+            for _ in 0..TRIES {
+                let offsets = tried.offsets.clone();
+                let needs =
+                    |stage: usize, range: &Range<usize>| self.claim(stage, range) + offsets[stage];
+                let fits = |stage: usize, range: &Range<usize>| {
+                    needs(stage, range) <= self.memory.0 as f64
+                };
+                let cost = |stage: usize, range: Range<usize>| match is_urgent {
+                    true => needs(stage, &range),
+                    false if fits(stage, &range) => time(stage, range),
+                    false => f64::INFINITY,
+                };
+                let Some(mut ranges) = balanced(nodes, stages, &cost) else {
+                    break;
+                };
+                if !is_urgent {
+                    ranges = self.refined(ranges, &fits);
+                }
+                if let Some(fitting) = tried.fits(self, ranges)? {
+                    return Ok(self.answer(&fitting));
+                }
+            }
+        }
+        Err(BalanceError::Memory {
+            strategy: Box::new(self.training.strategy.clone()),
+            model: self.training.graph.name.clone(),
+            needed: tried.needed.unwrap_or_default(),
+            memory: self.memory,
+        })
+    }
+
+    /// A cut near this one of which a step takes least, by moving one border at a time.
+    fn refined(
+        &self,
+        mut ranges: Vec<Range<usize>>,
+        fits: &dyn Fn(usize, &Range<usize>) -> bool,
+    ) -> Vec<Range<usize>> {
+        let mut least = self.play(&ranges);
+        for _ in 0..ROUNDS {
+            let before = least;
+            for stage in 1..ranges.len() {
+                let (first, last) = (ranges[stage - 1].start.max(1) + 1, ranges[stage].end - 1);
+                let step = (last.saturating_sub(first) / POSITIONS).max(1);
+                let here = ranges[stage].start;
+                let near = here.saturating_sub(NEAR).max(first)..=(here + NEAR).min(last);
+                for at in near.chain((first..=last).step_by(step)) {
+                    let mut moved = ranges.clone();
+                    moved[stage - 1].end = at;
+                    moved[stage].start = at;
+                    let seconds = self.play(&moved);
+                    let is_fit =
+                        || fits(stage - 1, &moved[stage - 1]) && fits(stage, &moved[stage]);
+                    if seconds < least && is_fit() {
+                        (least, ranges) = (seconds, moved);
+                    }
+                }
+            }
+            if least >= before {
+                break;
+            }
+        }
+        ranges
+    }
+
+    fn place(&self, stage: usize) -> usize {
+        stage % self.layers.len()
+    }
+
+    fn share(&self, stage: usize, range: &Range<usize>) -> Share {
+        self.layers[self.place(stage)].share(range)
+    }
+
+    /// Seconds of a micro-batch on a stage.
+    fn seconds(&self, stage: usize, range: &Range<usize>) -> f64 {
+        let share = self.share(stage, range);
+        let strategy = self.training.strategy;
+        let once = share.once / strategy.micro as f64;
+        // There and back.
+        share.forward + share.backward + once + 2.0 * self.arriving(stage, range)
+    }
+
+    /// Seconds of what comes to a stage from those before.
+    fn arriving(&self, stage: usize, range: &Range<usize>) -> f64 {
+        let place = self.place(stage);
+        let ranks = Mesh::new(self.training.strategy.stages[place].extents).ranks();
+        self.arriving.seconds(place, ranks, range)
+    }
+
+    /// About what a stage needs in memory.
+    fn claim(&self, stage: usize, range: &Range<usize>) -> f64 {
+        let share = self.share(stage, range);
+        let lasting = match self.training.strategy.schedule.replicas() {
+            1 => share.lasting,
+            // What one of two stages on a place hands over comes back to the other replica's, but for what
+            // only the first replica has.
+            _ => share.state,
+        };
+        lasting + share.kept * self.alive[stage]
+    }
+
+    /// By how much the place of each stage needs more than its claim. Of two replicas the first counts,
+    /// which keeps the state of the optimizer.
+    fn offsets(&self, ranges: &[Range<usize>], peaks: &[Bytes]) -> Vec<f64> {
+        let claim = |(stage, range): (usize, &Range<usize>)| {
+            peaks[self.place(stage)].0 as f64 - self.claim(stage, range)
+        };
+        ranges.iter().enumerate().map(claim).collect()
+    }
+
+    /// The memory that the ranks of each place need.
+    fn peaks(&self, ranges: &[Range<usize>]) -> Result<Vec<Bytes>, BalanceError> {
+        let strategy = self
+            .training
+            .strategy
+            .with_layers(self.training.graph, ranges);
+        let request = Request {
+            strategy: &strategy,
+            kind: ProgramKind::Train,
+            ..*self.training
+        };
+        let (mut asked, mut counts, mut first) = (Vec::<Rank>::new(), Vec::new(), 0);
+        for stage in &strategy.stages {
+            let mesh = Mesh::new(stage.extents);
+            let mut ranks = vec![first + middle(&mesh), first + mesh.ranks() - 1];
+            ranks.dedup();
+            counts.push(ranks.len());
+            asked.extend(ranks);
+            first += mesh.ranks();
+        }
+        let mut arenas = arenas(&request, &asked)?.into_iter();
+        let peaks = counts
+            .into_iter()
+            .map(|count| arenas.by_ref().take(count).max());
+        Ok(peaks.map(Option::unwrap_or_default).collect())
+    }
+
+    fn answer(&self, ranges: &[Range<usize>]) -> Balanced {
+        let strategy = self.training.strategy;
+        Balanced {
+            strategy: strategy.with_layers(self.training.graph, ranges),
+            seconds: self.play(ranges),
+        }
+    }
+
+    /// The time of a step, links being always free.
+    fn play(&self, ranges: &[Range<usize>]) -> Seconds {
+        let strategy = self.training.strategy;
+        let (schedule, places) = (strategy.schedule, strategy.stages.len());
+        let stages = ranges.iter().enumerate();
+        let each: Vec<(Share, f64)> = stages
+            .map(|(stage, range)| (self.share(stage, range), self.arriving(stage, range)))
+            .collect();
+        let index = |slot: &Slot| {
+            let stage = slot.replica * ranges.len() + slot.stage;
+            (stage * strategy.micro + slot.micro) * 3 + slot.pass as usize
+        };
+        let mut ends = vec![0.0_f64; 2 * ranges.len() * strategy.micro * 3];
+        let mut free: Vec<f64> = vec![0.0; places];
+        for slot in &self.slots {
+            let place = schedule.place(places, slot.replica, slot.stage);
+            let (share, arriving) = each[slot.stage];
+            let needs = slot.needs(ranges.len()).into_iter().flatten();
+            let ready = needs.map(|need| {
+                // What comes from a stage before, or goes back to it from the one behind.
+                let message = match need.stage.cmp(&slot.stage) {
+                    Ordering::Less => arriving,
+                    Ordering::Equal => 0.0,
+                    Ordering::Greater => each[need.stage].1,
+                };
+                ends[index(&need)] + message
+            });
+            // Gradients of inputs and of weights take about the same.
+            let seconds = match (slot.pass, schedule.splits_weights()) {
+                (Pass::Forward, _) => share.forward,
+                (Pass::Backward, false) => share.backward,
+                (Pass::Backward | Pass::Weights, _) => 0.5 * share.backward,
+            };
+            let end = ready.fold(free[place], f64::max) + seconds;
+            free[place] = end;
+            ends[index(slot)] = end;
+        }
+        for (stage, (share, _)) in each.iter().enumerate() {
+            free[stage % places] += share.once;
+        }
+        Seconds(free.into_iter().fold(0.0, f64::max))
+    }
+}
+
+/// What is known from the cuts that were tried.
+#[derive(Default)]
+struct Tried {
+    offsets: Vec<f64>,
+    /// The least that a cut needs on its largest rank.
+    needed: Option<Bytes>,
+}
+
+impl Tried {
+    /// The cut, if it fits.
+    fn fits(
+        &mut self,
+        cutter: &Cutter<'_>,
+        ranges: Vec<Range<usize>>,
+    ) -> Result<Option<Vec<Range<usize>>>, BalanceError> {
+        let peaks = cutter.peaks(&ranges)?;
+        let largest = peaks.iter().copied().max().unwrap_or_default();
+        if largest <= cutter.memory {
+            return Ok(Some(ranges));
+        }
+        self.needed = Some(self.needed.map_or(largest, |needed| needed.min(largest)));
+        self.offsets = cutter.offsets(&ranges, &peaks);
+        Ok(None)
+    }
+}
+
+/// Micro-batches between the forward and the backward pass of each stage at the same time.
+fn alive(strategy: &Strategy, slots: &[Slot]) -> Vec<f64> {
+    let mut now = vec![[0i64; 2]; strategy.stage_count()];
+    let mut most = vec![0i64; strategy.stage_count()];
+    let last = match strategy.schedule.splits_weights() {
+        true => Pass::Weights,
+        false => Pass::Backward,
+    };
+    for slot in slots {
+        let now = &mut now[slot.stage][slot.replica];
+        if slot.pass == Pass::Forward {
+            *now += 1;
+            most[slot.stage] = most[slot.stage].max(*now);
+        } else if slot.pass == last {
+            *now -= 1;
+        }
+    }
+    most.into_iter().map(|most| most as f64).collect()
+}
+
+/// What comes to a range of layers from those before.
+struct Arriving {
+    /// Bytes by the first layer and the last, over all samples of a micro-batch.
+    bytes: Vec<Vec<f64>>,
+    /// Seconds of an empty message, and of a byte, to each place.
+    links: Vec<(f64, f64)>,
+}
+
+/// A message long enough to tell the time of a byte.
+const LONG: Bytes = Bytes(1 << 20);
+
+fn arriving(training: &Request<'_>, costs: &dyn StageCosts) -> Arriving {
+    let strategy = training.strategy;
+    let samples = training.batch / strategy.micro / strategy.extent(Axis::Data);
+    let bytes = (samples.max(1) * training.dtype.size()) as f64;
+    let (mut links, mut first, mut before) = (Vec::new(), 0, None);
+    for stage in &strategy.stages {
+        let from = before.unwrap_or(first);
+        let empty = costs.message(from, first, Bytes(0)).0;
+        let long = costs.message(from, first, LONG).0;
+        links.push((empty, (long - empty).max(0.0) / LONG.0 as f64));
+        before = Some(first);
+        first += Mesh::new(stage.extents).ranks();
+    }
+    Arriving {
+        bytes: crossing(training.graph, bytes),
+        links,
+    }
+}
+
+/// Bytes of what layers from one on read of those before, up to each later layer.
+fn crossing(graph: &Graph, bytes_per_element: f64) -> Vec<Vec<f64>> {
+    let nodes = graph.nodes.len();
+    let mut seen = vec![usize::MAX; nodes];
+    let from = |start: usize| {
+        let mut sum = 0.0;
+        let rest = graph.nodes[start..].iter().map(|node| {
+            for id in &node.inputs {
+                // The input itself is read from the dataset where it is wanted.
+                if id.0 < start && seen[id.0] != start {
+                    seen[id.0] = start;
+                    sum += graph.nodes[id.0].shape.volume() as f64 * bytes_per_element;
+                }
+            }
+            sum
+        });
+        rest.collect()
+    };
+    (0..nodes).map(from).collect()
+}
+
+impl Arriving {
+    fn seconds(&self, place: usize, ranks: usize, range: &Range<usize>) -> f64 {
+        if range.start == 0 {
+            return 0.0;
+        }
+        let bytes = self.bytes[range.start][range.end - 1 - range.start];
+        let (empty, each) = self.links[place];
+        empty + each * bytes / ranks as f64
+    }
+}

@@ -1,0 +1,193 @@
+//! Layers of stages: as fast as any cut, and within the memory that a rank may fill.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use partita_cluster::Machine;
+use partita_graph::{Graph, zoo};
+use partita_lower::{Request, SampleFormat, Strategy, lower};
+use partita_oracle::{MachineCosts, Mode, predict};
+use partita_plan::{BalanceError, Known, balance};
+use partita_program::{
+    Algorithm, Choice, Dtype, KernelShape, Menu, MenuError, Optimizer, ProgramKind, Transform,
+};
+use partita_space::{Bytes, Seconds};
+
+struct Open;
+
+impl Menu for Open {
+    fn choose(&self, _shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
+        Ok(Choice {
+            algorithm: Algorithm::unpinned(),
+            workspace: Bytes(0),
+            packed_weights: 0,
+        })
+    }
+}
+
+fn training<'a>(graph: &'a Graph, strategy: &'a Strategy, batch: usize) -> Request<'a> {
+    Request {
+        graph,
+        strategy,
+        batch,
+        kind: ProgramKind::Train,
+        dtype: Dtype::F32,
+        optimizer: Optimizer::Sgd {
+            momentum: 0.9,
+            weight_decay: 0.0,
+        },
+        clip: None,
+        samples: SampleFormat {
+            dtype: Dtype::F32,
+            transform: Transform::Identity,
+        },
+        menu: &Open,
+    }
+}
+
+fn lassen() -> MachineCosts {
+    MachineCosts::new(Machine::load("lassen", &[]).unwrap())
+}
+
+const PLENTY: Bytes = Bytes(1 << 50);
+
+fn step(request: &Request<'_>, strategy: &Strategy) -> (Seconds, Bytes) {
+    let program = lower(&Request {
+        strategy,
+        ..*request
+    })
+    .unwrap();
+    let prediction = predict(&program, &lassen(), Mode::Classes, 1, false).unwrap();
+    (prediction.iteration_seconds, program.memory_max())
+}
+
+/// Every cut in two stages, with its step and what it needs.
+fn cuts(request: &Request<'_>) -> Vec<(Seconds, Bytes)> {
+    let nodes = request.graph.nodes.len();
+    let cut = |at: usize| {
+        request
+            .strategy
+            .with_layers(request.graph, &[0..at, at..nodes])
+    };
+    (2..nodes).map(|at| step(request, &cut(at))).collect()
+}
+
+#[test]
+fn no_cut_in_two_is_much_faster() {
+    for (model, text, batch) in [
+        ("cosmoflow@64", "stages=2,micro=8", 8),
+        (
+            "cosmoflow@64",
+            "micro=4,stages=[depth=2|1],schedule=gpipe",
+            8,
+        ),
+        ("resnet18@64", "stages=2,micro=4,schedule=gems*2", 32),
+        ("resnet18@64", "stages=2,micro=4,schedule=zero-bubble", 32),
+        (
+            "resnet18@64",
+            "data=2,micro=4,stages=[1|1],schedule=chimera",
+            32,
+        ),
+    ] {
+        let graph = zoo::build(model).unwrap();
+        let strategy: Strategy = text.parse().unwrap();
+        let request = training(&graph, &strategy, batch);
+        let costs = lassen();
+        let found = balance(&request, PLENTY, &Known(&costs)).unwrap();
+        let (seconds, _) = step(&request, &found.strategy);
+        let all = cuts(&request);
+        let best = all.iter().map(|one| one.0.0).fold(f64::INFINITY, f64::min);
+        let worst = all.iter().map(|one| one.0.0).fold(0.0, f64::max);
+        let least = found.seconds.0;
+        println!("{model} {text}: {seconds}, best {best}, worst {worst}, about {least}");
+        assert!(
+            seconds.0 <= 1.1 * best,
+            "{model} {}: {seconds} {best}",
+            found.strategy
+        );
+        assert!(worst > 1.05 * best, "{model} {text}: {worst} {best}");
+        assert!(
+            least <= 1.1 * seconds.0,
+            "{model} {text}: {least} {seconds}"
+        );
+        // What is said by hand stays.
+        let said = training(&graph, &found.strategy, batch);
+        assert_eq!(
+            balance(&said, Bytes(1), &Known(&costs)).unwrap().strategy,
+            found.strategy
+        );
+        let text = found.strategy.to_string();
+        assert_eq!(text.parse::<Strategy>().unwrap(), found.strategy);
+    }
+}
+
+#[test]
+fn the_limit_of_memory_holds_and_the_least_need_is_told() {
+    for (model, text, batch) in [
+        ("resnet18@64", "stages=2,micro=4", 32),
+        ("resnet18@64", "stages=2,micro=4,schedule=gems*2", 32),
+        ("cosmoflow@64", "micro=4,stages=[depth=2|1]", 8),
+    ] {
+        let graph = zoo::build(model).unwrap();
+        let strategy: Strategy = text.parse().unwrap();
+        let request = training(&graph, &strategy, batch);
+        let costs = lassen();
+        let all = cuts(&request);
+        let mut needs: Vec<Bytes> = all.iter().map(|one| one.1).collect();
+        needs.sort_unstable();
+        // What the fastest cut needs, less and less, down to what the leanest one does.
+        let fastest = balance(&request, PLENTY, &Known(&costs)).unwrap();
+        let (_, most) = step(&request, &fastest.strategy);
+        let least = needs[0];
+        for share in [1.0, 0.7, 0.4, 0.1] {
+            let limit = Bytes(least.0 + ((most.0 - least.0) as f64 * share) as u64);
+            let found = balance(&request, limit, &Known(&costs)).unwrap();
+            let (seconds, needed) = step(&request, &found.strategy);
+            assert!(
+                needed <= limit,
+                "{model} {}: {needed} {limit}",
+                found.strategy
+            );
+            let within = all.iter().filter(|one| one.1 <= limit);
+            let best = within.map(|one| one.0.0).fold(f64::INFINITY, f64::min);
+            println!("{model} {text} {share}: {needed} of {limit}, {seconds}, best {best}");
+            assert!(
+                seconds.0 <= 1.3 * best,
+                "{model} {}: {seconds} {best}",
+                found.strategy
+            );
+        }
+        let limit = Bytes(least.0 / 2);
+        let error = balance(&request, limit, &Known(&costs)).unwrap_err();
+        let BalanceError::Memory { needed, .. } = &error else {
+            panic!("{error}");
+        };
+        assert!(
+            *needed >= least && needed.0 as f64 <= 1.1 * least.0 as f64,
+            "{error} {least}"
+        );
+        assert!(error.to_string().contains(&limit.to_string()), "{error}");
+    }
+}
+
+#[test]
+fn stages_that_share_a_place_are_told_apart() {
+    let graph = zoo::build("resnet18@64").unwrap();
+    let strategy: Strategy = "stages=2,micro=4,schedule=interleaved*2".parse().unwrap();
+    let request = training(&graph, &strategy, 8);
+    let costs = lassen();
+    let found = balance(&request, PLENTY, &Known(&costs)).unwrap();
+    let text = found.strategy.to_string();
+    assert_eq!(text.parse::<Strategy>().unwrap(), found.strategy);
+    assert!(
+        found
+            .strategy
+            .stages
+            .iter()
+            .all(|stage| stage.layers.len() == 2),
+        "{text}"
+    );
+    let (balanced, _) = step(&request, &found.strategy);
+    let (equal, _) = step(&request, &strategy.resolved(&graph).unwrap());
+    println!("{text}: {balanced}, equal in arithmetic {equal}");
+    assert!(balanced <= equal * 1.05, "{balanced} {equal}");
+}
