@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use partita_program::{
-    Access, Body, BufferId, Collective, CollectiveKind, Exchange, Kernel, Program, ProgramKind,
-    Role, TaskId, View, Work, verify,
+    Access, Body, BufferId, Collective, CollectiveKind, Exchange, Home, Kernel, Program,
+    ProgramKind, Role, TaskId, View, Work, verify,
 };
 use partita_space::{AXES, AxisSet, Offset};
 use partita_testkit::{
@@ -348,8 +348,13 @@ fn twin(body: &Body, of: BufferId, draws: &mut Draws) -> Option<BufferId> {
         id != of.0 as usize
             && (other.role, other.dtype, other.dims) == (buffer.role, buffer.dtype, buffer.dims)
     };
-    let tensor = buffer.home.map(|home| home.tensor)?;
-    let same = |&id: &usize| body.buffers[id].home.map(|home| home.tensor) == Some(tensor);
+    let home = buffer.home?;
+    let same = |&id: &usize| {
+        let other = body.buffers[id].home;
+        let is_apart =
+            |other: Home| other.tensor == home.tensor && other.place.micro != home.place.micro;
+        other.is_some_and(is_apart)
+    };
     let all: Vec<usize> = (0..body.buffers.len()).filter(like).filter(same).collect();
     (!all.is_empty()).then(|| BufferId(draws.pick(&all) as u32))
 }

@@ -318,7 +318,44 @@ impl<'p> Play<'_, 'p> {
                 self.moves(mean);
                 self.moves(variance);
             }
-            other => self.computes(task, other),
+            Kernel::Import { .. }
+            | Kernel::PackWeights { .. }
+            | Kernel::ConvolutionForward { .. }
+            | Kernel::ConvolutionBackwardData { .. }
+            | Kernel::ConvolutionBackwardWeight { .. }
+            | Kernel::BiasBackward { .. }
+            | Kernel::PoolForward { .. }
+            | Kernel::PoolBackward { .. }
+            | Kernel::BatchNormStatistics { .. }
+            | Kernel::BatchNormForward { .. }
+            | Kernel::BatchNormInference { .. }
+            | Kernel::BatchNormBackwardStatistics { .. }
+            | Kernel::BatchNormBackwardData { .. }
+            | Kernel::BatchNormBackwardParameters { .. }
+            | Kernel::LeakyReluForward { .. }
+            | Kernel::LeakyReluBackward { .. }
+            | Kernel::LinearForward { .. }
+            | Kernel::LinearBackwardData { .. }
+            | Kernel::LinearBackwardWeight { .. }
+            | Kernel::Dropout { .. }
+            | Kernel::Add { .. }
+            | Kernel::EmbeddingForward { .. }
+            | Kernel::EmbeddingBackward { .. }
+            | Kernel::Positions { .. }
+            | Kernel::LayerNormStatistics { .. }
+            | Kernel::LayerNormForward { .. }
+            | Kernel::LayerNormBackwardStatistics { .. }
+            | Kernel::LayerNormBackwardData { .. }
+            | Kernel::LayerNormBackwardParameters { .. }
+            | Kernel::GeluForward { .. }
+            | Kernel::GeluBackward { .. }
+            | Kernel::AttentionForward { .. }
+            | Kernel::AttentionBackward { .. }
+            | Kernel::MeanSquaredError { .. }
+            | Kernel::SoftmaxCrossEntropy { .. }
+            | Kernel::OutputErrors { .. }
+            | Kernel::ClassCounts { .. }
+            | Kernel::SumOfSquares { .. } => self.computes(task, kernel),
         }
     }
 
