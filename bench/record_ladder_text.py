@@ -92,7 +92,7 @@ def row(entry):
     all_of_them, peak = memory["predicted_arena_bytes"], memory["measured_peak_bytes"]
     cells += [
         str(ran[-1]["size"]),
-        f"{memory["predicted_arena_bytes_max"] / 2**20:.1f} MiB",
+        f"{memory['predicted_arena_bytes_max'] / 2**20:.1f} MiB",
         f"{all_of_them / 2**20:.1f} MiB",
         f"{peak / 2**20:.1f} MiB" if peak else "not known",
         f"{peak / all_of_them:.2f}" if peak else "",

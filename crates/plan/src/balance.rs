@@ -153,7 +153,14 @@ impl Cutter<'_> {
         if seconds > most {
             return Ok(self.answer(&ranges));
         }
-        let fastest = self.refined(ranges, &|_, _| true);
+        // Where stages take turns a cut in one whole and nothing sends least; but stages are asked for to
+        // share out the memory.
+        let claims = ranges.iter().enumerate();
+        let largest = claims
+            .map(|(stage, range)| self.claim(stage, range))
+            .fold(0.0, f64::max);
+        let shared = |stage: usize, range: &Range<usize>| self.claim(stage, range) <= 1.1 * largest;
+        let fastest = self.refined(ranges, &shared);
         let mut tried = Tried::default();
         if let Some(fitting) = tried.fits(self, fastest)? {
             return Ok(self.answer(&fitting));
