@@ -98,12 +98,12 @@ fn forks_and_joins_move_what_an_all_to_all_moves() {
 /// The branch whose convolution a group computes.
 fn order_of_groups(program: &Program, group: usize) -> usize {
     let body = program.body(group);
-    let has = |name: &&str| {
-        let of_layer = |task: &&partita_program::Task| task.origin.layer == **name;
+    let has = |name: &str| {
+        let of_layer = |task: &&partita_program::Task| task.origin.layer == name;
         let mut tasks = body.tasks.iter().filter(of_layer);
         tasks.any(|task| matches!(task.work, Work::Compute { .. }))
     };
-    let found = ["a", "b", "c"].iter().position(|name| has(&name));
+    let found = ["a", "b", "c"].iter().position(|name| has(name));
     found.expect("every group has a branch")
 }
 

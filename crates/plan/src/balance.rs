@@ -7,6 +7,7 @@ use partita_program::ProgramKind;
 use partita_space::{Axis, Bytes, Mesh, Rank, Seconds};
 use std::cmp::Ordering;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ops::Range;
 
 /// Cuts that are tried where the best one does not fit in memory.
@@ -103,8 +104,8 @@ pub(crate) fn balance_with(
     }
     for stage in &strategy.stages {
         let key = key(strategy, stage.extents);
-        if !tables.contains_key(&key) {
-            tables.insert(key, Layers::new(training, stage.extents, costs)?);
+        if let Entry::Vacant(vacant) = tables.entry(key) {
+            vacant.insert(Layers::new(training, stage.extents, costs)?);
         }
     }
     let layers = strategy
