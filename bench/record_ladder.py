@@ -27,7 +27,7 @@ from runs import RUN_FILE, Scene
 
 BATCH = 8
 LIMITS = (16, 32, 80)
-MODELS = (("resnet110v2", 64), ("amoebanetd-18-214", 64))
+MODELS = (("resnet110v2", 256), ("amoebanetd-18-214", 256))
 LARGEST = 16384
 
 # Name, ranks, strategy.
@@ -39,10 +39,13 @@ WAYS = (
     ("two replicas (GEMS)", 8, "stages=8,micro=8,schedule=gems*4"),
     ("image", 8, "height=4,width=2"),
     ("image, a sample at a time", 8, "height=4,width=2,micro=8"),
+    ("layers of more ranks, a sample at a time", 24, "stages=24,micro=8,schedule=sequential"),
+    ("image on more ranks, a sample at a time", 24, "height=6,width=4,micro=8"),
+    ("image on more ranks, a sample at a time", 64, "height=8,width=8,micro=8"),
     (
         "image and pipeline",
         8,
-        "micro=8,stages=[height=2,width=2|height=2,width=1|1|1],schedule=1f1b",
+        "micro=8,stages=[height=2,width=2|height=2|1|1],schedule=1f1b",
     ),
     (
         "all five",
@@ -51,7 +54,7 @@ WAYS = (
     ),
 )
 
-# Small images of many classes: model, MiB a rank, ranks, batch, strategies.
+# Model, MiB a rank, ranks, strategy.
 CONFIRMED = (
     ("resnet110v2", 24, 4, "data=4"),
     ("resnet110v2", 24, 4, "stages=4,micro=4,schedule=sequential"),
