@@ -165,7 +165,7 @@ fn a_pipeline_trains_like_one_rank_and_is_told_in_full() {
     let data = folder.path().join("data");
     let grid = [
         "--grid",
-        "16",
+        "32",
         "--universes",
         "6",
         "--validation",
@@ -183,7 +183,7 @@ fn a_pipeline_trains_like_one_rank_and_is_told_in_full() {
     let train = |ranks: usize, strategy: &str| {
         let file = folder.path().join("run.toml");
         let text = format!(
-            "model = \"cosmoflow@16\"\ndata = \"data\"\noutput = \"out\"\nranks = {ranks}\n\
+            "model = \"cosmoflow@32\"\ndata = \"data\"\noutput = \"out\"\nranks = {ranks}\n\
              strategy = \"{strategy}\"\nthreads = 1\nbatch = 4\nepochs = 4\nseed = 3\n\
              kernels = \"cpu\"\ntransform = \"log1p\"\n\n[optimizer]\nkind = \"adam\"\n\n\
              [schedule]\nkind = \"constant\"\nlearning_rate = 1e-3\n"
