@@ -36,4 +36,6 @@ bench:
 	python3 bench/record.py
 	python3 bench/record_peers.py
 	python3 bench/record_halos.py
+	python3 bench/record_ladder.py
+	python3 bench/record_schedules.py
 	python3 bench/record_convolutions.py

@@ -26,9 +26,13 @@ from contest import say
 from runs import RUN_FILE, Scene
 
 BATCH = 8
-LIMITS = (16, 32, 80)
-MODELS = (("resnet110v2", 64), ("amoebanetd-18-214", 64))
+# Descending, since what fits a smaller limit, too, is the same under it.
+LIMITS = (80, 32, 16)
+MODELS = (("resnet110v2", 256), ("amoebanetd-18-214", 256))
 LARGEST = 16384
+
+# Of these a program takes minutes to lower where layers are many.
+MOST_RANKS = {"resnet110v2": 64, "amoebanetd-18-214": 24}
 
 # Name, ranks, strategy.
 WAYS = (
@@ -39,10 +43,12 @@ WAYS = (
     ("two replicas (GEMS)", 8, "stages=8,micro=8,schedule=gems*4"),
     ("image", 8, "height=4,width=2"),
     ("image, a sample at a time", 8, "height=4,width=2,micro=8"),
+    ("layers of more ranks, a sample at a time", 24, "stages=24,micro=8,schedule=sequential"),
+    ("image on more ranks, a sample at a time", 64, "height=8,width=8,micro=8"),
     (
         "image and pipeline",
         8,
-        "micro=8,stages=[height=2,width=2|height=2,width=1|1|1],schedule=1f1b",
+        "micro=8,stages=[height=2,width=2|height=2|1|1],schedule=1f1b",
     ),
     (
         "all five",
@@ -51,7 +57,7 @@ WAYS = (
     ),
 )
 
-# Small images of many classes: model, MiB a rank, ranks, batch, strategies.
+# Model, MiB a rank, ranks, strategy.
 CONFIRMED = (
     ("resnet110v2", 24, 4, "data=4"),
     ("resnet110v2", 24, 4, "stages=4,micro=4,schedule=sequential"),
@@ -92,13 +98,23 @@ def predicted(options, folder, model, ranks, batch, strategy, limit):
     return done | {"least": least and least[1]}
 
 
-def climb(options, folder, model, smallest, way, limit):
-    """Every size from the smallest on until one does not fit."""
+def is_known(step, limit, strategy):
+    """Whether what was said under a larger limit holds under this one."""
+    if "memory_bytes_max" not in step:
+        return True
+    return step["memory_bytes_max"] <= limit * 10**9 or "stages" not in strategy
+
+
+def climb(options, folder, model, smallest, way, limit, known):
+    """Every size from the smallest on until one does not fit; `known` holds steps by their size."""
     name, ranks, strategy = way
     steps, size = [], smallest
     while size <= LARGEST:
-        step = predicted(options, folder, f"{model}@{size}", ranks, BATCH, strategy, f"{limit}GB")
-        step["size"] = size
+        step = known.get(size)
+        if step is None or not is_known(step, limit, strategy):
+            words = (f"{model}@{size}", ranks, BATCH, strategy, f"{limit}GB")
+            step = known[size] = predicted(options, folder, *words)
+        step = step | {"size": size}
         step["fits"] = step.get("memory_bytes_max", limit * 10**9 + 1) <= limit * 10**9
         steps.append(step)
         if not step["fits"]:
@@ -158,12 +174,12 @@ def confirm(options, folder, model, limit, ranks, strategy):
 
 def record(options, folder):
     head = contest.head(options, folder, "record_ladder.py", [])
-    ladder = [
-        climb(options, folder, model, smallest, way, limit)
-        for model, smallest in MODELS
-        for limit in LIMITS
-        for way in WAYS
-    ]
+    ladder = []
+    for model, smallest in MODELS:
+        for way in WAYS:
+            if way[1] <= MOST_RANKS[model]:
+                known = {}
+                ladder += [climb(options, folder, model, smallest, way, limit, known) for limit in LIMITS]
     confirmed = [confirm(options, folder, *case) for case in CONFIRMED]
     return head | {"finished": contest.now(), "batch": BATCH, "small_batch": SMALL_BATCH} | {
         "ladder": ladder,

@@ -14,4 +14,5 @@ mod planning;
 mod predicting;
 mod programs;
 mod refusals;
+mod stages;
 mod streams;

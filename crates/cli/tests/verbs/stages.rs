@@ -1,0 +1,227 @@
+//! Pipelines, as a user asks for them.
+
+use crate::command::{answer, error_text, json, partita, refusal};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+
+fn lower<'a>(ranks: &'a str, batch: &'a str, strategy: &'a str) -> Vec<&'a str> {
+    let head = ["lower", "cosmoflow@32", "--ranks", ranks, "--json"];
+    [&head[..], &["--batch", batch, "--strategy", strategy]].concat()
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_the_nearest() {
+    for (ranks, batch, strategy, expected) in [
+        ("40", "2", "stages=40", "at most 27 are possible"),
+        (
+            "2",
+            "4",
+            "stages=2,micro=3",
+            "nearest valid choice is micro=2",
+        ),
+        (
+            "2",
+            "6",
+            "stages=2,micro=3,schedule=gems",
+            "nearest valid choice is micro=2",
+        ),
+        (
+            "4",
+            "8",
+            "data=2,stages=2,micro=8",
+            "nearest valid choice is micro=4",
+        ),
+        (
+            "3",
+            "6",
+            "stages=3,micro=6,schedule=chimera",
+            "an even number of stages",
+        ),
+        (
+            "1",
+            "4",
+            "stages=1,micro=2,schedule=gems",
+            "two or more stages",
+        ),
+        (
+            "3",
+            "4",
+            "stages=[depth=2|1],micro=4,schedule=gems",
+            "ranks 0 to 1",
+        ),
+        ("4", "4", "depth=2,stages=2,micro=4", "`stages=[depth=2|1]`"),
+        ("3", "4", "stages=2,micro=4", "`data=3,micro=4` for 3"),
+        (
+            "2",
+            "4",
+            "data=2,schedule=gpipe",
+            "`stages=[1|1],schedule=gpipe`",
+        ),
+        ("2", "4", "stages=2,schedule=gpip", "gpipe|1f1b"),
+        (
+            "2",
+            "4",
+            "stages=[..conv9: 1|conv2..: 1]",
+            "nearest is `conv1`",
+        ),
+        (
+            "2",
+            "4",
+            "stages=[..conv2: 1|conv4..: 1]",
+            "begins at `act2`, not at `conv4`",
+        ),
+        ("2", "4", "stages=[..conv2: 1|1]", "stage 2 has no layers"),
+        (
+            "2",
+            "4",
+            "stages=[..conv2+conv3: 1|conv4..: 1]",
+            "more than 1 range(s)",
+        ),
+        (
+            "2",
+            "4",
+            "stages=2,micro=2,schedule=chimera,shard=optimizer",
+            "shard=off",
+        ),
+    ] {
+        let text = refusal(&lower(ranks, batch, strategy));
+        assert!(text.contains(expected), "{strategy}: {text}");
+        assert!(
+            !text.contains("..act") || strategy.contains(".."),
+            "{strategy}: {text}"
+        );
+    }
+    let lean = [
+        &lower("2", "4", "stages=2,micro=4")[..],
+        &["--machine", "lassen"],
+    ]
+    .concat();
+    let text = refusal(&[&lean[..], &["--memory", "1MiB"]].concat());
+    assert!(
+        text.contains("may fill 1.00 MiB") && text.contains("needs at least"),
+        "{text}"
+    );
+}
+
+#[test]
+fn layers_that_are_chosen_can_be_said() {
+    for (ranks, strategy) in [
+        ("2", "stages=2,micro=4"),
+        ("3", "micro=4,stages=[depth=2|1],schedule=gpipe"),
+        ("2", "stages=2,micro=4,schedule=interleaved*2"),
+    ] {
+        let ask = |verb, strategy, more: &[&str]| {
+            let head = [
+                verb,
+                "cosmoflow@32",
+                "--machine",
+                "lassen",
+                "--json",
+                "--batch",
+                "8",
+            ];
+            let tail = [
+                "--ranks",
+                ranks,
+                "--kernels",
+                "unpinned",
+                "--strategy",
+                strategy,
+            ];
+            json(&[&head[..], &tail, more].concat())
+        };
+        let chosen = ask("predict", strategy, &["--no-io"]);
+        let text = chosen["strategy"].as_str().unwrap();
+        assert!(text.contains(": ") && text.contains(".."), "{text}");
+        for again in [
+            ask("predict", text, &["--no-io"]),
+            ask("lower", strategy, &[]),
+            ask("lower", text, &[]),
+        ] {
+            assert_eq!(again["digest"], chosen["digest"], "{text}");
+            assert_eq!(again["strategy"], chosen["strategy"]);
+        }
+    }
+    // Without a machine, arithmetic decides, and is written out, too.
+    let even = json(&lower("2", "4", "stages=2"));
+    assert!(even["strategy"].as_str().unwrap().contains(".."), "{even}");
+}
+
+fn names_and_shapes(path: &Path) -> Vec<(String, Value)> {
+    let bytes = fs::read(path).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    let tensors = header.as_object().unwrap().iter();
+    let tensors = tensors.filter(|(name, _)| *name != "__metadata__");
+    tensors
+        .map(|(name, tensor)| (name.clone(), tensor["shape"].clone()))
+        .collect()
+}
+
+#[test]
+fn a_pipeline_trains_like_one_rank_and_is_told_in_full() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let grid = [
+        "--grid",
+        "32",
+        "--universes",
+        "6",
+        "--validation",
+        "0.34",
+        "--test",
+        "0",
+    ];
+    answer(
+        &[
+            &["data", "cosmology", "--out", data.to_str().unwrap()],
+            &grid[..],
+        ]
+        .concat(),
+    );
+    let train = |ranks: usize, strategy: &str| {
+        let file = folder.path().join("run.toml");
+        let text = format!(
+            "model = \"cosmoflow@32\"\ndata = \"data\"\noutput = \"out\"\nranks = {ranks}\n\
+             strategy = \"{strategy}\"\nthreads = 1\nbatch = 4\nepochs = 4\nseed = 3\n\
+             kernels = \"cpu\"\ntransform = \"log1p\"\n\n[optimizer]\nkind = \"adam\"\n\n\
+             [schedule]\nkind = \"constant\"\nlearning_rate = 1e-3\n"
+        );
+        fs::write(&file, text).unwrap();
+        let mut command = partita(&["train", file.to_str().unwrap(), "--json"]);
+        command
+            .env("XDG_CACHE_HOME", folder.path())
+            .current_dir(folder.path());
+        let output = command.output().unwrap();
+        assert!(
+            output.status.success(),
+            "{strategy}: {}",
+            error_text(&output)
+        );
+        let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let weights = names_and_shapes(&folder.path().join("out/weights.safetensors"));
+        (result, weights)
+    };
+    let (alone, weights) = train(1, "data=1");
+    for strategy in ["stages=2,micro=4", "stages=2,micro=4,schedule=gems*2"] {
+        let (result, same) = train(2, strategy);
+        assert_eq!(same, weights, "{strategy}");
+        let loss = |result: &Value| {
+            let epochs = result["epochs"].as_array().unwrap();
+            epochs[epochs.len() - 1]["training_loss"].as_f64().unwrap()
+        };
+        let (one, two) = (loss(&alone), loss(&result));
+        assert!(
+            (one - two).abs() <= 1e-4 * one.abs(),
+            "{strategy}: {one} {two}"
+        );
+        let text = result["strategy"].as_str().unwrap();
+        assert!(text.contains(".."), "{text}");
+        let out = folder.path().join("out");
+        let files = ["prediction.json", "trace.json"].map(|name| out.join(name));
+        let paths = files.each_ref().map(|path| path.to_str().unwrap());
+        let compared = json(&["compare", paths[0], paths[1], "--json"]);
+        assert_eq!(compared["digest"], result["digest"], "{compared}");
+    }
+}
