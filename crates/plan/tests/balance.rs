@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use partita_cluster::Machine;
 use partita_graph::{Graph, zoo};
 use partita_lower::{Request, SampleFormat, Strategy, lower};
 use partita_oracle::{MachineCosts, Mode, predict};
@@ -11,6 +10,7 @@ use partita_program::{
     Algorithm, Choice, Dtype, KernelShape, Menu, MenuError, Optimizer, ProgramKind, Transform,
 };
 use partita_space::{Bytes, Seconds};
+use partita_testkit::Machine;
 
 struct Open;
 

@@ -33,6 +33,7 @@ pub use staged::random_staged_case;
 pub use trial::{Data, Finding, Trial};
 
 // What a setup needs, so that rooms that may not depend on the others can be tested.
+pub use partita_cluster::Machine;
 pub use partita_graph::text::print;
 pub use partita_local::{ReferenceKernels, ReferenceMenu, Samples, Stored};
 pub use partita_lower::Strategy;
