@@ -60,7 +60,7 @@ def slow(record):
     seconds, size, entry = max(steps, key=lambda step: step[0])
     return (
         f"To choose the stages and lower a program took at most {seconds:.1f} s of one core"
-        f" ({entry['model']}@{size}, {entry['name']}, {entry['ranks']} ranks); AmoebaNet-D on 64 ranks was"
+        f" ({entry['model']}@{size}, {entry['name']}, {entry['ranks']} ranks); AmoebaNet-D on 16 tiles was"
         " left out for that."
     )
 
