@@ -58,16 +58,17 @@ WAYS = (
 )
 
 # Model, MiB a rank, ranks, strategy.
-CONFIRMED = (
-    ("resnet110v2", 24, 4, "data=4"),
-    ("resnet110v2", 24, 4, "stages=4,micro=4,schedule=sequential"),
-    ("resnet110v2", 24, 4, "stages=4,micro=4,schedule=1f1b"),
-    ("resnet110v2", 24, 4, "height=2,width=2,micro=4"),
-    ("resnet110v2", 80, 4, "data=4"),
-    ("resnet110v2", 80, 4, "stages=4,micro=4,schedule=1f1b"),
-    ("resnet110v2", 80, 4, "stages=4,micro=4,schedule=gems*2"),
-    ("resnet110v2", 80, 4, "height=2,width=2,micro=4"),
-    ("resnet110v2", 80, 4, "micro=4,stages=[height=2|1|1],schedule=1f1b"),
+CONFIRMED = tuple(
+    ("resnet110v2", limit, 4, strategy)
+    for limit in (96, 240)
+    for strategy in (
+        "data=4",
+        "stages=4,micro=4,schedule=sequential",
+        "stages=4,micro=4,schedule=1f1b",
+        "stages=4,micro=4,schedule=gems*2",
+        "height=2,width=2,micro=4",
+        "micro=4,stages=[height=2|1|1],schedule=1f1b",
+    )
 )
 SMALL_BATCH = 4
 SMALLEST, SMALL_LARGEST = 32, 1024
