@@ -22,7 +22,7 @@ import time
 
 import contest
 import record_ladder_text
-from contest import say
+from contest import Failure, say
 from runs import RUN_FILE, Scene
 
 BATCH = 8
@@ -30,6 +30,8 @@ BATCH = 8
 LIMITS = (80, 32, 16)
 MODELS = (("resnet110v2", 256), ("amoebanetd-18-214", 256))
 LARGEST = 16384
+# The exit code of a wish that cannot be.
+REFUSED = 2
 
 # Takes minutes to lower where there are many layers.
 MORE_TILES = "image on more ranks, a sample at a time"
@@ -85,6 +87,8 @@ def asked(options, folder, words):
     seconds = time.monotonic() - start
     if done.returncode == 0:
         return {"answer": done.stdout, "seconds": seconds}
+    if done.returncode != REFUSED:
+        raise Failure(f"{' '.join(command[1:])} ended with {done.returncode}: {done.stderr}")
     return {"refusal": done.stderr.strip(), "seconds": seconds}
 
 
