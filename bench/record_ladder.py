@@ -29,12 +29,9 @@ BATCH = 8
 # Descending, since what fits a smaller limit, too, is the same under it.
 LIMITS = (80, 32, 16)
 MODELS = (("resnet110v2", 256), ("amoebanetd-18-214", 256))
-LARGEST = 16384
+LARGEST = 32768
 # The exit code of a wish that cannot be.
 REFUSED = 2
-
-# Takes minutes to lower where there are many layers.
-MORE_TILES = "image on more ranks, a sample at a time"
 
 # Name, ranks, strategy.
 WAYS = (
@@ -46,7 +43,6 @@ WAYS = (
     ("image", 8, "height=4,width=2"),
     ("image, a sample at a time", 8, "height=4,width=2,micro=8"),
     ("layers of more ranks, a sample at a time", 24, "stages=24,micro=8,schedule=sequential"),
-    (MORE_TILES, 16, "height=4,width=4,micro=8"),
     (
         "image and pipeline",
         8,
@@ -57,19 +53,22 @@ WAYS = (
         24,
         "data=2,micro=4,stages=[height=2,width=2|1|1|1|1|height=2,width=2],schedule=gems*2",
     ),
+    ("samples, and layers", 512, "data=8,stages=64,schedule=sequential"),
+    ("samples, and the image", 512, "data=8,height=8,width=8"),
 )
 
 # Model, MiB a rank, ranks, strategy.
 CONFIRMED = tuple(
-    ("resnet110v2", limit, 4, strategy)
+    ("resnet110v2", limit, ranks, strategy)
     for limit in (96, 240)
-    for strategy in (
-        "data=4",
-        "stages=4,micro=4,schedule=sequential",
-        "stages=4,micro=4,schedule=1f1b",
-        "stages=4,micro=4,schedule=gems*2",
-        "height=2,width=2,micro=4",
-        "micro=4,stages=[height=2|1|1],schedule=1f1b",
+    for ranks, strategy in (
+        (4, "data=4"),
+        (4, "stages=4,micro=4,schedule=sequential"),
+        (4, "stages=4,micro=4,schedule=1f1b"),
+        (4, "stages=4,micro=4,schedule=gems*2"),
+        (4, "height=2,width=2,micro=4"),
+        (4, "micro=4,stages=[height=2|1|1],schedule=1f1b"),
+        (12, "data=2,micro=2,stages=[height=2|1|1|height=2],schedule=gems"),
     )
 )
 SMALL_BATCH = 4
@@ -182,9 +181,8 @@ def record(options, folder):
     ladder = []
     for model, smallest in MODELS:
         for way in WAYS:
-            if way[0] != MORE_TILES or model == MODELS[0][0]:
-                known = {}
-                ladder += [climb(options, folder, model, smallest, way, limit, known) for limit in LIMITS]
+            known = {}
+            ladder += [climb(options, folder, model, smallest, way, limit, known) for limit in LIMITS]
     confirmed = [confirm(options, folder, *case) for case in CONFIRMED]
     return head | {"finished": contest.now(), "batch": BATCH, "small_batch": SMALL_BATCH} | {
         "ladder": ladder,

@@ -40,9 +40,14 @@ def ladder(record, model):
         first = row[limits[0]]
         sizes = " | ".join(str(row[limit]["largest"] or "none") for limit in limits)
         lines.append(
-            f"| {first['name']} | {first['ranks']} | `{first['strategy']}` | {sizes} | {need(row[limits[-1]])} |"
+            f"| {first['name']} | {first['ranks']} | {quoted(first['strategy'])} | {sizes} | {need(row[limits[-1]])} |"
         )
     return "\n".join(lines)
+
+
+def quoted(strategy):
+    """In a cell of a table."""
+    return "`" + strategy.replace("|", "\\|") + "`"
 
 
 def need(entry):
@@ -60,8 +65,7 @@ def slow(record):
     seconds, size, entry = max(steps, key=lambda step: step[0])
     return (
         f"To choose the stages and lower a program took at most {seconds:.1f} s of one core"
-        f" ({entry['model']}@{size}, {entry['name']}, {entry['ranks']} ranks); AmoebaNet-D on 16 tiles was"
-        " left out for that."
+        f" ({entry['model']}@{size}, {entry['name']}, {entry['ranks']} ranks)."
     )
 
 
@@ -85,7 +89,7 @@ def row(entry):
     ran = [step for step in entry["steps"] if "result" in step]
     refused = [step for step in entry["steps"] if "refusal" in step]
     refusal = f"{refused[0]['size']}" if refused else "nothing"
-    cells = [entry["model"], str(entry["ranks"]), f"{entry['limit_mib']} MiB", f"`{entry['strategy']}`"]
+    cells = [entry["model"], str(entry["ranks"]), f"{entry['limit_mib']} MiB", quoted(entry["strategy"])]
     if not ran:
         return "| " + " | ".join([*cells, "none", "", "", "", "", refusal]) + " |"
     result = ran[-1]["result"]
