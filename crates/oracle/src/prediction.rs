@@ -172,7 +172,9 @@ fn limits(program: &Program, simulation: &Simulation) -> Vec<String> {
     };
     let compute = compute_seconds(simulation, slowest);
     limits.push(format!(
-        "With communication and input for nothing a step would take {}, {:.0} % of now.",
+        "Rank {} computes longest, {} or {:.0} % of a step; no step is shorter without faster \
+         kernels or less to compute on it.",
+        simulation.participants[slowest].rank,
         Seconds(compute),
         percent(compute, iteration)
     ));
@@ -183,8 +185,7 @@ fn limits(program: &Program, simulation: &Simulation) -> Vec<String> {
     let mean = sum / ranks.max(1) as f64;
     if compute > 1.02 * mean {
         limits.push(format!(
-            "Computation is uneven: rank {} computes {:.2} times as long as the mean rank.",
-            simulation.participants[slowest].rank,
+            "Computation is uneven: it computes {:.2} times as long as the mean rank.",
             compute / mean
         ));
     }
