@@ -38,4 +38,5 @@ bench:
 	python3 bench/record_halos.py
 	python3 bench/record_ladder.py
 	python3 bench/record_schedules.py
+	python3 bench/record_branches.py
 	python3 bench/record_convolutions.py
