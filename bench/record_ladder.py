@@ -29,7 +29,7 @@ BATCH = 8
 # Descending, since what fits a smaller limit, too, is the same under it.
 LIMITS = (80, 32, 16)
 MODELS = (("resnet110v2", 256), ("amoebanetd-18-214", 256))
-LARGEST = 32768
+LARGEST = 16384
 # The exit code of a wish that cannot be.
 REFUSED = 2
 

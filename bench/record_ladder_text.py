@@ -53,7 +53,7 @@ def quoted(strategy):
 def need(entry):
     """What the first size that did not fit the largest limit needs."""
     last = entry["steps"][-1]
-    if last["fits"]:
+    if last["fits"] or "is not possible" in last.get("refusal", ""):
         return "no larger size in the zoo"
     if "memory_bytes_max" in last:
         return f"{last['memory_bytes_max'] / 1e9:.0f} GB"

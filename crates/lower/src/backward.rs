@@ -132,7 +132,7 @@ impl Emit<'_> {
             region.0[dim].end = partial.0[dim].end.max(around.0[dim].end);
         }
         let name = format!("d.{}", self.layer(storage.members[0]).name);
-        let tensor = 2 * storage.tensor + 1;
+        let tensor = self.tensor(node, true);
         let place = storage.value.place;
         let held = self
             .builder

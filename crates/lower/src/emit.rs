@@ -130,10 +130,6 @@ impl<'a> Emit<'a> {
         (self.network, self.storages) = (network, storages);
     }
 
-    pub fn replica(&self) -> usize {
-        self.plan.replica_of[self.micro]
-    }
-
     pub fn is_whole(&self) -> bool {
         self.plan.placement.is_whole()
     }
@@ -304,7 +300,7 @@ impl<'a> Emit<'a> {
         let (network, format) = (&self.plan.networks[0].0, self.request.samples);
         let last = &network.layers[network.layers.len() - 1];
         let sites = [network.layer(NodeId(0)).site, last.site];
-        let places = [network.layer(NodeId(0)).place, target_place(network)];
+        let places = [Item::Sample, Item::Target].map(|item| staged_place(network, item));
         for replica in 0..self.request.strategy.schedule.replicas() {
             for (index, name) in ["sample", "target"].into_iter().enumerate() {
                 let mut place = places[index];
@@ -364,17 +360,28 @@ impl<'a> Emit<'a> {
         }
     }
 
+    /// Where samples or targets of a micro-batch come to: the first ones of the memory for them, which has
+    /// room for the largest, the first.
+    pub fn staged(&self, micro: usize, item: Item) -> View {
+        let index = usize::from(item == Item::Target);
+        let memory = self.staging[self.plan.replica_of[micro]][index];
+        let mut view = memory.expect("staging comes first");
+        let place = staged_place(&self.plan.networks[micro].0, item);
+        view.extent[0] = self.builder.owned(&place).shape()[0];
+        view
+    }
+
     fn load(&mut self, micro: usize, item: Item, when: When) {
         let network = &self.plan.networks[micro].0;
-        let replica = self.plan.replica_of[micro];
-        let (index, layer, place) = match item {
-            Item::Sample => (0, "sample", network.layer(NodeId(0)).place),
-            Item::Target => (1, "target", target_place(network)),
+        let place = staged_place(network, item);
+        let layer = match item {
+            Item::Sample => "sample",
+            Item::Target => "target",
         };
         if !self.builder.is_in(place.on) {
             return;
         }
-        let target = self.staging[replica][index].expect("staging comes first");
+        let target = self.staged(micro, item);
         if !target.is_empty() {
             let load = Load {
                 item,
@@ -387,8 +394,11 @@ impl<'a> Emit<'a> {
     }
 }
 
-/// Split of what the network shall answer.
-fn target_place(network: &Network) -> Place {
+/// Split of the samples, or of what the network shall answer.
+fn staged_place(network: &Network, item: Item) -> Place {
+    if item == Item::Sample {
+        return network.layer(NodeId(0)).place;
+    }
     let last = &network.layers[network.layers.len() - 1];
     let mut place = network.layer(last.inputs[0]).place;
     if let Some(Op::Loss(Loss::SoftmaxCrossEntropy { .. })) = last.op() {

@@ -8,7 +8,7 @@ use crate::redistribute::{Cargo, Destination};
 use crate::schedule::Pass;
 use crate::storage::{contributors, transposed_window, window};
 use partita_graph::{Convolution, Loss, NodeId, Op, Pool, PoolKind, TransposedConvolution};
-use partita_program::{Kernel, Phase, Place, ProgramKind, Role, Taps, View};
+use partita_program::{Item, Kernel, Phase, Place, ProgramKind, Role, Taps, View};
 use partita_space::{AxisSet, Interval, Region, Window};
 
 pub(crate) fn taps(windows: &[Window; 3]) -> Taps {
@@ -116,7 +116,7 @@ impl Emit<'_> {
             layer,
             phase,
             role,
-            tensor: 2 * self.storages.of(id).tensor + u32::from(is_gradient),
+            tensor: self.tensor(id, is_gradient),
         }
     }
 
@@ -198,7 +198,7 @@ impl Emit<'_> {
         let storage = &self.storages.all[index];
         let region = storage.value.held(&self.builder.coord);
         let name = self.layer(id).name.clone();
-        let (tensor, place) = (2 * storage.tensor, storage.value.place);
+        let (tensor, place) = (self.tensor(id, false), storage.value.place);
         let held = self
             .builder
             .held(&name, Role::Activation, tensor, place, region);
@@ -226,7 +226,7 @@ impl Emit<'_> {
     }
 
     fn import(&mut self, id: NodeId, layer: &str) {
-        let source = self.staging[self.replica()][0].expect("staging comes first");
+        let source = self.staged(self.micro, Item::Sample);
         let target = self.owned_value(id);
         if !target.is_empty() {
             let transform = self.request.samples.transform;
@@ -567,7 +567,7 @@ impl Emit<'_> {
     fn loss(&mut self, id: NodeId, layer: &str, loss: Loss, weight: f64) {
         let input = self.layer(id).inputs[0];
         let x = self.owned_value(input);
-        let target = self.staging[self.replica()][1].expect("staging comes first");
+        let target = self.staged(self.micro, Item::Target);
         let value = self.builder.sums(layer, 1, 1);
         if x.is_empty() {
             self.builder.fill(layer, self.pass, value, 0.0);
@@ -617,7 +617,7 @@ impl Emit<'_> {
         };
         let sums = self.builder.sums(name, rows, self.place(input).shape[4]);
         let x = self.owned_value(input);
-        let target = self.staging[self.replica()][1].expect("staging comes first");
+        let target = self.staged(self.micro, Item::Target);
         if x.is_empty() {
             self.builder.fill(layer, Phase::Report, sums, 0.0);
         } else {

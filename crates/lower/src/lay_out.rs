@@ -18,7 +18,7 @@ use self::shares::shares;
 use crate::network::{Layer, Network, Step};
 use crate::placement::Placement;
 use crate::strategy::LayerDim;
-use crate::{Strategy, StrategyError};
+use crate::{Shard, Strategy, StrategyError};
 use partita_graph::{Graph, NodeId, Op, ParameterId, ParameterRole, readers};
 use partita_program::Place;
 use partita_space::{Axis, AxisList, AxisSet, Mesh, Window};
@@ -37,28 +37,8 @@ pub(crate) fn lay_out(
     placement: &Placement,
     batch: usize,
 ) -> Result<Network, StrategyError> {
-    let mut layout = Layout {
-        graph,
-        strategy,
-        placement,
-        site: 0,
-        mesh: placement.sites[0].mesh,
-        batch,
-        samples: batch / strategy.micro_batches(batch),
-        choices: choices(graph, strategy)?,
-        blocks: blocks(graph, strategy)?,
-        groups: groups_of(graph, strategy)?,
-        layers: Vec::new(),
-        needs_gradient: graph.needs_gradient(),
-        of: Vec::new(),
-        moves: BTreeMap::new(),
-        reads_input: reads_input(graph),
-        readers: readers(graph.nodes.iter().map(|node| &node.inputs[..])),
-        parameters: vec![Vec::new(); graph.parameters.len()],
-    };
-    for index in 0..graph.nodes.len() {
-        layout.add(NodeId(index))?;
-    }
+    let samples = batch.div_ceil(strategy.micro_batches(batch));
+    let layout = Layout::of(graph, strategy, placement, (batch, samples))?;
     let shape = |id: usize| graph.parameters[id].shape;
     let places = layout.parameters.iter().enumerate();
     let places = places.map(|(id, known)| match known.is_empty() {
@@ -66,7 +46,21 @@ pub(crate) fn lay_out(
         true => vec![Place::replicated(shape(id))],
     });
     let places: Vec<Vec<Place>> = places.collect();
-    let shares = shares(graph, strategy, &layout.layers, &places);
+    // What outlives a step must not depend on how many samples it has, and one sample is not split over
+    // the ranks of branches.
+    let has_branches = || {
+        placement
+            .sites
+            .iter()
+            .any(|site| site.mesh.extent(Axis::Branch) > 1)
+    };
+    let shares = match strategy.shard != Shard::Off && has_branches() {
+        true => {
+            let least = Layout::of(graph, strategy, placement, (batch, 1))?;
+            shares(graph, strategy, &least.layers, &places)
+        }
+        false => shares(graph, strategy, &layout.layers, &places),
+    };
     Ok(Network::new(
         layout.layers,
         places,
@@ -113,7 +107,39 @@ struct Layout<'a> {
     parameters: Vec<Vec<(Place, NodeId)>>,
 }
 
-impl Layout<'_> {
+impl<'a> Layout<'a> {
+    /// For mini-batches and micro-batches of so many samples.
+    fn of(
+        graph: &'a Graph,
+        strategy: &'a Strategy,
+        placement: &'a Placement,
+        (batch, samples): (usize, usize),
+    ) -> Result<Self, StrategyError> {
+        let mut layout = Self {
+            graph,
+            strategy,
+            placement,
+            site: 0,
+            mesh: placement.sites[0].mesh,
+            batch,
+            samples,
+            choices: choices(graph, strategy)?,
+            blocks: blocks(graph, strategy)?,
+            groups: groups_of(graph, strategy)?,
+            layers: Vec::new(),
+            needs_gradient: graph.needs_gradient(),
+            of: Vec::new(),
+            moves: BTreeMap::new(),
+            reads_input: reads_input(graph),
+            readers: readers(graph.nodes.iter().map(|node| &node.inputs[..])),
+            parameters: vec![Vec::new(); graph.parameters.len()],
+        };
+        for index in 0..graph.nodes.len() {
+            layout.add(NodeId(index))?;
+        }
+        Ok(layout)
+    }
+
     fn add(&mut self, id: NodeId) -> Result<(), StrategyError> {
         let graph = self.graph;
         let node = graph.node(id);

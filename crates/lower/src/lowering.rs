@@ -72,7 +72,8 @@ pub enum LowerError {
 /// Errors: a strategy that does not fit the model or the mini-batch, a kernel that the menu lacks.
 pub fn lower(request: &Request<'_>) -> Result<Program, LowerError> {
     let plan = Plan::new(request)?;
-    let (bodies, class_of) = match plan.placement.is_whole() {
+    let is_like = request.batch.is_multiple_of(plan.networks.len());
+    let (bodies, class_of) = match plan.placement.is_whole() && is_like {
         true => {
             // Micro-batches differ in nothing but their samples.
             let (network, storages) = &plan.networks[0];
@@ -145,7 +146,6 @@ impl Plan {
         strategy.check_axes(request.graph, request.batch.max(strategy.data_parts()))?;
         let placement = Placement::new(request.graph, strategy)?;
         let parts = strategy.micro_batches(request.batch);
-        let samples = request.batch / parts;
         let mut network = lay_out(request.graph, strategy, &placement, request.batch)?;
         if request.kind == ProgramKind::Evaluate {
             network = network.without_auxiliary();
@@ -160,11 +160,12 @@ impl Plan {
         let replicas: Vec<Network> = (0..if placement.is_whole() { 1 } else { 2 })
             .map(|replica| network.of_replica(&placement.sites, replica))
             .collect();
-        let networks = (0..parts).map(|part| {
-            let replica = &replicas[replica_of[part]];
+        let samples = strategy.samples_of_micro_batches(request.batch);
+        let networks = samples.zip(&replica_of).map(|(samples, &replica)| {
+            let replica = &replicas[replica];
             let network = match parts {
                 1 => replica.clone(),
-                _ => replica.of_micro_batch((part * samples, samples)),
+                _ => replica.of_micro_batch(samples),
             };
             let storages = Storages::new(&network, &world);
             (network, storages)
@@ -226,7 +227,6 @@ impl Plan {
     /// Whether ranks do the same for each part of the mini-batch that the axis of data leaves: these are of
     /// one size, and nothing else lies along that axis.
     fn is_even(&self) -> bool {
-        let network = &self.networks[0].0;
         let along_data = |place: &Place| place.split_axes().has(Axis::Data);
         let is_even = |place: &Place| {
             let (samples, mesh) = (place.axes[0], place.mesh(&self.world));
@@ -244,8 +244,10 @@ impl Plan {
             let is_even = place.shared(0).len().is_multiple_of(mesh.parts(samples));
             (splits_first && is_even || mesh.extent(Axis::Data) == 1) && !along_data(&others)
         };
-        let mut kept = network.parameters.iter().chain(&network.shares).flatten();
-        network.layers.iter().all(|layer| is_even(&layer.place)) && !kept.any(along_data)
+        self.networks.iter().all(|(network, _)| {
+            let mut kept = network.parameters.iter().chain(&network.shares).flatten();
+            network.layers.iter().all(|layer| is_even(&layer.place)) && !kept.any(along_data)
+        })
     }
 }
 

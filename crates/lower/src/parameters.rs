@@ -147,10 +147,16 @@ impl Emit<'_> {
         self.builder.held(name, role, tensor, place, region)
     }
 
-    /// Activations and their gradients have the numbers below.
+    /// Parameters have the same numbers in a step of training and in an evaluation, which has fewer
+    /// tensors.
     pub(crate) fn parameter_tensor(&self, id: ParameterId, role: Role) -> u32 {
-        let first = 2 * self.storages.all.len() as u32;
-        first + 2 * id.0 as u32 + u32::from(role == Role::Gradient)
+        2 * id.0 as u32 + u32::from(role == Role::Gradient)
+    }
+
+    /// A tensor or its gradient; numbers come after those of parameters.
+    pub(crate) fn tensor(&self, id: NodeId, is_gradient: bool) -> u32 {
+        let parameters = self.graph.parameters.len() as u32;
+        2 * (parameters + self.storages.of(id).tensor) + u32::from(is_gradient)
     }
 
     /// A parameter of a layer as the layer's kernels take it.

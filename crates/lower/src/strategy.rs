@@ -278,23 +278,45 @@ impl Strategy {
     pub fn check(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
         self.check_axes(graph, batch)?;
         self.check_schedule(batch)?;
-        if self.micro_batches(batch) != self.micro {
+        let nearest = self.fitting_micro(batch);
+        if nearest != self.micro {
             return Err(StrategyError::Micro {
                 strategy: self.to_string(),
                 micro: self.micro,
                 batch,
                 data: self.data_parts(),
-                nearest: self.micro_batches(batch),
+                nearest,
             });
         }
         let placement = Placement::new(graph, self)?;
         lay_out(graph, self, &placement, batch).map(drop)
     }
 
-    /// Micro-batches in which a mini-batch is taken: as many as are asked for, and in a smaller last one
-    /// of an epoch the next fewer that are of one size, leave samples to all ranks of the data axes and
-    /// can be scheduled; if none can, those that one replica can take.
+    /// Micro-batches in which a mini-batch is taken: as many as are asked for. A smaller last one of an
+    /// epoch has at least one sample in each, whatever the axes, so that they are those of one rank; where
+    /// it does not divide, the first ones have a sample more.
     pub fn micro_batches(&self, batch: usize) -> usize {
+        self.micro.min(batch).max(1)
+    }
+
+    /// First sample and number of samples of each micro-batch.
+    pub(crate) fn samples_of_micro_batches(
+        &self,
+        batch: usize,
+    ) -> impl Iterator<Item = (usize, usize)> {
+        let parts = self.micro_batches(batch);
+        (0..parts).map(move |part| {
+            let [start, end] = [part, part + 1].map(|part| {
+                let rest = batch % parts;
+                part * (batch / parts) + part.min(rest)
+            });
+            (start, end - start)
+        })
+    }
+
+    /// The most micro-batches up to those asked for that are of one size, leave samples to all ranks of
+    /// the data axes and can be scheduled; if none can, those that one replica can take.
+    fn fitting_micro(&self, batch: usize) -> usize {
         let most = self.micro.min(batch / self.data_parts());
         let divides = |parts: &usize| batch.is_multiple_of(*parts);
         let fits = |parts: &usize| divides(parts) && self.can_schedule(*parts);

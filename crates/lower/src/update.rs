@@ -375,7 +375,7 @@ impl Emit<'_> {
                 self.builder.number_from(number + 1);
             }
             let own = match self.builder.enter(on) {
-                true => self.norm_on(on, gradients),
+                true => self.norm_on((at, on), gradients),
                 false => None,
             };
             let scalar = Place {
@@ -396,8 +396,12 @@ impl Emit<'_> {
         totals[0]
     }
 
-    /// The part of the parameters that the ranks at hand move.
-    fn norm_on(&mut self, on: Option<Grid>, gradients: &[(ParameterId, View)]) -> Option<View> {
+    /// The part of the parameters that the ranks at hand move, the `at`th ones that do.
+    fn norm_on(
+        &mut self,
+        (at, on): (usize, Option<Grid>),
+        gradients: &[(ParameterId, View)],
+    ) -> Option<View> {
         let mut shares: BTreeMap<AxisSet, Vec<View>> = BTreeMap::new();
         for &(id, view) in gradients {
             let whole = self.plan.holders[id.0][0];
@@ -410,7 +414,11 @@ impl Emit<'_> {
         let totals: Vec<View> = shares
             .into_iter()
             .map(|(axes, sources)| {
-                let total = self.builder.sums(name, 1, 1);
+                // A rank may move parameters with several groups of ranks, and each calls it the same.
+                let total = match self.is_whole() {
+                    true => self.builder.sums(name, 1, 1),
+                    false => self.builder.sums(&format!("{name}.of{at}.{axes}"), 1, 1),
+                };
                 let kernel = Kernel::SumOfSquares { sources, total };
                 self.builder.kernel(name, Phase::Update, kernel);
                 self.allreduce(name, Phase::Update, axes, total);

@@ -22,7 +22,7 @@ pub use messages::{Key, Mail, MailFault, MessageTransport, Packet, Stage};
 pub use rank::{RankRunner, StepReport};
 pub use session::{
     ClassCount, End, EpochReport, NamedValues, Outcome, Plan, Played, Progress, Schedule, Session,
-    SessionError, Validation, batch_sizes, together,
+    SessionError, Validation, batch_sizes, outlives_programs, together,
 };
 pub use shares::{kept_name, put_share, share_of};
 pub use trace::{Event, Trace};

@@ -182,7 +182,7 @@ impl<'s> Session<'s> {
 }
 
 /// Whether the contents outlive a change of program.
-fn outlives_programs(role: Role) -> bool {
+pub fn outlives_programs(role: Role) -> bool {
     match role {
         Role::Parameter | Role::State | Role::Optimizer => true,
         Role::Staging

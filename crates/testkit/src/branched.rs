@@ -1,7 +1,7 @@
-use crate::cases::random_block;
+use crate::cases::{or_short, random_block};
 use crate::{Case, Draws};
 use partita_graph::{Graph, GraphBuilder, Loss, NodeId};
-use partita_lower::{Branches, LayerChoice, Schedule, StageChoice, Strategy};
+use partita_lower::{Branches, LayerChoice, Schedule, Shard, StageChoice, Strategy};
 
 /// Draws a network of blocks that fork in two to four branches of unequal depth and width and join again
 /// in a sum or a concatenation, with the axis `branch` over groups of ranks of equal or unequal size,
@@ -16,7 +16,7 @@ pub fn random_branched_case(seed: u64) -> Case {
                 return Case {
                     graph,
                     strategy,
-                    batch,
+                    batch: or_short(&mut draws, batch),
                     seed,
                 };
             }
@@ -167,6 +167,9 @@ fn random_branches(draws: &mut Draws, graph: &Graph) -> (Strategy, usize) {
             Schedule::Gems { repetitions: 1 },
             Schedule::Chimera,
         ]);
+    }
+    if draws.one_in(4) {
+        strategy.shard = draws.pick(&Shard::ALL);
     }
     strategy.micro = draws.pick(&[1, 1, 2, 4]);
     let batch = strategy.micro * draws.between(extents[0], 2 * extents[0] * branch);

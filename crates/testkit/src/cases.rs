@@ -54,7 +54,7 @@ pub fn random_layer_case(seed: u64) -> Case {
                 return Case {
                     graph,
                     strategy,
-                    batch,
+                    batch: or_short(&mut draws, batch),
                     seed,
                 };
             }
@@ -192,6 +192,14 @@ pub(crate) fn random_block(draws: &mut Draws, graph: &Graph) -> LayerChoice {
         recompute: Some(true),
         halo: None,
         branches: None,
+    }
+}
+
+/// As many samples as a step has, or as its last one of an epoch may have.
+pub(crate) fn or_short(draws: &mut Draws, batch: usize) -> usize {
+    match draws.one_in(4) {
+        true => draws.between(1, batch),
+        false => batch,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Random models that work on sequences.
 
+use crate::cases::or_short;
 use crate::cases::random_layer_strategy;
 use crate::{Case, Draws};
 use partita_graph::{
@@ -24,7 +25,7 @@ pub fn random_sequence_case(seed: u64) -> Case {
                 return Case {
                     graph,
                     strategy,
-                    batch,
+                    batch: or_short(&mut draws, batch),
                     seed,
                 };
             }

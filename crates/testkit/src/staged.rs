@@ -1,4 +1,4 @@
-use crate::cases::{Sketch, random_block};
+use crate::cases::{Sketch, or_short, random_block};
 use crate::{Case, Draws, random_sequence_case};
 use partita_graph::Graph;
 use partita_lower::{LayerChoice, Schedule, Shard, StageChoice, Strategy};
@@ -29,7 +29,7 @@ pub fn random_staged_case(seed: u64) -> Case {
                 return Case {
                     graph,
                     strategy,
-                    batch,
+                    batch: or_short(&mut draws, batch),
                     seed,
                 };
             }
