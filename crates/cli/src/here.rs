@@ -9,8 +9,8 @@ use partita_program::{Dtype, Program};
 use partita_run::{Kernels, Transport};
 use partita_space::{Bytes, Mesh, Rank, Seconds};
 use partita_tune::{
-    Database, LinkTimes, Measurements, Options, Point, Setting, TuneError, host_seconds_per_byte,
-    measure, measure_links, measure_load,
+    Database, Measurements, Options, Point, Setting, TuneError, host_seconds_per_byte, measure,
+    measure_links, measure_load,
 };
 use std::env;
 use std::fs::{self, File};
@@ -118,7 +118,7 @@ impl Here {
     /// All that the program needs, measured.
     pub fn costs(&mut self, program: &Program) -> Result<MeasuredCosts, CliError> {
         self.measure_kernels(program)?;
-        self.measure_links()?;
+        self.measure_links(program)?;
         self.measure_reads()?;
         let mut costs = self.known();
         if let Some(links) = &self.measurements.links {
@@ -203,9 +203,12 @@ impl Here {
         })
     }
 
-    fn measure_links(&mut self) -> Result<(), CliError> {
-        let links = &self.measurements.links;
-        if self.ranks < 2 || links.as_ref().is_some_and(LinkTimes::is_complete) {
+    fn measure_links(&mut self, program: &Program) -> Result<(), CliError> {
+        let known = self.measurements.links.clone().unwrap_or_default();
+        let mut groups = program.group_sizes();
+        groups.retain(|&members| members <= self.ranks);
+        let is_known = |&members: &usize| members < 2 || known.has_group(members);
+        if self.ranks < 2 || !known.message.is_empty() && groups.iter().all(is_known) {
             return Ok(());
         }
         let transports = |mesh: Mesh| -> Vec<Box<dyn Transport + Send>> {
@@ -213,7 +216,7 @@ impl Here {
             connect(mesh).into_iter().map(one).collect()
         };
         let progress = |what: &str| say(&format!("measuring {what}"), false);
-        let links = measure_links(self.ranks, &transports, &progress);
+        let links = measure_links(self.ranks, &groups, &known, &transports, &progress);
         let links = links.map_err(|error| tune_error(&error))?;
         say("measured messages and collectives", true);
         self.keep(&Measurements {

@@ -29,7 +29,7 @@ pub fn lowered(
     stages: &dyn Fn(&Request<'_>) -> Result<Strategy, CliError>,
 ) -> Result<Lowered, CliError> {
     let graph = model::resolve(&training.model)?;
-    let strategy = strategy(strategy_text, training.ranks)?;
+    let strategy = strategy(strategy_text, training.ranks, training.batch)?;
     let menu = menu::of(kernels);
     let request = request(&graph, &strategy, training, kind, &*menu);
     let strategy = stages(&request)?;
@@ -80,13 +80,13 @@ pub fn lower_verified(request: &Request<'_>) -> Result<Program, CliError> {
     Ok(program)
 }
 
-/// Reads a strategy for a number of ranks.
-pub fn strategy(text: &str, ranks: usize) -> Result<Strategy, CliError> {
+/// Reads a strategy for a number of ranks and samples of a mini-batch.
+pub fn strategy(text: &str, ranks: usize, batch: usize) -> Result<Strategy, CliError> {
     let strategy: Strategy = text
         .parse()
         .map_err(|error: partita_lower::StrategyError| CliError::user(&error))?;
     strategy
-        .check_ranks(ranks)
+        .check_ranks(ranks, batch)
         .map_err(|error| CliError::user(&error))?;
     Ok(strategy)
 }

@@ -112,27 +112,32 @@ fn write_ranking(
         return write_json(out, &candidates);
     }
     let mut table = Table::new(&[
-        ("strategy", Side::Left),
         ("iteration", Side::Right),
         ("samples/s", Side::Right),
         ("memory", Side::Right),
-        ("bottleneck", Side::Left),
+        ("strategy", Side::Left),
     ]);
     let mut refused = Vec::new();
+    let mut bottleneck = None;
     for candidate in candidates {
         match (&candidate.reason, &candidate.prediction) {
-            (None, Some(prediction)) => table.row(vec![
-                candidate.strategy.clone(),
-                prediction.iteration_seconds.to_string(),
-                format!("{:.2}", prediction.samples_per_second),
-                prediction.memory_bytes_max.to_string(),
-                prediction.bottleneck.clone(),
-            ]),
+            (None, Some(prediction)) => {
+                bottleneck.get_or_insert(&prediction.bottleneck);
+                table.row(vec![
+                    prediction.iteration_seconds.to_string(),
+                    format!("{:.2}", prediction.samples_per_second),
+                    prediction.memory_bytes_max.to_string(),
+                    candidate.strategy.clone(),
+                ]);
+            }
             (Some(reason), _) => refused.push((&candidate.strategy, reason)),
             (None, None) => {}
         }
     }
     table.write(out)?;
+    if let Some(bottleneck) = bottleneck {
+        writeln!(out, "\nOf the first: {bottleneck}")?;
+    }
     if !refused.is_empty() {
         writeln!(out, "\nNot chosen, with {memory} a rank:")?;
     }

@@ -79,7 +79,7 @@ fn run_here(args: &PredictArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let kernels = here::kernels(args.kernels);
     let menu = kernels.menu(here::THREADS);
     let graph = model::resolve(&asked.model)?;
-    let strategy = strategy(&args.strategy, asked.ranks)?;
+    let strategy = strategy(&args.strategy, asked.ranks, asked.batch)?;
     let request = request(&graph, &strategy, asked, KindName::Train, &*menu);
     let memory = args.memory.unwrap_or_else(|| here::memory(asked.ranks));
     let strategy = staged_here(&request, memory, kernels, here::THREADS)?;

@@ -145,9 +145,15 @@ pub(crate) fn place(
         let site_of = |id: &usize| placement.site_of[*id];
         let mut sites = block.iter().flatten().map(site_of);
         let Some(site) = sites.next() else { continue };
-        // A block that stages cut lies with them.
-        if sites.any(|other| other != site) {
-            continue;
+        let others: Vec<usize> = sites.filter(|&other| other != site).collect();
+        if !others.is_empty() {
+            let stage = |at: usize| placement.sites[at].stage;
+            let is_cut = others.iter().any(|&other| stage(other) != stage(site));
+            match choice.filter(|choice| choice.branches != Some(Branches::Off) && !is_cut) {
+                Some(choice) => return Err(inner_first(strategy, choice)),
+                // A block that stages cut lies with them.
+                None => continue,
+            }
         }
         let extent = placement.sites[site].mesh.extent(Axis::Branch);
         if extent == 1 && choice.is_none() {
@@ -174,6 +180,17 @@ pub(crate) fn place(
     Ok(())
 }
 
+/// A later word has placed what lies inside.
+fn inner_first(strategy: &Strategy, choice: &LayerChoice) -> StrategyError {
+    StrategyError::NoBranches {
+        strategy: strategy.to_string(),
+        layers: choice.layers(),
+        reason: "has branches of which a later word places a part".to_owned(),
+        nearest: "say that word before this one, for the ranks that this one gives to its branch"
+            .to_owned(),
+    }
+}
+
 /// The blocks among some layers: those of the network, or else the parts into which they fall.
 fn said(
     graph: &Graph,
@@ -186,8 +203,11 @@ fn said(
     if !known.is_empty() {
         return Ok(known);
     }
-    let parts = parts(graph, &nodes);
-    if parts.len() > 1 {
+    // A block may be named with its fork, its join or both.
+    let last = nodes.len() - 1;
+    let within = [0..last + 1, 1..last + 1, 0..last, 1..last.max(1)];
+    let cut = within.into_iter().map(|range| parts(graph, &nodes[range]));
+    if let Some(parts) = cut.into_iter().find(|parts| parts.len() > 1) {
         return Ok(vec![parts]);
     }
     if choice.branches == Some(Branches::Off) {
@@ -196,8 +216,11 @@ fn said(
     let all = blocks(graph);
     let name = |id: usize| graph.nodes[id].name.as_str();
     let distance = |block: &&Block| {
-        let first = block.iter().flatten().min().copied().unwrap_or(0);
-        first.abs_diff(nodes[0])
+        let ids = || block.iter().flatten().copied();
+        let (first, last) = (ids().min().unwrap_or(0), ids().max().unwrap_or(0));
+        nodes[0]
+            .saturating_sub(last)
+            .max(first.saturating_sub(nodes[0]))
     };
     let nearest = all.iter().min_by_key(distance).map(|block| {
         let ids = || block.iter().flatten().copied();
@@ -234,6 +257,20 @@ fn check(
         })
     };
     let most = block.len().min(extent);
+    let needed = match &choice.branches {
+        Some(Branches::Groups(groups)) => *groups,
+        Some(Branches::Sizes(sizes)) => sizes.iter().sum(),
+        Some(Branches::Off) | None => 1,
+    };
+    if extent == 1 && needed > 1 {
+        return Err(StrategyError::NoBranches {
+            strategy: strategy.to_string(),
+            layers: choice.layers(),
+            reason: "is said of branches, and there is no axis whose ranks they could share out"
+                .to_owned(),
+            nearest: format!("add `branch={needed}` to the axes"),
+        });
+    }
     match &choice.branches {
         Some(Branches::Groups(groups)) if *groups > most => fail(
             format!("{groups} groups"),

@@ -262,13 +262,21 @@ fn by_hand(graph: &Graph, strategy: &Strategy) -> Result<Vec<Range<usize>>, Stra
         .iter()
         .position(|choice| choice.layers.len() > chunks);
     if let Some(place) = more {
-        let reason =
-            format!("has more than {chunks} range(s) of layers, one for each stage on its place");
+        let reason = format!(
+            "has more than {chunks} range(s) of layers, one for each stage on its ranks (several, with `+` between them, are for schedule=interleaved*2)"
+        );
         return Err(fail(place, reason));
     }
     for stage in 0..places * chunks {
         let Some((from, to)) = strategy.stages[stage % places].layers.get(stage / places) else {
-            return Err(fail(stage, "has no layers".to_owned()));
+            let hint = match chunks {
+                1 => String::new(),
+                _ => format!(
+                    ", of which schedule={} has {chunks} on the same ranks, with `+` between their layers",
+                    strategy.schedule
+                ),
+            };
+            return Err(fail(stage, format!("has no layers{hint}")));
         };
         let expected = ranges.last().map_or(0, |range| range.end);
         let start = match from.is_empty() {
@@ -289,17 +297,16 @@ fn by_hand(graph: &Graph, strategy: &Strategy) -> Result<Vec<Range<usize>>, Stra
             return Err(fail(stage, expected));
         }
         if end <= start {
-            return Err(StrategyError::Backwards {
-                strategy: strategy.to_string(),
-                from: graph.nodes[start].name.clone(),
-                to: to.clone(),
-            });
+            let from = &graph.nodes[start].name;
+            let reason = format!("goes from `{from}` to `{to}`, which comes before it");
+            return Err(fail(stage, reason));
         }
         ranges.push(expected..end);
     }
-    if ranges.last().is_none_or(|range| range.end <= last) {
-        let stage = ranges.len().saturating_sub(1);
-        return Err(fail(stage, "ends before the last layer".to_owned()));
+    if let Some(range) = ranges.last().filter(|range| range.end <= last) {
+        let [to, last] = [range.end - 1, last].map(|id| &graph.nodes[id].name);
+        let reason = format!("ends at `{to}`, before the last layer `{last}`");
+        return Err(fail(ranges.len() - 1, reason));
     }
     Ok(ranges)
 }

@@ -7,11 +7,11 @@ mod text;
 pub use error::StrategyError;
 
 use crate::branches::blocks;
-use crate::lay_out::lay_out;
+use crate::lay_out::{lay_out, layers};
 use crate::placement::Placement;
 use crate::schedule::Schedule;
 use partita_graph::Graph;
-use partita_space::{AXES, Axis, AxisList, Mesh};
+use partita_space::{AXES, Axis, AxisList, AxisSet, Mesh};
 
 /// Ranks of the largest mesh.
 const RANKS_MAX: usize = 1 << 20;
@@ -246,8 +246,8 @@ impl Strategy {
         Mesh::new(extents)
     }
 
-    /// Checks it against a number of ranks.
-    pub fn check_ranks(&self, ranks: usize) -> Result<(), StrategyError> {
+    /// Checks it against a number of ranks, which train on mini-batches of so many samples.
+    pub fn check_ranks(&self, ranks: usize, batch: usize) -> Result<(), StrategyError> {
         if self.ranks() == ranks {
             return Ok(());
         }
@@ -257,17 +257,19 @@ impl Strategy {
             fitted.extents[Axis::Data.index()] = ranks / others;
         } else {
             fitted = Self {
-                extents: [ranks, 1, 1, 1, 1, 1, 1],
-                layers: Vec::new(),
-                stages: Vec::new(),
-                ..fitted
+                micro: self.micro,
+                ..Self::of([ranks, 1, 1, 1, 1, 1, 1])
             };
         }
+        let has_samples = fitted.data_parts() * fitted.micro <= batch;
         Err(StrategyError::Ranks {
             strategy: self.to_string(),
             product: self.ranks(),
             ranks,
-            nearest: format!("`{fitted}` for {ranks}"),
+            nearest: match has_samples && self.stages.is_empty() == fitted.stages.is_empty() {
+                true => format!(", or `{fitted}` for {ranks}"),
+                false => String::new(),
+            },
         })
     }
 
@@ -289,7 +291,28 @@ impl Strategy {
             });
         }
         let placement = Placement::new(graph, self)?;
+        self.check_named_axes(graph, &placement)?;
         lay_out(graph, self, &placement, batch).map(drop)
+    }
+
+    /// That every axis named for layers splits the ranks of one of them.
+    fn check_named_axes(&self, graph: &Graph, placement: &Placement) -> Result<(), StrategyError> {
+        for choice in &self.layers {
+            let ids = layers(graph, self, choice)?;
+            let sites = ids
+                .iter()
+                .map(|&id| &placement.sites[placement.site_of[id]]);
+            let meshes = sites.map(|site| site.mesh.split_axes());
+            let split = meshes.fold(AxisSet::NONE, AxisSet::union);
+            for (dim, axes) in LayerDim::ALL.into_iter().zip(choice.dims) {
+                let mut named = axes.into_iter().flat_map(AxisList::iter);
+                if let Some(axis) = named.find(|&axis| !split.has(axis)) {
+                    let word = format!("{}={}", dim.name(), axes.unwrap_or_default());
+                    return Err(text::unsplit(&self.to_string(), choice, word, axis, split));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Micro-batches in which a mini-batch is taken: as many as are asked for. A smaller last one of an

@@ -1,18 +1,21 @@
 use partita_graph::{Graph, NodeId, Op};
 use partita_lower::{LayerChoice, LayerDim, Strategy};
-use partita_space::{Axis, AxisList};
+use partita_space::{AXES, Axis, AxisList};
 
 /// Shares of the filters and of the channels of each layer that are tried; a group of ranks that gathers
 /// activations in every layer pays within a node, if anywhere.
 const SHARES: [[usize; 2]; 7] = [[2, 1], [1, 2], [4, 1], [1, 4], [2, 2], [8, 1], [1, 8]];
+/// Extents of the axis of branches, or of that of filters in pairs, that are tried.
+const GROUPS: [usize; 3] = [2, 4, 8];
 /// Poolings after which the ranks of a sample may go over to filters, counted from the last.
 const LATE_POOLS: usize = 2;
 
 /// The strategies that are tried for a model: every hybrid of data and spatial parallelism, some of
-/// them with a share of the ranks on filters or channels, and some in which the ranks of a sample go
-/// over to filters where the positions get few: at the last poolings, or at the first linear layer.
+/// them with a share of the ranks on filters or channels, in pairs where there is attention, or on
+/// branches, and some in which the ranks of a sample go over to filters where the positions get few: at
+/// the last poolings, or at the first linear layer.
 ///
-/// The latter two kinds are left out where they do not suit the model or the mini-batch, since a hybrid
+/// All kinds but the first are left out where they do not suit the model or the mini-batch, since a hybrid
 /// tells the reason. Order: [`hybrids`] first.
 pub fn candidates(graph: &Graph, ranks: usize, batch: usize) -> Vec<Strategy> {
     let rank = graph.spatial_rank;
@@ -23,6 +26,23 @@ pub fn candidates(graph: &Graph, ranks: usize, batch: usize) -> Vec<Strategy> {
         if ranks.is_multiple_of(shares) {
             let rest = descending(ranks / shares, rank);
             more.extend(rest.map(|one| shared(graph, &one, [filters, channels])));
+        }
+    }
+    for groups in GROUPS {
+        if ranks.is_multiple_of(groups) {
+            let rest = descending(ranks / groups, rank);
+            more.extend(rest.map(|one| with(&one, Axis::Branch, groups)));
+        }
+    }
+    let rows = rows(graph);
+    for filters in GROUPS {
+        if ranks.is_multiple_of(filters) && !rows.is_empty() {
+            let rest = descending(ranks / filters, rank);
+            more.extend(rest.map(|one| {
+                let mut paired = with(&one, Axis::Filter, filters);
+                paired.layers.clone_from(&rows);
+                paired
+            }));
         }
     }
     for one in descending(ranks, rank).filter(is_split) {
@@ -50,6 +70,82 @@ const SPATIAL: [Axis; 3] = [Axis::Depth, Axis::Height, Axis::Width];
 
 fn is_split(strategy: &Strategy) -> bool {
     SPATIAL.iter().any(|&axis| strategy.extent(axis) > 1)
+}
+
+/// With an extent of one more axis.
+fn with(strategy: &Strategy, axis: Axis, extent: usize) -> Strategy {
+    let mut extents = AXES.map(|axis| strategy.extent(axis));
+    extents[axis.index()] = extent;
+    Strategy::of(extents)
+}
+
+/// What makes pairs of the layers of a transformer, of which the first gives its filters where they lie
+/// and the second reads them as channels there: behind attention, and behind a layer whose filters only
+/// an activation changes. As one choice, where their names end alike and no others do.
+fn rows(graph: &Graph) -> Vec<LayerChoice> {
+    let has_attention = graph
+        .nodes
+        .iter()
+        .any(|node| matches!(node.op, Op::Attention { .. }));
+    let mut is_row = vec![false; graph.nodes.len()];
+    // Whether filters lie split that a layer gave.
+    let mut is_split = vec![false; graph.nodes.len()];
+    for (at, node) in graph.nodes.iter().enumerate().filter(|_| has_attention) {
+        let input = node.inputs.first().map_or(0, |input| input.0);
+        match node.op {
+            Op::Linear { .. } | Op::Convolution(_) => {
+                is_row[at] = is_split[input];
+                is_split[at] = !is_row[at];
+            }
+            Op::Attention { .. } => is_split[at] = node.inputs.iter().all(|id| is_split[id.0]),
+            Op::LeakyRelu { .. } | Op::Gelu | Op::Dropout { .. } => is_split[at] = is_split[input],
+            Op::Input
+            | Op::TransposedConvolution(_)
+            | Op::Pool(_)
+            | Op::BatchNorm { .. }
+            | Op::Flatten
+            | Op::Add
+            | Op::Concat
+            | Op::Slice { .. }
+            | Op::Embedding { .. }
+            | Op::Positions
+            | Op::LayerNorm { .. }
+            | Op::Loss(_)
+            | Op::AuxiliaryLoss { .. } => {}
+        }
+    }
+    let names = || {
+        graph
+            .nodes
+            .iter()
+            .map(|node| node.name.as_str())
+            .zip(&is_row)
+    };
+    let choice = |name: &str| {
+        let mut dims = [None; 6];
+        dims[LayerDim::C as usize] = Some(AxisList::of([Axis::Filter]));
+        dims[LayerDim::F as usize] = Some(AxisList::NONE);
+        LayerChoice {
+            from: name.to_owned(),
+            to: name.to_owned(),
+            dims,
+            ..LayerChoice::default()
+        }
+    };
+    let mut all: Vec<&str> = names()
+        .filter(|(_, is_row)| **is_row)
+        .map(|(name, _)| name)
+        .collect();
+    let end = all
+        .first()
+        .and_then(|name| name.rfind('.').map(|at| &name[at..]));
+    if let Some(end) = end
+        && names().all(|(name, is_row)| name.ends_with(end) == *is_row)
+    {
+        return vec![choice(&format!("*{end}"))];
+    }
+    all.dedup();
+    all.into_iter().map(choice).collect()
 }
 
 /// With the filters and channels of layers split, where there are enough of them.

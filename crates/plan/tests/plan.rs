@@ -503,3 +503,23 @@ fn a_thousand_ranks_are_planned_in_seconds() {
     println!("{} in {seconds:.1} s", all[0].strategy);
     assert!(seconds < 60.0, "{seconds} s");
 }
+
+#[test]
+fn branches_and_pairs_are_tried_where_a_model_has_them() {
+    let texts = |name: &str, ranks: usize, batch: usize| -> Vec<String> {
+        let graph = zoo::build(name).unwrap();
+        let all = candidates(&graph, ranks, batch);
+        all.iter().map(ToString::to_string).collect()
+    };
+    let inception = texts("inceptionv3@128", 4, 2);
+    for text in ["data=2,branch=2", "height=2,branch=2", "branch=4"] {
+        assert!(inception.iter().any(|one| one == text), "{inception:?}");
+    }
+    let transformer = texts("t5-2-32-4@8", 4, 2);
+    for text in ["data=2,branch=2", "filter=4; *.out: C=filter,F=-"] {
+        assert!(transformer.iter().any(|one| one == text), "{transformer:?}");
+    }
+    let plain = texts("cosmoflow@32", 4, 2);
+    assert!(!plain.iter().any(|one| one.contains("branch")), "{plain:?}");
+    assert!(!plain.iter().any(|one| one.contains("*.")), "{plain:?}");
+}

@@ -1,6 +1,7 @@
-use crate::{Buffer, BufferId, Count, Dtype, Role, Task, View};
+use crate::{Buffer, BufferId, Count, Dtype, Group, Role, Task, View, Work};
 use partita_space::{Bytes, Mesh, Rank};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// What a program is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -92,6 +93,27 @@ impl Program {
             first[class as usize] = rank;
         }
         first
+    }
+
+    /// How many ranks take part in a collective, for all that there are.
+    pub fn group_sizes(&self) -> BTreeSet<usize> {
+        let mut sizes = BTreeSet::new();
+        for (body, rank) in self.bodies.iter().zip(self.representatives()) {
+            let groups: BTreeSet<Group> = body
+                .tasks
+                .iter()
+                .filter_map(|task| match &task.work {
+                    Work::Collective(collective) => Some(collective.group()),
+                    Work::Compute { .. } | Work::Exchange(_) | Work::Load(_) => None,
+                })
+                .collect();
+            sizes.extend(
+                groups
+                    .iter()
+                    .map(|group| group.members(&self.mesh, rank).len()),
+            );
+        }
+        sizes
     }
 
     /// Number of ranks in each class.

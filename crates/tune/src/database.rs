@@ -95,8 +95,8 @@ impl Measurements {
             let own = self.kernels.entry(signature.clone()).or_default();
             own.extend(algorithms.iter().map(|(name, time)| (name.clone(), *time)));
         }
-        if newer.links.is_some() {
-            self.links.clone_from(&newer.links);
+        if let Some(newer) = &newer.links {
+            self.links.get_or_insert_default().merge(newer);
         }
         let loads = newer.loads.iter();
         self.loads

@@ -7,7 +7,7 @@ use partita_program::{
 use partita_run::{Arena, RunError, Transport};
 use partita_space::{Axis, AxisSet, Bytes, Mesh, Offset, Rank, Seconds};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// Makes the transports of all ranks of a mesh, in rank order.
@@ -31,6 +31,9 @@ const REPEATS_MAX: usize = 40;
 /// How long a rank sleeps at most before it looks around again.
 const NAP: Duration = Duration::from_millis(20);
 
+/// Times of a collective by size, by number of members.
+type Groups = BTreeMap<usize, Vec<Point>>;
+
 /// The time of a size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
@@ -48,25 +51,45 @@ pub struct LinkTimes {
     /// Messages between two ranks that send as much to each other; bytes of one of the two.
     pub message: Vec<Point>,
     /// Allreduces by number of members; bytes of one member's view.
-    pub allreduce: BTreeMap<usize, Vec<Point>>,
+    pub allreduce: Groups,
     /// Allgathers by number of members; bytes of all members' views together.
-    pub allgather: BTreeMap<usize, Vec<Point>>,
+    pub allgather: Groups,
     /// Reduce-scatters by number of members; bytes of all shares together. Files of before there were
     /// any lack these and the next.
     #[serde(default)]
-    pub reduce_scatter: BTreeMap<usize, Vec<Point>>,
+    pub reduce_scatter: Groups,
     /// All-to-alls by number of members; bytes of all blocks of one member.
     #[serde(default)]
-    pub alltoall: BTreeMap<usize, Vec<Point>>,
+    pub alltoall: Groups,
 }
 
 impl LinkTimes {
-    /// Whether every collective was measured for the same groups.
-    pub fn is_complete(&self) -> bool {
-        let others = [&self.allgather, &self.reduce_scatter, &self.alltoall];
-        others
-            .iter()
-            .all(|times| times.keys().eq(self.allreduce.keys()))
+    /// Whether every collective was measured over this many ranks.
+    pub fn has_group(&self, members: usize) -> bool {
+        let all = [
+            &self.allreduce,
+            &self.allgather,
+            &self.reduce_scatter,
+            &self.alltoall,
+        ];
+        all.iter().all(|times| times.contains_key(&members))
+    }
+
+    /// Takes in everything of `newer`.
+    pub(crate) fn merge(&mut self, newer: &Self) {
+        if !newer.message.is_empty() {
+            self.message.clone_from(&newer.message);
+        }
+        let merge = |own: &mut Groups, new: &Groups| {
+            own.extend(
+                new.iter()
+                    .map(|(&members, points)| (members, points.clone())),
+            );
+        };
+        merge(&mut self.allreduce, &newer.allreduce);
+        merge(&mut self.allgather, &newer.allgather);
+        merge(&mut self.reduce_scatter, &newer.reduce_scatter);
+        merge(&mut self.alltoall, &newer.alltoall);
     }
 }
 
@@ -84,12 +107,16 @@ pub fn host_seconds_per_byte(points: &[Point], bytes_per_byte: f64) -> f64 {
     }
 }
 
-/// Times exchanges of 64 bytes to 16 MiB between neighbors, and collectives of 64 bytes to 64 MiB in
-/// groups of every size that divides `ranks`, all ranks at work at the same time.
+/// Times what is not `known` of exchanges of 64 bytes to 16 MiB between neighbors, and of collectives of
+/// 64 bytes to 64 MiB in groups of these sizes: as many groups as `ranks` have room for, all at work at
+/// the same time.
 ///
-/// One rank has nothing to say. Errors: a transport that fails.
+/// One rank has nothing to say. Errors: a transport that fails. Panics at a group that is larger than
+/// `ranks`.
 pub fn measure_links(
     ranks: usize,
+    groups: &BTreeSet<usize>,
+    known: &LinkTimes,
     transports: &TransportMaker<'_>,
     progress: &(dyn Fn(&str) + Sync),
 ) -> Result<LinkTimes, TuneError> {
@@ -97,11 +124,15 @@ pub fn measure_links(
     if ranks < 2 {
         return Ok(times);
     }
-    progress("messages");
-    let line = Mesh::new([ranks, 1, 1, 1, 1, 1, 1]);
-    let works = sizes(MESSAGE_MAX).map(|bytes| message(ranks, bytes));
-    times.message = sweep("messages", transports(line), works.collect())?;
-    for members in (2..=ranks).filter(|&members| ranks.is_multiple_of(members)) {
+    if known.message.is_empty() {
+        progress("messages");
+        let line = Mesh::new([ranks, 1, 1, 1, 1, 1, 1]);
+        let works = sizes(MESSAGE_MAX).map(|bytes| message(ranks, bytes));
+        times.message = sweep("messages", transports(line), works.collect())?;
+    }
+    let missing = |members: &usize| *members > 1 && !known.has_group(*members);
+    for members in groups.iter().copied().filter(missing) {
+        assert!(members <= ranks, "a group of {members} among {ranks} ranks");
         let mesh = Mesh::new([ranks / members, members, 1, 1, 1, 1, 1]);
         let measured: [(&'static str, Trier, &mut BTreeMap<_, _>); 4] = [
             ("allreduces", allreduce, &mut times.allreduce),
@@ -111,7 +142,7 @@ pub fn measure_links(
         ];
         for (what, trial, times) in measured {
             progress(&format!("{what} of {members} ranks"));
-            let works = sizes(COLLECTIVE_MAX).map(|bytes| trial(ranks, members, bytes));
+            let works = sizes(COLLECTIVE_MAX).map(|bytes| trial(mesh.ranks(), members, bytes));
             times.insert(members, sweep(what, transports(mesh), works.collect())?);
         }
     }

@@ -3,7 +3,7 @@
 use partita_program::{Collective, CollectiveKind, Exchange, TaskId};
 use partita_run::{Memory, RunError, Transport};
 use partita_space::{Mesh, Rank};
-use partita_tune::{host_seconds_per_byte, measure_links};
+use partita_tune::{LinkTimes, host_seconds_per_byte, measure_links};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -113,13 +113,14 @@ fn transports(mesh: Mesh, breaks: bool) -> Vec<Box<dyn Transport + Send>> {
 
 #[test]
 fn sizes_and_groups_are_all_there() {
-    let times = measure_links(2, &|mesh| transports(mesh, false), &|_| {}).unwrap();
+    let (groups, none) = ([1, 2].into(), LinkTimes::default());
+    let times = measure_links(2, &groups, &none, &|mesh| transports(mesh, false), &|_| {}).unwrap();
     let sizes: Vec<u64> = times.message.iter().map(|point| point.bytes.0).collect();
     assert_eq!(sizes.first(), Some(&64));
     assert_eq!(sizes.last(), Some(&(16 << 20)));
     assert_eq!(times.allreduce.keys().collect::<Vec<_>>(), [&2]);
     assert_eq!(times.allgather[&2].last().unwrap().bytes.0, 64 << 20);
-    assert!(times.is_complete());
+    assert!(times.has_group(2) && !times.has_group(1));
     let all = [
         &times.message,
         &times.allreduce[&2],
@@ -146,8 +147,22 @@ fn sizes_and_groups_are_all_there() {
 
 #[test]
 fn one_rank_has_nothing_to_say_and_failures_are_told() {
-    let none = measure_links(1, &|mesh| transports(mesh, false), &|_| {}).unwrap();
+    let (groups, unknown) = ([1].into(), LinkTimes::default());
+    let made = |mesh| transports(mesh, false);
+    let none = measure_links(1, &groups, &unknown, &made, &|_| {}).unwrap();
     assert!(none.message.is_empty() && none.allreduce.is_empty());
-    let error = measure_links(2, &|mesh| transports(mesh, true), &|_| {}).unwrap_err();
+    let made = |mesh| transports(mesh, true);
+    let error = measure_links(2, &groups, &unknown, &made, &|_| {}).unwrap_err();
     assert!(error.to_string().starts_with("messages of"), "{error}");
+}
+
+#[test]
+fn groups_that_do_not_divide_the_ranks_and_only_what_is_not_known() {
+    let (groups, none) = ([2, 3].into(), LinkTimes::default());
+    let made = |mesh| transports(mesh, false);
+    let times = measure_links(3, &groups, &none, &made, &|_| {}).unwrap();
+    assert_eq!(times.allreduce.keys().collect::<Vec<_>>(), [&2, &3]);
+    let more = [2, 3].into();
+    let again = measure_links(3, &more, &times, &made, &|_| {}).unwrap();
+    assert_eq!(again, LinkTimes::default(), "everything is known");
 }

@@ -179,7 +179,7 @@ fn strategy(
         .parse()
         .map_err(|error| CliError::user(&error))?;
     strategy
-        .check_ranks(run.ranks)
+        .check_ranks(run.ranks, run.batch)
         .map_err(|error| CliError::user(&error))?;
     strategy
         .check(graph, run.batch)

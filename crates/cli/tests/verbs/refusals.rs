@@ -19,6 +19,19 @@ fn strategies_that_do_not_fit_are_refused_with_the_nearest() {
         ("4", "2", "depth=2,depth=2", "given twice"),
         ("8", "8", "data=3,depth=2", "`data=4,depth=2` for 8"),
         ("3", "8", "depth=2", "`data=3` for 3"),
+        ("9", "8", "depth=2", "choose ranks = 2"),
+        (
+            "2",
+            "2",
+            "depth=2; conv*..: D=-",
+            "in which `*` cannot stand",
+        ),
+        (
+            "2",
+            "2",
+            "depth=2; overlap=off; conv1..pool1: branches=2",
+            "add `branch=2` to the axes",
+        ),
         (
             "2",
             "2",

@@ -23,6 +23,9 @@ const WIDENING: usize = 4;
 /// The most that a name may ask for of anything.
 const MOST: usize = 1 << 20;
 
+/// Most layers of the encoder, and of the decoder.
+const LAYERS_MAX: usize = 999;
+
 /// What a name `t5-LAYERS-CHANNELS-HEADS` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Dimensions {
@@ -63,9 +66,10 @@ pub(super) fn of_name(name: &str) -> Option<Result<Graph, ModelError>> {
         number(words.get(2)),
         number(Some(&length)),
     ];
+    let most = [LAYERS_MAX, MOST, MOST, MOST];
     let usual = [LISTED.layers, LISTED.channels, LISTED.heads, SIZES[0]];
     let [layers, channels, heads, length] =
-        std::array::from_fn(|i| asked[i].unwrap_or(usual[i]).clamp(1, MOST));
+        std::array::from_fn(|i| asked[i].unwrap_or(usual[i]).clamp(1, most[i]));
     let divides = |heads: &usize| channels.is_multiple_of(*heads);
     let nearest = Dimensions {
         layers,
@@ -75,7 +79,7 @@ pub(super) fn of_name(name: &str) -> Option<Result<Graph, ModelError>> {
     if nearest.name(length) != name {
         return Some(Err(ModelError::BadDimensions {
             asked: name.to_owned(),
-            form: "t5-LAYERS-CHANNELS-HEADS@LENGTH, heads dividing the channels",
+            form: "t5-LAYERS-CHANNELS-HEADS@LENGTH with up to 999 layers, heads dividing the channels",
             most: MOST,
             nearest: nearest.name(length),
         }));

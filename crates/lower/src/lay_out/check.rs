@@ -101,9 +101,14 @@ impl Layout<'_> {
             return Ok(());
         }
         let fits = |&parts: &usize| heads.is_multiple_of(parts);
+        let kind = node.name.rsplit('.').next().unwrap_or(&node.name);
         Err(StrategyError::Heads {
             strategy: self.strategy.to_string(),
             layer: node.name.clone(),
+            all: match kind == node.name {
+                true => kind.to_owned(),
+                false => format!("*.{kind}"),
+            },
             heads,
             parts,
             nearest: (1..=parts.min(heads)).rev().find(fits).unwrap_or(1),

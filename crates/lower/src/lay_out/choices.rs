@@ -49,8 +49,17 @@ pub(crate) fn layers(
             false => Ok(all),
         };
     }
+    if choice.from.contains('*') || choice.to.contains('*') {
+        return Err(StrategyError::StarInRange {
+            strategy: strategy.to_string(),
+            layers: choice.layers(),
+        });
+    }
     let find = |name: &str| graph.find(name).map(|id| id.0).ok_or_else(|| unknown(name));
-    let from = find(&choice.from)?;
+    let from = match choice.from.is_empty() {
+        true => 0,
+        false => find(&choice.from)?,
+    };
     let last = match choice.to.is_empty() {
         true => graph.nodes.len() - 1,
         false => find(&choice.to)?,

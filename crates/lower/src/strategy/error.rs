@@ -7,7 +7,7 @@ pub enum StrategyError {
     #[error(
         "strategy `{text}`: `{word}` is not of the form axis=number, the number at least 1, or \
          overlap=on|off, fuse=on|off, micro=number, shard=off|optimizer|gradients|parameters, \
-         stages=[...] or schedule=sequential|gpipe|1f1b|interleaved*2|zero-bubble|gems|chimera; a strategy reads like `data=2,depth=2`, and what differs for \
+         stages=[...] or schedule=1f1b; a strategy reads like `data=2,depth=2`, and what differs for \
          some layers follows like `; conv3..fc2: D=-,F=depth`"
     )]
     Form {
@@ -42,6 +42,17 @@ pub enum StrategyError {
         asked: String,
         /// A name that exists.
         nearest: String,
+    },
+    /// A pattern in a range.
+    #[error(
+        "strategy `{strategy}`: `{layers}` is a range from one layer to another, in which `*` cannot stand \
+         for letters; write a name with `*` alone, or the names of the first and the last layer"
+    )]
+    StarInRange {
+        /// The strategy.
+        strategy: String,
+        /// The range.
+        layers: String,
     },
     /// A range of layers that ends before it begins.
     #[error("strategy `{strategy}`: `{to}` comes before `{from}`; nearest is `{to}..{from}`")]
@@ -149,13 +160,15 @@ pub enum StrategyError {
     /// Channels of attention are split by whole heads.
     #[error(
         "strategy `{strategy}`: `{layer}` has {heads} heads, which cannot be shared out evenly over \
-         {parts} ranks; the nearest valid choice is {nearest} (or `; {layer}: C=-`)"
+         {parts} ranks; the nearest valid choice is {nearest} (or `; {all}: C=-`)"
     )]
     Heads {
         /// The strategy.
         strategy: String,
         /// The layer.
         layer: String,
+        /// All layers of its kind, as words for layers name them.
+        all: String,
         /// Its heads.
         heads: usize,
         /// As asked for.
@@ -257,7 +270,7 @@ pub enum StrategyError {
     /// The number of ranks does not fit.
     #[error(
         "strategy `{strategy}` is for {product} rank(s), but {ranks} are asked for; choose ranks = \
-         {product}, or {nearest}"
+         {product}{nearest}"
     )]
     Ranks {
         /// The strategy.
@@ -410,6 +423,20 @@ pub enum StrategyError {
         /// As asked for.
         micro: usize,
         /// What would be valid.
+        nearest: String,
+    },
+    /// A schedule that is none.
+    #[error(
+        "strategy `{text}`: there is no schedule `{schedule}`; possible are {possible}{nearest}"
+    )]
+    UnknownSchedule {
+        /// The whole.
+        text: String,
+        /// As asked for.
+        schedule: String,
+        /// All names.
+        possible: String,
+        /// The nearest one, with the words around it.
         nearest: String,
     },
     /// A schedule where there are no stages.

@@ -31,20 +31,26 @@ impl Strategy {
         self.stages.is_empty() || multiple.is_some_and(|multiple| micro.is_multiple_of(multiple))
     }
 
+    /// Beside stages all ranks are split along `data` alone.
+    pub(crate) fn check_outside_stages(&self) -> Result<(), StrategyError> {
+        let others = |axis: &Axis| *axis != Axis::Data && self.extent(*axis) > 1;
+        match partita_space::AXES.into_iter().find(others) {
+            Some(axis) => Err(StrategyError::OutsideStages {
+                strategy: self.to_string(),
+                axis: axis.name(),
+                extent: self.extent(axis),
+            }),
+            None => Ok(()),
+        }
+    }
+
     /// Whether the stages of two replicas can stand on the same ranks: the first ranks and meshes of the
     /// stages, those of the second replica being mirrored.
     pub(crate) fn check_stages(&self) -> Result<(), StrategyError> {
         if self.stages.is_empty() {
             return Ok(());
         }
-        let others = |axis: &Axis| *axis != Axis::Data && self.extent(*axis) > 1;
-        if let Some(axis) = partita_space::AXES.into_iter().find(others) {
-            return Err(StrategyError::OutsideStages {
-                strategy: self.to_string(),
-                axis: axis.name(),
-                extent: self.extent(axis),
-            });
-        }
+        self.check_outside_stages()?;
         if self.schedule.replicas() < 2 {
             return Ok(());
         }
@@ -107,10 +113,12 @@ impl Strategy {
             micro: self.micro,
             nearest: match nearest {
                 Some(micro) => format!("micro={micro}"),
-                None => format!(
-                    "a mini-batch that is a multiple of {}",
-                    multiple * self.data_parts()
-                ),
+                None => {
+                    let micro = self.micro.next_multiple_of(multiple);
+                    let least = batch.max(micro * self.data_parts());
+                    let batch = least.next_multiple_of(micro);
+                    format!("micro={micro} with a mini-batch of {batch}")
+                }
             },
         })
     }

@@ -4,7 +4,7 @@ use super::{
     Branches, Halo, LayerChoice, LayerDim, RANKS_MAX, Shard, StageChoice, Strategy, StrategyError,
 };
 use crate::schedule::Schedule;
-use partita_space::{AXES, Axis, AxisList};
+use partita_space::{AXES, Axis, AxisList, AxisSet};
 use std::fmt;
 use std::str::FromStr;
 
@@ -28,7 +28,13 @@ impl fmt::Display for Strategy {
         }
         if !self.stages.is_empty() {
             let stages: Vec<String> = self.stages.iter().map(StageChoice::to_string).collect();
-            words.push(format!("stages=[{}]", stages.join("|")));
+            // Hundreds of them would hide what else is said.
+            words.push(
+                match stages.len() > 16 && stages.iter().all(|stage| stage == "1") {
+                    true => format!("stages={}", stages.len()),
+                    false => format!("stages=[{}]", stages.join("|")),
+                },
+            );
             words.push(format!("schedule={}", self.schedule));
         }
         f.write_str(&words.join(","))?;
@@ -51,7 +57,7 @@ fn extents(extents: &[usize; 7]) -> Vec<String> {
 
 impl fmt::Display for StageChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let range = |(from, to): &(String, String)| match from == to {
+        let range = |(from, to): &(String, String)| match from == to && !from.is_empty() {
             true => from.clone(),
             false => format!("{from}..{to}"),
         };
@@ -112,16 +118,8 @@ impl FromStr for Strategy {
             };
             match outside(segment, ':').as_slice() {
                 [words] => {
-                    // What is said of all layers may follow in segments of its own, beside stages.
-                    let is_word = |word: &&str| {
-                        let name = word.split_once('=').map_or("", |(name, _)| name.trim());
-                        matches!(name, "micro" | "schedule" | "stages" | "shard")
-                    };
-                    let words = outside(words, ',');
-                    if at > 0 && !words.iter().all(is_word) {
-                        return Err(form());
-                    }
-                    for word in words {
+                    // What is said of all layers may follow in segments of its own.
+                    for word in outside(words, ',') {
                         reader.word(&mut strategy, word.trim())?;
                     }
                 }
@@ -158,6 +156,9 @@ impl FromStr for Strategy {
                 most: RANKS_MAX,
             });
         }
+        if !strategy.stages.is_empty() {
+            strategy.check_outside_stages()?;
+        }
         all_split(text, &strategy)?;
         Ok(strategy)
     }
@@ -190,24 +191,33 @@ fn all_split(text: &str, strategy: &Strategy) -> Result<(), StrategyError> {
             let Some(axis) = axes.and_then(|axes| axes.iter().find(|axis| !split(axis))) else {
                 continue;
             };
-            let possible: Vec<String> = AXES
-                .into_iter()
-                .filter(split)
-                .map(|axis| format!("`{}`", axis.name()))
-                .collect();
-            return Err(StrategyError::Unsplit {
-                text: text.to_owned(),
-                layers: choice.layers(),
-                word: format!("{}={}", dim.name(), axes.unwrap_or_default()),
-                axis: axis.name(),
-                possible: match possible.is_empty() {
-                    true => "no axes".to_owned(),
-                    false => possible.join(", "),
-                },
-            });
+            let word = format!("{}={}", dim.name(), axes.unwrap_or_default());
+            return Err(unsplit(text, choice, word, axis, named));
         }
     }
     Ok(())
+}
+
+/// An axis that is named for layers and splits none of them; `split` are those that do.
+pub(super) fn unsplit(
+    text: &str,
+    choice: &LayerChoice,
+    word: String,
+    axis: Axis,
+    split: AxisSet,
+) -> StrategyError {
+    let possible = AXES.into_iter().filter(|axis| split.has(*axis));
+    let possible: Vec<String> = possible.map(|axis| format!("`{}`", axis.name())).collect();
+    StrategyError::Unsplit {
+        text: text.to_owned(),
+        layers: choice.layers(),
+        word,
+        axis: axis.name(),
+        possible: match possible.is_empty() {
+            true => "no axes".to_owned(),
+            false => possible.join(", "),
+        },
+    }
 }
 
 /// Reads what is said of all layers.
@@ -237,7 +247,10 @@ impl Reader<'_> {
                 strategy.shard = known.ok_or_else(form)?;
             }
             "micro" => strategy.micro = number(value).ok_or_else(form)?,
-            "schedule" => strategy.schedule = Schedule::parse(value).ok_or_else(form)?,
+            "schedule" => {
+                let unknown = || unknown_schedule(text, value);
+                strategy.schedule = Schedule::parse(value).ok_or_else(unknown)?;
+            }
             "stages" => strategy.stages = stages(text, value)?,
             _ => extent(text, &mut strategy.extents, word)?,
         }
@@ -332,7 +345,11 @@ fn layer_choice(
     words: &str,
 ) -> Result<Option<LayerChoice>, StrategyError> {
     let (from, to) = layers.split_once("..").unwrap_or((layers, layers));
-    if from.is_empty() || from.contains(char::is_whitespace) || to.contains(char::is_whitespace) {
+    let is_open = from.is_empty() && !to.is_empty();
+    if from.is_empty() && !is_open
+        || from.contains(char::is_whitespace)
+        || to.contains(char::is_whitespace)
+    {
         return Ok(None);
     }
     let mut choice = LayerChoice {
@@ -421,19 +438,48 @@ fn twice(text: &str, name: &str) -> StrategyError {
 
 fn unknown_axis(text: &str, name: &str) -> StrategyError {
     let names: Vec<_> = AXES.into_iter().map(Axis::name).collect();
-    let nearest = names
-        .iter()
-        .map(|known| (strsim::damerau_levenshtein(known, name), known))
-        .min()
-        .filter(|(distance, _)| *distance <= 3)
-        .map_or_else(String::new, |(_, known)| {
-            format!("; did you mean `{known}`?")
-        });
+    let words = ["overlap", "fuse", "micro", "shard", "stages", "schedule"];
+    let nearest = near(name, names.iter().copied().chain(words))
+        .map_or_else(String::new, |known| format!("; did you mean `{known}`?"));
     StrategyError::UnknownAxis {
         text: text.to_owned(),
         name: name.to_owned(),
         known: names.join(", "),
         nearest,
+    }
+}
+
+/// The nearest of some words, if one is near.
+fn near<'w>(name: &str, words: impl Iterator<Item = &'w str>) -> Option<&'w str> {
+    let name = name.to_lowercase();
+    let distances = words.map(|word| (strsim::damerau_levenshtein(word, &name), word));
+    let nearest = distances.min().filter(|(distance, _)| *distance <= 3);
+    nearest.map(|(_, word)| word)
+}
+
+fn unknown_schedule(text: &str, value: &str) -> StrategyError {
+    let possible = [
+        "sequential",
+        "gpipe",
+        "1f1b",
+        "interleaved*2",
+        "zero-bubble",
+        "gems",
+        "gems*2",
+        "chimera",
+    ];
+    let (name, _) = value.split_once('*').unwrap_or((value, ""));
+    let same = possible
+        .iter()
+        .find(|one| one.split('*').next() == Some(name));
+    let nearest = same.copied().or_else(|| near(value, possible.into_iter()));
+    StrategyError::UnknownSchedule {
+        text: text.to_owned(),
+        schedule: value.to_owned(),
+        possible: possible.join(", "),
+        nearest: nearest.map_or_else(String::new, |known| {
+            format!("; the nearest valid choice is schedule={known}")
+        }),
     }
 }
 
@@ -459,6 +505,9 @@ mod tests {
             "micro=2,stages=[1|1],schedule=chimera; conv1..: recompute=on",
             "data=2,branch=4; mixed1..mixed2: branches=[3|1]; b: branches=2; c..: branches=off",
             "micro=2,stages=[..conv1+conv2: 1|pool1+pool2..: 1],schedule=interleaved*2",
+            "micro=4,stages=[..conv1: 1|..: 1],schedule=1f1b",
+            "stages=40,schedule=gpipe",
+            "height=2; ..conv4: halo=grouped",
         ] {
             assert_eq!(text.parse::<Strategy>().unwrap().to_string(), text);
         }
@@ -518,7 +567,6 @@ mod tests {
             "stages=0",
             "stages=[1|1",
             "stages=[1|1],schedule=fast",
-            "stages=[1|1]; data=2",
             "stages=[data=1048576|data=1048576]",
         ] {
             assert!(text.parse::<Strategy>().is_err(), "{text}");
@@ -532,7 +580,7 @@ mod tests {
             "{unsplit}"
         );
         let error = Strategy::hybrid(3, [2, 1, 1])
-            .check_ranks(8)
+            .check_ranks(8, 64)
             .unwrap_err()
             .to_string();
         assert!(error.contains("data=4,depth=2"), "{error}");
