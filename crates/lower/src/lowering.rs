@@ -104,8 +104,8 @@ pub fn lower(request: &Request<'_>) -> Result<Program, LowerError> {
     })
 }
 
-/// Lowers one rank alone, whatever its class. Where layers run on some ranks only, numbers of exchanges
-/// and collectives have gaps, which [`lower`] closes.
+/// Lowers one rank alone, whatever its class. Where layers run on some ranks only, or micro-batches are of
+/// two sizes, numbers of exchanges and collectives have gaps, which [`lower`] closes.
 ///
 /// Errors: as [`lower`].
 pub fn lower_rank(request: &Request<'_>, rank: Rank) -> Result<Body, LowerError> {

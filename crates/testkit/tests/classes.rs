@@ -10,38 +10,6 @@ use partita_testkit::{
 };
 use std::collections::BTreeMap;
 
-#[test]
-fn every_rank_lowers_to_the_body_of_its_class() {
-    let kernels = reference_kernels(Dtype::F64);
-    let cases = (0..300).flat_map(|seed| {
-        [
-            random_case(seed),
-            random_layer_case(seed),
-            random_sequence_case(seed),
-        ]
-    });
-    for case in cases {
-        let setup = Setup::of_case(&case, &kernels);
-        for kind in [
-            ProgramKind::Train,
-            ProgramKind::Evaluate,
-            ProgramKind::Fetch,
-        ] {
-            let request = setup.request(kind);
-            let program = lower(&request).unwrap();
-            for rank in 0..program.mesh.ranks() {
-                let alone = lower_rank(&request, rank).unwrap();
-                assert!(
-                    alone == *program.body(rank),
-                    "seed {} {} rank {rank}",
-                    case.seed,
-                    case.strategy
-                );
-            }
-        }
-    }
-}
-
 /// Numbers the exchanges and collectives of all ranks from 1 without gaps, as `lower` does.
 fn close_gaps(bodies: &mut [Body]) {
     let number = |work: &mut Work, with: &mut dyn FnMut(&mut u32)| match work {
@@ -61,11 +29,11 @@ fn close_gaps(bodies: &mut [Body]) {
     }
 }
 
-#[test]
-fn every_rank_of_a_pipeline_lowers_to_the_body_of_its_class() {
+/// How many ranks share the body of another one; each has the one that it has alone.
+fn compare(cases: impl Iterator<Item = Case>) -> usize {
     let kernels = reference_kernels(Dtype::F64);
     let mut shared = 0;
-    for case in (0..200).map(random_staged_case) {
+    for case in cases {
         let setup = Setup::of_case(&case, &kernels);
         for kind in [
             ProgramKind::Train,
@@ -76,19 +44,36 @@ fn every_rank_of_a_pipeline_lowers_to_the_body_of_its_class() {
             let program = lower(&request).unwrap();
             let ranks = 0..program.mesh.ranks();
             let alone = ranks.clone().map(|rank| lower_rank(&request, rank));
-            let mut alone: Vec<Body> = alone.collect::<Result<_, _>>().unwrap();
-            close_gaps(&mut alone);
-            for rank in ranks {
-                assert!(
-                    alone[rank] == *program.body(rank),
-                    "seed {} {} rank {rank}",
-                    case.seed,
-                    case.strategy
-                );
+            let alone: Vec<Body> = alone.collect::<Result<_, _>>().unwrap();
+            let mut dense = alone.clone();
+            close_gaps(&mut dense);
+            let other = |bodies: &[Body]| ranks.clone().find(|&r| bodies[r] != *program.body(r));
+            // Gaps are closed where they can be.
+            if let (Some(rank), Some(_)) = (other(&alone), other(&dense)) {
+                panic!("seed {} {} rank {rank}", case.seed, case.strategy);
             }
             shared += program.mesh.ranks() - program.bodies.len();
         }
     }
+    shared
+}
+
+#[test]
+fn every_rank_lowers_to_the_body_of_its_class() {
+    let cases = (0..300).flat_map(|seed| {
+        [
+            random_case(seed),
+            random_layer_case(seed),
+            random_sequence_case(seed),
+        ]
+    });
+    let shared = compare(cases);
+    assert!(shared > 1000, "only {shared} ranks share a body");
+}
+
+#[test]
+fn every_rank_of_a_pipeline_lowers_to_the_body_of_its_class() {
+    let shared = compare((0..200).map(random_staged_case));
     assert!(shared > 100, "only {shared} ranks share a body");
 }
 

@@ -30,7 +30,7 @@ fn strategies_that_do_not_fit_are_refused_with_the_nearest() {
             "2",
             "2",
             "depth=2; overlap=off; conv1..pool1: branches=2",
-            "add `branch=2` to the axes",
+            "no layers of the model have any",
         ),
         (
             "2",
