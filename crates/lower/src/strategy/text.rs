@@ -136,21 +136,17 @@ impl FromStr for Strategy {
                 schedule: strategy.schedule.to_string(),
             });
         }
-        let ranks = strategy.stages.iter().map(|stage| stage.extents);
-        let all = ranks.chain([strategy.extents]);
-        let product = |extents: [usize; 7]| {
+        let product = |extents: &[usize; 7]| {
             let mut all = extents.iter();
             all.try_fold(1usize, |all, &one| all.checked_mul(one))
         };
-        let products: Option<Vec<usize>> = all.map(product).collect();
-        let within = products.is_some_and(|all| {
-            let sum = all
-                .iter()
-                .try_fold(0usize, |sum, &one| sum.checked_add(one));
-            let most = all.last().copied().unwrap_or(1);
-            sum.is_some_and(|sum| sum.saturating_mul(most) <= RANKS_MAX * 2 && most <= RANKS_MAX)
+        let in_stages = strategy.stages.iter().try_fold(0usize, |sum, stage| {
+            sum.checked_add(product(&stage.extents)?)
         });
-        if !within || strategy.ranks() > RANKS_MAX {
+        let ranks = in_stages
+            .zip(product(&strategy.extents))
+            .and_then(|(in_stages, mesh)| in_stages.max(1).checked_mul(mesh));
+        if ranks.is_none_or(|ranks| ranks > RANKS_MAX) {
             return Err(StrategyError::TooMany {
                 text: text.to_owned(),
                 most: RANKS_MAX,
@@ -568,8 +564,18 @@ mod tests {
             "stages=[1|1",
             "stages=[1|1],schedule=fast",
             "stages=[data=1048576|data=1048576]",
+            "data=1048577",
+            "data=524289; stages=[1|1]",
         ] {
             assert!(text.parse::<Strategy>().is_err(), "{text}");
+        }
+        for most in [
+            "data=1048576",
+            "depth=32,data=64",
+            "data=524288; stages=[1|1]",
+        ] {
+            let strategy: Strategy = most.parse().unwrap();
+            assert_eq!(strategy.to_string().parse(), Ok(strategy), "{most}");
         }
         let error = |text: &str| text.parse::<Strategy>().unwrap_err().to_string();
         assert!(error("recompute=on").contains("; conv1..pool3: recompute=on"));
