@@ -15,6 +15,6 @@ mod write;
 
 pub use error::MachineError;
 pub use machine::{
-    Allreduce, AllreduceLink, Basis, ConvEfficiency, ConvPass, Device, DeviceKind, Efficiency,
-    Fact, InterLink, IntraLink, Io, LinkKind, Links, Machine, Share,
+    Allreduce, AllreduceLink, Basis, ConvEfficiency, ConvPass, ConvSaturation, Device, DeviceKind,
+    Efficiency, Exchange, Fact, Half, InterLink, IntraLink, Io, LinkKind, Links, Machine, Share,
 };

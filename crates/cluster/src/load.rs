@@ -6,9 +6,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The machine files of this repository, so that the binary works from any folder.
-const BUILT_IN: [(&str, &str); 2] = [
+const BUILT_IN: [(&str, &str); 6] = [
     ("abci", include_str!("../../../machines/abci.toml")),
+    ("dgx-a100", include_str!("../../../machines/dgx-a100.toml")),
+    ("dgx-h100", include_str!("../../../machines/dgx-h100.toml")),
+    ("frontera", include_str!("../../../machines/frontera.toml")),
     ("lassen", include_str!("../../../machines/lassen.toml")),
+    ("summit", include_str!("../../../machines/summit.toml")),
 ];
 
 impl Machine {

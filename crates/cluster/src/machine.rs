@@ -15,6 +15,8 @@ pub struct Machine {
     pub links: Links,
     /// What the collective library reaches where that was fitted apart from the links.
     pub allreduce: Option<Allreduce>,
+    /// What messages between neighbors reach where that was fitted apart from the links.
+    pub exchange: Option<Exchange>,
     /// The shared file system; absent where nothing is known of it.
     pub io: Option<Io>,
 }
@@ -93,7 +95,27 @@ pub struct ConvEfficiency {
     pub backward_data: Fact<Share>,
     /// dw from x and dy.
     pub backward_weight: Fact<Share>,
+    /// How the shares fall for small shapes; absent where they are means over all shapes.
+    pub saturation: Option<ConvSaturation>,
 }
+
+/// Extents at which a convolution reaches half of its share of the peak.
+///
+/// The share is multiplied by `x / (x + half)` for each. What the extents are of a kernel is said
+/// where the formula is (`cost/saturation` of the oracle).
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConvSaturation {
+    /// Channels, forward.
+    pub channels_forward: Fact<Half>,
+    /// Channels, in both backward passes.
+    pub channels_backward: Fact<Half>,
+    /// Output positions along the shortest spatial dim, in all passes.
+    pub thickness: Fact<Half>,
+}
+
+/// The extent at which half is reached; above 0.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Half(pub f64);
 
 /// The three passes of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -145,25 +167,45 @@ pub struct InterLink {
     pub nics_per_node: Fact<usize>,
 }
 
-/// Fits of the allreduce as a ring of p steps up and p steps down.
-///
-/// `T(p, m) = 2 (p - 1) (latency + m / (p bandwidth))`, m in bytes.
-/// Source: ParaDL technical report (October 2020), section on communication primitives.
+/// What a message between neighbors takes with all that a library does around it: packing, the
+/// synchronization of streams, staging. `T(m) = latency + m / bandwidth`, m in bytes, and no faster
+/// than the link.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Exchange {
+    /// Time of an empty message.
+    pub latency: Fact<Seconds>,
+    /// Rate of a message.
+    pub bandwidth: Fact<BytesPerSecond>,
+}
+
+/// Fits of the allreduce: a law for ranks of one node and one for ranks of several.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Allreduce {
+    /// Part of its time for which a sum keeps its device from computing; absent where a sum is hidden
+    /// by whatever is computed meanwhile.
+    pub occupancy: Option<Fact<Share>>,
     /// All ranks in one node.
     pub intra: AllreduceLink,
     /// Ranks in more than one node.
     pub inter: AllreduceLink,
 }
 
-/// One ring step.
+/// A law of the allreduce, of p ranks that stretch over n nodes, m in bytes.
+///
+/// A ring of p steps up and p steps down, `T = 2 (p - 1) (latency + m / (p bandwidth))`; or with
+/// `growth` a tree's latency and a rate that falls as the group stretches,
+/// `T = 2 lg p latency + 2 (p - 1) / p m / bandwidth n^growth`. Nodes are counted from the first to the
+/// last of the group: groups that interleave do the same at the same time.
+/// Source: ParaDL technical report (October 2020), section on communication primitives; the power
+/// as in Oyama et al. (2020), who fit the logarithm of the time to those of bytes and devices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AllreduceLink {
     /// Time of a step without its bytes.
     pub latency: Fact<Seconds>,
     /// Rate of a step.
     pub bandwidth: Fact<BytesPerSecond>,
+    /// The power of the number of nodes it stretches over with which the time of the bytes grows.
+    pub growth: Option<Fact<Share>>,
 }
 
 /// The shared file system.
@@ -230,7 +272,7 @@ impl Machine {
 }
 
 impl Device {
-    /// Rate of a convolution in flops of direct convolution per second.
+    /// Rate of a convolution in flops of direct convolution per second, if its shape is large enough.
     pub fn conv_rate(&self, spatial_dims: usize, pass: ConvPass) -> FlopsPerSecond {
         FlopsPerSecond(self.peak_flops_f32.value.0 * self.efficiency.conv(spatial_dims, pass).0)
     }
@@ -242,13 +284,18 @@ impl Device {
 }
 
 impl Efficiency {
-    /// The share for a convolution with `spatial_dims` spatial dims (3, or fewer).
-    pub fn conv(&self, spatial_dims: usize, pass: ConvPass) -> Share {
-        let by_pass = if spatial_dims >= 3 {
+    /// What is known of convolutions with `spatial_dims` spatial dims (3, or fewer).
+    pub fn by_dims(&self, spatial_dims: usize) -> &ConvEfficiency {
+        if spatial_dims >= 3 {
             &self.conv3d
         } else {
             &self.conv2d
-        };
+        }
+    }
+
+    /// The share for a convolution with `spatial_dims` spatial dims (3, or fewer), however small.
+    pub fn conv(&self, spatial_dims: usize, pass: ConvPass) -> Share {
+        let by_pass = self.by_dims(spatial_dims);
         match pass {
             ConvPass::Forward => by_pass.forward.value,
             ConvPass::BackwardData => by_pass.backward_data.value,

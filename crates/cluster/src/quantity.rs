@@ -1,4 +1,4 @@
-use crate::machine::Share;
+use crate::machine::{Half, Share};
 use crate::nearest::nearest;
 use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Seconds};
 use toml::Value;
@@ -69,17 +69,37 @@ impl Quantity for Bytes {
     }
 }
 
+/// A number without a unit, or NaN.
+fn bare(value: &Value) -> f64 {
+    match value {
+        Value::Float(number) => *number,
+        Value::Integer(number) => *number as f64,
+        Value::String(_)
+        | Value::Boolean(_)
+        | Value::Datetime(_)
+        | Value::Array(_)
+        | Value::Table(_) => f64::NAN,
+    }
+}
+
+impl Quantity for Half {
+    fn read(value: &Value) -> Result<Self, String> {
+        let number = bare(value);
+        if number > 0.0 && number.is_finite() {
+            Ok(Half(number))
+        } else {
+            Err("the extent at which half is reached, such as 24.0, above 0".to_owned())
+        }
+    }
+
+    fn write(&self) -> Value {
+        Value::Float(self.0)
+    }
+}
+
 impl Quantity for Share {
     fn read(value: &Value) -> Result<Self, String> {
-        let number = match value {
-            Value::Float(number) => *number,
-            Value::Integer(number) => *number as f64,
-            Value::String(_)
-            | Value::Boolean(_)
-            | Value::Datetime(_)
-            | Value::Array(_)
-            | Value::Table(_) => f64::NAN,
-        };
+        let number = bare(value);
         if number > 0.0 && number <= 4.0 {
             Ok(Share(number))
         } else {

@@ -1,7 +1,7 @@
 use crate::error::MachineError;
 use crate::machine::{
-    Allreduce, AllreduceLink, Basis, ConvEfficiency, Device, DeviceKind, Efficiency, Fact,
-    InterLink, IntraLink, Io, Links, Machine, Share,
+    Allreduce, AllreduceLink, Basis, ConvEfficiency, ConvSaturation, Device, DeviceKind,
+    Efficiency, Exchange, Fact, InterLink, IntraLink, Io, Links, Machine, Share,
 };
 use crate::nearest::nearest;
 use crate::quantity::Quantity;
@@ -18,6 +18,7 @@ struct RawMachine {
     device: RawDevice,
     links: RawLinks,
     allreduce: Option<RawAllreduce>,
+    exchange: Option<RawLink>,
     io: Option<RawIo>,
 }
 
@@ -58,6 +59,15 @@ struct RawConvEfficiency {
     forward: RawFact,
     backward_data: RawFact,
     backward_weight: RawFact,
+    saturation: Option<RawSaturation>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawSaturation {
+    channels_forward: RawFact,
+    channels_backward: RawFact,
+    thickness: RawFact,
 }
 
 #[derive(Deserialize)]
@@ -86,8 +96,17 @@ struct RawInterLink {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawAllreduce {
-    intra: RawLink,
-    inter: RawLink,
+    occupancy: Option<RawFact>,
+    intra: RawAllreduceLink,
+    inter: RawAllreduceLink,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawAllreduceLink {
+    latency: RawFact,
+    bandwidth: RawFact,
+    growth: Option<RawFact>,
 }
 
 #[derive(Deserialize)]
@@ -124,6 +143,7 @@ impl Reader<'_> {
             device: self.device(raw.device)?,
             links: self.links(raw.links)?,
             allreduce: raw.allreduce.map(|raw| self.allreduce(raw)).transpose()?,
+            exchange: raw.exchange.map(|raw| self.exchange(raw)).transpose()?,
             io: raw.io.map(|raw| self.io(raw)).transpose()?,
         })
     }
@@ -148,7 +168,11 @@ impl Reader<'_> {
         Ok(Efficiency {
             conv2d: self.conv_efficiency(&format!("{key}.conv2d"), raw.conv2d)?,
             conv3d: self.conv_efficiency(&format!("{key}.conv3d"), raw.conv3d)?,
-            memory_bound: self.memory_share(&format!("{key}.memory_bound"), raw.memory_bound)?,
+            memory_bound: self.at_most_all(
+                &format!("{key}.memory_bound"),
+                raw.memory_bound,
+                "no kernel moves bytes faster than the peak",
+            )?,
         })
     }
 
@@ -158,14 +182,27 @@ impl Reader<'_> {
         raw: RawConvEfficiency,
     ) -> Result<ConvEfficiency, MachineError> {
         Ok(ConvEfficiency {
-            forward: self.share(&format!("{key}.forward"), raw.forward)?,
-            backward_data: self.share(&format!("{key}.backward_data"), raw.backward_data)?,
-            backward_weight: self.share(&format!("{key}.backward_weight"), raw.backward_weight)?,
+            forward: self.fitted(&format!("{key}.forward"), raw.forward)?,
+            backward_data: self.fitted(&format!("{key}.backward_data"), raw.backward_data)?,
+            backward_weight: self.fitted(&format!("{key}.backward_weight"), raw.backward_weight)?,
+            saturation: raw
+                .saturation
+                .map(|raw| self.saturation(&format!("{key}.saturation"), raw))
+                .transpose()?,
         })
     }
 
-    /// A share is never a vendor's number, so it must say how it was come by.
-    fn share(&self, key: &str, raw: RawFact) -> Result<Fact<Share>, MachineError> {
+    fn saturation(&self, key: &str, raw: RawSaturation) -> Result<ConvSaturation, MachineError> {
+        let half = |name: &str, raw| self.fitted(&format!("{key}.{name}"), raw);
+        Ok(ConvSaturation {
+            channels_forward: half("channels_forward", raw.channels_forward)?,
+            channels_backward: half("channels_backward", raw.channels_backward)?,
+            thickness: half("thickness", raw.thickness)?,
+        })
+    }
+
+    /// What is never a vendor's number must say how it was come by.
+    fn fitted<T: Quantity>(&self, key: &str, raw: RawFact) -> Result<Fact<T>, MachineError> {
         if raw.basis.is_none() {
             let expected = format!("one of {}", listed(&bases()));
             let key = format!("{key}.basis");
@@ -174,12 +211,11 @@ impl Reader<'_> {
         self.fact(key, raw)
     }
 
-    fn memory_share(&self, key: &str, raw: RawFact) -> Result<Fact<Share>, MachineError> {
+    fn at_most_all(&self, key: &str, raw: RawFact, why: &str) -> Result<Fact<Share>, MachineError> {
         let (offset, given) = (raw.value.span().start, raw.value.get_ref().to_string());
-        let share = self.share(key, raw)?;
+        let share: Fact<Share> = self.fitted(key, raw)?;
         if share.value.0 > 1.0 {
-            let expected = "at most 1, since no kernel moves bytes faster than the peak";
-            return Err(self.bad(key, offset, &given, expected.to_owned()));
+            return Err(self.bad(key, offset, &given, format!("at most 1, since {why}")));
         }
         Ok(share)
     }
@@ -207,15 +243,33 @@ impl Reader<'_> {
     }
 
     fn allreduce(&self, raw: RawAllreduce) -> Result<Allreduce, MachineError> {
-        let link = |key: &str, raw: RawLink| {
+        let link = |key: &str, raw: RawAllreduceLink| {
+            let growth = format!("{key}.growth");
+            let why = "twice the nodes at most double the time of a byte";
             Ok::<_, MachineError>(AllreduceLink {
                 latency: self.fact(&format!("{key}.latency"), raw.latency)?,
                 bandwidth: self.fact(&format!("{key}.bandwidth"), raw.bandwidth)?,
+                growth: raw
+                    .growth
+                    .map(|raw| self.at_most_all(&growth, raw, why))
+                    .transpose()?,
             })
         };
+        let why = "a sum takes no more than all of a device";
+        let occupancy = raw
+            .occupancy
+            .map(|raw| self.at_most_all("allreduce.occupancy", raw, why));
         Ok(Allreduce {
+            occupancy: occupancy.transpose()?,
             intra: link("allreduce.intra", raw.intra)?,
             inter: link("allreduce.inter", raw.inter)?,
+        })
+    }
+
+    fn exchange(&self, raw: RawLink) -> Result<Exchange, MachineError> {
+        Ok(Exchange {
+            latency: self.fact("exchange.latency", raw.latency)?,
+            bandwidth: self.fact("exchange.bandwidth", raw.bandwidth)?,
         })
     }
 

@@ -11,6 +11,11 @@ impl Machine {
         fact(&mut text, "devices_per_node", &self.devices_per_node);
         self.write_device(&mut text);
         self.write_links(&mut text);
+        if let Some(exchange) = &self.exchange {
+            table(&mut text, "exchange");
+            fact(&mut text, "latency", &exchange.latency);
+            fact(&mut text, "bandwidth", &exchange.bandwidth);
+        }
         if let Some(io) = &self.io {
             table(&mut text, "io");
             fact(&mut text, "bandwidth_total", &io.bandwidth_total);
@@ -50,6 +55,10 @@ impl Machine {
         let Some(allreduce) = &self.allreduce else {
             return;
         };
+        table(text, "allreduce");
+        if let Some(occupancy) = &allreduce.occupancy {
+            fact(text, "occupancy", occupancy);
+        }
         for (name, link) in [
             ("allreduce.intra", &allreduce.intra),
             ("allreduce.inter", &allreduce.inter),
@@ -57,6 +66,9 @@ impl Machine {
             table(text, name);
             fact(text, "latency", &link.latency);
             fact(text, "bandwidth", &link.bandwidth);
+            if let Some(growth) = &link.growth {
+                fact(text, "growth", growth);
+            }
         }
     }
 }
@@ -74,6 +86,12 @@ fn conv(text: &mut String, name: &str, efficiency: &ConvEfficiency) {
     fact(text, "forward", &efficiency.forward);
     fact(text, "backward_data", &efficiency.backward_data);
     fact(text, "backward_weight", &efficiency.backward_weight);
+    if let Some(saturation) = &efficiency.saturation {
+        table(text, &format!("{name}.saturation"));
+        fact(text, "channels_forward", &saturation.channels_forward);
+        fact(text, "channels_backward", &saturation.channels_backward);
+        fact(text, "thickness", &saturation.thickness);
+    }
 }
 
 fn fact<T: Quantity>(text: &mut String, key: &str, fact: &Fact<T>) {

@@ -33,7 +33,7 @@ fn links_follow_the_nodes() {
     assert_eq!(lassen.link(4, 7), LinkKind::Intra);
     assert_eq!(lassen.link(3, 4), LinkKind::Inter);
     assert_eq!(lassen.link(4, 3), LinkKind::Inter);
-    assert_eq!(lassen.bandwidth(LinkKind::Inter).0, 25e9);
+    assert_eq!(lassen.bandwidth(LinkKind::Inter).0, 12.5e9);
     assert_eq!(lassen.latency(LinkKind::Same).0, 0.0);
     assert_eq!(lassen.bandwidth(LinkKind::Same).0, 0.8 * 900e9);
 }
@@ -50,25 +50,37 @@ fn within(a: f64, b: f64, tolerance: f64) {
     assert!((a / b - 1.0).abs() <= tolerance, "{a} against {b}");
 }
 
+/// The shapes of CosmoFlow 512^3, 8 ways: channels read, flops of a pass in a sample, planes of a slab.
 #[test]
-fn lassen_reproduces_the_times_it_was_derived_from() {
+fn lassen_is_slow_where_its_paper_says() {
     let lassen = load("lassen");
-    let device = &lassen.device;
-    let flops = conv3d_flops(&[
-        (4.0, 16.0, 3, 512.0),
-        (16.0, 32.0, 3, 256.0),
-        (32.0, 64.0, 3, 128.0),
-        (64.0, 128.0, 3, 32.0),
-        (128.0, 256.0, 3, 16.0),
-        (256.0, 256.0, 3, 8.0),
-        (256.0, 256.0, 3, 4.0),
-    ]);
-    within(flops, 1183.42e9, 1e-5);
-    let seconds = |pass| flops / 8.0 / device.conv_rate(3, pass).0;
-    let memory = |gib: f64| gib * 1024f64.powi(3) / 8.0 / device.memory_rate().0;
-    within(seconds(ConvPass::Forward) + memory(32.88), 0.04925, 0.005);
-    let backward = seconds(ConvPass::BackwardData) + seconds(ConvPass::BackwardWeight);
-    within(backward + memory(43.40), (0.1370 + 0.1618) / 2.0, 0.005);
+    let law = lassen.device.efficiency.conv3d.saturation.as_ref();
+    let law = law.unwrap_or_else(|| panic!("a law of shapes"));
+    let reached = |channels: f64, half: f64| channels / (channels + half);
+    let forward = |channels| reached(channels, law.channels_forward.value.0);
+    let backward = |channels| reached(channels, law.channels_backward.value.0);
+    assert!(forward(4.0) < forward(16.0) / 2.0);
+    let seconds = |channels: f64, flops: f64, pass| {
+        let part = match pass {
+            ConvPass::Forward => forward(channels),
+            ConvPass::BackwardData | ConvPass::BackwardWeight => backward(channels),
+        };
+        flops / 8.0 / (lassen.device.conv_rate(3, pass).0 * part)
+    };
+    let weights_and_forward = |channels, flops| {
+        seconds(channels, flops, ConvPass::Forward)
+            + seconds(channels, flops, ConvPass::BackwardWeight)
+    };
+    let layer = |inputs, outputs, extent| conv3d_flops(&[(inputs, outputs, 3, extent)]);
+    let first = weights_and_forward(4.0, layer(4.0, 16.0, 512.0));
+    let (second, third) = (layer(16.0, 32.0, 256.0), layer(32.0, 64.0, 128.0));
+    let others = weights_and_forward(16.0, second)
+        + seconds(16.0, second, ConvPass::BackwardData)
+        + weights_and_forward(32.0, third)
+        + seconds(32.0, third, ConvPass::BackwardData);
+    // Oyama et al., Table 2, 8-way: 73.9 of 142.9 ms are the first layer's. Nothing of that table was
+    // fitted to, and the law gives that layer too much.
+    within(first / (first + others), 73.9 / 142.9, 0.2);
 }
 
 #[test]
@@ -104,8 +116,8 @@ fn abci_reproduces_the_times_it_was_derived_from() {
 
 #[test]
 fn shares_say_how_they_were_come_by() {
-    for name in ["lassen", "abci"] {
-        let efficiency = load(name).device.efficiency;
+    for name in Machine::available(&[]) {
+        let efficiency = load(&name).device.efficiency;
         for conv in [efficiency.conv2d, efficiency.conv3d] {
             for share in [conv.forward, conv.backward_data, conv.backward_weight] {
                 assert_ne!(share.basis, Basis::Stated, "{name}");

@@ -45,7 +45,7 @@ fn unknown_keys_name_the_nearest() {
 
 #[test]
 fn nonsensical_numbers_are_refused_with_their_line() {
-    let bandwidth = "bandwidth = { value = \"25 GB/s\", basis";
+    let bandwidth = "bandwidth = { value = \"12.5 GB/s\", basis";
     for (from, to, key) in [
         (
             bandwidth,
@@ -73,12 +73,12 @@ fn nonsensical_numbers_are_refused_with_their_line() {
         ("\"16 GB\"", "\"-16 GB\"", "device.memory"),
         ("\"16 GB\"", "\"16 Gflop/s\"", "device.memory"),
         (
-            "value = 0.218",
-            "value = -0.218",
+            "value = 0.844",
+            "value = -0.844",
             "device.efficiency.conv3d.forward",
         ),
         (
-            "value = 0.218",
+            "value = 0.844",
             "value = nan",
             "device.efficiency.conv3d.forward",
         ),
@@ -134,7 +134,7 @@ fn words_outside_their_choice_are_refused() {
 fn a_part_may_not_exceed_its_whole() {
     assert_refused(
         "node_bandwidth = { value = \"25 GB/s\"",
-        "node_bandwidth = { value = \"12.5 GB/s\"",
+        "node_bandwidth = { value = \"6 GB/s\"",
         &[
             "`links.inter.node_bandwidth`",
             "at least links.inter.bandwidth",
@@ -159,7 +159,12 @@ fn unknown_names_list_those_that_exist() {
         MachineError::Unknown {
             available, nearest, ..
         } => {
-            assert_eq!(available, &["abci", "lassen"]);
+            assert_eq!(
+                available,
+                &[
+                    "abci", "dgx-a100", "dgx-h100", "frontera", "lassen", "summit"
+                ]
+            );
             assert_eq!(nearest.as_deref(), Some("lassen"));
         }
         other => panic!("{other}"),
@@ -180,10 +185,78 @@ fn files_are_found_by_name_and_by_path() {
     assert_eq!(Machine::load("ours", &dirs).expect("by name"), ours);
     let by_path = Machine::load(&path.display().to_string(), &[]).expect("by path");
     assert_eq!(by_path, ours);
-    assert_eq!(Machine::available(&dirs), ["abci", "lassen", "ours"]);
+    let names = Machine::available(&dirs);
+    assert!(names.contains(&"ours".to_owned()) && names.contains(&"lassen".to_owned()));
+    assert_eq!(names.len(), Machine::available(&[]).len() + 1);
     // A file of the user's comes before what is compiled in.
     fs::write(folder.path().join("lassen.toml"), ours.to_toml()).expect("written");
     assert_eq!(Machine::load("lassen", &dirs).expect("shadowed"), ours);
     let absent = Machine::load("absent/none.toml", &[]).expect_err("no such file");
     assert!(matches!(absent, MachineError::Unreadable { .. }));
+}
+
+#[test]
+fn laws_of_shape_and_of_nodes_are_checked_too() {
+    let thickness = "device.efficiency.conv3d.saturation.thickness";
+    let head = format!("[{thickness}]\nvalue = ");
+    let text = include_str!("../../../machines/lassen.toml");
+    let start = text.find(&head).expect("the law of shapes") + head.len();
+    let given = text[start..].lines().next().expect("its number");
+    for wrong in ["0.0", "-1.0", "nan", "inf", "\"2 planes\"", "true"] {
+        let (line, message) = refused(&format!("{head}{given}"), &format!("{head}{wrong}"));
+        assert!(message.contains(&format!("`{thickness}` is ")), "{message}");
+        assert!(message.contains(&format!("line {}", line + 1)), "{message}");
+    }
+    assert_refused(
+        "[device.efficiency.conv3d.saturation.thickness]",
+        "[device.efficiency.conv3d.saturation.thicknes]",
+        &["unknown key `thicknes`", "did you mean `thickness`?"],
+    );
+    for (from, to, part) in [
+        ("growth = {", "grows = {", "unknown key `grows`"),
+        (
+            "occupancy = { value = 1.0",
+            "occupancy = { value = 1.5",
+            "`allreduce.occupancy` is 1.5",
+        ),
+        (
+            "occupancy = { value = 1.0",
+            "occupancy = { value = 0.0",
+            "`allreduce.occupancy` is 0.0",
+        ),
+        (
+            "occupancy = { value = 1.0, basis = \"derived\"",
+            "occupancy = { value = 1.0",
+            "`allreduce.occupancy.basis` is missing",
+        ),
+    ] {
+        assert_refused(from, to, &[part]);
+    }
+}
+
+/// Every number of every file: without its unit, with another one, and left out.
+#[test]
+fn no_file_loads_with_a_number_spoiled() {
+    for name in Machine::available(&[]) {
+        let text = Machine::load(&name, &[]).expect("built in").to_toml();
+        for (at, line) in text.lines().enumerate() {
+            let Some((key, rest)) = line.split_once(" = { value = ") else {
+                continue;
+            };
+            let (value, rest) = rest.split_once(", ").expect("a source follows");
+            let spoiled = match value.trim_matches('"').split_once(' ') {
+                Some((number, _)) => vec![number.to_owned(), format!("\"{number} parsec\"")],
+                None => vec![format!("\"{value}\""), "-1".to_owned()],
+            };
+            for wrong in spoiled {
+                let changed = format!("{key} = {{ value = {wrong}, {rest}");
+                let lines: Vec<&str> = text.lines().collect();
+                let all = [&lines[..at], &[&changed], &lines[at + 1..]].concat();
+                let error = Machine::parse(&all.join("\n"), "bad.toml").expect_err(&changed);
+                let message = error.to_string();
+                assert!(message.contains(&format!("line {}:", at + 1)), "{message}");
+                assert!(message.contains(key), "{message}");
+            }
+        }
+    }
 }

@@ -6,6 +6,7 @@ pub mod kernel;
 pub mod link;
 mod machine;
 mod measured;
+pub mod saturation;
 
 pub use machine::MachineCosts;
 pub use measured::{LinkFit, MeasuredCosts};

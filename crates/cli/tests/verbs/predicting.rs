@@ -152,7 +152,10 @@ fn machines_are_found_by_path_and_refused_by_name() {
     assert_eq!(json(&arguments)["machine"], "mine");
     for (asked, expected) in [
         ("lasen", "did you mean `lassen`?"),
-        ("summit", "abci"),
+        (
+            "perlmutter",
+            "abci, dgx-a100, dgx-h100, frontera, lassen, summit",
+        ),
         ("no/such.toml", "cannot be read"),
     ] {
         let arguments = call(asked);
@@ -224,8 +227,37 @@ fn reading_is_left_out_on_request_and_only_then() {
             "iteration_seconds"
         ) > 0.0
     );
-    let with = json(&[&call[..], &["lassen"]].concat());
-    let without = json(&[&call[..], &["lassen", "--no-io"]].concat());
+    let with = json(&[&call[..], &["summit"]].concat());
+    let without = json(&[&call[..], &["summit", "--no-io"]].concat());
     assert_eq!(with["digest"], without["digest"]);
     assert!(number(&without, "iteration_seconds") < number(&with, "iteration_seconds"));
+}
+
+/// Two nodes of two ranks, or one of many: whatever the machine, a step takes time and fits.
+#[test]
+fn every_built_in_machine_predicts() {
+    let names = refusal(&asked_on("none"));
+    let known = names.split_once("known are ").unwrap().1;
+    let known = known.split_once(';').unwrap().0;
+    let known: Vec<&str> = known.split(", ").collect();
+    for name in ["dgx-a100", "dgx-h100", "frontera", "lassen", "summit"] {
+        assert!(known.contains(&name), "{known:?}");
+    }
+    for name in known {
+        let record = json(&asked_on(name));
+        assert_eq!(record["machine"], name);
+        let rate = number(&record, "samples_per_second");
+        assert!((50.0..50_000.0).contains(&rate), "{name}: {rate} samples/s");
+        let memory = number(&record, "memory_bytes_max");
+        assert!(memory <= number(&record, "memory_bytes_device"), "{name}");
+    }
+}
+
+fn asked_on(machine: &str) -> [&str; 12] {
+    let head = ["predict", "resnet50@224", "--ranks", "8", "--batch", "64"];
+    let tail = ["--strategy", "data=8", "--no-io", "--json", "--machine"];
+    let mut all = [machine; 12];
+    all[..6].copy_from_slice(&head);
+    all[6..11].copy_from_slice(&tail);
+    all
 }

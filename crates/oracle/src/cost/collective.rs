@@ -225,6 +225,28 @@ pub fn allreduce_law(p: usize, n: f64, alpha: f64, beta: f64) -> Parts {
     }
 }
 
+/// A law between ring and tree: the latency of a tree up and down, the bytes of a ring,
+/// `2 lg p alpha + 2 (p-1)/p n beta`.
+///
+/// What grows with the group beyond that is in beta. Source: NCCL 2.4 takes double binary trees for
+/// latency (Jeaugey, Massively Scale Your Deep Learning Training with NCCL 2.4, 2019).
+pub fn allreduce_tree_law(p: usize, n: f64, alpha: f64, beta: f64) -> Parts {
+    let p = p.max(1);
+    Parts {
+        latency: 2.0 * log2_ceil(p) * alpha,
+        transfer: 2.0 * (p - 1) as f64 / p as f64 * n * beta,
+    }
+}
+
+/// The first half of [`allreduce_tree_law`].
+pub fn reduce_scatter_tree_law(p: usize, n: f64, alpha: f64, beta: f64) -> Parts {
+    let Parts { latency, transfer } = allreduce_tree_law(p, n, alpha, beta);
+    Parts {
+        latency: latency / 2.0,
+        transfer: transfer / 2.0,
+    }
+}
+
 fn log2_ceil(p: usize) -> f64 {
     f64::from(p.max(1).next_power_of_two().ilog2())
 }
@@ -327,5 +349,8 @@ mod tests {
         let parts = reduce_scatter_hierarchical(2, 4, 64.0, HOP, inter);
         close(parts, 9.0 + 10.0, 36.0 + 8.0 * 2.25);
         close(allreduce_law(4, 64.0, 3.0, 0.5), 18.0, 48.0);
+        close(allreduce_tree_law(8, 64.0, 3.0, 0.5), 18.0, 56.0);
+        close(reduce_scatter_tree_law(8, 64.0, 3.0, 0.5), 9.0, 28.0);
+        close(allreduce_tree_law(1, 64.0, 3.0, 0.5), 0.0, 0.0);
     }
 }

@@ -1,5 +1,6 @@
 //! Kernels by the roofline.
 
+use super::saturation::Extents;
 use partita_program::{Kernel, KernelShape, Taps, View};
 use partita_space::{Bytes, BytesPerSecond, Flops, FlopsPerSecond, Seconds};
 
@@ -23,6 +24,8 @@ pub enum Character {
         spatial_dims: usize,
         /// Its pass.
         pass: Pass,
+        /// What its rate is judged by.
+        extents: Extents,
     },
     /// A linear layer or attention, matrix products like the 2D convolution of one tap.
     Linear {
@@ -50,13 +53,23 @@ pub fn roofline(
 pub fn character(shape: &KernelShape<'_>) -> Character {
     match &shape.kernel.parts()[0] {
         Kernel::Fused { .. } => panic!("the parts of a fused kernel are not fused themselves"),
-        Kernel::ConvolutionForward { y, taps, .. } => convolution(taps, y, Pass::Forward),
-        Kernel::ConvolutionBackwardData { dy, taps, .. } => {
-            convolution(taps, dy, Pass::BackwardData)
-        }
-        Kernel::ConvolutionBackwardWeight { dy, taps, .. } => {
-            convolution(taps, dy, Pass::BackwardWeight)
-        }
+        Kernel::ConvolutionForward {
+            x, y, taps, groups, ..
+        } => convolution(taps, *groups, [x, y, y], Pass::Forward),
+        Kernel::ConvolutionBackwardData {
+            dy,
+            dx,
+            taps,
+            groups,
+            ..
+        } => convolution(taps, *groups, [dx, dy, dx], Pass::BackwardData),
+        Kernel::ConvolutionBackwardWeight {
+            x,
+            dy,
+            taps,
+            groups,
+            ..
+        } => convolution(taps, *groups, [x, dy, dy], Pass::BackwardWeight),
         Kernel::LinearForward { .. } => Character::Linear {
             pass: Pass::Forward,
         },
@@ -110,11 +123,23 @@ pub fn character(shape: &KernelShape<'_>) -> Character {
     }
 }
 
-fn convolution(taps: &Taps, outputs: &View, pass: Pass) -> Character {
-    let has_depth = taps.kernel[0] > 1 || outputs.extent[1] > 1;
+/// `input` and `output` are those of the layer; the kernel goes through the positions of `written`.
+fn convolution(
+    taps: &Taps,
+    groups: usize,
+    [input, output, written]: [&View; 3],
+    pass: Pass,
+) -> Character {
+    let has_depth = taps.kernel[0] > 1 || output.extent[1] > 1;
+    let [_, depth, height, width, _] = written.extent;
+    let plane = height.min(width);
     Character::Convolution {
         spatial_dims: if has_depth { 3 } else { 2 },
         pass,
+        extents: Extents {
+            channels: input.extent[4] / groups,
+            thickness: if has_depth { plane.min(depth) } else { plane },
+        },
     }
 }
 

@@ -1,7 +1,7 @@
 use super::collective::{self, Hop, Parts};
 use super::io::{self, FileSystem};
 use super::kernel::{self, Character, Pass};
-use super::{Blocks, CollectiveCost, CostBasis, CostError, Costs, MessageCost, link};
+use super::{Blocks, CollectiveCost, CostBasis, CostError, Costs, MessageCost, link, saturation};
 use partita_cluster::{ConvPass, DeviceKind, LinkKind, Machine};
 use partita_program::{Algorithm, Count, Dtype, KernelShape};
 use partita_space::{Bytes, FlopsPerSecond, Rank, Seconds};
@@ -18,6 +18,8 @@ struct Spread {
     nodes: usize,
     most_on_node: usize,
     fewest_on_node: usize,
+    /// Nodes from the first to the last, those between without a member counted too.
+    stretch: usize,
 }
 
 impl MachineCosts {
@@ -34,8 +36,15 @@ impl MachineCosts {
     fn arithmetic_rate(&self, character: Character) -> FlopsPerSecond {
         let device = &self.machine.device;
         match character {
-            Character::Convolution { spatial_dims, pass } => {
-                device.conv_rate(spatial_dims, conv_pass(pass))
+            Character::Convolution {
+                spatial_dims,
+                pass,
+                extents,
+            } => {
+                let rate = device.conv_rate(spatial_dims, conv_pass(pass));
+                let law = device.efficiency.by_dims(spatial_dims).saturation.as_ref();
+                let reached = law.map_or(1.0, |law| saturation::saturation(extents, pass, law));
+                FlopsPerSecond(rate.0 * reached)
             }
             Character::Linear { pass } => device.conv_rate(2, conv_pass(pass)),
             Character::Memory => device.peak_flops_f32.value,
@@ -107,6 +116,10 @@ impl MachineCosts {
             nodes: sizes().count(),
             most_on_node: sizes().max().unwrap_or(0),
             fewest_on_node: sizes().min().unwrap_or(0),
+            stretch: nodes
+                .last()
+                .zip(nodes.first())
+                .map_or(0, |(last, first)| last - first + 1),
         }
     }
 
@@ -148,15 +161,37 @@ impl MachineCosts {
         }
     }
 
-    /// Seconds per step and per byte of a ring, where the machine file gives a law of the allreduce.
-    fn fitted_ring(&self, spread: &Spread, sharing: f64) -> Option<(f64, f64)> {
+    /// By the law of the allreduce, where the machine file gives one.
+    fn fitted(&self, formulas: &SumFormulas, spread: &Spread, n: f64, flows: f64) -> Option<Parts> {
         let law = self.machine.allreduce.as_ref()?;
         let single = spread.nodes == 1;
         let fitted = if single { &law.intra } else { &law.inter };
         let own = 1.0 / fitted.bandwidth.value.0;
-        let node = sharing / self.machine.links.inter.node_bandwidth.value.0;
+        let node = flows / self.machine.links.inter.node_bandwidth.value.0;
         let beta = if single { own } else { own.max(node) };
-        Some((fitted.latency.value.0, beta))
+        let alpha = fitted.latency.value.0;
+        let p = spread.members;
+        Some(match &fitted.growth {
+            None => {
+                // A ring fitted to gradients says nothing of few bytes, for which none is taken.
+                let tree = self.flat(spread, flows * spread.most_on_node as f64);
+                let short = collective::allreduce_doubling(p, n, tree);
+                (formulas.law)(p, n, alpha, beta).min(short)
+            }
+            Some(growth) => {
+                let grown = beta * (spread.stretch as f64).powf(growth.value.0);
+                (formulas.growing)(p, n, alpha, grown)
+            }
+        })
+    }
+
+    /// What a member loses to a sum: on a host processor its arithmetic and copies, on a device the
+    /// part of the time for which the library's own kernels keep it.
+    fn held_by_sum(&self, spread: &Spread, bytes: f64, parts: Parts) -> Seconds {
+        let occupancy = self.machine.allreduce.as_ref();
+        let occupancy = occupancy.and_then(|law| law.occupancy.as_ref());
+        let held = occupancy.map_or(0.0, |share| share.value.0 * parts.total());
+        self.host_of_sum(spread, bytes) + Seconds(held)
     }
 
     fn sum_parts(
@@ -166,8 +201,8 @@ impl MachineCosts {
         bytes: f64,
         sharing: f64,
     ) -> Parts {
-        if let Some((alpha, beta)) = self.fitted_ring(spread, sharing) {
-            return (formulas.law)(spread.members, bytes, alpha, beta);
+        if let Some(parts) = self.fitted(formulas, spread, bytes, sharing) {
+            return parts;
         }
         let tree_flows = sharing * spread.most_on_node as f64;
         let ring = self.flat(spread, sharing);
@@ -190,18 +225,21 @@ impl MachineCosts {
 /// them.
 struct SumFormulas {
     law: fn(usize, f64, f64, f64) -> Parts,
+    growing: fn(usize, f64, f64, f64) -> Parts,
     flat: fn(usize, f64, Hop, Hop) -> Parts,
     hierarchical: fn(usize, usize, f64, Hop, Hop) -> Parts,
 }
 
 const ALLREDUCE: SumFormulas = SumFormulas {
     law: collective::allreduce_law,
+    growing: collective::allreduce_tree_law,
     flat: collective::allreduce_flat,
     hierarchical: collective::allreduce_hierarchical,
 };
 
 const REDUCE_SCATTER: SumFormulas = SumFormulas {
     law: collective::reduce_scatter_law,
+    growing: collective::reduce_scatter_tree_law,
     flat: collective::reduce_scatter_flat,
     hierarchical: collective::reduce_scatter_hierarchical,
 };
@@ -287,9 +325,14 @@ impl Costs for MachineCosts {
             LinkKind::Same | LinkKind::Intra => None,
             LinkKind::Inter => Some(self.machine.links.inter.node_bandwidth.value),
         };
+        let link = link::transfer(bytes, self.machine.bandwidth(kind), node, sharing);
+        let (latency, transfer) = match &self.machine.exchange {
+            Some(law) => (law.latency.value, link.max(bytes / law.bandwidth.value)),
+            None => (self.machine.latency(kind), link),
+        };
         Ok(MessageCost {
-            latency: self.machine.latency(kind),
-            transfer: link::transfer(bytes, self.machine.bandwidth(kind), node, sharing),
+            latency,
+            transfer,
             host: self.host(2.0 * bytes.0 as f64),
         })
     }
@@ -305,11 +348,9 @@ impl Costs for MachineCosts {
             return Ok(CollectiveCost::default());
         }
         let n = bytes.0 as f64;
-        let host = self.host_of_sum(&spread, n);
-        Ok(collective_cost(
-            self.sum_parts(&ALLREDUCE, &spread, n, sharing),
-            host,
-        ))
+        let parts = self.sum_parts(&ALLREDUCE, &spread, n, sharing);
+        let held = self.held_by_sum(&spread, n, parts);
+        Ok(collective_cost(parts, held))
     }
 
     fn allgather(
@@ -346,10 +387,9 @@ impl Costs for MachineCosts {
         }
         let largest = bytes_per_member.iter().map(|bytes| bytes.0).max();
         let n = spread.members as f64 * largest.unwrap_or(0) as f64;
-        Ok(collective_cost(
-            self.sum_parts(&REDUCE_SCATTER, &spread, n, sharing),
-            self.host_of_sum(&spread, n),
-        ))
+        let parts = self.sum_parts(&REDUCE_SCATTER, &spread, n, sharing);
+        let held = self.held_by_sum(&spread, n, parts);
+        Ok(collective_cost(parts, held))
     }
 
     fn alltoall(
