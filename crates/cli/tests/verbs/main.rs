@@ -13,6 +13,7 @@ mod models;
 mod planning;
 mod predicting;
 mod programs;
+mod published;
 mod refusals;
 mod stages;
 mod streams;
