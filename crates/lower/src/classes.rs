@@ -5,13 +5,14 @@ use crate::LowerError;
 use crate::geometry::Geometry;
 use crate::network::{Layer, Network, Step};
 use crate::redistribute::{Stage, way};
-use crate::storage::{Storages, contributors, transposed_window, window};
+use crate::storage::{Storage, Storages, contributors, transposed_window, window};
 use crate::strategy::Shard;
 use partita_graph::NodeId;
 use partita_program::{Body, Group, Place, ProgramKind, Work};
 use partita_space::{AXES, Axis, AxisList, AxisSet, Coord, Interval, Mesh, Offset, Rank};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
+use std::sync::Arc;
 
 /// The class of each rank, numbered by first appearance, and the first rank of each class.
 ///
@@ -88,10 +89,12 @@ pub(crate) fn by_bodies(
         }
         class_of = next;
     }
-    let classes = class_of.iter().max().map_or(0, |last| last + 1);
-    let first = |class: usize| class_of.iter().position(|&of| of == class);
-    let of_class = |class| first(class).map(|rank| bodies[body_of[rank % models]].clone());
-    let all = (0..classes).filter_map(of_class).collect();
+    let mut all = Vec::new();
+    for (rank, &class) in class_of.iter().enumerate() {
+        if class == all.len() {
+            all.push(bodies[body_of[rank % models]].clone());
+        }
+    }
     Ok((
         all,
         class_of.into_iter().map(|class| class as u32).collect(),
@@ -125,25 +128,37 @@ fn refined(
     class_of: &[usize],
 ) -> Vec<usize> {
     let around: Vec<(BTreeSet<Offset>, BTreeSet<Group>)> = bodies.iter().map(peers).collect();
-    let mut groups: HashMap<(Group, Rank), Vec<usize>> = HashMap::new();
+    let kinds: BTreeSet<Group> = around
+        .iter()
+        .flat_map(|(_, kinds)| kinds)
+        .copied()
+        .collect();
+    let groups: HashMap<Group, Vec<usize>> = kinds
+        .into_iter()
+        .map(|kind| (kind, numbers_of_groups(world, kind, class_of)))
+        .collect();
     let keys: Vec<_> = (0..world.ranks())
         .map(|rank| {
             let (offsets, kinds) = &around[body_of(rank)];
             let peer = |&offset: &Offset| Some(class_of[world.neighbor(rank, offset)?]);
-            let members = |&kind: &Group| {
-                let of_group = groups.entry((kind, kind.first(world, rank)));
-                let members = of_group.or_insert_with(|| {
-                    let members = kind.members(world, rank).into_iter();
-                    members.map(|member| class_of[member]).collect()
-                });
-                members.clone()
-            };
             let peers: Vec<Option<usize>> = offsets.iter().map(peer).collect();
-            let members: Vec<Vec<usize>> = kinds.iter().map(members).collect();
+            let members: Vec<usize> = kinds.iter().map(|kind| groups[kind][rank]).collect();
             (class_of[rank], peers, members)
         })
         .collect();
     number(&keys)
+}
+
+/// Of each rank a number for the classes of the members of its group.
+fn numbers_of_groups(world: &Mesh, kind: Group, class_of: &[usize]) -> Vec<usize> {
+    let mut members = vec![Vec::new(); class_of.len()];
+    let firsts = (0..class_of.len()).map(|rank| kind.first(world, rank));
+    let firsts: Vec<Rank> = firsts.collect();
+    for (rank, &first) in firsts.iter().enumerate() {
+        members[first].push(class_of[rank]);
+    }
+    let numbers = number(&members);
+    firsts.into_iter().map(|first| numbers[first]).collect()
 }
 
 /// The ways to the peers of a body, and its kinds of groups.
@@ -206,18 +221,22 @@ impl Bundle<'_> {
     /// A color for each coordinate, such that equal colors mean equal work and equal peers.
     fn colors(&self, network: &Network, storages: &Storages) -> Vec<usize> {
         let parts = self.mesh.parts(self.axes);
+        let frames = self.frames(storages);
         let signatures: Vec<Signature> = (0..parts)
-            .map(|i| self.signature(&self.coord(i), network, storages))
+            .map(|i| self.signature(&self.coord(i), network, storages, &frames))
             .collect();
         let groups = self.subsets();
         let mut colors = number(&signatures);
         loop {
+            let around: Vec<Vec<usize>> = groups
+                .iter()
+                .map(|&group| self.numbers_of_groups(group, &colors))
+                .collect();
             let refined: Vec<(usize, Vec<usize>)> = (0..parts)
                 .map(|i| {
-                    let peers = signatures[i].peers.iter().map(|&(_, peer)| peer);
-                    let members = groups.iter().flat_map(|&group| self.members(i, group));
-                    let seen = peers.chain(members).map(|peer| colors[peer]);
-                    (colors[i], seen.collect())
+                    let peers = signatures[i].peers.iter().map(|&(_, peer)| colors[peer]);
+                    let groups = around.iter().map(|numbers| numbers[i]);
+                    (colors[i], peers.chain(groups).collect())
                 })
                 .collect();
             let next = number(&refined);
@@ -248,9 +267,19 @@ impl Bundle<'_> {
         (1..(1usize << axes.len()) - 1).map(chosen).collect()
     }
 
-    fn members(&self, part: usize, group: AxisSet) -> impl Iterator<Item = usize> {
-        let members = self.along(self.coord(part), group);
-        members.map(|coord| self.mesh.part_index(self.axes, &coord))
+    /// Of each coordinate a number for the colors of all that differ from it along some axes only.
+    fn numbers_of_groups(&self, group: AxisSet, colors: &[usize]) -> Vec<usize> {
+        let parts = 0..colors.len();
+        let first_of = |part: usize| {
+            let mut first = self.coord(part);
+            self.mesh.go_to_part(self.axes.within(group), 0, &mut first);
+            self.mesh.part_index(self.axes, &first)
+        };
+        let firsts: Vec<usize> = parts.clone().map(first_of).collect();
+        let mut members = vec![Vec::new(); colors.len()];
+        parts.for_each(|part| members[firsts[part]].push(colors[part]));
+        let numbers = number(&members);
+        firsts.into_iter().map(|first| numbers[first]).collect()
     }
 
     /// Whether a dim is split along the bundle.
@@ -258,18 +287,32 @@ impl Bundle<'_> {
         axes.iter().any(|axis| self.axes.has(axis))
     }
 
-    fn signature(&self, coord: &Coord, network: &Network, storages: &Storages) -> Signature {
-        let mut signature = Signature::default();
-        for storage in &storages.all {
+    /// What is held along the bundle; of geometries with one row only the first.
+    fn frames<'s>(&self, storages: &'s Storages) -> Vec<(&'s Geometry, usize)> {
+        let of_storage = |storage: &'s Storage| {
             let frames = [&storage.value, &storage.partial, &storage.around];
             let computed = storage.inner.then_some(&storage.computed);
-            for geometry in frames.into_iter().chain(computed) {
-                for dim in 0..5 {
-                    if self.splits(geometry.place.axes[dim]) {
-                        self.frame(&mut signature, coord, geometry, dim);
-                    }
-                }
-            }
+            frames.into_iter().chain(computed)
+        };
+        let all = storages.all.iter().flat_map(of_storage);
+        let dims = all.flat_map(|geometry| (0..5).map(move |dim| (geometry, dim)));
+        let along = dims.filter(|(geometry, dim)| self.splits(geometry.place.axes[*dim]));
+        let mut seen = HashSet::new();
+        along
+            .filter(|(geometry, dim)| seen.insert(Arc::as_ptr(geometry.row(*dim))))
+            .collect()
+    }
+
+    fn signature(
+        &self,
+        coord: &Coord,
+        network: &Network,
+        storages: &Storages,
+        frames: &[(&Geometry, usize)],
+    ) -> Signature {
+        let mut signature = Signature::default();
+        for &(geometry, dim) in frames {
+            self.frame(&mut signature, coord, geometry, dim);
         }
         for (index, layer) in network.layers.iter().enumerate() {
             match layer.step {
@@ -305,8 +348,8 @@ impl Bundle<'_> {
     /// What is held of a dim, and who else has to do with it.
     fn frame(&self, signature: &mut Signature, coord: &Coord, geometry: &Geometry, dim: usize) {
         let axes = geometry.place.axes[dim];
-        let (lines, i) = (geometry.lines(dim), self.mesh.part_index(axes, coord));
-        let own = &lines[i];
+        let (row, i) = (geometry.row(dim), self.mesh.part_index(axes, coord));
+        let own = &row.lines()[i];
         let extent = Interval::all(geometry.place.shape[dim]);
         let inside = own.held.intersect(&extent);
         signature.push(own.owned.start, &[own.owned, own.held, inside]);
@@ -314,11 +357,9 @@ impl Bundle<'_> {
             signature.push(own.owned.start, &[piece.at, piece.from]);
             self.peer(signature, coord, axes, piece.source);
         }
-        for (j, line) in lines.iter().enumerate() {
-            for piece in line.pieces.iter().filter(|piece| piece.source == i) {
-                signature.push(own.owned.start, &[piece.from]);
-                self.peer(signature, coord, axes, j);
-            }
+        for (holder, piece) in row.pieces_of(i) {
+            signature.push(own.owned.start, &[piece.from]);
+            self.peer(signature, coord, axes, holder);
         }
         signature.numbers.push(i64::MIN);
     }
@@ -370,14 +411,10 @@ impl Bundle<'_> {
         let lengths = [mine.len() as i64, own.len() as i64];
         signature.numbers.extend(lengths);
         let given = |signature: &mut Signature, group: AxisSet| {
-            for member in self.along(*coord, group) {
-                signature.push_common(&mine, &self.own(to, dim, &member));
-            }
+            self.shared(signature, coord, group, (mine, to, dim));
         };
         let taken = |signature: &mut Signature, group: AxisSet| {
-            for member in self.along(*coord, group) {
-                signature.push_common(&own, &self.own(from, dim, &member));
-            }
+            self.shared(signature, coord, group, (own, from, dim));
         };
         match stage {
             Stage::AllReduce(_) => {}
@@ -393,7 +430,7 @@ impl Bundle<'_> {
                 signature.push_common(&own, &mine);
                 for (start, wanted, place) in [(&own, own, from), (&mine, mine, to)] {
                     let axes = place.axes[dim];
-                    for part in 0..self.mesh.parts(axes) {
+                    for part in place.part_range(self.mesh, dim, &wanted) {
                         let theirs = place.part(self.mesh, dim, part);
                         let common = theirs.intersect(&wanted);
                         if !common.is_empty() {
@@ -408,15 +445,30 @@ impl Bundle<'_> {
         signature.numbers.push(i64::MIN);
     }
 
-    /// The members of a group, as far as they differ along the bundle.
-    fn along(&self, coord: Coord, group: AxisSet) -> impl Iterator<Item = Coord> {
-        let along = self.axes.within(group);
-        let mesh = self.mesh;
-        (0..mesh.parts(along)).map(move |member| {
-            let mut there = coord;
-            mesh.go_to_part(along, member, &mut there);
-            there
-        })
+    /// Which members of a group own something of `wanted`, and what.
+    fn shared(
+        &self,
+        signature: &mut Signature,
+        coord: &Coord,
+        group: AxisSet,
+        (wanted, place, dim): (Interval, &Place, usize),
+    ) {
+        let axes = place.axes[dim];
+        let (along, across) = (axes.within(group), axes.set().minus(group));
+        for part in place.part_range(self.mesh, dim, &wanted) {
+            let mut there = *coord;
+            self.mesh.go_to_part(axes, part, &mut there);
+            let is_member = across
+                .iter()
+                .all(|axis| there[axis.index()] == coord[axis.index()]);
+            let common = wanted.intersect(&place.part(self.mesh, dim, part));
+            if is_member && !common.is_empty() {
+                let member = self.mesh.part_index(along, &there);
+                signature.numbers.push(member as i64);
+                signature.push(wanted.start, &[common]);
+            }
+        }
+        signature.numbers.push(i64::MIN);
     }
 
     /// Of a sum over shares of the channels one rank adds the bias.
@@ -447,7 +499,7 @@ impl Bundle<'_> {
             let at = |id: NodeId| {
                 let geometry = &storages.of(id).computed;
                 let part = self.mesh.part_index(geometry.place.axes[dim], coord);
-                let line = &geometry.lines(dim)[part];
+                let line = &geometry.row(dim).lines()[part];
                 (line.owned, line.held)
             };
             let ((input, _), (output, computed)) = (at(layer.inputs[0]), at(id));

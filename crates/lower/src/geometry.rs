@@ -1,7 +1,10 @@
 //! Where the parts of one storage lie along each dim, for every coordinate of the axis that splits it.
 
 use partita_program::Place;
-use partita_space::{Coord, Interval, Mesh, Region};
+use partita_space::{AxisList, Coord, Grid, Interval, Mesh, Region};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
 
 /// A run of indices that a coordinate holds, and where it comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,12 +34,76 @@ impl Line {
     }
 }
 
+/// The lines of all coordinates along one dim, and by whom their parts are held.
+#[derive(Debug)]
+pub(crate) struct Row {
+    lines: Vec<Line>,
+    /// Of each coordinate where in `held_by` those begin that hold something of it.
+    first: Vec<u32>,
+    /// Holder and number of the piece in its line, ascending.
+    held_by: Vec<(u32, u32)>,
+}
+
+impl Row {
+    fn new(lines: Vec<Line>) -> Self {
+        let mut first = vec![0; lines.len() + 1];
+        let pieces = || lines.iter().flat_map(|line| &line.pieces);
+        pieces().for_each(|piece| first[piece.source + 1] += 1);
+        for source in 0..lines.len() {
+            first[source + 1] += first[source];
+        }
+        let mut next = first.clone();
+        let mut held_by = vec![(0, 0); pieces().count()];
+        for (holder, line) in lines.iter().enumerate() {
+            for (number, piece) in line.pieces.iter().enumerate() {
+                held_by[next[piece.source] as usize] = (holder as u32, number as u32);
+                next[piece.source] += 1;
+            }
+        }
+        Self {
+            lines,
+            first,
+            held_by,
+        }
+    }
+
+    /// All lines, by coordinate.
+    pub fn lines(&self) -> &[Line] {
+        &self.lines
+    }
+
+    /// Every piece of what a coordinate owns with who holds it, the holders ascending.
+    pub fn pieces_of(&self, source: usize) -> impl Iterator<Item = (usize, &Piece)> {
+        let range = self.first[source] as usize..self.first[source + 1] as usize;
+        self.held_by[range].iter().map(|&(holder, number)| {
+            let holder = holder as usize;
+            (holder, &self.lines[holder].pieces[number as usize])
+        })
+    }
+}
+
+/// What a row follows from; many tensors have the same.
+#[derive(PartialEq, Eq, Hash)]
+struct RowKey {
+    on: Option<Grid>,
+    axes: AxisList,
+    shared: Interval,
+    extent: usize,
+    periodic: bool,
+    /// What each coordinate holds; empty where all hold what they own.
+    held: Vec<Interval>,
+}
+
+/// The rows of one world, each kept once.
+#[derive(Default)]
+pub(crate) struct Rows(RefCell<HashMap<RowKey, Arc<Row>>>);
+
 /// The lines of all coordinates, per dim, of a tensor that is split by `place`.
 #[derive(Clone, Debug)]
 pub(crate) struct Geometry {
     pub place: Place,
     mesh: Mesh,
-    lines: [Vec<Line>; 5],
+    rows: [Arc<Row>; 5],
 }
 
 /// A movement between the frame of one rank and the owned region of another.
@@ -54,25 +121,23 @@ impl Geometry {
     /// From what each coordinate of the tensor's mesh needs beyond what it owns; `needs(dim, coordinate)` may be empty.
     pub fn new(
         place: Place,
-        world: &Mesh,
+        (world, rows): (&Mesh, &Rows),
         periodic: bool,
         needs: impl Fn(usize, usize) -> Interval,
     ) -> Self {
         let mesh = &place.mesh(world);
-        let lines = std::array::from_fn(|dim| {
+        let rows = std::array::from_fn(|dim| {
             let split = Shares {
                 mesh,
                 place: &place,
                 dim,
             };
-            (0..mesh.parts(place.axes[dim]))
-                .map(|i| line(&split, i, needs(dim, i), periodic))
-                .collect()
+            rows.row(&split, periodic, |i| needs(dim, i))
         });
         Self {
             place,
             mesh: *mesh,
-            lines,
+            rows,
         }
     }
 
@@ -82,12 +147,12 @@ impl Geometry {
 
     /// The lines of one rank.
     pub fn lines_at(&self, coord: &Coord) -> [&Line; 5] {
-        std::array::from_fn(|dim| &self.lines[dim][self.index(dim, coord)])
+        std::array::from_fn(|dim| &self.rows[dim].lines[self.index(dim, coord)])
     }
 
-    /// All lines of one dim, by coordinate.
-    pub fn lines(&self, dim: usize) -> &[Line] {
-        &self.lines[dim]
+    /// All lines of one dim; geometries with the same ones have the same row.
+    pub fn row(&self, dim: usize) -> &Arc<Row> {
+        &self.rows[dim]
     }
 
     /// What a rank holds.
@@ -121,10 +186,10 @@ impl Geometry {
         let mine: [usize; 5] = std::array::from_fn(|dim| self.index(dim, coord));
         // Per dim, the coordinates that hold something of mine.
         let peers: [Vec<usize>; 5] = std::array::from_fn(|dim| {
-            let holds = |line: &Line| line.pieces.iter().any(|piece| piece.source == mine[dim]);
-            (0..self.lines[dim].len())
-                .filter(|&i| holds(&self.lines[dim][i]))
-                .collect()
+            let holders = self.rows[dim].pieces_of(mine[dim]);
+            let mut peers: Vec<usize> = holders.map(|(holder, _)| holder).collect();
+            peers.dedup();
+            peers
         });
         let mut transfers = Vec::new();
         for_product(&peers, |peer| {
@@ -132,7 +197,7 @@ impl Geometry {
                 return;
             }
             let candidates: [Vec<(usize, Piece)>; 5] = std::array::from_fn(|dim| {
-                let pieces = self.lines[dim][peer[dim]].pieces.iter();
+                let pieces = self.rows[dim].lines[peer[dim]].pieces.iter();
                 let of_mine = pieces.filter(|piece| piece.source == mine[dim]);
                 of_mine.map(|&piece| (peer[dim], piece)).collect()
             });
@@ -204,13 +269,50 @@ impl Shares<'_> {
     }
 }
 
-fn line(split: &Shares<'_>, i: usize, need: Interval, periodic: bool) -> Line {
+impl Rows {
+    fn row(
+        &self,
+        split: &Shares<'_>,
+        periodic: bool,
+        need: impl Fn(usize) -> Interval,
+    ) -> Arc<Row> {
+        let (place, dim) = (split.place, split.dim);
+        let parts = split.mesh.parts(place.axes[dim]);
+        let mut is_plain = true;
+        let all_held = (0..parts).map(|i| {
+            let (owned, need) = (split.part(i), need(i));
+            let held = match need.is_empty() {
+                true => owned,
+                false => Interval::new(owned.start.min(need.start), owned.end.max(need.end)),
+            };
+            is_plain &= held == owned;
+            held
+        });
+        let held: Vec<Interval> = all_held.collect();
+        let key = RowKey {
+            on: place.on,
+            axes: place.axes[dim],
+            shared: place.shared(dim),
+            extent: place.shape[dim],
+            periodic: periodic && !is_plain,
+            held: if is_plain { Vec::new() } else { held },
+        };
+        let mut known = self.0.borrow_mut();
+        if let Some(row) = known.get(&key) {
+            return row.clone();
+        }
+        let lines = (0..parts).map(|i| {
+            let held = key.held.get(i).copied().unwrap_or_else(|| split.part(i));
+            line(split, i, held, key.periodic)
+        });
+        let row = Arc::new(Row::new(lines.collect()));
+        known.insert(key, row.clone());
+        row
+    }
+}
+
+fn line(split: &Shares<'_>, i: usize, held: Interval, periodic: bool) -> Line {
     let owned = split.part(i);
-    let held = if need.is_empty() {
-        owned
-    } else {
-        Interval::new(owned.start.min(need.start), owned.end.max(need.end))
-    };
     let all = split.place.shape[split.dim];
     let extent = all as i64;
     let mut pieces = Vec::new();
@@ -259,7 +361,10 @@ mod tests {
             3 => Interval::new(split.part(i).start - 3, split.part(i).end + 3),
             _ => Interval::default(),
         };
-        (Geometry::new(place, &mesh, periodic, needs), mesh)
+        (
+            Geometry::new(place, (&mesh, &Rows::default()), periodic, needs),
+            mesh,
+        )
     }
 
     #[test]
@@ -394,7 +499,7 @@ mod tests {
                 Interval::new(own.start - reach(dim), own.end + reach(dim + 3))
             };
             telling += u32::from(check_adjoint(
-                &Geometry::new(place, &mesh, periodic, needs),
+                &Geometry::new(place, (&mesh, &Rows::default()), periodic, needs),
                 &mesh,
                 seed,
             ));

@@ -3,6 +3,7 @@
 use crate::arena;
 use crate::classes::{by_bodies, classes};
 use crate::emit::Emit;
+use crate::geometry::Rows;
 use crate::lay_out::lay_out;
 use crate::network::{Network, positions};
 use crate::placement::Placement;
@@ -161,13 +162,14 @@ impl Plan {
             .map(|replica| network.of_replica(&placement.sites, replica))
             .collect();
         let samples = strategy.samples_of_micro_batches(request.batch);
+        let rows = Rows::default();
         let networks = samples.zip(&replica_of).map(|(samples, &replica)| {
             let replica = &replicas[replica];
             let network = match parts {
                 1 => replica.clone(),
                 _ => replica.of_micro_batch(samples),
             };
-            let storages = Storages::new(&network, &world);
+            let storages = Storages::new(&network, &world, &rows);
             (network, storages)
         });
         let networks = networks.collect();

@@ -1,6 +1,6 @@
 //! Which tensors share memory, and how wide the frame of each is.
 
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, Rows};
 use crate::network::{Layer, Network, Step};
 use crate::overlap::Overlap;
 use partita_graph::{NodeId, Op};
@@ -51,7 +51,8 @@ pub(crate) struct Storages {
 }
 
 impl Storages {
-    pub fn new(network: &Network, mesh: &Mesh) -> Self {
+    /// `rows` are those that storages of the same world have already.
+    pub fn new(network: &Network, mesh: &Mesh, rows: &Rows) -> Self {
         let groups = groups(network);
         let mut of = vec![0; network.layers.len()];
         for (index, members) in groups.iter().enumerate() {
@@ -61,6 +62,7 @@ impl Storages {
         let context = Context {
             network,
             mesh,
+            rows,
             overlap,
         };
         let rules: Vec<Option<DataGradient>> =
@@ -151,6 +153,7 @@ fn is_copy(network: &Network, layer: &Layer) -> bool {
 struct Context<'a> {
     network: &'a Network,
     mesh: &'a Mesh,
+    rows: &'a Rows,
     overlap: Overlap<'a>,
 }
 
@@ -242,7 +245,8 @@ impl Context<'_> {
         let place = *self.place(first);
         let readers = self.network.readers(last);
         let inner = self.overlap.is_inner(last);
-        let computed = Geometry::new(place, self.mesh, false, |dim, i| match dim {
+        let world = (self.mesh, self.rows);
+        let computed = Geometry::new(place, world, false, |dim, i| match dim {
             1..4 => self.overlap.part(last, dim, i),
             _ => Interval::default(),
         });
@@ -254,13 +258,13 @@ impl Context<'_> {
                 .iter()
                 .fold(Interval::default(), |all, &reader| all.hull(&needs(reader)))
         };
-        let value = Geometry::new(place, self.mesh, periodic, |dim, i| {
+        let value = Geometry::new(place, world, periodic, |dim, i| {
             hull(&|reader| match self.network.layer(reader).op() {
                 Some(Op::Convolution(_)) => self.overlap.inputs(reader, dim, i),
                 _ => self.overlap.inputs_inside(reader, dim, i),
             })
         });
-        let partial = Geometry::new(place, self.mesh, periodic, |dim, i| {
+        let partial = Geometry::new(place, world, periodic, |dim, i| {
             hull(
                 &|reader| match self.contributes(reader, rules[of[reader.0]]) {
                     true => self.overlap.inputs_inside(reader, dim, i),
@@ -269,7 +273,7 @@ impl Context<'_> {
             )
         });
         let node = self.network.layer(first);
-        let around = Geometry::new(place, self.mesh, false, |dim, i| match rule {
+        let around = Geometry::new(place, world, false, |dim, i| match rule {
             Some(DataGradient::Halo) => match transposed_window(node, dim) {
                 Some(window) => window.inputs_of(&self.part(node.inputs[0], dim, i)),
                 None => self.outputs(node, dim, i),
