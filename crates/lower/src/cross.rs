@@ -11,7 +11,8 @@
 use crate::body::{Builder, Held};
 use crate::redistribute::Cargo;
 use partita_program::{Exchange, Place, Receive, Send, Work};
-use partita_space::{Axis, Coord, Mesh, Rank, Region};
+use partita_space::{Axis, AxisSet, Coord, Mesh, Rank, Region};
+use std::ops::Range;
 
 /// A way between two groups of ranks.
 pub(crate) struct Crossing {
@@ -103,6 +104,22 @@ impl Crossing {
         self.from.rank(&self.world, &there)
     }
 
+    /// The coordinates along data of those to whom a rank may give the same, where the second mesh has
+    /// copies along it: of owners that are copies, too, each gives to its own part of the mini-batch.
+    fn samples_taken(&self, rank: Rank, copied: AxisSet) -> Range<usize> {
+        let extent = self.meshes[1].extent(Axis::Data);
+        let copies = self.world.extent(Axis::Data);
+        let (each, among) = (self.world.ranks() / copies, extent / copies);
+        match (
+            copied.has(Axis::Data),
+            self.from.split_axes().has(Axis::Data),
+        ) {
+            (false, _) => 0..1,
+            (true, true) => 0..extent,
+            (true, false) => rank / each * among..(rank / each + 1) * among,
+        }
+    }
+
     /// What a rank gives, and to whom; itself left out.
     fn outgoing(&self, rank: Rank) -> Vec<(Rank, Region)> {
         let coord = self.world.coord(rank);
@@ -116,7 +133,17 @@ impl Crossing {
                 let mesh = &self.meshes[1];
                 let free = mesh.split_axes().minus(self.to.split_axes());
                 let corners = corners(&self.to, mesh, &own).into_iter();
-                let all = corners.flat_map(|corner| mesh.group(mesh.rank(corner), free));
+                let samples = self.samples_taken(rank, free);
+                let along_data = |corner: Coord| {
+                    let there = samples.clone().map(move |data| (corner, data));
+                    there.map(|(mut corner, data)| {
+                        corner[Axis::Data.index()] += data;
+                        corner
+                    })
+                };
+                let others = free.minus(AxisSet::of([Axis::Data]));
+                let all = corners.flat_map(along_data);
+                let all = all.flat_map(|corner| mesh.group(mesh.rank(corner), others));
                 all.map(|at| self.to.rank(&self.world, &mesh.coord(at)))
                     .collect()
             }

@@ -32,7 +32,7 @@ mod storage;
 mod strategy;
 mod update;
 
-pub use lowering::{LowerError, Request, SampleFormat, arenas, lower, lower_rank};
+pub use lowering::{LowerError, Request, SampleFormat, lower, lower_rank, lower_ranks};
 pub use placement::balanced;
 pub use schedule::{Pass, Schedule, Slot, fitting_micro, forward_slots, slots};
 pub use strategy::{

@@ -14,7 +14,7 @@ use partita_graph::{Graph, NodeId, Op};
 use partita_program::{
     Body, Dtype, Menu, MenuError, Optimizer, Place, Program, ProgramKind, Transform,
 };
-use partita_space::{Axis, AxisList, AxisSet, Bytes, Grid, Mesh, Rank};
+use partita_space::{Axis, AxisList, AxisSet, Grid, Mesh, Rank};
 
 /// How samples are stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -114,13 +114,17 @@ pub fn lower_rank(request: &Request<'_>, rank: Rank) -> Result<Body, LowerError>
     lower_planned(request, &plan, rank)
 }
 
-/// The memory that some ranks need, each lowered as by [`lower_rank`].
+/// Some ranks one after the other, each lowered as by [`lower_rank`] when it is asked for.
 ///
 /// Errors: as [`lower`].
-pub fn arenas(request: &Request<'_>, ranks: &[Rank]) -> Result<Vec<Bytes>, LowerError> {
+pub fn lower_ranks<'a>(
+    request: &'a Request<'a>,
+    ranks: &'a [Rank],
+) -> Result<impl Iterator<Item = Result<Body, LowerError>> + use<'a>, LowerError> {
     let plan = Plan::new(request)?;
-    let arena = |&rank| lower_planned(request, &plan, rank).map(|body| body.arena);
-    ranks.iter().map(arena).collect()
+    Ok(ranks
+        .iter()
+        .map(move |&rank| lower_planned(request, &plan, rank)))
 }
 
 /// What all ranks do, and in which order.

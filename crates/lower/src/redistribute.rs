@@ -9,7 +9,7 @@ use crate::body::{Builder, Held};
 use partita_program::{
     CollectiveKind, Exchange, Kernel, Phase, Place, Receive, Role, Send, View, Work,
 };
-use partita_space::{AxisSet, Coord, Interval, Mesh, Region};
+use partita_space::{AxisList, AxisSet, Coord, Interval, Mesh, Region};
 
 /// One movement on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,12 +71,17 @@ pub(crate) fn moved(mesh: &Mesh, from: &Place, partial: AxisSet, to: &Place) -> 
             all.union(split(next))
         });
     let ranks = mesh.group(0, all);
+    let first = Owned::new(mesh, from);
+    let owned: Vec<Owned<'_>> = stages
+        .iter()
+        .map(|(_, next)| Owned::new(mesh, next))
+        .collect();
     let (mut sum, count) = (0.0, ranks.len() as f64);
     for rank in ranks {
         let coord = mesh.coord(rank);
-        let mut before = from.owned_at(mesh, &coord);
-        for (stage, next) in &stages {
-            let after = next.owned_at(mesh, &coord);
+        let mut before = first.at(&coord);
+        for ((stage, _), next) in stages.iter().zip(&owned) {
+            let after = next.at(&coord);
             let others = |group: AxisSet| (mesh.group_size(group) - 1) as f64;
             sum += match *stage {
                 Stage::ReduceScatter(group) => others(group) * after.volume() as f64,
@@ -94,9 +99,36 @@ pub(crate) fn moved(mesh: &Mesh, from: &Place, partial: AxisSet, to: &Place) -> 
     sum / count
 }
 
+/// The parts of a place, worked out once for all ranks.
+struct Owned<'m> {
+    mesh: &'m Mesh,
+    axes: [AxisList; 5],
+    parts: [Vec<Interval>; 5],
+}
+
+impl<'m> Owned<'m> {
+    fn new(mesh: &'m Mesh, place: &Place) -> Self {
+        let parts = |dim: usize| {
+            let all = 0..mesh.parts(place.axes[dim]);
+            all.map(|part| place.part(mesh, dim, part)).collect()
+        };
+        Self {
+            mesh,
+            axes: place.axes,
+            parts: std::array::from_fn(parts),
+        }
+    }
+
+    fn at(&self, coord: &Coord) -> Region {
+        Region(std::array::from_fn(|dim| {
+            self.parts[dim][self.mesh.part_index(self.axes[dim], coord)]
+        }))
+    }
+}
+
 /// The movement between two places of complete values.
 fn change(from: &Place, to: &Place) -> Stage {
-    let sets = |inner: [Option<partita_space::AxisList>; 5]| {
+    let sets = |inner: [Option<AxisList>; 5]| {
         let all: Option<Vec<_>> = inner.into_iter().collect();
         all.map(|lists| {
             lists

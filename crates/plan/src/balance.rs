@@ -2,7 +2,7 @@
 
 use crate::layers::{Layers, LayersError, Share, StageCosts, middle};
 use partita_graph::Graph;
-use partita_lower::{LowerError, Pass, Request, Slot, Strategy, arenas, balanced, slots};
+use partita_lower::{LowerError, Pass, Request, Slot, Strategy, balanced, lower_ranks, slots};
 use partita_program::ProgramKind;
 use partita_space::{Axis, Bytes, Mesh, Rank, Seconds};
 use std::cmp::Ordering;
@@ -296,7 +296,9 @@ impl Cutter<'_> {
             asked.extend(ranks);
             first += mesh.ranks();
         }
-        let mut arenas = arenas(&request, &asked)?.into_iter();
+        let arenas = lower_ranks(&request, &asked)?.map(|body| body.map(|body| body.arena));
+        let arenas: Vec<Bytes> = arenas.collect::<Result<_, LowerError>>()?;
+        let mut arenas = arenas.into_iter();
         let peaks = counts
             .into_iter()
             .map(|count| arenas.by_ref().take(count).max());

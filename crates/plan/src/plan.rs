@@ -2,7 +2,7 @@ use crate::balance::{BalanceError, Tables, balance_with};
 use crate::candidates::candidates;
 use crate::layers::StageCosts;
 use crate::pipelines::pipelines;
-use partita_lower::{LowerError, Request, Strategy, lower, lower_rank};
+use partita_lower::{LowerError, Request, Strategy, lower, lower_ranks};
 use partita_oracle::Prediction;
 use partita_program::{Body, Program, Role};
 use partita_space::{AXES, Bytes, Mesh, Rank, Seconds};
@@ -291,11 +291,19 @@ fn glance(
     let mesh = strategy.mesh();
     let middle = mesh.rank(AXES.map(|axis| mesh.extent(axis) / 2));
     let mut floor = Seconds(0.0);
-    for rank in [mesh.ranks() - 1, middle] {
-        let body = match lower_rank(&training, rank) {
+    let ranks = [mesh.ranks() - 1, middle];
+    let refused = |error| match error {
+        LowerError::Strategy(error) => Ok(Err((Lack::Other, error.to_string()))),
+        LowerError::Menu(_) | LowerError::MixedPadding { .. } => Err(error.into()),
+    };
+    let bodies = match lower_ranks(&training, &ranks) {
+        Ok(bodies) => bodies,
+        Err(error) => return refused(error),
+    };
+    for (rank, body) in ranks.into_iter().zip(bodies) {
+        let body = match body {
             Ok(body) => body,
-            Err(LowerError::Strategy(error)) => return Ok(Err((Lack::Other, error.to_string()))),
-            Err(error) => return Err(error.into()),
+            Err(error) => return refused(error),
         };
         if body.arena > request.memory {
             let reason = memory_reason(&body, request.memory);

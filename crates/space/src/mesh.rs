@@ -233,20 +233,20 @@ impl Mesh {
 
     /// All ranks that differ from `rank` only along `axes`, ascending; `rank` is one of them.
     pub fn group(&self, rank: Rank, axes: AxisSet) -> Vec<Rank> {
-        let mut coords = vec![self.coord(rank)];
-        for axis in axes.iter() {
-            coords = coords
-                .into_iter()
-                .flat_map(|coord| {
-                    (0..self.extent(axis)).map(move |i| {
-                        let mut coord = coord;
-                        coord[axis.index()] = i;
-                        coord
-                    })
-                })
-                .collect();
+        let coord = self.coord(rank);
+        let mut strides = [1; 7];
+        for axis in (0..6).rev() {
+            strides[axis] = strides[axis + 1] * self.extents[axis + 1];
         }
-        coords.into_iter().map(|coord| self.rank(coord)).collect()
+        let indices = || axes.iter().map(Axis::index);
+        let back: usize = indices().map(|axis| coord[axis] * strides[axis]).sum();
+        let mut ranks = vec![rank - back];
+        for axis in indices().filter(|&axis| self.extents[axis] > 1) {
+            let along =
+                |first: Rank| (0..self.extents[axis]).map(move |i| first + i * strides[axis]);
+            ranks = ranks.into_iter().flat_map(along).collect();
+        }
+        ranks
     }
 }
 
