@@ -1,29 +1,31 @@
 //! Which task must wait for which: derived from what they read and write, in the order of the list.
 
-use partita_program::{Access, Body, TaskId, View, Work};
+use partita_program::{Access, Body, Lane, TaskId};
+use partita_space::Region;
 
 /// Sets `after` of every task: each conflicting pair of accesses is ordered as in the list, pairs of
 /// `extra` too, and what follows from the rest is left out.
 pub(crate) fn depend(body: &mut Body, extra: &[(usize, usize)]) {
     let tasks = body.tasks.len();
     let mut needs: Vec<Vec<usize>> = vec![Vec::new(); tasks];
-    let mut accesses: Vec<Vec<(usize, View, bool)>> = vec![Vec::new(); body.buffers.len()];
+    let mut accesses: Vec<Vec<(usize, Region, bool)>> = vec![Vec::new(); body.buffers.len()];
     for (id, task) in body.tasks.iter().enumerate() {
-        for (view, access) in task.accesses() {
-            let writes = access != Access::Read;
+        let own = task.accesses();
+        for (view, access) in &own {
+            let writes = *access != Access::Read;
             let region = view.region();
-            let earlier = &accesses[view.buffer.0 as usize];
-            for (other, other_view, other_writes) in earlier {
+            for (other, other_region, other_writes) in &accesses[view.buffer.0 as usize] {
                 let conflict = (writes || *other_writes)
-                    && *other != id
-                    && !region.intersect(&other_view.region()).is_empty();
+                    && !ordered_by_lane(body, *other, id)
+                    && !region.intersect(other_region).is_empty();
                 if conflict {
                     needs[id].push(*other);
                 }
             }
         }
-        for (view, access) in task.accesses() {
-            accesses[view.buffer.0 as usize].push((id, view, access != Access::Read));
+        for (view, access) in own {
+            let touch = (id, view.region(), access != Access::Read);
+            accesses[view.buffer.0 as usize].push(touch);
         }
     }
     for &(before, after) in extra {
@@ -34,38 +36,87 @@ pub(crate) fn depend(body: &mut Body, extra: &[(usize, usize)]) {
 
 /// Keeps of each task's needs those that no other need, and no serial lane, implies.
 fn reduce(body: &mut Body, needs: Vec<Vec<usize>>) {
-    let tasks = body.tasks.len();
-    let words = tasks.div_ceil(64);
-    // Bit b of row t: task b has completed when task t starts.
-    let mut before = vec![0u64; tasks * words];
-    let mut last_serial: [Option<usize>; 4] = [None; 4];
+    let mut done = Done::new(body);
+    let mut last_serial: [Option<usize>; LANES] = [None; LANES];
     for (id, mut needs) in needs.into_iter().enumerate() {
         let lane = body.tasks[id].work.lane();
-        let mut row = vec![0u64; words];
-        let include = |row: &mut [u64], other: usize| {
-            for word in 0..words {
-                row[word] |= before[other * words + word];
-            }
-            row[other / 64] |= 1 << (other % 64);
-        };
-        if lane.is_serial() {
-            if let Some(previous) = last_serial[lane as usize] {
-                include(&mut row, previous);
-            }
-            last_serial[lane as usize] = Some(id);
+        if lane.is_serial()
+            && let Some(previous) = last_serial[lane as usize].replace(id)
+        {
+            done.include(id, previous);
         }
         needs.sort_unstable_by(|a, b| b.cmp(a));
         needs.dedup();
         let mut after = Vec::new();
         for other in needs {
-            if row[other / 64] >> (other % 64) & 1 == 0 {
-                include(&mut row, other);
+            if !done.has(id, other) {
+                done.include(id, other);
                 after.push(TaskId(other as u32));
             }
         }
         after.sort_unstable();
         body.tasks[id].after = after;
-        before[id * words..(id + 1) * words].copy_from_slice(&row);
+    }
+}
+
+const LANES: usize = Lane::ALL.len();
+
+/// What has completed when each task starts: of a serial lane always a number of first tasks.
+struct Done {
+    /// Lane and place of each task; those of all lanes that are not serial are counted together.
+    seats: Vec<(Lane, usize)>,
+    /// Per task, how many of each serial lane.
+    first: Vec<[u32; LANES]>,
+    /// Per task, which others, `words` each.
+    others: Vec<u64>,
+    words: usize,
+}
+
+impl Done {
+    fn new(body: &Body) -> Self {
+        let (mut counts, mut others) = ([0; LANES], 0);
+        let lanes = body.tasks.iter().map(|task| task.work.lane());
+        let seats: Vec<(Lane, usize)> = lanes
+            .map(|lane| {
+                let next = match lane.is_serial() {
+                    true => &mut counts[lane as usize],
+                    false => &mut others,
+                };
+                *next += 1;
+                (lane, *next - 1)
+            })
+            .collect();
+        let words = others.div_ceil(64);
+        Self {
+            first: vec![[0; LANES]; seats.len()],
+            others: vec![0; seats.len() * words],
+            seats,
+            words,
+        }
+    }
+
+    fn has(&self, id: usize, other: usize) -> bool {
+        match self.seats[other] {
+            (lane, at) if lane.is_serial() => at < self.first[id][lane as usize] as usize,
+            (_, at) => self.others[id * self.words + at / 64] >> (at % 64) & 1 == 1,
+        }
+    }
+
+    /// Adds a task, and what has completed when it starts.
+    fn include(&mut self, id: usize, other: usize) {
+        for lane in 0..LANES {
+            self.first[id][lane] = self.first[id][lane].max(self.first[other][lane]);
+        }
+        for word in 0..self.words {
+            self.others[id * self.words + word] |= self.others[other * self.words + word];
+        }
+        match self.seats[other] {
+            (lane, at) if lane.is_serial() => {
+                let first = &mut self.first[id][lane as usize];
+                *first = (*first).max(at as u32 + 1);
+            }
+            (_, at) => self.others[id * self.words + at / 64] |= 1 << (at % 64),
+        }
     }
 }
 
@@ -83,8 +134,8 @@ pub(crate) fn users(body: &Body) -> Vec<Vec<usize>> {
     users
 }
 
-/// Whether the order of the list alone puts `a` before `b`, both being tasks of one serial lane.
+/// Whether two tasks are one, or of one serial lane, so that the order of the list is that of the lane.
 pub(crate) fn ordered_by_lane(body: &Body, a: usize, b: usize) -> bool {
-    let lane = |work: &Work| work.lane();
-    lane(&body.tasks[a].work) == lane(&body.tasks[b].work) && lane(&body.tasks[a].work).is_serial()
+    let lane = body.tasks[a].work.lane();
+    a == b || lane.is_serial() && lane == body.tasks[b].work.lane()
 }

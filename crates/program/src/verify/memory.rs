@@ -1,7 +1,9 @@
-use super::order::{Bits, completed_before};
+use super::order::{Done, Order};
 use super::structure::end_of;
 use super::{Case, Fault, adjoint};
-use crate::{Access, Body, Buffer, Collective, CollectiveKind, Home, Kernel, Role, View, Work};
+use crate::{
+    Access, Body, Buffer, Collective, CollectiveKind, Home, Kernel, Lane, Role, View, Work,
+};
 use partita_space::Region;
 use std::collections::BTreeMap;
 
@@ -13,7 +15,7 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
             case,
             class,
             body,
-            before: completed_before(body),
+            order: Order::new(body),
             accesses: accesses(body),
         };
         body.overlaps(faults);
@@ -91,7 +93,7 @@ struct Memory<'a, 'p> {
     case: &'a Case<'p>,
     class: usize,
     body: &'p Body,
-    before: Vec<Bits>,
+    order: Order,
     accesses: Vec<Vec<Touch>>,
 }
 
@@ -162,29 +164,45 @@ impl Memory<'_, '_> {
 
     fn races(&self, faults: &mut Vec<Fault>) {
         for (buffer, touches) in self.accesses.iter().enumerate() {
+            // Of a serial lane the last touches only can be open, and are looked at from the end.
+            let mut serial: [Vec<usize>; Lane::ALL.len()] = Default::default();
+            let mut others = Vec::new();
             for (i, second) in touches.iter().enumerate() {
-                let before = &self.before[second.task];
-                for first in &touches[..i] {
-                    if first.task == second.task || before.has(first.task) {
-                        continue;
-                    }
-                    let common = first.region.intersect(&second.region);
-                    if (first.access.writes() || second.access.writes()) && !common.is_empty() {
-                        faults.push(Fault::Race {
-                            first: self.case.site(self.class, first.task),
-                            second: self.case.site(self.class, second.task),
-                            spot: self.case.spot_at(self.class, buffer, common),
-                        });
-                    }
+                let is_open = |&first: &usize| {
+                    let first = touches[first].task;
+                    !self.order.is_before(first, second.task)
+                };
+                let mut open: Vec<usize> = others.iter().copied().filter(is_open).collect();
+                for lane in &serial {
+                    open.extend(lane.iter().rev().copied().take_while(is_open));
+                }
+                open.sort_unstable();
+                for first in open {
+                    self.race(buffer, &touches[first], second, faults);
+                }
+                match self.order.serial_lane(second.task) {
+                    Some(lane) => serial[lane].push(i),
+                    None => others.push(i),
                 }
             }
+        }
+    }
+
+    fn race(&self, buffer: usize, first: &Touch, second: &Touch, faults: &mut Vec<Fault>) {
+        let common = first.region.intersect(&second.region);
+        let writes = first.access.writes() || second.access.writes();
+        if first.task != second.task && writes && !common.is_empty() {
+            faults.push(Fault::Race {
+                first: self.case.site(self.class, first.task),
+                second: self.case.site(self.class, second.task),
+                spot: self.case.spot_at(self.class, buffer, common),
+            });
         }
     }
 
     /// Buffers whose memory overlaps: all that touches one comes before all that touches the other.
     /// A buffer that nothing touches needs no memory.
     fn sharing(&self, faults: &mut Vec<Fault>) {
-        let length = self.body.tasks.len() + 1;
         let mut used: Vec<Used> = Vec::new();
         for (buffer, touches) in self.accesses.iter().enumerate() {
             let held = &self.body.buffers[buffer];
@@ -192,11 +210,10 @@ impl Memory<'_, '_> {
             if touches.is_empty() && !is_kept {
                 continue;
             }
-            let mut tasks = Bits::empty(length);
-            let mut before = Bits::full(length);
+            let (mut tasks, mut before) = (self.order.none(), self.order.all());
             for touch in touches {
-                tasks.insert(touch.task);
-                before.intersect(&self.before[touch.task]);
+                self.order.add(&mut tasks, touch.task);
+                self.order.keep_before(&mut before, touch.task);
             }
             used.push(Used {
                 buffer,
@@ -273,10 +290,8 @@ impl Memory<'_, '_> {
         let birth = |used: &Used| self.accesses[used.buffer].first().map(|touch| touch.task);
         let (first, second) = if birth(a) <= birth(b) { (a, b) } else { (b, a) };
         let late = self.accesses[second.buffer].iter().find_map(|touch| {
-            let before = &self.before[touch.task];
-            let open = self.accesses[first.buffer]
-                .iter()
-                .find(|other| !before.has(other.task))?;
+            let mut others = self.accesses[first.buffer].iter();
+            let open = others.find(|other| !self.order.is_before(other.task, touch.task))?;
             Some((open.task, touch.task))
         });
         let (first_use, second_use) = late?;
@@ -345,13 +360,12 @@ impl Memory<'_, '_> {
         mut open: Vec<Region>,
         counts: impl Fn(&Touch) -> bool,
     ) -> Vec<Region> {
-        let before = &self.before[reader.task];
         for writer in touches {
             if open.is_empty() {
                 break;
             }
             let is_writer = writer.access.writes() && writer.by != By::Workspace;
-            if is_writer && before.has(writer.task) && counts(writer) {
+            if is_writer && self.order.is_before(writer.task, reader.task) && counts(writer) {
                 open = without(open, &writer.region);
             }
         }
@@ -395,7 +409,7 @@ impl Memory<'_, '_> {
             for writer in writers {
                 let mut open = self.outside(buffer, &writer.region);
                 for reader in touches {
-                    if reader.access.reads() && self.before[reader.task].has(writer.task) {
+                    if reader.access.reads() && self.order.is_before(writer.task, reader.task) {
                         let seen = self.still_there(touches, writer, reader);
                         open = seen.iter().fold(open, without);
                     }
@@ -436,7 +450,7 @@ impl Memory<'_, '_> {
         };
         open.retain(|region| {
             let common = |touch: &&Touch| {
-                self.before[touch.task].has(writer)
+                self.order.is_before(writer, touch.task)
                     && touch.access == Access::Read
                     && !touch.region.0[4].intersect(&region.0[4]).is_empty()
             };
@@ -531,9 +545,9 @@ impl Memory<'_, '_> {
 
     /// The part of `regions` that a kernel has written last before a task starts.
     fn stale(&self, touches: &[Touch], reader: &Touch, regions: Vec<Region>) -> Vec<Region> {
-        let before = &self.before[reader.task];
         let results = touches.iter().filter(|touch| {
-            touch.access.writes() && touch.by == By::Kernel && before.has(touch.task)
+            let is_result = touch.access.writes() && touch.by == By::Kernel;
+            is_result && self.order.is_before(touch.task, reader.task)
         });
         results
             .flat_map(|result| {
@@ -564,8 +578,8 @@ impl Memory<'_, '_> {
         touches.iter().fold(open, |open, later| {
             let replaces = later.access == Access::Write
                 && later.by != By::Workspace
-                && self.before[reader.task].has(later.task)
-                && self.before[later.task].has(writer.task);
+                && self.order.is_before(later.task, reader.task)
+                && self.order.is_before(writer.task, later.task);
             if replaces {
                 without(open, &later.region)
             } else {
@@ -577,10 +591,10 @@ impl Memory<'_, '_> {
     /// Results in a region that nothing has read when a task starts.
     fn unseen(&self, buffer: usize, task: usize, region: &Region) -> Vec<Region> {
         let touches = &self.accesses[buffer];
-        let before = &self.before[task];
-        let results = touches.iter().filter(|touch| {
-            touch.access.writes() && touch.by != By::Fill && before.has(touch.task)
-        });
+        let is_before = |done: usize| self.order.is_before(done, task);
+        let results = touches
+            .iter()
+            .filter(|touch| touch.access.writes() && touch.by != By::Fill && is_before(touch.task));
         results
             .flat_map(|result| {
                 let common = result.region.intersect(region);
@@ -591,8 +605,8 @@ impl Memory<'_, '_> {
                 };
                 touches.iter().fold(open, |open, reader| {
                     let reads = reader.access.reads()
-                        && before.has(reader.task)
-                        && self.before[reader.task].has(result.task);
+                        && is_before(reader.task)
+                        && self.order.is_before(result.task, reader.task);
                     if reads {
                         without(open, &reader.region)
                     } else {
@@ -609,9 +623,9 @@ struct Used {
     buffer: usize,
     start: u128,
     end: u128,
-    tasks: Bits,
+    tasks: Done,
     /// What has completed before any of `tasks` starts.
-    before: Bits,
+    before: Done,
 }
 
 fn is_redundant(buffer: &Buffer) -> bool {

@@ -1,6 +1,6 @@
 //! Packed weights: packed once, used as they were packed, and not outlived by the weights' contents.
 
-use super::order::{Bits, completed_before};
+use super::order::Order;
 use super::{Case, Fault};
 use crate::{Access, Body, BufferId, Direction, Kernel, Role, Taps, View};
 
@@ -32,13 +32,13 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
         if packers.is_empty() && !body.buffers.iter().any(|buffer| is_packed(buffer.role)) {
             continue;
         }
-        let before = completed_before(body);
+        let order = Order::new(body);
         let packing = Packing {
             case,
             class,
             body,
             packers,
-            before,
+            order,
         };
         packing.targets(faults);
         packing.touches(faults);
@@ -132,7 +132,7 @@ struct Packing<'a, 'p> {
     class: usize,
     body: &'p Body,
     packers: Vec<Packer<'p>>,
-    before: Vec<Bits>,
+    order: Order,
 }
 
 impl Packing<'_, '_> {
@@ -212,7 +212,8 @@ impl Packing<'_, '_> {
             faults.push(self.fault(task, w, reason));
         }
         for &writer in &packer.changes {
-            if !self.before[packer.task].has(writer) && !self.before[writer].has(task) {
+            let is_before = |a: usize, b: usize| self.order.is_before(a, b);
+            if !is_before(writer, packer.task) && !is_before(task, writer) {
                 faults.push(Fault::PackedStale {
                     site: self.case.site(self.class, task),
                     weights: self.case.spot(self.class, packer.w),
