@@ -4,15 +4,18 @@ use crate::depend::{depend, ordered_by_lane, users};
 use partita_program::{Body, Role};
 use partita_space::Bytes;
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 const ALIGNMENT: u64 = 64;
 
-/// A buffer with its place in memory, and its first and last task.
+/// A buffer with its place in memory, and its first and last task. There are many, and small ones are
+/// looked through faster.
 struct Placed {
-    id: usize,
     start: u64,
     end: u64,
-    lifetime: (usize, usize),
+    id: u32,
+    birth: u32,
+    death: u32,
 }
 
 /// Gives every buffer its offset and every task its dependencies.
@@ -42,50 +45,73 @@ pub(crate) fn plan(body: &mut Body) {
         .iter()
         .map(|output| output.view.buffer.0 as usize)
         .collect();
-    let lifetime = |id: usize| {
-        let last = users[id][users[id].len() - 1];
-        let is_output = outputs.contains(&id);
-        (users[id][0], if is_output { usize::MAX } else { last })
-    };
     // By their offsets.
     let mut placed: Vec<Placed> = Vec::new();
-    let mut extra = Vec::new();
     let mut top = floor;
     for id in transient {
-        let (size, (birth, death)) = (aligned(body.buffers[id].bytes().0), lifetime(id));
-        let busy = placed.iter().filter(|other| {
-            let (other_birth, other_death) = other.lifetime;
-            birth <= other_death && other_birth <= death
-        });
+        let size = aligned(body.buffers[id].bytes().0);
+        let (birth, last) = (users[id][0] as u32, users[id][users[id].len() - 1]);
+        let death = if outputs.contains(&id) {
+            u32::MAX
+        } else {
+            last as u32
+        };
+        let busy = placed
+            .iter()
+            .filter(|other| birth <= other.death && other.birth <= death);
         let start = lowest_gap(floor, size, busy.map(|other| (other.start, other.end)));
         let end = start + size;
         body.buffers[id].offset = Bytes(start);
         top = top.max(end);
         let at = placed.partition_point(|other| (other.start, other.end) < (start, end));
-        let lifetime = (birth, death);
         let new = Placed {
-            id,
             start,
             end,
-            lifetime,
+            id: id as u32,
+            birth,
+            death,
         };
         placed.insert(at, new);
     }
-    for (i, a) in placed.iter().enumerate() {
-        let rest = placed[i + 1..].iter();
-        for b in rest.take_while(|b| b.start < a.end) {
-            if share(body, a.id, b.id) {
-                let (first, second) = if a.lifetime.1 < b.lifetime.0 {
-                    (a.id, b.id)
-                } else {
-                    (b.id, a.id)
-                };
-                order(body, &users[first], &users[second], &mut extra);
-            }
-        }
+    let mut extra = Vec::new();
+    for (first, second) in successions(body, placed) {
+        order(body, &users[first], &users[second], &mut extra);
     }
     body.arena = Bytes(top);
     depend(body, &extra);
+}
+
+/// Buffers with those that had some of their memory right before them. Those that had it earlier still
+/// are ordered through these.
+fn successions(body: &Body, mut placed: Vec<Placed>) -> Vec<(usize, usize)> {
+    placed.sort_by_key(|buffer| (buffer.birth, buffer.id));
+    // By their starts, ranges of memory with their ends and who had them last.
+    let mut last: BTreeMap<u64, (u64, usize)> = BTreeMap::new();
+    let mut pairs = Vec::new();
+    for Placed { start, id, .. } in placed {
+        let id = id as usize;
+        let end = start + body.buffers[id].bytes().0;
+        let before = last.range(..end).rev();
+        let before = before.map(|(&from, &(to, who))| (from, to, who));
+        let before: Vec<_> = before.take_while(|&(_, to, _)| to > start).collect();
+        let first = pairs.len();
+        for (from, to, who) in before {
+            if !pairs[first..].contains(&(who, id)) {
+                pairs.push((who, id));
+            }
+            last.remove(&from);
+            if from < start {
+                last.insert(from, (start, who));
+            }
+            if to > end {
+                last.insert(end, (to, who));
+            }
+        }
+        if start < end {
+            last.insert(start, (end, id));
+        }
+    }
+    pairs
 }
 
 fn aligned(bytes: u64) -> u64 {
@@ -102,15 +128,6 @@ fn lowest_gap(floor: u64, size: u64, busy: impl Iterator<Item = (u64, u64)>) -> 
         offset = offset.max(end);
     }
     offset
-}
-
-fn share(body: &Body, a: usize, b: usize) -> bool {
-    let range = |id: usize| {
-        let start = body.buffers[id].offset.0;
-        (start, start + body.buffers[id].bytes().0)
-    };
-    let ((a_start, a_end), (b_start, b_end)) = (range(a), range(b));
-    a_start < b_end && b_start < a_end
 }
 
 fn order(body: &Body, first: &[usize], second: &[usize], extra: &mut Vec<(usize, usize)>) {

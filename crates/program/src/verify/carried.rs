@@ -9,10 +9,10 @@
 use super::collectives::Groups;
 use super::{Case, Fault};
 use crate::{
-    Access, Body, BufferId, Collective, CollectiveKind, Exchange, Kernel, Role, View, Work,
+    Access, Body, BufferId, Collective, CollectiveKind, Exchange, Group, Kernel, Role, View, Work,
 };
-use partita_space::{Grid, Region};
-use std::collections::{BTreeMap, BTreeSet};
+use partita_space::{Grid, Rank, Region};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// The mesh of a gradient of a parameter, and the first sample of the micro-batch.
 type Use = (Option<Grid>, usize);
@@ -51,7 +51,10 @@ fn join(all: Option<Contents>, one: Option<&Contents>) -> Option<Contents> {
 }
 
 /// What each class gives to others: by the sequence, and for messages by receiver and part.
-type Given = BTreeMap<(usize, u32, [i32; 7], u32), Contents>;
+type Given = HashMap<(usize, u32, [i32; 7], u32), Contents>;
+
+/// What all members of a group give to a collective, by the first of them, the group and the sequence.
+type Sums = HashMap<(Rank, Group, u32), Option<Contents>>;
 
 /// A gradient on all ranks, or where it is no part of a tensor that lies with several, on one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,7 +68,7 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     let mut given = Given::new();
     // What ranks get depends on what others have got: again until nothing new is known.
     let (uses, plays) = loop {
-        let mut next = Given::new();
+        let (mut next, mut sums) = (Given::new(), Sums::new());
         let mut uses = BTreeMap::new();
         let mut plays = Vec::new();
         for (class, body) in case.bodies() {
@@ -77,6 +80,7 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
                 groups: &mut groups,
                 given: &given,
                 next: &mut next,
+                sums: &mut sums,
                 uses: &mut uses,
                 seen: Seen::default(),
             };
@@ -207,6 +211,7 @@ struct Play<'a, 'p> {
     groups: &'a mut Groups,
     given: &'a Given,
     next: &'a mut Given,
+    sums: &'a mut Sums,
     uses: &'a mut BTreeMap<Gradient, BTreeSet<Use>>,
     seen: Seen,
 }
@@ -475,9 +480,18 @@ impl<'p> Play<'_, 'p> {
         self.next
             .extend(mine.clone().map(|mine| (key(self.class), mine)));
         let group = self.groups.of(self.case, self.class, collective.group());
-        let classes = group.firsts.iter().map(|&rank| self.case.class_of(rank));
-        let given = classes.filter_map(|class| self.given.get(&key(class)));
-        let all = given.fold(mine, |all, one| join(all, Some(one)));
+        let kind = collective.group();
+        let first = kind.first(
+            &self.case.program.mesh,
+            self.case.representatives[self.class],
+        );
+        let sum_of = (first, kind, collective.sequence);
+        let sum = self.sums.entry(sum_of).or_insert_with(|| {
+            let classes = group.firsts.iter().map(|&rank| self.case.class_of(rank));
+            let given = classes.filter_map(|class| self.given.get(&key(class)));
+            given.fold(None, |all, one| join(all, Some(one)))
+        });
+        let all = join(mine, sum.as_ref());
         match &collective.kind {
             CollectiveKind::AllReduce { view: target }
             | CollectiveKind::ReduceScatter { target, .. } => self.write(target, all),

@@ -10,9 +10,11 @@ mod sequence;
 use super::collectives::Groups;
 use super::lost::unread;
 use super::{Case, Fault};
-use crate::{Body, BufferId, Collective, CollectiveKind, Exchange, Kernel, PoolKind, View, Work};
-use partita_space::{AxisList, AxisSet, Offset, Region};
-use std::collections::{BTreeMap, HashMap};
+use crate::{
+    Body, BufferId, Collective, CollectiveKind, Exchange, Group, Kernel, PoolKind, View, Work,
+};
+use partita_space::{AxisList, AxisSet, Offset, Rank, Region};
+use std::collections::HashMap;
 
 /// What elements are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +58,10 @@ impl State {
 }
 
 /// What each class gives to others: by the sequence, and for messages by receiver and part.
-type Given = BTreeMap<(usize, u32, [i32; 7], u32), State>;
+type Given = HashMap<(usize, u32, [i32; 7], u32), State>;
+
+/// What all members of a group give to a collective, by the first of them, the group and the sequence.
+type Sums = HashMap<(Rank, Group, u32), State>;
 
 pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     let mut groups = Groups::default();
@@ -65,6 +70,7 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     // ever rise from nothing over an addend to a mixture.
     loop {
         let (mut next, mut found) = (Given::new(), Vec::new());
+        let mut sums = Sums::new();
         for (class, body) in case.bodies() {
             let mut play = Play {
                 case,
@@ -75,6 +81,7 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
                 groups: &mut groups,
                 given: &given,
                 next: &mut next,
+                sums: &mut sums,
                 faults: &mut found,
                 task: 0,
             };
@@ -108,6 +115,7 @@ struct Play<'a, 'p> {
     groups: &'a mut Groups,
     given: &'a Given,
     next: &'a mut Given,
+    sums: &'a mut Sums,
     faults: &'a mut Vec<Fault>,
     /// The task at hand.
     task: usize,
@@ -669,9 +677,15 @@ impl<'p> Play<'_, 'p> {
         self.next.insert(key(self.class), mine);
         let kind = collective.group();
         let group = self.groups.of(self.case, self.class, kind);
-        let classes = group.firsts.iter().map(|&rank| self.case.class_of(rank));
-        let given = classes.filter_map(|class| self.given.get(&key(class)));
-        let all = given.fold(mine, |all, state| all.join(*state));
+        let sum = self
+            .sums
+            .entry((group.members[0], kind, collective.sequence));
+        let sum = sum.or_insert_with(|| {
+            let classes = group.firsts.iter().map(|&rank| self.case.class_of(rank));
+            let given = classes.filter_map(|class| self.given.get(&key(class)));
+            given.fold(State::Nothing, |all, state| all.join(*state))
+        });
+        let all = mine.join(*sum);
         let around = kind.wide(&self.case.program.mesh);
         let Some(first) = sources.first().copied() else {
             return;

@@ -77,6 +77,9 @@ fn view_fault(class: usize, body: &Body, view: &View, place: impl Fn() -> String
 
 /// Buffers, names, persistent memory, order of `after`, and form of the outputs.
 pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
+    let all = case.program.bodies.iter().flat_map(|body| &body.buffers);
+    let mut homes = all.filter_map(|buffer| buffer.home.as_ref());
+    let has_sites = homes.any(|home| home.place.on.is_some());
     for (class, body) in case.bodies() {
         for (id, task) in body.tasks.iter().enumerate() {
             if !task.after.is_sorted_by(|a, b| a < b) {
@@ -88,7 +91,7 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
         names(case, class, body, faults);
         outputs(case, class, body, faults);
         if class > 0 {
-            persistent(case, class, faults);
+            persistent(case, class, has_sites, faults);
         }
     }
 }
@@ -212,7 +215,7 @@ fn outputs(case: &Case<'_>, class: usize, body: &Body, faults: &mut Vec<Fault>) 
 /// Where the mesh splits unevenly, staging buffers and those whose home is split differ in extents
 /// from class to class; what lies after the first such buffer may lie elsewhere. Where tensors lie with
 /// some ranks only, classes keep different ones; of one name they are alike.
-fn persistent(case: &Case<'_>, class: usize, faults: &mut Vec<Fault>) {
+fn persistent(case: &Case<'_>, class: usize, has_sites: bool, faults: &mut Vec<Fault>) {
     let list = |class: usize| -> Vec<(usize, &Buffer)> {
         let buffers = case.program.bodies[class].buffers.iter().enumerate();
         buffers
@@ -230,9 +233,7 @@ fn persistent(case: &Case<'_>, class: usize, faults: &mut Vec<Fault>) {
             reason,
         });
     };
-    let all = case.program.bodies.iter().flat_map(|body| &body.buffers);
-    let mut homes = all.filter_map(|buffer| buffer.home);
-    if homes.any(|home| home.place.on.is_some()) {
+    if has_sites {
         for &(id, got) in &mine {
             let same = |other: &&Buffer| other.name == got.name;
             let others = theirs.iter().map(|&(_, buffer)| buffer).find(same);
