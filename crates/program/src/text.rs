@@ -33,10 +33,15 @@ fn ron<T: Serialize>(value: &T) -> String {
 impl Program {
     /// The text form; [`Program::parse`] is its inverse.
     pub fn to_text(&self) -> String {
-        let mut text = String::new();
+        let mut text = format!("program {}\n", self.title);
+        self.write_identity(&mut text);
+        text
+    }
+
+    /// All but the title line.
+    fn write_identity(&self, text: &mut impl Write) {
         let kind = format!("{:?}", self.kind).to_lowercase();
         let dtype = format!("{:?}", self.dtype).to_lowercase();
-        let _ = writeln!(text, "program {}", self.title);
         let _ = writeln!(text, "kind {kind}");
         let _ = writeln!(text, "dtype {dtype}");
         let _ = writeln!(text, "batch {}", self.batch);
@@ -44,9 +49,8 @@ impl Program {
         let _ = writeln!(text, "classes {}", runs(&self.class_of));
         for (class, body) in self.bodies.iter().enumerate() {
             let _ = writeln!(text, "class {class} arena={}", body.arena.0);
-            body.write(&mut text);
+            body.write(text);
         }
-        text
     }
 
     /// Reads the text form.
@@ -61,13 +65,23 @@ impl Program {
 
     /// Identity of the program: 16 hexadecimal digits of the SHA-256 of its text without the title.
     pub fn digest(&self) -> String {
-        let text = self.to_text();
-        let (_, identity) = text.split_once('\n').expect("the text has a title line");
-        let hash = Sha256::digest(identity.as_bytes());
+        let mut hashed = Hashed(Sha256::new());
+        self.write_identity(&mut hashed);
+        let hash = hashed.0.finalize();
         hash[..8].iter().fold(String::new(), |mut hex, byte| {
             let _ = write!(hex, "{byte:02x}");
             hex
         })
+    }
+}
+
+/// What is written is hashed as it comes: the text of many classes is long.
+struct Hashed(Sha256);
+
+impl Write for Hashed {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        self.0.update(text.as_bytes());
+        Ok(())
     }
 }
 
@@ -88,7 +102,7 @@ fn runs(classes: &[u32]) -> String {
 }
 
 impl Body {
-    fn write(&self, text: &mut String) {
+    fn write(&self, text: &mut impl Write) {
         for (id, buffer) in self.buffers.iter().enumerate() {
             let _ = writeln!(
                 text,

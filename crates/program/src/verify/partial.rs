@@ -66,6 +66,7 @@ type Sums = HashMap<(Rank, Group, u32), State>;
 pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     let mut groups = Groups::default();
     let mut given = Given::new();
+    let unread: Vec<Vec<(usize, View)>> = case.bodies().map(|(_, body)| unread(body)).collect();
     // What ranks get depends on what others have got: again until nothing new is known. States only
     // ever rise from nothing over an addend to a mixture.
     loop {
@@ -76,6 +77,7 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
                 case,
                 class,
                 body,
+                unread: &unread[class],
                 states: initial(body),
                 packed: HashMap::new(),
                 groups: &mut groups,
@@ -109,6 +111,8 @@ struct Play<'a, 'p> {
     case: &'a Case<'p>,
     class: usize,
     body: &'p Body,
+    /// What of gradients is not read after it was written last.
+    unread: &'a [(usize, View)],
     states: Vec<Vec<(Region, State)>>,
     /// Of packed weights those that were packed.
     packed: HashMap<BufferId, View>,
@@ -135,7 +139,7 @@ impl<'p> Play<'_, 'p> {
                 Work::Load(load) => self.write(&load.target, WHOLE),
             }
         }
-        for (id, view) in unread(self.body) {
+        for &(id, view) in self.unread {
             if let State::Due(due) = self.read(&view)
                 && !due.is_empty()
             {
