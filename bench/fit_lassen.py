@@ -1,4 +1,4 @@
-"""Fits numbers of machines/lassen.toml to published rows; --write puts them into the file.
+"""Fits numbers of published/machines/lassen-lbann.toml to published rows; --write puts them into the file.
 
     cargo build --release -p partita
     python3 bench/fit_lassen.py --binary target/release/partita
@@ -175,7 +175,7 @@ def main():
     parser.add_argument("--report", action="store_true", help="only compare, with the file as it is")
     parser.add_argument("--write", action="store_true", help="change the numbers in the machine file")
     arguments = parser.parse_args()
-    bench = Bench(arguments.binary, (ROOT / "machines/lassen.toml").read_text())
+    bench = Bench(arguments.binary, (ROOT / "published/machines/lassen-lbann.toml").read_text())
     numbers = {}
     if not arguments.report:
         starts = {
@@ -192,7 +192,7 @@ def main():
         numbers = {name: float(f"{number:.3g}") for name, number in numbers.items()}
     report(bench, numbers)
     if arguments.write:
-        (ROOT / "machines/lassen.toml").write_text(machine(bench.text, numbers))
+        (ROOT / "published/machines/lassen-lbann.toml").write_text(machine(bench.text, numbers))
 
 
 if __name__ == "__main__":
