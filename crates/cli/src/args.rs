@@ -161,6 +161,9 @@ pub struct PlanArgs {
     /// Memory that a rank may fill, like `16GiB`; that of the machine's device if not given
     #[arg(long, value_name = "SIZE", value_parser = number::bytes)]
     pub memory: Option<Bytes>,
+    /// Write a page with the ranking and pictures of it, to be read in a browser
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
     /// Answer in JSON, in SI base units
     #[arg(long)]
     pub json: bool,

@@ -27,6 +27,8 @@ mod lowered;
 mod machine;
 mod menu;
 mod model;
+mod planner;
+mod report;
 mod search;
 mod trace;
 

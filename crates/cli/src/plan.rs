@@ -1,14 +1,12 @@
 use crate::args::{KindName, PlanArgs};
 use crate::error::CliError;
-use crate::here::{self, Here};
 use crate::lowered::{lower_verified, request};
-use crate::search::{search, search_here};
+use crate::model;
+use crate::planner::Planner;
+use crate::report::{self, Draft};
 use crate::table::{Side, Table, write_json};
-use crate::train::kernel_set;
-use crate::{machine, model, predict};
 use partita_lower::{Request, Strategy};
 use partita_oracle::Prediction;
-use partita_program::UnpinnedMenu;
 use partita_space::Bytes;
 use serde::Serialize;
 use std::io::Write;
@@ -28,11 +26,20 @@ pub struct Candidate {
 
 /// Ranks the strategies for a number of ranks, best first.
 pub fn run(args: &PlanArgs, out: &mut dyn Write) -> Result<(), CliError> {
-    let (memory, found) = if machine::is_here(&args.machine) {
-        found_here(args)?
-    } else {
-        found(args)?
-    };
+    let asked = &args.training;
+    // What cannot be written is said before the search.
+    let draft = args.report.as_deref().map(Draft::new).transpose()?;
+    let planner = Planner::new(args)?;
+    let graph = model::resolve(&asked.model)?;
+    let menu = planner.menu();
+    let single = Strategy::single();
+    let request = request(&graph, &single, asked, KindName::Train, &*menu);
+    let memory = planner.memory(asked.ranks);
+    let found = planner.plan(request, asked.ranks)?;
+    verify_best(&request, &found)?;
+    if let Some(draft) = draft {
+        draft.publish(&report::page(&planner, args, request, &found)?)?;
+    }
     let candidates: Vec<Candidate> = found.into_iter().map(Candidate::from).collect();
     write_ranking(&candidates, memory, args.json, out)?;
     if candidates
@@ -42,40 +49,10 @@ pub fn run(args: &PlanArgs, out: &mut dyn Write) -> Result<(), CliError> {
         return Err(CliError::User(format!(
             "no strategy fits {} ranks with {memory} each for batch {}; possible are more ranks, a \
              smaller batch or more memory; what became of each strategy is listed",
-            args.training.ranks, args.training.batch
+            asked.ranks, asked.batch
         )));
     }
     Ok(())
-}
-
-/// Memory of a rank, and what became of each strategy, on a machine with a file.
-fn found(args: &PlanArgs) -> Result<(Bytes, Vec<partita_plan::Candidate>), CliError> {
-    let asked = &args.training;
-    let machine = machine::resolve(&args.machine)?;
-    let graph = model::resolve(&asked.model)?;
-    machine::check_capacity(&machine, asked.ranks)?;
-    let memory = args.memory.unwrap_or(machine.device.memory.value);
-    let costs = predict::costs(&machine, args.no_io)?;
-    let single = Strategy::single();
-    let request = request(&graph, &single, asked, KindName::Train, &UnpinnedMenu);
-    let found = search(request, asked.ranks, memory, costs.as_ref())?;
-    verify_best(&request, &found)?;
-    Ok((memory, found))
-}
-
-/// The same on this machine.
-fn found_here(args: &PlanArgs) -> Result<(Bytes, Vec<partita_plan::Candidate>), CliError> {
-    let asked = &args.training;
-    let graph = model::resolve(&asked.model)?;
-    let memory = args.memory.unwrap_or_else(|| here::memory(asked.ranks));
-    let kernels = kernel_set::KernelSet::Cpu;
-    let menu = kernels.menu(here::THREADS);
-    let single = Strategy::single();
-    let request = request(&graph, &single, asked, KindName::Train, &*menu);
-    let here = Here::new(kernels, asked.ranks, 1, args.no_io)?;
-    let found = search_here(request, asked.ranks, memory, here)?;
-    verify_best(&request, &found)?;
-    Ok((memory, found))
 }
 
 /// The program that is recommended passes `verify`.

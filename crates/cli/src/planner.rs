@@ -1,0 +1,114 @@
+use crate::args::PlanArgs;
+use crate::error::CliError;
+use crate::here::{self, Here};
+use crate::machine;
+use crate::predict::{self, cost_error};
+use crate::search::{search, search_here};
+use crate::train::kernel_set::KernelSet;
+use partita_cluster::Machine;
+use partita_lower::Request;
+use partita_oracle::{Costs, Mode, Simulation, simulate};
+use partita_plan::Candidate;
+use partita_program::{Menu, Program, UnpinnedMenu};
+use partita_space::Bytes;
+
+const KERNELS: KernelSet = KernelSet::Cpu;
+
+/// A machine on which trainings are planned.
+pub enum Planner {
+    /// One with a file.
+    Modelled {
+        /// As in its file.
+        machine: Machine,
+        /// Of its kernels, messages, collectives and reads.
+        costs: Box<dyn Costs>,
+        /// Memory that a rank may fill.
+        memory: Bytes,
+    },
+    /// This one.
+    Measured {
+        /// Memory that a rank may fill, if it is said.
+        memory: Option<Bytes>,
+        /// Memory that is available to all ranks together.
+        available: Bytes,
+        /// Whether reading is left out.
+        no_io: bool,
+    },
+}
+
+impl Planner {
+    /// The machine that is asked for.
+    ///
+    /// Errors: no such machine, too few devices, reads of which nothing is known.
+    pub fn new(args: &PlanArgs) -> Result<Self, CliError> {
+        if machine::is_here(&args.machine) {
+            return Ok(Self::Measured {
+                memory: args.memory,
+                available: here::memory(1),
+                no_io: args.no_io,
+            });
+        }
+        let machine = machine::resolve(&args.machine)?;
+        machine::check_capacity(&machine, args.training.ranks)?;
+        Ok(Self::Modelled {
+            memory: args.memory.unwrap_or(machine.device.memory.value),
+            costs: predict::costs(&machine, args.no_io)?,
+            machine,
+        })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Modelled { machine, .. } => &machine.name,
+            Self::Measured { .. } => here::NAME,
+        }
+    }
+
+    /// Memory that each of so many ranks may fill.
+    pub fn memory(&self, ranks: usize) -> Bytes {
+        match self {
+            Self::Modelled { memory, .. } => *memory,
+            Self::Measured {
+                memory, available, ..
+            } => memory.unwrap_or(Bytes(available.0 / ranks as u64)),
+        }
+    }
+
+    /// The kernels that programs are made of.
+    pub fn menu(&self) -> Box<dyn Menu> {
+        match self {
+            Self::Modelled { .. } => Box::new(UnpinnedMenu),
+            Self::Measured { .. } => KERNELS.menu(here::THREADS),
+        }
+    }
+
+    /// What becomes of all strategies for a number of ranks, best first.
+    ///
+    /// Errors: as [`search`].
+    pub fn plan(&self, training: Request<'_>, ranks: usize) -> Result<Vec<Candidate>, CliError> {
+        let memory = self.memory(ranks);
+        match self {
+            Self::Modelled { costs, .. } => search(training, ranks, memory, costs.as_ref()),
+            Self::Measured { no_io, .. } => {
+                let here = Here::new(KERNELS, ranks, here::THREADS, *no_io)?;
+                search_here(training, ranks, memory, here)
+            }
+        }
+    }
+
+    /// A step of a program, played.
+    ///
+    /// Errors: a cost that cannot be had.
+    pub fn play(&self, program: &Program) -> Result<Simulation, CliError> {
+        let ranks = program.mesh.ranks();
+        let played = match self {
+            Self::Modelled { costs, .. } => simulate(program, costs.as_ref(), Mode::Classes, 1),
+            Self::Measured { no_io, .. } => {
+                let mut here = Here::new(KERNELS, ranks, here::THREADS, *no_io)?;
+                simulate(program, &here.costs(program)?, Mode::Classes, 1)
+            }
+        };
+        played.map_err(|error| cost_error(&error))
+    }
+}

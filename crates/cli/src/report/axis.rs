@@ -1,0 +1,201 @@
+use super::svg::{Anchor, Stroke, Svg, color};
+use partita_space::{Bytes, Seconds};
+
+/// From values to places in a figure.
+#[derive(Clone, Copy, Debug)]
+pub struct Scale {
+    /// The least and the greatest value.
+    values: [f64; 2],
+    /// Where they lie.
+    places: [f64; 2],
+    is_logarithmic: bool,
+}
+
+impl Scale {
+    /// Equal steps for equal differences, from 0 to a round number above `most`.
+    pub fn linear(most: f64, places: [f64; 2]) -> Self {
+        let step = round_step(most);
+        let top = (most / step).ceil().max(1.0) * step;
+        Self {
+            values: [0.0, top],
+            places,
+            is_logarithmic: false,
+        }
+    }
+
+    /// Equal steps for equal differences, from 0 to exactly `most`.
+    pub fn exact(most: f64, places: [f64; 2]) -> Self {
+        Self {
+            values: [0.0, most],
+            places,
+            is_logarithmic: false,
+        }
+    }
+
+    /// Equal steps for equal ratios, a little beyond both values, which are positive.
+    pub fn logarithmic([least, most]: [f64; 2], places: [f64; 2]) -> Self {
+        assert!(
+            0.0 < least && least <= most,
+            "no logarithm from {least} to {most}"
+        );
+        let margin = (most / least).powf(0.06).max(1.12);
+        Self {
+            values: [least / margin, most * margin],
+            places,
+            is_logarithmic: true,
+        }
+    }
+
+    /// Where a value lies.
+    pub fn at(&self, value: f64) -> f64 {
+        let ([least, most], [start, end]) = (self.values, self.places);
+        let part = match self.is_logarithmic {
+            true => (value / least).ln() / (most / least).ln(),
+            false => (value - least) / (most - least),
+        };
+        start + part * (end - start)
+    }
+
+    /// Round values between the ends, with their texts.
+    pub fn ticks(&self) -> Vec<(f64, String)> {
+        let [least, most] = self.values;
+        let values: Vec<f64> = match self.is_logarithmic {
+            true => round_ratios(least, most),
+            false => {
+                let step = round_step(most);
+                let count = (most / step + 1e-9) as usize;
+                (0..=count).map(|tick| tick as f64 * step).collect()
+            }
+        };
+        values
+            .into_iter()
+            .map(|value| (value, plain(value)))
+            .collect()
+    }
+
+    /// A vertical axis at `left` with its title, and faint lines as far as `right`.
+    pub fn draw_upward(&self, svg: &mut Svg, left: f64, right: f64, title: &str) {
+        for (value, text) in self.ticks() {
+            let y = self.at(value);
+            svg.line(&[(left, y), (right, y)], Stroke::solid(color::FAINT, 1.0));
+            svg.label((left - 6.0, y + 4.0), Anchor::End, text);
+        }
+        let [start, end] = self.places;
+        svg.line(
+            &[(left, start), (left, end)],
+            Stroke::solid(color::BLACK, 1.0),
+        );
+        svg.upward((left - 52.0, (start + end) / 2.0), title);
+    }
+
+    /// A horizontal axis at `bottom` with its title, and faint lines as far up as `top`.
+    pub fn draw_across(&self, svg: &mut Svg, top: f64, bottom: f64, title: &str) {
+        let mut free = f64::NEG_INFINITY;
+        for (value, text) in self.ticks() {
+            let x = self.at(value);
+            svg.line(&[(x, top), (x, bottom)], Stroke::solid(color::FAINT, 1.0));
+            let half = 4.0 * text.chars().count() as f64;
+            if x - half > free {
+                svg.label((x, bottom + 17.0), Anchor::Middle, text);
+                free = x + half;
+            }
+        }
+        let [start, end] = self.places;
+        svg.line(
+            &[(start, bottom), (end, bottom)],
+            Stroke::solid(color::BLACK, 1.0),
+        );
+        svg.label(((start + end) / 2.0, bottom + 37.0), Anchor::Middle, title);
+    }
+}
+
+/// The distance of about five round ticks below a value.
+fn round_step(most: f64) -> f64 {
+    if most <= 0.0 || !most.is_finite() {
+        return 1.0;
+    }
+    let rough = most / 5.0;
+    let power = 10f64.powf(rough.log10().floor());
+    let steps = [1.0, 2.0, 2.5, 5.0, 10.0].map(|step| step * power);
+    let fits = |step: &f64| *step >= rough * 0.999;
+    steps.into_iter().find(fits).unwrap_or(10.0 * power)
+}
+
+/// Round values of a logarithmic axis: the more of each power of ten, the fewer powers there are.
+fn round_ratios(least: f64, most: f64) -> Vec<f64> {
+    let powers = (most / least).log10();
+    let leads: &[f64] = match powers {
+        powers if powers < 1.0 => &[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0],
+        powers if powers < 3.5 => &[1.0, 2.0, 5.0],
+        _ => &[1.0],
+    };
+    let exponents = least.log10().floor() as i32..=most.log10().ceil() as i32;
+    let all =
+        exponents.flat_map(|exponent| leads.iter().map(move |lead| lead * 10f64.powi(exponent)));
+    let inside = |value: &f64| (least..=most).contains(value);
+    all.filter(inside).collect()
+}
+
+/// A number without needless digits.
+pub fn plain(value: f64) -> String {
+    let digits = match value.abs() {
+        size if size >= 100.0 || size == 0.0 => 0,
+        size if size >= 10.0 => 1,
+        size if size >= 1.0 => 2,
+        size => (1.0 - size.log10().floor()) as usize,
+    };
+    let text = format!("{value:.digits$}");
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    }
+}
+
+/// The unit in which times up to this one are told, and how many seconds it has.
+pub fn time_unit(most: Seconds) -> (f64, &'static str) {
+    let units = [(1.0, "s"), (1e-3, "ms"), (1e-6, "µs")];
+    units
+        .into_iter()
+        .find(|(size, _)| most.0 >= *size)
+        .unwrap_or((1e-9, "ns"))
+}
+
+/// The unit in which sizes up to this one are told, and how many bytes it has.
+pub fn size_unit(most: Bytes) -> (f64, &'static str) {
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let units = units.map(|(power, name)| ((1u64 << power) as f64, name));
+    units
+        .into_iter()
+        .find(|(size, _)| most.0 as f64 >= *size)
+        .unwrap_or((1.0, "B"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_round_and_inside() {
+        let scale = Scale::linear(0.93, [0.0, 100.0]);
+        let texts: Vec<String> = scale.ticks().into_iter().map(|tick| tick.1).collect();
+        assert_eq!(texts, ["0", "0.2", "0.4", "0.6", "0.8", "1"]);
+        let scale = Scale::logarithmic([3.0, 900.0], [0.0, 100.0]);
+        let values: Vec<f64> = scale.ticks().into_iter().map(|tick| tick.0).collect();
+        assert_eq!(values, [5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0]);
+        assert!(
+            values
+                .iter()
+                .all(|&value| (0.0..=100.0).contains(&scale.at(value)))
+        );
+    }
+
+    #[test]
+    fn units_fit() {
+        assert_eq!(time_unit(Seconds(0.003)), (1e-3, "ms"));
+        assert_eq!(size_unit(Bytes(3 << 30)), (1_073_741_824.0, "GiB"));
+        assert_eq!(
+            [0.0, 0.25, 12.5, 1500.0].map(plain),
+            ["0", "0.25", "12.5", "1500"]
+        );
+    }
+}

@@ -1,0 +1,316 @@
+//! A plan as one page of HTML that needs nothing else: tables, and pictures in SVG.
+
+mod axis;
+mod facts;
+mod front;
+mod memory;
+mod palette;
+mod partition;
+mod ranking;
+mod scaling;
+mod svg;
+mod timeline;
+
+use crate::args::PlanArgs;
+use crate::error::CliError;
+use crate::planner::Planner;
+use facts::{Best, Facts};
+use partita_lower::Request;
+use partita_oracle::CostBasis;
+use partita_plan::Candidate;
+use partition::Partition;
+use std::fs;
+use std::path::{Path, PathBuf};
+use svg::escape;
+
+const STYLE: &str = include_str!("style.css");
+
+/// Regions of ranks that are listed.
+const REGIONS_MAX: usize = 32;
+
+/// A file under construction beside its place; what is not published leaves nothing.
+#[derive(Debug)]
+pub struct Draft {
+    path: PathBuf,
+    partial: PathBuf,
+}
+
+impl Draft {
+    /// Errors: a place where nothing can be written.
+    pub fn new(path: &Path) -> Result<Self, CliError> {
+        let unwritable =
+            |error: &dyn std::fmt::Display| CliError::file("written", path.display(), error);
+        if path.is_dir() {
+            return Err(unwritable(&"it is a folder"));
+        }
+        let mut partial = path.as_os_str().to_owned();
+        partial.push(".partial");
+        let partial = PathBuf::from(partial);
+        fs::write(&partial, "").map_err(|error| unwritable(&error))?;
+        Ok(Self {
+            path: path.to_owned(),
+            partial,
+        })
+    }
+
+    /// Writes the text and puts it in place, by one rename.
+    pub fn publish(self, text: &str) -> Result<(), CliError> {
+        let written = fs::write(&self.partial, text);
+        let moved = written.and_then(|()| fs::rename(&self.partial, &self.path));
+        moved.map_err(|error| CliError::file("written", self.path.display(), &error))
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        // Once published it is not there anymore; else nobody needs it.
+        let _ = fs::remove_file(&self.partial);
+    }
+}
+
+/// The page about a plan.
+///
+/// Errors: a cost that cannot be had, of a smaller number of ranks or another strategy.
+pub fn page(
+    planner: &Planner,
+    args: &PlanArgs,
+    training: Request<'_>,
+    candidates: &[Candidate],
+) -> Result<String, CliError> {
+    let facts = facts::gather(planner, args, training, candidates)?;
+    let title = escape(&format!(
+        "{} on {} ranks of {}",
+        facts.model, facts.ranks, facts.machine
+    ));
+    let sections = [
+        summary(&facts),
+        section(
+            "Ranking",
+            &(ranking::table(&facts) + &ranking::refused(&facts)),
+        ),
+        scaling_section(&facts),
+        memory_section(&facts),
+        best_sections(&facts),
+        front_section(&facts),
+    ];
+    Ok(format!(
+        "<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\">\n<head>\n<meta \
+         charset=\"utf-8\"/>\n<meta name=\"viewport\" content=\"width=device-width\"/>\n\
+         <title>Plan: {title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n\
+         <h1>How to train {title}</h1>\n{}</main>\n<footer><p>Written by partita {}. All times are \
+         predictions.</p></footer>\n</body>\n</html>\n",
+        sections.concat(),
+        env!("CARGO_PKG_VERSION")
+    ))
+}
+
+fn section(title: &str, content: &str) -> String {
+    format!(
+        "<section>\n<h2>{}</h2>\n{content}</section>\n",
+        escape(title)
+    )
+}
+
+/// A picture with words below.
+fn figure(picture: &str, caption: &str) -> String {
+    format!(
+        "<figure>\n{picture}<figcaption>{}</figcaption>\n</figure>\n",
+        escape(caption)
+    )
+}
+
+fn summary(facts: &Facts<'_>) -> String {
+    let Some(Best {
+        strategy,
+        prediction,
+        ..
+    }) = &facts.best
+    else {
+        return pairs(facts, &[]);
+    };
+    let basis = match prediction.basis {
+        CostBasis::Modelled => "modelled from the facts of the machine file",
+        CostBasis::Measured => "measured on the machine",
+    };
+    let mut text = pairs(
+        facts,
+        &[
+            ("best strategy", strategy.to_string()),
+            ("time of a step", prediction.iteration_seconds.to_string()),
+            ("samples/s", format!("{:.2}", prediction.samples_per_second)),
+            (
+                "memory",
+                format!("{} on the largest rank", prediction.memory_bytes_max),
+            ),
+            ("seconds", basis.to_owned()),
+            ("program", prediction.digest.clone()),
+        ],
+    );
+    text.push_str(&format!(
+        "<p id=\"bottleneck\"><strong>{}</strong></p>\n",
+        escape(&prediction.bottleneck)
+    ));
+    if !prediction.limits.is_empty() {
+        let limits = prediction
+            .limits
+            .iter()
+            .map(|limit| format!("<li>{}</li>\n", escape(limit)));
+        text.push_str(&format!(
+            "<ul id=\"limits\">\n{}</ul>\n",
+            limits.collect::<String>()
+        ));
+    }
+    text
+}
+
+fn pairs(facts: &Facts<'_>, more: &[(&str, String)]) -> String {
+    let reading = if facts.no_io {
+        ", reading left out"
+    } else {
+        ""
+    };
+    let first = [
+        ("model", facts.model.to_owned()),
+        ("machine", format!("{}{reading}", facts.machine)),
+        ("ranks", facts.ranks.to_string()),
+        ("mini-batch", format!("{} samples", facts.batch)),
+        ("limit", format!("{} a rank", facts.memory)),
+    ];
+    let rows = first.iter().chain(more).map(|(name, value)| {
+        format!(
+            "<tr><th scope=\"row\">{}</th><td>{}</td></tr>\n",
+            escape(name),
+            escape(value)
+        )
+    });
+    format!(
+        "<table class=\"facts\"><tbody>\n{}</tbody></table>\n",
+        rows.collect::<String>()
+    )
+}
+
+fn scaling_section(facts: &Facts<'_>) -> String {
+    let curves = figure(
+        &scaling::curves(facts),
+        "Samples per second with the same mini-batch on more and more ranks: the best plan at each number, \
+         data parallelism alone as far as every rank has a sample, and the ideal, in proportion to the \
+         first number of ranks on which something fits. Both axes are logarithmic.",
+    );
+    let bars = figure(
+        &scaling::bars(facts),
+        "What a sample costs in time of ranks, by what the critical path of the best plan is spent on. Under \
+         ideal scaling all bars are equally high.",
+    );
+    section("Scaling", &(curves + &ranking::counts(facts) + &bars))
+}
+
+fn memory_section(facts: &Facts<'_>) -> String {
+    if facts.itemized.is_empty() {
+        return String::new();
+    }
+    let caption = format!(
+        "What the largest rank holds at the moment at which it holds most, by what it is for: the best \
+         strategies of the ranking, data parallelism alone, and some that do not fit. Halos are received \
+         into the frames of tensors; what a communication library holds beside that is not counted. A rank \
+         may fill {}.",
+        facts.memory
+    );
+    section("Memory", &figure(&memory::figure(facts), &caption))
+}
+
+fn best_sections(facts: &Facts<'_>) -> String {
+    let Some(best) = &facts.best else {
+        return String::new();
+    };
+    let mut split = String::new();
+    if let Some(stages) = partition::stages(best) {
+        let caption = format!(
+            "Stages and their ranks; micro-batches go through them in the order of schedule {}.",
+            best.strategy.schedule
+        );
+        split.push_str(&figure(&stages, &caption));
+    }
+    if let Some(partition) = Partition::of(&best.program) {
+        split.push_str(&partition_figure(&partition));
+    }
+    split.push_str(&halo_table(best));
+    let title = format!("Who holds what under {}", best.strategy);
+    let timeline = figure(
+        &timeline::figure(best),
+        "A step of the best strategy as the simulator plays it, for some ranks in four lanes each. Messages \
+         and collectives that are under way together lie side by side; waiting for others is part of them.",
+    );
+    section(&title, &split) + &section("A step in time", &timeline)
+}
+
+fn partition_figure(partition: &Partition) -> String {
+    let others = match partition.sample_parts {
+        1 => String::new(),
+        parts => format!(
+            " The mini-batch is split in {parts} parts; the ranks of the others hold their samples the same \
+             way."
+        ),
+    };
+    let halo = match partition::halo_words(&partition.halo) {
+        words if words.is_empty() => "Nothing of the input is exchanged.".to_owned(),
+        words => format!(
+            "Hatched is what ranks on both sides of a cut hold: the halo of the input is {words} positions \
+             (before + behind), drawn at least two points wide."
+        ),
+    };
+    let caption =
+        format!("The input, cut as the ranks of the first samples hold it. {halo}{others}");
+    let rows = partition.rows();
+    let listed = rows.iter().take(REGIONS_MAX).map(|cells| {
+        let cells = cells
+            .iter()
+            .map(|cell| format!("<td>{}</td>", escape(cell)));
+        format!("<tr>{}</tr>\n", cells.collect::<String>())
+    });
+    let more = match rows.len().saturating_sub(REGIONS_MAX) {
+        0 => String::new(),
+        more => format!("<p>{more} more regions are cut the same way.</p>\n"),
+    };
+    format!(
+        "{}<details><summary>First and last indices</summary>\n<table id=\"regions\"><thead><tr>\
+         <th>ranks</th><th>samples</th><th>D</th><th>H</th><th>W</th></tr></thead><tbody>\n{}</tbody>\
+         </table>\n{more}</details>\n",
+        figure(&partition.figure(), &caption),
+        listed.collect::<String>()
+    )
+}
+
+fn halo_table(best: &Best<'_>) -> String {
+    let halos = partition::halos(&best.program);
+    if halos.is_empty() {
+        return String::new();
+    }
+    let rows = halos.iter().map(|(width, names)| {
+        format!(
+            "<tr><td class=\"number\">{}</td><td>{}</td></tr>\n",
+            escape(width),
+            escape(&names.join(", "))
+        )
+    });
+    format!(
+        "<details><summary>Halos of all tensors</summary>\n<table id=\"halos\"><thead><tr>\
+         <th class=\"number\">positions before + behind</th><th>tensors</th></tr></thead><tbody>\n{}</tbody>\
+         </table>\n</details>\n",
+        rows.collect::<String>()
+    )
+}
+
+fn front_section(facts: &Facts<'_>) -> String {
+    if facts.points.is_empty() {
+        return String::new();
+    }
+    let passed = facts.points.len() - facts::ranked(facts.candidates).count();
+    let caption = format!(
+        "Every strategy of the ranking, and {passed} that were refused or passed over and were costed for \
+         this picture. Both axes are logarithmic; lettered strategies lie on the front.",
+    );
+    section(
+        "Time against memory",
+        &(figure(&front::figure(facts), &caption) + &ranking::front(facts)),
+    )
+}
