@@ -123,6 +123,11 @@ fn round_step(most: f64) -> f64 {
 
 /// Round values of a logarithmic axis: the more of each power of ten, the fewer powers there are.
 fn round_ratios(least: f64, most: f64) -> Vec<f64> {
+    if most < 4.0 * least {
+        let step = round_step(most - least);
+        let multiples = (least / step).ceil() as u64..=(most / step).floor() as u64;
+        return multiples.map(|times| times as f64 * step).collect();
+    }
     let powers = (most / least).log10();
     let leads: &[f64] = match powers {
         powers if powers < 1.0 => &[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0],

@@ -89,8 +89,8 @@ pub struct Best<'a> {
     pub simulation: Simulation,
 }
 
-/// Everything that the page needs beyond the ranking: smaller numbers of ranks, programs of some strategies,
-/// and a step of the best one.
+/// Everything that the page needs beyond the ranking: smaller numbers of ranks, programs of some
+/// strategies, and a step of the best one.
 ///
 /// Errors: a cost that cannot be had.
 pub fn gather<'a>(
@@ -230,12 +230,16 @@ fn can_be_played(planner: &Planner, fits: bool) -> bool {
 }
 
 fn add_ranked(facts: &mut Facts<'_>, training: Request<'_>) -> Result<(), CliError> {
-    for (number, (candidate, prediction)) in ranked(facts.candidates).enumerate() {
+    for (candidate, prediction) in ranked(facts.candidates) {
         let strategy = candidate.strategy.to_string();
-        if number < ITEMIZED_MAX {
+        if facts.itemized.len() < ITEMIZED_MAX {
             let program = program(training, &candidate.strategy);
             let program = program.map_err(|error| CliError::user(&error))?;
-            facts.itemized.push((strategy.clone(), itemize(&program)));
+            let items = itemize(&program);
+            // Those that differ in the order of their work alone are shown once.
+            if facts.itemized.last().is_none_or(|(_, last)| *last != items) {
+                facts.itemized.push((strategy.clone(), items));
+            }
         }
         facts.points.push(Point {
             strategy,
@@ -247,8 +251,8 @@ fn add_ranked(facts: &mut Facts<'_>, training: Request<'_>) -> Result<(), CliErr
     Ok(())
 }
 
-/// Some of those that the plan refused or passed over, as far as they can be lowered: those that do not
-/// fit in memory come first among them. Pipelines whose layers are open are left out.
+/// Some of those that the plan refused or passed over, as far as they can be lowered: those that
+/// do not fit in memory come first among them. Pipelines whose layers are open are left out.
 fn add_refused(
     facts: &mut Facts<'_>,
     planner: &Planner,
@@ -296,7 +300,7 @@ fn add_refused(
     Ok(())
 }
 
-/// Numbers of ranks as ranges: `0-3, 8-11`.
+/// Ascending numbers of ranks as ranges: `0–3, 8–11`.
 pub fn ranges(ranks: impl IntoIterator<Item = usize>) -> String {
     let mut runs: BTreeMap<usize, usize> = BTreeMap::new();
     let mut last = None;

@@ -37,7 +37,8 @@ pub fn letter(index: usize) -> String {
 pub fn figure(facts: &Facts<'_>) -> String {
     let front = pareto(&facts.points);
     let description = format!(
-        "{} strategies by memory of the largest rank and time of a step; {} of them lie on the front that no \
+        "{} strategies by memory of the largest rank and time of a step; {} of them lie on the \
+         front that no \
          other beats in both.",
         facts.points.len(),
         front.len()
@@ -87,15 +88,10 @@ pub fn figure(facts: &Facts<'_>) -> String {
         let text = format!("limit {}", facts.memory);
         svg.styled((limit, TOP - 6.0), Anchor::Middle, "strong", text);
     }
-    let mut steps = Vec::new();
-    for point in &front {
-        let (right, up) = at(point);
-        if let Some(&(_, before)) = steps.last() {
-            steps.push((right, before));
-        }
-        steps.push((right, up));
-    }
-    svg.line(&steps, Stroke::solid(color::ORANGE, 2.0));
+    svg.line(
+        &steps(front.iter().map(|point| at(point))),
+        Stroke::solid(color::ORANGE, 2.0),
+    );
     for point in &facts.points {
         let told = format!("{}: {}, {}", point.strategy, point.seconds, point.memory);
         match point.fits {
@@ -106,6 +102,18 @@ pub fn figure(facts: &Facts<'_>) -> String {
     draw_letters(&mut svg, &front, &at);
     draw_key(&mut svg);
     svg.finish()
+}
+
+/// A line that goes right before it goes down.
+fn steps(places: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)> {
+    let mut steps = Vec::new();
+    for (right, up) in places {
+        if let Some(&(_, before)) = steps.last() {
+            steps.push((right, before));
+        }
+        steps.push((right, up));
+    }
+    steps
 }
 
 /// Beside the points of the front, where the letters before leave room.

@@ -1,5 +1,5 @@
 use super::axis::{Scale, size_unit};
-use super::facts::Facts;
+use super::facts::{Facts, ranked};
 use super::svg::{Anchor, Stroke, Svg, WIDTH, color, shortened};
 use partita_program::{Body, Buffer, Program, Role};
 use partita_space::{Bytes, Coord, Mesh};
@@ -76,7 +76,7 @@ impl Heading {
             Self::Activations => color::GREEN,
             Self::ActivationGradients => color::VERMILLION,
             Self::Frames => color::PURPLE,
-            Self::Scratch => color::BLACK,
+            Self::Scratch => color::STONE,
             Self::Gaps => color::GRAY,
         }
     }
@@ -165,6 +165,15 @@ fn frame(buffer: &Buffer, mesh: &Mesh, coord: &Coord) -> Bytes {
     }
 }
 
+/// A strategy with its number in the ranking, if it has one.
+fn name(facts: &Facts<'_>, strategy: &str) -> String {
+    let mut ranking = ranked(facts.candidates);
+    match ranking.position(|(candidate, _)| candidate.strategy.to_string() == strategy) {
+        Some(at) => format!("{} #{}", shortened(strategy, 32), at + 1),
+        None => shortened(strategy, 36),
+    }
+}
+
 /// A bar for each strategy, against the limit.
 pub fn figure(facts: &Facts<'_>) -> String {
     let sums: Vec<Bytes> = facts
@@ -179,7 +188,8 @@ pub fn figure(facts: &Facts<'_>) -> String {
     let (unit, unit_name) = size_unit(top);
     let (left, right, row) = (300.0, WIDTH - 80.0, 26.0);
     let description = format!(
-        "One bar for each of {} strategies: what the largest rank holds when it holds most, by what it \
+        "One bar for each of {} strategies: what the largest rank holds when it holds most, by \
+         what it \
          is for; a rank may fill {}.",
         facts.itemized.len(),
         facts.memory
@@ -195,46 +205,56 @@ pub fn figure(facts: &Facts<'_>) -> String {
         bottom,
         &format!("memory of the largest rank ({unit_name})"),
     );
-    for (index, ((strategy, items), sum)) in facts.itemized.iter().zip(&sums).enumerate() {
+    for (index, (strategy, items)) in facts.itemized.iter().enumerate() {
         let y = bars_top + row * index as f64 + 4.0;
         svg.styled(
             (left - 8.0, y + 13.0),
             Anchor::End,
             "code",
-            shortened(strategy, 36),
+            name(facts, strategy),
         );
-        let mut start = 0.0;
-        for (heading, bytes) in Heading::ALL.into_iter().zip(items) {
-            let end = start + bytes.0 as f64 / unit;
-            let frame = [
-                scale.at(start),
-                y,
-                scale.at(end) - scale.at(start),
-                row - 8.0,
-            ];
-            if bytes.0 > 0 {
-                svg.bar(
-                    frame,
-                    heading.color(),
-                    &format!("{strategy}: {}, {bytes}", heading.name()),
-                );
-            }
-            start = end;
-        }
-        svg.styled(
-            (scale.at(start) + 5.0, y + 13.0),
-            Anchor::Start,
-            "small",
-            sum,
-        );
+        draw_bar(&mut svg, &scale, [y, row - 8.0], unit, strategy, items);
     }
+    let limit = format!("limit {}", facts.memory);
     if shows_limit {
         let x = scale.at(facts.memory.0 as f64 / unit);
         let line = [(x, bars_top - 4.0), (x, bottom)];
         svg.line(&line, Stroke::dashed(color::BLACK, 2.0));
-        let limit = format!("limit {}", facts.memory);
         svg.styled((x, bars_top - 9.0), Anchor::Middle, "strong", limit);
+    } else {
+        let beyond = format!("{limit} →");
+        svg.styled((WIDTH - 8.0, bars_top - 9.0), Anchor::End, "strong", beyond);
+    }
+    for (index, sum) in sums.iter().enumerate() {
+        let y = bars_top + row * index as f64 + 17.0;
+        let x = scale.at(sum.0 as f64 / unit) + 5.0;
+        svg.styled((x, y), Anchor::Start, "small over", sum);
     }
     svg.grow(bottom + 46.0);
     svg.finish()
+}
+
+fn draw_bar(
+    svg: &mut Svg,
+    scale: &Scale,
+    [top, height]: [f64; 2],
+    unit: f64,
+    strategy: &str,
+    items: &Itemized,
+) {
+    let mut start = 0.0;
+    for (heading, bytes) in Heading::ALL.into_iter().zip(items) {
+        let end = start + bytes.0 as f64 / unit;
+        if bytes.0 > 0 {
+            let frame = [
+                scale.at(start),
+                top,
+                scale.at(end) - scale.at(start),
+                height,
+            ];
+            let told = format!("{strategy}: {}, {bytes}", heading.name());
+            svg.bar(frame, heading.color(), &told);
+        }
+        start = end;
+    }
 }

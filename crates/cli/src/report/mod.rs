@@ -192,14 +192,17 @@ fn pairs(facts: &Facts<'_>, more: &[(&str, String)]) -> String {
 fn scaling_section(facts: &Facts<'_>) -> String {
     let curves = figure(
         &scaling::curves(facts),
-        "Samples per second with the same mini-batch on more and more ranks: the best plan at each number, \
-         data parallelism alone as far as every rank has a sample, and the ideal, in proportion to the \
+        "Samples per second with the same mini-batch on more and more ranks: the best plan at \
+         each number, \
+         data parallelism alone as far as every rank has a sample, and the ideal, in proportion \
+         to the \
          first number of ranks on which something fits. Both axes are logarithmic.",
     );
     let bars = figure(
         &scaling::bars(facts),
-        "What a sample costs in time of ranks, by what the critical path of the best plan is spent on. Under \
-         ideal scaling all bars are equally high.",
+        "What a sample costs in time of ranks, by what the critical path of the best plan is \
+         spent on. Under \
+         ideal scaling all bars are equally high; a cross stands where no strategy fits.",
     );
     section("Scaling", &(curves + &ranking::counts(facts) + &bars))
 }
@@ -209,9 +212,12 @@ fn memory_section(facts: &Facts<'_>) -> String {
         return String::new();
     }
     let caption = format!(
-        "What the largest rank holds at the moment at which it holds most, by what it is for: the best \
-         strategies of the ranking, data parallelism alone, and some that do not fit. Halos are received \
-         into the frames of tensors; what a communication library holds beside that is not counted. A rank \
+        "What the largest rank holds at the moment at which it holds most, by what it is for: the \
+         best \
+         strategies of the ranking, data parallelism alone, and some that do not fit. Halos are \
+         received \
+         into the frames of tensors; what a communication library holds beside that is not \
+         counted. A rank \
          may fill {}.",
         facts.memory
     );
@@ -234,32 +240,38 @@ fn best_sections(facts: &Facts<'_>) -> String {
         split.push_str(&partition_figure(&partition));
     }
     split.push_str(&halo_table(best));
-    let title = format!("Who holds what under {}", best.strategy);
+    let under = escape(&best.strategy.to_string());
+    let split = format!("<p>Under <code>{under}</code>.</p>\n{split}");
     let timeline = figure(
         &timeline::figure(best),
-        "A step of the best strategy as the simulator plays it, for some ranks in four lanes each. Messages \
+        "A step of the best strategy as the simulator plays it, for some ranks in four lanes \
+         each. Messages \
          and collectives that are under way together lie side by side; waiting for others is part of them.",
     );
-    section(&title, &split) + &section("A step in time", &timeline)
+    section("Who holds what", &split) + &section("A step in time", &timeline)
 }
 
 fn partition_figure(partition: &Partition) -> String {
     let others = match partition.sample_parts {
         1 => String::new(),
         parts => format!(
-            " The mini-batch is split in {parts} parts; the ranks of the others hold their samples the same \
+            " The mini-batch is split in {parts} parts; the ranks of the others hold their \
+             samples the same \
              way."
         ),
     };
     let halo = match partition::halo_words(&partition.halo) {
         words if words.is_empty() => "Nothing of the input is exchanged.".to_owned(),
         words => format!(
-            "Hatched is what ranks on both sides of a cut hold: the halo of the input is {words} positions \
+            "Hatched is what ranks on both sides of a cut hold: the halo of the input is {words} \
+             positions \
              (before + behind), drawn at least two points wide."
         ),
     };
-    let caption =
-        format!("The input, cut as the ranks of the first samples hold it. {halo}{others}");
+    let caption = format!(
+        "The input, cut as the ranks of the first samples hold it; ranks named \
+         together hold the same. {halo}{others}"
+    );
     let rows = partition.rows();
     let listed = rows.iter().take(REGIONS_MAX).map(|cells| {
         let cells = cells
@@ -306,7 +318,8 @@ fn front_section(facts: &Facts<'_>) -> String {
     }
     let passed = facts.points.len() - facts::ranked(facts.candidates).count();
     let caption = format!(
-        "Every strategy of the ranking, and {passed} that were refused or passed over and were costed for \
+        "Every strategy of the ranking, and {passed} that were refused or passed over and were \
+         costed for \
          this picture. Both axes are logarithmic; lettered strategies lie on the front.",
     );
     section(

@@ -10,7 +10,7 @@ pub fn of(category: Category) -> &'static str {
         Category::BackwardExchange => color::VERMILLION,
         Category::GradientAllreduceExposed => color::ORANGE,
         Category::Redistribution => color::YELLOW,
-        Category::Io => color::BLACK,
+        Category::Io => color::STONE,
         Category::Update => color::GREEN,
     }
 }

@@ -3,6 +3,7 @@ use super::svg::{Anchor, Stroke, Svg, WIDTH, color, shortened};
 use partita_program::{Buffer, Item, Place, Program, Role, Work};
 use partita_space::{AXES, Axis, DIMS, Interval, Mesh, Rank, Region};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Light forms of the palette, on which black words can be read.
 const TINTS: [&str; 7] = [
@@ -14,9 +15,14 @@ const COLUMNS_MAX: usize = 8;
 /// Side of a face.
 const FACE_MAX: f64 = 220.0;
 /// How far a slab reaches back.
-const BACK: [f64; 2] = [7.0, 40.0];
+const BACK: [f64; 2] = [10.0, 40.0];
 /// What is drawn of a halo at least, on each side of a cut.
 const HALO_MIN: f64 = 2.0;
+
+/// Width and height of a stage.
+const BOX: [f64; 2] = [190.0, 108.0];
+/// Letters in a line of a stage.
+const LETTERS_MAX: usize = 23;
 
 /// How a sample is shared out.
 pub struct Partition {
@@ -89,7 +95,8 @@ impl Partition {
         self.shares.iter().map(row).collect()
     }
 
-    /// A sample cut in slabs of depth, each with its tiles; the front of a slab shows H down and W across.
+    /// A sample cut in slabs of depth, each with its tiles; the front of a slab shows H down and W
+    /// across.
     pub fn figure(&self) -> String {
         let slabs = self.parts(1);
         let shown: Vec<usize> = match slabs.len() <= SLABS_MAX {
@@ -99,9 +106,11 @@ impl Partition {
         let [_, depth, height, width, _] = self.place.shape;
         let columns = shown.len().min(COLUMNS_MAX);
         let pitch = (WIDTH - 90.0) / columns as f64;
-        let back_max = if depth > 1 { BACK[1] } else { 0.0 };
+        let longest = slabs.iter().map(Interval::len).max().unwrap_or(1);
+        let back_max = back(depth, (pitch - 16.0) / width as f64, longest);
         let across = (pitch - 16.0 - back_max).min(FACE_MAX);
         let face = across.min(FACE_MAX * width as f64 / height.max(width) as f64);
+        let pitch = pitch.min(face + back_max + 40.0);
         let scale = face / width as f64;
         let tall = (scale * height as f64).max(30.0);
         let sketch = Sketch {
@@ -112,8 +121,9 @@ impl Partition {
         let samples = self.samples();
         let title = format!("Who holds what of samples {}", inclusive(&samples));
         let description = format!(
-            "A sample of {depth} x {height} x {width} positions in {} parts of depth, {} of height and {} of \
-             width; on each tile the ranks that hold it, hatched what neighbors hold too.",
+            "A sample of {depth} x {height} x {width} positions in {} parts of depth, {} of \
+             height and {} of width; on each tile the ranks that hold it, hatched what neighbors \
+             hold too.",
             slabs.len(),
             self.parts(2).len(),
             self.parts(3).len()
@@ -154,6 +164,14 @@ impl Partition {
     }
 }
 
+/// How far a slab of so many planes reaches back at a scale; a picture has no depth.
+fn back(depth: usize, scale: f64, planes: usize) -> f64 {
+    match depth > 1 {
+        true => (0.5 * scale * planes as f64).clamp(BACK[0], BACK[1]),
+        false => 0.0,
+    }
+}
+
 /// First and last index.
 pub fn inclusive(interval: &Interval) -> String {
     match interval.len() {
@@ -176,10 +194,7 @@ impl Sketch<'_> {
     fn draw_slab(&self, svg: &mut Svg, [left, top]: [f64; 2], slabs: &[Interval], index: usize) {
         let slab = &slabs[index];
         let depth = self.partition.place.shape[1];
-        let back = match depth > 1 {
-            true => (0.5 * self.scales[0] * slab.len() as f64).clamp(BACK[0], BACK[1]),
-            false => 0.0,
-        };
+        let back = back(depth, self.scales[0], slab.len());
         let edge = Stroke::solid(color::QUIET, 0.8);
         if depth > 1 {
             self.draw_back(svg, [left, top], [0.0, back], "#f4f4f4", edge);
@@ -349,68 +364,36 @@ pub fn halos(program: &Program) -> Vec<(String, Vec<String>)> {
 
 /// The stages of a pipeline with their layers and ranks; none where all ranks run all layers.
 pub fn stages(best: &Best<'_>) -> Option<String> {
-    let strategy = best.strategy;
-    let places = strategy.stages.len();
+    const COLUMNS: usize = 4;
+    let places = best.strategy.stages.len();
     if places == 0 {
         return None;
     }
-    const COLUMNS: usize = 4;
-    let (pitch, width, height) = ((WIDTH - 20.0) / COLUMNS as f64, 190.0, 92.0);
+    let [width, height] = BOX;
+    let pitch = (WIDTH - 20.0) / COLUMNS as f64;
     let description = format!(
-        "{places} places of a pipeline in the order in which samples pass them, with their layers and ranks."
+        "{places} stages of a pipeline in the order in which samples pass them, with their \
+         layers and ranks."
     );
     let mut svg = Svg::new("stages", "Stages and their ranks", &description, 0.0);
     let mut first = 0;
-    for (index, stage) in strategy.stages.iter().enumerate() {
+    for (index, stage) in best.strategy.stages.iter().enumerate() {
         let mesh = Mesh::new(stage.extents);
         let x = 10.0 + pitch * (index % COLUMNS) as f64;
         let y = 8.0 + (height + 16.0) * (index / COLUMNS) as f64;
         svg.area([x, y, width, height], TINTS[index % TINTS.len()]);
-        let on = first..first + mesh.ranks();
-        let stands =
-            |rank: &Rank| on.contains(&best.program.mesh.coord(*rank)[Axis::Branch.index()]);
-        let ranks = ranges((0..best.program.mesh.ranks()).filter(stands));
+        draw_stage(
+            &mut svg,
+            [x + 8.0, y],
+            best,
+            index,
+            first..first + mesh.ranks(),
+        );
         first += mesh.ranks();
-        let layers = stage
-            .layers
-            .iter()
-            .map(|(from, to)| format!("{from}..{to}"));
-        let layers = layers.collect::<Vec<_>>().join(" and ");
-        svg.styled(
-            (x + 8.0, y + 18.0),
-            Anchor::Start,
-            "strong",
-            format!("stage {}", index + 1),
-        );
-        svg.styled(
-            (x + 8.0, y + 36.0),
-            Anchor::Start,
-            "code",
-            shortened(&layers, 23),
-        );
-        let ranks = format!("ranks {ranks}");
-        svg.styled(
-            (x + 8.0, y + 54.0),
-            Anchor::Start,
-            "small",
-            shortened(&ranks, 27),
-        );
-        svg.styled(
-            (x + 8.0, y + 70.0),
-            Anchor::Start,
-            "small",
-            shortened(&split(&mesh), 27),
-        );
-        if strategy.schedule.replicas() > 1 {
-            let text = format!("second replica: stage {}", places - index);
-            svg.styled((x + 8.0, y + 85.0), Anchor::Start, "small", text);
-        }
         if index + 1 < places && (index + 1) % COLUMNS != 0 {
             let (tip, middle) = (x + pitch - 2.0, y + height / 2.0);
-            svg.line(
-                &[(x + width, middle), (tip, middle)],
-                Stroke::solid(color::BLACK, 1.5),
-            );
+            let shaft = [(x + width, middle), (tip, middle)];
+            svg.line(&shaft, Stroke::solid(color::BLACK, 1.5));
             let head = [
                 (tip, middle),
                 (tip - 6.0, middle - 4.0),
@@ -421,6 +404,39 @@ pub fn stages(best: &Best<'_>) -> Option<String> {
     }
     svg.grow(8.0 + (height + 16.0) * places.div_ceil(COLUMNS) as f64);
     Some(svg.finish())
+}
+
+/// The words of a stage, whose ranks have these coordinates along the axis of stages.
+fn draw_stage(svg: &mut Svg, [x, y]: [f64; 2], best: &Best<'_>, index: usize, on: Range<usize>) {
+    let (strategy, world) = (best.strategy, &best.program.mesh);
+    let stage = &strategy.stages[index];
+    let stands = |rank: &Rank| on.contains(&world.coord(*rank)[Axis::Branch.index()]);
+    let ranks = ranges((0..world.ranks()).filter(stands));
+    let layers = stage.layers.iter();
+    let layers: Vec<String> = layers.map(|(from, to)| format!("{from}..{to}")).collect();
+    let layers = layers.join(" and ");
+    let lines = match layers.split_once("..") {
+        Some((from, to)) if layers.chars().count() > LETTERS_MAX => {
+            [format!("{from}.."), to.to_owned()]
+        }
+        Some(_) | None => [layers, String::new()],
+    };
+    let title = format!("stage {}", index + 1);
+    svg.styled((x, y + 18.0), Anchor::Start, "strong", title);
+    for (number, line) in lines.iter().enumerate() {
+        let at = (x, y + 36.0 + 15.0 * number as f64);
+        svg.styled(at, Anchor::Start, "code", shortened(line, LETTERS_MAX));
+    }
+    let replica = match strategy.schedule.replicas() {
+        1 => String::new(),
+        _ => format!("second replica: stage {}", strategy.stages.len() - index),
+    };
+    let mesh = Mesh::new(stage.extents);
+    let words = [format!("ranks {ranks}"), split(&mesh), replica];
+    for (number, line) in words.iter().enumerate() {
+        let at = (x, y + 68.0 + 15.0 * number as f64);
+        svg.styled(at, Anchor::Start, "small", shortened(line, LETTERS_MAX + 3));
+    }
 }
 
 /// What splits a mesh, in words.

@@ -10,13 +10,14 @@ const LEFT: f64 = 78.0;
 const RIGHT: f64 = WIDTH - 20.0;
 const TOP: f64 = 34.0;
 const BOTTOM: f64 = 330.0;
+const NOTHING: &str = "no strategy fits";
 
 /// Samples a second over numbers of ranks, both logarithmic.
 pub fn curves(facts: &Facts<'_>) -> String {
     let description = format!(
-        "Predicted samples per second of {} with mini-batches of {} on {} for numbers of ranks from 1 to \
-         {}: the best plan, data parallelism alone, and the ideal, in proportion to the first number that \
-         fits.",
+        "Predicted samples per second of {} with mini-batches of {} on {} for numbers of ranks \
+         from 1 to {}: the best plan, data parallelism alone, and the ideal, in proportion to \
+         the first number that fits.",
         facts.model, facts.batch, facts.machine, facts.ranks
     );
     let mut svg = Svg::new(
@@ -75,6 +76,10 @@ pub fn curves(facts: &Facts<'_>) -> String {
         svg.dot(at(ranks, rate), 4.0, color::BLUE, color::BLUE, &told);
     }
     draw_key(&mut svg);
+    if facts.scaling.iter().any(|count| count.best.is_none()) {
+        svg.cross((LEFT + 592.0, 14.0), 4.5, color::BLACK, NOTHING);
+        svg.label((LEFT + 602.0, 18.5), Anchor::Start, NOTHING);
+    }
     svg.finish()
 }
 
@@ -100,12 +105,7 @@ fn draw_counts(svg: &mut Svg, x: &Scale, facts: &Facts<'_>) {
         );
         svg.label((place, BOTTOM + 17.0), Anchor::Middle, count.ranks);
         if count.best.is_none() {
-            svg.styled(
-                (place, BOTTOM - 6.0),
-                Anchor::Middle,
-                "small",
-                "nothing fits",
-            );
+            svg.cross((place, BOTTOM - 8.0), 4.5, color::BLACK, NOTHING);
         }
     }
     svg.line(
@@ -147,8 +147,9 @@ fn draw_key(svg: &mut Svg) {
 
 /// What a sample costs in time of ranks, by headings, for the best plan of each number of ranks.
 pub fn bars(facts: &Facts<'_>) -> String {
-    let description = "One bar for each number of ranks: time of a step by headings of the critical path, \
-         times the ranks, by the samples of the mini-batch. Bars of equal height would be ideal scaling.";
+    let description = "One bar for each number of ranks: time of a step by headings of the \
+         critical path, times the ranks, by the samples of the mini-batch. Bars of equal height \
+         would be ideal scaling.";
     let mut svg = Svg::new(
         "breakdown",
         "Where the time goes, by number of ranks",
@@ -193,35 +194,18 @@ pub fn bars(facts: &Facts<'_>) -> String {
         let middle = LEFT + pitch * (index as f64 + 0.5);
         svg.label((middle, bottom + 17.0), Anchor::Middle, count.ranks);
         let Some((strategy, prediction)) = &count.best else {
-            svg.styled(
-                (middle, bottom - 6.0),
-                Anchor::Middle,
-                "small",
-                "nothing fits",
-            );
+            svg.cross((middle, bottom - 8.0), 4.5, color::BLACK, NOTHING);
             continue;
         };
-        let mut sum = 0.0;
-        for category in Category::ALL {
-            let next = sum + cost(count, prediction, category) / unit;
-            if next > sum {
-                let seconds = prediction.breakdown.of(category);
-                let told = format!(
-                    "{} ranks, {strategy}: {category}, {seconds} a step",
-                    count.ranks
-                );
-                let frame = [
-                    middle - width / 2.0,
-                    y.at(next),
-                    width,
-                    y.at(sum) - y.at(next),
-                ];
-                svg.bar(frame, palette::of(category), &told);
-            }
-            sum = next;
-        }
-        let step = prediction.iteration_seconds.to_string();
-        svg.styled((middle, y.at(sum) - 5.0), Anchor::Middle, "small", step);
+        let scaled = |category| cost(count, prediction, category) / unit;
+        let parts = Category::ALL.map(|category| (category, scaled(category)));
+        draw_bar(
+            &mut svg,
+            [middle, width],
+            &y,
+            &parts,
+            (count.ranks, strategy, prediction),
+        );
     }
     svg.line(
         &[(LEFT, bottom), (RIGHT, bottom)],
@@ -230,6 +214,30 @@ pub fn bars(facts: &Facts<'_>) -> String {
     let title = "ranks (above each bar: time of a step)";
     svg.label(((LEFT + RIGHT) / 2.0, bottom + 38.0), Anchor::Middle, title);
     svg.finish()
+}
+
+/// A bar around a place, with the time of its step above.
+fn draw_bar(
+    svg: &mut Svg,
+    [middle, width]: [f64; 2],
+    y: &Scale,
+    parts: &[(Category, f64)],
+    (ranks, strategy, prediction): (usize, &str, &Prediction),
+) {
+    let mut sum = 0.0;
+    for &(category, part) in parts {
+        let next = sum + part;
+        if next > sum {
+            let seconds = prediction.breakdown.of(category);
+            let told = format!("{ranks} ranks, {strategy}: {category}, {seconds} a step");
+            let (top, height) = (y.at(next), y.at(sum) - y.at(next));
+            let frame = [middle - width / 2.0, top, width, height];
+            svg.bar(frame, palette::of(category), &told);
+        }
+        sum = next;
+    }
+    let (above, step) = (y.at(sum) - 5.0, prediction.iteration_seconds);
+    svg.styled((middle, above), Anchor::Middle, "small over", step);
 }
 
 /// How much of the ideal is reached.

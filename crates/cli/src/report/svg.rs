@@ -20,6 +20,8 @@ pub mod color {
     pub const PURPLE: &str = "#cc79a7";
     /// What is there and means little.
     pub const GRAY: &str = "#b3b3b3";
+    /// What is there and means much, in place of the black of the palette where areas are large.
+    pub const STONE: &str = "#6e6e6e";
     /// Lines behind the data.
     pub const FAINT: &str = "#dddddd";
     /// Words of less weight; contrast to white is above 7.
@@ -198,7 +200,7 @@ impl Svg {
     pub fn legend(&mut self, left: f64, top: f64, entries: &[(&str, String)]) -> f64 {
         let (mut x, mut y) = (left, top);
         for (fill, name) in entries {
-            let width = 30.0 + 7.0 * name.chars().count() as f64;
+            let width = 30.0 + 7.5 * name.chars().count() as f64;
             if x + width > WIDTH && x > left {
                 (x, y) = (left, y + 19.0);
             }

@@ -9,9 +9,10 @@ use partita_space::Seconds;
 
 /// Ranks that are shown.
 const RANKS_MAX: usize = 4;
-/// Tasks of a lane that are shown beside each other; what is under way beyond that lies over the last.
+/// Tasks of a lane that are shown beside each other; what is under way beyond that lies over the
+/// last.
 const ROWS_MAX: usize = 3;
-const LEFT: f64 = 150.0;
+const LEFT: f64 = 186.0;
 const RIGHT: f64 = WIDTH - 16.0;
 const LANE: f64 = 22.0;
 /// Below this width tasks of a kind run together, and nothing is told of one.
@@ -31,8 +32,8 @@ pub fn figure(best: &Best<'_>) -> String {
     let simulation = &best.simulation;
     let chosen = spread(simulation.participants.len(), RANKS_MAX);
     let description = format!(
-        "What {} of the ranks of {} do in a step of {}, in the lanes compute, exchange, collective and io, by \
-         the simulator.",
+        "What {} of the ranks of {} do in a step of {}, in the lanes compute, exchange, \
+         collective and io, by the simulator.",
         chosen.len(),
         best.strategy,
         simulation.makespan

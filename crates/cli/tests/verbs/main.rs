@@ -15,5 +15,6 @@ mod predicting;
 mod programs;
 mod published;
 mod refusals;
+mod report;
 mod stages;
 mod streams;
