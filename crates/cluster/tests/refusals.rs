@@ -5,7 +5,7 @@ use std::fs;
 
 /// A line of the Lassen file replaced; the line number of the change and the error it causes.
 fn refused(from: &str, to: &str) -> (usize, String) {
-    let text = include_str!("../../../machines/lassen.toml");
+    let text = include_str!("../../../published/machines/lassen-lbann.toml");
     let offset = text.find(from).unwrap_or_else(|| panic!("no `{from}`"));
     let line = text[..offset].matches('\n').count() + 1;
     let changed = text.replacen(from, to, 1);
@@ -199,7 +199,7 @@ fn files_are_found_by_name_and_by_path() {
 fn laws_of_shape_and_of_nodes_are_checked_too() {
     let thickness = "device.efficiency.conv3d.saturation.thickness";
     let head = format!("[{thickness}]\nvalue = ");
-    let text = include_str!("../../../machines/lassen.toml");
+    let text = include_str!("../../../published/machines/lassen-lbann.toml");
     let start = text.find(&head).expect("the law of shapes") + head.len();
     let given = text[start..].lines().next().expect("its number");
     for wrong in ["0.0", "-1.0", "nan", "inf", "\"2 planes\"", "true"] {
