@@ -9,8 +9,8 @@ use partita_program::{Dtype, Program};
 use partita_run::{Kernels, Transport};
 use partita_space::{Bytes, Mesh, Rank, Seconds};
 use partita_tune::{
-    Database, Measurements, Options, Point, Setting, TuneError, host_seconds_per_byte, measure,
-    measure_links, measure_load,
+    Database, LinkTimes, Measurements, Options, Point, Setting, TuneError, host_seconds_per_byte,
+    measure, measure_links, measure_load,
 };
 use std::env;
 use std::fs::{self, File};
@@ -204,20 +204,20 @@ impl Here {
     }
 
     fn measure_links(&mut self, program: &Program) -> Result<(), CliError> {
-        let known = self.measurements.links.clone().unwrap_or_default();
+        let nothing = LinkTimes::default();
+        let known = self.measurements.links.as_ref().unwrap_or(&nothing);
         let mut groups = program.group_sizes();
         groups.retain(|&members| members <= self.ranks);
-        let is_known = |&members: &usize| members < 2 || known.has_group(members);
-        if self.ranks < 2 || !known.message.is_empty() && groups.iter().all(is_known) {
-            return Ok(());
-        }
         let transports = |mesh: Mesh| -> Vec<Box<dyn Transport + Send>> {
             let one = |transport| -> Box<dyn Transport + Send> { Box::new(transport) };
             connect(mesh).into_iter().map(one).collect()
         };
         let progress = |what: &str| say(&format!("measuring {what}"), false);
-        let links = measure_links(self.ranks, &groups, &known, &transports, &progress);
+        let links = measure_links(self.ranks, &groups, known, &transports, &progress);
         let links = links.map_err(|error| tune_error(&error))?;
+        if links == nothing {
+            return Ok(());
+        }
         say("measured messages and collectives", true);
         self.keep(&Measurements {
             links: Some(links),

@@ -304,13 +304,7 @@ impl Strategy {
                 .map(|&id| &placement.sites[placement.site_of[id]]);
             let meshes = sites.map(|site| site.mesh.split_axes());
             let split = meshes.fold(AxisSet::NONE, AxisSet::union);
-            for (dim, axes) in LayerDim::ALL.into_iter().zip(choice.dims) {
-                let mut named = axes.into_iter().flat_map(AxisList::iter);
-                if let Some(axis) = named.find(|&axis| !split.has(axis)) {
-                    let word = format!("{}={}", dim.name(), axes.unwrap_or_default());
-                    return Err(text::unsplit(&self.to_string(), choice, word, axis, split));
-                }
-            }
+            text::check_split(self, choice, split)?;
         }
         Ok(())
     }

@@ -155,7 +155,9 @@ impl FromStr for Strategy {
         if !strategy.stages.is_empty() {
             strategy.check_outside_stages()?;
         }
-        all_split(text, &strategy)?;
+        let named = strategy.named_axes();
+        let mut choices = strategy.layers.iter();
+        choices.try_for_each(|choice| check_split(&text, choice, named))?;
         Ok(strategy)
     }
 }
@@ -178,42 +180,32 @@ fn outside(text: &str, sign: char) -> Vec<&str> {
     parts
 }
 
-/// That the axes named for layers split something: else a slip of the pen undoes a split.
-fn all_split(text: &str, strategy: &Strategy) -> Result<(), StrategyError> {
-    let named = strategy.named_axes();
-    let split = |axis: &Axis| named.has(*axis);
-    for choice in &strategy.layers {
-        for (dim, axes) in LayerDim::ALL.into_iter().zip(choice.dims) {
-            let Some(axis) = axes.and_then(|axes| axes.iter().find(|axis| !split(axis))) else {
-                continue;
-            };
-            let word = format!("{}={}", dim.name(), axes.unwrap_or_default());
-            return Err(unsplit(text, choice, word, axis, named));
-        }
+/// That the axes named for some layers are among those that split something there: else a slip of the pen
+/// undoes a split.
+pub(super) fn check_split(
+    text: &dyn fmt::Display,
+    choice: &LayerChoice,
+    split: AxisSet,
+) -> Result<(), StrategyError> {
+    for (dim, axes) in LayerDim::ALL.into_iter().zip(choice.dims) {
+        let mut named = axes.into_iter().flat_map(AxisList::iter);
+        let Some(axis) = named.find(|&axis| !split.has(axis)) else {
+            continue;
+        };
+        let possible = AXES.into_iter().filter(|&axis| split.has(axis));
+        let possible: Vec<String> = possible.map(|axis| format!("`{}`", axis.name())).collect();
+        return Err(StrategyError::Unsplit {
+            text: text.to_string(),
+            layers: choice.layers(),
+            word: format!("{}={}", dim.name(), axes.unwrap_or_default()),
+            axis: axis.name(),
+            possible: match possible.is_empty() {
+                true => "no axes".to_owned(),
+                false => possible.join(", "),
+            },
+        });
     }
     Ok(())
-}
-
-/// An axis that is named for layers and splits none of them; `split` are those that do.
-pub(super) fn unsplit(
-    text: &str,
-    choice: &LayerChoice,
-    word: String,
-    axis: Axis,
-    split: AxisSet,
-) -> StrategyError {
-    let possible = AXES.into_iter().filter(|axis| split.has(*axis));
-    let possible: Vec<String> = possible.map(|axis| format!("`{}`", axis.name())).collect();
-    StrategyError::Unsplit {
-        text: text.to_owned(),
-        layers: choice.layers(),
-        word,
-        axis: axis.name(),
-        possible: match possible.is_empty() {
-            true => "no axes".to_owned(),
-            false => possible.join(", "),
-        },
-    }
 }
 
 /// Reads what is said of all layers.
