@@ -1,5 +1,5 @@
 use partita_oracle::{
-    Blocks, CollectiveCost, CostBasis, CostError, Costs, MachineCosts, MessageCost,
+    Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MachineCosts, MessageCost,
 };
 use partita_program::{Algorithm, Count, KernelShape};
 use partita_space::{Bytes, Rank, Seconds};
@@ -33,7 +33,7 @@ impl Costs for InMemory {
         shape: &KernelShape<'_>,
         algorithm: &Algorithm,
         count: &Count,
-    ) -> Result<Seconds, CostError> {
+    ) -> Result<KernelCost, CostError> {
         self.0.kernel(shape, algorithm, count)
     }
 

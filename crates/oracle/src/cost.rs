@@ -57,6 +57,35 @@ pub struct Blocks {
     pub given: Bytes,
 }
 
+/// What a kernel costs: ranks of a node share its memory, and often its cores.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct KernelCost {
+    /// While no other rank of its node computes.
+    pub alone: Seconds,
+    /// While all of them do.
+    pub together: Seconds,
+}
+
+impl KernelCost {
+    /// Of a kernel that nobody disturbs.
+    pub fn undisturbed(seconds: Seconds) -> Self {
+        Self {
+            alone: seconds,
+            together: seconds,
+        }
+    }
+
+    /// While `computing` of the `ranks` of a node do, itself included: as much longer as there are
+    /// others.
+    pub fn among(&self, computing: usize, ranks: usize) -> Seconds {
+        if ranks <= 1 {
+            return self.alone;
+        }
+        let others = computing.saturating_sub(1) as f64 / (ranks - 1) as f64;
+        self.alone + (self.together - self.alone) * others
+    }
+}
+
 impl MessageCost {
     /// From the later of the two starts to arrival.
     pub fn seconds(&self) -> Seconds {
@@ -154,7 +183,7 @@ pub trait Costs: Send + Sync {
         shape: &KernelShape<'_>,
         algorithm: &Algorithm,
         count: &Count,
-    ) -> Result<Seconds, CostError>;
+    ) -> Result<KernelCost, CostError>;
 
     /// A message. `sharing >= 1` is how many times longer its bytes keep a node's network adapters
     /// busy than if it were alone ([`link::fair_sharing`]).

@@ -12,7 +12,7 @@ pub mod prediction;
 pub mod simulate;
 
 pub use compare::{CompareError, Comparison, compare};
-pub use cost::{Blocks, CollectiveCost, CostBasis, CostError, Costs, MessageCost};
+pub use cost::{Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost};
 pub use cost::{LinkFit, MachineCosts, MeasuredCosts};
 pub use fit::{FitError, LineFit, fit_line};
 pub use prediction::{Prediction, TaskPrediction, predict};

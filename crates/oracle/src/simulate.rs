@@ -106,7 +106,8 @@ pub struct Simulation {
     pub participants: Vec<Participant>,
     /// Per participant, a trace for each step.
     pub traces: Vec<Vec<Trace>>,
-    /// Per participant, seconds of its kernels in one step without interruptions, by kernel name.
+    /// Per participant, seconds of its kernels in one step, by kernel name: without interruptions,
+    /// except where kernels of a node hold each other up.
     pub kernels: Vec<BTreeMap<&'static str, Seconds>>,
 }
 
@@ -133,6 +134,9 @@ pub fn simulate(
     let schedule = Schedule::new(program, &topology, &classes, costs)?;
     let played = Engine::new(&schedule, steps).run()?;
     let walk = path::walk(&schedule, &played);
+    let traces = played.traces.iter().enumerate();
+    let kernels = traces.map(|(at, traces)| schedule.kernels(at, traces));
+    let kernels = kernels.collect();
     Ok(Simulation {
         mode,
         steps,
@@ -143,10 +147,6 @@ pub fn simulate(
         path_latency: walk.latency,
         participants: schedule.participants.iter().map(|one| one.who).collect(),
         traces: played.traces,
-        kernels: schedule
-            .participants
-            .iter()
-            .map(schedule::kernels)
-            .collect(),
+        kernels,
     })
 }

@@ -485,3 +485,35 @@ fn the_longest_message_between_two_ranks_counts() {
     };
     assert_eq!(ranks(&pair, &apart).makespan, Seconds(10.0 + 16.0));
 }
+
+/// Three ranks of one node, each with a kernel of its own and nothing to say.
+fn alone(times: [&str; 3]) -> Program {
+    let body = |time: &str| {
+        let mut maker = Maker::new();
+        maker.kernel_of(Phase::Forward, &[], time);
+        maker.body
+    };
+    let mesh = Mesh::new([3, 1, 1, 1, 1, 1, 1]);
+    program(mesh, times.map(body).to_vec(), vec![0, 1, 2])
+}
+
+#[test]
+fn kernels_of_a_node_hold_each_other_up() {
+    // All three take twice as long together: a third of them half as much longer.
+    let simulation = ranks(&alone(["2/4", "2/4", "2/4"]), &TABLE);
+    assert_eq!(simulation.makespan, Seconds(4.0));
+    // The first ends at 1 and does 1 of 4 seconds' work at its pace; the two others have 3/4 left at
+    // 1.5 times the time alone: the second ends after 3/4 * 3 s more, and the third, of twice the
+    // work, has done 1/8 and 2.25/6 and has the other half to itself.
+    let simulation = ranks(&alone(["1/1", "2/4", "4/8"]), &TABLE);
+    assert_eq!(event(&simulation, 0, 0), (0.0, 1.0));
+    assert_eq!(event(&simulation, 1, 0), (0.0, 3.25));
+    assert_eq!(event(&simulation, 2, 0), (0.0, 3.25 + 2.0));
+    // On nodes of their own nobody disturbs them.
+    let apart = Table {
+        per_node: 1,
+        host: 0.0,
+    };
+    let simulation = ranks(&alone(["2/4", "2/4", "2/4"]), &apart);
+    assert_eq!(simulation.makespan, Seconds(2.0));
+}

@@ -46,7 +46,7 @@ fn duration(body: &Body, task: &Task, rank: Rank, mesh: &Mesh, costs: &dyn Costs
             };
             let count = Count::of(task, &body.buffers);
             let seconds = costs.kernel(&shape, algorithm, &count);
-            seconds.map_or(0.0, |seconds| seconds.0)
+            seconds.map_or(0.0, |seconds| seconds.alone.0)
         }
         Work::Exchange(exchange) => exchange_seconds(body, exchange, rank, mesh, costs),
         Work::Collective(collective) => collective_seconds(body, collective, rank, mesh, costs),

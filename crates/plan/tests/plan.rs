@@ -3,8 +3,8 @@
 use partita_graph::{Graph, zoo};
 use partita_lower::{LowerError, Request, SampleFormat, Strategy, lower};
 use partita_oracle::{
-    Blocks, CollectiveCost, CostBasis, CostError, Costs, MessageCost, Mode, Prediction, predict,
-    simulate,
+    Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost, Mode, Prediction,
+    predict, simulate,
 };
 use partita_plan::{
     Candidate, Known, PlanError, PlanRequest, candidates, pipelines, plan, rank_seconds,
@@ -54,9 +54,10 @@ impl Costs for Flat {
         _shape: &KernelShape<'_>,
         _algorithm: &Algorithm,
         count: &Count,
-    ) -> Result<Seconds, CostError> {
+    ) -> Result<KernelCost, CostError> {
         let bytes = (count.read + count.written).0 as f64;
-        Ok(Seconds(count.flops.0 as f64 / self.rate + bytes / 1e11))
+        let seconds = Seconds(count.flops.0 as f64 / self.rate + bytes / 1e11);
+        Ok(KernelCost::undisturbed(seconds))
     }
     fn message(
         &self,

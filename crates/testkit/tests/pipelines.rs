@@ -4,8 +4,9 @@
 
 use partita_graph::{Graph, text};
 use partita_lower::{Request, SampleFormat, Strategy, lower};
-use partita_oracle::{Blocks, CollectiveCost, CostBasis, CostError, Costs, MessageCost};
-use partita_oracle::{Mode, simulate};
+use partita_oracle::{
+    Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost, Mode, simulate,
+};
 use partita_program::{
     Algorithm, Body, Count, Dtype, Kernel, KernelShape, Optimizer, Program, ProgramKind, Role,
     Transform, UnpinnedMenu,
@@ -75,13 +76,14 @@ impl Costs for OneTap {
         shape: &KernelShape<'_>,
         _algorithm: &Algorithm,
         _count: &Count,
-    ) -> Result<Seconds, CostError> {
+    ) -> Result<KernelCost, CostError> {
         let seconds = |part: &Kernel| match part {
             Kernel::ConvolutionForward { w, .. } if w.extent[2] == 1 => self.forward,
             Kernel::ConvolutionBackwardData { w, .. } if w.extent[2] == 1 => self.backward,
             _ => 0.0,
         };
-        Ok(Seconds(shape.kernel.parts().iter().map(seconds).sum()))
+        let all = shape.kernel.parts().iter().map(seconds).sum();
+        Ok(KernelCost::undisturbed(Seconds(all)))
     }
 
     fn message(&self, _: Rank, _: Rank, _: Bytes, _: f64) -> Result<MessageCost, CostError> {

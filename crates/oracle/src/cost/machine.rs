@@ -1,7 +1,9 @@
 use super::collective::{self, Hop, Parts};
 use super::io::{self, FileSystem};
 use super::kernel::{self, Character, Pass};
-use super::{Blocks, CollectiveCost, CostBasis, CostError, Costs, MessageCost, link, saturation};
+use super::{
+    Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost, link, saturation,
+};
 use partita_cluster::{ConvPass, DeviceKind, LinkKind, Machine};
 use partita_program::{Algorithm, Count, Dtype, KernelShape};
 use partita_space::{Bytes, FlopsPerSecond, Rank, Seconds};
@@ -301,16 +303,16 @@ impl Costs for MachineCosts {
         shape: &KernelShape<'_>,
         _algorithm: &Algorithm,
         count: &Count,
-    ) -> Result<Seconds, CostError> {
+    ) -> Result<KernelCost, CostError> {
         let character = kernel::character(shape);
         self.check_dtype(shape, character)?;
-        Ok(kernel::roofline(
+        Ok(KernelCost::undisturbed(kernel::roofline(
             count.flops,
             self.arithmetic_rate(character),
             count.read + count.written,
             self.machine.device.memory_rate(),
             self.launch()?,
-        ))
+        )))
     }
 
     fn message(

@@ -1,4 +1,4 @@
-use super::{Blocks, CollectiveCost, CostBasis, CostError, Costs, MessageCost};
+use super::{Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost};
 use partita_program::{Algorithm, Count, KernelShape};
 use partita_space::{Bytes, Rank, Seconds};
 use serde::{Deserialize, Serialize};
@@ -18,8 +18,8 @@ pub struct LinkFit {
 /// Costs measured on the machine that will run the program. Ranks share one node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MeasuredCosts {
-    /// Seconds of kernels by signature ([`KernelShape::signature`]) and algorithm.
-    pub kernels: BTreeMap<(String, String), Seconds>,
+    /// Kernels by signature ([`KernelShape::signature`]) and algorithm.
+    pub kernels: BTreeMap<(String, String), KernelCost>,
     /// Messages.
     pub message: Option<LinkFit>,
     /// Allreduces by number of members; bytes of one member's view.
@@ -97,10 +97,10 @@ impl Costs for MeasuredCosts {
         shape: &KernelShape<'_>,
         algorithm: &Algorithm,
         _count: &Count,
-    ) -> Result<Seconds, CostError> {
+    ) -> Result<KernelCost, CostError> {
         let key = (shape.signature(), algorithm.0.clone());
         match self.kernels.get(&key) {
-            Some(&seconds) => Ok(seconds),
+            Some(&cost) => Ok(cost),
             None => Err(CostError::Kernel {
                 signature: key.0,
                 algorithm: key.1,

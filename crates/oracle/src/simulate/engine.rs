@@ -1,6 +1,7 @@
 use super::SimulateError;
 use super::path::Category;
 use super::schedule::{Duty, Player, Schedule};
+use crate::cost::KernelCost;
 use partita_program::{Lane, TaskId};
 use partita_run::{Driver, Event, Trace};
 use partita_space::Seconds;
@@ -26,6 +27,8 @@ pub(super) struct Record {
     waits: u32,
     /// The kernel at whose end it was delivered, where that was later than its own end.
     pub held_by: Option<u32>,
+    /// Of the completion that stands.
+    version: u32,
 }
 
 /// All that happened.
@@ -92,7 +95,7 @@ struct Running {
     instance: Instance,
     task: usize,
     end: f64,
-    version: u32,
+    cost: KernelCost,
 }
 
 /// Host time of a communication that began when no kernel ran.
@@ -108,6 +111,8 @@ struct State<'p> {
     step: usize,
     running: Option<Running>,
     debts: Vec<Debt>,
+    /// What has come while the kernel runs, to be seen at its end.
+    held: Vec<Completion>,
     traces: Vec<Trace>,
 }
 
@@ -120,6 +125,8 @@ pub(super) struct Engine<'s, 'p> {
     waiters: HashMap<Instance, Vec<(Instance, f64, f64)>>,
     /// Instances that have come to a meeting of a step.
     arrived: HashMap<(usize, usize), Vec<Instance>>,
+    /// Kernels under way, by node.
+    computing: Vec<usize>,
     played: Played,
 }
 
@@ -139,12 +146,14 @@ impl<'s, 'p> Engine<'s, 'p> {
             latency: 0.0,
             waits: 0,
             held_by: None,
+            version: 0,
         };
         let state = |player: &Player<'p>| State {
             driver: Driver::new(player.body),
             step: 0,
             running: None,
             debts: Vec::new(),
+            held: Vec::new(),
             traces: (0..steps).map(|step| blank_trace(player, step)).collect(),
         };
         Self {
@@ -154,6 +163,7 @@ impl<'s, 'p> Engine<'s, 'p> {
             heap: BinaryHeap::new(),
             waiters: HashMap::new(),
             arrived: HashMap::new(),
+            computing: vec![0; schedule.crowds.len()],
             played: Played {
                 records: vec![blank; next],
                 base,
@@ -194,14 +204,9 @@ impl<'s, 'p> Engine<'s, 'p> {
         self.played.base[participant] + step * tasks + task
     }
 
-    /// False for the completion of a kernel that has been held up since.
+    /// False for the completion of a kernel whose end has moved since.
     fn stands(&self, completion: &Completion) -> bool {
-        match self.states[completion.participant].running {
-            Some(running) if running.instance == completion.instance => {
-                running.version == completion.version
-            }
-            Some(_) | None => true,
-        }
+        self.played.records[completion.instance].version == completion.version
     }
 
     /// Where a rank delivers between kernels only, what comes during one is seen at its end.
@@ -210,24 +215,75 @@ impl<'s, 'p> Engine<'s, 'p> {
             return false;
         }
         let record = &mut self.played.records[completion.instance];
-        match self.states[completion.participant].running {
+        let state = &mut self.states[completion.participant];
+        match state.running {
             Some(running)
                 if running.instance != completion.instance
                     && running.end > completion.time
-                    && record
-                        .held_by
-                        .is_none_or(|by| by == running.instance as u32) =>
+                    && record.held_by.is_none() =>
             {
                 record.held_by = Some(running.instance as u32);
-                record.end = running.end;
-                self.heap.push(Reverse(Completion {
-                    time: running.end,
-                    ..completion
-                }));
+                state.held.push(completion);
                 true
             }
             Some(_) | None => false,
         }
+    }
+
+    /// The kernel of a participant has ended.
+    fn release(&mut self, participant: usize, now: f64) {
+        self.states[participant].running = None;
+        for completion in std::mem::take(&mut self.states[participant].held) {
+            self.played.records[completion.instance].end = now;
+            self.heap.push(Reverse(Completion {
+                time: now,
+                ..completion
+            }));
+        }
+        self.crowd_changes(participant, false, now);
+    }
+
+    /// A kernel of a participant has begun or ended, so that those of its node go on at another pace.
+    fn crowd_changes(&mut self, participant: usize, is_begun: bool, now: f64) {
+        let schedule = self.schedule;
+        if schedule.crowds.is_empty() {
+            return;
+        }
+        let node = schedule.participants[participant].node;
+        let crowd = &schedule.crowds[node];
+        let before = self.computing[node];
+        let after = if is_begun { before + 1 } else { before - 1 };
+        self.computing[node] = after;
+        for &other in crowd {
+            let Some(running) = self.states[other].running else {
+                continue;
+            };
+            let pace = |computing| running.cost.among(computing, crowd.len()).0;
+            if other == participant || running.end <= now || pace(before) == 0.0 {
+                continue;
+            }
+            let end = now + (running.end - now) * pace(after) / pace(before);
+            self.reschedule(other, running, end);
+        }
+    }
+
+    fn reschedule(&mut self, participant: usize, running: Running, end: f64) {
+        let moved = Running {
+            end,
+            ..running
+        };
+        self.states[participant].running = Some(moved);
+        let record = &mut self.played.records[moved.instance];
+        record.end = end;
+        record.version += 1;
+        let version = record.version;
+        self.heap.push(Reverse(Completion {
+            time: end,
+            instance: moved.instance,
+            participant,
+            task: moved.task,
+            version,
+        }));
     }
 
     fn complete(&mut self, completion: Completion) {
@@ -238,15 +294,16 @@ impl<'s, 'p> Engine<'s, 'p> {
             task,
             ..
         } = completion;
-        let start = self.played.records[instance].start;
+        let record = &mut self.played.records[instance];
+        // Those that were put off to later than this are void, too.
+        record.version += 1;
+        let start = record.start;
         let steps = self.steps;
-        let state = &mut self.states[participant];
-        if state
-            .running
-            .is_some_and(|running| running.instance == instance)
-        {
-            state.running = None;
+        let running = self.states[participant].running;
+        if running.is_some_and(|running| running.instance == instance) {
+            self.release(participant, time);
         }
+        let state = &mut self.states[participant];
         let id = TaskId(task as u32);
         state.driver.complete(id);
         state.traces[state.step].events.push(Event {
@@ -278,7 +335,7 @@ impl<'s, 'p> Engine<'s, 'p> {
     fn begin(&mut self, participant: usize, task: usize, instance: Instance, now: f64) {
         let schedule = self.schedule;
         match &schedule.participants[participant].duties[task] {
-            Duty::Alone { seconds } => self.begin_alone(participant, task, instance, *seconds),
+            Duty::Alone { cost } => self.begin_alone(participant, task, instance, *cost),
             Duty::Exchange { peers, .. } => {
                 let step = self.states[participant].step;
                 for peer in peers {
@@ -367,21 +424,8 @@ impl<'s, 'p> Engine<'s, 'p> {
     }
 
     fn hold_up(&mut self, participant: usize, running: Running, seconds: f64, category: Category) {
-        let held = Running {
-            end: running.end + seconds,
-            version: running.version + 1,
-            ..running
-        };
-        self.states[participant].running = Some(held);
-        self.played.records[held.instance].end = held.end;
-        self.note_stall(held.instance, category, seconds);
-        self.heap.push(Reverse(Completion {
-            time: held.end,
-            instance: held.instance,
-            participant,
-            task: held.task,
-            version: held.version,
-        }));
+        self.note_stall(running.instance, category, seconds);
+        self.reschedule(participant, running, running.end + seconds);
     }
 
     fn note_stall(&mut self, instance: Instance, category: Category, seconds: f64) {
@@ -392,15 +436,25 @@ impl<'s, 'p> Engine<'s, 'p> {
             .push((category, seconds));
     }
 
-    fn begin_alone(&mut self, participant: usize, task: usize, instance: Instance, seconds: f64) {
+    fn begin_alone(
+        &mut self,
+        participant: usize,
+        task: usize,
+        instance: Instance,
+        cost: KernelCost,
+    ) {
         let now = self.played.records[instance].start;
         let player = &self.schedule.participants[participant];
         let is_kernel = match player.body.tasks[task].work.lane() {
             Lane::Compute => true,
             Lane::Exchange | Lane::Collective | Lane::Io => false,
         };
-        let mut end = now + seconds;
+        let mut end = now + cost.together.0;
         if is_kernel {
+            if let Some(crowd) = self.schedule.crowds.get(player.node) {
+                let computing = self.computing[player.node] + 1;
+                end = now + cost.among(computing, crowd.len()).0;
+            }
             for debt in std::mem::take(&mut self.states[participant].debts) {
                 if debt.end <= now {
                     continue;
@@ -413,8 +467,9 @@ impl<'s, 'p> Engine<'s, 'p> {
                 instance,
                 task,
                 end,
-                version: 0,
+                cost,
             });
+            self.crowd_changes(participant, true, now);
         }
         self.played.records[instance].end = end;
         self.heap.push(Reverse(Completion {

@@ -1,7 +1,8 @@
 use super::topology::Topology;
 use super::{Classes, Participant, SimulateError};
-use crate::cost::{Blocks, CollectiveCost, Costs, link};
+use crate::cost::{Blocks, CollectiveCost, Costs, KernelCost, link};
 use partita_program::{Body, CollectiveKind, Count, KernelShape, Program, View, Work};
+use partita_run::Trace;
 use partita_space::{Bytes, Rank, Seconds};
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,12 +13,18 @@ pub(super) struct Schedule<'p> {
     pub meetings: Vec<usize>,
     /// See [`Costs::delivers_between_kernels`].
     pub delivers_between_kernels: bool,
+    /// Participants by node, where kernels of one hold those of another up. Empty where they do not,
+    /// and where a participant stands for several ranks: kernels then take as long as with all ranks
+    /// of their node at work.
+    pub crowds: Vec<Vec<usize>>,
 }
 
 /// A participant with its duties.
 pub(super) struct Player<'p> {
     pub who: Participant,
     pub body: &'p Body,
+    /// Of its rank.
+    pub node: usize,
     /// Per task.
     pub duties: Vec<Duty>,
 }
@@ -25,7 +32,7 @@ pub(super) struct Player<'p> {
 /// What a task takes.
 pub(super) enum Duty {
     /// A kernel or a read.
-    Alone { seconds: f64 },
+    Alone { cost: KernelCost },
     /// An exchange.
     Exchange { peers: Vec<Peer>, host: f64 },
     /// A collective.
@@ -56,7 +63,7 @@ struct Messages {
 
 /// A body with what does not depend on the rank worked out.
 struct Facts {
-    kernels: Vec<f64>,
+    kernels: Vec<KernelCost>,
     exchanges: HashMap<u32, Messages>,
     collectives: HashMap<u32, usize>,
 }
@@ -113,10 +120,12 @@ impl<'p> Schedule<'p> {
                     body,
                 },
                 body: &program.bodies[body as usize],
+                node: topology.node_of[classes.representatives[class]] as usize,
                 duties: builder.duties(class)?,
             });
         }
         Ok(Self {
+            crowds: crowds(&participants),
             participants,
             meetings: builder.meetings,
             delivers_between_kernels: costs.delivers_between_kernels(),
@@ -124,19 +133,52 @@ impl<'p> Schedule<'p> {
     }
 }
 
-/// Seconds of a participant's kernels in a step, by kernel name.
-pub(super) fn kernels(player: &Player<'_>) -> BTreeMap<&'static str, Seconds> {
-    let mut by_kind = BTreeMap::new();
-    for (task, duty) in player.body.tasks.iter().zip(&player.duties) {
-        match (&task.work, duty) {
-            (Work::Compute { kernel, .. }, Duty::Alone { seconds }) => {
-                *by_kind.entry(kernel.name()).or_insert(Seconds(0.0)) += Seconds(*seconds);
-            }
-            (Work::Compute { .. }, Duty::Exchange { .. } | Duty::Collective { .. })
-            | (Work::Exchange(_) | Work::Collective(_) | Work::Load(_), _) => {}
-        }
+fn crowds(participants: &[Player<'_>]) -> Vec<Vec<usize>> {
+    let is_disturbed = |duty: &Duty| match duty {
+        Duty::Alone { cost } => cost.alone != cost.together,
+        Duty::Exchange { .. } | Duty::Collective { .. } => false,
+    };
+    let mut kernels = participants.iter().flat_map(|player| &player.duties);
+    if participants.iter().any(|player| player.who.ranks > 1) || !kernels.any(is_disturbed) {
+        return Vec::new();
     }
-    by_kind
+    let nodes = participants.iter().map(|player| player.node + 1).max();
+    let mut crowds = vec![Vec::new(); nodes.unwrap_or(0)];
+    for (at, player) in participants.iter().enumerate() {
+        crowds[player.node].push(at);
+    }
+    crowds
+}
+
+impl Schedule<'_> {
+    /// Seconds of the kernels of a participant in a step, by kernel name; among others that compute, as
+    /// they were played.
+    pub fn kernels(&self, participant: usize, played: &[Trace]) -> BTreeMap<&'static str, Seconds> {
+        let player = &self.participants[participant];
+        let mut by_kind = BTreeMap::new();
+        let mut add = |task: usize, seconds| {
+            if let Work::Compute { kernel, .. } = &player.body.tasks[task].work {
+                *by_kind.entry(kernel.name()).or_insert(Seconds(0.0)) += seconds;
+            }
+        };
+        if self.crowds.is_empty() {
+            for (task, duty) in player.duties.iter().enumerate() {
+                match duty {
+                    Duty::Alone { cost } => add(task, cost.together),
+                    Duty::Exchange { .. } | Duty::Collective { .. } => {}
+                }
+            }
+        } else {
+            let steps = played.len() as f64;
+            for event in played.iter().flat_map(|trace| &trace.events) {
+                add(
+                    event.task.0 as usize,
+                    (event.end - event.start) * (1.0 / steps),
+                );
+            }
+        }
+        by_kind
+    }
 }
 
 impl Facts {
@@ -146,7 +188,7 @@ impl Facts {
         costs: &dyn Costs,
     ) -> Result<Self, SimulateError> {
         let mut facts = Self {
-            kernels: vec![0.0; body.tasks.len()],
+            kernels: vec![KernelCost::default(); body.tasks.len()],
             exchanges: HashMap::new(),
             collectives: HashMap::new(),
         };
@@ -166,7 +208,7 @@ impl Facts {
                         buffers: &body.buffers,
                     };
                     let count = Count::of(task, &body.buffers);
-                    facts.kernels[id] = costs.kernel(&shape, algorithm, &count)?.0;
+                    facts.kernels[id] = costs.kernel(&shape, algorithm, &count)?;
                 }
                 Work::Exchange(exchange) => {
                     let sends = exchange.sends.iter();
@@ -201,13 +243,14 @@ impl Builder<'_> {
         for (id, task) in body.tasks.iter().enumerate() {
             duties.push(match &task.work {
                 Work::Compute { .. } => Duty::Alone {
-                    seconds: self.facts[body_index].kernels[id],
+                    cost: self.facts[body_index].kernels[id],
                 },
                 Work::Load(load) => Duty::Alone {
-                    seconds: self
-                        .costs
-                        .load(rank, load.target.bytes(&body.buffers), ranks)?
-                        .0,
+                    cost: KernelCost::undisturbed(self.costs.load(
+                        rank,
+                        load.target.bytes(&body.buffers),
+                        ranks,
+                    )?),
                 },
                 Work::Exchange(exchange) => self.exchange(rank, body_index, exchange.sequence)?,
                 Work::Collective(collective) => {

@@ -1,7 +1,9 @@
 //! Hand-made programs and costs that can be added up on paper.
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use partita_oracle::{Blocks, CollectiveCost, CostBasis, CostError, Costs, MessageCost};
+use partita_oracle::{
+    Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost,
+};
 use partita_program::{
     Algorithm, Body, Buffer, BufferId, Collective, CollectiveKind, Count, Dtype, Exchange, Item,
     Kernel, KernelShape, Load, Origin, Phase, Place, Program, ProgramKind, Receive, Role, Send,
@@ -9,7 +11,7 @@ use partita_program::{
 };
 use partita_space::{AxisSet, Bytes, Mesh, Offset, Rank, Seconds};
 
-/// A kernel takes what its algorithm says; a message 1 s and 1 s per 4 bytes (10 times the latency
+/// A kernel takes what its algorithm says ([`Maker::kernel_of`]); a message 1 s and 1 s per 4 bytes (10 times the latency
 /// between nodes); an allreduce a second per member and 4 bytes; an allgather a second per 4 bytes.
 pub struct Table {
     pub per_node: usize,
@@ -42,11 +44,17 @@ impl Costs for Table {
         shape: &KernelShape<'_>,
         algorithm: &Algorithm,
         _count: &Count,
-    ) -> Result<Seconds, CostError> {
-        algorithm
-            .0
-            .parse()
-            .map(Seconds)
+    ) -> Result<KernelCost, CostError> {
+        let (alone, together) = match algorithm.0.split_once('/') {
+            Some((alone, together)) => (alone, together),
+            None => (algorithm.0.as_str(), algorithm.0.as_str()),
+        };
+        let seconds = |text: &str| text.parse().map(Seconds);
+        seconds(alone)
+            .and_then(|alone| {
+                let together = seconds(together)?;
+                Ok(KernelCost { alone, together })
+            })
             .map_err(|_| CostError::Kernel {
                 signature: shape.signature(),
                 algorithm: algorithm.0.clone(),
@@ -163,13 +171,18 @@ impl Maker {
     }
 
     pub fn kernel(&mut self, phase: Phase, after: &[u32], seconds: f64) -> u32 {
+        self.kernel_of(phase, after, &seconds.to_string())
+    }
+
+    /// A kernel that takes `5` seconds, or `5/8`: 5 alone, 8 while all ranks of its node compute.
+    pub fn kernel_of(&mut self, phase: Phase, after: &[u32], time: &str) -> u32 {
         let kernel = Kernel::Fill {
             target: view(1),
             value: 0.0,
         };
         let work = Work::Compute {
             kernel,
-            algorithm: Algorithm(seconds.to_string()),
+            algorithm: Algorithm(time.to_owned()),
             workspace: None,
         };
         self.add(phase, after, work)
