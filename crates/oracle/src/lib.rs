@@ -7,13 +7,16 @@
 
 pub mod compare;
 pub mod cost;
+pub mod efficiency;
 pub mod fit;
+mod linear;
 pub mod prediction;
 pub mod simulate;
 
 pub use compare::{CompareError, Comparison, compare};
 pub use cost::{Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost};
 pub use cost::{LinkFit, MachineCosts, MeasuredCosts};
+pub use efficiency::{Efficiency, Errors, Estimate, Sample, Validation};
 pub use fit::{FitError, LineFit, fit_line};
 pub use prediction::{Prediction, TaskPrediction, predict};
 pub use simulate::{Breakdown, Classes, Mode, SimulateError, Simulation, refine, simulate};

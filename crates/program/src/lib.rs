@@ -8,6 +8,7 @@
 mod access;
 mod buffer;
 mod count;
+mod features;
 mod kernel;
 mod menu;
 mod program;
@@ -19,6 +20,7 @@ pub mod verify;
 pub use access::Access;
 pub use buffer::{Buffer, BufferId, Dtype, Home, Place, Role, View, ViewError};
 pub use count::Count;
+pub use features::Features;
 pub use kernel::{Direction, Kernel, Optimizer, PoolKind, Taps, Transform};
 pub use menu::{Algorithm, Choice, KernelShape, Menu, MenuError, UnpinnedMenu};
 pub use program::{Body, Output, Program, ProgramKind};

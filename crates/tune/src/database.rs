@@ -1,4 +1,5 @@
 use crate::{KernelKey, LinkTimes, Measured, Point, TuneError};
+use partita_program::Features;
 use partita_space::Seconds;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// Number of the file's form, raised also when times were measured wrongly: what a file of an older
 /// form holds does not count, one of a newer form is not read.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 /// Under what a time was measured; times of different settings are never mixed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -34,6 +35,9 @@ pub struct Measurements {
     /// Seconds of kernels by signature, then by algorithm.
     #[serde(default)]
     pub kernels: BTreeMap<String, BTreeMap<String, Seconds>>,
+    /// Shapes of kernels by signature.
+    #[serde(default)]
+    pub shapes: BTreeMap<String, Features>,
     /// Messages and collectives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub links: Option<LinkTimes>,
@@ -83,7 +87,13 @@ impl Measurements {
 
     /// Takes in times; a newer one replaces an older.
     pub fn add(&mut self, measured: impl IntoIterator<Item = Measured>) {
-        for Measured { key, seconds } in measured {
+        for Measured {
+            key,
+            features,
+            seconds,
+        } in measured
+        {
+            self.shapes.insert(key.signature.clone(), features);
             let algorithms = self.kernels.entry(key.signature).or_default();
             algorithms.insert(key.algorithm, seconds);
         }
@@ -95,6 +105,9 @@ impl Measurements {
             let own = self.kernels.entry(signature.clone()).or_default();
             own.extend(algorithms.iter().map(|(name, time)| (name.clone(), *time)));
         }
+        let shapes = newer.shapes.iter();
+        self.shapes
+            .extend(shapes.map(|(signature, shape)| (signature.clone(), shape.clone())));
         if let Some(newer) = &newer.links {
             self.links.get_or_insert_default().merge(newer);
         }
@@ -242,6 +255,12 @@ mod tests {
         let mut all = Measurements::default();
         all.add(numbers.iter().map(|&(number, seconds)| Measured {
             key: key(number),
+            features: Features {
+                family: "fill".to_owned(),
+                flops: 0.0,
+                bytes: number as f64,
+                shape: [0.0; Features::NAMES.len()],
+            },
             seconds: Seconds(seconds),
         }));
         all
@@ -300,8 +319,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("measured.json");
         for wrong in [
-            "{\"format\": 2, \"settings\": [",
-            "{\"format\": 2}",
+            "{\"format\": 3, \"settings\": [",
+            "{\"format\": 3}",
             "{\"format\": 7, \"settings\": []}",
             "[]",
             "",
@@ -326,7 +345,7 @@ mod tests {
         let mut database = Database::open(&path).unwrap();
         database.keep(&setting(2), &times(&[(1, 2.0)])).unwrap();
         let text = fs::read_to_string(&path).unwrap();
-        let older = text.replace("\"format\": 2", "\"format\": 1");
+        let older = text.replace("\"format\": 3", "\"format\": 2");
         assert_ne!(older, text);
         fs::write(&path, older).unwrap();
         let mut database = Database::open(&path).unwrap();

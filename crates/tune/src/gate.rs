@@ -132,11 +132,23 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// Of the slowest rank, for each repeat; the middle of those. Shapes: `times[rank][repeat]`.
-pub(crate) fn median_of_slowest(times: &[&[f64]]) -> f64 {
+/// Of the slowest rank, for each repeat. Shapes: `times[rank][repeat]`.
+fn slowest(times: &[&[f64]]) -> Vec<f64> {
     let repeats = times.iter().map(|times| times.len()).min().unwrap_or(0);
     let slowest = |repeat: usize| times.iter().map(|times| times[repeat]).fold(0.0, f64::max);
-    median((0..repeats).map(slowest).collect())
+    (0..repeats).map(slowest).collect()
+}
+
+/// The middle of the slowest rank's times.
+pub(crate) fn median_of_slowest(times: &[&[f64]]) -> f64 {
+    median(slowest(times))
+}
+
+/// The lower quartile of the slowest rank's times; 0 of none.
+pub(crate) fn quartile_of_slowest(times: &[&[f64]]) -> f64 {
+    let mut slowest = slowest(times);
+    slowest.sort_by(f64::total_cmp);
+    slowest.get(slowest.len() / 4).copied().unwrap_or(0.0)
 }
 
 #[cfg(test)]
@@ -147,6 +159,7 @@ mod tests {
     fn the_slowest_of_each_repeat_counts() {
         let times: [&[f64]; 2] = [&[1.0, 9.0, 3.0], &[5.0, 2.0, 4.0]];
         assert_eq!(median_of_slowest(&times), 5.0);
+        assert_eq!(quartile_of_slowest(&times), 4.0);
         assert_eq!(median(vec![]), 0.0);
     }
 

@@ -1,6 +1,6 @@
 use crate::TuneError;
 use partita_program::{
-    Access, Algorithm, Body, Buffer, Kernel, KernelShape, Program, Task, View, Work,
+    Access, Algorithm, Body, Buffer, Features, Kernel, KernelShape, Program, Task, View, Work,
 };
 use partita_space::{Bytes, Mesh, Rank};
 use serde::{Deserialize, Serialize};
@@ -18,6 +18,7 @@ pub struct KernelKey {
 /// A kernel taken out of its body, with memory of its own.
 pub(crate) struct Job {
     pub key: KernelKey,
+    pub features: Features,
     pub mesh: Mesh,
     /// A rank that runs it.
     pub rank: Rank,
@@ -81,7 +82,8 @@ pub(crate) fn jobs(
                     let signature = key.signature;
                     return Err(TuneError::Unpinned { signature });
                 }
-                jobs.push(job(key, program, rank, body, task, last));
+                let features = shape.features();
+                jobs.push(job((key, features), program, rank, body, task, last));
             }
         }
     }
@@ -89,7 +91,7 @@ pub(crate) fn jobs(
 }
 
 fn job(
-    key: KernelKey,
+    (key, features): (KernelKey, Features),
     program: &Program,
     rank: Rank,
     body: &Body,
@@ -123,6 +125,7 @@ fn job(
     let (warm, renewed) = (warm.map(whole).collect(), renewed.map(whole).collect());
     Job {
         key,
+        features,
         mesh: program.mesh,
         rank,
         batch: program.batch,

@@ -268,10 +268,7 @@ impl<'s, 'p> Engine<'s, 'p> {
     }
 
     fn reschedule(&mut self, participant: usize, running: Running, end: f64) {
-        let moved = Running {
-            end,
-            ..running
-        };
+        let moved = Running { end, ..running };
         self.states[participant].running = Some(moved);
         let record = &mut self.played.records[moved.instance];
         record.end = end;
