@@ -4,13 +4,15 @@ use crate::error::CliError;
 use crate::host::Host;
 use crate::train::kernel_set::{KernelSet, Precision, Seat};
 use partita_local::connect;
-use partita_oracle::{LinkFit, MeasuredCosts, Mode, Prediction, fit_line, predict};
+use partita_oracle::{
+    KernelCost, Known, LinkFit, MeasuredCosts, Mode, Prediction, fit_line, predict,
+};
 use partita_program::{Dtype, Program};
 use partita_run::{Kernels, Transport};
 use partita_space::{Bytes, Mesh, Rank, Seconds};
 use partita_tune::{
-    Database, LinkTimes, Measurements, Options, Point, Setting, TuneError, host_seconds_per_byte,
-    measure, measure_links, measure_load,
+    Database, KernelKey, LinkTimes, Measurements, Options, Point, Setting, TuneError,
+    host_seconds_per_byte, measure, measure_links, measure_load,
 };
 use std::env;
 use std::fs::{self, File};
@@ -50,6 +52,8 @@ pub struct Here {
     setting: Setting,
     database: Database,
     measurements: Measurements,
+    /// What was measured of one rank, with the other cores at rest.
+    alone: Measurements,
 }
 
 impl Here {
@@ -91,6 +95,7 @@ impl Here {
             flush,
             no_io,
             measurements: database.measurements(&setting),
+            alone: database.measurements(&single(&setting)),
             setting,
             database,
         })
@@ -99,17 +104,27 @@ impl Here {
     /// Predicts a program for this many ranks, measuring what is missing.
     pub fn predict(&mut self, program: &Program, with_tasks: bool) -> Result<Prediction, CliError> {
         let costs = self.costs(program)?;
-        predict(program, &costs, Mode::Classes, 1, with_tasks)
-            .map_err(|error| CliError::run(&error))
+        predict(program, &costs, Mode::Ranks, 1, with_tasks).map_err(|error| CliError::run(&error))
     }
 
     /// The kernels known so far, for lower bounds.
     pub fn known(&self) -> MeasuredCosts {
         let mut costs = MeasuredCosts::default();
         for (signature, algorithms) in &self.measurements.kernels {
-            for (algorithm, &seconds) in algorithms {
-                let key = (signature.clone(), algorithm.clone());
-                costs.kernels.insert(key, seconds);
+            for (algorithm, &together) in algorithms {
+                let key = KernelKey {
+                    signature: signature.clone(),
+                    algorithm: algorithm.clone(),
+                };
+                let Some(alone) = self.alone.seconds(&key) else {
+                    continue;
+                };
+                let cost = KernelCost {
+                    alone,
+                    together,
+                    known: Known::Measured,
+                };
+                costs.kernels.insert((key.signature, key.algorithm), cost);
             }
         }
         costs
@@ -146,10 +161,11 @@ impl Here {
         Ok(costs)
     }
 
-    fn keep(&mut self, new: &Measurements) -> Result<(), CliError> {
-        let kept = self.database.keep(&self.setting, new);
+    fn keep(&mut self, setting: &Setting, new: &Measurements) -> Result<(), CliError> {
+        let kept = self.database.keep(setting, new);
         kept.map_err(|error| tune_error(&error))?;
         self.measurements = self.database.measurements(&self.setting);
+        self.alone = self.database.measurements(&single(&self.setting));
         Ok(())
     }
 
@@ -165,26 +181,29 @@ impl Here {
             let made = kernels.kernels(precision, mesh, rank, Seat { slot, slots }, threads);
             made.unwrap_or_else(|error| panic!("kernels that were made before: {error}"))
         };
-        let options = Options {
-            concurrency: self.ranks,
-            flush: self.flush,
-            ..Options::default()
-        };
-        let measurements = &self.measurements;
-        let measured = measure(
-            &[program],
-            &maker,
-            &|key| measurements.has(key),
-            &options,
-            &|done, all| say(&format!("measured {done} of {all} kernels"), done == all),
-        )
-        .map_err(|error| tune_error(&error))?;
-        if measured.is_empty() {
-            return Ok(());
+        // With all ranks at work, and one with the others at rest.
+        for (setting, concurrency) in [(self.setting.clone(), ranks), (single(&self.setting), 1)] {
+            let options = Options {
+                concurrency,
+                flush: self.flush,
+                ..Options::default()
+            };
+            let known = self.database.measurements(&setting);
+            let measured = measure(
+                &[program],
+                &maker,
+                &|key| known.has(key),
+                &options,
+                &|done, all| say(&format!("measured {done} of {all} kernels"), done == all),
+            )
+            .map_err(|error| tune_error(&error))?;
+            if !measured.is_empty() {
+                let mut new = Measurements::default();
+                new.add(measured);
+                self.keep(&setting, &new)?;
+            }
         }
-        let mut new = Measurements::default();
-        new.add(measured);
-        self.keep(&new)
+        Ok(())
     }
 
     /// Makes the kernels of a rank once, so that a set that is not there is an error, no panic.
@@ -219,10 +238,13 @@ impl Here {
             return Ok(());
         }
         say("measured messages and collectives", true);
-        self.keep(&Measurements {
-            links: Some(links),
-            ..Measurements::default()
-        })
+        self.keep(
+            &self.setting.clone(),
+            &Measurements {
+                links: Some(links),
+                ..Measurements::default()
+            },
+        )
     }
 
     fn measure_reads(&mut self) -> Result<(), CliError> {
@@ -233,10 +255,21 @@ impl Here {
         let points = reads(&path, self.ranks);
         // The file was for the measurement alone; one that cannot be removed spoils none.
         let _ = fs::remove_file(&path);
-        self.keep(&Measurements {
-            loads: [(READS.to_owned(), points?)].into(),
-            ..Measurements::default()
-        })
+        self.keep(
+            &self.setting.clone(),
+            &Measurements {
+                loads: [(READS.to_owned(), points?)].into(),
+                ..Measurements::default()
+            },
+        )
+    }
+}
+
+/// The same with one rank.
+fn single(setting: &Setting) -> Setting {
+    Setting {
+        ranks: 1,
+        ..setting.clone()
     }
 }
 

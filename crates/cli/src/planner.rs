@@ -106,7 +106,7 @@ impl Planner {
             Self::Modelled { costs, .. } => simulate(program, costs.as_ref(), Mode::Classes, 1),
             Self::Measured { no_io, .. } => {
                 let mut here = Here::new(KERNELS, ranks, here::THREADS, *no_io)?;
-                simulate(program, &here.costs(program)?, Mode::Classes, 1)
+                simulate(program, &here.costs(program)?, Mode::Ranks, 1)
             }
         };
         played.map_err(|error| cost_error(&error))

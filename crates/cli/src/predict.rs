@@ -181,6 +181,7 @@ fn write_report(
     let basis = match prediction.basis {
         CostBasis::Modelled => "modelled from the facts of the machine file",
         CostBasis::Measured => "measured on the machine",
+        CostBasis::Calibrated => "from other kernels measured on the machine",
     };
     let memory = format!(
         "{} of {} on the largest rank",

@@ -23,6 +23,8 @@ pub enum CostBasis {
     Modelled,
     /// Times and fits measured on the machine itself.
     Measured,
+    /// Fits to what was measured on the machine itself, of other kernels.
+    Calibrated,
 }
 
 /// What a message costs.
@@ -64,6 +66,25 @@ pub struct KernelCost {
     pub alone: Seconds,
     /// While all of them do.
     pub together: Seconds,
+    /// How it is known.
+    pub known: Known,
+}
+
+/// How the time of a kernel is known, surest first.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Known {
+    /// This very kernel was measured.
+    Measured,
+    /// From measured kernels of about its shape.
+    Estimated,
+    /// By a formula over facts of a machine.
+    #[default]
+    Modelled,
+    /// From measured kernels far from its shape.
+    Outside,
 }
 
 impl KernelCost {
@@ -72,6 +93,7 @@ impl KernelCost {
         Self {
             alone: seconds,
             together: seconds,
+            known: Known::Modelled,
         }
     }
 

@@ -7,7 +7,7 @@
 mod kriging;
 mod trend;
 
-use crate::cost::KernelCost;
+use crate::cost::{KernelCost, Known};
 use kriging::Kriging;
 use partita_program::Features;
 use partita_space::Seconds;
@@ -30,16 +30,6 @@ pub struct Sample {
     pub features: Features,
     /// Its times.
     pub cost: KernelCost,
-}
-
-/// What a kernel is estimated to take.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Estimate {
-    /// Its times.
-    pub cost: KernelCost,
-    /// Whether no measured kernel of its family is near it, so that the estimate is no more than a
-    /// trend.
-    pub is_outside: bool,
 }
 
 /// Laws of all families of kernels.
@@ -107,13 +97,14 @@ impl Efficiency {
         self.samples
     }
 
-    /// What a kernel takes.
-    pub fn estimate(&self, features: &Features) -> Estimate {
+    /// What a kernel takes. Where no measured kernel of its family is near it, it is
+    /// [`Known::Outside`], and no more than a trend.
+    pub fn estimate(&self, features: &Features) -> KernelCost {
         match self.families.get(&features.family) {
             Some(law) => law.estimate(features),
-            None => Estimate {
-                cost: KernelCost::undisturbed(Seconds(self.pooled.seconds(features))),
-                is_outside: true,
+            None => KernelCost {
+                known: Known::Outside,
+                ..KernelCost::undisturbed(Seconds(self.pooled.seconds(features)))
             },
         }
     }
@@ -133,7 +124,7 @@ impl Efficiency {
             };
             for (_, sample) in numbered().filter(is_in) {
                 let estimate = laws.estimate(&sample.features);
-                let pair = (estimate.cost.together.0, sample.cost.together.0);
+                let pair = (estimate.together.0, sample.cost.together.0);
                 pairs.entry(&sample.features.family).or_default().push(pair);
             }
         }
@@ -195,15 +186,17 @@ impl Law {
         }
     }
 
-    fn estimate(&self, features: &Features) -> Estimate {
+    fn estimate(&self, features: &Features) -> KernelCost {
         let alone = self.trend.seconds(features) * self.alone.at(&features.shape).exp();
         let slowdown = self.slowdown.at(&features.shape).exp();
-        Estimate {
-            cost: KernelCost {
-                alone: Seconds(alone),
-                together: Seconds(alone * slowdown),
+        KernelCost {
+            alone: Seconds(alone),
+            together: Seconds(alone * slowdown),
+            known: if self.alone.is_outside(&features.shape) {
+                Known::Outside
+            } else {
+                Known::Estimated
             },
-            is_outside: self.alone.is_outside(&features.shape),
         }
     }
 }
@@ -237,6 +230,7 @@ mod tests {
             cost: KernelCost {
                 alone,
                 together: alone * (1.0 + 4.0 / channels as f64),
+                known: Known::Measured,
             },
         }
     }
@@ -256,10 +250,10 @@ mod tests {
         let laws = Efficiency::fit(&grid()).unwrap();
         for between in [sample(100, 24, 12), sample(500, 96, 7), sample(40, 12, 20)] {
             let estimate = laws.estimate(&between.features);
-            assert!(!estimate.is_outside);
+            assert!(estimate.known == Known::Estimated);
             let times = [
-                (estimate.cost.alone, between.cost.alone),
-                (estimate.cost.together, between.cost.together),
+                (estimate.alone, between.cost.alone),
+                (estimate.together, between.cost.together),
             ];
             for (estimated, measured) in times {
                 let error = (estimated.0 / measured.0 - 1.0).abs();
@@ -274,13 +268,11 @@ mod tests {
     #[test]
     fn what_is_far_from_all_that_was_measured_says_so() {
         let laws = Efficiency::fit(&grid()).unwrap();
-        assert!(
-            laws.estimate(&sample(1 << 20, 2048, 512).features)
-                .is_outside
-        );
+        let far = laws.estimate(&sample(1 << 20, 2048, 512).features);
+        assert_eq!(far.known, Known::Outside);
         let mut other = sample(64, 16, 8).features;
         other.family = "pool_forward".to_owned();
-        assert!(laws.estimate(&other).is_outside);
+        assert_eq!(laws.estimate(&other).known, Known::Outside);
         assert!(Efficiency::fit(&[]).is_none());
     }
 }

@@ -14,9 +14,11 @@ pub mod prediction;
 pub mod simulate;
 
 pub use compare::{CompareError, Comparison, compare};
-pub use cost::{Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost};
+pub use cost::{
+    Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, Known, MessageCost,
+};
 pub use cost::{LinkFit, MachineCosts, MeasuredCosts};
-pub use efficiency::{Efficiency, Errors, Estimate, Sample, Validation};
+pub use efficiency::{Efficiency, Errors, Sample, Validation};
 pub use fit::{FitError, LineFit, fit_line};
 pub use prediction::{Prediction, TaskPrediction, predict};
 pub use simulate::{Breakdown, Classes, Mode, SimulateError, Simulation, refine, simulate};

@@ -1,6 +1,6 @@
 //! What the oracle says of a program: seconds, memory, where the time goes, what bounds it.
 
-use crate::cost::{CostBasis, Costs};
+use crate::cost::{CostBasis, Costs, Known};
 use crate::simulate::{Breakdown, Category, Mode, Segment, SimulateError, Simulation, simulate};
 use partita_program::{Count, Lane, Phase, Program};
 use partita_space::{Bytes, Flops, Seconds};
@@ -30,6 +30,10 @@ pub struct Prediction {
     pub classes: usize,
     /// Whether the costs were measured or modelled.
     pub basis: CostBasis,
+    /// Shares of the kernels' time by how it is known: of kernels that were measured, estimated from
+    /// measured ones of about their shape, modelled from facts, or outside of what was calibrated.
+    #[serde(default)]
+    pub known: BTreeMap<Known, f64>,
     /// Seconds of kernels by name, on the rank that computes longest.
     pub by_kind: BTreeMap<String, Seconds>,
     /// Every task of every class of the program, where asked for.
@@ -100,6 +104,7 @@ impl Prediction {
             limits: limits(program, simulation),
             classes: simulation.participants.len(),
             basis: simulation.basis,
+            known: known(simulation),
             by_kind: kernels.into_iter().map(own).collect(),
             tasks: with_tasks.then(|| tasks(program, simulation)),
         }
@@ -116,6 +121,13 @@ fn compute_seconds(simulation: &Simulation, participant: usize) -> f64 {
 fn slowest(simulation: &Simulation) -> Option<usize> {
     let seconds = |at: &usize| compute_seconds(simulation, *at);
     (0..simulation.kernels.len()).max_by(|a, b| seconds(a).total_cmp(&seconds(b)))
+}
+
+fn known(simulation: &Simulation) -> BTreeMap<Known, f64> {
+    let whole: f64 = simulation.known.values().map(|seconds| seconds.0).sum();
+    let share = |(&known, seconds): (&Known, &Seconds)| (known, seconds.0 / whole);
+    let all = simulation.known.iter().filter(|_| whole > 0.0);
+    all.map(share).collect()
 }
 
 fn percent(part: f64, whole: f64) -> f64 {
@@ -190,6 +202,13 @@ fn limits(program: &Program, simulation: &Simulation) -> Vec<String> {
         ));
     }
     communication_limits(program, simulation, slowest, &mut limits);
+    if let Some(share) = known(simulation).get(&Known::Outside) {
+        limits.push(format!(
+            "{:.1} % of the time of kernels is outside of what was calibrated: no kernel of about \
+             their shape was measured, and a trend stands for them.",
+            100.0 * share
+        ));
+    }
     limits
 }
 

@@ -13,7 +13,7 @@ mod topology;
 pub use classes::{Classes, refine};
 pub use path::{Breakdown, Category, Segment};
 
-use crate::cost::{CostBasis, CostError, Costs};
+use crate::cost::{CostBasis, CostError, Costs, Known};
 use engine::Engine;
 use partita_program::Program;
 use partita_run::Trace;
@@ -109,6 +109,8 @@ pub struct Simulation {
     /// Per participant, seconds of its kernels in one step, by kernel name: without interruptions,
     /// except where kernels of a node hold each other up.
     pub kernels: Vec<BTreeMap<&'static str, Seconds>>,
+    /// Seconds of the kernels of all ranks by how they are known.
+    pub known: BTreeMap<Known, Seconds>,
 }
 
 /// Plays `steps` steps of a program.
@@ -148,5 +150,6 @@ pub fn simulate(
         participants: schedule.participants.iter().map(|one| one.who).collect(),
         traces: played.traces,
         kernels,
+        known: schedule.known(),
     })
 }

@@ -131,6 +131,7 @@ fn summary(facts: &Facts<'_>) -> String {
     let basis = match prediction.basis {
         CostBasis::Modelled => "modelled from the facts of the machine file",
         CostBasis::Measured => "measured on the machine",
+        CostBasis::Calibrated => "from other kernels measured on the machine",
     };
     let mut text = pairs(
         facts,

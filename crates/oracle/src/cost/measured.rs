@@ -1,4 +1,5 @@
 use super::{Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost};
+use crate::efficiency::Efficiency;
 use partita_program::{Algorithm, Count, KernelShape};
 use partita_space::{Bytes, Rank, Seconds};
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,8 @@ pub struct LinkFit {
 pub struct MeasuredCosts {
     /// Kernels by signature ([`KernelShape::signature`]) and algorithm.
     pub kernels: BTreeMap<(String, String), KernelCost>,
+    /// Estimates of kernels that were not measured; without, these are errors.
+    pub efficiency: Option<Efficiency>,
     /// Messages.
     pub message: Option<LinkFit>,
     /// Allreduces by number of members; bytes of one member's view.
@@ -99,8 +102,11 @@ impl Costs for MeasuredCosts {
         _count: &Count,
     ) -> Result<KernelCost, CostError> {
         let key = (shape.signature(), algorithm.0.clone());
-        match self.kernels.get(&key) {
-            Some(&cost) => Ok(cost),
+        if let Some(&cost) = self.kernels.get(&key) {
+            return Ok(cost);
+        }
+        match &self.efficiency {
+            Some(laws) => Ok(laws.estimate(&shape.features())),
             None => Err(CostError::Kernel {
                 signature: key.0,
                 algorithm: key.1,

@@ -1,6 +1,6 @@
 use super::topology::Topology;
 use super::{Classes, Participant, SimulateError};
-use crate::cost::{Blocks, CollectiveCost, Costs, KernelCost, link};
+use crate::cost::{Blocks, CollectiveCost, Costs, KernelCost, Known, link};
 use partita_program::{Body, CollectiveKind, Count, KernelShape, Program, View, Work};
 use partita_run::Trace;
 use partita_space::{Bytes, Rank, Seconds};
@@ -151,6 +151,20 @@ fn crowds(participants: &[Player<'_>]) -> Vec<Vec<usize>> {
 }
 
 impl Schedule<'_> {
+    /// Seconds of the kernels of all ranks by how they are known.
+    pub fn known(&self) -> BTreeMap<Known, Seconds> {
+        let mut known = BTreeMap::new();
+        for player in &self.participants {
+            for (task, duty) in player.body.tasks.iter().zip(&player.duties) {
+                if let (Work::Compute { .. }, Duty::Alone { cost }) = (&task.work, duty) {
+                    let seconds = known.entry(cost.known).or_insert(Seconds(0.0));
+                    *seconds += cost.together * player.who.ranks as f64;
+                }
+            }
+        }
+        known
+    }
+
     /// Seconds of the kernels of a participant in a step, by kernel name; among others that compute, as
     /// they were played.
     pub fn kernels(&self, participant: usize, played: &[Trace]) -> BTreeMap<&'static str, Seconds> {

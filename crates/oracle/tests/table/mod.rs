@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use partita_oracle::{
-    Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost,
+    Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, Known, MessageCost,
 };
 use partita_program::{
     Algorithm, Body, Buffer, BufferId, Collective, CollectiveKind, Count, Dtype, Exchange, Item,
@@ -53,7 +53,11 @@ impl Costs for Table {
         seconds(alone)
             .and_then(|alone| {
                 let together = seconds(together)?;
-                Ok(KernelCost { alone, together })
+                Ok(KernelCost {
+                    alone,
+                    together,
+                    known: Known::Modelled,
+                })
             })
             .map_err(|_| CostError::Kernel {
                 signature: shape.signature(),
