@@ -5,6 +5,7 @@
 //! Must not know: models, programs, strategies, or how a time is made of these facts (no formula
 //! of cost lives here, no number of a machine lives in code).
 
+mod calibration;
 mod error;
 mod load;
 mod machine;
@@ -13,6 +14,7 @@ mod quantity;
 mod read;
 mod write;
 
+pub use calibration::{Calibration, CalibrationError, Law, MeasuredKernel};
 pub use error::MachineError;
 pub use machine::{
     Allreduce, AllreduceLink, Basis, ConvEfficiency, ConvPass, ConvSaturation, Device, DeviceKind,

@@ -1,3 +1,4 @@
+use crate::calibration::Calibration;
 use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Rank, Seconds};
 
 /// A cluster of equal nodes. Ranks fill nodes in order, one rank per device.
@@ -19,6 +20,8 @@ pub struct Machine {
     pub exchange: Option<Exchange>,
     /// The shared file system; absent where nothing is known of it.
     pub io: Option<Io>,
+    /// What was measured on the machine; absent where its file was written by hand.
+    pub calibration: Option<Calibration>,
 }
 
 /// A number and where it comes from.

@@ -1,3 +1,4 @@
+use crate::calibration::Calibration;
 use crate::error::MachineError;
 use crate::machine::{
     Allreduce, AllreduceLink, Basis, ConvEfficiency, ConvSaturation, Device, DeviceKind,
@@ -20,6 +21,7 @@ struct RawMachine {
     allreduce: Option<RawAllreduce>,
     exchange: Option<RawLink>,
     io: Option<RawIo>,
+    calibration: Option<Spanned<Calibration>>,
 }
 
 #[derive(Deserialize)]
@@ -145,7 +147,21 @@ impl Reader<'_> {
             allreduce: raw.allreduce.map(|raw| self.allreduce(raw)).transpose()?,
             exchange: raw.exchange.map(|raw| self.exchange(raw)).transpose()?,
             io: raw.io.map(|raw| self.io(raw)).transpose()?,
+            calibration: raw
+                .calibration
+                .map(|raw| self.calibration(raw))
+                .transpose()?,
         })
+    }
+
+    fn calibration(&self, raw: Spanned<Calibration>) -> Result<Calibration, MachineError> {
+        match raw.get_ref().fault() {
+            None => Ok(raw.into_inner()),
+            Some(fault) => {
+                let expected = "what `partita calibrate` writes".to_owned();
+                Err(self.bad("calibration", raw.span().start, &fault, expected))
+            }
+        }
     }
 
     fn device(&self, raw: RawDevice) -> Result<Device, MachineError> {

@@ -1,3 +1,4 @@
+use crate::calibration::{Calibration, CalibrationError, Law, MeasuredKernel};
 use crate::machine::{Basis, ConvEfficiency, Fact, Machine};
 use crate::quantity::Quantity;
 use toml::Value;
@@ -21,6 +22,9 @@ impl Machine {
             fact(&mut text, "bandwidth_total", &io.bandwidth_total);
             fact(&mut text, "bandwidth_per_node", &io.bandwidth_per_node);
             fact(&mut text, "latency", &io.latency);
+        }
+        if let Some(calibration) = &self.calibration {
+            write_calibration(&mut text, calibration);
         }
         text
     }
@@ -71,6 +75,65 @@ impl Machine {
             }
         }
     }
+}
+
+fn write_calibration(text: &mut String, calibration: &Calibration) {
+    table(text, "calibration");
+    word(text, "date", &calibration.date);
+    word(text, "processor", &calibration.processor);
+    line(text, format_args!("cores = {}", calibration.cores));
+    word(text, "simd", &calibration.simd);
+    word(text, "kernels", &calibration.kernels);
+    word(text, "world", &calibration.world);
+    line(text, format_args!("ranks = {}", calibration.ranks));
+    line(text, format_args!("threads = {}", calibration.threads));
+    let CalibrationError {
+        kernels,
+        median,
+        mean_by_time,
+        total,
+    } = calibration.validation;
+    line(
+        text,
+        format_args!(
+            "validation = {{ kernels = {kernels}, median = {median:?}, mean_by_time = \
+             {mean_by_time:?}, total = {total:?} }}"
+        ),
+    );
+    if let Some(message) = &calibration.message {
+        line(text, format_args!("message = {}", law(message)));
+    }
+    let columns = "# Family, flops, bytes, coordinates of the shape, seconds alone, seconds with all \
+                   ranks at work.";
+    line(text, format_args!("{columns}"));
+    line(text, format_args!("measured = ["));
+    for MeasuredKernel(family, flops, bytes, shape, alone, together) in &calibration.measured {
+        let family = quoted(family);
+        let (alone, together) = (alone.0, together.0);
+        line(
+            text,
+            format_args!("  [{family}, {flops:?}, {bytes:?}, {shape:?}, {alone:?}, {together:?}],"),
+        );
+    }
+    line(text, format_args!("]"));
+    for (name, laws) in &calibration.collectives {
+        table(text, &format!("calibration.collectives.{name}"));
+        for (members, one) in laws {
+            line(text, format_args!("{members} = {}", law(one)));
+        }
+    }
+}
+
+fn law(law: &Law) -> String {
+    let Law {
+        latency,
+        seconds_per_byte,
+        host_seconds_per_byte,
+    } = law;
+    format!(
+        "{{ latency = {latency:?}, seconds_per_byte = {seconds_per_byte:?}, host_seconds_per_byte = \
+         {host_seconds_per_byte:?} }}"
+    )
 }
 
 fn table(text: &mut String, name: &str) {

@@ -1,6 +1,9 @@
 //! The machine files of the repository: they load, they survive writing, their arithmetic holds.
 
-use partita_cluster::{Basis, ConvPass, LinkKind, Machine};
+use partita_cluster::{
+    Basis, Calibration, CalibrationError, ConvPass, Law, LinkKind, Machine, MeasuredKernel,
+};
+use partita_space::Seconds;
 use std::path::PathBuf;
 
 fn load(name: &str) -> Machine {
@@ -123,5 +126,60 @@ fn shares_say_how_they_were_come_by() {
                 assert_ne!(share.basis, Basis::Stated, "{name}");
             }
         }
+    }
+}
+
+#[test]
+fn a_calibration_reads_back_and_bad_numbers_are_refused() {
+    let law = Law {
+        latency: 2.5e-6,
+        seconds_per_byte: 1.5e-10,
+        host_seconds_per_byte: 1e-10,
+    };
+    let row = |family: &str, alone: f64| {
+        let shape = vec![0.5, 1.0, f64::ln(3.0)];
+        MeasuredKernel(
+            family.to_owned(),
+            2e9,
+            1e6,
+            shape,
+            Seconds(alone),
+            Seconds(2.0 * alone),
+        )
+    };
+    let mut machine = load("lassen");
+    machine.calibration = Some(Calibration {
+        date: "2026-11-22".to_owned(),
+        processor: "Some CPU".to_owned(),
+        cores: 2,
+        simd: "AVX2".to_owned(),
+        kernels: "cpu 0.1.0".to_owned(),
+        world: "threads".to_owned(),
+        ranks: 2,
+        threads: 1,
+        validation: CalibrationError {
+            kernels: 2,
+            median: 0.05,
+            mean_by_time: 0.04,
+            total: -0.01,
+        },
+        message: Some(law),
+        collectives: [("allreduce".to_owned(), [("2".to_owned(), law)].into())].into(),
+        measured: vec![row("convolution_forward", 1e-3), row("fill", 1e-7)],
+    });
+    machine.exchange = None;
+    let text = machine.to_toml();
+    assert_eq!(Machine::parse(&text, "mine.toml").unwrap(), machine);
+    for (from, to) in [
+        ("1e-7", "-1e-7"),
+        ("2.5e-6", "nan"),
+        ("ranks = 2", "ranks = 0"),
+        ("2 = {", "two = {"),
+        ("simd", "sind"),
+    ] {
+        assert!(text.contains(from), "{from}");
+        let wrong = text.replacen(from, to, 1);
+        let error = Machine::parse(&wrong, "mine.toml").unwrap_err().to_string();
+        assert!(error.contains("mine.toml, line"), "{error}");
     }
 }

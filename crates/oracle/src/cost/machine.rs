@@ -2,16 +2,20 @@ use super::collective::{self, Hop, Parts};
 use super::io::{self, FileSystem};
 use super::kernel::{self, Character, Pass};
 use super::{
-    Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost, link, saturation,
+    Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, Known, MessageCost, link,
+    saturation,
 };
-use partita_cluster::{ConvPass, DeviceKind, LinkKind, Machine};
-use partita_program::{Algorithm, Count, Dtype, KernelShape};
+use crate::efficiency::{Efficiency, Sample};
+use partita_cluster::{ConvPass, DeviceKind, LinkKind, Machine, MeasuredKernel};
+use partita_program::{Algorithm, Count, Dtype, Features, KernelShape};
 use partita_space::{Bytes, FlopsPerSecond, Rank, Seconds};
 
-/// Costs from the facts of a machine file. Modelled, never measured.
+/// Costs from the facts of a machine file; where it holds a calibration, kernels are estimated from
+/// those measured, and messages and sums within a node go by the measured laws.
 #[derive(Clone, Debug)]
 pub struct MachineCosts {
     machine: Machine,
+    kernels: Option<Efficiency>,
 }
 
 /// How the members of a group lie on nodes.
@@ -27,7 +31,26 @@ struct Spread {
 impl MachineCosts {
     /// Costs on this machine.
     pub fn new(machine: Machine) -> Self {
-        Self { machine }
+        let calibration = machine.calibration.as_ref();
+        Self {
+            kernels: calibration.and_then(|one| Efficiency::fit(&samples(&one.measured))),
+            machine,
+        }
+    }
+
+    /// The law of a collective within a node, where it was measured with as many members.
+    fn measured(&self, spread: &Spread, name: &str, bytes: f64) -> Option<CollectiveCost> {
+        let calibration = self.machine.calibration.as_ref();
+        let laws = calibration
+            .filter(|_| spread.nodes == 1)?
+            .collectives
+            .get(name)?;
+        let law = laws.get(&spread.members.to_string())?;
+        Some(CollectiveCost {
+            latency: Seconds(law.latency),
+            transfer: Seconds(bytes * law.seconds_per_byte),
+            host: Seconds(bytes * law.host_seconds_per_byte),
+        })
     }
 
     /// The machine.
@@ -223,6 +246,27 @@ impl MachineCosts {
     }
 }
 
+/// Rows of a calibration whose shapes have as many coordinates as [`Features`] has.
+fn samples(measured: &[MeasuredKernel]) -> Vec<Sample> {
+    let sample = |row: &MeasuredKernel| {
+        let MeasuredKernel(family, flops, bytes, shape, alone, together) = row;
+        Some(Sample {
+            features: Features {
+                family: family.clone(),
+                flops: *flops,
+                bytes: *bytes,
+                shape: shape.as_slice().try_into().ok()?,
+            },
+            cost: KernelCost {
+                alone: *alone,
+                together: *together,
+                known: Known::Measured,
+            },
+        })
+    };
+    measured.iter().filter_map(sample).collect()
+}
+
 /// What a sum over ranks takes: by a fitted law, by one flat algorithm, and within nodes before between
 /// them.
 struct SumFormulas {
@@ -264,7 +308,10 @@ fn collective_cost(parts: Parts, host: Seconds) -> CollectiveCost {
 
 impl Costs for MachineCosts {
     fn basis(&self) -> CostBasis {
-        CostBasis::Modelled
+        match &self.kernels {
+            Some(_) => CostBasis::Calibrated,
+            None => CostBasis::Modelled,
+        }
     }
 
     fn delivers_between_kernels(&self) -> bool {
@@ -304,6 +351,9 @@ impl Costs for MachineCosts {
         _algorithm: &Algorithm,
         count: &Count,
     ) -> Result<KernelCost, CostError> {
+        if let Some(laws) = &self.kernels {
+            return Ok(laws.estimate(&shape.features()));
+        }
         let character = kernel::character(shape);
         self.check_dtype(shape, character)?;
         Ok(KernelCost::undisturbed(kernel::roofline(
@@ -323,6 +373,15 @@ impl Costs for MachineCosts {
         sharing: f64,
     ) -> Result<MessageCost, CostError> {
         let kind = self.machine.link(from, to);
+        let calibration = self.machine.calibration.as_ref();
+        if let (LinkKind::Intra, Some(law)) = (kind, calibration.and_then(|one| one.message)) {
+            let bytes = bytes.0 as f64;
+            return Ok(MessageCost {
+                latency: Seconds(law.latency),
+                transfer: Seconds(bytes * law.seconds_per_byte),
+                host: Seconds(bytes * law.host_seconds_per_byte),
+            });
+        }
         let node = match kind {
             LinkKind::Same | LinkKind::Intra => None,
             LinkKind::Inter => Some(self.machine.links.inter.node_bandwidth.value),
@@ -350,6 +409,9 @@ impl Costs for MachineCosts {
             return Ok(CollectiveCost::default());
         }
         let n = bytes.0 as f64;
+        if let Some(cost) = self.measured(&spread, "allreduce", n) {
+            return Ok(cost);
+        }
         let parts = self.sum_parts(&ALLREDUCE, &spread, n, sharing);
         let held = self.held_by_sum(&spread, n, parts);
         Ok(collective_cost(parts, held))
@@ -369,6 +431,9 @@ impl Costs for MachineCosts {
             .iter()
             .map(|bytes| bytes.0 as f64)
             .collect();
+        if let Some(cost) = self.measured(&spread, "allgather", blocks.iter().sum()) {
+            return Ok(cost);
+        }
         let ring = self.flat(&spread, sharing);
         let tree = self.flat(&spread, sharing * spread.most_on_node as f64);
         let parts = collective::allgather_ring(&blocks, ring)
@@ -387,6 +452,10 @@ impl Costs for MachineCosts {
         if spread.members <= 1 {
             return Ok(CollectiveCost::default());
         }
+        let total: Bytes = bytes_per_member.iter().copied().sum();
+        if let Some(cost) = self.measured(&spread, "reduce_scatter", total.0 as f64) {
+            return Ok(cost);
+        }
         let largest = bytes_per_member.iter().map(|bytes| bytes.0).max();
         let n = spread.members as f64 * largest.unwrap_or(0) as f64;
         let parts = self.sum_parts(&REDUCE_SCATTER, &spread, n, sharing);
@@ -403,6 +472,9 @@ impl Costs for MachineCosts {
         let spread = self.spread(members);
         if spread.members <= 1 {
             return Ok(CollectiveCost::default());
+        }
+        if let Some(cost) = self.measured(&spread, "alltoall", blocks.given.0 as f64) {
+            return Ok(cost);
         }
         let largest = blocks.largest.0 as f64;
         // Most partners of the members of a node are on others, and all send at once.
