@@ -2,7 +2,7 @@
 
 use crate::error::CliError;
 use crate::host::Host;
-use crate::train::kernel_set::{KernelSet, Precision, Seat};
+use crate::train::kernel_set::{KernelSet, Precision, Seat, cores};
 use partita_local::connect;
 use partita_oracle::{
     KernelCost, Known, LinkFit, MeasuredCosts, Mode, Prediction, fit_line, predict,
@@ -42,14 +42,30 @@ const READ_SIZES: [Bytes; 5] = [
     Bytes(16 << 20),
 ];
 
+/// Ranks on this machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ranks {
+    /// How many there are.
+    pub count: usize,
+    /// Threads of each.
+    pub threads: usize,
+    /// The cores that they share.
+    pub cores: Vec<usize>,
+    /// The MPI library that carries their messages; none where they are threads of one process.
+    pub library: Option<String>,
+}
+
 /// A number of ranks on this machine, with everything measured of them.
 pub struct Here {
     kernels: KernelSet,
     ranks: usize,
     threads: usize,
+    cores: Vec<usize>,
+    library: Option<String>,
     flush: Bytes,
     no_io: bool,
     setting: Setting,
+    links: Setting,
     database: Database,
     measurements: Measurements,
     /// What was measured of one rank, with the other cores at rest.
@@ -66,7 +82,18 @@ impl Here {
         threads: usize,
         no_io: bool,
     ) -> Result<Self, CliError> {
-        let most = ranks_max(threads);
+        Self::of(kernels, Ranks::threads(ranks, threads), no_io)
+    }
+
+    /// The same of ranks that may be processes.
+    pub fn of(kernels: KernelSet, ranks: Ranks, no_io: bool) -> Result<Self, CliError> {
+        let most = ranks.most();
+        let Ranks {
+            count: ranks,
+            threads,
+            cores,
+            library,
+        } = ranks;
         if ranks > most {
             return Err(CliError::User(format!(
                 "{ranks} ranks of {threads} thread(s) cannot be measured on this machine; up to \
@@ -79,12 +106,18 @@ impl Here {
         let database = Database::open(&path).map_err(|error| tune_error(&error))?;
         let setting = Setting {
             processor: host.processor.clone().unwrap_or_default(),
-            cores: host.cores_usable,
+            cores: cores.len(),
             simd: host.simd.to_owned(),
             backend: format!("{} {}", kernels.name(), env!("CARGO_PKG_VERSION")),
             ranks,
             threads,
         };
+        let links = Setting {
+            backend: library.clone().unwrap_or_else(|| setting.backend.clone()),
+            ..setting.clone()
+        };
+        let mut measurements = database.measurements(&setting);
+        measurements.links = database.measurements(&links).links;
         // Twice the largest cache leaves nothing of what it held.
         let cache = host.caches.iter().map(|cache| cache.bytes.0).max();
         let flush = Bytes(cache.map_or(Options::default().flush.0, |bytes| 2 * bytes));
@@ -92,9 +125,12 @@ impl Here {
             kernels,
             ranks,
             threads,
+            cores,
+            library,
             flush,
             no_io,
-            measurements: database.measurements(&setting),
+            measurements,
+            links,
             alone: database.measurements(&single(&setting)),
             setting,
             database,
@@ -165,6 +201,7 @@ impl Here {
         let kept = self.database.keep(setting, new);
         kept.map_err(|error| tune_error(&error))?;
         self.measurements = self.database.measurements(&self.setting);
+        self.measurements.links = self.database.measurements(&self.links).links;
         self.alone = self.database.measurements(&single(&self.setting));
         Ok(())
     }
@@ -176,11 +213,13 @@ impl Here {
         };
         self.check(program.mesh, precision)?;
         let (kernels, threads, ranks) = (self.kernels, self.threads, self.ranks);
+        let cores = self.cores.as_slice();
         let maker = move |mesh: Mesh, rank: Rank, slot: usize| -> Box<dyn Kernels> {
-            let slots = ranks;
-            let made = kernels.kernels(precision, mesh, rank, Seat { slot, slots }, threads);
+            let seat = Seat { slot, slots: ranks };
+            let made = kernels.kernels_among(cores, (precision, mesh, rank), seat, threads);
             made.unwrap_or_else(|error| panic!("kernels that were made before: {error}"))
         };
+        let mut found = Vec::new();
         // With all ranks at work, and one with the others at rest.
         for (setting, concurrency) in [(self.setting.clone(), ranks), (single(&self.setting), 1)] {
             let options = Options {
@@ -200,8 +239,11 @@ impl Here {
             if !measured.is_empty() {
                 let mut new = Measurements::default();
                 new.add(measured);
-                self.keep(&setting, &new)?;
+                found.push((setting, new));
             }
+        }
+        for (setting, new) in found {
+            self.keep(&setting, &new)?;
         }
         Ok(())
     }
@@ -213,7 +255,10 @@ impl Here {
         let make = || {
             let (slot, slots) = (0, self.ranks);
             let seat = Seat { slot, slots };
-            let made = self.kernels.kernels(precision, mesh, 0, seat, self.threads);
+            let who = (precision, mesh, 0);
+            let made = self
+                .kernels
+                .kernels_among(&self.cores, who, seat, self.threads);
             made.map(drop).map_err(|error| CliError::user(&error))
         };
         std::thread::scope(|scope| match scope.spawn(make).join() {
@@ -222,7 +267,28 @@ impl Here {
         })
     }
 
+    /// What is known of messages and collectives.
+    pub fn links(&self) -> LinkTimes {
+        self.measurements.links.clone().unwrap_or_default()
+    }
+
+    /// Takes in what processes have measured together.
+    pub fn keep_links(&mut self, links: LinkTimes) -> Result<(), CliError> {
+        if links == LinkTimes::default() {
+            return Ok(());
+        }
+        let new = Measurements {
+            links: Some(links),
+            ..Measurements::default()
+        };
+        self.keep(&self.links.clone(), &new)
+    }
+
     fn measure_links(&mut self, program: &Program) -> Result<(), CliError> {
+        if self.library.is_some() {
+            // Processes have measured them together, all sizes of groups that they can have.
+            return Ok(());
+        }
         let nothing = LinkTimes::default();
         let known = self.measurements.links.as_ref().unwrap_or(&nothing);
         let mut groups = program.group_sizes();
@@ -238,13 +304,7 @@ impl Here {
             return Ok(());
         }
         say("measured messages and collectives", true);
-        self.keep(
-            &self.setting.clone(),
-            &Measurements {
-                links: Some(links),
-                ..Measurements::default()
-            },
-        )
+        self.keep_links(links)
     }
 
     fn measure_reads(&mut self) -> Result<(), CliError> {
@@ -273,9 +333,21 @@ fn single(setting: &Setting) -> Setting {
     }
 }
 
-/// Most ranks whose kernels are measured here: with more than a few on a core, times say nothing.
-pub fn ranks_max(threads: usize) -> usize {
-    (RANKS_PER_CORE * Host::here().cores_usable / threads).max(1)
+impl Ranks {
+    /// Threads of this process.
+    pub fn threads(count: usize, threads: usize) -> Self {
+        Self {
+            count,
+            threads,
+            cores: cores().to_vec(),
+            library: None,
+        }
+    }
+
+    /// Most ranks whose kernels are measured here: with more than a few on a core, times say nothing.
+    pub fn most(&self) -> usize {
+        (RANKS_PER_CORE * self.cores.len() / self.threads).max(1)
+    }
 }
 
 /// The kernels that were asked for on the command line; where they were left open, the fast ones.

@@ -4,7 +4,8 @@ use crate::lowered::{Lowered, lowered};
 use crate::predict::costs;
 use crate::search::{staged, staged_here};
 use crate::table::write_json;
-use crate::{here, machine};
+use crate::here::{self, Ranks};
+use crate::machine;
 use partita_lower::{Request, Strategy};
 use partita_program::{Body, Count, Program, Role};
 use partita_space::Rank;
@@ -46,7 +47,8 @@ fn stages(args: &LowerArgs, request: &Request<'_>) -> Result<Strategy, CliError>
         let memory = args
             .memory
             .unwrap_or_else(|| here::memory(args.training.ranks));
-        return staged_here(&request, memory, kernels, here::THREADS);
+        let ranks = Ranks::threads(args.training.ranks, here::THREADS);
+        return staged_here(&request, memory, kernels, ranks);
     }
     let machine = machine::resolve(name)?;
     machine::check_capacity(&machine, args.training.ranks)?;

@@ -1,6 +1,6 @@
 use crate::args::{KindName, PredictArgs};
 use crate::error::CliError;
-use crate::here::{self, Here};
+use crate::here::{self, Here, Ranks};
 use crate::in_memory::InMemory;
 use crate::lowered::{Lowered, lower_verified, lowered, request, strategy};
 use crate::search::{staged, staged_here};
@@ -82,7 +82,12 @@ fn run_here(args: &PredictArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let strategy = strategy(&args.strategy, asked.ranks, asked.batch)?;
     let request = request(&graph, &strategy, asked, KindName::Train, &*menu);
     let memory = args.memory.unwrap_or_else(|| here::memory(asked.ranks));
-    let strategy = staged_here(&request, memory, kernels, here::THREADS)?;
+    let strategy = staged_here(
+        &request,
+        memory,
+        kernels,
+        Ranks::threads(asked.ranks, here::THREADS),
+    )?;
     let program = lower_verified(&Request {
         strategy: &strategy,
         ..request

@@ -1,5 +1,5 @@
 use crate::error::CliError;
-use crate::here::{self, Here, say};
+use crate::here::{Here, Ranks, say};
 use crate::predict::cost_error;
 use crate::train::kernel_set::KernelSet;
 use partita_lower::{Request, Strategy};
@@ -62,14 +62,17 @@ pub fn staged_here(
     training: &Request<'_>,
     memory: Bytes,
     kernels: KernelSet,
-    threads: usize,
+    ranks: Ranks,
 ) -> Result<Strategy, CliError> {
     let strategy = training.strategy;
     if strategy.stages.is_empty() || strategy.has_layers() {
         return Ok(strategy.clone());
     }
-    let ranks = strategy.ranks().min(here::ranks_max(threads));
-    let here = RefCell::new(Here::new(kernels, ranks, threads, true)?);
+    let ranks = Ranks {
+        count: strategy.ranks().min(ranks.most()),
+        ..ranks
+    };
+    let here = RefCell::new(Here::of(kernels, ranks, true)?);
     balanced(training, memory, &MeasuredStages::new(&here))
 }
 

@@ -16,6 +16,9 @@ mod measure;
 pub use database::{Database, Measurements, Setting};
 pub use error::TuneError;
 pub use job::KernelKey;
-pub use links::{LinkTimes, Point, TransportMaker, host_seconds_per_byte, measure_links};
+pub use links::{
+    LinkTimes, OwnTimes, Point, RankTransportMaker, Times, TransportMaker, host_seconds_per_byte,
+    measure_links, measure_links_of_rank,
+};
 pub use load::measure_load;
 pub use measure::{KernelMaker, Measured, Options, measure};

@@ -1,8 +1,8 @@
 use crate::TuneError;
-use crate::gate::{Gate, Stop, median_of_slowest, together};
+use crate::gate::{Stop, median_of_slowest, together};
 use partita_program::{
-    Body, Buffer, BufferId, Collective, CollectiveKind, Dtype, Exchange, Origin, Phase, Receive,
-    Role, Send, Task, TaskId, View, Work,
+    Body, Buffer, BufferId, Collective, CollectiveKind, Dtype, Exchange, Origin, Phase, Program,
+    ProgramKind, Receive, Role, Send, Task, TaskId, View, Work,
 };
 use partita_run::{Arena, RunError, Transport};
 use partita_space::{Axis, AxisSet, Bytes, Mesh, Offset, Rank, Seconds};
@@ -121,32 +121,146 @@ pub fn measure_links(
     progress: &(dyn Fn(&str) + Sync),
 ) -> Result<LinkTimes, TuneError> {
     let mut times = LinkTimes::default();
+    for sweep in sweeps(ranks, groups, known) {
+        progress(&sweep.name());
+        let Sweep {
+            what, mesh, trials, ..
+        } = &sweep;
+        let all = together(what, transports(*mesh), |gate, rank, mut transport| {
+            sweep.repeats(rank, transport.as_mut(), &mut || Ok(gate.wait()?))
+        })?;
+        times.put(&sweep, points(trials, &all));
+    }
+    Ok(times)
+}
+
+/// The part of a rank that is a process in the same measurements: seconds of every repeat of every size.
+/// What all ranks found makes [`LinkTimes::of_ranks`].
+///
+/// `transports` makes the transport of this rank for a program; all ranks call it in the same order.
+/// Errors: a transport that cannot be made or that fails.
+pub fn measure_links_of_rank(
+    (rank, ranks): (Rank, usize),
+    groups: &BTreeSet<usize>,
+    known: &LinkTimes,
+    transports: &mut RankTransportMaker<'_>,
+) -> Result<OwnTimes, TuneError> {
+    let mut own = Vec::new();
+    for sweep in sweeps(ranks, groups, known) {
+        if rank >= sweep.mesh.ranks() {
+            own.push(Vec::new());
+            continue;
+        }
+        let mut transport = transports(&sweep.program())?;
+        // Ranks leave a sum over all of them at about the same moment.
+        let barrier = barrier();
+        let mut arena = Arena::new(barrier.arena);
+        let all = sweep.repeats_with(rank, transport.as_mut(), &mut |transport| match once(
+            &barrier, &mut arena, transport,
+        ) {
+            Ok(_) => Ok(()),
+            Err(source) => Err(transport_error(sweep.what.to_owned(), source).into()),
+        });
+        own.push(match all {
+            Ok(all) => all,
+            Err(Stop::Failed(error)) => return Err(error),
+            Err(Stop::Broken) => panic!("there is no gate to break"),
+        });
+    }
+    Ok(own)
+}
+
+impl LinkTimes {
+    /// From what the ranks found, in rank order, that took part in the measurement of `groups`.
+    pub fn of_ranks(groups: &BTreeSet<usize>, known: &Self, own: &[OwnTimes]) -> Self {
+        let mut times = Self::default();
+        for (index, sweep) in sweeps(own.len(), groups, known).iter().enumerate() {
+            let taking_part = own.iter().take(sweep.mesh.ranks());
+            let all: Vec<Vec<Times>> = taking_part.map(|rank| rank[index].clone()).collect();
+            times.put(sweep, points(&sweep.trials, &all));
+        }
+        times
+    }
+
+    fn put(&mut self, sweep: &Sweep, points: Vec<Point>) {
+        let groups = match sweep.kind {
+            Kind::Message => {
+                self.message = points;
+                return;
+            }
+            Kind::AllReduce => &mut self.allreduce,
+            Kind::AllGather => &mut self.allgather,
+            Kind::ReduceScatter => &mut self.reduce_scatter,
+            Kind::AllToAll => &mut self.alltoall,
+        };
+        groups.insert(sweep.members, points);
+    }
+}
+
+/// Makes the transport of a rank that is a process for a program.
+pub type RankTransportMaker<'a> =
+    dyn FnMut(&Program) -> Result<Box<dyn Transport + 'a>, TuneError> + 'a;
+
+/// What a rank found: by sweep, by size, seconds of a repeat and those in which its thread worked.
+pub type OwnTimes = Vec<Vec<Times>>;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Message,
+    AllReduce,
+    AllGather,
+    ReduceScatter,
+    AllToAll,
+}
+
+/// All sizes of one kind.
+struct Sweep {
+    kind: Kind,
+    what: &'static str,
+    members: usize,
+    mesh: Mesh,
+    trials: Vec<Trial>,
+}
+
+/// What is not known of the messages of so many ranks, and of their collectives in these groups.
+fn sweeps(ranks: usize, groups: &BTreeSet<usize>, known: &LinkTimes) -> Vec<Sweep> {
+    let mut sweeps = Vec::new();
     if ranks < 2 {
-        return Ok(times);
+        return sweeps;
     }
     if known.message.is_empty() {
-        progress("messages");
-        let line = Mesh::new([ranks, 1, 1, 1, 1, 1, 1]);
         let works = sizes(MESSAGE_MAX).map(|bytes| message(ranks, bytes));
-        times.message = sweep("messages", transports(line), works.collect())?;
+        sweeps.push(Sweep {
+            kind: Kind::Message,
+            what: "messages",
+            members: 2,
+            mesh: Mesh::new([ranks, 1, 1, 1, 1, 1, 1]),
+            trials: works.collect(),
+        });
     }
     let missing = |members: &usize| *members > 1 && !known.has_group(*members);
     for members in groups.iter().copied().filter(missing) {
         assert!(members <= ranks, "a group of {members} among {ranks} ranks");
         let mesh = Mesh::new([ranks / members, members, 1, 1, 1, 1, 1]);
-        let measured: [(&'static str, Trier, &mut BTreeMap<_, _>); 4] = [
-            ("allreduces", allreduce, &mut times.allreduce),
-            ("allgathers", allgather, &mut times.allgather),
-            ("reduce-scatters", reduce_scatter, &mut times.reduce_scatter),
-            ("all-to-alls", alltoall, &mut times.alltoall),
+        let kinds: [(Kind, &'static str, Trier); 4] = [
+            (Kind::AllReduce, "allreduces", allreduce),
+            (Kind::AllGather, "allgathers", allgather),
+            (Kind::ReduceScatter, "reduce-scatters", reduce_scatter),
+            (Kind::AllToAll, "all-to-alls", alltoall),
         ];
-        for (what, trial, times) in measured {
-            progress(&format!("{what} of {members} ranks"));
-            let works = sizes(COLLECTIVE_MAX).map(|bytes| trial(mesh.ranks(), members, bytes));
-            times.insert(members, sweep(what, transports(mesh), works.collect())?);
+        for (kind, what, trial) in kinds {
+            let works = sizes(COLLECTIVE_MAX).map(|bytes| trial(ranks, members, bytes));
+            sweeps.push(Sweep {
+                kind,
+                what,
+                members,
+                mesh,
+                trials: works.collect(),
+            });
         }
     }
-    Ok(times)
+    sweeps
 }
 
 fn sizes(max: u64) -> impl Iterator<Item = Bytes> {
@@ -165,39 +279,107 @@ struct Trial {
 type Trier = fn(usize, usize, Bytes) -> Trial;
 
 /// Seconds of a repeat, and those in which the thread worked.
-type Times = Vec<[f64; 2]>;
+pub type Times = Vec<[f64; 2]>;
 
-fn sweep(
-    what: &'static str,
-    transports: Vec<Box<dyn Transport + std::marker::Send>>,
-    trials: Vec<Trial>,
-) -> Result<Vec<Point>, TuneError> {
-    let times = together(what, transports, |gate, rank, mut transport| {
-        let bodies = trials
-            .iter()
-            .filter_map(|trial| trial.bodies[rank].as_ref());
-        let mut arena = Arena::new(bodies.map(|body| body.arena).max().unwrap_or_default());
+impl Sweep {
+    fn name(&self) -> String {
+        match self.kind {
+            Kind::Message => self.what.to_owned(),
+            Kind::AllReduce | Kind::AllGather | Kind::ReduceScatter | Kind::AllToAll => {
+                format!("{} of {} ranks", self.what, self.members)
+            }
+        }
+    }
+
+    /// A program with the largest trial, and the sum over all ranks between trials.
+    fn program(&self) -> Program {
+        let ranks = self.mesh.ranks();
+        let last = self.trials.last().map(|trial| trial.bodies.clone());
+        let mut bodies: Vec<Body> = last.unwrap_or_default().into_iter().flatten().collect();
+        bodies.push(barrier());
+        Program {
+            title: self.name(),
+            kind: ProgramKind::Train,
+            dtype: Dtype::F32,
+            batch: 1,
+            mesh: self.mesh,
+            bodies,
+            class_of: vec![0; ranks],
+        }
+    }
+
+    /// Seconds of a rank by size, then by repeat; `meet` lets all ranks start together.
+    fn repeats(
+        &self,
+        rank: Rank,
+        transport: &mut dyn Transport,
+        meet: &mut dyn FnMut() -> Result<(), Stop>,
+    ) -> Result<Vec<Times>, Stop> {
+        self.repeats_with(rank, transport, &mut |_| meet())
+    }
+
+    fn repeats_with(
+        &self,
+        rank: Rank,
+        transport: &mut dyn Transport,
+        meet: &mut dyn FnMut(&mut dyn Transport) -> Result<(), Stop>,
+    ) -> Result<Vec<Times>, Stop> {
+        // A group that is not full has no trial for its ranks.
+        let body_of = |trial: &'_ Trial| trial.bodies.get(rank).cloned().flatten();
+        let bodies: Vec<Option<Body>> = self.trials.iter().map(body_of).collect();
+        let sizes = bodies.iter().flatten().map(|body| body.arena);
+        let mut arena = Arena::new(sizes.max().unwrap_or_default());
         arena.touch();
-        let mut all: Vec<Times> = Vec::with_capacity(trials.len());
-        for trial in &trials {
-            let body = trial.bodies[rank].as_ref();
-            all.push(repeat(
-                what,
-                trial.bytes,
-                body,
-                &mut arena,
-                transport.as_mut(),
-                gate,
-            )?);
+        let mut all = Vec::with_capacity(self.trials.len());
+        for (trial, body) in self.trials.iter().zip(&bodies) {
+            let mut times = Vec::new();
+            // The first one makes the transport's own buffers.
+            for turn in 0..=repeats(trial.bytes) {
+                meet(transport)?;
+                let time = match body {
+                    Some(body) => once(body, &mut arena, transport).map_err(|source| {
+                        transport_error(format!("{} of {}", self.what, trial.bytes), source)
+                    })?,
+                    None => [0.0; 2],
+                };
+                meet(transport)?;
+                if turn > 0 {
+                    times.push(time);
+                }
+            }
+            all.push(times);
         }
         Ok(all)
-    })?;
+    }
+}
+
+fn transport_error(what: String, source: RunError) -> TuneError {
+    let source = Box::new(source);
+    TuneError::Transport { what, source }
+}
+
+/// A sum of one number over all ranks.
+fn barrier() -> Body {
+    let kind = CollectiveKind::AllReduce { view: row(0, 0, 1) };
+    body_of(
+        &[[1, 1]],
+        Work::Collective(Collective {
+            sequence: 2,
+            group: AxisSet::of(partita_space::AXES),
+            on: None,
+            kind,
+        }),
+    )
+}
+
+/// The times of all ranks at each size.
+fn points(trials: &[Trial], all: &[Vec<Times>]) -> Vec<Point> {
     let point = |(index, trial): (usize, &Trial)| {
         let column = |part: usize| {
             let of_rank = |rank: &Vec<Times>| -> Vec<f64> {
                 rank[index].iter().map(|time| time[part]).collect()
             };
-            let all: Vec<Vec<f64>> = times.iter().map(of_rank).collect();
+            let all: Vec<Vec<f64>> = all.iter().map(of_rank).collect();
             let all: Vec<&[f64]> = all.iter().map(Vec::as_slice).collect();
             Seconds(median_of_slowest(&all))
         };
@@ -207,7 +389,7 @@ fn sweep(
             host: column(1),
         }
     };
-    Ok(trials.iter().enumerate().map(point).collect())
+    trials.iter().enumerate().map(point).collect()
 }
 
 /// All ranks repeat as often, so the number must not depend on what one of them measured: it follows
@@ -215,34 +397,6 @@ fn sweep(
 fn repeats(bytes: Bytes) -> usize {
     let once = 2e-5 + bytes.0 as f64 * 1e-9;
     ((BUDGET / once) as usize).clamp(REPEATS_MIN, REPEATS_MAX)
-}
-
-fn repeat(
-    what: &'static str,
-    bytes: Bytes,
-    body: Option<&Body>,
-    arena: &mut Arena,
-    transport: &mut dyn Transport,
-    gate: &Gate,
-) -> Result<Times, Stop> {
-    let mut times = Vec::new();
-    // The first one makes the transport's own buffers.
-    for turn in 0..=repeats(bytes) {
-        gate.wait()?;
-        let time = match body {
-            Some(body) => once(body, arena, transport).map_err(|source| {
-                let what = format!("{what} of {bytes}");
-                let source = Box::new(source);
-                TuneError::Transport { what, source }
-            })?,
-            None => [0.0; 2],
-        };
-        gate.wait()?;
-        if turn > 0 {
-            times.push(time);
-        }
-    }
-    Ok(times)
 }
 
 fn once(

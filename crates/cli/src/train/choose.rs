@@ -1,7 +1,7 @@
 use super::programs;
 use super::run_file::RunFile;
 use crate::error::CliError;
-use crate::here::Here;
+use crate::here::{Here, Ranks};
 use crate::search::search_here;
 use partita_data::DType;
 use partita_graph::Graph;
@@ -17,6 +17,7 @@ pub fn choose_strategy(
     graph: &Graph,
     stored: DType,
     memory: Bytes,
+    here: Ranks,
 ) -> Result<Strategy, CliError> {
     let (batch, ranks) = (run.batch, run.ranks);
     let Some(first) = first_fitting(graph, batch, ranks) else {
@@ -35,7 +36,7 @@ pub fn choose_strategy(
     }
     let menu = run.kernels.menu(run.threads);
     let request = programs::request(run, graph, &first, stored, &*menu);
-    let here = Here::new(run.kernels, ranks, run.threads, false)?;
+    let here = Here::of(run.kernels, here, false)?;
     let found = search_here(request, ranks, memory, here)?;
     match found.first() {
         Some(best) if best.reason.is_none() => Ok(best.strategy.clone()),

@@ -5,6 +5,7 @@ use super::processes::Job;
 use super::ranks::{self, Listener, Played, World};
 use super::run_file::RunFile;
 use crate::error::CliError;
+use crate::here::{Here, Ranks};
 use crate::host::Host;
 use crate::launcher;
 use partita_local::LaunchError;
@@ -14,6 +15,7 @@ use partita_oracle::Prediction;
 use partita_program::Program;
 use partita_run::{RunError, Session};
 use partita_space::{Bytes, Seconds};
+use std::collections::BTreeSet;
 
 /// The ranks of a run, as this process sees them.
 pub enum Company {
@@ -89,14 +91,21 @@ impl Company {
     /// The same strategy for all, chosen by one.
     pub fn decide(
         &self,
-        choose: impl FnOnce() -> Result<Strategy, CliError> + Send,
+        run: &RunFile,
+        choose: impl FnOnce(Ranks) -> Result<Strategy, CliError> + Send,
     ) -> Result<Strategy, CliError> {
+        let ranks = self.on_this_host(run)?;
         let job = match self {
-            Self::Threads => return choose(),
+            Self::Threads => return choose(ranks),
             Self::Processes(job) => job,
         };
+        // Whoever chooses between strategies or cuts stages wants to know what messages take.
+        let is_open = run.strategy == "auto" || run.strategy.contains("stages");
+        if is_open && ranks.library.is_some() {
+            measure_links(job, run, &ranks, &(2..=ranks.count).collect())?;
+        }
         let own = match job.rank() {
-            0 => job.while_pulsing(choose)?.to_string(),
+            0 => job.while_pulsing(|| choose(ranks))?.to_string(),
             _ => String::new(),
         };
         let chosen: String = job.shared(&own)?;
@@ -130,16 +139,44 @@ impl Company {
         ))
     }
 
-    /// What the oracle says of ranks that are threads of this machine; of others it knows nothing yet.
+    /// What the oracle says of ranks that share a host, to the one who speaks; of ranks on several hosts
+    /// it knows nothing yet.
     pub fn foretell(
         &self,
         program: &Program,
         run: &RunFile,
     ) -> Result<Option<Prediction>, CliError> {
-        match self {
-            Self::Threads => foretell::predict_here(program, run.kernels, run.threads),
-            Self::Processes(_) => Ok(None),
+        let ranks = self.on_this_host(run)?;
+        let Self::Processes(job) = self else {
+            return foretell::predict_here(program, run.kernels, ranks);
+        };
+        if ranks.library.is_none() {
+            return Ok(None);
         }
+        measure_links(job, run, &ranks, &program.group_sizes())?;
+        let prediction = match job.rank() {
+            0 => job.while_pulsing(|| foretell::predict_here(program, run.kernels, ranks))?,
+            _ => None,
+        };
+        // The others wait here, where they hear that rank 0 lives.
+        job.shared(&())?;
+        Ok(prediction)
+    }
+
+    /// The ranks of a run as they lie on this machine; those on several hosts as if they were threads of
+    /// this process.
+    pub fn on_this_host(&self, run: &RunFile) -> Result<Ranks, CliError> {
+        let threads = Ranks::threads(run.ranks, run.threads);
+        let Self::Processes(job) = self else {
+            return Ok(threads);
+        };
+        let ranks = Ranks {
+            cores: job.cores().to_vec(),
+            library: Some(job.library()?),
+            ..threads.clone()
+        };
+        let is_known = job.is_on_one_host() && ranks.count <= ranks.most();
+        Ok(if is_known { ranks } else { threads })
     }
 
     /// Plays. Gives what all ranks gave and the memory they took to the process that speaks.
@@ -169,6 +206,24 @@ impl Company {
             Self::Threads => error,
             Self::Processes(job) => job.part(error),
         }
+    }
+}
+
+/// What messages and collectives of processes take, of these groups, measured by all of them where it is
+/// not known, and kept by rank 0.
+fn measure_links(
+    job: &Job,
+    run: &RunFile,
+    ranks: &Ranks,
+    groups: &BTreeSet<usize>,
+) -> Result<(), CliError> {
+    let here = || Here::of(run.kernels, ranks.clone(), false);
+    let here = (job.rank() == 0).then(here).transpose()?;
+    let known = here.as_ref().map(Here::links).unwrap_or_default();
+    let found = job.measure_links(groups, &known, ranks.threads)?;
+    match here {
+        Some(mut here) => here.keep_links(found),
+        None => Ok(()),
     }
 }
 

@@ -1,6 +1,6 @@
 use super::kernel_set::KernelSet;
 use crate::error::CliError;
-use crate::here::{self, Here};
+use crate::here::{Here, Ranks};
 use partita_oracle::Prediction;
 use partita_program::Program;
 
@@ -12,13 +12,12 @@ use partita_program::Program;
 pub fn predict_here(
     program: &Program,
     kernels: KernelSet,
-    threads: usize,
+    ranks: Ranks,
 ) -> Result<Option<Prediction>, CliError> {
-    let ranks = program.mesh.ranks();
-    if ranks > here::ranks_max(threads) {
+    if ranks.count > ranks.most() {
         return Ok(None);
     }
-    Here::new(kernels, ranks, threads, false)?
+    Here::of(kernels, ranks, false)?
         .predict(program, true)
         .map(Some)
 }

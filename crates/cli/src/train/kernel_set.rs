@@ -101,9 +101,20 @@ impl KernelSet {
         seat: Seat,
         threads: usize,
     ) -> Result<Box<dyn Kernels>, RunError> {
+        self.kernels_among(cores(), (precision, mesh, rank), seat, threads)
+    }
+
+    /// The same where slots share these cores, which may be more than this process was given.
+    pub fn kernels_among(
+        self,
+        cores: &[usize],
+        (precision, mesh, rank): (Precision, Mesh, Rank),
+        seat: Seat,
+        threads: usize,
+    ) -> Result<Box<dyn Kernels>, RunError> {
         Ok(match (self, precision) {
             (Self::Cpu, Precision::F32 | Precision::F64) => {
-                let team = team(seat, threads).map_err(|error| RunError::Kernels {
+                let team = team(cores, seat, threads).map_err(|error| RunError::Kernels {
                     rank,
                     reason: error.to_string(),
                 })?;
@@ -124,12 +135,12 @@ pub fn cores() -> &'static [usize] {
     })
 }
 
-fn team(seat: Seat, threads: usize) -> Result<Team, TeamError> {
+fn team(cores: &[usize], seat: Seat, threads: usize) -> Result<Team, TeamError> {
     let (level, slot) = (Level::detect(), seat.slot);
-    if seat.slots * threads > cores().len() {
+    if seat.slots * threads > cores.len() {
         return Team::new(threads, level);
     }
-    let own = &cores()[slot * threads..(slot + 1) * threads];
+    let own = &cores[slot * threads..(slot + 1) * threads];
     // Some systems refuse to pin; the threads then lie where the system puts them.
     Team::pinned(own, level).or_else(|_| Team::new(threads, level))
 }

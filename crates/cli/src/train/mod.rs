@@ -17,6 +17,7 @@ mod section;
 mod tests;
 
 use crate::error::CliError;
+use crate::here::Ranks;
 use crate::host::Host;
 use crate::table::write_json;
 use crate::{interrupt, model, search};
@@ -92,7 +93,9 @@ fn run_with(
     let host = Host::here();
     let (local, cores) = company.local(run.ranks, &host);
     let (limit, origin) = memory_limit(&run, &host, local);
-    let strategy = company.decide(|| strategy(&run, &graph, dataset.dtype(), limit))?;
+    let strategy = company.decide(&run, |here| {
+        strategy(&run, &graph, dataset.dtype(), limit, here)
+    })?;
     let mut warnings = Vec::new();
     if company.speaks() {
         warnings.extend(check::core_warning(local, run.threads, cores));
@@ -170,9 +173,10 @@ fn strategy(
     graph: &Graph,
     stored: DType,
     memory: Bytes,
+    here: Ranks,
 ) -> Result<Strategy, CliError> {
     if run.strategy == "auto" {
-        return choose::choose_strategy(run, graph, stored, memory);
+        return choose::choose_strategy(run, graph, stored, memory, here);
     }
     let strategy: Strategy = run
         .strategy
@@ -186,7 +190,7 @@ fn strategy(
         .map_err(|error| CliError::user(&error))?;
     let menu = run.kernels.menu(run.threads);
     let request = programs::request(run, graph, &strategy, stored, &*menu);
-    search::staged_here(&request, memory, run.kernels, run.threads)
+    search::staged_here(&request, memory, run.kernels, here)
 }
 
 /// Memory that a rank may have, and who says so.

@@ -6,13 +6,15 @@ use crate::launcher::{self, Launcher};
 use partita_mpi::{Census, Collectives, Library, LoadError, MpiTransport, Setting};
 use partita_mpi::{World as Processes, WorldError};
 use partita_program::Program;
-use partita_run::{End, NamedValues, Outcome, RunError, Session, together};
+use partita_run::{End, NamedValues, Outcome, RunError, Session, Transport, together};
 use partita_space::{Bytes, Rank, Seconds};
+use partita_tune::{LinkTimes, OwnTimes, TuneError, measure_links_of_rank};
 use serde::{Deserialize, Serialize};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write};
+use std::sync::atomic::AtomicBool;
 
 /// Until the run file tells another limit.
 const LIMIT: Seconds = Seconds(60.0);
@@ -26,8 +28,9 @@ pub struct Job {
     rank: Rank,
     size: usize,
     seat: Seat,
-    /// Threads of all ranks on this host fit on its cores.
     local: Local,
+    /// Those that the ranks of this host may use together.
+    cores: Vec<usize>,
     has_played: Cell<bool>,
     error: RefCell<Option<RunError>>,
 }
@@ -101,12 +104,14 @@ impl Job {
             size,
             seat: Seat { slot: 0, slots: 1 },
             local: Local { ranks: 1, cores: 1 },
+            cores: Vec::new(),
             has_played: Cell::new(false),
             error: RefCell::new(None),
         };
         let places = job.places();
         let places = places.map_err(|error| job.part(error))?;
         (job.seat, job.local) = seat(&places, rank);
+        job.cores = cores_of_host(&places, rank);
         Ok(Some(job))
     }
 
@@ -198,6 +203,66 @@ impl Job {
         }
     }
 
+    /// The cores that the ranks of this host may use together.
+    pub fn cores(&self) -> &[usize] {
+        &self.cores
+    }
+
+    /// Whether all ranks are on one host.
+    pub fn is_on_one_host(&self) -> bool {
+        self.local.ranks == self.size
+    }
+
+    /// The library that carries messages, for people and to tell measurements apart.
+    pub fn library(&self) -> Result<String, CliError> {
+        self.with(|world| Ok(world.library().version.clone()))
+    }
+
+    /// Measures messages and collectives of these groups, of which rank 0 knows `known`; all ranks call
+    /// it. Gives what was not known.
+    ///
+    /// Errors: a transport that fails.
+    pub fn measure_links(
+        &self,
+        groups: &BTreeSet<usize>,
+        known: &LinkTimes,
+        threads: usize,
+    ) -> Result<LinkTimes, CliError> {
+        let (groups, known) = self.shared(&(groups.clone(), known.clone()))?;
+        let cancel = AtomicBool::new(false);
+        let mut transports = |program: &Program| -> Result<Box<dyn Transport + '_>, TuneError> {
+            let made = self.with(|world| {
+                let spin = self.spin(threads);
+                world.transport(
+                    program.mesh,
+                    &[program],
+                    Collectives::Ordered,
+                    spin,
+                    &cancel,
+                )
+            });
+            let failed = |error: CliError| TuneError::Stopped {
+                what: "links",
+                reason: error.to_string(),
+            };
+            Ok(Box::new(made.map_err(failed)?))
+        };
+        let own = measure_links_of_rank((self.rank, self.size), &groups, &known, &mut transports);
+        let own = own.map_err(|error| CliError::run(&error))?;
+        let all: Vec<OwnTimes> = self.gathered(&own)?;
+        let found = match self.rank {
+            0 => LinkTimes::of_ranks(&groups, &known, &all),
+            _ => LinkTimes::default(),
+        };
+        self.shared(&found)
+    }
+
+    /// How long a rank tries again before it naps.
+    fn spin(&self, threads: usize) -> Seconds {
+        let has_room = self.local.ranks * threads <= self.local.cores;
+        if has_room { SPIN } else { Seconds(0.0) }
+    }
+
     /// Plays a session as this rank. On rank 0 gives what all ranks gave, and the sum of their peaks.
     ///
     /// Errors: what made this rank end.
@@ -287,8 +352,7 @@ impl Job {
     ) -> Result<MpiTransport<'w>, CliError> {
         let mesh = session.main_program().mesh;
         let programs: Vec<&Program> = session.programs().collect();
-        let has_room = self.local.ranks * world.threads <= self.local.cores;
-        let spin = if has_room { SPIN } else { Seconds(0.0) };
+        let spin = self.spin(world.threads);
         self.with(|processes| processes.transport(mesh, &programs, collectives, spin, world.cancel))
     }
 
@@ -418,6 +482,14 @@ fn host() -> String {
     name.trim().to_owned()
 }
 
+fn cores_of_host(places: &[Place], rank: Rank) -> Vec<usize> {
+    let here = places
+        .iter()
+        .filter(|place| place.host == places[rank].host);
+    let cores: BTreeSet<usize> = here.flat_map(|place| place.cores.clone()).collect();
+    cores.into_iter().collect()
+}
+
 /// The place of a rank among the cores of its host. Where ranks have the same cores, they are dealt
 /// out; where a launcher gave each its own, or they overlap in another way, each takes what it has.
 fn seat(places: &[Place], rank: Rank) -> (Seat, Local) {
@@ -425,10 +497,9 @@ fn seat(places: &[Place], rank: Rank) -> (Seat, Local) {
     let here: Vec<Rank> = (0..places.len())
         .filter(|&r| places[r].host == own.host)
         .collect();
-    let cores: BTreeSet<usize> = here.iter().flat_map(|&r| places[r].cores.clone()).collect();
     let local = Local {
         ranks: here.len(),
-        cores: cores.len(),
+        cores: cores_of_host(places, rank).len(),
     };
     let are_shared = here.iter().all(|&r| places[r].cores == own.cores);
     let seat = if are_shared {
