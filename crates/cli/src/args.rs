@@ -26,6 +26,8 @@ pub enum Verb {
     Predict(PredictArgs),
     /// Rank the ways to split a training on a machine
     Plan(PlanArgs),
+    /// Measure this machine and write a machine file
+    Calibrate(CalibrateArgs),
     /// Train a network as a run file says
     Train(TrainArgs),
     /// Hold a prediction against the trace of a run, task by task
@@ -164,6 +166,33 @@ pub struct PlanArgs {
     /// Write a page with the ranking and pictures of it, to be read in a browser
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
+    /// Answer in JSON, in SI base units
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `partita calibrate`.
+#[derive(Debug, Args)]
+pub struct CalibrateArgs {
+    /// Name that the machine gets; that of the host if not given
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Machine file to write; `NAME.toml` if not given
+    #[arg(long, value_name = "FILE.toml")]
+    pub output: Option<PathBuf>,
+    /// Write over a file that exists
+    #[arg(long)]
+    pub replace: bool,
+    /// Ranks at work together; as many as there are cores for if not given. Under a launcher, its processes
+    #[arg(long, value_name = "P", value_parser = number::count)]
+    pub ranks: Option<usize>,
+    /// Threads of a rank
+    #[arg(long, value_name = "T", value_parser = number::count, default_value_t = 1)]
+    pub threads: usize,
+    /// Models whose kernels are measured, like `cosmoflow@64:2` with the batch; a set of all kinds if
+    /// not given
+    #[arg(long, value_name = "MODEL:B", value_delimiter = ',')]
+    pub models: Vec<String>,
     /// Answer in JSON, in SI base units
     #[arg(long)]
     pub json: bool,

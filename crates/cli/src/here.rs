@@ -5,15 +5,16 @@ use crate::host::Host;
 use crate::train::kernel_set::{KernelSet, Precision, Seat, cores};
 use partita_local::connect;
 use partita_oracle::{
-    KernelCost, Known, LinkFit, MeasuredCosts, Mode, Prediction, fit_line, predict,
+    KernelCost, Known, LinkFit, MeasuredCosts, Mode, Prediction, Sample, fit_line, predict,
 };
 use partita_program::{Dtype, Program};
 use partita_run::{Kernels, Transport};
-use partita_space::{Bytes, Mesh, Rank, Seconds};
+use partita_space::{Bytes, BytesPerSecond, Mesh, Rank, Seconds};
 use partita_tune::{
     Database, KernelKey, LinkTimes, Measurements, Options, Point, Setting, TuneError,
-    host_seconds_per_byte, measure, measure_links, measure_load,
+    host_seconds_per_byte, measure, measure_links, measure_load, measure_memory,
 };
+use std::collections::BTreeSet;
 use std::env;
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -30,6 +31,9 @@ const RANKS_PER_CORE: usize = 4;
 /// Threads of a rank, where none are asked for.
 pub const THREADS: usize = 1;
 
+/// Kernels of a family that a calibration measures at most.
+const FAMILY_MAX: usize = 160;
+
 /// Under which name reads are kept.
 const READS: &str = "a file that the system holds in memory";
 
@@ -41,6 +45,16 @@ const READ_SIZES: [Bytes; 5] = [
     Bytes(4 << 20),
     Bytes(16 << 20),
 ];
+
+/// What a calibration has found.
+pub struct Calibrated {
+    /// All kernels that are known.
+    pub kernels: Vec<Sample>,
+    /// With laws of messages, collectives and reads.
+    pub costs: MeasuredCosts,
+    /// Of a copy by each rank, with all at work.
+    pub memory: BytesPerSecond,
+}
 
 /// Ranks on this machine.
 #[derive(Clone, Debug, PartialEq)]
@@ -168,9 +182,14 @@ impl Here {
 
     /// All that the program needs, measured.
     pub fn costs(&mut self, program: &Program) -> Result<MeasuredCosts, CliError> {
-        self.measure_kernels(program)?;
+        self.measure_kernels(&[program], program.dtype, None)?;
         self.measure_links(program)?;
         self.measure_reads()?;
+        self.fits()
+    }
+
+    /// All that is known, with laws of messages, collectives and reads.
+    fn fits(&self) -> Result<MeasuredCosts, CliError> {
         let mut costs = self.known();
         if let Some(links) = &self.measurements.links {
             if !links.message.is_empty() {
@@ -206,8 +225,56 @@ impl Here {
         Ok(())
     }
 
-    fn measure_kernels(&mut self, program: &Program) -> Result<(), CliError> {
-        let precision = match program.dtype {
+    /// Measures kernels of these programs, messages and collectives, memory and reads, whatever is known.
+    /// Processes bring what they have measured of messages together.
+    pub fn calibrate(
+        &mut self,
+        programs: &[Program],
+        links: Option<LinkTimes>,
+    ) -> Result<Calibrated, CliError> {
+        let Some(first) = programs.first() else {
+            return Err(CliError::User("there is no program to measure".to_owned()));
+        };
+        let programs: Vec<&Program> = programs.iter().collect();
+        self.measure_kernels(&programs, first.dtype, Some(FAMILY_MAX))?;
+        match links {
+            Some(links) => self.keep_links(links)?,
+            None => self.measure_groups(&(2..=self.ranks).collect(), &LinkTimes::default())?,
+        }
+        self.measure_reads()?;
+        let memory = measure_memory(self.ranks, Bytes(self.flush.0.max(64 << 20)));
+        Ok(Calibrated {
+            kernels: self.samples(),
+            costs: self.fits()?,
+            memory: memory.map_err(|error| tune_error(&error))?,
+        })
+    }
+
+    /// All kernels that are known with all ranks at work and alone.
+    fn samples(&self) -> Vec<Sample> {
+        let known = self.known().kernels;
+        let shapes = &self.measurements.shapes;
+        let sample = |((signature, _), cost): (&(String, String), &KernelCost)| {
+            let features = shapes.get(signature)?.clone();
+            Some(Sample {
+                features,
+                cost: *cost,
+            })
+        };
+        known.iter().filter_map(sample).collect()
+    }
+
+    /// Those that are not known; with `family_max` all, known or not, but no more of a family than that.
+    fn measure_kernels(
+        &mut self,
+        programs: &[&Program],
+        dtype: Dtype,
+        family_max: Option<usize>,
+    ) -> Result<(), CliError> {
+        let Some(program) = programs.first() else {
+            return Ok(());
+        };
+        let precision = match dtype {
             Dtype::F64 => Precision::F64,
             Dtype::F32 | Dtype::I16 => Precision::F32,
         };
@@ -221,17 +288,22 @@ impl Here {
         };
         let mut found = Vec::new();
         // With all ranks at work, and one with the others at rest.
-        for (setting, concurrency) in [(self.setting.clone(), ranks), (single(&self.setting), 1)] {
+        let mut settings = vec![(self.setting.clone(), ranks)];
+        if ranks > 1 {
+            settings.push((single(&self.setting), 1));
+        }
+        for (setting, concurrency) in settings {
             let options = Options {
                 concurrency,
                 flush: self.flush,
+                family_max: family_max.unwrap_or(usize::MAX),
                 ..Options::default()
             };
             let known = self.database.measurements(&setting);
             let measured = measure(
-                &[program],
+                programs,
                 &maker,
-                &|key| known.has(key),
+                &|key| family_max.is_none() && known.has(key),
                 &options,
                 &|done, all| say(&format!("measured {done} of {all} kernels"), done == all),
             )
@@ -289,18 +361,24 @@ impl Here {
             // Processes have measured them together, all sizes of groups that they can have.
             return Ok(());
         }
-        let nothing = LinkTimes::default();
-        let known = self.measurements.links.as_ref().unwrap_or(&nothing);
         let mut groups = program.group_sizes();
         groups.retain(|&members| members <= self.ranks);
+        self.measure_groups(&groups, &self.links())
+    }
+
+    fn measure_groups(
+        &mut self,
+        groups: &BTreeSet<usize>,
+        known: &LinkTimes,
+    ) -> Result<(), CliError> {
         let transports = |mesh: Mesh| -> Vec<Box<dyn Transport + Send>> {
             let one = |transport| -> Box<dyn Transport + Send> { Box::new(transport) };
             connect(mesh).into_iter().map(one).collect()
         };
         let progress = |what: &str| say(&format!("measuring {what}"), false);
-        let links = measure_links(self.ranks, &groups, known, &transports, &progress);
+        let links = measure_links(self.ranks, groups, known, &transports, &progress);
         let links = links.map_err(|error| tune_error(&error))?;
-        if links == nothing {
+        if links == LinkTimes::default() {
             return Ok(());
         }
         say("measured messages and collectives", true);

@@ -1,11 +1,11 @@
 use crate::args::LowerArgs;
 use crate::error::CliError;
+use crate::here::{self, Ranks};
 use crate::lowered::{Lowered, lowered};
+use crate::machine;
 use crate::predict::costs;
 use crate::search::{staged, staged_here};
 use crate::table::write_json;
-use crate::here::{self, Ranks};
-use crate::machine;
 use partita_lower::{Request, Strategy};
 use partita_program::{Body, Count, Program, Role};
 use partita_space::Rank;

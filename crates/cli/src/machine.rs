@@ -1,7 +1,13 @@
+use crate::args::KernelSet;
 use crate::error::CliError;
 use partita_cluster::Machine;
+use partita_oracle::{CostBasis, Costs, Mode};
+use partita_program::Features;
 use std::env;
 use std::path::PathBuf;
+
+/// Most ranks that are played one by one.
+const RANKS_EACH: usize = 64;
 
 /// Names that mean the machine on which the command runs.
 const HERE: [&str; 2] = ["here", "this"];
@@ -16,7 +22,37 @@ pub fn is_here(asked: &str) -> bool {
 /// Names are looked for in the folders of `PARTITA_MACHINES` (separated as in `PATH`), in
 /// `machines/`, and among the machines that come with the binary.
 pub fn resolve(asked: &str) -> Result<Machine, CliError> {
-    Machine::load(asked, &folders()).map_err(|error| CliError::user(&error))
+    let machine = Machine::load(asked, &folders()).map_err(|error| CliError::user(&error))?;
+    let measured = machine.calibration.iter().flat_map(|one| &one.measured);
+    let mut other = measured.filter(|row| row.3.len() != Features::NAMES.len());
+    match other.next() {
+        None => Ok(machine),
+        Some(row) => Err(CliError::User(format!(
+            "machine `{}` was calibrated by another version: the shapes of its kernels have {} \
+             coordinates, {} are known here; `partita calibrate` measures it again",
+            machine.name,
+            row.3.len(),
+            Features::NAMES.len()
+        ))),
+    }
+}
+
+/// The kernels whose costs a machine file holds: the fast ones where they were measured, none in
+/// particular where they are modelled; or those that are asked for.
+pub fn kernels(machine: &Machine, asked: KernelSet) -> KernelSet {
+    match (asked, &machine.calibration) {
+        (KernelSet::Unpinned, Some(_)) => KernelSet::Cpu,
+        (asked, _) => asked,
+    }
+}
+
+/// How programs are played: rank by rank where ranks of a node hold each other up, as long as there are
+/// few.
+pub fn mode(costs: &dyn Costs, ranks: usize) -> Mode {
+    match costs.basis() {
+        CostBasis::Measured | CostBasis::Calibrated if ranks <= RANKS_EACH => Mode::Ranks,
+        CostBasis::Measured | CostBasis::Calibrated | CostBasis::Modelled => Mode::Classes,
+    }
 }
 
 /// Refuses more ranks than devices, before anything is lowered.

@@ -6,6 +6,7 @@
 
 mod args;
 
+mod calibrate;
 mod compare;
 mod data;
 mod demo;
@@ -96,6 +97,7 @@ fn run(verb: &Verb, out: &mut dyn Write) -> Result<(), CliError> {
         Verb::Lower(args) => lower::run(args, out),
         Verb::Predict(args) => predict::run(args, out),
         Verb::Plan(args) => plan::run(args, out),
+        Verb::Calibrate(args) => calibrate::run(args, out),
         Verb::Train(args) => train::run(&args.request(), out),
         Verb::Compare(args) => compare::run(args, out),
         Verb::Data { verb } => match verb {

@@ -78,7 +78,10 @@ impl Planner {
     /// The kernels that programs are made of.
     pub fn menu(&self) -> Box<dyn Menu> {
         match self {
-            Self::Modelled { .. } => Box::new(UnpinnedMenu),
+            Self::Modelled { machine, .. } => match &machine.calibration {
+                Some(calibration) => KERNELS.menu(calibration.threads),
+                None => Box::new(UnpinnedMenu),
+            },
             Self::Measured { .. } => KERNELS.menu(here::THREADS),
         }
     }
@@ -103,7 +106,10 @@ impl Planner {
     pub fn play(&self, program: &Program) -> Result<Simulation, CliError> {
         let ranks = program.mesh.ranks();
         let played = match self {
-            Self::Modelled { costs, .. } => simulate(program, costs.as_ref(), Mode::Classes, 1),
+            Self::Modelled { costs, .. } => {
+                let mode = machine::mode(costs.as_ref(), ranks);
+                simulate(program, costs.as_ref(), mode, 1)
+            }
             Self::Measured { no_io, .. } => {
                 let mut here = Here::new(KERNELS, ranks, here::THREADS, *no_io)?;
                 simulate(program, &here.costs(program)?, Mode::Ranks, 1)

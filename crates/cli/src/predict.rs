@@ -10,8 +10,7 @@ use partita_cluster::Machine;
 use partita_lower::Request;
 use partita_oracle::simulate::Category;
 use partita_oracle::{
-    CostBasis, CostError, Costs, MachineCosts, Mode, Prediction, SimulateError, TaskPrediction,
-    predict,
+    CostBasis, CostError, Costs, MachineCosts, Prediction, SimulateError, TaskPrediction, predict,
 };
 use partita_space::Bytes;
 use serde::Serialize;
@@ -54,14 +53,14 @@ pub fn run(args: &PredictArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let lowered = lowered(
         asked,
         &args.strategy,
-        args.kernels,
+        machine::kernels(&machine, args.kernels),
         KindName::Train,
         &stages,
     )?;
     let prediction = predict(
         &lowered.program,
         costs.as_ref(),
-        Mode::Classes,
+        machine::mode(costs.as_ref(), asked.ranks),
         STEPS,
         args.tasks,
     )

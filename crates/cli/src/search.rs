@@ -1,9 +1,10 @@
 use crate::error::CliError;
 use crate::here::{Here, Ranks, say};
+use crate::machine;
 use crate::predict::cost_error;
 use crate::train::kernel_set::KernelSet;
 use partita_lower::{Request, Strategy};
-use partita_oracle::{Costs, MeasuredCosts, Mode, Prediction, predict};
+use partita_oracle::{Costs, MeasuredCosts, Prediction, predict};
 use partita_plan::{
     Candidate, Floor, Known, PlanError, PlanRequest, StageCosts, balance, plan, rank_seconds,
     task_seconds,
@@ -24,7 +25,8 @@ pub fn search(
 ) -> Result<Vec<Candidate>, CliError> {
     let floor = |body: &Body, rank, mesh: &Mesh| rank_seconds(body, rank, mesh, costs);
     let cost = |program: &Program| {
-        predict(program, costs, Mode::Classes, 1, false).map_err(|error| cost_error(&error))
+        predict(program, costs, machine::mode(costs, ranks), 1, false)
+            .map_err(|error| cost_error(&error))
     };
     ranked(training, ranks, memory, &floor, &Known(costs), &cost)
 }

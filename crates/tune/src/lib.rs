@@ -12,6 +12,7 @@ mod job;
 mod links;
 mod load;
 mod measure;
+mod stream;
 
 pub use database::{Database, Measurements, Setting};
 pub use error::TuneError;
@@ -22,3 +23,4 @@ pub use links::{
 };
 pub use load::measure_load;
 pub use measure::{KernelMaker, Measured, Options, measure};
+pub use stream::measure_memory;

@@ -5,6 +5,7 @@ use crate::job::{Job, KernelKey, jobs};
 use partita_program::{Features, Program};
 use partita_run::{Arena, Inputs, Kernels};
 use partita_space::{Bytes, Mesh, Rank, Seconds};
+use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -31,6 +32,8 @@ pub struct Options {
     pub flush: Bytes,
     /// What a short kernel may take in all.
     pub budget: Seconds,
+    /// Most kernels of a family; of more, as many are taken evenly.
+    pub family_max: usize,
 }
 
 /// The time of a kernel.
@@ -50,6 +53,7 @@ impl Default for Options {
             concurrency: 1,
             flush: Bytes(64 << 20),
             budget: Seconds(0.03),
+            family_max: usize::MAX,
         }
     }
 }
@@ -71,7 +75,7 @@ pub fn measure(
     options: &Options,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Vec<Measured>, TuneError> {
-    let jobs = jobs(programs, is_known)?;
+    let jobs = thinned(jobs(programs, is_known)?, options.family_max);
     if jobs.is_empty() {
         return Ok(Vec::new());
     }
@@ -98,6 +102,24 @@ pub fn measure(
         }
     };
     Ok(jobs.iter().enumerate().map(one).collect())
+}
+
+/// At most so many of each family, evenly, in their order.
+fn thinned(jobs: Vec<Job>, most: usize) -> Vec<Job> {
+    let mut sizes: BTreeMap<String, usize> = BTreeMap::new();
+    for job in &jobs {
+        *sizes.entry(job.features.family.clone()).or_insert(0) += 1;
+    }
+    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+    let mut is_kept = |job: &Job| {
+        let family = &job.features.family;
+        let size = sizes[family];
+        let at = seen.entry(family.clone()).or_insert(0);
+        *at += 1;
+        // One more is due whenever the share of those seen reaches the next whole number.
+        size <= most || *at * most / size > (*at - 1) * most / size
+    };
+    jobs.into_iter().filter(|job| is_kept(job)).collect()
 }
 
 /// What a thread measures with.

@@ -8,7 +8,7 @@ use partita_run::{Inputs, Kernels, Memory, RunError, Worked};
 use partita_space::{Bytes, Mesh, Rank, Seconds};
 use partita_testkit::{Setup, random_case, reference_kernels};
 use partita_tune::{KernelKey, Options, TuneError, measure};
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -196,7 +196,7 @@ fn each_shape_and_algorithm_is_measured_once_and_only_if_missing() {
 }
 
 #[test]
-fn repeats_are_3_for_long_kernels_and_few_for_short_ones() {
+fn repeats_are_5_for_long_kernels_and_few_for_short_ones() {
     let watch = leaked();
     let sleep = &|name: &str, _: usize| match name {
         "long" => Duration::from_millis(60),
@@ -210,14 +210,14 @@ fn repeats_are_3_for_long_kernels_and_few_for_short_ones() {
         1,
     )
     .unwrap();
-    assert_eq!(watch.calls("long"), 4);
+    assert_eq!(watch.calls("long"), 6);
     assert_eq!(watch.calls("short"), 16);
 }
 
 #[test]
-fn the_median_of_the_slowest_rank_counts() {
+fn the_lower_quartile_of_the_slowest_rank_counts() {
     let watch = leaked();
-    // The first call warms up, one of the three that count is disturbed.
+    // The first call warms up, one of the five that count is disturbed.
     let sleep = &|_: &str, turn: usize| match turn {
         0 => Duration::from_millis(200),
         2 => Duration::from_millis(400),
@@ -225,7 +225,7 @@ fn the_median_of_the_slowest_rank_counts() {
     };
     let times = measured(watch, &[&program(&["a"])], sleep, &BTreeSet::new(), 2).unwrap();
     assert!((0.040..0.150).contains(&times[0].seconds.0), "{times:?}");
-    assert_eq!(watch.calls("a"), 8);
+    assert_eq!(watch.calls("a"), 12);
     assert_eq!(
         watch.inside_max.load(Ordering::SeqCst),
         2,
@@ -339,6 +339,7 @@ fn kernels_of_random_programs_can_be_measured() {
             concurrency: 1 + seed as usize % 2,
             flush: Bytes(1 << 20),
             budget: Seconds(0.0),
+            ..Options::default()
         };
         let new = measure(
             &[&train],
@@ -346,6 +347,28 @@ fn kernels_of_random_programs_can_be_measured() {
             &|key| known.contains(key),
             &options,
             &|_, _| {},
+        );
+        let few = measure(
+            &[&train],
+            &|mesh, rank, _| kernels(mesh, rank),
+            &|_| false,
+            &Options {
+                family_max: 2,
+                ..options
+            },
+            &|_, _| {},
+        );
+        let mut families: BTreeMap<String, usize> = BTreeMap::new();
+        for one in few.unwrap() {
+            *families.entry(one.features.family).or_insert(0) += 1;
+        }
+        assert!(
+            families.values().all(|&kernels| kernels <= 2),
+            "{families:?}"
+        );
+        assert!(
+            families.values().any(|&kernels| kernels == 2),
+            "{families:?}"
         );
         for one in new.unwrap() {
             assert!(

@@ -1,11 +1,12 @@
 //! Who trains: all ranks as threads of this process, or this process as one rank of a job.
 
 use super::foretell;
+use super::kernel_set::KernelSet;
 use super::processes::Job;
 use super::ranks::{self, Listener, Played, World};
 use super::run_file::RunFile;
 use crate::error::CliError;
-use crate::here::{Here, Ranks};
+use crate::here::{Calibrated, Here, Ranks};
 use crate::host::Host;
 use crate::launcher;
 use partita_local::LaunchError;
@@ -15,6 +16,7 @@ use partita_oracle::Prediction;
 use partita_program::Program;
 use partita_run::{RunError, Session};
 use partita_space::{Bytes, Seconds};
+use partita_tune::LinkTimes;
 use std::collections::BTreeSet;
 
 /// The ranks of a run, as this process sees them.
@@ -94,7 +96,7 @@ impl Company {
         run: &RunFile,
         choose: impl FnOnce(Ranks) -> Result<Strategy, CliError> + Send,
     ) -> Result<Strategy, CliError> {
-        let ranks = self.on_this_host(run)?;
+        let ranks = self.on_this_host(run.ranks, run.threads)?;
         let job = match self {
             Self::Threads => return choose(ranks),
             Self::Processes(job) => job,
@@ -146,7 +148,7 @@ impl Company {
         program: &Program,
         run: &RunFile,
     ) -> Result<Option<Prediction>, CliError> {
-        let ranks = self.on_this_host(run)?;
+        let ranks = self.on_this_host(run.ranks, run.threads)?;
         let Self::Processes(job) = self else {
             return foretell::predict_here(program, run.kernels, ranks);
         };
@@ -163,10 +165,45 @@ impl Company {
         Ok(prediction)
     }
 
+    /// Measures this machine, whatever is known of it; gives what was found to the one who speaks.
+    ///
+    /// Errors: something that cannot be measured; processes on several hosts.
+    pub fn calibrate(
+        &self,
+        kernels: KernelSet,
+        ranks: &Ranks,
+        programs: &[Program],
+    ) -> Result<Option<Calibrated>, CliError> {
+        let Self::Processes(job) = self else {
+            return Here::of(kernels, ranks.clone(), false)?
+                .calibrate(programs, None)
+                .map(Some);
+        };
+        if ranks.library.is_none() {
+            return Err(CliError::User(format!(
+                "{} processes on several hosts, or more than {} on one, are not measured; start as many \
+                 on one host as it has cores",
+                ranks.count,
+                ranks.most()
+            )));
+        }
+        let groups = (2..=ranks.count).collect();
+        let links = job.measure_links(&groups, &LinkTimes::default(), ranks.threads)?;
+        let found = match job.rank() {
+            0 => job.while_pulsing(|| {
+                let mut here = Here::of(kernels, ranks.clone(), false)?;
+                here.calibrate(programs, Some(links)).map(Some)
+            })?,
+            _ => None,
+        };
+        job.shared(&())?;
+        Ok(found)
+    }
+
     /// The ranks of a run as they lie on this machine; those on several hosts as if they were threads of
     /// this process.
-    pub fn on_this_host(&self, run: &RunFile) -> Result<Ranks, CliError> {
-        let threads = Ranks::threads(run.ranks, run.threads);
+    pub fn on_this_host(&self, count: usize, threads: usize) -> Result<Ranks, CliError> {
+        let threads = Ranks::threads(count, threads);
         let Self::Processes(job) = self else {
             return Ok(threads);
         };

@@ -2,7 +2,7 @@
 
 mod check;
 mod choose;
-mod company;
+pub mod company;
 mod foretell;
 pub mod kernel_set;
 mod memory;

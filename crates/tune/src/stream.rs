@@ -1,0 +1,46 @@
+use crate::TuneError;
+use crate::gate::{median_of_slowest, together};
+use partita_space::{Bytes, BytesPerSecond};
+use std::hint::black_box;
+use std::time::Instant;
+
+/// Repeats, of which the first does not count.
+const REPEATS: usize = 6;
+
+/// Rate at which each of so many ranks copies memory while all do, bytes read and written together.
+///
+/// `bytes` is what each copies at a time; much more than the caches hold, or it is their rate.
+/// Errors: a thread that cannot be started.
+pub fn measure_memory(ranks: usize, bytes: Bytes) -> Result<BytesPerSecond, TuneError> {
+    let words = (bytes.0 / 8) as usize;
+    let times = together("memory", vec![(); ranks.max(1)], |gate, _, ()| {
+        let source = vec![1u64; words];
+        let mut target = vec![0u64; words];
+        let mut times = Vec::with_capacity(REPEATS);
+        for turn in 0..=REPEATS {
+            gate.wait()?;
+            let start = Instant::now();
+            target.copy_from_slice(black_box(&source));
+            black_box(&mut target);
+            let seconds = start.elapsed().as_secs_f64();
+            if turn > 0 {
+                times.push(seconds);
+            }
+        }
+        Ok(times)
+    })?;
+    let all: Vec<&[f64]> = times.iter().map(Vec::as_slice).collect();
+    let seconds = median_of_slowest(&all).max(1e-9);
+    Ok(BytesPerSecond(2.0 * 8.0 * words as f64 / seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_neither_slower_than_a_disk_nor_faster_than_any_cache() {
+        let rate = measure_memory(2, Bytes(8 << 20)).unwrap().0;
+        assert!((1e8..1e13).contains(&rate), "{rate}");
+    }
+}
