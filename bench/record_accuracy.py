@@ -1,0 +1,217 @@
+"""Records how right predictions are: `1 - |predicted - measured| / measured` of training steps.
+
+Three kinds of processes, one after the other: calibrations; predictions, all of them stored before any
+run; runs, in turns. A prediction is made from kernels measured one by one (`menu`: `partita predict`
+on this machine, or a calibration that measured this very model), or by laws fitted to kernels of other
+models, sizes and batches (`held out`). Timed is what has a core for each rank: one or two ranks of one
+thread, as threads and as processes under MPI. More ranks than cores have their counts and arenas held
+against the prediction, exactly, and their order by processor seconds.
+
+Writes records/<date>-accuracy.md and, with all raw figures, the same name with .json.
+"""
+
+import argparse
+import json
+import re
+import resource
+import shutil
+from pathlib import Path
+
+import contest
+import record_accuracy_text
+from contest import Failure, run_partita, say
+from runs import Scene, Training
+
+PIPELINES = (
+    "stages=2,micro=4,schedule=sequential",
+    "stages=2,micro=4,schedule=gpipe",
+    "stages=2,micro=4,schedule=1f1b",
+    "stages=2,micro=4,schedule=interleaved*2",
+    "stages=2,micro=4,schedule=zero-bubble",
+    "stages=2,micro=4,schedule=gems",
+    "stages=2,micro=4,schedule=gems*2",
+    "stages=2,micro=4,schedule=chimera",
+)
+VOLUMES = ("data=1", "data=2", "depth=2", "height=2", "width=2", "filter=2", "channel=2", *PIPELINES)
+IMAGES = ("data=1", "data=2", "height=2", "width=2", "filter=2", "channel=2", *PIPELINES)
+
+COSMOLOGY = ("cosmology", "--grid", 32, "--universes", 17, "--validation", 1 / 17)
+SEGMENTATION = ("segmentation", "--grid", 32, "--volumes", 9, "--validation", 1 / 9)
+
+
+def images(size, count):
+    return ("shapes", "--size", size, "--images", count * 3 // 2, "--classes", 1000, "--validation", 1 / 3)
+
+
+# Scene, batch, strategies, and whether its kernels are held out.
+CASES = (
+    (Scene("cosmoflow@32", COSMOLOGY, 16), 8, VOLUMES, False),
+    (Scene("unet3d@32", SEGMENTATION, 8), 4, VOLUMES, True),
+    (Scene("resnet50@64", images(64, 16), 16), 8, (*IMAGES, "branch=2"), False),
+    (Scene("vgg16@224", images(224, 8), 8), 4, ("data=1", "data=2", "height=2", "filter=2", "channel=2"), True),
+    (Scene("inceptionv3@128", images(128, 16), 16), 4, ("data=1", "data=2", "branch=2", "height=2"), False),
+)
+UNDER_MPI = {
+    "cosmoflow@32": ("data=2", "depth=2", "filter=2", "channel=2", *PIPELINES[1:3], PIPELINES[5]),
+    "resnet50@64": ("data=2", "height=2", "filter=2", PIPELINES[2]),
+}
+
+# Nothing of the size or batch of a case with held-out kernels.
+HELD_OUT_FROM = (
+    "unet3d@32:2", "unet3d@32:1", "cosmoflow@32+bn:4", "cosmoflow@64:1", "resnet50@64:4", "resnet50@128:2",
+    "alexnet@224:4", "vgg16@224:1", "inceptionv3@128:2",
+)
+
+# More ranks than cores: mesh and batch.
+CROWDED = (
+    ("cosmoflow@32", 8, 4, "data=2,depth=2"),
+    ("cosmoflow@32", 8, 4, "data=2,filter=2"),
+    ("cosmoflow@32", 8, 4, "depth=2,height=2"),
+    ("cosmoflow@32", 8, 8, "depth=2,height=2,width=2"),
+    ("cosmoflow@32", 8, 8, "data=2; stages=[depth=2|depth=2]; micro=2; schedule=gems"),
+    ("cosmoflow@32", 8, 24, "data=2; stages=[depth=2,height=2|depth=2,height=2|height=2,width=2]; micro=2; schedule=1f1b"),
+)
+
+
+class Case(Training):
+    """A run whose prediction is stored before it."""
+
+    def __init__(self, options, folder, scene, strategy, batch, world, held_out):
+        ranks = 1 if strategy == "data=1" else 2
+        launcher = [*options.mpirun, str(ranks)] if world == "mpi" else ()
+        super().__init__(options, folder, scene, strategy, batch, options.steps, ranks, launcher=launcher)
+        self.name = f"{strategy}, {world}"
+        self.facts |= {"batch": batch}
+        self.world, self.held_out = world, held_out
+
+    def predict(self, machine):
+        words = ["predict", self.scene.model, "--machine", machine, "--ranks", str(self.ranks)]
+        words += ["--batch", str(self.batch), "--strategy", self.strategy, "--samples", "int16", "--json"]
+        answer = json.loads(run_partita(self.options, self.folder, words))
+        kept = ("strategy", "digest", "iteration_seconds", "memory_bytes_max", "basis", "known", "breakdown")
+        self.prediction = {key: answer[key] for key in kept if key in answer}
+        # What was cut into stages by predicted times is run as it was predicted.
+        self.facts["strategy"] = answer["strategy"]
+
+    def turn(self):
+        result = self.train()
+        if result["digest"] != self.prediction["digest"]:
+            raise Failure(f"{self.scene.model} {self.name}: what was predicted is not what ran")
+        return {
+            "step_seconds": result["step_seconds_median"],
+            "steps": result["steps_measured"],
+            "memory": result["memory"],
+        }
+
+    def entry(self, turns):
+        return {
+            "model": self.scene.model,
+            "strategy": self.strategy,
+            "ran_as": self.facts["strategy"],
+            "ranks": self.ranks,
+            "batch": self.batch,
+            "world": self.world,
+            "held_out": self.held_out,
+            "prediction": self.prediction,
+            "turns": turns,
+        }
+
+
+def calibrated(options, folder, name, models, launcher=()):
+    """The answer of a calibration; its machine file is NAME.toml."""
+    say(f"Calibration {name}: {', '.join(models)}")
+    words = ["calibrate", "--name", name, "--output", f"{name}.toml", "--replace", "--ranks", "2"]
+    return json.loads(run_partita(options, folder, [*words, "--models", ",".join(models), "--json"], launcher))
+
+
+def crowded(options, folder, scenes):
+    """Runs of more ranks than cores: counts are compared by the run itself, arenas and order here."""
+    entries = []
+    for model, batch, ranks, strategy in CROWDED:
+        say(f"{model}, {ranks} ranks: {strategy}")
+        training = Training(options, folder, scenes[model], strategy, batch, 2, ranks)
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        result = training.train()
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        prediction = predicted_of_many(options, folder, model, batch, ranks, result["strategy"])
+        entries.append({
+            "model": model,
+            "batch": batch,
+            "ranks": ranks,
+            "strategy": result["strategy"],
+            "digests": [prediction["digest"], result["digest"]],
+            "arena_bytes_max": [prediction["memory_bytes_max"], result["memory"]["predicted_arena_bytes_max"]],
+            "memory": result["memory"],
+            "core_seconds_of_a_step": prediction["ranks"] * sum(prediction["by_kind"].values()),
+            "processor_seconds_of_the_run": seconds,
+        })
+    return entries
+
+
+def predicted_of_many(options, folder, model, batch, ranks, strategy):
+    """On a machine of as many nodes as the ranks need, each like this one."""
+    text = Path(folder / "menu.toml").read_text()
+    many = re.sub(r"^nodes = \{ value = 1,", f"nodes = {{ value = {ranks},", text, flags=re.M)
+    (folder / "many.toml").write_text(many)
+    words = ["predict", model, "--machine", "many.toml", "--ranks", ranks, "--batch", batch]
+    words += ["--strategy", strategy, "--samples", "int16", "--json"]
+    return json.loads(run_partita(options, folder, map(str, words)))
+
+
+def record(options, folder):
+    head = contest.head(options, folder, "record_accuracy.py", ["--steps", options.steps])
+    scenes = {}
+    for scene, *_ in CASES:
+        # Every program reads its samples in the same way, as `predict` assumes.
+        scenes[scene.model] = scene = Scene(scene.model, scene.maker, scene.training_samples, '"log1p"')
+        scene.make(options, folder)
+    held_out = calibrated(options, folder, "fitted", HELD_OUT_FROM)
+    shutil.rmtree(folder / "cache")
+    own = sorted({f"{scene.model}:{batch}" for scene, batch, _, held in CASES if not held})
+    in_mpi = sorted({f"{scene.model}:{batch}" for scene, batch, *_ in CASES if scene.model in UNDER_MPI})
+    calibrations = {"fitted": held_out, "menu": calibrated(options, folder, "menu", own)}
+    if options.mpirun:
+        calibrations["menu-mpi"] = calibrated(options, folder, "menu-mpi", in_mpi, [*options.mpirun, "2"])
+    cases = []
+    for scene, batch, strategies, held in CASES:
+        scene = scenes[scene.model]
+        cases += [Case(options, folder, scene, s, batch, "threads", held) for s in strategies]
+        if options.mpirun:
+            inside = UNDER_MPI.get(scene.model, ())
+            cases += [Case(options, folder, scene, s, batch, "mpi", held) for s in inside]
+    kept = []
+    for case in cases:
+        say(f"predicted: {case.scene.model}, {case.name}")
+        machine = "menu-mpi.toml" if case.world == "mpi" else "fitted.toml" if case.held_out else "here"
+        try:
+            case.predict(machine)
+            kept.append(case)
+        except Failure as failure:
+            say(f"left out: {failure}")
+    stored = contest.now()
+    turns = contest.rounds(options.rounds, kept, "accuracy")
+    return head | {
+        "predictions_stored": stored,
+        "finished": contest.now(),
+        "steps": options.steps,
+        "mpi": options.mpirun,
+        "held_out_from": HELD_OUT_FROM,
+        "calibrations": calibrations,
+        "cases": [case.entry(taken) for case, taken in zip(kept, turns)],
+        "crowded": crowded(options, folder, scenes),
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    contest.add_options(parser)
+    parser.add_argument("--steps", type=contest.whole, default=8, help="timed steps of a turn, at least")
+    parser.add_argument(
+        "--mpirun", type=str.split, default=["mpirun", "--allow-run-as-root", "-n"], help="starts MPI; '' leaves it out"
+    )
+    contest.take(parser, "accuracy", record, record_accuracy_text.write)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""The text of a record of accuracy; measures nothing."""
+
+from statistics import mean, median
+
+from contest_text import circumstances
+
+
+def write(record, raw_name):
+    cases = [figures(case) for case in record["cases"]]
+    parts = [head(record, raw_name), summary(cases), best(cases)]
+    for world, model in dict.fromkeys((case["world"], case["model"]) for case in cases):
+        parts.append(table([c for c in cases if (c["world"], c["model"]) == (world, model)]))
+    parts += [crowded(record["crowded"]), calibrations(record)]
+    return "\n\n".join(parts) + "\n"
+
+
+def figures(case):
+    steps = [turn["step_seconds"] for turn in case["turns"]]
+    measured, predicted = median(steps), case["prediction"]["iteration_seconds"]
+    return case | {
+        "measured": measured,
+        "predicted": predicted,
+        "accuracy": 1 - abs(predicted - measured) / measured,
+        "error": predicted / measured - 1,
+        "noise": (max(steps) - min(steps)) / (2 * measured),
+        "others": max(turn.get("other_cores", 0) + turn.get("stolen_cores", 0) for turn in case["turns"]),
+    }
+
+
+def head(record, raw_name):
+    return "\n".join([
+        f"# How right predictions of a training step are, {record['started'][:10]}",
+        "",
+        "Accuracy is `1 - |predicted - measured| / measured`. All predictions were stored at",
+        f"{record['predictions_stored']}, before the first run; calibrations, predictions and runs are",
+        f"processes of their own. A run counts with the median of its steps (at least {record['steps']}, two",
+        f"more not counted), a case with the median of {record['rounds']} runs in turns; noise is half the",
+        "distance of the least and the largest. Ranks have one thread and one core each. `menu`: the very",
+        "kernels were measured; `held out`: they are estimated by laws fitted to kernels of other models,",
+        f"sizes or batches ({', '.join(record['held_out_from'])}).",
+        f"Raw data: `{raw_name}`.",
+        "",
+        *circumstances(record, "no peers"),
+    ])
+
+
+def percent(share):
+    return f"{100 * share:.1f} %"
+
+
+def summary(cases):
+    groups = {
+        "all": cases,
+        "menu": [c for c in cases if not c["held_out"]],
+        "held out": [c for c in cases if c["held_out"]],
+        "threads": [c for c in cases if c["world"] == "threads"],
+        "MPI": [c for c in cases if c["world"] == "mpi"],
+    }
+    lines = ["## Summary", "", "| cases | number | mean accuracy | least | mean error | mean noise | under 85 % beyond noise |"]
+    lines.append("|---|---:|---:|---:|---:|---:|---:|")
+    for name, some in groups.items():
+        if not some:
+            continue
+        low = [c for c in some if c["accuracy"] + c["noise"] < 0.85]
+        lines.append(
+            f"| {name} | {len(some)} | {percent(mean(c['accuracy'] for c in some))} "
+            f"| {percent(min(c['accuracy'] for c in some))} | {percent(mean(c['error'] for c in some))} "
+            f"| {percent(mean(c['noise'] for c in some))} | {len(low)} |"
+        )
+    share = len(groups["held out"]) / len(cases)
+    lines += ["", f"Held out are {percent(share)} of the cases."]
+    return "\n".join(lines)
+
+
+def best(cases):
+    """Whether what is predicted to be best on two ranks is."""
+    lines = ["## The best of two ranks", "", "| model | world | predicted best | measured best | slower by | noise |"]
+    lines.append("|---|---|---|---|---:|---:|")
+    for model, world in dict.fromkeys((case["model"], case["world"]) for case in cases):
+        some = [c for c in cases if (c["model"], c["world"]) == (model, world) and c["ranks"] == 2]
+        if len(some) < 2:
+            continue
+        chosen = min(some, key=lambda c: c["predicted"])
+        fastest = min(some, key=lambda c: c["measured"])
+        slower = chosen["measured"] / fastest["measured"] - 1
+        noise = max(chosen["noise"], fastest["noise"])
+        verdict = "" if slower <= max(0.03, noise) else " (**more**)"
+        lines.append(
+            f"| {model} | {world} | {chosen['strategy']} | {fastest['strategy']} | {percent(slower)}{verdict} "
+            f"| {percent(noise)} |"
+        )
+    return "\n".join(lines)
+
+
+def table(cases):
+    first = cases[0]
+    kind = "held out" if first["held_out"] else "menu"
+    lines = [
+        f"## {first['model']}, batch {first['batch']}, {first['world']}, {kind}",
+        "",
+        "| strategy | predicted ms | measured ms | accuracy | noise | other cores busy | memory predicted / measured MiB |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for case in cases:
+        memory = case["turns"][0]["memory"]
+        shown = memory_words(memory)
+        lines.append(
+            f"| {case['strategy']} | {1e3 * case['predicted']:.1f} | {1e3 * case['measured']:.1f} "
+            f"| {percent(case['accuracy'])} | {percent(case['noise'])} | {case['others']:.2f} | {shown} |"
+        )
+    return "\n".join(lines)
+
+
+def memory_words(memory):
+    predicted, measured = memory.get("predicted_bytes"), memory.get("measured_bytes")
+    if not predicted or not measured:
+        return ""
+    return f"{predicted / 2**20:.1f} / {measured / 2**20:.1f} ({100 * (predicted / measured - 1):+.1f} %)"
+
+
+def crowded(entries):
+    lines = [
+        "## More ranks than cores",
+        "",
+        "Messages, bytes and flops that ranks counted equal the program's, or the run would have failed.",
+        "",
+        "| strategy | ranks | same program | largest arena predicted / made | core-seconds a step, predicted | processor seconds of the run |",
+        "|---|---:|---|---|---:|---:|",
+    ]
+    for one in entries:
+        same = "yes" if one["digests"][0] == one["digests"][1] else "**no**"
+        arenas = f"{one['arena_bytes_max'][0]} / {one['arena_bytes_max'][1]}"
+        lines.append(
+            f"| {one['strategy']} | {one['ranks']} | {same} | {arenas} "
+            f"| {one['core_seconds_of_a_step']:.3f} | {one['processor_seconds_of_the_run']:.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def calibrations(record):
+    lines = ["## Calibrations", "", "Errors of kernels that the laws had not seen, a fifth of each family at a time.", ""]
+    lines += ["| calibration | kernels | world | median error | by time | total |", "|---|---:|---|---:|---:|---:|"]
+    for name, answer in record["calibrations"].items():
+        error = answer["validation"]
+        lines.append(
+            f"| {name} | {answer['kernels']} | {answer['world']} | {percent(error['median'])} "
+            f"| {percent(error['mean_by_time'])} | {percent(error['total'])} |"
+        )
+    return "\n".join(lines)
