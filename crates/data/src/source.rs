@@ -4,9 +4,9 @@ use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use std::thread;
 
-use partita_program::{Dtype, Item, Load, TaskId, View, When};
+use partita_program::{Body, Dtype, Item, Load, TaskId, View, When, Work};
 use partita_run::{Inputs, Memory, RunError, Source};
-use partita_space::{Interval, Mesh, Rank, Region};
+use partita_space::{Bytes, Interval, Mesh, Rank, Region};
 
 use crate::dataset::{Dataset, Split};
 use crate::error::DataError;
@@ -16,6 +16,8 @@ use crate::slab::{self, Region4};
 
 /// Pieces that wait for the rank; reading goes on while it computes, but not far ahead of it.
 const WAITING_MAX: usize = 2;
+/// Buffers for pieces of volumes: those that wait, and the one that is being filled.
+const BUFFERS_MAX: usize = WAITING_MAX + 1;
 /// Small samples share a piece of up to so many bytes: to hand one over and to wake the rank takes
 /// longer than to read it.
 const PIECE_BYTES: usize = 1 << 18;
@@ -85,6 +87,42 @@ enum Values {
     Nothing,
 }
 
+/// Bytes of the buffers that the source of a rank holds beside the arena once the loads of this body
+/// have been made: pieces of volumes, which are used again and again, and of targets. What the HDF5
+/// library holds for itself comes on top where storage is chunked.
+pub fn buffer_bytes(body: &Body) -> Bytes {
+    let (mut volumes, mut targets) = (0, 0);
+    for task in &body.tasks {
+        let Work::Load(load) = &task.work else {
+            continue;
+        };
+        let samples = load.target.extent[0];
+        if samples == 0 {
+            continue;
+        }
+        let elements = load.target.volume() / samples;
+        let element = match load.item {
+            Item::Sample => body.buffer(load.target.buffer).dtype.size(),
+            Item::Target => size_of::<f32>(),
+        };
+        let bytes = elements * element;
+        let at_once = at_once(bytes);
+        let pieces = samples.div_ceil(at_once).min(BUFFERS_MAX);
+        // Of a piece of several samples the last one is read apart.
+        let held = pieces * bytes * at_once.min(samples) + bytes * usize::from(at_once > 1);
+        match load.item {
+            Item::Sample => volumes = held.max(volumes),
+            Item::Target => targets = held.max(targets),
+        }
+    }
+    Bytes((volumes + targets) as u64)
+}
+
+/// Samples of so many bytes in a piece.
+fn at_once(bytes: usize) -> usize {
+    (PIECE_BYTES / bytes.max(1)).max(1)
+}
+
 /// Number of the first sample of a split among all samples of the dataset.
 pub fn first_sample(dataset: &Dataset, split: Split) -> usize {
     let before = Split::ALL.into_iter().take_while(|&other| other != split);
@@ -109,6 +147,7 @@ impl HyperslabSource {
             dtype: dataset.dtype(),
             filled,
             blanks,
+            made: 0,
             one: Samples::new(dataset.dtype()),
             wake,
         };
@@ -246,10 +285,17 @@ fn unpack_floats(memory: &Memory<'_>, view: &View, values: &[f32]) {
 
 fn unpack_zeros(memory: &Memory<'_>, view: &View) -> u64 {
     let dtype = memory.body().buffer(view.buffer).dtype;
-    match dtype {
-        Dtype::F32 => memory.unpack(view, &vec![0.0f32; view.volume()], false),
-        Dtype::F64 => memory.unpack(view, &vec![0.0f64; view.volume()], false),
-        Dtype::I16 => memory.unpack(view, &vec![0i16; view.volume()], false),
+    // One sample at a time, or the zeros would need as much memory as all samples.
+    let mut one = *view;
+    one.extent[0] = view.extent[0].min(1);
+    let elements = one.volume();
+    for sample in 0..view.extent[0] {
+        one.start[0] = view.start[0] + sample;
+        match dtype {
+            Dtype::F32 => memory.unpack(&one, &vec![0.0f32; elements], false),
+            Dtype::F64 => memory.unpack(&one, &vec![0.0f64; elements], false),
+            Dtype::I16 => memory.unpack(&one, &vec![0i16; elements], false),
+        }
     }
     (view.volume() * dtype.size()) as u64
 }
@@ -311,6 +357,8 @@ struct Worker {
     dtype: DType,
     filled: SyncSender<Piece>,
     blanks: Receiver<Samples>,
+    /// Buffers on their way between this thread and the rank.
+    made: usize,
     /// The last sample of a piece of several.
     one: Samples,
     wake: Option<Waker>,
@@ -324,15 +372,34 @@ impl Worker {
             if count == 0 && !self.hand_over(&order, 0..0, Ok(Values::Nothing)) {
                 return;
             }
-            let at_once = (PIECE_BYTES / order.part.bytes(self.dtype).max(1)).max(1);
+            let at_once = at_once(order.part.bytes(self.dtype));
+            let pieces = count.div_ceil(at_once);
             for start in (0..count).step_by(at_once) {
                 let range = start..count.min(start + at_once);
-                let values = self.read(&order.samples[range.clone()], &order.part);
+                let blank = match &order.part {
+                    Part::Volume(_) => self.blank(pieces),
+                    Part::Targets(_) | Part::Labels(_) => Some(Samples::new(self.dtype)),
+                };
+                let Some(blank) = blank else {
+                    return;
+                };
+                let values = self.read(&order.samples[range.clone()], &order.part, blank);
                 if !self.hand_over(&order, range, values) {
                     return;
                 }
             }
         }
+    }
+
+    /// A buffer for a piece of a load of so many: as many are made as can be in use, whether or not the
+    /// rank keeps up, so that it does not depend on that how much memory is held. None where the source
+    /// was dropped.
+    fn blank(&mut self, pieces: usize) -> Option<Samples> {
+        if self.made < pieces.min(BUFFERS_MAX) {
+            self.made += 1;
+            return Some(Samples::new(self.dtype));
+        }
+        self.blanks.recv().ok()
     }
 
     /// Hands over what was read of a range of the samples of an order; false if nothing more is to
@@ -363,11 +430,15 @@ impl Worker {
     }
 
     /// The same part of some samples, one after the other.
-    fn read(&mut self, samples: &[usize], part: &Part) -> Result<Values, DataError> {
+    fn read(
+        &mut self,
+        samples: &[usize],
+        part: &Part,
+        blank: Samples,
+    ) -> Result<Values, DataError> {
         match part {
             Part::Volume(region) => {
-                let blank = self.blanks.try_recv();
-                let mut values = blank.unwrap_or_else(|_| Samples::new(self.dtype));
+                let mut values = blank;
                 for (index, &sample) in samples.iter().enumerate() {
                     let (split, sample) = self.locate(sample);
                     let (reader, region) = (&mut self.readers[split], region.clone());

@@ -53,13 +53,6 @@ impl Values {
         self.len() == 0
     }
 
-    fn element_bytes(&self) -> usize {
-        match self {
-            Values::F32(_) => 4,
-            Values::F64(_) => 8,
-        }
-    }
-
     fn dtype(&self) -> &'static str {
         match self {
             Values::F32(_) => "F32",
@@ -73,20 +66,156 @@ impl Values {
 /// The same weights give the same bytes. Errors: `BadValue` for a tensor whose values do not
 /// fit its shape or whose name the format reserves, `Unwritable`.
 pub fn save(path: impl AsRef<Path>, weights: &Weights) -> Result<(), DataError> {
-    let path = path.as_ref();
-    let header = header(weights)?;
-    let mut name = path.as_os_str().to_os_string();
-    name.push(".partial");
-    let partial = PathBuf::from(name);
-    let written = write(&partial, &header, weights).and_then(|()| fs::rename(&partial, path));
-    written.map_err(|error| {
-        // The cause is reported; a partial file that cannot be removed either adds nothing.
-        let _ = fs::remove_file(&partial);
-        DataError::Unwritable {
-            path: path.to_path_buf(),
-            reason: error.to_string(),
+    let tensors = weights.tensors.iter();
+    let tensors = tensors.map(|(name, tensor)| Entry {
+        name: name.clone(),
+        is_wide: matches!(tensor.values, Values::F64(_)),
+        shape: tensor.shape.clone(),
+    });
+    let mut writer = Writer::create(path, tensors.collect(), &weights.metadata)?;
+    while let Some(entry) = writer.next() {
+        let values = &weights.tensors[&entry.name].values;
+        writer.push(values)?;
+    }
+    writer.finish()
+}
+
+/// A tensor of a file that is being written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Of the tensor.
+    pub name: String,
+    /// Double precision, else single.
+    pub is_wide: bool,
+    /// Extents.
+    pub shape: Vec<usize>,
+}
+
+/// A weight file to which tensors are given one by one, so that no more than one is ever held.
+///
+/// Removes what it has written where it is dropped before it has finished.
+pub struct Writer {
+    path: PathBuf,
+    partial: PathBuf,
+    /// None once the file is in its place.
+    out: Option<BufWriter<File>>,
+    /// In the order of the file, the next one last.
+    left: Vec<Entry>,
+}
+
+impl Writer {
+    /// Starts a file of these tensors, in any order.
+    ///
+    /// Errors: `BadValue` for a name that the format reserves, `Unwritable`.
+    pub fn create(
+        path: impl AsRef<Path>,
+        mut tensors: Vec<Entry>,
+        metadata: &BTreeMap<String, String>,
+    ) -> Result<Self, DataError> {
+        // Wide elements first, so that all are aligned; then by name.
+        tensors.sort_by(|a, b| (b.is_wide, &a.name).cmp(&(a.is_wide, &b.name)));
+        let header = header(&tensors, metadata)?;
+        let path = path.as_ref().to_path_buf();
+        let mut partial = path.clone().into_os_string();
+        partial.push(".partial");
+        let partial = PathBuf::from(partial);
+        let file = File::create(&partial).map_err(|error| unwritable(&path, &error))?;
+        tensors.reverse();
+        let mut writer = Self {
+            path,
+            partial,
+            out: Some(BufWriter::with_capacity(1 << 20, file)),
+            left: tensors,
+        };
+        writer.write(|out| {
+            out.write_all(&(header.len() as u64).to_le_bytes())?;
+            out.write_all(&header)
+        })?;
+        Ok(writer)
+    }
+
+    /// The tensor that is to be given next.
+    pub fn next(&self) -> Option<Entry> {
+        self.left.last().cloned()
+    }
+
+    /// Gives the next tensor.
+    ///
+    /// Errors: `BadValue` for values that are not those of [`Self::next`], `Unwritable`.
+    pub fn push(&mut self, values: &Values) -> Result<(), DataError> {
+        let entry = self.left.pop().ok_or_else(|| DataError::BadValue {
+            what: "tensors of a weight file",
+            got: "one more".to_string(),
+            expected: "as many as the file was started with".to_string(),
+        })?;
+        let elements: usize = entry.shape.iter().product();
+        let is_wide = matches!(values, Values::F64(_));
+        if elements != values.len() || is_wide != entry.is_wide {
+            return Err(DataError::BadValue {
+                what: "values of a tensor",
+                got: format!("{} {} for `{}`", values.len(), values.dtype(), entry.name),
+                expected: format!(
+                    "{elements} {}, the product of its shape {:?}",
+                    entry.dtype(),
+                    entry.shape
+                ),
+            });
         }
-    })
+        self.write(|out| match values {
+            Values::F32(values) => values
+                .iter()
+                .try_for_each(|value| out.write_all(&value.to_le_bytes())),
+            Values::F64(values) => values
+                .iter()
+                .try_for_each(|value| out.write_all(&value.to_le_bytes())),
+        })
+    }
+
+    /// Puts the file in its place. Panics where a tensor was not given.
+    ///
+    /// Errors: `Unwritable`.
+    pub fn finish(mut self) -> Result<(), DataError> {
+        assert!(self.left.is_empty(), "every tensor of the file was given");
+        let out = self.out.take();
+        let written = out.map_or(Ok(()), |out| {
+            out.into_inner()
+                .map_err(io::IntoInnerError::into_error)?
+                .sync_all()?;
+            fs::rename(&self.partial, &self.path)
+        });
+        written.map_err(|error| {
+            // The cause is reported; a partial file that cannot be removed either adds nothing.
+            let _ = fs::remove_file(&self.partial);
+            unwritable(&self.path, &error)
+        })
+    }
+
+    fn write(
+        &mut self,
+        write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+    ) -> Result<(), DataError> {
+        let written = self.out.as_mut().map_or(Ok(()), write);
+        written.map_err(|error| unwritable(&self.path, &error))
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if self.out.take().is_some() {
+            // Nobody is left to tell.
+            let _ = fs::remove_file(&self.partial);
+        }
+    }
+}
+
+impl Entry {
+    fn element_bytes(&self) -> usize {
+        if self.is_wide { 8 } else { 4 }
+    }
+
+    fn dtype(&self) -> &'static str {
+        if self.is_wide { "F64" } else { "F32" }
+    }
 }
 
 /// Reads a weight file. Errors: `Missing`, `BadWeights` (damaged, or other than F32 and F64).
@@ -124,32 +253,28 @@ pub fn load(path: impl AsRef<Path>) -> Result<Weights, DataError> {
     Ok(weights)
 }
 
-/// Order of the tensors in the file: wide elements first, so that all are aligned; then by name.
-fn ordered(weights: &Weights) -> Vec<(&String, &Tensor)> {
-    let mut tensors: Vec<_> = weights.tensors.iter().collect();
-    tensors.sort_by_key(|(_, tensor)| std::cmp::Reverse(tensor.values.element_bytes()));
-    tensors
-}
-
 /// Written here and not by the safetensors crate, which orders metadata by a random hash.
-fn header(weights: &Weights) -> Result<Vec<u8>, DataError> {
+fn header(tensors: &[Entry], metadata: &BTreeMap<String, String>) -> Result<Vec<u8>, DataError> {
     let mut fields = serde_json::Map::new();
-    if !weights.metadata.is_empty() {
-        fields.insert(
-            "__metadata__".to_string(),
-            serde_json::json!(weights.metadata),
-        );
+    if !metadata.is_empty() {
+        fields.insert("__metadata__".to_string(), serde_json::json!(metadata));
     }
     let mut start = 0;
-    for (name, tensor) in ordered(weights) {
-        check(name, tensor)?;
-        let end = start + tensor.values.len() * tensor.values.element_bytes();
+    for tensor in tensors {
+        if tensor.name == "__metadata__" {
+            return Err(DataError::BadValue {
+                what: "name of a tensor",
+                got: "`__metadata__`".to_string(),
+                expected: "any other name; the format reserves this one".to_string(),
+            });
+        }
+        let end = start + tensor.shape.iter().product::<usize>() * tensor.element_bytes();
         let entry = serde_json::json!({
-            "dtype": tensor.values.dtype(),
+            "dtype": tensor.dtype(),
             "shape": tensor.shape,
             "data_offsets": [start, end],
         });
-        fields.insert(name.clone(), entry);
+        fields.insert(tensor.name.clone(), entry);
         start = end;
     }
     let mut header = serde_json::Value::Object(fields).to_string().into_bytes();
@@ -157,46 +282,11 @@ fn header(weights: &Weights) -> Result<Vec<u8>, DataError> {
     Ok(header)
 }
 
-fn check(name: &str, tensor: &Tensor) -> Result<(), DataError> {
-    let elements: usize = tensor.shape.iter().product();
-    if name == "__metadata__" {
-        return Err(DataError::BadValue {
-            what: "name of a tensor",
-            got: "`__metadata__`".to_string(),
-            expected: "any other name; the format reserves this one".to_string(),
-        });
+fn unwritable(path: &Path, error: &io::Error) -> DataError {
+    DataError::Unwritable {
+        path: path.to_path_buf(),
+        reason: error.to_string(),
     }
-    if elements != tensor.values.len() {
-        return Err(DataError::BadValue {
-            what: "values of a tensor",
-            got: format!("{} for `{name}`", tensor.values.len()),
-            expected: format!("{elements}, the product of its shape {:?}", tensor.shape),
-        });
-    }
-    Ok(())
-}
-
-fn write(path: &Path, header: &[u8], weights: &Weights) -> io::Result<()> {
-    let mut out = BufWriter::with_capacity(1 << 20, File::create(path)?);
-    out.write_all(&(header.len() as u64).to_le_bytes())?;
-    out.write_all(header)?;
-    for (_, tensor) in ordered(weights) {
-        match &tensor.values {
-            Values::F32(values) => {
-                values
-                    .iter()
-                    .try_for_each(|value| out.write_all(&value.to_le_bytes()))?;
-            }
-            Values::F64(values) => {
-                values
-                    .iter()
-                    .try_for_each(|value| out.write_all(&value.to_le_bytes()))?;
-            }
-        }
-    }
-    out.into_inner()
-        .map_err(io::IntoInnerError::into_error)?
-        .sync_all()
 }
 
 fn decode<T, const N: usize>(bytes: &[u8], from: fn([u8; N]) -> T) -> Vec<T> {

@@ -8,9 +8,15 @@ use std::ops::Range;
 /// Source: Glorot and Bengio, AISTATS 2010, equation 16; He et al., ICCV 2015, equation 10; Box and
 /// Muller, Annals of Mathematical Statistics 29(2), 1958.
 pub fn initial_values(parameter: &Parameter, seed: u64) -> Vec<f64> {
+    initial_part(parameter, seed, 0..parameter.volume())
+}
+
+/// Some of the [`initial_values`]: those of a range of elements.
+pub fn initial_part(parameter: &Parameter, seed: u64, elements: Range<usize>) -> Vec<f64> {
     let (fan_in, fan_out) = fans(parameter);
     let draws = Draws::new(seed, &parameter.name);
-    let elements = 0..parameter.volume() as u64;
+    let count = elements.len();
+    let elements = elements.start as u64..elements.end as u64;
     match parameter.initialization {
         Initialization::GlorotUniform => {
             uniform(&draws, elements, (6.0 / (fan_in + fan_out) as f64).sqrt())
@@ -19,7 +25,7 @@ pub fn initial_values(parameter: &Parameter, seed: u64) -> Vec<f64> {
         Initialization::HeNormalFanOut => normal(&draws, elements, (2.0 / fan_out as f64).sqrt()),
         Initialization::Normal(deviation) => normal(&draws, elements, deviation),
         Initialization::Uniform(limit) => uniform(&draws, elements, limit),
-        Initialization::Constant(value) => vec![value; parameter.volume()],
+        Initialization::Constant(value) => vec![value; count],
     }
 }
 

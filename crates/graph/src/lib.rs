@@ -20,7 +20,7 @@ pub mod zoo;
 pub use builder::{GraphBuilder, ParameterSource};
 pub use count::{Counts, LayerCount, count};
 pub use error::GraphError;
-pub use initialize::initial_values;
+pub use initialize::{initial_part, initial_values};
 pub use model::{
     Graph, Initialization, Node, NodeId, Parameter, ParameterId, ParameterRole, Shape, fans,
 };

@@ -1,5 +1,5 @@
 use partita_program::Dtype;
-use partita_run::{Key, Mail, MailFault, Packet};
+use partita_run::{Carriage, Key, Mail, MailFault, Packet};
 use partita_space::Rank;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -67,6 +67,10 @@ impl ThreadMail {
 impl Mail for ThreadMail {
     fn rank(&self) -> Rank {
         self.rank
+    }
+
+    fn carriage(&self) -> Carriage {
+        Carriage::Handed
     }
 
     /// The smallest free packet with room for so many elements, or a new one.

@@ -1,7 +1,7 @@
 use crate::call::{Buffer, Completed, Mpi, MpiError, Raw};
 use crate::control::{Control, sorted_backwards};
 use partita_program::{Dtype, Program, Work};
-use partita_run::{Key, Mail, MailFault, Packet, Stage};
+use partita_run::{Carriage, Key, Mail, MailFault, Packet, Stage};
 use partita_space::Rank;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -244,6 +244,10 @@ pub(crate) fn buffer(mpi: &Mpi, packet: &mut Packet) -> Result<Buffer, String> {
 impl Mail for MpiMail<'_> {
     fn rank(&self) -> Rank {
         self.rank
+    }
+
+    fn carriage(&self) -> Carriage {
+        Carriage::Copied
     }
 
     fn blank(&mut self, dtype: Dtype, elements: usize) -> Packet {

@@ -314,10 +314,11 @@ impl World {
             cancel,
             Duration::from_secs_f64(spin.0),
         );
-        Ok(MpiTransport::new(
-            MessageTransport::new(mesh, mail),
-            library,
-        ))
+        let mut messages = MessageTransport::new(mesh, mail);
+        if library.is_none() {
+            messages.reserve(programs.iter().copied());
+        }
+        Ok(MpiTransport::new(messages, library))
     }
 
     /// A communicator for each kind of group over which a program has a collective. A rank that is in

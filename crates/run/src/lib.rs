@@ -18,11 +18,11 @@ mod world;
 pub use driver::Driver;
 pub use error::RunError;
 pub use memory::{Arena, Block, BlockMut, Cells, Element, Memory};
-pub use messages::{Key, Mail, MailFault, MessageTransport, Packet, Stage};
+pub use messages::{Carriage, Key, Mail, MailFault, MessageTransport, Packet, Stage, packet_bytes};
 pub use rank::{RankRunner, StepReport};
 pub use session::{
-    ClassCount, End, EpochReport, NamedValues, Outcome, Plan, Played, Progress, Schedule, Session,
-    SessionError, Validation, batch_sizes, outlives_programs, together,
+    ClassCount, End, EpochReport, Initial, Lasting, Outcome, Plan, Played, Progress, Schedule,
+    Session, SessionError, Validation, batch_sizes, outlives_programs,
 };
 pub use shares::{kept_name, put_share, share_of};
 pub use trace::{Event, Trace};

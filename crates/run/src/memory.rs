@@ -161,11 +161,7 @@ impl<'a> Memory<'a> {
 
     /// Whether the elements of a view lie side by side, so that a block of it has no others.
     pub fn is_dense(&self, view: &View) -> bool {
-        let pitch = self.body.buffer(view.buffer).pitches();
-        let last: usize = (0..5)
-            .map(|dim| (view.extent[dim].max(1) - 1) * pitch[dim])
-            .sum();
-        view.is_empty() || last + 1 == view.volume()
+        is_dense(self.body, view)
     }
 
     fn locate<T: Element>(&self, view: &View) -> (Range<usize>, [usize; 5]) {
@@ -305,6 +301,15 @@ impl<'a> Memory<'a> {
             }
         });
     }
+}
+
+/// Whether the elements of a view lie side by side.
+pub(crate) fn is_dense(body: &Body, view: &View) -> bool {
+    let pitch = body.buffer(view.buffer).pitches();
+    let last: usize = (0..5)
+        .map(|dim| (view.extent[dim].max(1) - 1) * pitch[dim])
+        .sum();
+    view.is_empty() || last + 1 == view.volume()
 }
 
 /// Calls `visit(first element, length)` for every contiguous row of a box.

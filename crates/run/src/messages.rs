@@ -7,15 +7,20 @@
 mod collective;
 mod mail;
 mod packet;
+mod stock;
 mod sum;
 
 pub use mail::{Key, Mail, MailFault, Stage};
 pub use packet::Packet;
+pub(crate) use packet::{Number, with_type};
+pub use stock::{Carriage, packet_bytes};
 
 use self::collective::{Group, Reduction, Scatter, Shuffle};
 use self::mail::packed;
 use crate::{Memory, RunError, Transport};
-use partita_program::{Collective, CollectiveKind, Exchange, Receive, Task, TaskId, View, Work};
+use partita_program::{
+    Collective, CollectiveKind, Exchange, Program, Receive, Task, TaskId, View, Work,
+};
 use partita_space::{Mesh, Offset, Rank};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -67,6 +72,13 @@ impl<M: Mail> MessageTransport<M> {
             groups: HashMap::new(),
             pending: Vec::new(),
             tally: [0; 4],
+        }
+    }
+
+    /// Makes the packets that these programs need, as [`packet_bytes`] counts them.
+    pub fn reserve<'p>(&mut self, programs: impl IntoIterator<Item = &'p Program>) {
+        for room in stock::stock(programs, self.rank, self.mail.carriage()) {
+            self.mail.give_back(self.rank, stock::make(room));
         }
     }
 

@@ -5,13 +5,13 @@
 //! program comes next, that program's own fetch program reads its first samples.
 
 mod durations;
+mod lasting;
 mod play;
 mod schedule;
 mod turns;
 
-pub use play::{
-    ClassCount, End, EpochReport, NamedValues, Outcome, Progress, Validation, together,
-};
+pub use lasting::{Initial, Lasting};
+pub use play::{ClassCount, End, EpochReport, Outcome, Progress, Validation};
 pub use schedule::Schedule;
 
 use crate::RankRunner;
@@ -138,16 +138,10 @@ impl<'s> Session<'s> {
     pub fn play(
         &self,
         runner: &mut RankRunner<'_>,
-        initial: &dyn Fn(&Buffer) -> Option<Vec<f64>>,
+        initial: &Initial<'_>,
         report: &mut dyn FnMut(Progress),
     ) -> Result<Outcome, crate::RunError> {
         play::play(self, runner, initial, report)
-    }
-
-    /// Parameters and states as they stand: on rank 0 all that is whole, and of what ranks share the
-    /// shares that no rank before has, for [`together`].
-    pub fn values(&self, runner: &mut RankRunner<'_>) -> Vec<NamedValues> {
-        play::values(self.main_program(), runner)
     }
 
     fn main(&self) -> usize {

@@ -12,7 +12,7 @@ pub fn share_of(whole: &[f64], buffer: &Buffer, mesh: &Mesh, coord: &Coord) -> V
         return whole.to_vec();
     };
     let mut share = Vec::new();
-    for_rows(home, mesh, coord, |from, length| {
+    for_share_rows(home, mesh, coord, |from, length| {
         share.extend_from_slice(&whole[from..from + length]);
     });
     share
@@ -21,9 +21,9 @@ pub fn share_of(whole: &[f64], buffer: &Buffer, mesh: &Mesh, coord: &Coord) -> V
 /// Puts the share of a rank where it belongs in the whole tensor.
 ///
 /// Shapes: as for [`share_of`].
-pub fn put_share(whole: &mut [f64], share: &[f64], home: &Home, mesh: &Mesh, coord: &Coord) {
+pub fn put_share<T: Copy>(whole: &mut [T], share: &[T], home: &Home, mesh: &Mesh, coord: &Coord) {
     let mut rest = share;
-    for_rows(home, mesh, coord, |from, length| {
+    for_share_rows(home, mesh, coord, |from, length| {
         let (row, after) = rest.split_at(length);
         whole[from..from + length].copy_from_slice(row);
         rest = after;
@@ -36,7 +36,12 @@ pub fn put_share(whole: &mut [f64], share: &[f64], home: &Home, mesh: &Mesh, coo
 }
 
 /// Calls `visit` with the start and the length of each run of elements that a rank owns, in order.
-fn for_rows(home: &Home, mesh: &Mesh, coord: &Coord, mut visit: impl FnMut(usize, usize)) {
+pub(crate) fn for_share_rows(
+    home: &Home,
+    mesh: &Mesh,
+    coord: &Coord,
+    mut visit: impl FnMut(usize, usize),
+) {
     let shape = home.place.shape;
     let Region([n, d, h, w, c]) = home.place.owned(mesh, coord);
     for n in n.start..n.end {

@@ -2,8 +2,9 @@
 
 use super::foretell;
 use super::kernel_set::KernelSet;
+use super::memory::Mark;
 use super::processes::Job;
-use super::ranks::{self, Listener, Played, World};
+use super::ranks::{self, Listener, World};
 use super::run_file::RunFile;
 use crate::error::CliError;
 use crate::here::{Calibrated, Here, Ranks};
@@ -14,10 +15,13 @@ use partita_lower::Strategy;
 use partita_mpi::Collectives;
 use partita_oracle::Prediction;
 use partita_program::Program;
-use partita_run::{RunError, Session};
+use partita_run::{End, Lasting, Outcome, Packet, RunError, Session};
 use partita_space::{Bytes, Seconds};
 use partita_tune::LinkTimes;
 use std::collections::BTreeSet;
+
+/// Takes the tensors that a run leaves, one by one, in the order of [`Session::lasting`].
+pub type Keep<'k> = dyn FnMut(&Lasting, Packet) -> Result<(), CliError> + 'k;
 
 /// The ranks of a run, as this process sees them.
 pub enum Company {
@@ -216,7 +220,8 @@ impl Company {
         Ok(if is_known { ranks } else { threads })
     }
 
-    /// Plays. Gives what all ranks gave and the memory they took to the process that speaks.
+    /// Plays. Gives what all ranks gave and the memory that their steps took to the process that
+    /// speaks, which is also the one that keeps the tensors that the run leaves.
     ///
     /// Errors: the first cause.
     pub fn play(
@@ -225,16 +230,27 @@ impl Company {
         world: &World<'_>,
         collectives: Collectives,
         listener: Listener,
-        peak: impl FnOnce() -> Option<Bytes>,
-    ) -> Result<Option<(Played, Option<Bytes>)>, CliError> {
-        match self {
+        mark: Mark,
+        keep: &mut Keep<'_>,
+    ) -> Result<Option<(Vec<Outcome>, Option<Bytes>)>, CliError> {
+        let job = match self {
             Self::Threads => {
                 let played = ranks::play(session, world, listener);
-                let peak = peak();
-                Ok(Some((played.map_err(|error| failure(&error))?, peak)))
+                let peak = mark.peak_above();
+                let played = played.map_err(|error| failure(&error))?;
+                let (outcomes, mut arenas) = (played.outcomes, played.arenas);
+                if outcomes[0].end == End::Finished {
+                    for tensor in session.lasting() {
+                        let holders = tensor.holders.iter();
+                        let shares = holders.map(|&it| session.share(it, &mut arenas[it.0]));
+                        keep(&tensor, session.whole(&tensor, shares))?;
+                    }
+                }
+                return Ok(Some((outcomes, peak)));
             }
-            Self::Processes(job) => job.play(session, world, collectives, listener, peak),
-        }
+            Self::Processes(job) => job,
+        };
+        job.play(session, world, collectives, listener, mark, keep)
     }
 
     /// Ends a run that failed: what is to be told by `main`.

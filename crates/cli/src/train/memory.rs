@@ -9,17 +9,37 @@ pub const METHOD: &str = "largest resident set of the process (VmHWM of /proc/se
                           page of the arenas was touched; messages under way and the buffers of \
                           readers come on top of the arenas";
 
-/// Resident set of this process now, its largest value forgotten; none where the system tells nothing.
-pub fn mark() -> Option<Bytes> {
-    // Where the system refuses, the peak so far counts too, which the method names.
-    let _ = fs::write("/proc/self/clear_refs", "5");
-    status("VmRSS")
+/// The resident set of this process at some time.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark(Option<Bytes>);
+
+impl Mark {
+    /// Now. Memory that was freed goes back to the system first, or what is allocated later would lie
+    /// where something lay before, and not be seen; and the largest value so far is forgotten.
+    pub fn set() -> Self {
+        give_back_freed();
+        // Where the system refuses, the peak so far counts too, which the method names.
+        let _ = fs::write("/proc/self/clear_refs", "5");
+        Self(status("VmRSS"))
+    }
+
+    /// Largest resident set above what it was; none where the system tells nothing.
+    pub fn peak_above(self) -> Option<Bytes> {
+        Some(Bytes(status("VmHWM")?.0.saturating_sub(self.0?.0)))
+    }
 }
 
-/// Largest resident set above what it was at the mark.
-pub fn peak_above(mark: Option<Bytes>) -> Option<Bytes> {
-    Some(Bytes(status("VmHWM")?.0.saturating_sub(mark?.0)))
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn give_back_freed() {
+    unsafe extern "C" {
+        fn malloc_trim(pad: usize) -> std::ffi::c_int;
+    }
+    // SAFETY: it touches nothing but memory that is free.
+    unsafe { malloc_trim(0) };
 }
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn give_back_freed() {}
 
 fn status(key: &str) -> Option<Bytes> {
     let text = fs::read_to_string("/proc/self/status").ok()?;
@@ -32,16 +52,16 @@ fn status(key: &str) -> Option<Bytes> {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
-    use super::{mark, peak_above};
+    use super::Mark;
     use partita_run::Arena;
     use partita_space::Bytes;
 
     #[test]
     fn a_touched_arena_is_seen() {
-        let before = mark();
+        let before = Mark::set();
         let mut arena = Arena::new(Bytes(64 << 20));
         arena.touch();
-        let peak = peak_above(before).unwrap().0;
+        let peak = before.peak_above().unwrap().0;
         assert!(peak >= 60 << 20, "{peak}");
         drop(arena);
     }

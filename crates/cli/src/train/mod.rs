@@ -22,22 +22,24 @@ use crate::host::Host;
 use crate::table::write_json;
 use crate::{interrupt, model, search};
 use company::Company;
+use memory::Mark;
 use partita_data::{
     DType, Dataset, HyperslabSource, Split, Waker, first_sample, order::epoch_order,
 };
-use partita_graph::{Graph, initial_values};
+use partita_graph::{Graph, initial_part};
 use partita_lower::Strategy;
 use partita_oracle::Prediction;
 use partita_program::{Buffer, ProgramKind, Role};
 use partita_run::{End, Plan, RunError, Session, Source, SystemClock, kept_name};
 use partita_space::{Bytes, Mesh, Rank};
 use ranks::{Listener, World};
-use results::Finished;
 pub use results::write_whole;
+use results::{Finished, WeightFile};
 use run_file::RunFile;
 use screen::Screen;
 use std::fs;
 use std::io::{self, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
@@ -135,7 +137,7 @@ fn run_with(
         session: &session,
         cancel,
     };
-    let Some(finished) = train(&job, &strategy, warnings)? else {
+    let Some(mut finished) = train(&job, &strategy, warnings)? else {
         return Ok(());
     };
     let result = finished.save()?;
@@ -226,7 +228,7 @@ fn train<'r>(
     let folder = folder
         .map(|folder| folder.with(prediction.as_ref()))
         .transpose()?;
-    let mark = memory::mark();
+    let mark = Mark::set();
     let world = World {
         kernels: run.kernels,
         precision: run.precision,
@@ -235,20 +237,21 @@ fn train<'r>(
         cancel: task.cancel,
         source: &|rank, wake| source(task.dataset, program.mesh, rank, wake),
         clock: SystemClock::start(),
-        initial: &|buffer| initial(task.graph, run.seed, buffer),
+        initial: &|buffer, elements| initial(task.graph, run.seed, buffer, elements),
     };
-    let peak = || memory::peak_above(mark);
+    let mut weights = WeightFile::new(run, session);
     let played = company.play(
         session,
         &world,
         run.collectives,
         listener(run, session),
-        peak,
+        mark,
+        &mut |tensor, values| weights.keep(tensor, values),
     )?;
-    let (Some((played, peak)), Some(folder)) = (played, folder) else {
+    let (Some((outcomes, peak)), Some(folder)) = (played, folder) else {
         return Ok(None);
     };
-    refuse_divergence(run, played.outcomes[0].end)?;
+    refuse_divergence(run, outcomes[0].end)?;
     folder.keep();
     Ok(Some(Finished {
         run,
@@ -259,8 +262,8 @@ fn train<'r>(
             .map(|rank| session.arena_bytes(rank))
             .collect(),
         peak,
-        outcomes: played.outcomes,
-        values: played.values,
+        outcomes,
+        weights,
         prediction,
         warnings,
     }))
@@ -285,12 +288,12 @@ fn source(
     Ok(Box::new(HyperslabSource::new(dataset, mesh, rank, wake)?))
 }
 
-fn initial(graph: &Graph, seed: u64, buffer: &Buffer) -> Option<Vec<f64>> {
+fn initial(graph: &Graph, seed: u64, buffer: &Buffer, elements: Range<usize>) -> Option<Vec<f64>> {
     match buffer.role {
         Role::Parameter | Role::State => {
             let name = kept_name(&buffer.name);
             let named = graph.parameters.iter().find(|one| one.name == name);
-            named.map(|parameter| initial_values(parameter, seed))
+            named.map(|parameter| initial_part(parameter, seed, elements))
         }
         Role::Optimizer
         | Role::Gradient

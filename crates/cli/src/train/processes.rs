@@ -1,12 +1,14 @@
 //! Ranks that are processes under a launcher: what they decide together, and how they end together.
 
-use super::ranks::{self, Listener, Played, Seat, World};
+use super::company::Keep;
+use super::memory::Mark;
+use super::ranks::{self, Listener, Seat, World};
 use crate::error::CliError;
 use crate::launcher::{self, Launcher};
 use partita_mpi::{Census, Collectives, Library, LoadError, MpiTransport, Setting};
 use partita_mpi::{World as Processes, WorldError};
 use partita_program::Program;
-use partita_run::{End, NamedValues, Outcome, RunError, Session, Transport, together};
+use partita_run::{Arena, End, Lasting, Outcome, Packet, RunError, Session, Transport};
 use partita_space::{Bytes, Rank, Seconds};
 use partita_tune::{LinkTimes, OwnTimes, TuneError, measure_links_of_rank};
 use serde::{Deserialize, Serialize};
@@ -68,8 +70,6 @@ struct Words {
 struct Given {
     outcome: Outcome,
     peak: Option<Bytes>,
-    /// Its shares of parameters and states; their values come apart, as bytes.
-    shares: Vec<NamedValues>,
 }
 
 impl Job {
@@ -263,7 +263,8 @@ impl Job {
         if has_room { SPIN } else { Seconds(0.0) }
     }
 
-    /// Plays a session as this rank. On rank 0 gives what all ranks gave, and the sum of their peaks.
+    /// Plays a session as this rank. On rank 0 gives what all ranks gave, and the sum of their peaks,
+    /// after it has kept the tensors that the run leaves.
     ///
     /// Errors: what made this rank end.
     pub fn play(
@@ -272,8 +273,9 @@ impl Job {
         world: &World<'_>,
         collectives: Collectives,
         listener: Listener,
-        peak: impl FnOnce() -> Option<Bytes>,
-    ) -> Result<Option<(Played, Option<Bytes>)>, CliError> {
+        mark: Mark,
+        keep: &mut Keep<'_>,
+    ) -> Result<Option<(Vec<Outcome>, Option<Bytes>)>, CliError> {
         self.has_played.set(true);
         let transport = self.transport(session, world, collectives)?;
         let waker = Box::new(transport.waker());
@@ -282,7 +284,8 @@ impl Job {
         let played = ranks::play_rank(
             session, world, self.rank, self.seat, transport, waker, listener,
         );
-        let (outcome, shares) = played.map_err(|error| {
+        let peak = mark.peak_above();
+        let (outcome, mut arena) = played.map_err(|error| {
             let text = CliError::run(&error);
             *self.error.borrow_mut() = Some(error);
             text
@@ -290,13 +293,12 @@ impl Job {
         if outcome.end != End::Finished {
             // All ranks saw the same loss.
             self.close()?;
-            let played = Played {
-                outcomes: vec![outcome],
-                values: Vec::new(),
-            };
-            return Ok((self.rank == 0).then_some((played, None)));
+            return Ok((self.rank == 0).then_some((vec![outcome], None)));
         }
-        let given = self.given(outcome, shares, peak())?;
+        let given = self.gathered(&Given { outcome, peak })?;
+        for tensor in session.lasting() {
+            self.leave(session, &tensor, &mut arena, keep)?;
+        }
         // Nobody leaves before rank 0 has everything.
         self.shared(&())?;
         self.close()?;
@@ -304,44 +306,46 @@ impl Job {
             return Ok(None);
         }
         let peak = given.iter().map(|one| one.peak).sum();
-        let (mut outcomes, mut values) = (Vec::new(), Vec::new());
-        for one in given {
-            outcomes.push(one.outcome);
-            values.extend(one.shares);
-        }
-        let values = together(&session.main_program().mesh, values);
-        Ok(Some((Played { outcomes, values }, peak)))
+        let outcomes = given.into_iter().map(|one| one.outcome).collect();
+        Ok(Some((outcomes, peak)))
     }
 
-    /// On rank 0, what all ranks give; nothing on the others.
-    fn given(
+    /// Gives rank 0 the shares of a tensor, which it keeps. One tensor at a time, so that the shares of
+    /// all never lie beside the arenas.
+    fn leave(
         &self,
-        outcome: Outcome,
-        mut shares: Vec<NamedValues>,
-        peak: Option<Bytes>,
-    ) -> Result<Vec<Given>, CliError> {
-        let own = shares
-            .iter_mut()
-            .map(|share| std::mem::take(&mut share.values));
-        let bytes: Vec<u8> = own.flatten().flat_map(f64::to_le_bytes).collect();
-        let mut given = self.gathered(&Given {
-            outcome,
-            peak,
-            shares,
-        })?;
-        let all = self.with(|world| world.gather(&bytes))?;
-        for (one, bytes) in given.iter_mut().zip(&all) {
-            let mut values = bytes.chunks_exact(8).map(|word| {
-                let mut bits = [0; 8];
-                bits.copy_from_slice(word);
-                f64::from_le_bytes(bits)
-            });
-            for share in &mut one.shares {
-                let elements = share.dims.iter().product();
-                share.values = values.by_ref().take(elements).collect();
+        session: &Session<'_>,
+        tensor: &Lasting,
+        arena: &mut Arena,
+        keep: &mut Keep<'_>,
+    ) -> Result<(), CliError> {
+        let own = tensor.holders.iter().filter(|it| it.0 == self.rank);
+        if tensor.holders.iter().all(|it| it.0 == 0) {
+            if self.rank == 0 {
+                let shares = own.map(|&it| session.share(it, arena));
+                keep(tensor, session.whole(tensor, shares))?;
             }
+            return Ok(());
         }
-        Ok(given)
+        let bytes: Vec<u8> = own
+            .flat_map(|&it| session.share(it, arena).to_le_bytes())
+            .collect();
+        let all = self.with(|world| world.gather(&bytes))?;
+        drop(bytes);
+        // Who is ahead waits, or its letters would pile up.
+        self.shared(&())?;
+        if self.rank > 0 {
+            return Ok(());
+        }
+        // Of each rank the bytes that are left.
+        let mut all: Vec<&[u8]> = all.iter().map(Vec::as_slice).collect();
+        let shares = tensor.holders.iter().map(|&(rank, id)| {
+            let buffer = session.main_program().body(rank).buffer(id);
+            let (share, rest) = all[rank].split_at(buffer.bytes().0 as usize);
+            all[rank] = rest;
+            Packet::from_le_bytes(buffer.dtype, share)
+        });
+        keep(tensor, session.whole(tensor, shares))
     }
 
     fn transport<'w>(

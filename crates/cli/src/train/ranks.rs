@@ -4,10 +4,10 @@ use partita_data::Waker;
 use partita_local::{LaunchError, ThreadTransport, connect, launch};
 use partita_program::Buffer;
 use partita_run::{
-    Arena, NamedValues, Outcome, Progress, RankRunner, RunError, Session, Source, SystemClock,
-    Transport, together,
+    Arena, Outcome, Progress, RankRunner, RunError, Session, Source, SystemClock, Transport,
 };
 use partita_space::{Rank, Seconds};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Hears what happens, on the thread of rank 0.
@@ -16,6 +16,9 @@ pub type Listener = Box<dyn FnMut(Progress) + Send>;
 /// Makes the source of a rank; the waker, where there is one, ends the rank's sleep.
 pub type MakeSource<'w> =
     dyn Fn(Rank, Option<Waker>) -> Result<Box<dyn Source>, RunError> + Sync + 'w;
+
+/// What [`partita_run::Initial`] is, for all ranks.
+pub type InitialValues<'w> = dyn Fn(&Buffer, Range<usize>) -> Option<Vec<f64>> + Sync + 'w;
 
 /// What the ranks of a run have in common.
 pub struct World<'w> {
@@ -34,7 +37,7 @@ pub struct World<'w> {
     /// Of all ranks of this process.
     pub clock: SystemClock,
     /// Contents of the lasting buffers at the start.
-    pub initial: &'w (dyn Fn(&Buffer) -> Option<Vec<f64>> + Sync),
+    pub initial: &'w InitialValues<'w>,
 }
 
 struct Part {
@@ -46,11 +49,11 @@ struct Part {
 pub struct Played {
     /// In rank order.
     pub outcomes: Vec<Outcome>,
-    /// Parameters and states, put together from the ranks' shares.
-    pub values: Vec<NamedValues>,
+    /// In rank order, as the last step left them.
+    pub arenas: Vec<Arena>,
 }
 
-/// Plays a session as one of its ranks, on this thread. The values are its shares.
+/// Plays a session as one of its ranks, on this thread. The arena is as the last step left it.
 ///
 /// Errors: what made the rank end.
 pub fn play_rank<'w>(
@@ -61,7 +64,7 @@ pub fn play_rank<'w>(
     transport: Box<dyn Transport + 'w>,
     waker: Waker,
     mut listener: Option<Listener>,
-) -> Result<(Outcome, Vec<NamedValues>), RunError> {
+) -> Result<(Outcome, Arena), RunError> {
     let mesh = session.main_program().mesh;
     let mut arena = Arena::new(session.arena_bytes(rank));
     arena.touch();
@@ -85,8 +88,7 @@ pub fn play_rank<'w>(
         }
     };
     let outcome = session.play(&mut runner, world.initial, &mut report)?;
-    let values = session.values(&mut runner);
-    Ok((outcome, values))
+    Ok((outcome, runner.arena))
 }
 
 /// Plays a session on as many threads as it has ranks.
@@ -104,7 +106,8 @@ pub fn play(
         listener: listener.take(),
     });
     let was_asked = AtomicBool::new(false);
-    let results = launch(parts.collect(), world.cancel, |rank, part: Part| {
+    let results = launch(parts.collect(), world.cancel, |rank, mut part: Part| {
+        part.transport.reserve(session.programs());
         let waker = Box::new(part.transport.mail().waker());
         let (slot, slots) = (rank, mesh.ranks());
         let (seat, transport) = (Seat { slot, slots }, Box::new(part.transport));
@@ -124,14 +127,6 @@ pub fn play(
         },
         error => error,
     })?;
-    let mut played = Played {
-        outcomes: Vec::new(),
-        values: Vec::new(),
-    };
-    for (outcome, held) in results {
-        played.outcomes.push(outcome);
-        played.values.extend(held);
-    }
-    played.values = together(&mesh, played.values);
-    Ok(played)
+    let (outcomes, arenas) = results.into_iter().unzip();
+    Ok(Played { outcomes, arenas })
 }

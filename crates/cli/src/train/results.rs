@@ -3,13 +3,14 @@ use super::run_file::RunFile;
 use crate::error::CliError;
 use crate::table::{Side, Table, write_pairs};
 use crate::trace;
-use partita_data::weights::{self, Tensor, Values, Weights};
+use partita_data::weights::{Entry, Values, Writer};
 use partita_oracle::compare::Pair;
 use partita_oracle::{Comparison, Prediction, compare};
 use partita_program::{Dtype, Program};
-use partita_run::{ClassCount, NamedValues, Outcome, Trace, Validation};
+use partita_run::{ClassCount, Lasting, Outcome, Packet, Session, Trace, Validation};
 use partita_space::{Bytes, Seconds};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -40,7 +41,7 @@ pub struct Finished<'r> {
     /// In rank order.
     pub outcomes: Vec<Outcome>,
     /// Parameters and states.
-    pub values: Vec<NamedValues>,
+    pub weights: WeightFile,
     /// Said before the run.
     pub prediction: Option<Prediction>,
     /// Things worth knowing about the numbers.
@@ -85,16 +86,80 @@ fn pretty(value: &impl serde::Serialize) -> Result<String, CliError> {
     Ok(serde_json::to_string_pretty(value)? + "\n")
 }
 
+/// The file of the weights, written tensor by tensor.
+pub struct WeightFile {
+    path: PathBuf,
+    metadata: BTreeMap<String, String>,
+    tensors: Vec<Entry>,
+    /// From the first tensor on.
+    writer: Option<Writer>,
+}
+
+impl WeightFile {
+    /// Nothing is written yet.
+    pub fn new(run: &RunFile, session: &Session<'_>) -> Self {
+        let metadata = [
+            ("model", run.model.clone()),
+            ("dims", "Kd, Kh, Kw, C, F".to_owned()),
+            ("seed", run.seed.to_string()),
+            ("epochs", run.epochs.to_string()),
+            ("digest", session.main_program().digest()),
+        ];
+        let entry = |tensor: Lasting| Entry {
+            is_wide: tensor.dtype == Dtype::F64,
+            name: tensor.name,
+            shape: tensor.dims.to_vec(),
+        };
+        Self {
+            path: run.output.join(WEIGHTS),
+            metadata: metadata.map(|(key, value)| (key.to_owned(), value)).into(),
+            tensors: session.lasting().into_iter().map(entry).collect(),
+            writer: None,
+        }
+    }
+
+    /// Writes the next tensor.
+    ///
+    /// Errors: what cannot be written.
+    pub fn keep(&mut self, tensor: &Lasting, values: Packet) -> Result<(), CliError> {
+        let values = match values {
+            Packet::F32(values) => Values::F32(values),
+            Packet::F64(values) => Values::F64(values),
+            Packet::I16(_) => panic!("`{}` is trained in a floating-point type", tensor.name),
+        };
+        self.writer()?
+            .push(&values)
+            .map_err(|error| CliError::run(&error))
+    }
+
+    fn writer(&mut self) -> Result<&mut Writer, CliError> {
+        let writer = match self.writer.take() {
+            Some(writer) => writer,
+            None => {
+                let tensors = std::mem::take(&mut self.tensors);
+                Writer::create(&self.path, tensors, &self.metadata)
+                    .map_err(|error| CliError::run(&error))?
+            }
+        };
+        Ok(self.writer.insert(writer))
+    }
+
+    fn finish(&mut self) -> Result<(), CliError> {
+        self.writer()?;
+        let writer = self.writer.take().map_or(Ok(()), Writer::finish);
+        writer.map_err(|error| CliError::run(&error))
+    }
+}
+
 impl Finished<'_> {
     /// Writes trace, weights and result, and gives the result.
     ///
     /// Errors: a file that cannot be written; none is left half-written.
-    pub fn save(&self) -> Result<Value, CliError> {
+    pub fn save(&mut self) -> Result<Value, CliError> {
         let output = &self.run.output;
         let record = trace::record(self.program, &self.traces());
         write_whole(&output.join(TRACE), &record.to_string())?;
-        weights::save(output.join(WEIGHTS), &self.weights())
-            .map_err(|error| CliError::run(&error))?;
+        self.weights.finish()?;
         let result = self.result()?;
         write_whole(&output.join(RESULT), &pretty(&result)?)?;
         Ok(result)
@@ -105,35 +170,6 @@ impl Finished<'_> {
             .iter()
             .flat_map(|outcome| outcome.traces.clone())
             .collect()
-    }
-
-    fn weights(&self) -> Weights {
-        let tensor = |values: &NamedValues| {
-            let narrow = values.values.iter().map(|&value| value as f32);
-            let stored = match values.dtype {
-                Dtype::F64 => Values::F64(values.values.clone()),
-                Dtype::F32 | Dtype::I16 => Values::F32(narrow.collect()),
-            };
-            let shape = values.dims.to_vec();
-            (
-                values.name.clone(),
-                Tensor {
-                    shape,
-                    values: stored,
-                },
-            )
-        };
-        let metadata = [
-            ("model", self.run.model.clone()),
-            ("dims", "Kd, Kh, Kw, C, F".to_owned()),
-            ("seed", self.run.seed.to_string()),
-            ("epochs", self.run.epochs.to_string()),
-            ("digest", self.program.digest()),
-        ];
-        Weights {
-            tensors: self.values.iter().map(tensor).collect(),
-            metadata: metadata.map(|(key, value)| (key.to_owned(), value)).into(),
-        }
     }
 
     fn first(&self) -> &Outcome {

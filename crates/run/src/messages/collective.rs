@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Sums up to this size are added by every member from the parts of all: one round trip fewer.
-const SMALL_BYTES: u64 = 4096;
+pub(super) const SMALL_BYTES: u64 = 4096;
 
 /// The members of a group of ranks, ascending.
 pub(super) struct Group {
@@ -117,23 +117,11 @@ impl Reduction {
     }
 
     fn add<T: Number>(&mut self, mail: &mut dyn Mail, memory: &Memory<'_>) {
-        let group = Arc::clone(&self.group);
-        let chunk = self.chunk(group.me);
-        let receivers = group.others().filter(|_| !self.is_small());
-        let receivers: Vec<Rank> = receivers.map(|(_, rank)| rank).collect();
-        let blank = |_: &Rank| mail.blank(self.own.dtype, chunk.len());
-        let mut sums: Vec<Packet> = receivers.iter().map(blank).collect();
-        {
-            let mut sums: Vec<&mut Vec<T>> = sums.iter_mut().map(T::of).collect();
-            sums.iter_mut().for_each(|sum| sum.clear());
-            self.own.with(memory, |own| {
-                self.addends.add(&mut own[chunk], &mut sums, mail);
-            });
-        }
-        for (rank, sum) in receivers.into_iter().zip(sums) {
-            let sequence = self.addends.sequence;
-            mail.post(rank, key(Stage::Sum, sequence, mail.rank()), sum);
-        }
+        let chunk = self.chunk(self.group.me);
+        let answers = !self.is_small();
+        self.own.with(memory, |own| {
+            self.addends.add::<T>(&mut own[chunk], answers, mail);
+        });
     }
 
     /// Ranks that sent no part; where all did, ranks whose sums are due. A rank that stands still has
@@ -164,7 +152,8 @@ impl Reduction {
             on_elements!(&mut sum, elements => {
                 self.own.with(memory, |own| own[chunk].copy_from_slice(elements));
             });
-            mail.give_back(rank, sum);
+            // It left with this member's addend.
+            mail.give_back(mail.rank(), sum);
         }
         let is_finished = self.addends.are_added && self.open.is_empty();
         if is_finished {
@@ -210,7 +199,7 @@ impl Scatter {
     pub(super) fn deliver(&mut self, mail: &mut dyn Mail, memory: &Memory<'_>) -> bool {
         if self.addends.are_due(mail) {
             with_type!(self.own.dtype, T => self.own.with::<T>(memory, |own| {
-                self.addends.add(own, &mut [], mail);
+                self.addends.add(own, false, mail);
             }));
             self.own.finish(memory, mail);
         }

@@ -1,4 +1,5 @@
 use super::packet::Packet;
+use super::stock::Carriage;
 use crate::Memory;
 use partita_program::{Dtype, View};
 use partita_space::Rank;
@@ -62,6 +63,9 @@ pub struct MailFault {
 pub trait Mail {
     /// Whose mail this is.
     fn rank(&self) -> Rank;
+
+    /// How its messages take memory.
+    fn carriage(&self) -> Carriage;
 
     /// A packet with room for so many elements, without contents of any meaning.
     fn blank(&mut self, dtype: Dtype, elements: usize) -> Packet;

@@ -44,12 +44,15 @@ macro_rules! with_type {
     };
 }
 
-pub(super) use {on_elements, with_type};
+pub(crate) use {on_elements, with_type};
 
 /// What packets hold.
-pub(super) trait Number: Element + AddAssign {
+pub(crate) trait Number: Element + AddAssign {
     /// The elements of a packet of this type.
     fn of(packet: &mut Packet) -> &mut Vec<Self>;
+
+    /// A packet of these elements.
+    fn packet(elements: Vec<Self>) -> Packet;
 }
 
 macro_rules! number {
@@ -61,6 +64,10 @@ macro_rules! number {
                     return elements;
                 }
                 panic!("{dtype:?} in a message of {:?}", Self::DTYPE)
+            }
+
+            fn packet(elements: Vec<Self>) -> Packet {
+                Packet::$kind(elements)
             }
         }
     };
@@ -92,6 +99,20 @@ impl Packet {
             Some(at) => free.swap_remove(at),
             None => Packet::with_room(dtype, elements),
         }
+    }
+
+    /// Its elements one after the other.
+    pub fn to_le_bytes(&self) -> Vec<u8> {
+        on_elements!(self, elements => elements.iter().flat_map(|it| it.to_le_bytes()).collect())
+    }
+
+    /// From the bytes of all its elements.
+    pub fn from_le_bytes(dtype: Dtype, bytes: &[u8]) -> Self {
+        with_type!(dtype, T => {
+            let (words, rest) = bytes.as_chunks();
+            assert!(rest.is_empty(), "whole elements of {dtype:?}");
+            T::packet(words.iter().map(|&word| T::from_le_bytes(word)).collect())
+        })
     }
 
     /// Of its elements.

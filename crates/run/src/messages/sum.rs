@@ -115,21 +115,20 @@ impl Addends {
     }
 
     /// Adds in rank order, whatever this member's place, so that the bits depend neither on that nor on
-    /// who came first. The sums are appended to each of `copies`.
-    pub(super) fn add<T: Number>(
-        &mut self,
-        own: &mut [T],
-        copies: &mut [&mut Vec<T>],
-        mail: &mut dyn Mail,
-    ) {
+    /// who came first. Where it answers, each part goes back to its sender with the sum in it.
+    pub(super) fn add<T: Number>(&mut self, own: &mut [T], answers: bool, mail: &mut dyn Mail) {
         let mut packets: Vec<Packet> = self.parts.iter_mut().filter_map(Option::take).collect();
         let parts = packets.iter_mut().map(|part| T::of(part).as_mut_slice());
         let mut parts: Vec<&mut [T]> = parts.collect();
         let lengths = parts.iter().all(|part| part.len() == own.len());
         assert!(lengths, "length of a part of a sum");
-        add_in_order(own, &mut parts, self.group.me, copies);
+        add_in_order(own, &mut parts, self.group.me, answers);
         for ((_, rank), part) in self.group.others().zip(packets) {
-            mail.give_back(rank, part);
+            if answers {
+                mail.post(rank, key(Stage::Sum, self.sequence, mail.rank()), part);
+            } else {
+                mail.give_back(rank, part);
+            }
         }
         self.are_added = true;
     }
@@ -138,14 +137,9 @@ impl Addends {
 /// Elements that are added before the next ones: few enough to stay in the nearest cache.
 const BLOCK: usize = 2048;
 
-/// `own` becomes the sum of the parts in order, itself at place `me` among them; the sums are appended
-/// to each of `copies`.
-fn add_in_order<T: Number>(
-    own: &mut [T],
-    parts: &mut [&mut [T]],
-    me: usize,
-    copies: &mut [&mut Vec<T>],
-) {
+/// `own` becomes the sum of the parts in order, itself at place `me` among them, and so does each part
+/// where `answers`.
+fn add_in_order<T: Number>(own: &mut [T], parts: &mut [&mut [T]], me: usize, answers: bool) {
     fn add<T: Number>(to: &mut [T], from: &[T]) {
         to.iter_mut()
             .zip(from)
@@ -161,8 +155,9 @@ fn add_in_order<T: Number>(
             add(own, first);
         }
         after.iter().for_each(|part| add(own, &part[block.clone()]));
-        copies
-            .iter_mut()
-            .for_each(|copy| copy.extend_from_slice(own));
+        if answers {
+            let parts = before.iter_mut().chain(&mut *after);
+            parts.for_each(|part| part[block.clone()].copy_from_slice(own));
+        }
     }
 }

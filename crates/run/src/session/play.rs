@@ -1,9 +1,10 @@
+use super::Session;
 use super::durations::Durations;
+use super::lasting::{Initial, set_initial};
 use super::turns::Turn;
-use super::{Session, outlives_programs};
-use crate::{Arena, RankRunner, RunError, StepReport, Trace, kept_name, put_share, share_of};
-use partita_program::{Body, Buffer, BufferId, Dtype, Home, Program, ProgramKind, Role};
-use partita_space::{AXES, AxisSet, Mesh, Rank, Seconds};
+use crate::{RankRunner, RunError, StepReport, Trace};
+use partita_program::ProgramKind;
+use partita_space::{Rank, Seconds};
 use serde::{Deserialize, Serialize};
 
 /// What happened, as it happens.
@@ -143,57 +144,6 @@ pub struct Outcome {
     pub traces: Vec<Trace>,
 }
 
-/// Contents of a buffer that outlives the run's steps.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct NamedValues {
-    /// Of the buffer.
-    pub name: String,
-    /// Parameter or state.
-    pub role: Role,
-    /// In the run.
-    pub dtype: Dtype,
-    /// Extents.
-    pub dims: [usize; 5],
-    /// The tensor of which it is the share of a rank; none where it is whole.
-    pub share: Option<(Home, Rank)>,
-    /// In memory order.
-    pub values: Vec<f64>,
-}
-
-/// Puts the shares of all ranks together; what is whole stays.
-///
-/// Shapes: `all` in any order; every share of a tensor is among them. Order: of first appearance.
-pub fn together(mesh: &Mesh, all: Vec<NamedValues>) -> Vec<NamedValues> {
-    let mut whole: Vec<NamedValues> = Vec::new();
-    for one in all {
-        let Some((home, rank)) = one.share else {
-            whole.push(one);
-            continue;
-        };
-        let shape = home.place.shape;
-        let at = whole.iter().position(|known| known.name == one.name);
-        let at = at.unwrap_or_else(|| {
-            whole.push(NamedValues {
-                dims: shape,
-                share: None,
-                values: vec![0.0; shape.iter().product()],
-                name: one.name.clone(),
-                role: one.role,
-                dtype: one.dtype,
-            });
-            whole.len() - 1
-        });
-        put_share(
-            &mut whole[at].values,
-            &one.values,
-            &home,
-            mesh,
-            &mesh.coord(rank),
-        );
-    }
-    whole
-}
-
 struct Player<'p, 's> {
     session: &'p Session<'s>,
     report: &'p mut dyn FnMut(Progress),
@@ -209,7 +159,7 @@ struct Player<'p, 's> {
 pub(super) fn play(
     session: &Session<'_>,
     runner: &mut RankRunner<'_>,
-    initial: &dyn Fn(&Buffer) -> Option<Vec<f64>>,
+    initial: &Initial<'_>,
     report: &mut dyn FnMut(Progress),
 ) -> Result<Outcome, RunError> {
     assert!(
@@ -396,76 +346,4 @@ fn output<'r>(
     let body = session.played[turn.program].step.body(rank);
     let at = body.outputs.iter().position(|output| output.name == name)?;
     Some(&report.outputs[at])
-}
-
-fn lasting(body: &Body) -> impl Iterator<Item = (BufferId, &Buffer)> {
-    let ids = (0..).map(BufferId);
-    ids.zip(&body.buffers)
-        .filter(|(_, buffer)| outlives_programs(buffer.role))
-}
-
-/// Fills what outlives the steps with the rank's shares of the initial values, zeros where there are
-/// none.
-fn set_initial(
-    program: &Program,
-    rank: Rank,
-    arena: &mut Arena,
-    initial: &dyn Fn(&Buffer) -> Option<Vec<f64>>,
-) {
-    let (body, mesh, coord) = (program.body(rank), &program.mesh, program.mesh.coord(rank));
-    let memory = arena.memory(body);
-    for (id, buffer) in lasting(body) {
-        let values = match initial(buffer) {
-            Some(whole) => share_of(&whole, buffer, mesh, &coord),
-            None => vec![0.0; buffer.dims.iter().product()],
-        };
-        let view = buffer.view(id);
-        match buffer.dtype {
-            Dtype::F32 => {
-                let narrow: Vec<f32> = values.iter().map(|&value| value as f32).collect();
-                memory.unpack(&view, &narrow, false);
-            }
-            Dtype::F64 => memory.unpack(&view, &values, false),
-            Dtype::I16 => panic!("`{}` is trained in a floating-point type", buffer.name),
-        }
-    }
-}
-
-pub(super) fn values(program: &Program, runner: &mut RankRunner<'_>) -> Vec<NamedValues> {
-    let (body, coord) = (program.body(runner.rank), program.mesh.coord(runner.rank));
-    // Of those that hold the same share, the first has it.
-    let has = |buffer: &Buffer| {
-        let (shares, seat) = match &buffer.home {
-            None => (AxisSet::NONE, Some(coord)),
-            Some(Home { place, .. }) => (place.split_axes(), place.seat(&program.mesh, &coord)),
-        };
-        let mut same = AXES.into_iter().filter(|&axis| !shares.has(axis));
-        let is_first = seat.is_some_and(|seat| same.all(|axis| seat[axis.index()] == 0));
-        is_first && kept_name(&buffer.name) == buffer.name
-    };
-    let memory = runner.arena.memory(body);
-    lasting(body)
-        .filter(|(_, buffer)| buffer.role != Role::Optimizer && has(buffer))
-        .map(|(id, buffer)| {
-            let view = buffer.view(id);
-            let mut values = Vec::new();
-            match buffer.dtype {
-                Dtype::F32 => {
-                    let mut narrow = Vec::new();
-                    memory.pack::<f32>(&view, &mut narrow);
-                    values.extend(narrow.into_iter().map(f64::from));
-                }
-                Dtype::F64 => memory.pack::<f64>(&view, &mut values),
-                Dtype::I16 => panic!("`{}` is trained in a floating-point type", buffer.name),
-            }
-            NamedValues {
-                name: buffer.name.clone(),
-                role: buffer.role,
-                dtype: buffer.dtype,
-                dims: buffer.dims,
-                share: buffer.home.map(|home| (home, runner.rank)),
-                values,
-            }
-        })
-        .collect()
 }

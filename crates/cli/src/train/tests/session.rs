@@ -1,16 +1,17 @@
 use crate::train::kernel_set::{KernelSet, Precision};
 use crate::train::ranks::{self, World, play};
-use partita_graph::{Graph, initial_values, text};
+use partita_graph::{Graph, initial_part, text};
 use partita_local::{LaunchError, MemorySource, ReferenceMenu, Samples, Stored};
 use partita_lower::{Request, SampleFormat, Strategy, lower};
 use partita_program::{
     Buffer, Dtype, Load, Optimizer, Program, ProgramKind, Role, TaskId, Transform, verify,
 };
 use partita_run::{
-    End, Inputs, Memory, NamedValues, Outcome, Plan, Played, Progress, RunError, Schedule, Session,
+    End, Inputs, Lasting, Memory, Outcome, Plan, Played, Progress, RunError, Schedule, Session,
     SessionError, Source, SystemClock, batch_sizes,
 };
 use partita_space::{Mesh, Rank, Seconds};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -128,17 +129,17 @@ fn plan(epochs: u64, rate: f64) -> Plan<'static> {
     }
 }
 
-fn initial(buffer: &Buffer) -> Option<Vec<f64>> {
+fn initial(buffer: &Buffer, elements: Range<usize>) -> Option<Vec<f64>> {
     let graph = tiny();
     let named = graph.parameters.iter().find(|one| one.name == buffer.name);
     named
         .filter(|_| buffer.role == Role::Parameter)
-        .map(|one| initial_values(one, 1))
+        .map(|one| initial_part(one, 1, elements))
 }
 
 struct Ran {
     outcomes: Vec<Outcome>,
-    values: Vec<NamedValues>,
+    values: Vec<(Lasting, Vec<f64>)>,
     heard: Vec<Progress>,
 }
 
@@ -164,7 +165,19 @@ fn run_with(
         initial: &initial,
     };
     let listener = Box::new(move |progress| hear.lock().unwrap().push(progress));
-    let ranks::Played { outcomes, values } = play(session, &world, listener)?;
+    let ranks::Played {
+        outcomes,
+        mut arenas,
+    } = play(session, &world, listener)?;
+    let whole = |tensor: Lasting| {
+        let holders = tensor.holders.iter();
+        let shares = holders.map(|&holder| session.share(holder, &mut arenas[holder.0]));
+        match session.whole(&tensor, shares) {
+            Packet::F64(values) => (tensor, values),
+            other => panic!("{other:?} in a run in f64"),
+        }
+    };
+    let values = session.lasting().into_iter().map(whole).collect();
     let heard = std::mem::take(&mut *heard.lock().unwrap());
     Ok(Ran {
         outcomes,
@@ -239,8 +252,8 @@ fn an_epoch_is_the_same_on_one_rank_and_on_several() {
         }
         assert_eq!(one.values.len(), other.values.len());
         for (a, b) in one.values.iter().zip(&other.values) {
-            assert_eq!((&a.name, a.dims), (&b.name, b.dims));
-            close(&a.values, &b.values, strategy);
+            assert_eq!((&a.0.name, a.0.dims), (&b.0.name, b.0.dims));
+            close(&a.1, &b.1, strategy);
         }
         for outcome in &other.outcomes {
             assert_eq!(outcome.end, End::Finished);
