@@ -12,6 +12,7 @@ use partita_oracle::simulate::Category;
 use partita_oracle::{
     CostBasis, CostError, Costs, MachineCosts, Prediction, SimulateError, TaskPrediction, predict,
 };
+use partita_run::Footprint;
 use partita_space::Bytes;
 use serde::Serialize;
 use std::io::Write;
@@ -188,8 +189,10 @@ fn write_report(
         CostBasis::Calibrated => "from other kernels measured on the machine",
     };
     let memory = format!(
-        "{} of {} on the largest rank",
-        prediction.memory_bytes_max, place.memory
+        "{} of {} on the largest rank, and {} of buffers",
+        prediction.memory_bytes_max,
+        place.memory,
+        prediction.memory.beside_arena()
     );
     let ranks = format!("{} in {} classes", prediction.ranks, prediction.classes);
     write_pairs(
@@ -209,6 +212,8 @@ fn write_report(
     )?;
     writeln!(out)?;
     write_breakdown(prediction, out)?;
+    writeln!(out)?;
+    write_memory(&prediction.memory, out)?;
     writeln!(out, "\n{}", prediction.bottleneck)?;
     for limit in &prediction.limits {
         writeln!(out, "- {limit}")?;
@@ -235,6 +240,21 @@ fn write_breakdown(prediction: &Prediction, out: &mut dyn Write) -> Result<(), C
             seconds.to_string(),
             format!("{:.1} %", 100.0 * share),
         ]);
+    }
+    table.write(out)
+}
+
+/// What the largest rank holds.
+fn write_memory(memory: &Footprint, out: &mut dyn Write) -> Result<(), CliError> {
+    let mut table = Table::new(&[
+        ("memory", Side::Left),
+        ("bytes", Side::Right),
+        ("share", Side::Right),
+    ]);
+    let whole = memory.total().0.max(1) as f64;
+    for (name, bytes) in memory.items().into_iter().filter(|item| item.1.0 > 0) {
+        let share = format!("{:.1} %", 100.0 * bytes.0 as f64 / whole);
+        table.row(vec![name.to_owned(), bytes.to_string(), share]);
     }
     table.write(out)
 }

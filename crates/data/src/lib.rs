@@ -27,5 +27,5 @@ pub use inspect::{
 };
 pub use reader::{ReadTally, Reader};
 pub use samples::{DType, Samples, VolumeShape};
-pub use source::{HyperslabSource, Waker, buffer_bytes, first_sample};
+pub use source::{HyperslabSource, Waker, first_sample};
 pub use writer::{DatasetSpec, DatasetWriter, Layout};

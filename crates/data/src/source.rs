@@ -4,23 +4,16 @@ use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use std::thread;
 
-use partita_program::{Body, Dtype, Item, Load, TaskId, View, When, Work};
+use partita_program::{Dtype, Item, Load, TaskId, View, When};
+use partita_run::reading::{BUFFERS_MAX, WAITING_MAX, at_once};
 use partita_run::{Inputs, Memory, RunError, Source};
-use partita_space::{Bytes, Interval, Mesh, Rank, Region};
+use partita_space::{Interval, Mesh, Rank, Region};
 
 use crate::dataset::{Dataset, Split};
 use crate::error::DataError;
 use crate::reader::Reader;
 use crate::samples::{DType, Samples};
 use crate::slab::{self, Region4};
-
-/// Pieces that wait for the rank; reading goes on while it computes, but not far ahead of it.
-const WAITING_MAX: usize = 2;
-/// Buffers for pieces of volumes: those that wait, and the one that is being filled.
-const BUFFERS_MAX: usize = WAITING_MAX + 1;
-/// Small samples share a piece of up to so many bytes: to hand one over and to wake the rank takes
-/// longer than to read it.
-const PIECE_BYTES: usize = 1 << 18;
 
 /// Called after each piece was read, by the thread that read it, to wake the rank if it sleeps.
 pub type Waker = Box<dyn Fn() + Send>;
@@ -85,42 +78,6 @@ enum Values {
     Targets(Vec<f32>),
     /// The rank has no sample in this load.
     Nothing,
-}
-
-/// Bytes of the buffers that the source of a rank holds beside the arena once the loads of this body
-/// have been made: pieces of volumes, which are used again and again, and of targets. What the HDF5
-/// library holds for itself comes on top where storage is chunked.
-pub fn buffer_bytes(body: &Body) -> Bytes {
-    let (mut volumes, mut targets) = (0, 0);
-    for task in &body.tasks {
-        let Work::Load(load) = &task.work else {
-            continue;
-        };
-        let samples = load.target.extent[0];
-        if samples == 0 {
-            continue;
-        }
-        let elements = load.target.volume() / samples;
-        let element = match load.item {
-            Item::Sample => body.buffer(load.target.buffer).dtype.size(),
-            Item::Target => size_of::<f32>(),
-        };
-        let bytes = elements * element;
-        let at_once = at_once(bytes);
-        let pieces = samples.div_ceil(at_once).min(BUFFERS_MAX);
-        // Of a piece of several samples the last one is read apart.
-        let held = pieces * bytes * at_once.min(samples) + bytes * usize::from(at_once > 1);
-        match load.item {
-            Item::Sample => volumes = held.max(volumes),
-            Item::Target => targets = held.max(targets),
-        }
-    }
-    Bytes((volumes + targets) as u64)
-}
-
-/// Samples of so many bytes in a piece.
-fn at_once(bytes: usize) -> usize {
-    (PIECE_BYTES / bytes.max(1)).max(1)
 }
 
 /// Number of the first sample of a split among all samples of the dataset.

@@ -3,6 +3,7 @@
 use crate::cost::{CostBasis, Costs, Known};
 use crate::simulate::{Breakdown, Category, Mode, Segment, SimulateError, Simulation, simulate};
 use partita_program::{Count, Lane, Phase, Program};
+use partita_run::{Carriage, Footprint};
 use partita_space::{Bytes, Flops, Seconds};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -20,6 +21,9 @@ pub struct Prediction {
     pub samples_per_second: f64,
     /// Largest arena of a rank.
     pub memory_bytes_max: Bytes,
+    /// Memory of that rank by what it is for, buffers beside the arena among it.
+    #[serde(default)]
+    pub memory: Footprint,
     /// The critical path; sums to the time of a step.
     pub breakdown: Breakdown,
     /// Where most of the time goes.
@@ -88,6 +92,11 @@ impl Prediction {
         let kernels = slowest
             .map(|at| simulation.kernels[at].clone())
             .unwrap_or_default();
+        let carriage = match simulation.basis {
+            // Ranks of this machine are threads.
+            CostBasis::Measured => Carriage::Handed,
+            CostBasis::Modelled => Carriage::Copied,
+        };
         let own = |(name, seconds): (&str, Seconds)| (name.to_owned(), seconds);
         Self {
             digest: program.digest(),
@@ -99,6 +108,7 @@ impl Prediction {
                 0.0
             },
             memory_bytes_max: program.memory_max(),
+            memory: Footprint::largest(program, carriage),
             breakdown: simulation.breakdown.scaled(per_step),
             bottleneck: bottleneck(program, simulation),
             limits: limits(program, simulation),

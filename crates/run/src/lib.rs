@@ -7,9 +7,11 @@
 
 mod driver;
 mod error;
+mod footprint;
 mod memory;
 mod messages;
 mod rank;
+pub mod reading;
 mod session;
 mod shares;
 mod trace;
@@ -17,6 +19,7 @@ mod world;
 
 pub use driver::Driver;
 pub use error::RunError;
+pub use footprint::Footprint;
 pub use memory::{Arena, Block, BlockMut, Cells, Element, Memory};
 pub use messages::{Carriage, Key, Mail, MailFault, MessageTransport, Packet, Stage, packet_bytes};
 pub use rank::{RankRunner, StepReport};

@@ -14,7 +14,7 @@ pub use lasting::{Initial, Lasting};
 pub use play::{ClassCount, End, EpochReport, Outcome, Progress, Validation};
 pub use schedule::Schedule;
 
-use crate::RankRunner;
+use crate::{Carriage, Footprint, RankRunner, packet_bytes, reading};
 use partita_program::{Body, Buffer, Program, ProgramKind, Role};
 use partita_space::{Bytes, Rank};
 
@@ -127,6 +127,25 @@ impl<'s> Session<'s> {
             .map(|program| program.body(rank).arena)
             .max()
             .unwrap_or_default()
+    }
+
+    /// What a rank takes while it plays the whole plan.
+    pub fn footprint(&self, rank: Rank, carriage: Carriage) -> Footprint {
+        let main = self.main_program();
+        let body = main.body(rank);
+        let samples = (self.plan.training_order)(0).len();
+        let steps = self.plan.epochs * (samples / main.batch) as u64;
+        let one = Footprint::of(main, rank, carriage);
+        let reading = self
+            .programs()
+            .map(|program| reading::buffer_bytes(program.body(rank)));
+        Footprint {
+            gaps: one.gaps + Bytes(self.arena_bytes(rank).0 - body.arena.0),
+            communication_buffers: packet_bytes(self.programs(), rank, carriage),
+            io_buffers: reading.max().unwrap_or_default(),
+            records: durations::bytes(steps, body.tasks.len(), self.plan.traces_kept),
+            ..one
+        }
     }
 
     /// Plays the whole plan on a rank. `initial` gives the contents of the parameters, states and

@@ -1,4 +1,3 @@
-use super::memory::{Itemized, itemize};
 use crate::args::PlanArgs;
 use crate::error::CliError;
 use crate::here::say;
@@ -7,6 +6,7 @@ use partita_lower::{LowerError, Request, Strategy, lower};
 use partita_oracle::{Prediction, Simulation};
 use partita_plan::Candidate;
 use partita_program::Program;
+use partita_program::{Itemized, itemize};
 use partita_space::{Bytes, Seconds};
 use std::collections::BTreeMap;
 

@@ -15,10 +15,21 @@ use partita_lower::Strategy;
 use partita_mpi::Collectives;
 use partita_oracle::Prediction;
 use partita_program::Program;
-use partita_run::{End, Lasting, Outcome, Packet, RunError, Session};
+use partita_run::{Arena, Carriage, End, Lasting, Outcome, Packet, RunError, Session};
 use partita_space::{Bytes, Seconds};
 use partita_tune::LinkTimes;
 use std::collections::BTreeSet;
+
+/// Memory that a run took.
+#[derive(Clone, Debug, Default)]
+pub struct Taken {
+    /// Arenas as they were allocated, in rank order.
+    pub arenas: Vec<Bytes>,
+    /// Largest resident set of all processes until the last step, above that before the arenas.
+    pub peak: Option<Bytes>,
+    /// The same until the weights were written, where all ranks are of one process.
+    pub peak_saving: Option<Bytes>,
+}
 
 /// Takes the tensors that a run leaves, one by one, in the order of [`Session::lasting`].
 pub type Keep<'k> = dyn FnMut(&Lasting, Packet) -> Result<(), CliError> + 'k;
@@ -220,6 +231,14 @@ impl Company {
         Ok(if is_known { ranks } else { threads })
     }
 
+    /// How messages between the ranks take memory.
+    pub fn carriage(&self) -> Carriage {
+        match self {
+            Self::Threads => Carriage::Handed,
+            Self::Processes(_) => Carriage::Copied,
+        }
+    }
+
     /// Plays. Gives what all ranks gave and the memory that their steps took to the process that
     /// speaks, which is also the one that keeps the tensors that the run leaves.
     ///
@@ -232,7 +251,7 @@ impl Company {
         listener: Listener,
         mark: Mark,
         keep: &mut Keep<'_>,
-    ) -> Result<Option<(Vec<Outcome>, Option<Bytes>)>, CliError> {
+    ) -> Result<Option<(Vec<Outcome>, Taken)>, CliError> {
         let job = match self {
             Self::Threads => {
                 let played = ranks::play(session, world, listener);
@@ -246,7 +265,12 @@ impl Company {
                         keep(&tensor, session.whole(&tensor, shares))?;
                     }
                 }
-                return Ok(Some((outcomes, peak)));
+                let taken = Taken {
+                    arenas: arenas.iter().map(Arena::bytes).collect(),
+                    peak,
+                    peak_saving: mark.peak_above(),
+                };
+                return Ok(Some((outcomes, taken)));
             }
             Self::Processes(job) => job,
         };

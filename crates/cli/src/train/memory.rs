@@ -3,11 +3,13 @@
 use partita_space::Bytes;
 use std::fs;
 
-/// How [`peak_above`] measures, for reports.
-pub const METHOD: &str = "largest resident set of the process (VmHWM of /proc/self/status, reset \
-                          before the arenas were made) less the resident set before (VmRSS); every \
-                          page of the arenas was touched; messages under way and the buffers of \
-                          readers come on top of the arenas";
+/// How [`Mark::peak_above`] measures, for reports.
+pub const METHOD: &str = "largest resident set of the process until the last step (VmHWM of \
+                          /proc/self/status, reset before the arenas were made) less the resident \
+                          set before (VmRSS, after freed memory went back to the system); every \
+                          page of the arenas was touched; stacks and small allocations of threads, \
+                          and what an MPI library holds for itself, come on top of what is \
+                          predicted";
 
 /// The resident set of this process at some time.
 #[derive(Clone, Copy, Debug)]

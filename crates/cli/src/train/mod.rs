@@ -248,7 +248,7 @@ fn train<'r>(
         mark,
         &mut |tensor, values| weights.keep(tensor, values),
     )?;
-    let (Some((outcomes, peak)), Some(folder)) = (played, folder) else {
+    let (Some((outcomes, taken)), Some(folder)) = (played, folder) else {
         return Ok(None);
     };
     refuse_divergence(run, outcomes[0].end)?;
@@ -258,10 +258,10 @@ fn train<'r>(
         strategy: strategy.to_string(),
         targets: task.dataset.targets(),
         program,
-        arenas: (0..program.mesh.ranks())
-            .map(|rank| session.arena_bytes(rank))
+        footprints: (0..program.mesh.ranks())
+            .map(|rank| session.footprint(rank, company.carriage()))
             .collect(),
-        peak,
+        taken,
         outcomes,
         weights,
         prediction,

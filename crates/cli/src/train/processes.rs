@@ -1,6 +1,6 @@
 //! Ranks that are processes under a launcher: what they decide together, and how they end together.
 
-use super::company::Keep;
+use super::company::{Keep, Taken};
 use super::memory::Mark;
 use super::ranks::{self, Listener, Seat, World};
 use crate::error::CliError;
@@ -70,6 +70,7 @@ struct Words {
 struct Given {
     outcome: Outcome,
     peak: Option<Bytes>,
+    arena: Bytes,
 }
 
 impl Job {
@@ -275,7 +276,7 @@ impl Job {
         listener: Listener,
         mark: Mark,
         keep: &mut Keep<'_>,
-    ) -> Result<Option<(Vec<Outcome>, Option<Bytes>)>, CliError> {
+    ) -> Result<Option<(Vec<Outcome>, Taken)>, CliError> {
         self.has_played.set(true);
         let transport = self.transport(session, world, collectives)?;
         let waker = Box::new(transport.waker());
@@ -293,9 +294,13 @@ impl Job {
         if outcome.end != End::Finished {
             // All ranks saw the same loss.
             self.close()?;
-            return Ok((self.rank == 0).then_some((vec![outcome], None)));
+            return Ok((self.rank == 0).then_some((vec![outcome], Taken::default())));
         }
-        let given = self.gathered(&Given { outcome, peak })?;
+        let given = self.gathered(&Given {
+            outcome,
+            peak,
+            arena: arena.bytes(),
+        })?;
         for tensor in session.lasting() {
             self.leave(session, &tensor, &mut arena, keep)?;
         }
@@ -305,9 +310,13 @@ impl Job {
         if self.rank > 0 {
             return Ok(None);
         }
-        let peak = given.iter().map(|one| one.peak).sum();
+        let taken = Taken {
+            arenas: given.iter().map(|one| one.arena).collect(),
+            peak: given.iter().map(|one| one.peak).sum(),
+            peak_saving: None,
+        };
         let outcomes = given.into_iter().map(|one| one.outcome).collect();
-        Ok(Some((outcomes, peak)))
+        Ok(Some((outcomes, taken)))
     }
 
     /// Gives rank 0 the shares of a tensor, which it keeps. One tensor at a time, so that the shares of

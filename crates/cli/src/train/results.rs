@@ -1,3 +1,4 @@
+use super::company::Taken;
 use super::memory;
 use super::run_file::RunFile;
 use crate::error::CliError;
@@ -7,7 +8,7 @@ use partita_data::weights::{Entry, Values, Writer};
 use partita_oracle::compare::Pair;
 use partita_oracle::{Comparison, Prediction, compare};
 use partita_program::{Dtype, Program};
-use partita_run::{ClassCount, Lasting, Outcome, Packet, Session, Trace, Validation};
+use partita_run::{ClassCount, Footprint, Lasting, Outcome, Packet, Session, Trace, Validation};
 use partita_space::{Bytes, Seconds};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -34,10 +35,10 @@ pub struct Finished<'r> {
     pub targets: &'r [String],
     /// The training program of full size.
     pub program: &'r Program,
-    /// Arena of each rank.
-    pub arenas: Vec<Bytes>,
-    /// Largest resident set above that before the arenas.
-    pub peak: Option<Bytes>,
+    /// Memory of each rank, said before the run.
+    pub footprints: Vec<Footprint>,
+    /// Memory that the run took.
+    pub taken: Taken,
     /// In rank order.
     pub outcomes: Vec<Outcome>,
     /// Parameters and states.
@@ -318,10 +319,16 @@ impl Finished<'_> {
     }
 
     fn memory_record(&self) -> Value {
+        let arenas = self.footprints.iter().map(Footprint::arena);
+        let all: Footprint = self.footprints.iter().copied().sum();
         json!({
-            "predicted_arena_bytes_max": self.arenas.iter().max(),
-            "predicted_arena_bytes": self.arenas.iter().copied().sum::<Bytes>(),
-            "measured_peak_bytes": self.peak,
+            "predicted_arena_bytes_max": arenas.max(),
+            "predicted_arena_bytes": all.arena(),
+            "allocated_arena_bytes": self.taken.arenas.iter().copied().sum::<Bytes>(),
+            "predicted_bytes": all.total(),
+            "predicted": all,
+            "measured_peak_bytes": self.taken.peak,
+            "measured_peak_saving_bytes": self.taken.peak_saving,
             "method": memory::METHOD,
         })
     }
@@ -355,9 +362,11 @@ impl Finished<'_> {
     /// Writes what people want to know.
     pub fn write_report(&self, out: &mut dyn Write) -> Result<(), CliError> {
         let first = self.first();
-        let arena = self.arenas.iter().copied().max().unwrap_or_default();
-        let all: Bytes = self.arenas.iter().copied().sum();
+        let arenas = self.footprints.iter().map(Footprint::arena);
+        let largest = arenas.max().unwrap_or_default();
+        let all: Footprint = self.footprints.iter().copied().sum();
         let peak = self
+            .taken
             .peak
             .map_or_else(|| "not told".to_owned(), |peak| peak.to_string());
         write_pairs(
@@ -378,11 +387,16 @@ impl Finished<'_> {
                 ),
                 (
                     "memory predicted",
-                    format!("{all} in all arenas, {arena} in the largest"),
+                    format!(
+                        "{}: {} in all arenas, {largest} in the largest, and {} of buffers",
+                        all.total(),
+                        all.arena(),
+                        all.beside_arena()
+                    ),
                 ),
                 (
                     "memory measured",
-                    format!("{peak} at the peak, above that before the arenas"),
+                    format!("{peak} at the peak of the steps, above that before the arenas"),
                 ),
             ],
         )?;

@@ -7,6 +7,7 @@ use partita_program::{
     Body, Collective, CollectiveKind, Dtype, Exchange, Lane, Program, View, Work,
 };
 use partita_space::{Bytes, Mesh, Rank, Split};
+use std::collections::BTreeMap;
 
 /// Kernels that may run between the start of a task and the return of its packets: one until the
 /// other rank looks, one until it has answered, and one by which it may be behind.
@@ -47,7 +48,7 @@ pub(super) fn stock<'p>(
     rank: Rank,
     carriage: Carriage,
 ) -> Vec<Room> {
-    let mut free: Vec<Room> = Vec::new();
+    let mut free = Free::default();
     for program in programs {
         let step = Step {
             body: program.body(rank),
@@ -57,7 +58,34 @@ pub(super) fn stock<'p>(
         };
         step.play(&mut free);
     }
-    free
+    let rooms = free.0.into_iter();
+    rooms
+        .flat_map(|((_, elements), (dtype, count))| vec![(dtype, elements); count])
+        .collect()
+}
+
+/// Free packets: by bytes of an element and elements, their dtype and how many there are.
+#[derive(Default)]
+struct Free(BTreeMap<(usize, usize), (Dtype, usize)>);
+
+impl Free {
+    fn put(&mut self, (dtype, elements): Room) {
+        let known = self.0.entry((dtype.size(), elements));
+        known.or_insert((dtype, 0)).1 += 1;
+    }
+
+    /// The smallest that is large enough, or one just so large.
+    fn take(&mut self, (dtype, elements): Room) -> Room {
+        let sizes = (dtype.size(), elements)..=(dtype.size(), usize::MAX);
+        let Some((&key, (_, count))) = self.0.range_mut(sizes).next() else {
+            return (dtype, elements);
+        };
+        *count -= 1;
+        if *count == 0 {
+            self.0.remove(&key);
+        }
+        (dtype, key.1)
+    }
 }
 
 struct Step<'b> {
@@ -69,38 +97,41 @@ struct Step<'b> {
 
 impl Step<'_> {
     /// In the order of the tasks, as [`Packet::take_from`] takes them.
-    fn play(&self, free: &mut Vec<Room>) {
-        let last = self.last_uses();
-        // With the task at which they are back.
-        let mut taken: Vec<(usize, Room)> = Vec::new();
-        for (task, work) in self.body.tasks.iter().map(|task| &task.work).enumerate() {
-            let returned = taken.extract_if(.., |(back, _)| *back <= task);
-            free.extend(returned.map(|(_, room)| room));
-            for room in self.rooms(work) {
-                taken.push((last[task], take(free, room)));
+    fn play(&self, free: &mut Free) {
+        let back = self.back();
+        let tasks = &self.body.tasks;
+        // By the task before which they are back.
+        let mut taken: Vec<Vec<Room>> = vec![Vec::new(); tasks.len() + 1];
+        for (at, task) in tasks.iter().enumerate() {
+            std::mem::take(&mut taken[at])
+                .into_iter()
+                .for_each(|room| free.put(room));
+            for room in self.rooms(&task.work) {
+                taken[back[at]].push(free.take(room));
             }
         }
-        free.extend(taken.into_iter().map(|(_, room)| room));
+        let last = taken.into_iter().flatten();
+        last.for_each(|room| free.put(room));
     }
 
     /// Of each task the one before which its packets are back.
-    fn last_uses(&self) -> Vec<usize> {
+    fn back(&self) -> Vec<usize> {
         let tasks = &self.body.tasks;
-        let mut last = vec![tasks.len(); tasks.len()];
+        let mut back = vec![tasks.len(); tasks.len()];
         let mut kernels: Vec<usize> = Vec::new();
         for (at, task) in tasks.iter().enumerate().rev() {
             if let Some(nth) = kernels.len().checked_sub(KERNELS_UNDER_WAY + 1) {
-                last[at] = last[at].min(kernels[nth]);
+                back[at] = back[at].min(kernels[nth]);
             }
             for before in &task.after {
-                let before = &mut last[before.0 as usize];
+                let before = &mut back[before.0 as usize];
                 *before = (*before).min(at);
             }
             if task.work.lane() == Lane::Compute {
                 kernels.push(at);
             }
         }
-        last
+        back
     }
 
     fn rooms(&self, work: &Work) -> Vec<Room> {
@@ -179,16 +210,6 @@ impl Step<'_> {
     fn room(&self, view: &View) -> Room {
         (self.body.buffer(view.buffer).dtype, view.volume())
     }
-}
-
-/// The smallest of the free ones that is large enough, or one just so large.
-fn take(free: &mut Vec<Room>, (dtype, elements): Room) -> Room {
-    let candidates = free.iter().enumerate();
-    let best = candidates
-        .filter(|(_, room)| room.0 == dtype && room.1 >= elements)
-        .min_by_key(|(_, room)| room.1)
-        .map(|(at, _)| at);
-    best.map_or((dtype, elements), |at| free.swap_remove(at))
 }
 
 /// A packet of this room, every page of it touched.

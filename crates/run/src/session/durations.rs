@@ -1,11 +1,11 @@
-use crate::Trace;
-use partita_space::Seconds;
+use crate::{Event, Trace};
+use partita_space::{Bytes, Seconds};
 use std::collections::VecDeque;
 
 /// Steps of a run that are not measured: caches are cold and pages untouched.
 const WARM_UP: u64 = 2;
 /// Steps whose durations are held; beyond, every second one is dropped.
-const HELD_MAX: usize = 4096;
+const HELD_MAX: usize = 512;
 
 /// Durations of the training steps of full size and of their tasks, and the last traces.
 pub(super) struct Durations {
@@ -23,6 +23,14 @@ pub(super) struct Medians {
     pub steps: u64,
     pub step: Seconds,
     pub tasks: Vec<Seconds>,
+}
+
+/// Bytes held after so many steps of so many tasks, of which the traces of some are kept.
+pub(super) fn bytes(steps: u64, tasks: usize, kept: usize) -> Bytes {
+    let measured = steps.saturating_sub(WARM_UP) as usize;
+    let rows = measured.min(HELD_MAX) * (tasks + 1) * size_of::<f32>();
+    let traces = measured.min(kept + 1) * tasks * size_of::<Event>();
+    Bytes((rows + traces) as u64)
 }
 
 impl Durations {

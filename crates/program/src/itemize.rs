@@ -1,0 +1,153 @@
+use crate::{Body, Buffer, Program, Role};
+use partita_space::{Bytes, Coord, Mesh};
+
+/// What memory of a rank is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heading {
+    /// Parameters and running statistics, and forms of them that kernels want.
+    Weights,
+    /// Moments of the optimizer.
+    Optimizer,
+    /// Of the weights.
+    Gradients,
+    /// Samples and targets as they were read.
+    Samples,
+    /// Values of tensors: a rank's own part.
+    Activations,
+    /// Their gradients, a rank's own part.
+    ActivationGradients,
+    /// What is held around the own part of either: halos that messages bring, and padding.
+    Frames,
+    /// Scratch of kernels, and sums over ranks.
+    Scratch,
+    /// What lies between buffers when most is held.
+    Gaps,
+}
+
+impl Heading {
+    /// All, in the order of the bars.
+    pub const ALL: [Heading; 9] = [
+        Self::Weights,
+        Self::Optimizer,
+        Self::Gradients,
+        Self::Samples,
+        Self::Activations,
+        Self::ActivationGradients,
+        Self::Frames,
+        Self::Scratch,
+        Self::Gaps,
+    ];
+
+    /// Under which a buffer is listed, but for what is held around the own part of a tensor.
+    pub fn of(role: Role) -> Self {
+        match role {
+            Role::Parameter | Role::State | Role::PackedWeights | Role::Gathered => Self::Weights,
+            Role::Optimizer => Self::Optimizer,
+            Role::Gradient => Self::Gradients,
+            Role::Staging => Self::Samples,
+            Role::Activation => Self::Activations,
+            Role::ActivationGradient => Self::ActivationGradients,
+            Role::Statistics | Role::Workspace => Self::Scratch,
+        }
+    }
+
+    /// The words for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Weights => "weights",
+            Self::Optimizer => "optimizer",
+            Self::Gradients => "gradients of weights",
+            Self::Samples => "samples as read",
+            Self::Activations => "activations",
+            Self::ActivationGradients => "their gradients",
+            Self::Frames => "halos and padding",
+            Self::Scratch => "workspace and sums",
+            Self::Gaps => "gaps",
+        }
+    }
+}
+
+/// Bytes under each of [`Heading::ALL`]; they sum to the arena.
+pub type Itemized = [Bytes; 9];
+
+/// What the largest rank holds when it holds most.
+pub fn itemize(program: &Program) -> Itemized {
+    let bodies = program.bodies.iter().zip(program.representatives());
+    let largest = bodies.max_by_key(|(body, _)| body.arena);
+    largest.map_or_else(Itemized::default, |(body, rank)| {
+        itemize_body(body, &program.mesh, &program.mesh.coord(rank))
+    })
+}
+
+/// What the rank at `coord` holds when it holds most.
+///
+/// Buffers live from the first task that touches them to the last, and those of a run always.
+pub fn itemize_body(body: &Body, mesh: &Mesh, coord: &Coord) -> Itemized {
+    let steps = body.tasks.len().max(1);
+    let mut lives: Vec<Option<(usize, usize)>> = vec![None; body.buffers.len()];
+    for (step, task) in body.tasks.iter().enumerate() {
+        for (view, _) in task.accesses() {
+            let life = &mut lives[view.buffer.0 as usize];
+            *life = Some((life.map_or(step, |(birth, _)| birth), step));
+        }
+    }
+    for output in &body.outputs {
+        let life = &mut lives[output.view.buffer.0 as usize];
+        *life = life.map(|(birth, _)| (birth, steps - 1));
+    }
+    let is_live = |id: usize, step: usize| {
+        let buffer = &body.buffers[id];
+        buffer.role.is_persistent()
+            || lives[id].is_some_and(|(birth, death)| birth <= step && step <= death)
+    };
+    // Bytes that come and go with each step.
+    let mut changes = vec![0i64; steps + 1];
+    for (buffer, life) in body.buffers.iter().zip(&lives) {
+        if let Some((birth, death)) = life.filter(|_| !buffer.role.is_persistent()) {
+            changes[birth] += buffer.bytes().0 as i64;
+            changes[death + 1] -= buffer.bytes().0 as i64;
+        }
+    }
+    let mut held = 0;
+    let (mut most, mut peak) = (i64::MIN, 0);
+    for (step, change) in changes[..steps].iter().enumerate() {
+        held += change;
+        if held > most {
+            (most, peak) = (held, step);
+        }
+    }
+    let mut items = Itemized::default();
+    for (id, buffer) in body.buffers.iter().enumerate() {
+        if is_live(id, peak) {
+            let frame = frame(buffer, mesh, coord);
+            items[Heading::of(buffer.role) as usize] += Bytes(buffer.bytes().0 - frame.0);
+            items[Heading::Frames as usize] += frame;
+        }
+    }
+    let sum: Bytes = items.iter().copied().sum();
+    items[Heading::Gaps as usize] = Bytes(body.arena.0.saturating_sub(sum.0));
+    items
+}
+
+/// Bytes of a tensor's buffer around what the rank owns.
+fn frame(buffer: &Buffer, mesh: &Mesh, coord: &Coord) -> Bytes {
+    let Some(home) = &buffer.home else {
+        return Bytes(0);
+    };
+    let is_tensor = match Heading::of(buffer.role) {
+        Heading::Activations | Heading::ActivationGradients => true,
+        Heading::Weights
+        | Heading::Optimizer
+        | Heading::Gradients
+        | Heading::Samples
+        | Heading::Frames
+        | Heading::Scratch
+        | Heading::Gaps => false,
+    };
+    let owned = home.place.owned(mesh, coord).volume();
+    let all = buffer.dims.iter().product::<usize>();
+    match is_tensor {
+        true => Bytes((all.saturating_sub(owned) * buffer.dtype.size()) as u64),
+        false => Bytes(0),
+    }
+}

@@ -1,0 +1,128 @@
+use crate::{Carriage, packet_bytes, reading};
+use partita_program::{Heading, Itemized, Program, itemize_body};
+use partita_space::{Bytes, Rank};
+use serde::{Deserialize, Serialize};
+use std::iter::Sum;
+
+/// Memory of a rank while it plays, by what it is for: what lies in its arena when that holds most, and
+/// the buffers beside the arena.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Footprint {
+    /// Parameters and running statistics, and forms of them that kernels want.
+    pub weights: Bytes,
+    /// Moments.
+    pub optimizer: Bytes,
+    /// Of the weights.
+    pub gradients: Bytes,
+    /// Samples and targets as they were read.
+    pub samples: Bytes,
+    /// A rank's own part of tensors.
+    pub activations: Bytes,
+    /// Of the tensors.
+    pub activation_gradients: Bytes,
+    /// What is held around the own part of tensors: halos that messages bring, and padding.
+    pub halos: Bytes,
+    /// Scratch of kernels, and sums over ranks.
+    pub workspace: Bytes,
+    /// What lies between buffers when most is held.
+    pub gaps: Bytes,
+    /// Packets of messages and collectives; those of an MPI library itself are not among them.
+    pub communication_buffers: Bytes,
+    /// Pieces of samples on their way from files.
+    pub io_buffers: Bytes,
+    /// Times of steps and tasks, which a run keeps for its report.
+    pub records: Bytes,
+}
+
+impl Footprint {
+    /// Of a rank that plays this program alone, and keeps no records.
+    pub fn of(program: &Program, rank: Rank, carriage: Carriage) -> Self {
+        let body = program.body(rank);
+        let items = itemize_body(body, &program.mesh, &program.mesh.coord(rank));
+        Self {
+            communication_buffers: packet_bytes([program], rank, carriage),
+            io_buffers: reading::buffer_bytes(body),
+            ..Self::of_arena(&items)
+        }
+    }
+
+    /// Of the rank with the largest arena.
+    pub fn largest(program: &Program, carriage: Carriage) -> Self {
+        let ranks = program.representatives().into_iter();
+        let largest = ranks.max_by_key(|&rank| program.body(rank).arena);
+        largest.map_or_else(Self::default, |rank| Self::of(program, rank, carriage))
+    }
+
+    fn of_arena(items: &Itemized) -> Self {
+        let of = |heading: Heading| items[heading as usize];
+        Self {
+            weights: of(Heading::Weights),
+            optimizer: of(Heading::Optimizer),
+            gradients: of(Heading::Gradients),
+            samples: of(Heading::Samples),
+            activations: of(Heading::Activations),
+            activation_gradients: of(Heading::ActivationGradients),
+            halos: of(Heading::Frames),
+            workspace: of(Heading::Scratch),
+            gaps: of(Heading::Gaps),
+            ..Self::default()
+        }
+    }
+
+    /// All items with the words for them.
+    pub fn items(&self) -> [(&'static str, Bytes); 12] {
+        [
+            (Heading::Weights.name(), self.weights),
+            (Heading::Optimizer.name(), self.optimizer),
+            (Heading::Gradients.name(), self.gradients),
+            (Heading::Samples.name(), self.samples),
+            (Heading::Activations.name(), self.activations),
+            (
+                Heading::ActivationGradients.name(),
+                self.activation_gradients,
+            ),
+            (Heading::Frames.name(), self.halos),
+            (Heading::Scratch.name(), self.workspace),
+            (Heading::Gaps.name(), self.gaps),
+            ("communication buffers", self.communication_buffers),
+            ("input buffers", self.io_buffers),
+            ("records", self.records),
+        ]
+    }
+
+    /// Of the arena.
+    pub fn arena(&self) -> Bytes {
+        let all = self.items();
+        all[..Heading::ALL.len()].iter().map(|item| item.1).sum()
+    }
+
+    /// Of all buffers beside the arena.
+    pub fn beside_arena(&self) -> Bytes {
+        self.communication_buffers + self.io_buffers + self.records
+    }
+
+    /// Of all.
+    pub fn total(&self) -> Bytes {
+        self.items().iter().map(|item| item.1).sum()
+    }
+}
+
+impl Sum for Footprint {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |a, b| Self {
+            weights: a.weights + b.weights,
+            optimizer: a.optimizer + b.optimizer,
+            gradients: a.gradients + b.gradients,
+            samples: a.samples + b.samples,
+            activations: a.activations + b.activations,
+            activation_gradients: a.activation_gradients + b.activation_gradients,
+            halos: a.halos + b.halos,
+            workspace: a.workspace + b.workspace,
+            gaps: a.gaps + b.gaps,
+            communication_buffers: a.communication_buffers + b.communication_buffers,
+            io_buffers: a.io_buffers + b.io_buffers,
+            records: a.records + b.records,
+        })
+    }
+}
