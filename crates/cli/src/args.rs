@@ -216,6 +216,9 @@ pub struct TrainArgs {
     /// Sum over ranks as the MPI library does, equal up to rounding, instead of in rank order
     #[arg(long)]
     pub library_collectives: bool,
+    /// Leave out the prediction of seconds, for which kernels and links are measured first
+    #[arg(long)]
+    pub no_prediction: bool,
     /// Answer in JSON, in SI base units
     #[arg(long)]
     pub json: bool,
@@ -230,6 +233,7 @@ impl TrainArgs {
             threads: self.threads,
             strategy: self.strategy.clone(),
             library_collectives: self.library_collectives,
+            no_prediction: self.no_prediction,
             json: self.json,
         }
     }

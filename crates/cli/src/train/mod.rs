@@ -59,6 +59,8 @@ pub struct TrainRequest {
     pub strategy: Option<String>,
     /// Collectives of the MPI library.
     pub library_collectives: bool,
+    /// Without a prediction of seconds.
+    pub no_prediction: bool,
     /// Answer with the result as JSON.
     pub json: bool,
 }
@@ -136,6 +138,7 @@ fn run_with(
         dataset: &dataset,
         session: &session,
         cancel,
+        is_foretold: !request.no_prediction,
     };
     let Some(mut finished) = train(&job, &strategy, warnings)? else {
         return Ok(());
@@ -155,6 +158,8 @@ struct Task<'r, 's> {
     dataset: &'r Dataset,
     session: &'r Session<'s>,
     cancel: &'r AtomicBool,
+    /// Whether its seconds are predicted.
+    is_foretold: bool,
 }
 
 fn read(company: &Company, request: &TrainRequest) -> Result<RunFile, CliError> {
@@ -218,7 +223,10 @@ fn train<'r>(
 ) -> Result<Option<Finished<'r>>, CliError> {
     let (company, run, session) = (task.company, task.run, task.session);
     let program = session.main_program();
-    let prediction = company.foretell(program, run)?;
+    let prediction = match task.is_foretold {
+        true => company.foretell(program, run)?,
+        false => None,
+    };
     // From here on something must be put in order if the run is stopped.
     interrupt::listen()?;
     let folder = company
