@@ -242,17 +242,10 @@ fn unpack_floats(memory: &Memory<'_>, view: &View, values: &[f32]) {
 
 fn unpack_zeros(memory: &Memory<'_>, view: &View) -> u64 {
     let dtype = memory.body().buffer(view.buffer).dtype;
-    // One sample at a time, or the zeros would need as much memory as all samples.
-    let mut one = *view;
-    one.extent[0] = view.extent[0].min(1);
-    let elements = one.volume();
-    for sample in 0..view.extent[0] {
-        one.start[0] = view.start[0] + sample;
-        match dtype {
-            Dtype::F32 => memory.unpack(&one, &vec![0.0f32; elements], false),
-            Dtype::F64 => memory.unpack(&one, &vec![0.0f64; elements], false),
-            Dtype::I16 => memory.unpack(&one, &vec![0i16; elements], false),
-        }
+    match dtype {
+        Dtype::F32 => memory.clear::<f32>(view),
+        Dtype::F64 => memory.clear::<f64>(view),
+        Dtype::I16 => memory.clear::<i16>(view),
     }
     (view.volume() * dtype.size()) as u64
 }

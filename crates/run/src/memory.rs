@@ -273,6 +273,14 @@ impl<'a> Memory<'a> {
         });
     }
 
+    /// Sets the contents of a view to zeros.
+    pub fn clear<T: Element>(&self, view: &View) {
+        let block = self.write::<T>(view);
+        for_rows(view.extent, block.pitch, |at, length| {
+            block.data[at..at + length].fill(T::default());
+        });
+    }
+
     /// Sets, or adds to, the contents of a view from packed elements.
     pub fn unpack<T: Element + std::ops::AddAssign>(
         &self,

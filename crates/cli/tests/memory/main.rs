@@ -131,7 +131,12 @@ fn threads_take_what_is_predicted() {
         case("cosmoflow@64+bn", 4, 2, "data=2"),
         case("cosmoflow@64+bn", 4, 2, "depth=2"),
         case("cosmoflow@64+bn", 4, 2, "filter=2"),
-        case("cosmoflow@64+bn", 4, 2, "micro=2,stages=[1|1],schedule=1f1b"),
+        case(
+            "cosmoflow@64+bn",
+            4,
+            2,
+            "micro=2,stages=[1|1],schedule=1f1b",
+        ),
         case("resnet50@64", 8, 1, "data=1"),
         case("resnet18@64", 8, 2, "data=2"),
         case("resnet18@64", 8, 2, "data=2,shard=parameters"),
@@ -146,7 +151,10 @@ fn arenas_of_many_ranks_are_as_predicted() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     universes(folder.path(), "12", "32");
-    for strategy in ["data=3,depth=2,height=2,width=2", "data=4,micro=1,stages=[depth=2|2|depth=2]"] {
+    for strategy in [
+        "data=3,depth=2,height=2,width=2",
+        "data=4,micro=1,stages=[depth=2|2|depth=2]",
+    ] {
         let case = case("cosmoflow@32+bn", 4, 24, strategy);
         let memory = trained(folder.path(), threads(case.ranks), &case);
         assert_eq!(

@@ -10,8 +10,8 @@ use partita_space::{Bytes, Mesh, Rank, Split};
 use std::collections::BTreeMap;
 
 /// Kernels that may run between the start of a task and the return of its packets: one until the
-/// other rank looks, one until it has answered, and one by which it may be behind.
-const KERNELS_UNDER_WAY: usize = 3;
+/// other rank looks, one until it has answered, and two by which it may be behind.
+const KERNELS_UNDER_WAY: usize = 4;
 
 /// A dtype and a number of elements.
 pub(super) type Room = (Dtype, usize);
@@ -114,18 +114,32 @@ impl Step<'_> {
         last.for_each(|room| free.put(room));
     }
 
-    /// Of each task the one before which its packets are back.
+    /// Of each task the one before which its packets are back: some kernels later, of a collective also
+    /// not before a second one of its size has started, as kernels may be short; but one kernel after the
+    /// first task that waits for it, as the other rank may be later to take what it was sent.
     fn back(&self) -> Vec<usize> {
         let tasks = &self.body.tasks;
-        let mut back = vec![tasks.len(); tasks.len()];
+        // Kernels and collectives after a task, the last of all first.
         let mut kernels: Vec<usize> = Vec::new();
+        let mut collectives: Vec<(usize, u64)> = Vec::new();
+        let mut back = vec![tasks.len(); tasks.len()];
         for (at, task) in tasks.iter().enumerate().rev() {
-            if let Some(nth) = kernels.len().checked_sub(KERNELS_UNDER_WAY + 1) {
-                back[at] = back[at].min(kernels[nth]);
+            let later = |nth: usize| {
+                let nth = kernels.len().checked_sub(nth);
+                nth.map_or(tasks.len(), |nth| kernels[nth])
+            };
+            let mut own = later(KERNELS_UNDER_WAY + 1);
+            if let Work::Collective(collective) = &task.work {
+                let sources = collective.kind.sources().iter();
+                let bytes = sources.map(|view| view.bytes(&self.body.buffers).0).sum();
+                let alike = collectives.iter().rev().filter(|it| 2 * it.1 >= bytes);
+                own = own.max(alike.map(|it| it.0).nth(1).unwrap_or(tasks.len()));
+                collectives.push((at, bytes));
             }
+            back[at] = back[at].min(own);
             for before in &task.after {
                 let before = &mut back[before.0 as usize];
-                *before = (*before).min(at);
+                *before = (*before).min(later(1));
             }
             if task.work.lane() == Lane::Compute {
                 kernels.push(at);
@@ -196,15 +210,24 @@ impl Step<'_> {
                     rooms.extend(others().map(|place| self.room(&targets[place])));
                 }
                 rooms.extend(others().map(|_| self.room(source)));
+                rooms.extend(self.of_copy(source, &targets[group.me]));
             }
             CollectiveKind::AllToAll { sources, targets } => {
                 if is_copied {
                     rooms.extend(others().map(|place| self.room(&targets[place])));
                 }
                 rooms.extend(others().map(|place| self.room(&sources[place])));
+                rooms.extend(self.of_copy(&sources[group.me], &targets[group.me]));
             }
         }
         rooms
+    }
+
+    /// What a member keeps for itself goes by a packet unless both ends are dense.
+    fn of_copy(&self, source: &View, target: &View) -> Option<Room> {
+        let is_direct =
+            source == target || is_dense(self.body, source) && is_dense(self.body, target);
+        (!is_direct).then(|| self.room(source))
     }
 
     fn room(&self, view: &View) -> Room {
