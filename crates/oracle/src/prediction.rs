@@ -93,9 +93,9 @@ impl Prediction {
             .map(|at| simulation.kernels[at].clone())
             .unwrap_or_default();
         let carriage = match simulation.basis {
-            // Ranks of this machine are threads.
+            // Ranks of this machine are threads, unless who asks knows better.
             CostBasis::Measured => Carriage::Handed,
-            CostBasis::Modelled => Carriage::Copied,
+            CostBasis::Modelled | CostBasis::Calibrated => Carriage::Copied,
         };
         let own = |(name, seconds): (&str, Seconds)| (name.to_owned(), seconds);
         Self {

@@ -30,7 +30,7 @@ use partita_graph::{Graph, initial_part};
 use partita_lower::Strategy;
 use partita_oracle::Prediction;
 use partita_program::{Buffer, ProgramKind, Role};
-use partita_run::{End, Plan, RunError, Session, Source, SystemClock, kept_name};
+use partita_run::{End, Footprint, Plan, RunError, Session, Source, SystemClock, kept_name};
 use partita_space::{Bytes, Mesh, Rank};
 use ranks::{Listener, World};
 pub use results::write_whole;
@@ -223,10 +223,13 @@ fn train<'r>(
 ) -> Result<Option<Finished<'r>>, CliError> {
     let (company, run, session) = (task.company, task.run, task.session);
     let program = session.main_program();
-    let prediction = match task.is_foretold {
+    let mut prediction = match task.is_foretold {
         true => company.foretell(program, run)?,
         false => None,
     };
+    if let Some(prediction) = &mut prediction {
+        prediction.memory = Footprint::largest(program, company.carriage());
+    }
     // From here on something must be put in order if the run is stopped.
     interrupt::listen()?;
     let folder = company
