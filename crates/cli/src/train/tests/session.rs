@@ -7,8 +7,8 @@ use partita_program::{
     Buffer, Dtype, Load, Optimizer, Program, ProgramKind, Role, TaskId, Transform, verify,
 };
 use partita_run::{
-    End, Inputs, Lasting, Memory, Outcome, Plan, Played, Progress, RunError, Schedule, Session,
-    SessionError, Source, SystemClock, batch_sizes,
+    End, Inputs, Lasting, Memory, Outcome, Packet, Plan, Played, Progress, RunError, Schedule,
+    Session, SessionError, Source, SystemClock, batch_sizes,
 };
 use partita_space::{Mesh, Rank, Seconds};
 use std::ops::Range;
