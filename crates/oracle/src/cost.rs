@@ -7,9 +7,11 @@ pub mod link;
 mod machine;
 mod measured;
 pub mod saturation;
+mod scaled;
 
 pub use machine::MachineCosts;
 pub use measured::{LinkFit, MeasuredCosts};
+pub use scaled::{Scaled, Speeds};
 
 use partita_program::{Algorithm, Count, Dtype, KernelShape};
 use partita_space::{Bytes, Rank, Seconds};

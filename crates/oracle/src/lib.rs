@@ -8,6 +8,7 @@
 pub mod compare;
 pub mod cost;
 pub mod efficiency;
+pub mod explain;
 pub mod fit;
 mod linear;
 pub mod prediction;
@@ -17,8 +18,9 @@ pub use compare::{CompareError, Comparison, compare};
 pub use cost::{
     Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, Known, MessageCost,
 };
-pub use cost::{LinkFit, MachineCosts, MeasuredCosts};
+pub use cost::{LinkFit, MachineCosts, MeasuredCosts, Scaled, Speeds};
 pub use efficiency::{Efficiency, Errors, Sample, Validation};
+pub use explain::{Change, Finding, Item, Turn, WhatIf, explain, turning_point, what_ifs};
 pub use fit::{FitError, LineFit, fit_line};
 pub use prediction::{Prediction, TaskPrediction, predict};
 pub use simulate::{Breakdown, Classes, Mode, SimulateError, Simulation, refine, simulate};

@@ -111,6 +111,8 @@ pub struct Simulation {
     pub kernels: Vec<BTreeMap<&'static str, Seconds>>,
     /// Seconds of the kernels of all ranks by how they are known.
     pub known: BTreeMap<Known, Seconds>,
+    /// Per participant and task, seconds without interruptions and without waiting for others.
+    pub durations: Vec<Vec<Seconds>>,
 }
 
 /// Plays `steps` steps of a program.
@@ -151,5 +153,10 @@ pub fn simulate(
         traces: played.traces,
         kernels,
         known: schedule.known(),
+        durations: schedule
+            .participants
+            .iter()
+            .map(schedule::durations)
+            .collect(),
     })
 }

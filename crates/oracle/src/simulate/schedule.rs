@@ -195,6 +195,21 @@ impl Schedule<'_> {
     }
 }
 
+/// Seconds of a participant's tasks, from the last start that they need to their end; of kernels those
+/// with all ranks of the node at work.
+pub(super) fn durations(player: &Player<'_>) -> Vec<Seconds> {
+    let seconds = |duty: &Duty| match duty {
+        Duty::Alone { cost } => cost.together.0,
+        Duty::Collective { seconds, .. } => *seconds,
+        Duty::Exchange { peers, .. } => peers.iter().map(|peer| peer.delay).fold(0.0, f64::max),
+    };
+    player
+        .duties
+        .iter()
+        .map(|duty| Seconds(seconds(duty)))
+        .collect()
+}
+
 impl Facts {
     fn new(
         body: &Body,
