@@ -7,6 +7,7 @@
 mod balance;
 mod candidates;
 mod floor;
+mod growth;
 mod layers;
 mod pipelines;
 mod plan;
@@ -14,6 +15,7 @@ mod plan;
 pub use balance::{BalanceError, Balanced, balance};
 pub use candidates::{candidates, hybrids};
 pub use floor::{rank_seconds, task_seconds};
+pub use growth::{doubled, ranks_max};
 pub use layers::{Known, StageCosts};
 pub use pipelines::pipelines;
-pub use plan::{Candidate, Cost, Floor, PlanError, PlanRequest, plan};
+pub use plan::{Candidate, Cost, Floor, PlanError, PlanRequest, Refusal, plan};

@@ -44,6 +44,21 @@ pub struct Candidate {
     pub prediction: Option<Prediction>,
     /// Why it was refused, and what would help; absent where it was not.
     pub reason: Option<String>,
+    /// The same in a word.
+    pub refusal: Option<Refusal>,
+}
+
+/// Of what kind the reason of a refusal is. The smaller, the nearer is the candidate to being possible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Refusal {
+    /// A rank needs so much.
+    Memory(Bytes),
+    /// It cannot be the fastest.
+    Slower,
+    /// It does not suit the model, the mini-batch or the number of ranks.
+    Unsuited,
+    /// A cost is not known.
+    Unknown,
 }
 
 /// Why there is no plan.
@@ -74,11 +89,12 @@ pub enum PlanError {
 }
 
 impl Candidate {
-    fn refused(strategy: Strategy, reason: String) -> Self {
+    fn refused(strategy: Strategy, (refusal, reason): No) -> Self {
         Self {
             strategy,
             prediction: None,
             reason: Some(reason),
+            refusal: Some(refusal),
         }
     }
 
@@ -98,15 +114,6 @@ impl Candidate {
     }
 }
 
-/// How near a refused candidate is to being possible; the smaller, the nearer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Lack {
-    /// Of memory.
-    Memory(Bytes),
-    /// Of something that more memory does not mend.
-    Other,
-}
-
 /// A candidate that suits the model and may fit, with the least that a step of it takes.
 struct Open {
     floor: Seconds,
@@ -114,7 +121,7 @@ struct Open {
 }
 
 /// A refusal.
-type No = (Lack, String);
+type No = (Refusal, String);
 
 /// Ranks every way of splitting the training: those that fit, shortest step first, then those refused.
 ///
@@ -129,13 +136,13 @@ type No = (Lack, String);
 /// of [`crate::balance`]; those whose stages alone take longer than a whole step of the best are refused.
 /// Errors: no candidate fits, or the menu lacks a kernel.
 pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
-    let mut refused: Vec<(Lack, Candidate)> = Vec::new();
+    let mut refused: Vec<Candidate> = Vec::new();
     let mut open: Vec<Open> = Vec::new();
     let training = &request.training;
     for strategy in candidates(training.graph, request.ranks, training.batch) {
         match glance(request, &strategy)? {
             Ok(floor) => open.push(Open { floor, strategy }),
-            Err((lack, reason)) => refused.push((lack, Candidate::refused(strategy, reason))),
+            Err(no) => refused.push(Candidate::refused(strategy, no)),
         }
     }
     // What can be fast comes first, so that the rest is passed over; equals keep their order.
@@ -149,7 +156,7 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
     let total = open.len();
     for (index, Open { floor, strategy }) in open.into_iter().enumerate() {
         if let Some(reason) = ranking.best.as_ref().and_then(|best| beaten(floor, best)) {
-            ranking.refuse(strategy, (Lack::Other, reason));
+            ranking.refuse(strategy, (Refusal::Slower, reason));
             continue;
         }
         (request.progress)(&strategy, total - index);
@@ -161,13 +168,13 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
         mut refused,
         ..
     } = ranking;
-    refused.sort_by_key(|(lack, _)| *lack);
+    refused.sort_by_key(|candidate| candidate.refusal);
     if costed.is_empty() {
         return Err(none_fits(request, refused));
     }
     let seconds = |candidate: &Candidate| candidate.seconds().map_or(f64::INFINITY, |s| s.0);
     costed.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));
-    costed.extend(refused.into_iter().map(|(_, candidate)| candidate));
+    costed.extend(refused);
     Ok(costed)
 }
 
@@ -176,13 +183,12 @@ struct Ranking<'r, 'a> {
     request: &'r PlanRequest<'a>,
     costed: Vec<Candidate>,
     best: Option<(Seconds, Strategy)>,
-    refused: Vec<(Lack, Candidate)>,
+    refused: Vec<Candidate>,
 }
 
 impl Ranking<'_, '_> {
-    fn refuse(&mut self, strategy: Strategy, (lack, reason): No) {
-        self.refused
-            .push((lack, Candidate::refused(strategy, reason)));
+    fn refuse(&mut self, strategy: Strategy, no: No) {
+        self.refused.push(Candidate::refused(strategy, no));
     }
 
     /// Costs a candidate.
@@ -197,6 +203,7 @@ impl Ranking<'_, '_> {
                     strategy,
                     prediction: Some(prediction),
                     reason: None,
+                    refusal: None,
                 });
             }
             Err(no) => self.refuse(strategy, no),
@@ -227,7 +234,7 @@ impl Ranking<'_, '_> {
                     "its stages take about {floor}, longer than a whole step of \
                      `{best}` ({least}); not costed further"
                 );
-                self.refuse(strategy, (Lack::Other, reason));
+                self.refuse(strategy, (Refusal::Slower, reason));
                 continue;
             }
             (self.request.progress)(&strategy, total - index);
@@ -254,12 +261,12 @@ impl Ranking<'_, '_> {
         Ok(match balance_with(&training, memory, most, costs, tables) {
             Ok(balanced) => Ok((balanced.seconds, balanced.strategy)),
             Err(BalanceError::Lower(LowerError::Strategy(error))) => {
-                Err((Lack::Other, error.to_string()))
+                Err((Refusal::Unsuited, error.to_string()))
             }
             Err(BalanceError::Lower(error)) => return Err(error.into()),
-            Err(BalanceError::Cost(unknown)) => Err((Lack::Other, unknown)),
+            Err(BalanceError::Cost(unknown)) => Err((Refusal::Unknown, unknown)),
             Err(error @ BalanceError::Memory { needed, .. }) => {
-                Err((Lack::Memory(needed), error.to_string()))
+                Err((Refusal::Memory(needed), error.to_string()))
             }
         })
     }
@@ -286,14 +293,14 @@ fn glance(
         ..request.training
     };
     if let Err(error) = strategy.check(training.graph, training.batch) {
-        return Ok(Err((Lack::Other, error.to_string())));
+        return Ok(Err((Refusal::Unsuited, error.to_string())));
     }
     let mesh = strategy.mesh();
     let middle = mesh.rank(AXES.map(|axis| mesh.extent(axis) / 2));
     let mut floor = Seconds(0.0);
     let ranks = [mesh.ranks() - 1, middle];
     let refused = |error| match error {
-        LowerError::Strategy(error) => Ok(Err((Lack::Other, error.to_string()))),
+        LowerError::Strategy(error) => Ok(Err((Refusal::Unsuited, error.to_string()))),
         LowerError::Menu(_) | LowerError::MixedPadding { .. } => Err(error.into()),
     };
     let bodies = match lower_ranks(&training, &ranks) {
@@ -307,7 +314,7 @@ fn glance(
         };
         if body.arena > request.memory {
             let reason = memory_reason(&body, request.memory);
-            return Ok(Err((Lack::Memory(body.arena), reason)));
+            return Ok(Err((Refusal::Memory(body.arena), reason)));
         }
         floor = floor.max((request.floor)(&body, rank, &mesh));
     }
@@ -326,9 +333,9 @@ fn weigh(
     let largest = program.bodies.iter().max_by_key(|body| body.arena);
     if let Some(body) = largest.filter(|body| body.arena > request.memory) {
         let reason = memory_reason(body, request.memory);
-        return Ok(Err((Lack::Memory(body.arena), reason)));
+        return Ok(Err((Refusal::Memory(body.arena), reason)));
     }
-    Ok((request.cost)(&program).map_err(|unknown| (Lack::Other, unknown)))
+    Ok((request.cost)(&program).map_err(|unknown| (Refusal::Unknown, unknown)))
 }
 
 /// What is needed, what there is, what it is needed for, what would help.
@@ -356,11 +363,7 @@ fn memory_reason(body: &Body, memory: Bytes) -> String {
     )
 }
 
-fn none_fits(request: &PlanRequest<'_>, refused: Vec<(Lack, Candidate)>) -> PlanError {
-    let refused: Vec<Candidate> = refused
-        .into_iter()
-        .map(|(_, candidate)| candidate)
-        .collect();
+fn none_fits(request: &PlanRequest<'_>, refused: Vec<Candidate>) -> PlanError {
     let nearest = refused.first();
     PlanError::NoneFits {
         ranks: request.ranks,

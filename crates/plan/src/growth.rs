@@ -1,0 +1,82 @@
+use partita_graph::Graph;
+use partita_lower::Strategy;
+use partita_space::{AXES, Axis};
+
+/// Ranks of the largest training that is thought of.
+const RANKS_MAX: usize = 1 << 20;
+
+/// The strategy for twice the ranks: with twice the extent of the first of its axes that the model and
+/// the mini-batch let grow, data before all others.
+///
+/// Errors: why each axis that it has cannot grow.
+pub fn doubled(strategy: &Strategy, graph: &Graph, batch: usize) -> Result<Strategy, String> {
+    let is_own = |axis: &Axis| *axis == Axis::Data || strategy.extent(*axis) > 1;
+    let mut reasons: Vec<String> = Vec::new();
+    for axis in AXES.into_iter().filter(is_own) {
+        let grown = grown(strategy, axis);
+        match grown.check(graph, batch) {
+            Ok(()) => return Ok(grown),
+            Err(error) => reasons.push(error.to_string()),
+        }
+    }
+    Err(reasons.join("; "))
+}
+
+/// The most ranks to which a strategy can be doubled along its own axes, whatever they bring, and why
+/// not to more.
+pub fn ranks_max(strategy: &Strategy, graph: &Graph, batch: usize) -> (usize, String) {
+    let mut grown = strategy.clone();
+    while grown.ranks() < RANKS_MAX {
+        match doubled(&grown, graph, batch) {
+            Ok(more) => grown = more,
+            Err(reason) => return (grown.ranks(), reason),
+        }
+    }
+    (grown.ranks(), "more are not thought of".to_owned())
+}
+
+fn grown(strategy: &Strategy, axis: Axis) -> Strategy {
+    let mut extents = AXES.map(|axis| strategy.extent(axis));
+    extents[axis.index()] *= 2;
+    let mut grown = Strategy::of(extents);
+    grown.overlap = strategy.overlap;
+    grown.fuse = strategy.fuse;
+    grown.micro = strategy.micro;
+    grown.shard = strategy.shard;
+    grown.layers.clone_from(&strategy.layers);
+    grown.stages.clone_from(&strategy.stages);
+    grown.schedule = strategy.schedule;
+    grown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(text: &str) -> Strategy {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn data_grows_before_all_else_and_then_what_is_split() {
+        let graph = partita_graph::zoo::build("cosmoflow@32").unwrap();
+        let next = |text: &str| doubled(&asked(text), &graph, 4);
+        assert_eq!(next("data=2,depth=2"), Ok(asked("data=4,depth=2")));
+        assert_eq!(next("data=4,depth=2"), Ok(asked("data=4,depth=4")));
+        assert_eq!(
+            next("data=4,depth=2,overlap=off; fc1..: F=depth"),
+            Ok(asked("data=4,depth=4,overlap=off; fc1..: F=depth"))
+        );
+        let reason = next("data=4").unwrap_err();
+        assert!(reason.contains("data=8"), "{reason}");
+    }
+
+    #[test]
+    fn the_extents_of_the_input_bound_the_ranks() {
+        let graph = partita_graph::zoo::build("cosmoflow@32").unwrap();
+        let (ranks, reason) = ranks_max(&asked("data=2,depth=2"), &graph, 4);
+        assert_eq!(ranks, 4 * 32);
+        assert!(reason.contains("data=8") && reason.contains("depth=64"), "{reason}");
+        assert_eq!(ranks_max(&asked("data=1"), &graph, 4).0, 4);
+    }
+}
