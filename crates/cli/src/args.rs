@@ -144,6 +144,9 @@ pub struct PredictArgs {
     /// List every task with its seconds, as `partita compare` needs it
     #[arg(long)]
     pub tasks: bool,
+    /// Say what changes of the machine, twice the batch and more ranks would bring, too
+    #[arg(long)]
+    pub explain: bool,
     /// Answer in JSON, in SI base units
     #[arg(long)]
     pub json: bool,
@@ -163,6 +166,12 @@ pub struct PlanArgs {
     /// Memory that a rank may fill, like `16GiB`; that of the machine's device if not given
     #[arg(long, value_name = "SIZE", value_parser = number::bytes)]
     pub memory: Option<Bytes>,
+    /// Say of the best strategy what more memory and more ranks would bring, too
+    #[arg(long)]
+    pub explain: bool,
+    /// List all strategies and every refusal with its reason
+    #[arg(long)]
+    pub all: bool,
     /// Write a page with the ranking and pictures of it, to be read in a browser
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,

@@ -18,6 +18,8 @@ mod plan;
 mod predict;
 mod train;
 
+mod explain;
+mod front;
 mod here;
 mod host;
 mod in_memory;

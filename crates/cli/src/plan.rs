@@ -1,28 +1,23 @@
+mod answer;
+
 use crate::args::{KindName, PlanArgs};
 use crate::error::CliError;
+use crate::explain::{self, Explanation, Subject};
+use crate::front::front;
 use crate::lowered::{lower_verified, request};
 use crate::model;
 use crate::planner::Planner;
 use crate::report::{self, Draft};
-use crate::table::{Side, Table, write_json};
+use answer::{Answer, Candidate};
 use partita_lower::{Request, Strategy};
 use partita_oracle::Prediction;
-use partita_space::Bytes;
-use serde::Serialize;
+use partita_plan::Refusal;
+use partita_program::Program;
+use partita_space::{AXES, Axis};
 use std::io::Write;
 
-/// What became of a strategy.
-#[derive(Clone, Debug, Serialize)]
-pub struct Candidate {
-    /// Its short form.
-    pub strategy: String,
-    /// What the oracle says of it; absent if there is no program.
-    #[serde(flatten)]
-    pub prediction: Option<Prediction>,
-    /// Why it cannot be used here, where it cannot.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-}
+/// Ranks up to which the best strategy is explained without being asked: that takes a second at most.
+const RANKS_EXPLAINED: usize = 1024;
 
 /// Ranks the strategies for a number of ranks, best first.
 pub fn run(args: &PlanArgs, out: &mut dyn Write) -> Result<(), CliError> {
@@ -36,16 +31,38 @@ pub fn run(args: &PlanArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let request = request(&graph, &single, asked, KindName::Train, &*menu);
     let memory = planner.memory(asked.ranks);
     let found = planner.plan(request, asked.ranks)?;
-    verify_best(&request, &found)?;
+    let best = found.iter().find(|candidate| candidate.reason.is_none());
+    let explanation = match best.and_then(|best| Some((&best.strategy, best.prediction.as_ref()?)))
+    {
+        None => None,
+        Some((strategy, prediction)) => {
+            let training = Request {
+                strategy,
+                ..request
+            };
+            // The program that is recommended passes `verify`.
+            let program = lower_verified(&training)?;
+            Some(explained(
+                args,
+                &planner,
+                (training, &program),
+                prediction,
+                &found,
+            )?)
+        }
+    };
     if let Some(draft) = draft {
         draft.publish(&report::page(&planner, args, request, &found)?)?;
     }
-    let candidates: Vec<Candidate> = found.into_iter().map(Candidate::from).collect();
-    write_ranking(&candidates, memory, args.json, out)?;
-    if candidates
-        .iter()
-        .all(|candidate| candidate.reason.is_some())
-    {
+    let answer = Answer {
+        candidates: candidates(&found, explanation),
+        memory,
+    };
+    match args.json {
+        true => answer.write_json(out)?,
+        false => answer.write(args.all, out)?,
+    }
+    if best.is_none() {
         return Err(CliError::User(format!(
             "no strategy fits {} ranks with {memory} each for batch {}; possible are more ranks, a \
              smaller batch or more memory; what became of each strategy is listed",
@@ -55,71 +72,114 @@ pub fn run(args: &PlanArgs, out: &mut dyn Write) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The program that is recommended passes `verify`.
-fn verify_best(training: &Request<'_>, found: &[partita_plan::Candidate]) -> Result<(), CliError> {
-    let best = found.iter().find(|candidate| candidate.reason.is_none());
-    let Some(strategy) = best.map(|candidate| &candidate.strategy) else {
-        return Ok(());
+/// Everything told of them, in the same order; the explanation is that of the first.
+fn candidates(
+    found: &[partita_plan::Candidate],
+    mut explanation: Option<Explanation>,
+) -> Vec<Candidate> {
+    let fitting = found.iter().filter(|one| one.reason.is_none());
+    let costed = fitting.filter_map(|one| Some((&one.strategy, one.prediction.as_ref()?)));
+    let costed: Vec<(&Strategy, &Prediction)> = costed.collect();
+    let front = front(&costed, |(_, prediction)| {
+        (prediction.memory_bytes_max, prediction.iteration_seconds)
+    });
+    let candidate = |one: &partita_plan::Candidate| Candidate {
+        strategy: one.strategy.to_string(),
+        front: front.iter().any(|(strategy, _)| **strategy == one.strategy),
+        prediction: one.prediction.clone(),
+        reason: one.reason.clone(),
+        refusal: one.refusal,
+        explanation: match one.reason {
+            None => explanation.take(),
+            Some(_) => None,
+        },
     };
-    lower_verified(&Request {
-        strategy,
-        ..*training
-    })
-    .map(drop)
+    found.iter().map(candidate).collect()
 }
 
-impl From<partita_plan::Candidate> for Candidate {
-    fn from(candidate: partita_plan::Candidate) -> Self {
-        Self {
-            strategy: candidate.strategy.to_string(),
-            prediction: candidate.prediction,
-            reason: candidate.reason,
-        }
+/// Why the best strategy takes as long as it does, and what would make another one the best.
+fn explained(
+    args: &PlanArgs,
+    planner: &Planner,
+    (training, program): (Request<'_>, &Program),
+    prediction: &Prediction,
+    found: &[partita_plan::Candidate],
+) -> Result<Explanation, CliError> {
+    let costs = |program: &Program| planner.costs(program);
+    let ranks = args.training.ranks;
+    let subject = Subject {
+        training,
+        program,
+        prediction,
+        memory: planner.memory(ranks),
+        costs: &costs,
+    };
+    let simulation = planner.play(program)?;
+    let mut explanation = Explanation::new(explain::findings(&subject, &simulation)?);
+    let is_cheap = match planner {
+        Planner::Modelled { .. } => ranks <= RANKS_EXPLAINED,
+        Planner::Measured { .. } => false,
+    };
+    if !is_cheap && !args.explain {
+        return Ok(explanation);
     }
+    explanation.what_ifs = explain::changes(&subject)?;
+    if let Some(rival) = rival_of(training.strategy, found) {
+        explanation.rival = explain::rival(&subject, rival)?;
+    }
+    if args.explain {
+        explanation
+            .what_ifs
+            .extend(with_memory(planner, &subject, found)?);
+        explanation.scaling = Some(explain::scaling(&subject)?);
+    }
+    Ok(explanation)
 }
 
-/// Prints candidates in the order given, those refused with their reasons.
-fn write_ranking(
-    candidates: &[Candidate],
-    memory: Bytes,
-    json: bool,
-    out: &mut dyn Write,
-) -> Result<(), CliError> {
-    if json {
-        return write_json(out, &candidates);
-    }
-    let mut table = Table::new(&[
-        ("iteration", Side::Right),
-        ("samples/s", Side::Right),
-        ("memory", Side::Right),
-        ("strategy", Side::Left),
-    ]);
-    let mut refused = Vec::new();
-    let mut bottleneck = None;
-    for candidate in candidates {
-        match (&candidate.reason, &candidate.prediction) {
-            (None, Some(prediction)) => {
-                bottleneck.get_or_insert(&prediction.bottleneck);
-                table.row(vec![
-                    prediction.iteration_seconds.to_string(),
-                    format!("{:.2}", prediction.samples_per_second),
-                    prediction.memory_bytes_max.to_string(),
-                    candidate.strategy.clone(),
-                ]);
-            }
-            (Some(reason), _) => refused.push((&candidate.strategy, reason)),
-            (None, None) => {}
+/// The first that splits along other axes, among those that may have been the fastest.
+fn rival_of<'f>(best: &Strategy, found: &'f [partita_plan::Candidate]) -> Option<&'f Strategy> {
+    let kind = |strategy: &Strategy| -> (Vec<Axis>, bool) {
+        let axes = AXES.into_iter().filter(|&axis| strategy.extent(axis) > 1);
+        (axes.collect(), strategy.stages.is_empty())
+    };
+    let is_possible = |one: &partita_plan::Candidate| match one.refusal {
+        None => true,
+        Some(Refusal::Slower) => one.strategy.stages.is_empty() || one.strategy.has_layers(),
+        Some(Refusal::Memory(_) | Refusal::Unsuited | Refusal::Unknown) => false,
+    };
+    let possible = found.iter().filter(|one| is_possible(one));
+    let mut strategies = possible.map(|one| &one.strategy);
+    strategies.find(|strategy| kind(strategy) != kind(best))
+}
+
+/// What would be the best strategy with twice the memory, where one was refused that would fit then.
+fn with_memory(
+    planner: &Planner,
+    subject: &Subject<'_, '_>,
+    found: &[partita_plan::Candidate],
+) -> Result<Option<explain::Change>, CliError> {
+    let memory = subject.memory * 2;
+    let would_fit = |one: &partita_plan::Candidate| match one.refusal {
+        Some(Refusal::Memory(needed)) => needed <= memory,
+        Some(Refusal::Slower | Refusal::Unsuited | Refusal::Unknown) | None => false,
+    };
+    let strategy = subject.training.strategy;
+    let now = subject.prediction;
+    let then = match found.iter().any(would_fit) {
+        true => planner.plan_with(subject.training, now.ranks, memory)?,
+        false => Vec::new(),
+    };
+    let best = then.into_iter().find(|one| one.reason.is_none());
+    let best = best.filter(|best| best.strategy != *strategy);
+    let best = best.and_then(|best| Some((best.strategy, best.prediction?)));
+    Ok(Some(match best {
+        Some((other, prediction)) => {
+            let says = format!("{memory} a rank, with `{other}`");
+            explain::change("device_memory", &other, &prediction, now, says)
         }
-    }
-    table.write(out)?;
-    if let Some(bottleneck) = bottleneck {
-        writeln!(out, "\nOf the first: {bottleneck}")?;
-    }
-    if !refused.is_empty() {
-        writeln!(out, "\nNot chosen, with {memory} a rank:")?;
-    }
-    for (strategy, reason) in refused {
-        writeln!(out, "- {strategy}: {reason}")?;
-    }
-    Ok(())
+        None => {
+            let says = format!("{memory} a rank, with the same strategy");
+            explain::change("device_memory", strategy, now, now, says)
+        }
+    }))
 }

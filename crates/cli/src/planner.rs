@@ -2,12 +2,12 @@ use crate::args::PlanArgs;
 use crate::error::CliError;
 use crate::here::{self, Here};
 use crate::machine;
-use crate::predict::{self, cost_error};
+use crate::predict;
 use crate::search::{search, search_here};
 use crate::train::kernel_set::KernelSet;
 use partita_cluster::Machine;
 use partita_lower::Request;
-use partita_oracle::{Costs, Mode, Simulation, simulate};
+use partita_oracle::{Costs, Scaled, Simulation, Speeds};
 use partita_plan::Candidate;
 use partita_program::{Menu, Program, UnpinnedMenu};
 use partita_space::Bytes;
@@ -90,7 +90,18 @@ impl Planner {
     ///
     /// Errors: as [`search`].
     pub fn plan(&self, training: Request<'_>, ranks: usize) -> Result<Vec<Candidate>, CliError> {
-        let memory = self.memory(ranks);
+        self.plan_with(training, ranks, self.memory(ranks))
+    }
+
+    /// The same with so much memory for each.
+    ///
+    /// Errors: as [`search`].
+    pub fn plan_with(
+        &self,
+        training: Request<'_>,
+        ranks: usize,
+        memory: Bytes,
+    ) -> Result<Vec<Candidate>, CliError> {
         match self {
             Self::Modelled { costs, .. } => search(training, ranks, memory, costs.as_ref()),
             Self::Measured { no_io, .. } => {
@@ -100,21 +111,25 @@ impl Planner {
         }
     }
 
+    /// What the work of a program costs.
+    ///
+    /// Errors: a cost that cannot be had.
+    pub fn costs(&self, program: &Program) -> Result<Box<dyn Costs + '_>, CliError> {
+        Ok(match self {
+            Self::Modelled { costs, .. } => {
+                Box::new(Scaled::new(costs.as_ref(), Speeds::default()))
+            }
+            Self::Measured { no_io, .. } => {
+                let ranks = program.mesh.ranks();
+                Box::new(Here::new(KERNELS, ranks, here::THREADS, *no_io)?.costs(program)?)
+            }
+        })
+    }
+
     /// A step of a program, played.
     ///
     /// Errors: a cost that cannot be had.
     pub fn play(&self, program: &Program) -> Result<Simulation, CliError> {
-        let ranks = program.mesh.ranks();
-        let played = match self {
-            Self::Modelled { costs, .. } => {
-                let mode = machine::mode(costs.as_ref(), ranks);
-                simulate(program, costs.as_ref(), mode, 1)
-            }
-            Self::Measured { no_io, .. } => {
-                let mut here = Here::new(KERNELS, ranks, here::THREADS, *no_io)?;
-                simulate(program, &here.costs(program)?, Mode::Ranks, 1)
-            }
-        };
-        played.map_err(|error| cost_error(&error))
+        predict::play(program, self.costs(program)?.as_ref())
     }
 }

@@ -1,17 +1,20 @@
 use crate::args::{KindName, PredictArgs};
 use crate::error::CliError;
+use crate::explain::{self, CostsOf, Explanation, Subject, write_changes, write_findings};
 use crate::here::{self, Here, Ranks};
 use crate::in_memory::InMemory;
 use crate::lowered::{Lowered, lower_verified, lowered, request, strategy};
 use crate::search::{staged, staged_here};
 use crate::table::{Side, Table, write_json, write_pairs};
-use crate::{machine, model};
+use crate::{machine, menu, model};
 use partita_cluster::Machine;
 use partita_lower::Request;
 use partita_oracle::simulate::Category;
 use partita_oracle::{
-    CostBasis, CostError, Costs, MachineCosts, Prediction, SimulateError, TaskPrediction, predict,
+    CostBasis, CostError, Costs, MachineCosts, Prediction, Scaled, SimulateError, Simulation, Speeds,
+    TaskPrediction, simulate,
 };
+use partita_program::{Menu, Program};
 use partita_run::Footprint;
 use partita_space::Bytes;
 use serde::Serialize;
@@ -31,6 +34,7 @@ struct Record<'a> {
     no_io: bool,
     #[serde(flatten)]
     prediction: &'a Prediction,
+    explanation: &'a Explanation,
 }
 
 /// On what a prediction is made.
@@ -38,6 +42,8 @@ struct Place<'a> {
     name: &'a str,
     /// Of a rank.
     memory: Bytes,
+    costs: &'a CostsOf<'a>,
+    kernels: &'a dyn Menu,
 }
 
 /// Predicts time and memory of a training step.
@@ -58,19 +64,13 @@ pub fn run(args: &PredictArgs, out: &mut dyn Write) -> Result<(), CliError> {
         KindName::Train,
         &stages,
     )?;
-    let prediction = predict(
-        &lowered.program,
-        costs.as_ref(),
-        machine::mode(costs.as_ref(), asked.ranks),
-        STEPS,
-        args.tasks,
-    )
-    .map_err(|error| cost_error(&error))?;
     let place = Place {
         name: &machine.name,
         memory,
+        costs: &|_| Ok(Box::new(Scaled::new(costs.as_ref(), Speeds::default()))),
+        kernels: &*menu::of(machine::kernels(&machine, args.kernels)),
     };
-    answer(args, &lowered, &place, prediction, out)
+    answer(args, &lowered, &place, out)
 }
 
 /// The same from measurements of this machine, whose kernels are pinned.
@@ -101,8 +101,11 @@ fn run_here(args: &PredictArgs, out: &mut dyn Write) -> Result<(), CliError> {
             asked.ranks
         )));
     }
-    let mut here = Here::new(kernels, asked.ranks, 1, args.no_io)?;
-    let prediction = here.predict(&program, args.tasks)?;
+    let costs = |program: &Program| -> Result<Box<dyn Costs>, CliError> {
+        let ranks = program.mesh.ranks();
+        let mut here = Here::new(kernels, ranks, here::THREADS, args.no_io)?;
+        Ok(Box::new(here.costs(program)?))
+    };
     let lowered = Lowered {
         strategy,
         program,
@@ -111,17 +114,23 @@ fn run_here(args: &PredictArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let place = Place {
         name: here::NAME,
         memory,
+        costs: &costs,
+        kernels: &*menu,
     };
-    answer(args, &lowered, &place, prediction, out)
+    answer(args, &lowered, &place, out)
 }
 
 fn answer(
     args: &PredictArgs,
     lowered: &Lowered,
     place: &Place<'_>,
-    mut prediction: Prediction,
     out: &mut dyn Write,
 ) -> Result<(), CliError> {
+    let program = &lowered.program;
+    let costs = (place.costs)(program)?;
+    let simulation = play(program, costs.as_ref())?;
+    let mut prediction = Prediction::of(program, &simulation, args.tasks);
+    let explanation = explained(args, lowered, place, &prediction, &simulation)?;
     if prediction.memory_bytes_max > place.memory {
         prediction
             .limits
@@ -136,10 +145,49 @@ fn answer(
             memory_bytes_device: place.memory,
             no_io: args.no_io,
             prediction: &prediction,
+            explanation: &explanation,
         };
         return write_json(out, &record);
     }
-    write_report(lowered, place, &prediction, out)
+    write_report(lowered, place, &prediction, out)?;
+    writeln!(out)?;
+    write_findings(&explanation.findings, usize::MAX, out)?;
+    write_changes(&explanation, out)?;
+    if let Some(tasks) = &prediction.tasks {
+        writeln!(out)?;
+        write_tasks(tasks, out)?;
+    }
+    Ok(())
+}
+
+fn explained(
+    args: &PredictArgs,
+    lowered: &Lowered,
+    place: &Place<'_>,
+    prediction: &Prediction,
+    simulation: &Simulation,
+) -> Result<Explanation, CliError> {
+    let (graph, strategy) = (&lowered.graph, &lowered.strategy);
+    let training = request(
+        graph,
+        strategy,
+        &args.training,
+        KindName::Train,
+        place.kernels,
+    );
+    let subject = Subject {
+        training,
+        program: &lowered.program,
+        prediction,
+        memory: place.memory,
+        costs: place.costs,
+    };
+    let mut explanation = Explanation::new(explain::findings(&subject, simulation)?);
+    if args.explain {
+        explanation.what_ifs = explain::changes(&subject)?;
+        explanation.scaling = Some(explain::scaling(&subject)?);
+    }
+    Ok(explanation)
 }
 
 /// Costs on a machine, with or without those of reading.
@@ -153,6 +201,14 @@ pub fn costs(machine: &Machine, no_io: bool) -> Result<Box<dyn Costs>, CliError>
     let reading = costs.load(0, Bytes(1), 1);
     reading.map_err(|error| cost_error(&SimulateError::Cost(error)))?;
     Ok(Box::new(costs))
+}
+
+/// A step of a program, played.
+///
+/// Errors: a cost that cannot be had.
+pub fn play(program: &Program, costs: &dyn Costs) -> Result<Simulation, CliError> {
+    let played = simulate(program, costs, machine::mode(costs, program.mesh.ranks()), STEPS);
+    played.map_err(|error| cost_error(&error))
 }
 
 /// A fact that the machine file lacks is the user's to add; all else is a fault of the program.
@@ -217,10 +273,6 @@ fn write_report(
     writeln!(out, "\n{}", prediction.bottleneck)?;
     for limit in &prediction.limits {
         writeln!(out, "- {limit}")?;
-    }
-    if let Some(tasks) = &prediction.tasks {
-        writeln!(out)?;
-        write_tasks(tasks, out)?;
     }
     Ok(())
 }

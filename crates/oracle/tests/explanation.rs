@@ -262,7 +262,7 @@ fn what_is_left_out_makes_no_thousandth() {
 fn bandwidth_speeds_up_what_it_bounds_and_nothing_else() {
     let speedup = |program: &Program, change: Change| {
         let now = simulate(program, &TABLE, Mode::Ranks, 1).unwrap().makespan;
-        let all = what_ifs(program, &TABLE, now).unwrap();
+        let all = what_ifs(program, &TABLE, Mode::Ranks, now).unwrap();
         all.iter().find(|one| one.change == change).unwrap().speedup
     };
     let links = summing(1.0, 60);
@@ -287,13 +287,16 @@ fn two_programs_change_places_where_their_times_meet() {
         // 6 + 2 + 8 + 1 seconds: 11 where 8 take 2.
         summing(6.0, 8),
     );
-    let turn = turning_point((&alone, costs), (&summed, costs))
+    let turn = turning_point((&alone, costs), (&summed, costs), Mode::Classes)
         .unwrap()
         .unwrap();
     assert!((turn.bandwidth - 4.0).abs() < 0.12, "{turn:?}");
     assert_eq!(turn.iteration_seconds, Seconds(11.0));
     let never = summing(9.0, 8);
-    assert_eq!(turning_point((&alone, costs), (&never, costs)), Ok(None));
+    assert_eq!(
+        turning_point((&alone, costs), (&never, costs), Mode::Classes),
+        Ok(None)
+    );
 }
 
 #[test]

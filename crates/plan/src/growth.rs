@@ -76,7 +76,10 @@ mod tests {
         let graph = partita_graph::zoo::build("cosmoflow@32").unwrap();
         let (ranks, reason) = ranks_max(&asked("data=2,depth=2"), &graph, 4);
         assert_eq!(ranks, 4 * 32);
-        assert!(reason.contains("data=8") && reason.contains("depth=64"), "{reason}");
+        assert!(
+            reason.contains("data=8") && reason.contains("depth=64"),
+            "{reason}"
+        );
         assert_eq!(ranks_max(&asked("data=1"), &graph, 4).0, 4);
     }
 }

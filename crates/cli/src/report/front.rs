@@ -10,18 +10,7 @@ const BOTTOM: f64 = 380.0;
 
 /// The points that no other beats in both time and memory, by memory.
 pub fn pareto(points: &[Point]) -> Vec<&Point> {
-    let mut sorted: Vec<&Point> = points.iter().collect();
-    sorted.sort_by(|a, b| {
-        let by_memory = a.memory.cmp(&b.memory);
-        by_memory.then(a.seconds.0.total_cmp(&b.seconds.0))
-    });
-    let mut least = f64::INFINITY;
-    sorted.retain(|point| {
-        let is_better = point.seconds.0 < least;
-        least = least.min(point.seconds.0);
-        is_better
-    });
-    sorted
+    crate::front::front(points, |point| (point.memory, point.seconds))
 }
 
 /// Letters for the points of the front: A to Z, then AA.
@@ -166,22 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_front_falls() {
-        let point = |memory, seconds| Point {
-            strategy: String::new(),
-            seconds: Seconds(seconds),
-            memory: Bytes(memory),
-            fits: true,
-        };
-        let points = [
-            point(5, 1.0),
-            point(1, 4.0),
-            point(2, 5.0),
-            point(2, 3.0),
-            point(6, 1.0),
-        ];
-        let front: Vec<u64> = pareto(&points).iter().map(|point| point.memory.0).collect();
-        assert_eq!(front, [1, 2, 5]);
+    fn letters_go_on_after_z() {
         assert_eq!([0, 25, 26].map(letter), ["A", "Z", "AA"]);
     }
 }

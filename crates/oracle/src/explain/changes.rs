@@ -101,12 +101,13 @@ impl fmt::Display for Change {
 pub fn what_ifs(
     program: &Program,
     costs: &dyn Costs,
+    mode: Mode,
     now: Seconds,
 ) -> Result<Vec<WhatIf>, SimulateError> {
     let changes = Change::ALL.into_iter();
     let known = changes.filter(|change| change.is_known(costs.basis()));
     let what_if = |change: Change| {
-        let then = seconds(program, costs, change.speeds())?;
+        let then = seconds((program, costs), mode, change.speeds())?;
         Ok(WhatIf {
             change,
             iteration_seconds: then,
@@ -127,14 +128,15 @@ pub fn what_ifs(
 pub fn turning_point(
     first: (&Program, &dyn Costs),
     second: (&Program, &dyn Costs),
+    mode: Mode,
 ) -> Result<Option<Turn>, SimulateError> {
     let speeds = |exponent: f64| Speeds {
         links: exponent.exp2(),
         ..Speeds::default()
     };
     let is_passed = |exponent: f64| -> Result<bool, SimulateError> {
-        let one = seconds(first.0, first.1, speeds(exponent))?;
-        let other = seconds(second.0, second.1, speeds(exponent))?;
+        let one = seconds(first, mode, speeds(exponent))?;
+        let other = seconds(second, mode, speeds(exponent))?;
         Ok(other < one)
     };
     let end = LINKS_MAX.log2();
@@ -158,13 +160,17 @@ pub fn turning_point(
     let turn = |exponent: f64| {
         Ok(Turn {
             bandwidth: exponent.exp2(),
-            iteration_seconds: seconds(first.0, first.1, speeds(exponent))?,
+            iteration_seconds: seconds(first, mode, speeds(exponent))?,
         })
     };
     nearest.map(turn).transpose()
 }
 
-fn seconds(program: &Program, costs: &dyn Costs, speeds: Speeds) -> Result<Seconds, SimulateError> {
+fn seconds(
+    (program, costs): (&Program, &dyn Costs),
+    mode: Mode,
+    speeds: Speeds,
+) -> Result<Seconds, SimulateError> {
     let costs = Scaled::new(costs, speeds);
-    Ok(simulate(program, &costs, Mode::Classes, 1)?.makespan)
+    Ok(simulate(program, &costs, mode, 1)?.makespan)
 }

@@ -1,0 +1,322 @@
+//! Why a choice takes as long as it does, and what would change that.
+
+mod screen;
+
+pub use screen::{write_changes, write_findings};
+
+use crate::error::CliError;
+use crate::predict::{cost_error, mode, play};
+use partita_lower::{Request, Strategy, lower};
+use partita_oracle::{
+    Costs, Finding, Prediction, Simulation, Turn, explain, turning_point, what_ifs,
+};
+use partita_plan::{doubled, ranks_max};
+use partita_program::Program;
+use partita_space::{Bytes, Seconds};
+use serde::Serialize;
+
+/// Of the samples per second of a rank, what must be left for a strategy to scale.
+const EFFICIENCY_MIN: f64 = 0.5;
+
+/// Gives the costs of a program.
+pub type CostsOf<'a> = dyn Fn(&Program) -> Result<Box<dyn Costs + 'a>, CliError> + 'a;
+
+/// What is explained.
+pub struct Subject<'a, 'c> {
+    /// The training, with its strategy.
+    pub training: Request<'a>,
+    /// What its ranks do.
+    pub program: &'a Program,
+    /// What is predicted of it.
+    pub prediction: &'a Prediction,
+    /// Memory that a rank may fill.
+    pub memory: Bytes,
+    /// Of this program and others.
+    pub costs: &'a CostsOf<'c>,
+}
+
+/// Why a choice takes as long as it does.
+#[derive(Clone, Debug, Serialize)]
+pub struct Explanation {
+    /// What bounds it.
+    pub findings: Vec<Finding>,
+    /// What one change would bring.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub what_ifs: Vec<Change>,
+    /// What becomes of it with more ranks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scaling: Option<Scaling>,
+    /// What would make another strategy the best.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rival: Option<Rival>,
+}
+
+impl Explanation {
+    /// Without what would have to be predicted for it.
+    pub fn new(findings: Vec<Finding>) -> Self {
+        Self {
+            findings,
+            what_ifs: Vec::new(),
+            scaling: None,
+            rival: None,
+        }
+    }
+}
+
+/// One change, and what it would bring.
+#[derive(Clone, Debug, Serialize)]
+pub struct Change {
+    /// Of the machine, or `batch` or `device_memory`, which double.
+    pub change: String,
+    /// What is used then.
+    pub strategy: String,
+    /// Of a step then.
+    pub iteration_seconds: Seconds,
+    /// Of all ranks.
+    pub samples_per_second: f64,
+    /// Times the samples per second of now.
+    pub speedup: f64,
+    /// Of the largest rank.
+    pub memory_bytes_max: Bytes,
+    /// The same for people.
+    pub says: String,
+}
+
+/// How far a strategy scales with the same mini-batch.
+#[derive(Clone, Debug, Serialize)]
+pub struct Scaling {
+    /// Doublings of the ranks.
+    pub points: Vec<Point>,
+    /// Why not further.
+    pub end: String,
+}
+
+/// A number of ranks.
+#[derive(Clone, Debug, Serialize)]
+pub struct Point {
+    /// How many.
+    pub ranks: usize,
+    /// How they split the training.
+    pub strategy: String,
+    /// Of a step.
+    pub iteration_seconds: Seconds,
+    /// Of all ranks.
+    pub samples_per_second: f64,
+    /// Samples per second of a rank, against those of the choice.
+    pub efficiency: f64,
+}
+
+/// The fastest strategy of another kind.
+#[derive(Clone, Debug, Serialize)]
+pub struct Rival {
+    /// How it splits.
+    pub strategy: String,
+    /// Of a step.
+    pub iteration_seconds: Seconds,
+    /// The bandwidth of links at which it passes the choice; none where it does not.
+    #[serde(flatten)]
+    pub turn: Option<TurnAt>,
+    /// The same for people.
+    pub says: String,
+}
+
+/// When a rival passes.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct TurnAt {
+    /// Times that of now.
+    pub link_bandwidth: f64,
+    /// Of a step of both then.
+    pub turn_seconds: Seconds,
+}
+
+/// What bounds a program: as found in a simulation, and how many ranks can take part.
+///
+/// Errors: a cost that cannot be had.
+pub fn findings(
+    subject: &Subject<'_, '_>,
+    simulation: &Simulation,
+) -> Result<Vec<Finding>, CliError> {
+    let costs = (subject.costs)(subject.program)?;
+    let found = explain(subject.program, simulation, costs.as_ref());
+    let mut findings = found.map_err(|error| cost_error(&error))?;
+    let training = &subject.training;
+    let (ranks, reason) = ranks_max(training.strategy, training.graph, training.batch);
+    let why = format!("{ranks} at most by doubling the axes of the strategy: {reason}");
+    findings.push(Finding::of_ranks(ranks, why));
+    Ok(findings)
+}
+
+/// What a change of the machine, or twice the mini-batch, would bring to this strategy.
+///
+/// Errors: a cost that cannot be had.
+pub fn changes(subject: &Subject<'_, '_>) -> Result<Vec<Change>, CliError> {
+    let costs = (subject.costs)(subject.program)?;
+    let now = subject.prediction.iteration_seconds;
+    let found = what_ifs(subject.program, costs.as_ref(), mode(costs.as_ref()), now)
+        .map_err(|error| cost_error(&error))?;
+    let (strategy, batch) = (subject.training.strategy, subject.training.batch);
+    let mut changes: Vec<Change> = Vec::new();
+    for one in found {
+        let name = serde_json::to_value(one.change)?;
+        changes.push(Change {
+            change: name.as_str().unwrap_or_default().to_owned(),
+            strategy: strategy.to_string(),
+            iteration_seconds: one.iteration_seconds,
+            samples_per_second: subject.prediction.samples_per_second * one.speedup,
+            speedup: one.speedup,
+            memory_bytes_max: subject.prediction.memory_bytes_max,
+            says: one.change.to_string(),
+        });
+    }
+    let twice = Request {
+        batch: 2 * batch,
+        ..subject.training
+    };
+    if let Ok(then) = predicted(subject, &twice)? {
+        let misfit = match then.memory_bytes_max > subject.memory {
+            true => format!(", which needs {}, too much", then.memory_bytes_max),
+            false => String::new(),
+        };
+        let says = format!("a batch of {}{misfit}", 2 * batch);
+        changes.push(change("batch", strategy, &then, subject.prediction, says));
+    }
+    Ok(changes)
+}
+
+/// What another prediction would bring.
+pub fn change(
+    name: &str,
+    strategy: &Strategy,
+    then: &Prediction,
+    now: &Prediction,
+    says: String,
+) -> Change {
+    let speedup = match now.samples_per_second > 0.0 {
+        true => then.samples_per_second / now.samples_per_second,
+        false => 1.0,
+    };
+    Change {
+        change: name.to_owned(),
+        strategy: strategy.to_string(),
+        iteration_seconds: then.iteration_seconds,
+        samples_per_second: then.samples_per_second,
+        speedup,
+        memory_bytes_max: then.memory_bytes_max,
+        says,
+    }
+}
+
+/// Doubles the ranks until a rank does less than half of what it does now, or they cannot be doubled.
+///
+/// Errors: a kernel that the menu lacks.
+pub fn scaling(subject: &Subject<'_, '_>) -> Result<Scaling, CliError> {
+    let training = &subject.training;
+    let per_rank =
+        |prediction: &Prediction| prediction.samples_per_second / prediction.ranks as f64;
+    let now = per_rank(subject.prediction);
+    let mut strategy = training.strategy.clone();
+    let mut points: Vec<Point> = Vec::new();
+    loop {
+        strategy = match doubled(&strategy, training.graph, training.batch) {
+            Ok(strategy) => strategy,
+            Err(end) => return Ok(Scaling { points, end }),
+        };
+        let then = Request {
+            strategy: &strategy,
+            ..*training
+        };
+        let prediction = match predicted(subject, &then)? {
+            Ok(prediction) => prediction,
+            Err(end) => return Ok(Scaling { points, end }),
+        };
+        let efficiency = match now > 0.0 {
+            true => per_rank(&prediction) / now,
+            false => 1.0,
+        };
+        let point = Point {
+            ranks: prediction.ranks,
+            strategy: strategy.to_string(),
+            iteration_seconds: prediction.iteration_seconds,
+            samples_per_second: prediction.samples_per_second,
+            efficiency,
+        };
+        points.push(point);
+        if efficiency < EFFICIENCY_MIN {
+            let end = format!(
+                "with {} ranks each does less than half of what it does now: {}",
+                prediction.ranks, prediction.bottleneck
+            );
+            return Ok(Scaling { points, end });
+        }
+    }
+}
+
+/// By how much links would have to be faster or slower for another strategy to be the better one.
+///
+/// Errors: a cost that cannot be had.
+pub fn rival(subject: &Subject<'_, '_>, strategy: &Strategy) -> Result<Option<Rival>, CliError> {
+    let training = Request {
+        strategy,
+        ..subject.training
+    };
+    let Ok(program) = lower(&training) else {
+        return Ok(None);
+    };
+    if program.memory_max() > subject.memory {
+        return Ok(None);
+    }
+    let (own, other) = (
+        (subject.costs)(subject.program)?,
+        (subject.costs)(&program)?,
+    );
+    let now = play(&program, other.as_ref())?.makespan;
+    let pair = ((subject.program, own.as_ref()), (&program, other.as_ref()));
+    let turn =
+        turning_point(pair.0, pair.1, mode(own.as_ref())).map_err(|error| cost_error(&error))?;
+    Ok(Some(Rival {
+        strategy: strategy.to_string(),
+        iteration_seconds: now,
+        turn: turn.map(|turn| TurnAt {
+            link_bandwidth: turn.bandwidth,
+            turn_seconds: turn.iteration_seconds,
+        }),
+        says: rival_says(strategy, now, turn),
+    }))
+}
+
+fn rival_says(strategy: &Strategy, now: Seconds, turn: Option<Turn>) -> String {
+    let head = format!("`{strategy}` ({now})");
+    match turn {
+        None => format!("{head} does not pass it, whether links are 16 times as fast or as slow"),
+        Some(Turn { bandwidth, .. }) if bandwidth >= 1.0 => {
+            format!("{head} passes it where links are {bandwidth:.2} times as fast")
+        }
+        Some(Turn { bandwidth, .. }) => {
+            format!(
+                "{head} passes it where links are {:.2} times as slow",
+                1.0 / bandwidth
+            )
+        }
+    }
+}
+
+/// What is predicted of another training, or why it cannot be.
+fn predicted(
+    subject: &Subject<'_, '_>,
+    training: &Request<'_>,
+) -> Result<Result<Prediction, String>, CliError> {
+    let strategy = training.strategy;
+    if let Err(error) = strategy.check(training.graph, training.batch) {
+        return Ok(Err(error.to_string()));
+    }
+    let program = lower(training).map_err(|error| CliError::user(&error))?;
+    // Ranks that a machine does not have are no fault of the request.
+    let costs = match (subject.costs)(&program) {
+        Ok(costs) => costs,
+        Err(error) => return Ok(Err(error.to_string())),
+    };
+    let played = play(&program, costs.as_ref());
+    Ok(played
+        .map(|simulation| Prediction::of(&program, &simulation, false))
+        .map_err(|error| error.to_string()))
+}
