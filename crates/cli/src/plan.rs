@@ -13,7 +13,7 @@ use partita_lower::{Request, Strategy};
 use partita_oracle::Prediction;
 use partita_plan::Refusal;
 use partita_program::Program;
-use partita_space::{AXES, Axis};
+use partita_space::Axis;
 use std::io::Write;
 
 /// Ranks up to which the best strategy is explained without being asked: that takes a second at most.
@@ -136,12 +136,8 @@ fn explained(
     Ok(explanation)
 }
 
-/// The first that splits along other axes, among those that may have been the fastest.
+/// The first of another kind among those that may have been the fastest.
 fn rival_of<'f>(best: &Strategy, found: &'f [partita_plan::Candidate]) -> Option<&'f Strategy> {
-    let kind = |strategy: &Strategy| -> (Vec<Axis>, bool) {
-        let axes = AXES.into_iter().filter(|&axis| strategy.extent(axis) > 1);
-        (axes.collect(), strategy.stages.is_empty())
-    };
     let is_possible = |one: &partita_plan::Candidate| match one.refusal {
         None => true,
         Some(Refusal::Slower) => one.strategy.stages.is_empty() || one.strategy.has_layers(),
@@ -150,6 +146,19 @@ fn rival_of<'f>(best: &Strategy, found: &'f [partita_plan::Candidate]) -> Option
     let possible = found.iter().filter(|one| is_possible(one));
     let mut strategies = possible.map(|one| &one.strategy);
     strategies.find(|strategy| kind(strategy) != kind(best))
+}
+
+/// What a strategy splits: samples, space, filters, channels, branches, layers.
+fn kind(strategy: &Strategy) -> [bool; 6] {
+    let splits = |axes: &[Axis]| axes.iter().any(|&axis| strategy.extent(axis) > 1);
+    [
+        splits(&[Axis::Data]),
+        splits(&[Axis::Depth, Axis::Height, Axis::Width]),
+        splits(&[Axis::Filter]),
+        splits(&[Axis::Channel]),
+        splits(&[Axis::Branch]),
+        !strategy.stages.is_empty(),
+    ]
 }
 
 /// What would be the best strategy with twice the memory, where one was refused that would fit then.

@@ -2,7 +2,7 @@ use partita_graph::Graph;
 use partita_lower::Strategy;
 use partita_space::{AXES, Axis};
 
-/// Ranks of the largest training that is thought of.
+/// Ranks of the largest mesh.
 const RANKS_MAX: usize = 1 << 20;
 
 /// The strategy for twice the ranks: with twice the extent of the first of its axes that the model and
@@ -32,7 +32,7 @@ pub fn ranks_max(strategy: &Strategy, graph: &Graph, batch: usize) -> (usize, St
             Err(reason) => return (grown.ranks(), reason),
         }
     }
-    (grown.ranks(), "more are not thought of".to_owned())
+    (grown.ranks(), "a mesh has no more ranks".to_owned())
 }
 
 fn grown(strategy: &Strategy, axis: Axis) -> Strategy {

@@ -7,14 +7,20 @@ use std::io::Write;
 /// Changes that bring less than this are not told.
 const SPEEDUP_MIN: f64 = 1.005;
 
-/// A line for each of the `most` heaviest bounds.
+/// A line for each of the `most` heaviest bounds, those of time before those of memory.
 pub fn write_findings(
     findings: &[Finding],
     most: usize,
     out: &mut dyn Write,
 ) -> Result<(), CliError> {
     let mut sorted: Vec<&Finding> = findings.iter().collect();
-    sorted.sort_by(|a, b| b.share.total_cmp(&a.share));
+    sorted.sort_by(|a, b| {
+        let weight = |one: &Finding| (one.share, one.rank_seconds.map_or(0.0, |most| most.0));
+        let ((a_share, a_most), (b_share, b_most)) = (weight(a), weight(b));
+        let by_area = a.bytes.is_some().cmp(&b.bytes.is_some());
+        let by_share = b_share.total_cmp(&a_share);
+        by_area.then(by_share).then(b_most.total_cmp(&a_most))
+    });
     let mut table = Table::new(&[
         ("what bounds it", Side::Left),
         ("kind", Side::Left),
@@ -35,7 +41,10 @@ pub fn write_findings(
         } else {
             "step"
         };
-        let costs = finding.seconds.map(|seconds| seconds.to_string());
+        let costs = finding.seconds.map(|seconds| match seconds.0 > 0.0 {
+            true => seconds.to_string(),
+            false => "hidden".to_owned(),
+        });
         let costs = costs.or_else(|| finding.bytes.map(|bytes| bytes.to_string()));
         table.row(vec![
             finding.item.to_string(),

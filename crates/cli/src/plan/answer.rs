@@ -12,7 +12,7 @@ const ROWS_MAX: usize = 10;
 /// Candidates of the front that are listed behind these.
 const FRONT_MAX: usize = 5;
 /// Bounds that are listed.
-const FINDINGS_MAX: usize = 5;
+const FINDINGS_MAX: usize = 8;
 
 /// What became of a strategy.
 #[derive(Clone, Debug, Serialize)]

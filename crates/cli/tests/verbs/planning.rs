@@ -72,3 +72,100 @@ fn a_machine_of_unknown_reading_is_refused_before_the_search() {
     let text = refusal(&asked);
     assert!(text.contains("`io`") && text.contains("--no-io"), "{text}");
 }
+
+#[test]
+fn the_front_is_marked_and_the_first_is_explained() {
+    let list = json(&with(&["--json"]));
+    let all = list.as_array().unwrap();
+    let ranked = all.iter().filter(|one| one.get("reason").is_none());
+    let ranked: Vec<&Value> = ranked.collect();
+    let number = |one: &Value, key: &str| one[key].as_f64().unwrap();
+    let place = |one: &Value| {
+        let memory = number(one, "memory_bytes_max");
+        (memory, number(one, "iteration_seconds"))
+    };
+    assert_eq!(ranked[0]["front"], true);
+    for one in &ranked {
+        let (memory, seconds) = place(one);
+        let is_beaten = ranked
+            .iter()
+            .map(|other| place(other))
+            .any(|other| other.0 <= memory && other.1 <= seconds && other != (memory, seconds));
+        if one["front"] == true {
+            assert!(!is_beaten, "{one}");
+        }
+    }
+    let explained: Vec<&Value> = all
+        .iter()
+        .filter(|one| one.get("explanation").is_some())
+        .collect();
+    assert_eq!(explained, [ranked[0]]);
+    let explanation = &ranked[0]["explanation"];
+    assert_keys(explanation, &["findings", "what_ifs", "rival"]);
+    let links = &explanation["what_ifs"][0];
+    assert_keys(
+        links,
+        &[
+            "change",
+            "iteration_seconds",
+            "samples_per_second",
+            "speedup",
+        ],
+    );
+    let refused = all.iter().filter(|one| one.get("reason").is_some());
+    for one in refused {
+        assert!(["memory", "slower", "unsuited"].contains(&one["refusal"].as_str().unwrap()));
+        assert_eq!(one["front"], false);
+    }
+}
+
+#[test]
+fn a_plan_fits_on_a_screen_and_all_of_it_is_told_on_request() {
+    let asked = "plan cosmoflow@64 --machine lassen --ranks 16 --batch 8";
+    let asked: Vec<&str> = asked.split(' ').collect();
+    let (short, long) = (answer(&asked), answer(&[&asked[..], &["--all"]].concat()));
+    assert!(short.lines().count() <= 40, "{short}");
+    for part in [
+        "front",
+        "what bounds it",
+        "number of ranks",
+        "changes:",
+        "Not chosen",
+    ] {
+        assert!(short.contains(part), "no `{part}` in\n{short}");
+    }
+    let list = json(&[&asked[..], &["--json"]].concat());
+    for one in list.as_array().unwrap() {
+        let strategy = one["strategy"].as_str().unwrap();
+        assert!(long.contains(strategy), "{strategy}");
+        if let Some(reason) = one["reason"].as_str() {
+            assert!(long.contains(reason), "{strategy}");
+        }
+    }
+}
+
+#[test]
+fn more_memory_and_more_ranks_are_told_of_on_request() {
+    // 24 ranks have room for no whole samples of this size.
+    let asked =
+        "plan cosmoflow@128 --machine lassen --ranks 4 --batch 4 --json --explain --memory 400MiB";
+    let list = json(&asked.split(' ').collect::<Vec<_>>());
+    let first = &list[0];
+    let changes = first["explanation"]["what_ifs"].as_array().unwrap();
+    let memory = changes
+        .iter()
+        .find(|one| one["change"] == "device_memory")
+        .unwrap();
+    assert_eq!(memory["strategy"], "data=4", "{memory}");
+    assert_ne!(first["strategy"], "data=4");
+    assert!(memory["speedup"].as_f64().unwrap() > 1.0);
+    let scaling = &first["explanation"]["scaling"];
+    let points = scaling["points"].as_array().unwrap();
+    let efficiency: Vec<f64> = points
+        .iter()
+        .map(|one| one["efficiency"].as_f64().unwrap())
+        .collect();
+    let (last, before) = efficiency.split_last().unwrap();
+    assert!(before.iter().all(|&one| one >= 0.5), "{efficiency:?}");
+    assert!(*last < 1.0 && !scaling["end"].as_str().unwrap().is_empty());
+}

@@ -261,3 +261,109 @@ fn asked_on(machine: &str) -> [&str; 12] {
     all[6..11].copy_from_slice(&tail);
     all
 }
+
+/// What is found of a training on Lassen, by item.
+fn found(model: &str, batch: &str, ranks: &str, strategy: &str) -> Vec<Value> {
+    let head = ["predict", model, "--machine", "lassen", "--no-io", "--json"];
+    let tail = ["--batch", batch, "--ranks", ranks, "--strategy", strategy];
+    let record = json(&[&head[..], &tail].concat());
+    record["explanation"]["findings"]
+        .as_array()
+        .unwrap()
+        .clone()
+}
+
+fn share(findings: &[Value], item: &str) -> f64 {
+    let finding = findings.iter().find(|one| one["item"] == item);
+    finding.map_or(0.0, |one| one["share"].as_f64().unwrap())
+}
+
+#[test]
+fn what_bounds_a_split_is_found_in_its_program() {
+    let data = found("resnet50@224", "64", "64", "data=64");
+    let exchange = data
+        .iter()
+        .find(|one| one["item"] == "gradient_exchange")
+        .unwrap();
+    assert_eq!(
+        (&exchange["nature"], &exchange["area"]),
+        (&"limitation".into(), &"communication".into())
+    );
+    assert_eq!(
+        (&exchange["in_inference"], &exchange["phases"][0]),
+        (&false.into(), &"reduce".into())
+    );
+    assert!(
+        exchange["rank_seconds"].as_f64().unwrap() > 1e-3,
+        "{exchange}"
+    );
+    assert!(share(&data, "memory_redundancy") > 0.2);
+    // Batch norm sums its statistics over the ranks; halos there are none.
+    assert!(share(&data, "messages") == 0.0);
+    let ranks = data.iter().find(|one| one["item"] == "ranks").unwrap();
+    assert_eq!(ranks["ranks"], 64);
+
+    let filter = found("resnet50@224", "64", "8", "filter=8");
+    assert!(share(&filter, "layer_collectives") > 0.5);
+    assert!(filter.iter().all(|one| one["item"] != "gradient_exchange"));
+
+    let depth = found("cosmoflow@128", "1", "4", "depth=4");
+    let messages = depth.iter().find(|one| one["item"] == "messages").unwrap();
+    assert_eq!(messages["in_inference"], true);
+}
+
+#[test]
+fn a_pipeline_of_few_micro_batches_waits_more() {
+    let stages = |micro: &str| format!("stages=[data=1|data=1|data=1|data=1],micro={micro}");
+    let waits = |micro: &str| {
+        share(
+            &found("vgg16@224", "64", "4", &stages(micro)),
+            "workload_balance",
+        )
+    };
+    let (few, many) = (waits("2"), waits("16"));
+    assert!(few > 0.4 && many < 0.6 * few, "{few} {many}");
+}
+
+#[test]
+fn work_done_twice_is_found() {
+    let twice = |strategy: &str| {
+        share(
+            &found("cosmoflow@64", "4", "4", strategy),
+            "computation_redundancy",
+        )
+    };
+    let (plain, again, around) = (
+        twice("depth=4"),
+        twice("depth=4; conv1..pool3: recompute=on"),
+        twice("depth=4; conv1..pool2: halo=grouped"),
+    );
+    assert!(again > plain + 0.05, "{plain} {again}");
+    assert!(around > plain + 0.05, "{plain} {around}");
+}
+
+#[test]
+fn faster_links_help_what_they_bound() {
+    let speedup = |model: &str, strategy: &str, change: &str| {
+        let head = [
+            "predict",
+            model,
+            "--machine",
+            "lassen",
+            "--no-io",
+            "--json",
+            "--explain",
+        ];
+        let tail = ["--batch", "8", "--ranks", "8", "--strategy", strategy];
+        let record = json(&[&head[..], &tail].concat());
+        let changes = record["explanation"]["what_ifs"]
+            .as_array()
+            .unwrap()
+            .clone();
+        let found = changes.iter().find(|one| one["change"] == change);
+        found.unwrap()["speedup"].as_f64().unwrap()
+    };
+    assert!(speedup("resnet50@224", "filter=8", "link_bandwidth") > 1.2);
+    assert!(speedup("cosmoflow@128", "data=8", "link_bandwidth") < 1.05);
+    assert!(speedup("cosmoflow@128", "data=8", "arithmetic") > 1.5);
+}
