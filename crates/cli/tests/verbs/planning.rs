@@ -146,7 +146,7 @@ fn a_plan_fits_on_a_screen_and_all_of_it_is_told_on_request() {
 
 #[test]
 fn more_memory_and_more_ranks_are_told_of_on_request() {
-    // 24 ranks have room for no whole samples of this size.
+    // A sample takes more than this.
     let asked =
         "plan cosmoflow@128 --machine lassen --ranks 4 --batch 4 --json --explain --memory 400MiB";
     let list = json(&asked.split(' ').collect::<Vec<_>>());
