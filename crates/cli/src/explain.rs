@@ -5,7 +5,8 @@ mod screen;
 pub use screen::{write_changes, write_findings};
 
 use crate::error::CliError;
-use crate::predict::{cost_error, mode, play};
+use crate::machine;
+use crate::predict::{cost_error, play};
 use partita_lower::{Request, Strategy, lower};
 use partita_oracle::{
     Costs, Finding, Prediction, Simulation, Turn, explain, turning_point, what_ifs,
@@ -152,8 +153,13 @@ pub fn findings(
 pub fn changes(subject: &Subject<'_, '_>) -> Result<Vec<Change>, CliError> {
     let costs = (subject.costs)(subject.program)?;
     let now = subject.prediction.iteration_seconds;
-    let found = what_ifs(subject.program, costs.as_ref(), mode(costs.as_ref()), now)
-        .map_err(|error| cost_error(&error))?;
+    let found = what_ifs(
+        subject.program,
+        costs.as_ref(),
+        machine::mode(costs.as_ref(), subject.program.mesh.ranks()),
+        now,
+    )
+    .map_err(|error| cost_error(&error))?;
     let (strategy, batch) = (subject.training.strategy, subject.training.batch);
     let mut changes: Vec<Change> = Vec::new();
     for one in found {
@@ -271,8 +277,12 @@ pub fn rival(subject: &Subject<'_, '_>, strategy: &Strategy) -> Result<Option<Ri
     );
     let now = play(&program, other.as_ref())?.makespan;
     let pair = ((subject.program, own.as_ref()), (&program, other.as_ref()));
-    let turn =
-        turning_point(pair.0, pair.1, mode(own.as_ref())).map_err(|error| cost_error(&error))?;
+    let turn = turning_point(
+        pair.0,
+        pair.1,
+        machine::mode(own.as_ref(), pair.0.0.mesh.ranks()),
+    )
+    .map_err(|error| cost_error(&error))?;
     Ok(Some(Rival {
         strategy: strategy.to_string(),
         iteration_seconds: now,

@@ -11,8 +11,8 @@ use partita_cluster::Machine;
 use partita_lower::Request;
 use partita_oracle::simulate::Category;
 use partita_oracle::{
-    CostBasis, CostError, Costs, MachineCosts, Prediction, Scaled, SimulateError, Simulation, Speeds,
-    TaskPrediction, simulate,
+    CostBasis, CostError, Costs, MachineCosts, Prediction, Scaled, SimulateError, Simulation,
+    Speeds, TaskPrediction, simulate,
 };
 use partita_program::{Menu, Program};
 use partita_run::Footprint;
@@ -207,7 +207,12 @@ pub fn costs(machine: &Machine, no_io: bool) -> Result<Box<dyn Costs>, CliError>
 ///
 /// Errors: a cost that cannot be had.
 pub fn play(program: &Program, costs: &dyn Costs) -> Result<Simulation, CliError> {
-    let played = simulate(program, costs, machine::mode(costs, program.mesh.ranks()), STEPS);
+    let played = simulate(
+        program,
+        costs,
+        machine::mode(costs, program.mesh.ranks()),
+        STEPS,
+    );
     played.map_err(|error| cost_error(&error))
 }
 
