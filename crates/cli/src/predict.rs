@@ -14,9 +14,10 @@ use partita_oracle::{
     CostBasis, CostError, Costs, MachineCosts, Prediction, Scaled, SimulateError, Simulation,
     Speeds, TaskPrediction, simulate,
 };
+use partita_plan::{ClosedForm, Known, closed_form};
 use partita_program::{Menu, Program};
 use partita_run::Footprint;
-use partita_space::Bytes;
+use partita_space::{Bytes, Seconds};
 use serde::Serialize;
 use std::io::Write;
 
@@ -32,9 +33,21 @@ struct Record<'a> {
     batch: usize,
     memory_bytes_device: Bytes,
     no_io: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    closed_form: Option<Closed>,
     #[serde(flatten)]
     prediction: &'a Prediction,
     explanation: &'a Explanation,
+}
+
+/// What the closed forms say, where the strategy has one.
+#[derive(Serialize)]
+struct Closed {
+    strategy: &'static str,
+    seconds: Seconds,
+    compute_seconds: Seconds,
+    communication_seconds: Seconds,
+    memory_bytes: Bytes,
 }
 
 /// On what a prediction is made.
@@ -70,7 +83,27 @@ pub fn run(args: &PredictArgs, out: &mut dyn Write) -> Result<(), CliError> {
         costs: &|_| Ok(Box::new(Scaled::new(costs.as_ref(), Speeds::default()))),
         kernels: &*menu::of(machine::kernels(&machine, args.kernels)),
     };
-    answer(args, &lowered, &place, out)
+    let closed = closed(&place, args, &lowered, costs.as_ref())?;
+    answer(args, &lowered, &place, closed, out)
+}
+
+fn closed(
+    place: &Place<'_>,
+    args: &PredictArgs,
+    lowered: &Lowered,
+    costs: &dyn Costs,
+) -> Result<Option<Closed>, CliError> {
+    let asked = &args.training;
+    let (graph, strategy) = (&lowered.graph, &lowered.strategy);
+    let training = request(graph, strategy, asked, KindName::Train, place.kernels);
+    let form = closed_form(&training, &Known(costs)).map_err(CliError::Run)?;
+    Ok(form.map(|ClosedForm { split, estimate }| Closed {
+        strategy: split.name(),
+        seconds: estimate.seconds(),
+        compute_seconds: estimate.compute,
+        communication_seconds: estimate.communication,
+        memory_bytes: estimate.memory,
+    }))
 }
 
 /// The same from measurements of this machine, whose kernels are pinned.
@@ -117,13 +150,15 @@ fn run_here(args: &PredictArgs, out: &mut dyn Write) -> Result<(), CliError> {
         costs: &costs,
         kernels: &*menu,
     };
-    answer(args, &lowered, &place, out)
+    // Kernels of a single rank would have to be measured beside those of the program.
+    answer(args, &lowered, &place, None, out)
 }
 
 fn answer(
     args: &PredictArgs,
     lowered: &Lowered,
     place: &Place<'_>,
+    closed_form: Option<Closed>,
     out: &mut dyn Write,
 ) -> Result<(), CliError> {
     let program = &lowered.program;
@@ -144,12 +179,13 @@ fn answer(
             batch: lowered.program.batch,
             memory_bytes_device: place.memory,
             no_io: args.no_io,
+            closed_form,
             prediction: &prediction,
             explanation: &explanation,
         };
         return write_json(out, &record);
     }
-    write_report(lowered, place, &prediction, out)?;
+    write_report(lowered, place, (&prediction, closed_form.as_ref()), out)?;
     writeln!(out)?;
     write_findings(&explanation.findings, usize::MAX, out)?;
     write_changes(&explanation, out)?;
@@ -241,7 +277,7 @@ fn misfit(prediction: &Prediction, device_memory: Bytes) -> String {
 fn write_report(
     lowered: &Lowered,
     place: &Place<'_>,
-    prediction: &Prediction,
+    (prediction, closed_form): (&Prediction, Option<&Closed>),
     out: &mut dyn Write,
 ) -> Result<(), CliError> {
     let basis = match prediction.basis {
@@ -256,21 +292,30 @@ fn write_report(
         prediction.memory.beside_arena()
     );
     let ranks = format!("{} in {} classes", prediction.ranks, prediction.classes);
-    write_pairs(
-        out,
-        &[
-            ("model", lowered.graph.name.clone()),
-            ("strategy", lowered.strategy.to_string()),
-            ("machine", place.name.to_owned()),
-            ("ranks", ranks),
-            ("batch", lowered.program.batch.to_string()),
-            ("program", prediction.digest.clone()),
-            ("seconds", basis.to_owned()),
-            ("iteration", prediction.iteration_seconds.to_string()),
-            ("samples/s", format!("{:.2}", prediction.samples_per_second)),
-            ("memory", memory),
-        ],
-    )?;
+    let mut pairs = vec![
+        ("model", lowered.graph.name.clone()),
+        ("strategy", lowered.strategy.to_string()),
+        ("machine", place.name.to_owned()),
+        ("ranks", ranks),
+        ("batch", lowered.program.batch.to_string()),
+        ("program", prediction.digest.clone()),
+        ("seconds", basis.to_owned()),
+        ("iteration", prediction.iteration_seconds.to_string()),
+        ("samples/s", format!("{:.2}", prediction.samples_per_second)),
+        ("memory", memory),
+    ];
+    if let Some(closed) = closed_form {
+        let text = format!(
+            "{} for {}: compute {}, communication {}; {}",
+            closed.seconds,
+            closed.strategy,
+            closed.compute_seconds,
+            closed.communication_seconds,
+            closed.memory_bytes
+        );
+        pairs.push(("closed form", text));
+    }
+    write_pairs(out, &pairs)?;
     writeln!(out)?;
     write_breakdown(prediction, out)?;
     writeln!(out)?;

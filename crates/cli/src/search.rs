@@ -4,6 +4,7 @@ use crate::machine;
 use crate::predict::cost_error;
 use crate::train::kernel_set::KernelSet;
 use partita_lower::{Request, Strategy};
+use partita_oracle::closed::Wire;
 use partita_oracle::{Costs, MeasuredCosts, Prediction, predict};
 use partita_plan::{
     Candidate, Floor, Known, PlanError, PlanRequest, StageCosts, balance, plan, rank_seconds,
@@ -12,6 +13,10 @@ use partita_plan::{
 use partita_program::{Body, Program};
 use partita_space::{Bytes, Mesh, Rank, Seconds};
 use std::cell::RefCell;
+
+/// How many times longer than the best one a strategy may take by the closed forms and still be lowered:
+/// twice what any that was best took in trials of models, machines, ranks and mini-batches.
+const FAR: f64 = 3.0;
 
 /// Every way to lay the ranks on the data axis and the spatial axes of the model, on a machine whose
 /// costs are known: those that fit `memory` by the time of a step, shortest first, then those refused.
@@ -119,6 +124,14 @@ impl StageCosts for MeasuredStages<'_> {
     fn message(&self, from: Rank, to: Rank, bytes: Bytes) -> Seconds {
         Known(&*self.costs.borrow()).message(from, to, bytes)
     }
+
+    fn seconds(&self, _: &Program, _: Rank) -> Result<Option<Vec<Seconds>>, String> {
+        Ok(None)
+    }
+
+    fn ring(&self, members: &[Rank]) -> Wire {
+        Known(&*self.costs.borrow()).ring(members)
+    }
 }
 
 fn ranked(
@@ -136,6 +149,7 @@ fn ranked(
         ranks,
         memory,
         floor,
+        far: FAR,
         cost: &|program| {
             if failure.borrow().is_some() {
                 return Err("no cost".to_owned());

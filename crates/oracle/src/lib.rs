@@ -5,6 +5,7 @@
 //! Knows: programs, machines, the published formulas of cost.
 //! Must not know: models, strategies, how a program was made, files, or the clock of this machine.
 
+pub mod closed;
 pub mod compare;
 pub mod cost;
 pub mod efficiency;

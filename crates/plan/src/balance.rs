@@ -411,9 +411,6 @@ struct Arriving {
     links: Vec<(f64, f64)>,
 }
 
-/// A message long enough to tell the time of a byte.
-const LONG: Bytes = Bytes(1 << 20);
-
 fn arriving(training: &Request<'_>, costs: &dyn StageCosts) -> Arriving {
     let strategy = training.strategy;
     let samples = training.batch / strategy.micro / strategy.extent(Axis::Data);
@@ -421,9 +418,8 @@ fn arriving(training: &Request<'_>, costs: &dyn StageCosts) -> Arriving {
     let (mut links, mut first, mut before) = (Vec::new(), 0, None);
     for stage in &strategy.stages {
         let from = before.unwrap_or(first);
-        let empty = costs.message(from, first, Bytes(0)).0;
-        let long = costs.message(from, first, LONG).0;
-        links.push((empty, (long - empty).max(0.0) / LONG.0 as f64));
+        let wire = costs.pair(from, first);
+        links.push((wire.start.0, wire.byte.0));
         before = Some(first);
         first += Mesh::new(stage.extents).ranks();
     }

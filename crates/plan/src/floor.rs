@@ -14,6 +14,12 @@ pub fn rank_seconds(body: &Body, rank: Rank, mesh: &Mesh, costs: &dyn Costs) -> 
     delays.fold(Seconds(0.0), |sum, delay| sum + delay)
 }
 
+/// Seconds of each task on its own, its peers being ready.
+pub fn durations(body: &Body, rank: Rank, mesh: &Mesh, costs: &dyn Costs) -> Vec<Seconds> {
+    let seconds = |task| Seconds(duration(body, task, rank, mesh, costs));
+    body.tasks.iter().map(seconds).collect()
+}
+
 /// By how much each task delays the end of all before it; [`rank_seconds`] is their sum.
 pub fn task_seconds(body: &Body, rank: Rank, mesh: &Mesh, costs: &dyn Costs) -> Vec<Seconds> {
     let mut last = 0.0_f64;

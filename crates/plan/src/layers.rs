@@ -1,9 +1,11 @@
 //! What each layer of a model takes of the ranks of a stage: seconds of a micro-batch, bytes.
 
-use crate::floor::task_seconds;
+use crate::closed::of_one_rank;
+use crate::floor::{durations, task_seconds};
 use partita_graph::Graph;
-use partita_lower::{LowerError, Request, Strategy, lower_rank};
+use partita_lower::{LowerError, Request, Strategy};
 use partita_oracle::Costs;
+use partita_oracle::closed::Wire;
 use partita_program::{Body, Phase, Program, ProgramKind, Role};
 use partita_space::{AXES, Axis, Bytes, Mesh, Rank, Seconds};
 use std::collections::HashMap;
@@ -19,7 +21,28 @@ pub trait StageCosts {
 
     /// Seconds of a message; 0 where nothing is known.
     fn message(&self, from: Rank, to: Rank, bytes: Bytes) -> Seconds;
+
+    /// Seconds of each task of a rank on its own; none where they would have to be measured first.
+    ///
+    /// Errors: a cost that is not known, in words for people.
+    fn seconds(&self, program: &Program, rank: Rank) -> Result<Option<Vec<Seconds>>, String>;
+
+    /// What a link takes, were sums over these ranks taken round a ring; nothing where nothing is known.
+    fn ring(&self, members: &[Rank]) -> Wire;
+
+    /// What a link takes between two ranks.
+    fn pair(&self, from: Rank, to: Rank) -> Wire {
+        let empty = self.message(from, to, Bytes(0));
+        let long = self.message(from, to, LONG);
+        Wire {
+            start: empty,
+            byte: Seconds((long - empty).0.max(0.0) / LONG.0 as f64),
+        }
+    }
 }
+
+/// A message long enough to tell the time of a byte.
+const LONG: Bytes = Bytes(1 << 20);
 
 /// Costs that are known before the program is.
 pub struct Known<'a>(pub &'a dyn Costs);
@@ -38,7 +61,33 @@ impl StageCosts for Known<'_> {
         let cost = self.0.message(from, to, bytes, 1.0);
         cost.map_or(Seconds(0.0), |cost| cost.seconds())
     }
+
+    fn seconds(&self, program: &Program, rank: Rank) -> Result<Option<Vec<Seconds>>, String> {
+        Ok(Some(durations(
+            program.body(rank),
+            rank,
+            &program.mesh,
+            self.0,
+        )))
+    }
+
+    fn ring(&self, members: &[Rank]) -> Wire {
+        let sum = |bytes| {
+            let cost = self.0.allreduce(members, bytes, 1.0);
+            cost.map_or(0.0, |cost| cost.seconds().0)
+        };
+        let steps = 2.0 * members.len().saturating_sub(1).max(1) as f64;
+        let empty = sum(Bytes(0));
+        let bytes = LONG_SUM.0 as f64 / members.len().max(1) as f64;
+        Wire {
+            start: Seconds(empty / steps),
+            byte: Seconds((sum(LONG_SUM) - empty).max(0.0) / steps / bytes),
+        }
+    }
 }
+
+/// The same for a sum over many ranks.
+const LONG_SUM: Bytes = Bytes(1 << 26);
 
 /// Sums over the first layers of the model, of one rank of a stage.
 pub(crate) struct Layers {
@@ -101,18 +150,8 @@ impl Layers {
             kind: ProgramKind::Train,
             ..*training
         };
-        let mesh = strategy.mesh();
-        let rank = middle(&mesh);
-        let body = lower_rank(&request, rank)?;
-        let program = Program {
-            title: format!("{} batch {batch} {strategy}", training.graph.name),
-            kind: ProgramKind::Train,
-            dtype: training.dtype,
-            batch,
-            mesh,
-            bodies: vec![body],
-            class_of: vec![0; mesh.ranks()],
-        };
+        let rank = middle(&strategy.mesh());
+        let program = of_one_rank(&request, rank)?;
         let delays = costs.delays(&program, rank).map_err(LayersError::Cost)?;
         Ok(Self::of(training.graph, &program.bodies[0], &delays, parts))
     }
@@ -194,7 +233,7 @@ pub(crate) fn middle(mesh: &Mesh) -> Rank {
 }
 
 /// The node that each task is about; what is about none goes with the task before.
-fn origins(graph: &Graph, body: &Body) -> Vec<usize> {
+pub(crate) fn origins(graph: &Graph, body: &Body) -> Vec<usize> {
     let nodes = graph.nodes.iter().enumerate();
     let mut known: HashMap<&str, usize> = nodes
         .clone()

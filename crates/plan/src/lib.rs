@@ -6,16 +6,20 @@
 
 mod balance;
 mod candidates;
+mod closed;
 mod floor;
 mod growth;
 mod layers;
+mod per_layer;
 mod pipelines;
 mod plan;
 
 pub use balance::{BalanceError, Balanced, balance};
 pub use candidates::{candidates, hybrids};
+pub use closed::{ClosedForm, closed_form};
 pub use floor::{rank_seconds, task_seconds};
 pub use growth::{doubled, ranks_max};
 pub use layers::{Known, StageCosts};
+pub use per_layer::PerLayer;
 pub use pipelines::pipelines;
 pub use plan::{Candidate, Cost, Floor, PlanError, PlanRequest, Refusal, plan};

@@ -1,11 +1,13 @@
 use crate::balance::{BalanceError, Tables, balance_with};
 use crate::candidates::candidates;
-use crate::layers::StageCosts;
+use crate::closed::Forms;
+use crate::layers::{LayersError, StageCosts};
+use crate::per_layer::Measured;
 use crate::pipelines::pipelines;
 use partita_lower::{LowerError, Request, Strategy, lower, lower_ranks};
 use partita_oracle::Prediction;
 use partita_program::{Body, Program, Role};
-use partita_space::{AXES, Bytes, Mesh, Rank, Seconds};
+use partita_space::{AXES, Axis, Bytes, Mesh, Rank, Seconds};
 
 /// Why the time of a program is not known, in words for people.
 type Unknown = String;
@@ -17,6 +19,9 @@ pub type Cost<'a> = dyn Fn(&Program) -> Result<Prediction, Unknown> + 'a;
 /// costs at hand.
 pub type Floor<'a> = dyn Fn(&Body, Rank, &Mesh) -> Seconds + 'a;
 
+/// Meshes, beside that of samples alone, on which a distribution is chosen for each layer.
+const MESHES: usize = 3;
+
 /// What to plan.
 pub struct PlanRequest<'a> {
     /// The training; its strategy is replaced by each candidate in turn.
@@ -27,6 +32,9 @@ pub struct PlanRequest<'a> {
     pub memory: Bytes,
     /// Least time of a step in which a rank does this; 0 where nothing is known.
     pub floor: &'a Floor<'a>,
+    /// How many times longer than the best one a candidate may take by the closed forms and still be
+    /// lowered; all are where it is infinite.
+    pub far: f64,
     /// How long a program takes.
     pub cost: &'a Cost<'a>,
     /// How long the stages of a pipeline take.
@@ -132,36 +140,23 @@ type No = (Refusal, String);
 /// largest part of everything in a balanced split, and the middle one, which has most neighbors. Only
 /// what passes is lowered whole and costed, in the order of the floors.
 ///
+/// Before that, closed forms say of hybrids about how long they take. The first that fits in their
+/// order that splits samples and positions alone is costed at once. Those that take [`PlanRequest::far`] times as long by them are not lowered at all,
+/// and of the others the second rank only where the first takes less than a step of the best.
+///
 /// Pipelines come after all others, in the order of what their stages take if links are always free, in the cut
 /// of [`crate::balance`]; those whose stages alone take longer than a whole step of the best are refused.
 /// Errors: no candidate fits, or the menu lacks a kernel.
 pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
-    let mut refused: Vec<Candidate> = Vec::new();
-    let mut open: Vec<Open> = Vec::new();
-    let training = &request.training;
-    for strategy in candidates(training.graph, request.ranks, training.batch) {
-        match glance(request, &strategy)? {
-            Ok(floor) => open.push(Open { floor, strategy }),
-            Err(no) => refused.push(Candidate::refused(strategy, no)),
-        }
-    }
-    // What can be fast comes first, so that the rest is passed over; equals keep their order.
-    open.sort_by(|a, b| a.floor.0.total_cmp(&b.floor.0));
     let mut ranking = Ranking {
         request,
         costed: Vec::new(),
         best: None,
-        refused,
+        refused: Vec::new(),
     };
-    let total = open.len();
-    for (index, Open { floor, strategy }) in open.into_iter().enumerate() {
-        if let Some(reason) = ranking.best.as_ref().and_then(|best| beaten(floor, best)) {
-            ranking.refuse(strategy, (Refusal::Slower, reason));
-            continue;
-        }
-        (request.progress)(&strategy, total - index);
-        ranking.weigh(strategy)?;
-    }
+    let open = ranking.sieve()?;
+    ranking.weigh_all(open)?;
+    ranking.weigh_per_layer()?;
     ranking.weigh_pipelines()?;
     let Ranking {
         mut costed,
@@ -191,6 +186,117 @@ impl Ranking<'_, '_> {
         self.refused.push(Candidate::refused(strategy, no));
     }
 
+    /// Those that may be best, with the least that a step of them takes.
+    fn sieve(&mut self) -> Result<Vec<Open>, PlanError> {
+        let training = &self.request.training;
+        let all = candidates(training.graph, self.request.ranks, training.batch);
+        let mut all: Vec<(Option<Seconds>, Strategy)> = match self.forms()? {
+            Some(forms) => all
+                .into_iter()
+                .map(|one| (forms.about(&one), one))
+                .collect(),
+            None => all.into_iter().map(|one| (None, one)).collect(),
+        };
+        // What has no form comes last; equals keep their order.
+        let key = |seconds: &Option<Seconds>| seconds.map_or(f64::INFINITY, |one| one.0);
+        all.sort_by(|a, b| key(&a.0).total_cmp(&key(&b.0)));
+        let mut nearest: Option<(Seconds, Strategy)> = None;
+        let mut open = Vec::new();
+        for (form, strategy) in all {
+            let far = form.zip(nearest.as_ref());
+            let far = far.filter(|(form, (least, _))| form.0 > self.request.far * least.0);
+            if let Some((form, (least, near))) = far {
+                let reason = format!(
+                    "by the closed forms a step takes about {form}, of `{near}` {least}; not costed \
+                     further"
+                );
+                self.refuse(strategy, (Refusal::Slower, reason));
+                continue;
+            }
+            match self.glance(&strategy)? {
+                Ok(_) if form.is_some() && nearest.is_none() && is_plain(&strategy) => {
+                    nearest = form.map(|form| (form, strategy.clone()));
+                    self.weigh(strategy)?;
+                }
+                Ok(floor) => open.push(Open { floor, strategy }),
+                Err(no) => self.refuse(strategy, no),
+            }
+        }
+        Ok(open)
+    }
+
+    /// The least that a step takes, from two ranks; or why the strategy does not suit the model, does not
+    /// fit in memory, or is beaten.
+    fn glance(&self, strategy: &Strategy) -> Result<Result<Seconds, No>, PlanError> {
+        let request = self.request;
+        let training = Request {
+            strategy,
+            ..request.training
+        };
+        if let Err(error) = strategy.check(training.graph, training.batch) {
+            return Ok(Err((Refusal::Unsuited, error.to_string())));
+        }
+        let mesh = strategy.mesh();
+        let middle = mesh.rank(AXES.map(|axis| mesh.extent(axis) / 2));
+        let mut floor = Seconds(0.0);
+        let ranks = [mesh.ranks() - 1, middle];
+        let refused = |error| match error {
+            LowerError::Strategy(error) => Ok(Err((Refusal::Unsuited, error.to_string()))),
+            LowerError::Menu(_) | LowerError::MixedPadding { .. } => Err(error.into()),
+        };
+        let bodies = match lower_ranks(&training, &ranks) {
+            Ok(bodies) => bodies,
+            Err(error) => return refused(error),
+        };
+        for (rank, body) in ranks.into_iter().zip(bodies) {
+            let body = match body {
+                Ok(body) => body,
+                Err(error) => return refused(error),
+            };
+            if body.arena > request.memory {
+                let reason = memory_reason(&body, request.memory);
+                return Ok(Err((Refusal::Memory(body.arena), reason)));
+            }
+            floor = floor.max((request.floor)(&body, rank, &mesh));
+            // The other rank need not be lowered.
+            if let Some(reason) = self.best.as_ref().and_then(|best| beaten(floor, best)) {
+                return Ok(Err((Refusal::Slower, reason)));
+            }
+        }
+        Ok(Ok(floor))
+    }
+
+    /// The closed forms, where the seconds of kernels are known before programs are and the forms are to
+    /// refuse something.
+    fn forms(&self) -> Result<Option<Forms<'_>>, PlanError> {
+        if self.request.far.is_infinite() {
+            return Ok(None);
+        }
+        let training = &self.request.training;
+        match Forms::new(training, self.request.ranks, self.request.stages) {
+            Ok(forms) => Ok(forms),
+            Err(LayersError::Lower(error)) => Err(error.into()),
+            // It will be said of each candidate.
+            Err(LayersError::Cost(_)) => Ok(None),
+        }
+    }
+
+    /// Costs candidates that can be best.
+    fn weigh_all(&mut self, mut open: Vec<Open>) -> Result<(), PlanError> {
+        // What can be fast comes first, so that the rest is passed over; equals keep their order.
+        open.sort_by(|a, b| a.floor.0.total_cmp(&b.floor.0));
+        let total = open.len();
+        for (index, Open { floor, strategy }) in open.into_iter().enumerate() {
+            if let Some(reason) = self.best.as_ref().and_then(|best| beaten(floor, best)) {
+                self.refuse(strategy, (Refusal::Slower, reason));
+                continue;
+            }
+            (self.request.progress)(&strategy, total - index);
+            self.weigh(strategy)?;
+        }
+        Ok(())
+    }
+
     /// Costs a candidate.
     fn weigh(&mut self, strategy: Strategy) -> Result<(), PlanError> {
         match weigh(self.request, &strategy)? {
@@ -209,6 +315,59 @@ impl Ranking<'_, '_> {
             Err(no) => self.refuse(strategy, no),
         }
         Ok(())
+    }
+
+    /// Chooses for each layer among the distributions on the meshes of the best candidates, and costs what is
+    /// chosen.
+    fn weigh_per_layer(&mut self) -> Result<(), PlanError> {
+        let training = &self.request.training;
+        let mut found: Vec<Strategy> = Vec::new();
+        for mesh in self.meshes() {
+            let request = Request {
+                strategy: &mesh,
+                ..*training
+            };
+            let measured = match Measured::new(&request, self.request.stages) {
+                Ok(measured) => measured,
+                Err(LayersError::Lower(LowerError::Strategy(_)) | LayersError::Cost(_)) => None,
+                Err(LayersError::Lower(error)) => return Err(error.into()),
+            };
+            for strategy in measured.iter().flat_map(Measured::best) {
+                let is_known = |one: &Candidate| one.strategy == strategy;
+                let is_costed = self.costed.iter().any(is_known);
+                let is_refused = self.refused.iter().any(is_known);
+                if !is_costed && !is_refused && !found.contains(&strategy) {
+                    found.push(strategy);
+                }
+            }
+        }
+        let mut open = Vec::new();
+        for strategy in found {
+            match self.glance(&strategy)? {
+                Ok(floor) => open.push(Open { floor, strategy }),
+                Err(no) => self.refuse(strategy, no),
+            }
+        }
+        self.weigh_all(open)
+    }
+
+    /// Meshes of samples and positions: of samples alone, and of the best candidates.
+    fn meshes(&self) -> Vec<Strategy> {
+        let mut best: Vec<&Candidate> = self.costed.iter().collect();
+        let seconds = |one: &Candidate| one.seconds().map_or(f64::INFINITY, |seconds| seconds.0);
+        best.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));
+        let mut meshes = vec![Strategy::hybrid(self.request.ranks, [1; 3])];
+        for one in best {
+            let [data, depth, height, width, filter, channel, branch] =
+                AXES.map(|axis| one.strategy.extent(axis));
+            // Ranks that share filters may have samples or filters.
+            let samples = data * filter * channel * branch;
+            let mesh = Strategy::hybrid(samples, [depth, height, width]);
+            if !meshes.contains(&mesh) && meshes.len() <= MESHES {
+                meshes.push(mesh);
+            }
+        }
+        meshes
     }
 
     /// Finds the layers of pipelines, and costs those that can be best.
@@ -272,6 +431,12 @@ impl Ranking<'_, '_> {
     }
 }
 
+/// Whether only samples and positions are split: such programs have few classes, and are soon played.
+fn is_plain(strategy: &Strategy) -> bool {
+    let others = [Axis::Filter, Axis::Channel, Axis::Branch];
+    others.iter().all(|&axis| strategy.extent(axis) == 1) && strategy.layers.is_empty()
+}
+
 /// Why a candidate cannot beat the best one.
 fn beaten(floor: Seconds, (least, strategy): &(Seconds, Strategy)) -> Option<String> {
     (floor > *least).then(|| {
@@ -280,45 +445,6 @@ fn beaten(floor: Seconds, (least, strategy): &(Seconds, Strategy)) -> Option<Str
              ({least}); not costed further"
         )
     })
-}
-
-/// The least that a step takes, from two ranks; or why the strategy does not suit the model, or does
-/// not fit in memory.
-fn glance(
-    request: &PlanRequest<'_>,
-    strategy: &Strategy,
-) -> Result<Result<Seconds, No>, PlanError> {
-    let training = Request {
-        strategy,
-        ..request.training
-    };
-    if let Err(error) = strategy.check(training.graph, training.batch) {
-        return Ok(Err((Refusal::Unsuited, error.to_string())));
-    }
-    let mesh = strategy.mesh();
-    let middle = mesh.rank(AXES.map(|axis| mesh.extent(axis) / 2));
-    let mut floor = Seconds(0.0);
-    let ranks = [mesh.ranks() - 1, middle];
-    let refused = |error| match error {
-        LowerError::Strategy(error) => Ok(Err((Refusal::Unsuited, error.to_string()))),
-        LowerError::Menu(_) | LowerError::MixedPadding { .. } => Err(error.into()),
-    };
-    let bodies = match lower_ranks(&training, &ranks) {
-        Ok(bodies) => bodies,
-        Err(error) => return refused(error),
-    };
-    for (rank, body) in ranks.into_iter().zip(bodies) {
-        let body = match body {
-            Ok(body) => body,
-            Err(error) => return refused(error),
-        };
-        if body.arena > request.memory {
-            let reason = memory_reason(&body, request.memory);
-            return Ok(Err((Refusal::Memory(body.arena), reason)));
-        }
-        floor = floor.max((request.floor)(&body, rank, &mesh));
-    }
-    Ok(Ok(floor))
 }
 
 /// The prediction of a strategy that suits the model, or what it lacks.

@@ -367,3 +367,27 @@ fn faster_links_help_what_they_bound() {
     assert!(speedup("cosmoflow@128", "data=8", "link_bandwidth") < 1.05);
     assert!(speedup("cosmoflow@128", "data=8", "arithmetic") > 1.5);
 }
+
+#[test]
+fn closed_forms_stand_beside_plain_strategies() {
+    for (strategy, name) in [
+        ("data=4", "data"),
+        ("depth=4", "spatial"),
+        ("data=2,depth=2", "data and spatial"),
+        ("data=2,filter=2", "data and filter"),
+    ] {
+        let record = json(&asked(strategy, "4", &["--json", "--no-io"]));
+        let form = &record["closed_form"];
+        assert_eq!(form["strategy"], name);
+        let sum = number(form, "compute_seconds") + number(form, "communication_seconds");
+        assert!((sum / number(form, "seconds") - 1.0).abs() < 1e-9);
+        assert!(number(form, "memory_bytes") > 0.0);
+        // Both mean the same step.
+        let ratio = sum / number(&record, "iteration_seconds");
+        assert!((0.5..2.0).contains(&ratio), "{strategy}: {ratio}");
+        let text = answer(&asked(strategy, "4", &["--no-io"]));
+        assert!(text.contains(&format!(" for {name}: compute ")), "{text}");
+    }
+    let other = json(&asked("depth=2; fc1..: F=depth", "2", &["--json"]));
+    assert!(other.get("closed_form").is_none());
+}

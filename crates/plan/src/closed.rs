@@ -1,0 +1,351 @@
+//! The closed forms of the oracle for a model: a table of its layers, and which form a strategy has.
+
+use crate::layers::{LayersError, StageCosts, origins};
+use partita_graph::{Graph, Node, Op};
+use partita_lower::{LayerDim, Request, Shard, Strategy, lower_rank};
+use partita_oracle::closed::{Estimate, LayerRow, Split, Table, Wires};
+use partita_program::{Lane, Phase, Program, ProgramKind};
+use partita_space::{AXES, Axis, AxisList, Rank, Seconds};
+use std::ops::Range;
+
+/// What the closed forms say of a strategy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClosedForm {
+    /// Which of them it is.
+    pub split: Split,
+    /// What it says.
+    pub estimate: Estimate,
+}
+
+/// What the closed forms say of a training, were kernels as fast as on one rank with as many samples as a
+/// rank has on the mean. None where the strategy has no such form, or the seconds of kernels are not known.
+///
+/// Errors: a kernel that the menu lacks, a cost that cannot be had; in words for people.
+pub fn closed_form(
+    training: &Request<'_>,
+    costs: &dyn StageCosts,
+) -> Result<Option<ClosedForm>, String> {
+    let ranks = training.strategy.ranks();
+    let forms = Forms::new(training, ranks, costs).map_err(|error| match error {
+        LayersError::Lower(error) => error.to_string(),
+        LayersError::Cost(unknown) => unknown,
+    })?;
+    Ok(forms.and_then(|forms| forms.of(training.strategy)))
+}
+
+/// A table of layers for all strategies of a number of ranks. A layer with weights is a row with all that
+/// follows up to the next one.
+pub(crate) struct Forms<'a> {
+    graph: &'a Graph,
+    costs: &'a dyn StageCosts,
+    batch: usize,
+    item: usize,
+    rows: Vec<LayerRow>,
+    /// The nodes of each row.
+    nodes: Vec<Range<usize>>,
+}
+
+impl<'a> Forms<'a> {
+    /// None where the seconds of kernels are not known.
+    ///
+    /// Errors: a kernel that the menu lacks, a cost that cannot be had.
+    pub fn new(
+        training: &Request<'a>,
+        ranks: usize,
+        costs: &'a dyn StageCosts,
+    ) -> Result<Option<Self>, LayersError> {
+        let graph = training.graph;
+        let samples = training.batch.div_ceil(ranks);
+        let strategy = Strategy::single();
+        let request = Request {
+            strategy: &strategy,
+            batch: samples,
+            kind: ProgramKind::Train,
+            ..*training
+        };
+        let program = of_one_rank(&request, 0)?;
+        let Some(seconds) = costs.seconds(&program, 0).map_err(LayersError::Cost)? else {
+            return Ok(None);
+        };
+        let nodes = rows_of_nodes(graph);
+        let mut rows: Vec<LayerRow> = nodes.iter().map(|range| row(graph, range)).collect();
+        let mut row_of = vec![0; graph.nodes.len()];
+        for (at, range) in nodes.iter().enumerate() {
+            row_of[range.clone()].fill(at);
+        }
+        let body = &program.bodies[0];
+        let per_sample = 1.0 / samples as f64;
+        for ((task, seconds), node) in body.tasks.iter().zip(seconds).zip(origins(graph, body)) {
+            let row = &mut rows[row_of[node]];
+            match (task.work.lane(), task.origin.phase) {
+                (Lane::Compute, Phase::Load | Phase::Forward | Phase::Report) => {
+                    row.forward += seconds * per_sample;
+                }
+                (Lane::Compute, Phase::Backward) => {
+                    row.backward += seconds * per_sample;
+                }
+                (Lane::Compute, Phase::Reduce | Phase::Update) => {
+                    row.update += seconds;
+                }
+                // All training data is in memory.
+                (Lane::Exchange | Lane::Collective | Lane::Io, _) => {}
+            }
+        }
+        Ok(Some(Self {
+            graph,
+            costs,
+            batch: training.batch,
+            item: training.dtype.size(),
+            rows,
+            nodes,
+        }))
+    }
+
+    /// What is said of a strategy, if it has a form.
+    pub fn of(&self, strategy: &Strategy) -> Option<ClosedForm> {
+        let split = self.split(strategy)?;
+        let estimate = self.estimate(strategy, &split);
+        Some(ClosedForm { split, estimate })
+    }
+
+    /// About how long a step takes: by the form of the strategy; of a mixture of forms the computation, in
+    /// equal parts, and the longer of the communications of samples with positions and with filters. Ranks
+    /// of branches count as if they had samples, channels as filters, the larger of both.
+    pub fn about(&self, strategy: &Strategy) -> Option<Seconds> {
+        if let Some(form) = self.of(strategy) {
+            return Some(form.estimate.seconds());
+        }
+        let extent = |axis| strategy.extent(axis);
+        let mixed = Strategy::of(AXES.map(|axis| match axis {
+            Axis::Branch => 1,
+            _ => extent(axis),
+        }));
+        if !strategy.stages.is_empty() || !is_whole(strategy) {
+            return None;
+        }
+        let tiles: usize = SPATIAL.into_iter().map(extent).product();
+        let shares = extent(Axis::Filter).max(extent(Axis::Channel));
+        let groups = extent(Axis::Data) * extent(Axis::Branch);
+        let communication = |split: Split| self.estimate(&mixed, &split).communication;
+        let serial = self.estimate(&mixed, &Split::Serial).compute;
+        let by_tiles = communication(Split::DataSpatial([groups, tiles]));
+        let by_shares = communication(Split::DataFilter([groups * tiles, shares]));
+        let parts = 1.0 / strategy.ranks() as f64;
+        let moved = match shares {
+            1 => by_tiles,
+            _ => by_shares.max(by_tiles * (1.0 / shares as f64)),
+        };
+        Some(serial * parts + moved)
+    }
+
+    fn estimate(&self, strategy: &Strategy, split: &Split) -> Estimate {
+        let rows = self.rows.iter().zip(&self.nodes);
+        let rows = rows.map(|(row, nodes)| self.split_row(*row, nodes, strategy, split));
+        let rows: Vec<LayerRow> = rows.collect();
+        let table = Table {
+            layers: &rows,
+            batch: self.batch,
+            item: self.item,
+        };
+        table.estimate(split, &self.wires(strategy))
+    }
+
+    fn split(&self, strategy: &Strategy) -> Option<Split> {
+        let extent = |axis| strategy.extent(axis);
+        let tiles: usize = SPATIAL.into_iter().map(extent).product();
+        let [data, filters, channels] = [Axis::Data, Axis::Filter, Axis::Channel].map(extent);
+        let is_plain = strategy.shard == Shard::Off && extent(Axis::Branch) == 1;
+        if !strategy.stages.is_empty() {
+            let is_one = strategy.stages.iter().all(|one| one.extents == [1; 7]);
+            let is_chain = strategy.mesh().ranks() == strategy.stages.len() && is_one;
+            return match is_plain && is_chain && strategy.layers.is_empty() {
+                true => self.stages(strategy),
+                false => None,
+            };
+        }
+        if !is_plain || !is_whole(strategy) || strategy.micro > 1 {
+            return None;
+        }
+        Some(match [data, tiles, filters, channels] {
+            [1, 1, 1, 1] => Split::Serial,
+            [data, 1, 1, 1] => Split::Data(data),
+            [1, tiles, 1, 1] => Split::Spatial(tiles),
+            [1, 1, filters, 1] => Split::Filter(filters),
+            [1, 1, 1, channels] => Split::Channel(channels),
+            [data, 1, filters, 1] => Split::DataFilter([data, filters]),
+            [data, tiles, 1, 1] => Split::DataSpatial([data, tiles]),
+            _ => return None,
+        })
+    }
+
+    /// Stages of one rank each, of which the layers are said.
+    fn stages(&self, strategy: &Strategy) -> Option<Split> {
+        let mut stages = Vec::new();
+        let mut first = 0;
+        for stage in &strategy.stages {
+            let [(_, to)] = &stage.layers[..] else {
+                return None;
+            };
+            let end = match to.is_empty() {
+                true => self.graph.nodes.len(),
+                false => self.graph.find(to)?.0 + 1,
+            };
+            let until = self.nodes.iter().filter(|nodes| nodes.start < end).count();
+            stages.push(first..until.max(first));
+            first = until;
+        }
+        Some(Split::Pipeline(stages, strategy.micro))
+    }
+
+    /// A row with what depends on the strategy.
+    fn split_row(
+        &self,
+        mut row: LayerRow,
+        nodes: &Range<usize>,
+        strategy: &Strategy,
+        split: &Split,
+    ) -> LayerRow {
+        let parts = SPATIAL.map(|axis| strategy.extent(axis));
+        row.is_split = match split {
+            Split::Serial | Split::Data(_) | Split::Pipeline(..) => true,
+            Split::Spatial(_) | Split::DataSpatial(_) => {
+                let carries = |node: &Node| {
+                    let extent = node.shape.extent;
+                    !matches!(node.op, Op::Flatten | Op::Linear { .. })
+                        && (0..3).any(|dim| extent[dim].min(parts[dim]) > 1)
+                };
+                self.graph.nodes[nodes.clone()].iter().any(carries)
+            }
+            Split::Filter(ranks) | Split::DataFilter([_, ranks]) => row.filters >= *ranks,
+            Split::Channel(ranks) => row.channels >= *ranks,
+        };
+        for node in &self.graph.nodes[nodes.clone()] {
+            let (inputs, outputs) = halo(self.graph, node, parts);
+            row.halo_inputs += inputs;
+            row.halo_outputs += outputs;
+        }
+        row
+    }
+
+    fn wires(&self, strategy: &Strategy) -> Wires {
+        let mesh = strategy.mesh();
+        let ranks = mesh.ranks();
+        let groups = strategy.extent(Axis::Data);
+        // Samples are the outermost split, so that a group has neighboring ranks.
+        let size = if strategy.stages.is_empty() {
+            ranks / groups
+        } else {
+            ranks
+        };
+        let within: Vec<Rank> = (0..size).collect();
+        let across: Vec<Rank> = match groups > 1 {
+            true => (0..ranks).step_by(size).collect(),
+            false => (0..ranks).collect(),
+        };
+        Wires {
+            pair: self.costs.pair(0, 1.min(ranks - 1)),
+            group: self.costs.ring(&within),
+            across: self.costs.ring(&across),
+        }
+    }
+}
+
+const SPATIAL: [Axis; 3] = [Axis::Depth, Axis::Height, Axis::Width];
+
+/// Whether all layers are split alike, but for those too narrow for the filters and channels.
+fn is_whole(strategy: &Strategy) -> bool {
+    strategy.layers.iter().all(|choice| {
+        let said = LayerDim::ALL.into_iter().zip(choice.dims);
+        let mut said = said.filter_map(|(dim, axes)| Some((dim, axes?)));
+        let is_narrow = |(dim, axes): (LayerDim, AxisList)| match dim {
+            LayerDim::C | LayerDim::F => axes.is_empty(),
+            LayerDim::N | LayerDim::D | LayerDim::H | LayerDim::W => false,
+        };
+        let is_own = choice.recompute.is_some() || choice.halo.is_some();
+        !is_own && said.all(is_narrow)
+    })
+}
+
+/// The program of a rank as if all ranks did the same.
+///
+/// Errors: a kernel that the menu lacks.
+pub(crate) fn of_one_rank(request: &Request<'_>, rank: Rank) -> Result<Program, LayersError> {
+    let mesh = request.strategy.mesh();
+    Ok(Program {
+        title: format!(
+            "{} batch {} {}",
+            request.graph.name, request.batch, request.strategy
+        ),
+        kind: request.kind,
+        dtype: request.dtype,
+        batch: request.batch,
+        mesh,
+        bodies: vec![lower_rank(request, rank)?],
+        class_of: vec![0; mesh.ranks()],
+    })
+}
+
+/// A layer with weights and all up to the next; what comes before the first goes with it.
+fn rows_of_nodes(graph: &Graph) -> Vec<Range<usize>> {
+    let nodes = graph.nodes.len();
+    let weighted = (0..nodes).filter(|&at| graph.nodes[at].op.has_weights());
+    let mut starts: Vec<usize> = weighted.collect();
+    if let Some(first) = starts.first_mut() {
+        *first = 0;
+    }
+    let ends = starts.iter().skip(1).copied().chain([nodes]);
+    starts
+        .iter()
+        .copied()
+        .zip(ends)
+        .map(|(start, end)| start..end)
+        .collect()
+}
+
+fn row(graph: &Graph, nodes: &Range<usize>) -> LayerRow {
+    let all = &graph.nodes[nodes.clone()];
+    let weighted = all.iter().find(|node| node.op.has_weights());
+    let node = weighted.unwrap_or(&all[0]);
+    let input = node
+        .inputs
+        .first()
+        .map_or(node.shape, |input| graph.node(*input).shape);
+    let weights = all.iter().flat_map(|node| &node.parameters);
+    let weights = weights.map(|&id| graph.parameter(id));
+    let weights = weights.filter(|parameter| parameter.role.is_trained());
+    let positions = all.iter().filter(|node| !matches!(node.op, Op::Flatten));
+    let positions = positions.map(|node| node.shape.extent.iter().product::<usize>());
+    LayerRow {
+        inputs: input.volume() as f64,
+        outputs: node.shape.volume() as f64,
+        weights: weights.map(|parameter| parameter.volume() as f64).sum(),
+        forward: Seconds(0.0),
+        backward: Seconds(0.0),
+        update: Seconds(0.0),
+        is_split: true,
+        halo_inputs: 0.0,
+        halo_outputs: 0.0,
+        positions: positions.min().unwrap_or(1),
+        channels: input.channels,
+        filters: node.shape.channels,
+    }
+}
+
+/// Elements that a rank gets from one neighbor of each dim that is split, of the input and of the gradient
+/// of the output of a layer.
+fn halo(graph: &Graph, node: &Node, parts: [usize; 3]) -> (f64, f64) {
+    let (Some(windows), Some(input)) = (node.op.window(), node.inputs.first()) else {
+        return (0.0, 0.0);
+    };
+    let sides = [graph.node(*input).shape, node.shape].map(|shape| {
+        let plane = |dim: usize| {
+            let others = (0..3).filter(|&other| other != dim);
+            let others = others.map(|other| shape.extent[other] as f64 / parts[other] as f64);
+            let width = (windows[dim].kernel - 1) * windows[dim].dilation / 2;
+            width as f64 * others.product::<f64>() * shape.channels as f64
+        };
+        let split = (0..3).filter(|&dim| parts[dim] > 1 && shape.extent[dim] >= parts[dim]);
+        split.map(plane).sum::<f64>()
+    });
+    (sides[0], sides[1])
+}
