@@ -83,6 +83,8 @@ class Case(Training):
         self.name = f"{strategy}, {world}"
         self.facts |= {"batch": batch}
         self.world, self.held_out = world, held_out
+        # The prediction is there already.
+        self.words.append("--no-prediction")
 
     def predict(self, machine):
         words = ["predict", self.scene.model, "--machine", machine, "--ranks", str(self.ranks)]
@@ -130,6 +132,7 @@ def crowded(options, folder, scenes):
     for model, batch, ranks, strategy in CROWDED:
         say(f"{model}, {ranks} ranks: {strategy}")
         training = Training(options, folder, scenes[model], strategy, batch, 2, ranks)
+        training.words.append("--no-prediction")
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         result = training.train()
         after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -112,7 +112,7 @@ def table(cases):
 
 
 def memory_words(memory):
-    predicted, measured = memory.get("predicted_bytes"), memory.get("measured_bytes")
+    predicted, measured = memory.get("predicted_bytes"), memory.get("measured_peak_bytes")
     if not predicted or not measured:
         return ""
     return f"{predicted / 2**20:.1f} / {measured / 2**20:.1f} ({100 * (predicted / measured - 1):+.1f} %)"

@@ -87,6 +87,7 @@ class Training:
         self.options, self.folder, self.scene, self.steps = options, folder, scene, steps
         self.ranks, self.threads, self.strategy, self.batch = ranks, threads, strategy, batch
         self.launcher = [str(word) for word in launcher]
+        self.words = ["train", "run.toml"]
         self.name = f"Partita, {counted(ranks, 'rank')} x {counted(threads, 'thread')}, {strategy}"
         self.cores = ranks * threads
         self.facts = {"ranks": ranks, "threads": threads, "strategy": strategy}
@@ -107,7 +108,7 @@ class Training:
     def train(self):
         """What `result.json` holds."""
         self.prepare()
-        run_partita(self.options, self.folder, ["train", "run.toml"], self.launcher)
+        run_partita(self.options, self.folder, self.words, self.launcher)
         return self.result()
 
     def result(self):

@@ -76,6 +76,16 @@ fn run_with(company: &Company, args: &CalibrateArgs, out: &mut dyn Write) -> Res
             path.display()
         )));
     }
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+        return Err(CliError::User(format!(
+            "{} cannot be written: there is no folder {}; make it first",
+            path.display(),
+            folder.display()
+        )));
+    }
     let count = company.ranks(args.ranks, (host.cores_usable / args.threads).max(1))?;
     let ranks = company.on_this_host(count, args.threads)?;
     let models = asked(&args.models)?;
@@ -468,11 +478,16 @@ fn host_name() -> String {
 }
 
 /// In UTC, as in 2026-11-22.
-///
-/// Source: Hinnant, chrono-compatible low-level date algorithms, `civil_from_days`.
 fn today() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let days = since.map_or(0, |since| since.as_secs() / 86_400) as i64 + 719_468;
+    date(since.map_or(0, |since| since.as_secs() / 86_400) as i64)
+}
+
+/// So many days after 1970-01-01.
+///
+/// Source: Hinnant, chrono-compatible low-level date algorithms, `civil_from_days`.
+fn date(days: i64) -> String {
+    let days = days + 719_468;
     let era = days.div_euclid(146_097);
     let of_era = days.rem_euclid(146_097);
     let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -486,4 +501,16 @@ fn today() -> String {
     };
     let year = year_of_era + 400 * era + i64::from(month <= 2);
     format!("{year:04}-{month:02}-{day:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::date;
+
+    #[test]
+    fn days_have_dates() {
+        assert_eq!(date(0), "1970-01-01");
+        assert_eq!(date(11_016), "2000-02-29");
+        assert_eq!(date(20_779), "2026-11-22");
+    }
 }

@@ -1,7 +1,7 @@
 //! What kernels take that were never measured, from those that were.
 //!
-//! `T(k) = trend(k) exp(r(k))`: a trend of flops and bytes for each family of kernels ([`trend`]), times
-//! what the shape makes of it, interpolated between the measured shapes ([`kriging`]). Both are fitted
+//! `T(k) = trend(k) exp(r(k))`: a trend of flops and bytes for each family of kernels (`trend`), times
+//! what the shape makes of it, interpolated between the measured shapes (`kriging`). Both are fitted
 //! to measured kernels, and how far they err is known from folds that they were not fitted to.
 
 mod kriging;

@@ -4,6 +4,7 @@
 
 mod command;
 
+mod calibrating;
 mod comparing;
 mod data;
 mod digits;

@@ -1,0 +1,173 @@
+use crate::command::{assert_keys, error_text, partita};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+use tempfile::TempDir;
+
+const MODEL: &str = "model small
+input x channels=2 extent=8x8x8
+c1 = conv x filters=16 kernel=3 pad=1 bias=false
+a1 = leaky_relu c1 slope=0.1
+c2 = conv a1 filters=16 kernel=3 pad=1 bias=false
+a2 = leaky_relu c2 slope=0.1
+p2 = max_pool a2 kernel=2 stride=2
+f = flatten p2
+fc = linear f features=2 bias=true
+loss = mse fc
+";
+
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("small.model"), MODEL).unwrap();
+    folder
+}
+
+fn call(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = partita(arguments);
+    command.current_dir(folder);
+    command.env("XDG_CACHE_HOME", folder).output().unwrap()
+}
+
+fn calibrate(folder: &Path, more: &[&str]) -> Output {
+    let asked = [
+        "calibrate",
+        "--name",
+        "mine",
+        "--models",
+        "small.model:2,small.model:3",
+        "--ranks",
+        "2",
+    ];
+    call(folder, &[&asked, more].concat())
+}
+
+fn value(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", error_text(output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn a_calibration_writes_a_machine_on_which_can_be_predicted() {
+    let folder = folder();
+    let answer = value(&calibrate(folder.path(), &["--json"]));
+    assert_keys(
+        &answer,
+        &["machine", "file", "kernels", "validation", "families"],
+    );
+    assert!(answer["kernels"].as_u64().unwrap() > 10);
+    assert!(answer["validation"]["kernels"].as_u64().unwrap() > 10);
+    assert_eq!(answer["world"], "threads");
+    let file = folder.path().join("mine.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(
+        text.starts_with("# Measured by `partita calibrate`"),
+        "{text}"
+    );
+    // Nothing is written over unasked.
+    let again = calibrate(folder.path(), &[]);
+    assert!(
+        error_text(&again).contains("--replace"),
+        "{}",
+        error_text(&again)
+    );
+    assert_eq!(fs::read_to_string(&file).unwrap(), text);
+
+    let predict = |batch: &str, more: &[&str]| {
+        let words = [
+            "predict",
+            "small.model",
+            "--machine",
+            "mine.toml",
+            "--ranks",
+            "2",
+        ];
+        let tail = ["--batch", batch, "--strategy", "data=2", "--json"];
+        call(folder.path(), &[&words[..], &tail, more].concat())
+    };
+    let known = value(&predict("4", &[]));
+    assert_eq!(known["basis"], "calibrated");
+    assert!(known["iteration_seconds"].as_f64().unwrap() > 1e-6);
+    assert!(
+        known["known"]["estimated"].as_f64().unwrap() > 0.99,
+        "{known}"
+    );
+    // Far from all that was measured a prediction says so.
+    let far = value(&predict("4096", &["--memory", "1TiB"]));
+    assert!(far["known"]["outside"].as_f64().unwrap() > 0.0, "{far}");
+    let limits = far["limits"].to_string();
+    assert!(
+        limits.contains("outside of what was calibrated"),
+        "{limits}"
+    );
+    // The ranks of a node are those that were measured together.
+    let many = call(
+        folder.path(),
+        &[
+            "predict",
+            "small.model",
+            "--machine",
+            "mine.toml",
+            "--ranks",
+            "4",
+            "--batch",
+            "4",
+            "--strategy",
+            "data=4",
+        ],
+    );
+    assert!(
+        error_text(&many).contains("2 devices"),
+        "{}",
+        error_text(&many)
+    );
+    let replaced = calibrate(folder.path(), &["--replace", "--json"]);
+    assert!(replaced.status.success(), "{}", error_text(&replaced));
+}
+
+#[test]
+fn a_calibration_that_cannot_be_says_what_can() {
+    let folder = folder();
+    for (more, word) in [
+        (["--models", "small.model:none"], "no batch"),
+        (["--models", "smal.model"], "smal.model"),
+        (["--output", "nowhere/mine.toml"], "nowhere"),
+    ] {
+        let output = call(
+            folder.path(),
+            &["calibrate", "--ranks", "1", more[0], more[1]],
+        );
+        assert!(!output.status.success());
+        assert!(
+            error_text(&output).contains(word),
+            "{}",
+            error_text(&output)
+        );
+    }
+    let spoiled = folder.path().join("old.toml");
+    let answer = calibrate(folder.path(), &["--output", "old.toml"]);
+    assert!(answer.status.success(), "{}", error_text(&answer));
+    let text = fs::read_to_string(&spoiled).unwrap();
+    // Of another version, whose shapes have other coordinates.
+    fs::write(&spoiled, text.replacen(", [", ", [0.0, ", 1)).unwrap();
+    let output = call(
+        folder.path(),
+        &[
+            "predict",
+            "small.model",
+            "--machine",
+            "old.toml",
+            "--ranks",
+            "1",
+            "--batch",
+            "2",
+            "--strategy",
+            "data=1",
+        ],
+    );
+    assert!(
+        error_text(&output).contains("another version"),
+        "{}",
+        error_text(&output)
+    );
+}
