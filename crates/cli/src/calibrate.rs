@@ -60,7 +60,7 @@ struct Answer<'a> {
 /// Errors: a file that exists, a model that does not, something that cannot be measured.
 pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let company = Company::of_this_process()?;
-    let done = run_with(&company, args, out);
+    let done = run_with(&company, args, out).and_then(|()| company.close());
     done.map_err(|error| company.part(error))
 }
 

@@ -180,7 +180,8 @@ impl Company {
         Ok(prediction)
     }
 
-    /// Measures this machine, whatever is known of it; gives what was found to the one who speaks.
+    /// Measures this machine, whatever is known of it; gives what was found to the one who speaks. All
+    /// [`close`](Self::close) afterwards.
     ///
     /// Errors: something that cannot be measured; processes on several hosts.
     pub fn calibrate(
@@ -211,8 +212,19 @@ impl Company {
             })?,
             _ => None,
         };
-        job.shared(&())?;
         Ok(found)
+    }
+
+    /// Ends what a launcher started, in order, when all have done their part.
+    pub fn close(&self) -> Result<(), CliError> {
+        match self {
+            Self::Threads => Ok(()),
+            Self::Processes(job) => {
+                // Nobody leaves before the one who speaks is done.
+                job.shared(&())?;
+                job.close()
+            }
+        }
     }
 
     /// The ranks of a run as they lie on this machine; those on several hosts as if they were threads of

@@ -369,7 +369,8 @@ impl Job {
         self.with(|processes| processes.transport(mesh, &programs, collectives, spin, world.cancel))
     }
 
-    fn close(&self) -> Result<(), CliError> {
+    /// Ends MPI in order.
+    pub fn close(&self) -> Result<(), CliError> {
         match self.world.take() {
             Some(world) => world.close().map_err(|error| CliError::run(&error)),
             None => Ok(()),

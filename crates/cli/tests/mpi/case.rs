@@ -85,7 +85,8 @@ impl Case {
     ) -> Trained {
         let mut command = launcher.command(ranks);
         command.args([PARTITA, "train", "run.toml", "--strategy", strategy]);
-        command.arg("--json").args(more);
+        // Measuring messages among many processes on few cores takes longer than to train.
+        command.args(["--json", "--no-prediction"]).args(more);
         self.trained(command)
     }
 

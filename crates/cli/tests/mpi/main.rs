@@ -9,6 +9,7 @@
 
 mod case;
 mod launchers;
+mod predictions;
 
 mod faults;
 mod hosts;
