@@ -22,7 +22,7 @@ fn processes_are_predicted_and_calibrated() {
             continue;
         };
         let _alone = alone();
-        let case = Case::new(1, "20 s");
+        let case = Case::new(4, "20 s");
         let run = ["train", "run.toml", "--strategy", "data=2"];
         let result = value(&launcher, case.folder(), &run);
         let iteration = &result["comparison"]["iteration"];
