@@ -39,4 +39,5 @@ bench:
 	python3 bench/record_ladder.py
 	python3 bench/record_schedules.py
 	python3 bench/record_branches.py
+	python3 bench/record_accuracy.py
 	python3 bench/record_convolutions.py

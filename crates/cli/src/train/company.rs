@@ -117,7 +117,9 @@ impl Company {
             Self::Processes(job) => job,
         };
         // Whoever chooses between strategies or cuts stages wants to know what messages take.
-        let is_open = run.strategy == "auto" || run.strategy.contains("stages");
+        let said: Result<Strategy, _> = run.strategy.parse();
+        let is_cut = |one: &Strategy| one.stages.is_empty() || one.has_layers();
+        let is_open = run.strategy == "auto" || said.is_ok_and(|one| !is_cut(&one));
         if is_open && ranks.library.is_some() {
             measure_links(job, run, &ranks, &(2..=ranks.count).collect())?;
         }

@@ -1,7 +1,8 @@
 use crate::case::{Case, alone, threads};
 use crate::launchers::launcher;
 
-/// Strategies of 2, 4 and 8 ranks.
+/// Strategies of 2, 4 and 8 ranks. Layers of stages are said, as those that are left open follow what
+/// messages take.
 const STRATEGIES: [(usize, &str); 15] = [
     (2, "data=2"),
     (2, "depth=2"),
@@ -15,9 +16,18 @@ const STRATEGIES: [(usize, &str); 15] = [
     (4, "data=2,filter=2,shard=parameters; c1..a1: recompute=on"),
     (4, "height=2,width=2,shard=optimizer; c1..c2: halo=grouped"),
     (2, "depth=2; c2..a2: D=-,C=depth"),
-    (8, "data=2,micro=4,stages=[depth=2|1|1],schedule=gems*2"),
-    (4, "micro=4,stages=[depth=2|1|1],schedule=1f1b"),
-    (4, "data=2,micro=2,stages=[1|1],schedule=chimera"),
+    (
+        8,
+        "data=2,micro=4,stages=[..a1: depth=2|p1..a2: 1|p2..: 1],schedule=gems*2",
+    ),
+    (
+        4,
+        "micro=4,stages=[..a1: depth=2|p1..a2: 1|p2..: 1],schedule=1f1b",
+    ),
+    (
+        4,
+        "data=2,micro=2,stages=[..p1: 1|c2..: 1],schedule=chimera",
+    ),
 ];
 
 /// Digest, losses, and every byte of the weights.

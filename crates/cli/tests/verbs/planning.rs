@@ -148,7 +148,7 @@ fn a_plan_fits_on_a_screen_and_all_of_it_is_told_on_request() {
 fn more_memory_and_more_ranks_are_told_of_on_request() {
     // A sample takes more than this.
     let asked =
-        "plan cosmoflow@128 --machine lassen --ranks 4 --batch 4 --json --explain --memory 400MiB";
+        "plan cosmoflow@128 --machine lassen --ranks 4 --batch 4 --json --explain --memory 340MiB";
     let list = json(&asked.split(' ').collect::<Vec<_>>());
     let first = &list[0];
     let changes = first["explanation"]["what_ifs"].as_array().unwrap();
@@ -156,10 +156,13 @@ fn more_memory_and_more_ranks_are_told_of_on_request() {
         .iter()
         .find(|one| one["change"] == "device_memory")
         .unwrap();
-    assert_eq!(memory["strategy"], "data=4", "{memory}");
-    assert_ne!(first["strategy"], "data=4");
+    let is_whole = |one: &Value| one["strategy"].as_str().unwrap().starts_with("data=4");
+    assert!(is_whole(memory) && !is_whole(first), "{memory}");
     assert!(memory["speedup"].as_f64().unwrap() > 1.0);
-    let scaling = &first["explanation"]["scaling"];
+    let asked =
+        "predict cosmoflow@128 --machine lassen --ranks 4 --batch 4 --json --explain --strategy";
+    let asked: Vec<&str> = asked.split(' ').chain(["data=2,depth=2"]).collect();
+    let scaling = &json(&asked)["explanation"]["scaling"];
     let points = scaling["points"].as_array().unwrap();
     let efficiency: Vec<f64> = points
         .iter()
