@@ -43,13 +43,15 @@ def images(size, count):
     return ("shapes", "--size", size, "--images", count * 3 // 2, "--classes", 1000, "--validation", 1 / 3)
 
 
+LOG, SCALE = '"log1p"', "{scale = 0.01}"
+
 # Scene, batch, strategies, and whether its kernels are held out.
 CASES = (
-    (Scene("cosmoflow@32", COSMOLOGY, 16), 8, VOLUMES, False),
-    (Scene("unet3d@32", SEGMENTATION, 8), 4, VOLUMES, True),
-    (Scene("resnet50@64", images(64, 16), 16), 8, (*IMAGES, "branch=2"), False),
-    (Scene("vgg16@224", images(224, 8), 8), 4, ("data=1", "data=2", "height=2", "filter=2", "channel=2"), True),
-    (Scene("inceptionv3@128", images(128, 16), 16), 4, ("data=1", "data=2", "branch=2", "height=2"), False),
+    (Scene("cosmoflow@32", COSMOLOGY, 16, LOG), 8, VOLUMES, False),
+    (Scene("unet3d@32", SEGMENTATION, 8, SCALE), 4, VOLUMES, True),
+    (Scene("resnet50@64", images(64, 16, SCALE), 16), 8, (*IMAGES, "branch=2"), False),
+    (Scene("vgg16@224", images(224, 8, SCALE), 8), 4, ("data=1", "data=2", "height=2", "filter=2", "channel=2"), True),
+    (Scene("inceptionv3@128", images(128, 16, SCALE), 16), 4, ("data=1", "data=2", "branch=2", "height=2"), False),
 )
 UNDER_MPI = {
     "cosmoflow@32": ("data=2", "depth=2", "filter=2", "channel=2", *PIPELINES[1:3], PIPELINES[5]),
@@ -83,12 +85,13 @@ class Case(Training):
         self.name = f"{strategy}, {world}"
         self.facts |= {"batch": batch}
         self.world, self.held_out = world, held_out
+        self.samples = "int16" if scene.transform == '"log1p"' else "int16-scaled"
         # The prediction is there already.
         self.words.append("--no-prediction")
 
     def predict(self, machine):
         words = ["predict", self.scene.model, "--machine", machine, "--ranks", str(self.ranks)]
-        words += ["--batch", str(self.batch), "--strategy", self.strategy, "--samples", "int16", "--json"]
+        words += ["--batch", str(self.batch), "--strategy", self.strategy, "--samples", self.samples, "--json"]
         answer = json.loads(run_partita(self.options, self.folder, words))
         kept = ("strategy", "digest", "iteration_seconds", "memory_bytes_max", "basis", "known", "breakdown")
         self.prediction = {key: answer[key] for key in kept if key in answer}
@@ -166,8 +169,7 @@ def record(options, folder):
     head = contest.head(options, folder, "record_accuracy.py", ["--steps", options.steps])
     scenes = {}
     for scene, *_ in CASES:
-        # Every program reads its samples in the same way, as `predict` assumes.
-        scenes[scene.model] = scene = Scene(scene.model, scene.maker, scene.training_samples, '"log1p"')
+        scenes[scene.model] = scene
         scene.make(options, folder)
     held_out = calibrated(options, folder, "fitted", HELD_OUT_FROM)
     shutil.rmtree(folder / "cache")
@@ -178,7 +180,6 @@ def record(options, folder):
         calibrations["menu-mpi"] = calibrated(options, folder, "menu-mpi", in_mpi, [*options.mpirun, "2"])
     cases = []
     for scene, batch, strategies, held in CASES:
-        scene = scenes[scene.model]
         cases += [Case(options, folder, scene, s, batch, "threads", held) for s in strategies]
         if options.mpirun:
             inside = UNDER_MPI.get(scene.model, ())

@@ -431,6 +431,8 @@ pub enum SampleName {
     /// Counts, of which the network sees ln(1 + x)
     #[default]
     Int16,
+    /// Counts, of which the network sees a hundredth, as of volumes and images
+    Int16Scaled,
     /// Values that the network sees as they are
     Float32,
 }

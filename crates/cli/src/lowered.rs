@@ -126,6 +126,10 @@ fn sample_format(name: SampleName) -> SampleFormat {
             dtype: Dtype::I16,
             transform: Transform::LogOnePlus,
         },
+        SampleName::Int16Scaled => SampleFormat {
+            dtype: Dtype::I16,
+            transform: Transform::Scale { factor: 0.01 },
+        },
         SampleName::Float32 => SampleFormat {
             dtype: Dtype::F32,
             transform: Transform::Identity,
