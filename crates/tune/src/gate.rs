@@ -144,13 +144,6 @@ pub(crate) fn median_of_slowest(times: &[&[f64]]) -> f64 {
     median(slowest(times))
 }
 
-/// The lower quartile of the slowest rank's times; 0 of none.
-pub(crate) fn quartile_of_slowest(times: &[&[f64]]) -> f64 {
-    let mut slowest = slowest(times);
-    slowest.sort_by(f64::total_cmp);
-    slowest.get(slowest.len() / 4).copied().unwrap_or(0.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,7 +152,6 @@ mod tests {
     fn the_slowest_of_each_repeat_counts() {
         let times: [&[f64]; 2] = [&[1.0, 9.0, 3.0], &[5.0, 2.0, 4.0]];
         assert_eq!(median_of_slowest(&times), 5.0);
-        assert_eq!(quartile_of_slowest(&times), 4.0);
         assert_eq!(median(vec![]), 0.0);
     }
 

@@ -1,6 +1,6 @@
 use crate::TuneError;
 use crate::contents::{fill, warm};
-use crate::gate::{Gate, Stop, quartile_of_slowest, together};
+use crate::gate::{Gate, Stop, median_of_slowest, together};
 use crate::job::{Job, KernelKey, jobs};
 use partita_program::{Features, Program};
 use partita_run::{Arena, Inputs, Kernels};
@@ -43,7 +43,7 @@ pub struct Measured {
     pub key: KernelKey,
     /// Its shape.
     pub features: Features,
-    /// The lower quartile over repeats of the slowest rank's time.
+    /// The median over repeats of the slowest rank's time.
     pub seconds: Seconds,
 }
 
@@ -61,9 +61,8 @@ impl Default for Options {
 /// Times every kernel of the programs that is not known yet, once for each signature and algorithm.
 ///
 /// Ranks share the memory's bandwidth and the cores, so `concurrency` ranks run the kernel together,
-/// each on its own memory, and the slowest counts, as it does in a step: the result is the lower
-/// quartile over at least 5 repeats of the slowest rank's time (what else the machine does now and then
-/// makes times longer, never shorter), after one run that does not count. Before every
+/// each on its own memory, and the slowest counts, as it does in a step: the result is the median
+/// over at least 5 repeats of the slowest rank's time, after one run that does not count. Before every
 /// repeat the caches are brought to the state in which a step leaves them: as many bytes as the step's
 /// other buffers hold (at most [`Options::flush`]) pass through them, then what the kernel reads of the
 /// operands of the kernel before it. `progress` is told how many are done, of how many.
@@ -98,7 +97,7 @@ pub fn measure(
         Measured {
             key: job.key.clone(),
             features: job.features.clone(),
-            seconds: Seconds(quartile_of_slowest(&all)),
+            seconds: Seconds(median_of_slowest(&all)),
         }
     };
     Ok(jobs.iter().enumerate().map(one).collect())

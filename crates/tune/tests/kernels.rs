@@ -215,7 +215,7 @@ fn repeats_are_5_for_long_kernels_and_few_for_short_ones() {
 }
 
 #[test]
-fn the_lower_quartile_of_the_slowest_rank_counts() {
+fn the_median_of_the_slowest_rank_counts() {
     let watch = leaked();
     // The first call warms up, one of the five that count is disturbed.
     let sleep = &|_: &str, turn: usize| match turn {
