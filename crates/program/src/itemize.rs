@@ -1,4 +1,4 @@
-use crate::{Body, Buffer, Program, Role};
+use crate::{Body, Buffer, BufferId, Program, Role};
 use partita_space::{Bytes, Coord, Mesh};
 
 /// What memory of a rank is for.
@@ -80,53 +80,60 @@ pub fn itemize(program: &Program) -> Itemized {
 }
 
 /// What the rank at `coord` holds when it holds most.
-///
-/// Buffers live from the first task that touches them to the last, and those of a run always.
 pub fn itemize_body(body: &Body, mesh: &Mesh, coord: &Coord) -> Itemized {
-    let steps = body.tasks.len().max(1);
-    let mut lives: Vec<Option<(usize, usize)>> = vec![None; body.buffers.len()];
-    for (step, task) in body.tasks.iter().enumerate() {
-        for (view, _) in task.accesses() {
-            let life = &mut lives[view.buffer.0 as usize];
-            *life = Some((life.map_or(step, |(birth, _)| birth), step));
-        }
-    }
-    for output in &body.outputs {
-        let life = &mut lives[output.view.buffer.0 as usize];
-        *life = life.map(|(birth, _)| (birth, steps - 1));
-    }
-    let is_live = |id: usize, step: usize| {
-        let buffer = &body.buffers[id];
-        buffer.role.is_persistent()
-            || lives[id].is_some_and(|(birth, death)| birth <= step && step <= death)
-    };
-    // Bytes that come and go with each step.
-    let mut changes = vec![0i64; steps + 1];
-    for (buffer, life) in body.buffers.iter().zip(&lives) {
-        if let Some((birth, death)) = life.filter(|_| !buffer.role.is_persistent()) {
-            changes[birth] += buffer.bytes().0 as i64;
-            changes[death + 1] -= buffer.bytes().0 as i64;
-        }
-    }
-    let mut held = 0;
-    let (mut most, mut peak) = (i64::MIN, 0);
-    for (step, change) in changes[..steps].iter().enumerate() {
-        held += change;
-        if held > most {
-            (most, peak) = (held, step);
-        }
-    }
     let mut items = Itemized::default();
-    for (id, buffer) in body.buffers.iter().enumerate() {
-        if is_live(id, peak) {
-            let frame = frame(buffer, mesh, coord);
-            items[Heading::of(buffer.role) as usize] += Bytes(buffer.bytes().0 - frame.0);
-            items[Heading::Frames as usize] += frame;
-        }
+    for id in live_at_peak(body) {
+        let buffer = body.buffer(id);
+        let frame = frame(buffer, mesh, coord);
+        items[Heading::of(buffer.role) as usize] += Bytes(buffer.bytes().0 - frame.0);
+        items[Heading::Frames as usize] += frame;
     }
     let sum: Bytes = items.iter().copied().sum();
     items[Heading::Gaps as usize] = Bytes(body.arena.0.saturating_sub(sum.0));
     items
+}
+
+/// The buffers that are live when most is held.
+///
+/// Buffers live from the first task that touches them to the last, and those of a run always.
+pub fn live_at_peak(body: &Body) -> Vec<BufferId> {
+    let last = body.tasks.len().saturating_sub(1);
+    let always = |role: Role| role.is_persistent().then_some((0, last));
+    let lives = body.buffers.iter().map(|buffer| always(buffer.role));
+    let mut lives: Vec<Option<(usize, usize)>> = lives.collect();
+    let mut touch = |id: BufferId, at: usize| {
+        let life = &mut lives[id.0 as usize];
+        let (birth, death) = life.unwrap_or((at, at));
+        *life = Some((birth.min(at), death.max(at)));
+    };
+    for (at, task) in body.tasks.iter().enumerate() {
+        for (view, _) in task.accesses() {
+            touch(view.buffer, at);
+        }
+    }
+    for output in &body.outputs {
+        touch(output.view.buffer, last);
+    }
+    // Bytes that come and go with each task.
+    let mut changes = vec![0i64; last + 2];
+    for (buffer, life) in body.buffers.iter().zip(&lives) {
+        if let Some((birth, death)) = *life {
+            changes[birth] += buffer.bytes().0 as i64;
+            changes[death + 1] -= buffer.bytes().0 as i64;
+        }
+    }
+    let (mut held, mut most, mut peak) = (0, i64::MIN, 0);
+    for (at, change) in changes[..=last].iter().enumerate() {
+        held += change;
+        if held > most {
+            (most, peak) = (held, at);
+        }
+    }
+    let is_live = |&(_, life): &(usize, &Option<(usize, usize)>)| {
+        life.is_some_and(|(birth, death)| birth <= peak && peak <= death)
+    };
+    let live = lives.iter().enumerate().filter(is_live);
+    live.map(|(id, _)| BufferId(id as u32)).collect()
 }
 
 /// Bytes of a tensor's buffer around what the rank owns.
