@@ -170,7 +170,8 @@ impl Here {
                     continue;
                 };
                 let cost = KernelCost {
-                    alone,
+                    // Measured slower alone, something else disturbed it.
+                    alone: alone.min(together),
                     together,
                     known: Known::Measured,
                 };

@@ -96,6 +96,11 @@ impl Seconds {
     pub fn max(self, other: Self) -> Self {
         Self(self.0.max(other.0))
     }
+
+    /// The smaller of two durations.
+    pub fn min(self, other: Self) -> Self {
+        Self(self.0.min(other.0))
+    }
 }
 
 fn scaled(value: f64, steps: &[(f64, &str)], f: &mut fmt::Formatter<'_>) -> fmt::Result {
