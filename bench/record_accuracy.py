@@ -45,9 +45,9 @@ def images(size, count):
 
 LOG, SCALE = '"log1p"', "{scale = 0.01}"
 
-# Scene, batch, strategies, and whether its kernels are held out.
 FEW = ("data=1", "data=2", "depth=2", "height=2", "filter=2", "channel=2")
 IN_TWO = tuple(f"stages=2,micro=2,schedule={name}" for name in ("gpipe", "1f1b", "gems"))
+# Scene, batch, strategies, and whether its kernels are held out.
 CASES = (
     (Scene("cosmoflow@32", COSMOLOGY, 16, LOG), 8, VOLUMES, False),
     (Scene("unet3d@32", SEGMENTATION, 8, SCALE), 2, (*FEW, *IN_TWO), True),

@@ -32,7 +32,9 @@ pub struct Subject<'a, 'c> {
     pub prediction: &'a Prediction,
     /// Memory that a rank may fill.
     pub memory: Bytes,
-    /// Of this program and others.
+    /// Of this program.
+    pub own: &'a dyn Costs,
+    /// Of other programs.
     pub costs: &'a CostsOf<'c>,
 }
 
@@ -137,8 +139,7 @@ pub fn findings(
     subject: &Subject<'_, '_>,
     simulation: &Simulation,
 ) -> Result<Vec<Finding>, CliError> {
-    let costs = (subject.costs)(subject.program)?;
-    let found = explain(subject.program, simulation, costs.as_ref());
+    let found = explain(subject.program, simulation, subject.own);
     let mut findings = found.map_err(|error| cost_error(&error))?;
     let training = &subject.training;
     let (ranks, reason) = ranks_max(training.strategy, training.graph, training.batch);
@@ -151,15 +152,10 @@ pub fn findings(
 ///
 /// Errors: a cost that cannot be had.
 pub fn changes(subject: &Subject<'_, '_>) -> Result<Vec<Change>, CliError> {
-    let costs = (subject.costs)(subject.program)?;
     let now = subject.prediction.iteration_seconds;
-    let found = what_ifs(
-        subject.program,
-        costs.as_ref(),
-        machine::mode(costs.as_ref(), subject.program.mesh.ranks()),
-        now,
-    )
-    .map_err(|error| cost_error(&error))?;
+    let mode = machine::mode(subject.own, subject.program.mesh.ranks());
+    let found =
+        what_ifs(subject.program, subject.own, mode, now).map_err(|error| cost_error(&error))?;
     let (strategy, batch) = (subject.training.strategy, subject.training.batch);
     let mut changes: Vec<Change> = Vec::new();
     for one in found {
@@ -271,18 +267,12 @@ pub fn rival(subject: &Subject<'_, '_>, strategy: &Strategy) -> Result<Option<Ri
     if program.memory_max() > subject.memory {
         return Ok(None);
     }
-    let (own, other) = (
-        (subject.costs)(subject.program)?,
-        (subject.costs)(&program)?,
-    );
-    let now = play(&program, other.as_ref())?.makespan;
-    let pair = ((subject.program, own.as_ref()), (&program, other.as_ref()));
-    let turn = turning_point(
-        pair.0,
-        pair.1,
-        machine::mode(own.as_ref(), pair.0.0.mesh.ranks()),
-    )
-    .map_err(|error| cost_error(&error))?;
+    let costs = (subject.costs)(&program)?;
+    let now = play(&program, costs.as_ref())?.makespan;
+    let mode = machine::mode(subject.own, program.mesh.ranks());
+    let own = (subject.program, subject.own);
+    let turn =
+        turning_point(own, (&program, costs.as_ref()), mode).map_err(|error| cost_error(&error))?;
     Ok(Some(Rival {
         strategy: strategy.to_string(),
         iteration_seconds: now,

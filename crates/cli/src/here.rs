@@ -130,8 +130,7 @@ impl Here {
             backend: library.clone().unwrap_or_else(|| setting.backend.clone()),
             ..setting.clone()
         };
-        let mut measurements = database.measurements(&setting);
-        measurements.links = database.measurements(&links).links;
+        let (measurements, alone) = known(&database, &setting, &links);
         // Twice the largest cache leaves nothing of what it held.
         let cache = host.caches.iter().map(|cache| cache.bytes.0).max();
         let flush = Bytes(cache.map_or(Options::default().flush.0, |bytes| 2 * bytes));
@@ -145,7 +144,7 @@ impl Here {
             no_io,
             measurements,
             links,
-            alone: database.measurements(&single(&setting)),
+            alone,
             setting,
             database,
         })
@@ -220,14 +219,12 @@ impl Here {
     fn keep(&mut self, setting: &Setting, new: &Measurements) -> Result<(), CliError> {
         let kept = self.database.keep(setting, new);
         kept.map_err(|error| tune_error(&error))?;
-        self.measurements = self.database.measurements(&self.setting);
-        self.measurements.links = self.database.measurements(&self.links).links;
-        self.alone = self.database.measurements(&single(&self.setting));
+        (self.measurements, self.alone) = known(&self.database, &self.setting, &self.links);
         Ok(())
     }
 
-    /// Measures kernels of these programs, messages and collectives, memory and reads, whatever is known.
-    /// Processes bring what they have measured of messages together.
+    /// Measures kernels of these programs, messages, collectives and memory, whatever is known, and reads
+    /// if they are not. Processes bring what they have measured of messages together.
     pub fn calibrate(
         &mut self,
         programs: &[Program],
@@ -402,6 +399,13 @@ impl Here {
             },
         )
     }
+}
+
+/// What was measured of all ranks at work, and of one with the others at rest.
+fn known(database: &Database, setting: &Setting, links: &Setting) -> (Measurements, Measurements) {
+    let mut together = database.measurements(setting);
+    together.links = database.measurements(links).links;
+    (together, database.measurements(&single(setting)))
 }
 
 /// The same with one rank.

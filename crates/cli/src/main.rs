@@ -22,7 +22,6 @@ mod explain;
 mod front;
 mod here;
 mod host;
-mod in_memory;
 mod interrupt;
 mod launcher;
 mod library;

@@ -7,6 +7,7 @@ use crate::front::front;
 use crate::lowered::{lower_verified, request};
 use crate::model;
 use crate::planner::Planner;
+use crate::predict;
 use crate::report::{self, Draft};
 use answer::{Answer, Candidate};
 use partita_lower::{Request, Strategy};
@@ -106,15 +107,17 @@ fn explained(
     found: &[partita_plan::Candidate],
 ) -> Result<Explanation, CliError> {
     let costs = |program: &Program| planner.costs(program);
+    let own = planner.costs(program)?;
     let ranks = args.training.ranks;
     let subject = Subject {
         training,
         program,
         prediction,
         memory: planner.memory(ranks),
+        own: own.as_ref(),
         costs: &costs,
     };
-    let simulation = planner.play(program)?;
+    let simulation = predict::play(program, own.as_ref())?;
     let mut explanation = Explanation::new(explain::findings(&subject, &simulation)?);
     let is_cheap = match planner {
         Planner::Modelled { .. } => ranks <= RANKS_EXPLAINED,

@@ -2,7 +2,6 @@ use crate::args::{KindName, PredictArgs};
 use crate::error::CliError;
 use crate::explain::{self, CostsOf, Explanation, Subject, write_changes, write_findings};
 use crate::here::{self, Here, Ranks};
-use crate::in_memory::InMemory;
 use crate::lowered::{Lowered, lower_verified, lowered, request, strategy};
 use crate::search::{staged, staged_here};
 use crate::table::{Side, Table, write_json, write_pairs};
@@ -165,7 +164,8 @@ fn answer(
     let costs = (place.costs)(program)?;
     let simulation = play(program, costs.as_ref())?;
     let mut prediction = Prediction::of(program, &simulation, args.tasks);
-    let explanation = explained(args, lowered, place, &prediction, &simulation)?;
+    let played = (costs.as_ref(), &simulation);
+    let explanation = explained(args, lowered, place, &prediction, played)?;
     if prediction.memory_bytes_max > place.memory {
         prediction
             .limits
@@ -201,7 +201,7 @@ fn explained(
     lowered: &Lowered,
     place: &Place<'_>,
     prediction: &Prediction,
-    simulation: &Simulation,
+    (own, simulation): (&dyn Costs, &Simulation),
 ) -> Result<Explanation, CliError> {
     let (graph, strategy) = (&lowered.graph, &lowered.strategy);
     let training = request(
@@ -216,6 +216,7 @@ fn explained(
         program: &lowered.program,
         prediction,
         memory: place.memory,
+        own,
         costs: place.costs,
     };
     let mut explanation = Explanation::new(explain::findings(&subject, simulation)?);
@@ -232,7 +233,11 @@ fn explained(
 pub fn costs(machine: &Machine, no_io: bool) -> Result<Box<dyn Costs>, CliError> {
     let costs = MachineCosts::new(machine.clone());
     if no_io {
-        return Ok(Box::new(InMemory(costs)));
+        let in_memory = Speeds {
+            reading: f64::INFINITY,
+            ..Speeds::default()
+        };
+        return Ok(Box::new(Scaled::new(Box::new(costs), in_memory)));
     }
     let reading = costs.load(0, Bytes(1), 1);
     reading.map_err(|error| cost_error(&SimulateError::Cost(error)))?;

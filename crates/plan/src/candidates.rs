@@ -66,7 +66,8 @@ fn descending(ranks: usize, spatial_rank: usize) -> impl Iterator<Item = Strateg
     all.filter(move |one| one.overlap && is_descending(one))
 }
 
-const SPATIAL: [Axis; 3] = [Axis::Depth, Axis::Height, Axis::Width];
+/// Axes along which samples are cut into tiles.
+pub(crate) const SPATIAL: [Axis; 3] = [Axis::Depth, Axis::Height, Axis::Width];
 
 fn is_split(strategy: &Strategy) -> bool {
     SPATIAL.iter().any(|&axis| strategy.extent(axis) > 1)

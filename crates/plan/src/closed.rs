@@ -1,5 +1,6 @@
 //! The closed forms of the oracle for a model: a table of its layers, and which form a strategy has.
 
+use crate::candidates::SPATIAL;
 use crate::layers::{LayersError, StageCosts, origins};
 use partita_graph::{Graph, Node, Op};
 use partita_lower::{LayerDim, Request, Shard, Strategy, lower_rank};
@@ -249,8 +250,6 @@ impl<'a> Forms<'a> {
         }
     }
 }
-
-const SPATIAL: [Axis; 3] = [Axis::Depth, Axis::Height, Axis::Width];
 
 /// Whether all layers are split alike, but for those too narrow for the filters and channels.
 fn is_whole(strategy: &Strategy) -> bool {

@@ -5,6 +5,7 @@
 //! with weights; layers of a residual block stay alike. What layers take under a distribution is read
 //! from one program of the whole model for each distribution, so equal layers are lowered once, together.
 
+use crate::candidates::SPATIAL;
 use crate::closed::of_one_rank;
 use crate::layers::{LayersError, StageCosts, middle, origins};
 use partita_graph::{Graph, NodeId, Op, readers};
@@ -221,7 +222,6 @@ impl<'a> Measured<'a> {
 /// Shares of what may hide that are thought to show.
 const SHOWN: [f64; 3] = [1.0, 0.4, 0.1];
 const OWN: State = [Role::Own; 2];
-const SPATIAL: [Axis; 3] = [Axis::Depth, Axis::Height, Axis::Width];
 
 /// The axes of both bundles.
 fn bundles(mesh: &Strategy) -> [Vec<Axis>; 2] {

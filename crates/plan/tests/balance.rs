@@ -2,47 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use partita_graph::{Graph, zoo};
-use partita_lower::{Request, SampleFormat, Strategy, lower};
+mod requests;
+
+use partita_graph::zoo;
+use partita_lower::{Request, Strategy, lower};
 use partita_oracle::{MachineCosts, Mode, predict};
 use partita_plan::{BalanceError, Known, balance};
-use partita_program::{
-    Algorithm, Choice, Dtype, KernelShape, Menu, MenuError, Optimizer, ProgramKind, Transform,
-};
 use partita_space::{Bytes, Seconds};
 use partita_testkit::Machine;
-
-struct Open;
-
-impl Menu for Open {
-    fn choose(&self, _shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
-        Ok(Choice {
-            algorithm: Algorithm::unpinned(),
-            workspace: Bytes(0),
-            packed_weights: 0,
-        })
-    }
-}
-
-fn training<'a>(graph: &'a Graph, strategy: &'a Strategy, batch: usize) -> Request<'a> {
-    Request {
-        graph,
-        strategy,
-        batch,
-        kind: ProgramKind::Train,
-        dtype: Dtype::F32,
-        optimizer: Optimizer::Sgd {
-            momentum: 0.9,
-            weight_decay: 0.0,
-        },
-        clip: None,
-        samples: SampleFormat {
-            dtype: Dtype::F32,
-            transform: Transform::Identity,
-        },
-        menu: &Open,
-    }
-}
+use requests::training;
 
 fn lassen() -> MachineCosts {
     MachineCosts::new(Machine::load("lassen", &[]).unwrap())

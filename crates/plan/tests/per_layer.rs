@@ -2,48 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod requests;
+
 use partita_graph::{Graph, text, zoo};
-use partita_lower::{Request, SampleFormat, Strategy, lower};
+use partita_lower::{Request, Strategy, lower};
 use partita_oracle::{Costs, MachineCosts, Mode, predict};
 use partita_plan::{Candidate, Known, PerLayer, PlanRequest, plan, rank_seconds};
-use partita_program::{
-    Algorithm, Choice, Dtype, KernelShape, Menu, MenuError, Optimizer, Program, ProgramKind,
-    Transform,
-};
+use partita_program::Program;
 use partita_space::{Bytes, Seconds};
 use partita_testkit::Machine;
-
-struct Open;
-
-impl Menu for Open {
-    fn choose(&self, _shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
-        Ok(Choice {
-            algorithm: Algorithm::unpinned(),
-            workspace: Bytes(0),
-            packed_weights: 0,
-        })
-    }
-}
-
-fn training<'a>(graph: &'a Graph, strategy: &'a Strategy, batch: usize) -> Request<'a> {
-    Request {
-        graph,
-        strategy,
-        batch,
-        kind: ProgramKind::Train,
-        dtype: Dtype::F32,
-        optimizer: Optimizer::Sgd {
-            momentum: 0.9,
-            weight_decay: 0.0,
-        },
-        clip: None,
-        samples: SampleFormat {
-            dtype: Dtype::F32,
-            transform: Transform::Identity,
-        },
-        menu: &Open,
-    }
-}
+use requests::training;
 
 /// With samples in memory, or nearly so.
 fn lassen() -> MachineCosts {

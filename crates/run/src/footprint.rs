@@ -1,5 +1,5 @@
 use crate::{Carriage, packet_bytes, reading};
-use partita_program::{Heading, Itemized, Program, itemize_body};
+use partita_program::{Heading, Program, itemize_body};
 use partita_space::{Bytes, Rank};
 use serde::{Deserialize, Serialize};
 use std::iter::Sum;
@@ -39,11 +39,10 @@ impl Footprint {
     /// Of a rank that plays this program alone, and keeps no records.
     pub fn of(program: &Program, rank: Rank, carriage: Carriage) -> Self {
         let body = program.body(rank);
-        let items = itemize_body(body, &program.mesh, &program.mesh.coord(rank));
         Self {
             communication_buffers: packet_bytes([program], rank, carriage),
             io_buffers: reading::buffer_bytes(body),
-            ..Self::of_arena(&items)
+            ..Self::of_arena(program, rank)
         }
     }
 
@@ -54,7 +53,10 @@ impl Footprint {
         largest.map_or_else(Self::default, |rank| Self::of(program, rank, carriage))
     }
 
-    fn of_arena(items: &Itemized) -> Self {
+    /// What lies in the arena, without the buffers beside it.
+    pub(crate) fn of_arena(program: &Program, rank: Rank) -> Self {
+        let coord = program.mesh.coord(rank);
+        let items = itemize_body(program.body(rank), &program.mesh, &coord);
         let of = |heading: Heading| items[heading as usize];
         Self {
             weights: of(Heading::Weights),

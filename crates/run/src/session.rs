@@ -135,7 +135,7 @@ impl<'s> Session<'s> {
         let body = main.body(rank);
         let samples = (self.plan.training_order)(0).len();
         let steps = self.plan.epochs * (samples / main.batch) as u64;
-        let one = Footprint::of(main, rank, carriage);
+        let one = Footprint::of_arena(main, rank);
         let reading = self
             .programs()
             .map(|program| reading::buffer_bytes(program.body(rank)));

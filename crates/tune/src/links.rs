@@ -127,7 +127,7 @@ pub fn measure_links(
             what, mesh, trials, ..
         } = &sweep;
         let all = together(what, transports(*mesh), |gate, rank, mut transport| {
-            sweep.repeats(rank, transport.as_mut(), &mut || Ok(gate.wait()?))
+            sweep.repeats(rank, transport.as_mut(), &mut |_| Ok(gate.wait()?))
         })?;
         times.put(&sweep, points(trials, &all));
     }
@@ -155,7 +155,7 @@ pub fn measure_links_of_rank(
         // Ranks leave a sum over all of them at about the same moment.
         let barrier = barrier();
         let mut arena = Arena::new(barrier.arena);
-        let all = sweep.repeats_with(rank, transport.as_mut(), &mut |transport| match once(
+        let all = sweep.repeats(rank, transport.as_mut(), &mut |transport| match once(
             &barrier, &mut arena, transport,
         ) {
             Ok(_) => Ok(()),
@@ -310,15 +310,6 @@ impl Sweep {
 
     /// Seconds of a rank by size, then by repeat; `meet` lets all ranks start together.
     fn repeats(
-        &self,
-        rank: Rank,
-        transport: &mut dyn Transport,
-        meet: &mut dyn FnMut() -> Result<(), Stop>,
-    ) -> Result<Vec<Times>, Stop> {
-        self.repeats_with(rank, transport, &mut |_| meet())
-    }
-
-    fn repeats_with(
         &self,
         rank: Rank,
         transport: &mut dyn Transport,

@@ -2,11 +2,11 @@ use super::collective::{self, Hop, Parts};
 use super::io::{self, FileSystem};
 use super::kernel::{self, Character, Pass};
 use super::{
-    Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, Known, MessageCost, link,
-    saturation,
+    Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, Known, LinkFit, MessageCost,
+    link, saturation,
 };
 use crate::efficiency::{Efficiency, Sample};
-use partita_cluster::{ConvPass, DeviceKind, LinkKind, Machine, MeasuredKernel};
+use partita_cluster::{ConvPass, DeviceKind, Law, LinkKind, Machine, MeasuredKernel};
 use partita_program::{Algorithm, Count, Dtype, Features, KernelShape};
 use partita_space::{Bytes, FlopsPerSecond, Rank, Seconds};
 
@@ -39,18 +39,14 @@ impl MachineCosts {
     }
 
     /// The law of a collective within a node, where it was measured with as many members.
-    fn measured(&self, spread: &Spread, name: &str, bytes: f64) -> Option<CollectiveCost> {
+    fn measured(&self, spread: &Spread, name: &str, bytes: Bytes) -> Option<CollectiveCost> {
         let calibration = self.machine.calibration.as_ref();
         let laws = calibration
             .filter(|_| spread.nodes == 1)?
             .collectives
             .get(name)?;
         let law = laws.get(&spread.members.to_string())?;
-        Some(CollectiveCost {
-            latency: Seconds(law.latency),
-            transfer: Seconds(bytes * law.seconds_per_byte),
-            host: Seconds(bytes * law.host_seconds_per_byte),
-        })
+        Some(fit(law).collective(bytes))
     }
 
     /// The machine.
@@ -246,6 +242,14 @@ impl MachineCosts {
     }
 }
 
+fn fit(law: &Law) -> LinkFit {
+    LinkFit {
+        latency: Seconds(law.latency),
+        seconds_per_byte: law.seconds_per_byte,
+        host_seconds_per_byte: law.host_seconds_per_byte,
+    }
+}
+
 /// Rows of a calibration whose shapes have as many coordinates as [`Features`] has.
 fn samples(measured: &[MeasuredKernel]) -> Vec<Sample> {
     let sample = |row: &MeasuredKernel| {
@@ -375,12 +379,7 @@ impl Costs for MachineCosts {
         let kind = self.machine.link(from, to);
         let calibration = self.machine.calibration.as_ref();
         if let (LinkKind::Intra, Some(law)) = (kind, calibration.and_then(|one| one.message)) {
-            let bytes = bytes.0 as f64;
-            return Ok(MessageCost {
-                latency: Seconds(law.latency),
-                transfer: Seconds(bytes * law.seconds_per_byte),
-                host: Seconds(bytes * law.host_seconds_per_byte),
-            });
+            return Ok(fit(&law).message(bytes));
         }
         let node = match kind {
             LinkKind::Same | LinkKind::Intra => None,
@@ -409,7 +408,7 @@ impl Costs for MachineCosts {
             return Ok(CollectiveCost::default());
         }
         let n = bytes.0 as f64;
-        if let Some(cost) = self.measured(&spread, "allreduce", n) {
+        if let Some(cost) = self.measured(&spread, "allreduce", bytes) {
             return Ok(cost);
         }
         let parts = self.sum_parts(&ALLREDUCE, &spread, n, sharing);
@@ -431,7 +430,8 @@ impl Costs for MachineCosts {
             .iter()
             .map(|bytes| bytes.0 as f64)
             .collect();
-        if let Some(cost) = self.measured(&spread, "allgather", blocks.iter().sum()) {
+        let total = bytes_per_member.iter().copied().sum();
+        if let Some(cost) = self.measured(&spread, "allgather", total) {
             return Ok(cost);
         }
         let ring = self.flat(&spread, sharing);
@@ -453,7 +453,7 @@ impl Costs for MachineCosts {
             return Ok(CollectiveCost::default());
         }
         let total: Bytes = bytes_per_member.iter().copied().sum();
-        if let Some(cost) = self.measured(&spread, "reduce_scatter", total.0 as f64) {
+        if let Some(cost) = self.measured(&spread, "reduce_scatter", total) {
             return Ok(cost);
         }
         let largest = bytes_per_member.iter().map(|bytes| bytes.0).max();
@@ -473,7 +473,7 @@ impl Costs for MachineCosts {
         if spread.members <= 1 {
             return Ok(CollectiveCost::default());
         }
-        if let Some(cost) = self.measured(&spread, "alltoall", blocks.given.0 as f64) {
+        if let Some(cost) = self.measured(&spread, "alltoall", blocks.given) {
             return Ok(cost);
         }
         let largest = blocks.largest.0 as f64;

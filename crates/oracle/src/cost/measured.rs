@@ -46,8 +46,16 @@ impl LinkFit {
         Seconds(bytes.0 as f64 * self.host_seconds_per_byte)
     }
 
-    fn collective(&self, bytes: Bytes) -> CollectiveCost {
+    pub(super) fn collective(&self, bytes: Bytes) -> CollectiveCost {
         CollectiveCost {
+            latency: self.latency,
+            transfer: self.transfer(bytes),
+            host: self.host(bytes),
+        }
+    }
+
+    pub(super) fn message(&self, bytes: Bytes) -> MessageCost {
+        MessageCost {
             latency: self.latency,
             transfer: self.transfer(bytes),
             host: self.host(bytes),
@@ -122,11 +130,7 @@ impl Costs for MeasuredCosts {
         _sharing: f64,
     ) -> Result<MessageCost, CostError> {
         let fit = self.message.ok_or(CostError::Fit { what: "messages" })?;
-        Ok(MessageCost {
-            latency: fit.latency,
-            transfer: fit.transfer(bytes),
-            host: fit.host(bytes),
-        })
+        Ok(fit.message(bytes))
     }
 
     fn allreduce(

@@ -3,6 +3,7 @@
 use super::{Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost};
 use partita_program::{Algorithm, Count, KernelShape};
 use partita_space::{Bytes, Flops, Rank, Seconds};
+use std::ops::Deref;
 
 /// How many times as fast each thing is as on the machine at hand; 1 leaves it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -17,7 +18,7 @@ pub struct Speeds {
     pub links: f64,
     /// What messages and collectives take without bytes.
     pub latency: f64,
-    /// Reading of samples.
+    /// Reading of samples; infinite where ranks hold them in memory already.
     pub reading: f64,
     /// Whether messages and collectives share the adapters of a node.
     pub sharing: bool,
@@ -40,14 +41,14 @@ impl Default for Speeds {
 
 /// Other costs, changed. What a message costs the host stays as it is, and so does the algorithm that
 /// is chosen for a collective.
-pub struct Scaled<'a> {
-    costs: &'a dyn Costs,
+pub struct Scaled<C> {
+    costs: C,
     speeds: Speeds,
 }
 
-impl<'a> Scaled<'a> {
-    /// These costs with these changes.
-    pub fn new(costs: &'a dyn Costs, speeds: Speeds) -> Self {
+impl<C> Scaled<C> {
+    /// These costs, borrowed or owned, with these changes.
+    pub fn new(costs: C, speeds: Speeds) -> Self {
         Self { costs, speeds }
     }
 
@@ -71,7 +72,10 @@ fn fewer(number: u64, times: f64) -> u64 {
     (number as f64 / times).round() as u64
 }
 
-impl Costs for Scaled<'_> {
+impl<C> Costs for Scaled<C>
+where
+    C: Deref<Target: Costs> + Send + Sync,
+{
     fn basis(&self) -> CostBasis {
         self.costs.basis()
     }
@@ -173,6 +177,10 @@ impl Costs for Scaled<'_> {
     }
 
     fn load(&self, rank: Rank, bytes: Bytes, readers: usize) -> Result<Seconds, CostError> {
+        if self.speeds.reading.is_infinite() {
+            // Nothing need be known of it.
+            return Ok(Seconds(0.0));
+        }
         let seconds = self.costs.load(rank, bytes, readers)?;
         Ok(seconds * (1.0 / self.speeds.reading))
     }
