@@ -1,6 +1,7 @@
 """The text of a record of accuracy; measures nothing."""
 
-from statistics import mean, median
+from itertools import combinations
+from statistics import mean, median, stdev
 
 from contest_text import circumstances
 
@@ -22,7 +23,7 @@ def figures(case):
         "predicted": predicted,
         "accuracy": 1 - abs(predicted - measured) / measured,
         "error": predicted / measured - 1,
-        "noise": (max(steps) - min(steps)) / (2 * measured),
+        "noise": stdev(steps) / measured if len(steps) > 1 else 0.0,
         "others": max(turn.get("other_cores", 0) + turn.get("stolen_cores", 0) for turn in case["turns"]),
     }
 
@@ -34,10 +35,10 @@ def head(record, raw_name):
         "Accuracy is `1 - |predicted - measured| / measured`. All predictions were stored at",
         f"{record['predictions_stored']}, before the first run; calibrations, predictions and runs are",
         f"processes of their own. A run counts with the median of its steps (at least {record['steps']}, two",
-        f"more not counted), a case with the median of {record['rounds']} runs in turns; noise is half the",
-        "distance of the least and the largest. Ranks have one thread and one core each. `menu`: the very",
-        "kernels were measured; `held out`: they are estimated by laws fitted to kernels of other models,",
-        f"sizes or batches ({', '.join(record['held_out_from'])}).",
+        f"more not counted), a case with the median of {record['rounds']} runs in turns; noise is their",
+        "standard deviation. Ranks have one thread and one core each. `menu`: the very kernels were measured;",
+        "`held out`: they are estimated by laws fitted to kernels of other models, sizes or batches",
+        f"({', '.join(record['held_out_from'])}).",
         f"Raw data: `{raw_name}`.",
         "",
         *circumstances(record, "no peers"),
@@ -123,8 +124,10 @@ def crowded(entries):
         "## More ranks than cores",
         "",
         "Messages, bytes and flops that ranks counted equal the program's, or the run would have failed.",
+        "Core-seconds of a step: predicted, those of all kernels with all cores at work; measured, what the",
+        "processors worked longer for a run of more steps, each with its share of the validations.",
         "",
-        "| strategy | ranks | same program | largest arena predicted / made | core-seconds a step, predicted | processor seconds of the run |",
+        "| strategy | ranks | same program | largest arena predicted / made | core-seconds predicted | measured |",
         "|---|---:|---|---|---:|---:|",
     ]
     for one in entries:
@@ -132,9 +135,22 @@ def crowded(entries):
         arenas = f"{one['arena_bytes_max'][0]} / {one['arena_bytes_max'][1]}"
         lines.append(
             f"| {one['strategy']} | {one['ranks']} | {same} | {arenas} "
-            f"| {one['core_seconds_of_a_step']:.3f} | {one['processor_seconds_of_the_run']:.1f} |"
+            f"| {one['core_seconds_predicted']:.3f} | {one['core_seconds_measured']:.3f} |"
         )
+    right, apart = order(entries)
+    lines += ["", f"Of {apart} pairs whose measured core-seconds are more than 10 % apart, {right} are predicted in that order."]
     return "\n".join(lines)
+
+
+def order(entries):
+    """Pairs in the right order, and pairs that are clearly apart."""
+    right = apart = 0
+    for a, b in combinations(entries, 2):
+        least, most = sorted((a, b), key=lambda one: one["core_seconds_measured"])
+        if most["core_seconds_measured"] > 1.1 * least["core_seconds_measured"]:
+            apart += 1
+            right += most["core_seconds_predicted"] > least["core_seconds_predicted"]
+    return right, apart
 
 
 def calibrations(record):

@@ -2,7 +2,7 @@
 
 use crate::error::CliError;
 use crate::host::Host;
-use crate::train::kernel_set::{KernelSet, Precision, Seat, cores};
+use crate::train::kernel_set::{KernelSet, Precision, Seat, cores, spin};
 use partita_local::connect;
 use partita_oracle::{
     KernelCost, Known, LinkFit, MeasuredCosts, Mode, Prediction, Sample, fit_line, predict,
@@ -12,7 +12,7 @@ use partita_run::{Kernels, Transport};
 use partita_space::{Bytes, BytesPerSecond, Mesh, Rank, Seconds};
 use partita_tune::{
     Database, KernelKey, LinkTimes, Measurements, Options, Point, Setting, TuneError,
-    host_seconds_per_byte, measure, measure_links, measure_load, measure_memory,
+    host_seconds_per_byte, measure, measure_links, measure_load, measure_memory, middle,
 };
 use std::collections::BTreeSet;
 use std::env;
@@ -30,6 +30,12 @@ const RANKS_PER_CORE: usize = 4;
 
 /// Threads of a rank, where none are asked for.
 pub const THREADS: usize = 1;
+
+/// How often all kernels are measured, alone and together in turns; the middle counts.
+const PASSES: usize = 3;
+
+/// Fewest and most repeats of a kernel in each.
+const REPEATS: [usize; 2] = [2, 6];
 
 /// Kernels of a family that a calibration measures at most.
 const FAMILY_MAX: usize = 160;
@@ -284,36 +290,43 @@ impl Here {
             let made = kernels.kernels_among(cores, (precision, mesh, rank), seat, threads);
             made.unwrap_or_else(|error| panic!("kernels that were made before: {error}"))
         };
-        let mut found = Vec::new();
         // With all ranks at work, and one with the others at rest.
-        let mut settings = vec![(self.setting.clone(), ranks)];
+        let mut settings = vec![(self.setting.clone(), ranks, Vec::new())];
         if ranks > 1 {
-            settings.push((single(&self.setting), 1));
+            settings.push((single(&self.setting), 1, Vec::new()));
         }
-        for (setting, concurrency) in settings {
-            let options = Options {
-                concurrency,
-                flush: self.flush,
-                family_max: family_max.unwrap_or(usize::MAX),
-                ..Options::default()
-            };
-            let known = self.database.measurements(&setting);
-            let measured = measure(
-                programs,
-                &maker,
-                &|key| family_max.is_none() && known.has(key),
-                &options,
-                &|done, all| say(&format!("measured {done} of {all} kernels"), done == all),
-            )
-            .map_err(|error| tune_error(&error))?;
+        for pass in 1..=PASSES {
+            for (setting, concurrency, passes) in &mut settings {
+                let options = Options {
+                    concurrency: *concurrency,
+                    flush: self.flush,
+                    family_max: family_max.unwrap_or(usize::MAX),
+                    repeats: REPEATS,
+                    ..Options::default()
+                };
+                let known = self.database.measurements(setting);
+                let working = match *concurrency {
+                    1 => "alone".to_owned(),
+                    ranks => format!("{ranks} at a time"),
+                };
+                let progress = |done, all| {
+                    let text = format!(
+                        "measured {done} of {all} kernels {working}, pass {pass} of {PASSES}"
+                    );
+                    say(&text, done == all);
+                };
+                let is_known = |key: &_| family_max.is_none() && known.has(key);
+                let measured = measure(programs, &maker, &is_known, &options, &progress);
+                passes.push(measured.map_err(|error| tune_error(&error))?);
+            }
+        }
+        for (setting, _, passes) in settings {
+            let measured = middle(&passes);
             if !measured.is_empty() {
                 let mut new = Measurements::default();
                 new.add(measured);
-                found.push((setting, new));
+                self.keep(&setting, &new)?;
             }
-        }
-        for (setting, new) in found {
-            self.keep(&setting, &new)?;
         }
         Ok(())
     }
@@ -369,9 +382,10 @@ impl Here {
         groups: &BTreeSet<usize>,
         known: &LinkTimes,
     ) -> Result<(), CliError> {
+        let patience = spin(self.ranks, self.threads, self.cores.len());
         let transports = |mesh: Mesh| -> Vec<Box<dyn Transport + Send>> {
             let one = |transport| -> Box<dyn Transport + Send> { Box::new(transport) };
-            connect(mesh).into_iter().map(one).collect()
+            connect(mesh, patience).into_iter().map(one).collect()
         };
         let progress = |what: &str| say(&format!("measuring {what}"), false);
         let links = measure_links(self.ranks, groups, known, &transports, &progress);

@@ -3,6 +3,7 @@ use partita_run::{Carriage, Key, Mail, MailFault, Packet};
 use partita_space::Rank;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// Where peers put what is for one rank.
@@ -22,6 +23,13 @@ struct Slot {
     is_nudged: bool,
 }
 
+impl Slot {
+    /// Whether nothing has come for which the rank would wake.
+    fn is_quiet(&self) -> bool {
+        self.letters.is_empty() && self.closed.is_empty() && !self.is_nudged
+    }
+}
+
 impl Mailbox {
     fn slot(&self) -> MutexGuard<'_, Slot> {
         // A slot is never left half changed, so a panic elsewhere does not spoil it.
@@ -34,6 +42,8 @@ impl Mailbox {
 pub struct ThreadMail {
     rank: Rank,
     mailboxes: Arc<[Mailbox]>,
+    /// How long it looks again and again before it sleeps.
+    spin: Duration,
     sorted: HashMap<Key, VecDeque<Packet>>,
     free: Vec<Packet>,
     closed: Vec<Rank>,
@@ -42,10 +52,11 @@ pub struct ThreadMail {
 
 impl ThreadMail {
     /// That of one of so many ranks as there are mailboxes.
-    pub(crate) fn new(rank: Rank, mailboxes: Arc<[Mailbox]>) -> Self {
+    pub(crate) fn new(rank: Rank, mailboxes: Arc<[Mailbox]>, spin: Duration) -> Self {
         Self {
             rank,
             mailboxes,
+            spin,
             sorted: HashMap::new(),
             free: Vec::new(),
             closed: Vec::new(),
@@ -126,15 +137,21 @@ impl Mail for ThreadMail {
 
     fn wait(&mut self, limit: Duration) {
         let mailbox = &self.mailboxes[self.rank];
-        let end = Instant::now() + limit;
+        let start = Instant::now();
         let mut slot = mailbox.slot();
-        while slot.letters.is_empty() && slot.closed.is_empty() && !slot.is_nudged {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+        while slot.is_quiet() {
+            let waited = start.elapsed();
+            if waited >= limit {
                 return;
             }
-            let woken = mailbox.filled.wait_timeout(slot, left);
-            slot = woken.unwrap_or_else(PoisonError::into_inner).0;
+            slot = if waited < self.spin {
+                drop(slot);
+                thread::yield_now();
+                mailbox.slot()
+            } else {
+                let woken = mailbox.filled.wait_timeout(slot, limit - waited);
+                woken.unwrap_or_else(PoisonError::into_inner).0
+            };
         }
         slot.is_nudged = false;
     }
@@ -159,8 +176,8 @@ mod tests {
     #[test]
     fn packets_go_round_and_letters_of_a_key_keep_their_order() {
         let mailboxes: Arc<[Mailbox]> = (0..2).map(|_| Mailbox::default()).collect();
-        let mut sender = ThreadMail::new(0, Arc::clone(&mailboxes));
-        let mut receiver = ThreadMail::new(1, mailboxes);
+        let mut sender = ThreadMail::new(0, Arc::clone(&mailboxes), Duration::ZERO);
+        let mut receiver = ThreadMail::new(1, mailboxes, Duration::ZERO);
         let key = |part| Key {
             stage: Stage::Exchange,
             sequence: 4,
@@ -200,6 +217,28 @@ mod tests {
                 Some(Packet::F64(values)) => assert_eq!(values, [value]),
                 _ => panic!("letters outlive their sender"),
             }
+        }
+    }
+
+    #[test]
+    fn who_waits_sees_a_nudge_while_it_looks_and_while_it_sleeps() {
+        for (spin, pause) in [(5000, 20), (0, 20), (5, 50)] {
+            let mailboxes: Arc<[Mailbox]> = (0..1).map(|_| Mailbox::default()).collect();
+            let mut mail = ThreadMail::new(0, mailboxes, Duration::from_millis(spin));
+            let waker = mail.waker();
+            let start = Instant::now();
+            thread::scope(|scope| {
+                scope.spawn(move || {
+                    thread::sleep(Duration::from_millis(pause));
+                    waker();
+                });
+                mail.wait(Duration::from_secs(60));
+            });
+            let waited = start.elapsed();
+            assert!(waited >= Duration::from_millis(pause), "{waited:?}");
+            assert!(waited < Duration::from_secs(30), "{waited:?}");
+            // Nothing comes any more: the limit ends it, sooner than it would sleep or not.
+            mail.wait(Duration::from_millis(2));
         }
     }
 }

@@ -28,7 +28,7 @@ fn a_ring_of_exchanges_runs_many_steps() {
     let mesh = data_mesh(RANKS);
     let bodies: Vec<Body> = (0..RANKS).map(|rank| ring_body(rank, RANKS)).collect();
     let cancel = AtomicBool::new(false);
-    let sums = launch(connect(mesh), &cancel, |rank, transport| {
+    let sums = launch(connect(mesh, Seconds(0.0)), &cancel, |rank, transport| {
         let body = &bodies[rank];
         let mut runner = runner(mesh, rank, body, transport, no_samples(), &cancel);
         let (value, seen) = (whole(body, 0), whole(body, 1));
@@ -106,7 +106,7 @@ where
     add_task(&mut body, "sum", &[], all_reduce(0, group, view));
     let cancel = AtomicBool::new(false);
     let body = &body;
-    launch(connect(mesh), &cancel, |rank, transport| {
+    launch(connect(mesh, Seconds(0.0)), &cancel, |rank, transport| {
         let mut runner = runner(mesh, rank, body, transport, no_samples(), &cancel);
         let values = addend::<T>(rank, length);
         set(&mut runner, body, &view, &values);
@@ -184,7 +184,7 @@ fn an_allgather_with_parts_of_unequal_size() {
     };
     let bodies: Vec<_> = (0..RANKS).map(body_of).collect();
     let cancel = AtomicBool::new(false);
-    let gathered = launch(connect(mesh), &cancel, |rank, transport| {
+    let gathered = launch(connect(mesh, Seconds(0.0)), &cancel, |rank, transport| {
         let body = &bodies[rank];
         let mut runner = runner(mesh, rank, body, transport, no_samples(), &cancel);
         for step in 0..3 {
@@ -222,7 +222,7 @@ fn collectives_of_overlapping_groups_run_together() {
     }
     let cancel = AtomicBool::new(false);
     let body = &body;
-    let sums = launch(connect(mesh), &cancel, |rank, transport| {
+    let sums = launch(connect(mesh, Seconds(0.0)), &cancel, |rank, transport| {
         let mut runner = runner(mesh, rank, body, transport, no_samples(), &cancel);
         let mut sums = Vec::new();
         for step in 0..20 {
@@ -279,7 +279,7 @@ fn sums_of_received_parts_do_not_depend_on_their_arrival() {
     let bodies: Vec<_> = (0..3).map(body_of).collect();
     for slow in 0..3 {
         let cancel = AtomicBool::new(false);
-        let values = launch(connect(mesh), &cancel, |rank, transport| {
+        let values = launch(connect(mesh, Seconds(0.0)), &cancel, |rank, transport| {
             let body = &bodies[rank];
             let mut runner = runner(mesh, rank, body, transport, no_samples(), &cancel);
             set(&mut runner, body, &whole(body, 0), &[VALUES[rank]]);
@@ -308,7 +308,7 @@ fn sum_body() -> Body {
 fn the_watchdog_names_the_rank_that_stands_still() {
     let (mesh, body) = (data_mesh(3), sum_body());
     let cancel = AtomicBool::new(false);
-    let failed = launch(connect(mesh), &cancel, |rank, transport| {
+    let failed = launch(connect(mesh, Seconds(0.0)), &cancel, |rank, transport| {
         let mut runner = runner(mesh, rank, &body, transport, no_samples(), &cancel);
         if rank == 1 {
             while !cancel.load(Ordering::Relaxed) {
@@ -337,7 +337,7 @@ fn a_rank_that_ends_early_is_named_at_once() {
     let (mesh, body) = (data_mesh(3), sum_body());
     let cancel = AtomicBool::new(false);
     let start = Instant::now();
-    let failed = launch(connect(mesh), &cancel, |rank, transport| {
+    let failed = launch(connect(mesh, Seconds(0.0)), &cancel, |rank, transport| {
         if rank == 2 {
             return Ok(None);
         }
@@ -359,7 +359,7 @@ fn a_rank_that_ends_early_is_named_at_once() {
 fn what_was_sent_before_a_rank_ended_still_counts() {
     let (mesh, body) = (data_mesh(2), sum_body());
     let cancel = AtomicBool::new(false);
-    let sums = launch(connect(mesh), &cancel, |rank, transport| {
+    let sums = launch(connect(mesh, Seconds(0.0)), &cancel, |rank, transport| {
         let mut runner = runner(mesh, rank, &body, transport, no_samples(), &cancel);
         set(&mut runner, &body, &whole(&body, 0), &vec![1.5f32; 4000]);
         runner.step(&body, &Inputs::default())?;
@@ -378,7 +378,7 @@ fn a_cancellation_ends_all_ranks_within_a_second() {
             std::thread::sleep(Duration::from_millis(50));
             cancel.store(true, Ordering::Relaxed);
         });
-        launch(connect(mesh), &cancel, |rank, transport| {
+        launch(connect(mesh, Seconds(0.0)), &cancel, |rank, transport| {
             let mut runner = runner(mesh, rank, &body, transport, no_samples(), &cancel);
             runner.watchdog = Seconds(60.0);
             loop {
@@ -394,7 +394,7 @@ fn a_cancellation_ends_all_ranks_within_a_second() {
 fn a_panic_ends_all_ranks_and_is_what_is_reported() {
     let (mesh, body) = (data_mesh(3), sum_body());
     let cancel = AtomicBool::new(false);
-    let failed = launch(connect(mesh), &cancel, |rank, transport| {
+    let failed = launch(connect(mesh, Seconds(0.0)), &cancel, |rank, transport| {
         let mut runner = runner(mesh, rank, &body, transport, no_samples(), &cancel);
         runner.watchdog = Seconds(60.0);
         assert!(rank != 1, "a deliberate panic");
@@ -421,7 +421,7 @@ fn an_unknown_algorithm_is_refused_with_its_name() {
     };
     add_task(&mut body, "fill", &[], work);
     let cancel = AtomicBool::new(false);
-    let failed = launch(connect(mesh), &cancel, |rank, transport| {
+    let failed = launch(connect(mesh, Seconds(0.0)), &cancel, |rank, transport| {
         let mut runner = runner(mesh, rank, &body, transport, no_samples(), &cancel);
         runner.step(&body, &Inputs::default())
     });
@@ -455,7 +455,7 @@ fn each_rank_loads_its_part() {
         ..Inputs::default()
     };
     let cancel = AtomicBool::new(false);
-    launch(connect(mesh), &cancel, |rank, transport| {
+    launch(connect(mesh, Seconds(0.0)), &cancel, |rank, transport| {
         let owned = place.owned(&mesh, &mesh.coord(rank));
         let [n, d, h, w, c] = owned.shape();
         let mut body = Body::default();
@@ -527,7 +527,7 @@ fn samples_of_another_shape_are_refused() {
     });
     let cancel = AtomicBool::new(false);
     for ids in [vec![0], vec![5]] {
-        let failed = launch(connect(mesh), &cancel, |rank, transport| {
+        let failed = launch(connect(mesh, Seconds(0.0)), &cancel, |rank, transport| {
             let samples = Arc::clone(&samples);
             let mut runner = runner(mesh, rank, &body, transport, samples, &cancel);
             let inputs = Inputs {
@@ -545,7 +545,7 @@ fn samples_of_another_shape_are_refused() {
 #[test]
 fn missing_parts_are_listed_and_counted_from_what_was_sent() {
     let mesh = data_mesh(3);
-    let mut transports = connect(mesh);
+    let mut transports = connect(mesh, Seconds(0.0));
     let body = sum_body();
     let Work::Collective(collective) = body.tasks[0].work.clone() else {
         panic!("the body holds one collective");

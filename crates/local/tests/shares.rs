@@ -7,7 +7,7 @@ use hand::{add_buffer, add_task, all_reduce};
 use partita_local::{connect, launch};
 use partita_program::{Body, Collective, CollectiveKind, Dtype, TaskId, View, Work};
 use partita_run::{Arena, Element, Inputs, Transport};
-use partita_space::{Axis, AxisSet, Mesh};
+use partita_space::{Axis, AxisSet, Mesh, Seconds};
 use std::fmt::Debug;
 use std::ops::AddAssign;
 use std::sync::atomic::AtomicBool;
@@ -96,7 +96,7 @@ where
     let mesh = data_mesh(ranks);
     let cancel = AtomicBool::new(false);
     let what = format!("{shares:?} {dtype:?} {lay:?} in place: {in_place}");
-    launch(connect(mesh), &cancel, |rank, transport| {
+    launch(connect(mesh, Seconds(1e-4)), &cancel, |rank, transport| {
         let body = sum_body(rank, shares, dtype, lay, in_place);
         let (sum, sources, target) = match (views(&body, 0), views(&body, 1)) {
             (
@@ -191,7 +191,7 @@ where
     };
     let mesh = data_mesh(ranks);
     let cancel = AtomicBool::new(false);
-    launch(connect(mesh), &cancel, |rank, transport| {
+    launch(connect(mesh, Seconds(1e-4)), &cancel, |rank, transport| {
         let body = turn_body(rank, ranks, size, dtype, lay);
         let CollectiveKind::AllToAll { sources, targets } = views(&body, 0) else {
             panic!("the body holds an all-to-all");
@@ -268,7 +268,7 @@ fn groups_that_overlap_and_kinds_that_share_a_step() {
     let value = |rank: usize, step: usize, i: usize| (100 * rank + 10 * step + i) as f64;
     let cancel = AtomicBool::new(false);
     let (body, all) = (&body, &all);
-    launch(connect(mesh), &cancel, |rank, transport| {
+    launch(connect(mesh, Seconds(1e-4)), &cancel, |rank, transport| {
         let mut runner = runner(mesh, rank, body, transport, no_samples(), &cancel);
         for step in 0..10 {
             for (_, source, _) in all {
@@ -301,7 +301,7 @@ fn groups_that_overlap_and_kinds_that_share_a_step() {
 /// Three ranks start one after the other; tells who is missing at each, its tally, and whether it
 /// has ended at once.
 fn one_after_another(body: impl Fn(usize) -> Body) -> Vec<(Vec<usize>, u64, bool)> {
-    let mut transports = connect(data_mesh(3));
+    let mut transports = connect(data_mesh(3), Seconds(0.0));
     let mut seen = Vec::new();
     for (rank, transport) in transports.iter_mut().enumerate() {
         let body = body(rank);

@@ -1,4 +1,6 @@
-use crate::{Arena, Clock, Driver, Event, Inputs, Kernels, RunError, Source, Trace, Transport};
+use crate::{
+    Arena, Clock, Driver, Event, Inputs, Kernels, Memory, RunError, Source, Trace, Transport,
+};
 use partita_program::{Body, Count, TaskId, Work};
 use partita_space::{Rank, Seconds};
 use std::collections::VecDeque;
@@ -54,6 +56,14 @@ impl RankRunner<'_> {
     pub fn step(&mut self, body: &Body, inputs: &Inputs) -> Result<StepReport, RunError> {
         let expected = body.count();
         let mut step = Step {
+            rank: self.rank,
+            memory: self.arena.memory(body),
+            kernels: &mut *self.kernels,
+            transport: &mut *self.transport,
+            source: &mut *self.source,
+            clock: &*self.clock,
+            cancel: self.cancel,
+            watchdog: self.watchdog,
             driver: Driver::new(body),
             body,
             inputs,
@@ -63,21 +73,17 @@ impl RankRunner<'_> {
             events: Vec::with_capacity(body.tasks.len()),
             tally: Tally::default(),
         };
-        let start = self.clock.now();
-        step.run(self)?;
-        let seconds = self.clock.now() - start;
-        let (tally, events) = (step.tally, step.events);
+        let start = step.clock.now();
+        step.run()?;
+        let seconds = step.clock.now() - start;
+        let value = |view| {
+            let mut values = Vec::new();
+            step.memory.pack::<f64>(view, &mut values);
+            values
+        };
+        let outputs = body.outputs.iter().map(|output| value(&output.view));
+        let (outputs, tally, events) = (outputs.collect(), step.tally, step.events);
         self.check_tally(&tally, &expected)?;
-        let memory = self.arena.memory(body);
-        let outputs = body
-            .outputs
-            .iter()
-            .map(|output| {
-                let mut values = Vec::new();
-                memory.pack::<f64>(&output.view, &mut values);
-                values
-            })
-            .collect();
         let trace = Trace {
             rank: self.rank,
             step: inputs.step,
@@ -128,10 +134,18 @@ impl RankRunner<'_> {
     }
 }
 
-struct Step<'b> {
-    driver: Driver<'b>,
-    body: &'b Body,
-    inputs: &'b Inputs,
+struct Step<'s, 'w> {
+    rank: Rank,
+    memory: Memory<'s>,
+    kernels: &'s mut (dyn Kernels + 'w),
+    transport: &'s mut (dyn Transport + 'w),
+    source: &'s mut (dyn Source + 'w),
+    clock: &'s (dyn Clock + 'w),
+    cancel: &'s AtomicBool,
+    watchdog: Seconds,
+    driver: Driver<'s>,
+    body: &'s Body,
+    inputs: &'s Inputs,
     compute: VecDeque<TaskId>,
     started: Vec<Seconds>,
     under_way: Vec<TaskId>,
@@ -139,27 +153,27 @@ struct Step<'b> {
     tally: Tally,
 }
 
-impl Step<'_> {
-    fn run(&mut self, rank: &mut RankRunner<'_>) -> Result<(), RunError> {
+impl Step<'_, '_> {
+    fn run(&mut self) -> Result<(), RunError> {
         let mut done = Vec::new();
-        let mut last = rank.clock.now();
+        let mut last = self.clock.now();
         while !self.driver.is_finished() {
-            if rank.cancel.load(Ordering::Relaxed) {
+            if self.cancel.load(Ordering::Relaxed) {
                 return Err(RunError::Cancelled);
             }
-            self.start_ready(rank)?;
+            self.start_ready()?;
             if let Some(task) = self.compute.pop_front() {
-                self.execute(rank, task)?;
+                self.execute(task)?;
                 done.push(task);
             }
-            self.deliver(rank, &mut done)?;
+            self.deliver(&mut done)?;
             if done.is_empty() {
-                rank.transport.wait(NAP);
-                self.deliver(rank, &mut done)?;
+                self.transport.wait(NAP);
+                self.deliver(&mut done)?;
             }
-            let now = rank.clock.now();
-            if done.is_empty() && now - last > rank.watchdog {
-                return Err(self.stalled(rank));
+            let now = self.clock.now();
+            if done.is_empty() && now - last > self.watchdog {
+                return Err(self.stalled());
             }
             for task in done.drain(..) {
                 last = now;
@@ -176,29 +190,30 @@ impl Step<'_> {
         Ok(())
     }
 
-    fn start_ready(&mut self, rank: &mut RankRunner<'_>) -> Result<(), RunError> {
+    fn start_ready(&mut self) -> Result<(), RunError> {
         while let Some(task) = self.driver.next_ready() {
-            self.started[task.0 as usize] = rank.clock.now();
-            let memory = rank.arena.memory(self.body);
+            self.started[task.0 as usize] = self.clock.now();
             match &self.body.tasks[task.0 as usize].work {
                 Work::Compute { .. } => {
                     self.compute.push_back(task);
                     continue;
                 }
                 Work::Exchange(exchange) => {
-                    rank.transport.start_exchange(task, exchange, &memory)?;
+                    self.transport
+                        .start_exchange(task, exchange, &self.memory)?;
                 }
                 Work::Collective(collective) => {
-                    rank.transport.start_collective(task, collective, &memory)?;
+                    self.transport
+                        .start_collective(task, collective, &self.memory)?;
                 }
-                Work::Load(load) => rank.source.start(task, load, self.inputs)?,
+                Work::Load(load) => self.source.start(task, load, self.inputs)?,
             }
             self.under_way.push(task);
         }
         Ok(())
     }
 
-    fn execute(&mut self, rank: &mut RankRunner<'_>, task: TaskId) -> Result<(), RunError> {
+    fn execute(&mut self, task: TaskId) -> Result<(), RunError> {
         let Work::Compute {
             kernel,
             algorithm,
@@ -207,18 +222,17 @@ impl Step<'_> {
         else {
             panic!("task {} is no kernel", task.0);
         };
-        self.started[task.0 as usize] = rank.clock.now();
-        let memory = rank.arena.memory(self.body);
-        let (transport, cancel) = (&mut rank.transport, rank.cancel);
+        self.started[task.0 as usize] = self.clock.now();
+        let (transport, cancel) = (&mut self.transport, self.cancel);
         let mut progress = || {
             transport.advance();
             !cancel.load(Ordering::Relaxed)
         };
-        let worked = rank.kernels.execute(
+        let worked = self.kernels.execute(
             kernel,
             algorithm,
             workspace.as_ref(),
-            &memory,
+            &self.memory,
             self.inputs,
             &mut progress,
         )?;
@@ -227,17 +241,12 @@ impl Step<'_> {
         Ok(())
     }
 
-    fn deliver(
-        &mut self,
-        rank: &mut RankRunner<'_>,
-        done: &mut Vec<TaskId>,
-    ) -> Result<(), RunError> {
-        let memory = rank.arena.memory(self.body);
-        rank.transport.poll(&memory, done)?;
-        rank.source.poll(&memory, done)
+    fn deliver(&mut self, done: &mut Vec<TaskId>) -> Result<(), RunError> {
+        self.transport.poll(&self.memory, done)?;
+        self.source.poll(&self.memory, done)
     }
 
-    fn stalled(&self, rank: &RankRunner<'_>) -> RunError {
+    fn stalled(&self) -> RunError {
         let task = *self
             .under_way
             .first()
@@ -249,13 +258,13 @@ impl Step<'_> {
             Work::Compute { .. } | Work::Load(_) => 0,
         };
         RunError::Stalled {
-            rank: rank.rank,
-            limit: rank.watchdog,
+            rank: self.rank,
+            limit: self.watchdog,
             work: body_task.work.name().to_owned(),
             layer: body_task.origin.layer.clone(),
             task: task.0,
             sequence,
-            missing: rank.transport.missing(task),
+            missing: self.transport.missing(task),
         }
     }
 }

@@ -199,7 +199,7 @@ pub fn run(setup: &Setup<'_>) -> Result<Outcome, LaunchError> {
 pub fn run_programs(setup: &Setup<'_>, programs: &[Program; 3]) -> Result<Outcome, LaunchError> {
     let mesh = programs[1].mesh;
     let cancel = AtomicBool::new(false);
-    let outcomes = launch(connect(mesh), &cancel, |rank, transport| {
+    let outcomes = launch(connect(mesh, Seconds(0.0)), &cancel, |rank, transport| {
         let bytes = programs
             .iter()
             .map(|program| program.body(rank).arena)

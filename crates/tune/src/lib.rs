@@ -22,5 +22,5 @@ pub use links::{
     measure_links, measure_links_of_rank,
 };
 pub use load::measure_load;
-pub use measure::{KernelMaker, Measured, Options, measure};
+pub use measure::{KernelMaker, Measured, Options, measure, middle};
 pub use stream::measure_memory;

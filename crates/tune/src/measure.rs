@@ -1,6 +1,6 @@
 use crate::TuneError;
 use crate::contents::{fill, warm};
-use crate::gate::{Gate, Stop, median_of_slowest, together};
+use crate::gate::{Gate, Stop, median, median_of_slowest, together};
 use crate::job::{Job, KernelKey, jobs};
 use partita_program::{Features, Program};
 use partita_run::{Arena, Inputs, Kernels};
@@ -16,12 +16,6 @@ use std::time::Instant;
 /// of them make kernels of the same rank, so cores are to be chosen by slot.
 pub type KernelMaker<'a> = dyn Fn(Mesh, Rank, usize) -> Box<dyn Kernels> + Sync + 'a;
 
-/// Fewest repeats of a kernel.
-const REPEATS_MIN: usize = 5;
-
-/// Most repeats of a kernel, however short.
-const REPEATS_MAX: usize = 15;
-
 /// How kernels are measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
@@ -30,8 +24,10 @@ pub struct Options {
     /// Bytes that empty the caches of the machine, over all ranks; a step that moves less itself
     /// empties them less.
     pub flush: Bytes,
-    /// What a short kernel may take in all.
+    /// What the repeats of a short kernel may take in all.
     pub budget: Seconds,
+    /// Fewest and most repeats of a kernel.
+    pub repeats: [usize; 2],
     /// Most kernels of a family; of more, as many are taken evenly.
     pub family_max: usize,
 }
@@ -53,6 +49,7 @@ impl Default for Options {
             concurrency: 1,
             flush: Bytes(64 << 20),
             budget: Seconds(0.03),
+            repeats: [5, 15],
             family_max: usize::MAX,
         }
     }
@@ -62,7 +59,7 @@ impl Default for Options {
 ///
 /// Ranks share the memory's bandwidth and the cores, so `concurrency` ranks run the kernel together,
 /// each on its own memory, and the slowest counts, as it does in a step: the result is the median
-/// over at least 5 repeats of the slowest rank's time, after one run that does not count. Before every
+/// over the repeats of the slowest rank's time, after one run that does not count. Before every
 /// repeat the caches are brought to the state in which a step leaves them: as many bytes as the step's
 /// other buffers hold (at most [`Options::flush`]) pass through them, then what the kernel reads of the
 /// operands of the kernel before it. `progress` is told how many are done, of how many.
@@ -103,6 +100,28 @@ pub fn measure(
     Ok(jobs.iter().enumerate().map(one).collect())
 }
 
+/// Of several measurements of the same kernels, each kernel's middle one.
+///
+/// What else a machine does comes and goes in seconds or minutes: measurements one after the other, each
+/// of all kernels, see it less than one of as many repeats. Panics if they are not of the same kernels.
+pub fn middle(passes: &[Vec<Measured>]) -> Vec<Measured> {
+    let Some(first) = passes.first() else {
+        return Vec::new();
+    };
+    let one = |(index, measured): (usize, &Measured)| {
+        let of_pass = |pass: &Vec<Measured>| {
+            let other = &pass[index];
+            assert_eq!(other.key, measured.key, "passes over other kernels");
+            other.seconds.0
+        };
+        Measured {
+            seconds: Seconds(median(passes.iter().map(of_pass).collect())),
+            ..measured.clone()
+        }
+    };
+    first.iter().enumerate().map(one).collect()
+}
+
 /// At most so many of each family, evenly, in their order.
 fn thinned(jobs: Vec<Job>, most: usize) -> Vec<Job> {
     let mut sizes: BTreeMap<String, usize> = BTreeMap::new();
@@ -128,6 +147,7 @@ struct Bench {
     /// Stands for the rest of a step.
     other: Vec<u64>,
     budget: f64,
+    repeats: [usize; 2],
     kernels: Option<(Mesh, Rank, Box<dyn Kernels>)>,
 }
 
@@ -141,6 +161,7 @@ impl Bench {
             arena: Arena::new(arena.unwrap_or_default()),
             other: vec![0; (rest.min(flush) / 8) as usize],
             budget: options.budget.0,
+            repeats: options.repeats,
             kernels: None,
         }
     }
@@ -167,7 +188,8 @@ impl Bench {
         let first = self.execute(job)?;
         if self.slot == 0 {
             let fit = (self.budget / first.max(1e-9)) as usize;
-            let fit = fit.clamp(REPEATS_MIN, REPEATS_MAX);
+            let [fewest, most] = self.repeats;
+            let fit = fit.clamp(fewest, most);
             repeats.store(fit, Ordering::Relaxed);
         }
         gate.wait()?;

@@ -7,7 +7,7 @@ use partita_program::{
 use partita_run::{Inputs, Kernels, Memory, RunError, Worked};
 use partita_space::{Bytes, Mesh, Rank, Seconds};
 use partita_testkit::{Setup, random_case, reference_kernels};
-use partita_tune::{KernelKey, Options, TuneError, measure};
+use partita_tune::{KernelKey, Options, TuneError, measure, middle};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -193,6 +193,32 @@ fn each_shape_and_algorithm_is_measured_once_and_only_if_missing() {
             .unwrap()
             .is_empty()
     );
+}
+
+#[test]
+fn a_while_of_disturbance_spoils_one_of_three_passes() {
+    let one = program(&["a", "b"]);
+    let pass = |milliseconds: u64| {
+        let sleep = Box::leak(Box::new(move |_: &str, _: usize| {
+            Duration::from_millis(milliseconds)
+        }));
+        measured(leaked(), &[&one], sleep, &BTreeSet::new(), 1).unwrap()
+    };
+    let passes = [pass(4), pass(60), pass(4)];
+    let seconds = |all: &[partita_tune::Measured]| -> Vec<f64> {
+        all.iter().map(|one| one.seconds.0).collect()
+    };
+    assert!(seconds(&passes[1]).iter().all(|&seconds| seconds >= 0.06));
+    let found = middle(&passes);
+    assert!(
+        seconds(&found).iter().all(|s| (0.004..0.04).contains(s)),
+        "{found:?}"
+    );
+    let keys = |all: &[partita_tune::Measured]| -> Vec<KernelKey> {
+        all.iter().map(|one| one.key.clone()).collect()
+    };
+    assert_eq!(keys(&found), keys(&passes[0]));
+    assert!(middle(&[]).is_empty());
 }
 
 #[test]

@@ -2,7 +2,7 @@ use partita_cpu::{CpuKernels, CpuMenu, Level, Team, TeamError};
 use partita_local::{ReferenceKernels, ReferenceMenu};
 use partita_program::{Dtype, Menu};
 use partita_run::{Kernels, RunError};
-use partita_space::{Mesh, Rank};
+use partita_space::{Mesh, Rank, Seconds};
 use std::sync::OnceLock;
 
 /// Who computes.
@@ -133,6 +133,14 @@ pub fn cores() -> &'static [usize] {
         let ids = core_affinity::get_core_ids().unwrap_or_default();
         ids.into_iter().map(|core| core.id).collect()
     })
+}
+
+/// How long a rank that waits for another looks again at once before it sleeps, where so many ranks of so
+/// many threads share so many cores: a sleeper wakes late, but where there are more threads than cores, the
+/// one that it waits for may need its core.
+pub fn spin(ranks: usize, threads: usize, cores: usize) -> Seconds {
+    let has_room = ranks * threads <= cores;
+    Seconds(if has_room { 1e-3 } else { 0.0 })
 }
 
 fn team(cores: &[usize], seat: Seat, threads: usize) -> Result<Team, TeamError> {

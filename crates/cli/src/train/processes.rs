@@ -1,6 +1,7 @@
 //! Ranks that are processes under a launcher: what they decide together, and how they end together.
 
 use super::company::{Keep, Taken};
+use super::kernel_set::spin;
 use super::memory::Mark;
 use super::ranks::{self, Listener, Seat, World};
 use crate::error::CliError;
@@ -20,8 +21,6 @@ use std::sync::atomic::AtomicBool;
 
 /// Until the run file tells another limit.
 const LIMIT: Seconds = Seconds(60.0);
-/// How long a rank with cores of its own tries again before it naps.
-const SPIN: Seconds = Seconds(1e-3);
 
 /// All ranks of a job, seen by one of them.
 pub struct Job {
@@ -260,8 +259,7 @@ impl Job {
 
     /// How long a rank tries again before it naps.
     fn spin(&self, threads: usize) -> Seconds {
-        let has_room = self.local.ranks * threads <= self.local.cores;
-        if has_room { SPIN } else { Seconds(0.0) }
+        spin(self.local.ranks, threads, self.local.cores)
     }
 
     /// Plays a session as this rank. On rank 0 gives what all ranks gave, and the sum of their peaks,

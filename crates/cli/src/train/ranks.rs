@@ -1,5 +1,5 @@
 pub use super::kernel_set::Seat;
-use super::kernel_set::{KernelSet, Precision};
+use super::kernel_set::{KernelSet, Precision, cores, spin};
 use partita_data::Waker;
 use partita_local::{LaunchError, ThreadTransport, connect, launch};
 use partita_program::Buffer;
@@ -101,7 +101,8 @@ pub fn play(
 ) -> Result<Played, LaunchError> {
     let mesh = session.main_program().mesh;
     let mut listener = Some(listener);
-    let parts = connect(mesh).into_iter().map(|transport| Part {
+    let patience = spin(mesh.ranks(), world.threads, cores().len());
+    let parts = connect(mesh, patience).into_iter().map(|transport| Part {
         transport,
         listener: listener.take(),
     });
