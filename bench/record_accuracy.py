@@ -69,8 +69,9 @@ HELD_OUT_FROM = (
 # Work in which a rank waits rather than computes.
 WAITING = ("exchange", "allreduce", "allgather", "reduce_scatter", "alltoall", "load")
 
-# Steps of the two runs whose difference is what steps take.
-CROWDED_STEPS = (2, 34)
+# Steps of the runs; the first measures kernels to cut into stages, and the difference of the others is
+# what steps take.
+CROWDED_STEPS = (2, 2, 34)
 
 # More ranks than cores: mesh and batch.
 CROWDED = (
@@ -143,7 +144,7 @@ def crowded(options, folder, scenes):
     for model, batch, ranks, strategy in CROWDED:
         say(f"{model}, {ranks} ranks: {strategy}")
         runs = [crowded_run(options, folder, scenes[model], batch, ranks, strategy, steps) for steps in CROWDED_STEPS]
-        (short, before), (result, after) = runs
+        _, (short, before), (result, after) = runs
         steps = result["steps"] - short["steps"]
         prediction = predicted_of_many(options, folder, model, batch, ranks, result["strategy"])
         kernels = {kind: seconds for kind, seconds in prediction["by_kind"].items() if kind not in WAITING}

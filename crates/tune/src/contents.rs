@@ -26,7 +26,7 @@ pub(crate) fn fill(memory: &Memory<'_>, kernel: &Kernel, views: impl IntoIterato
     }
 }
 
-/// Reads all of a view's buffer, as the kernel before would have left it in the caches.
+/// Reads all of a view's buffer, as earlier kernels would have left it in the caches.
 pub(crate) fn warm(memory: &Memory<'_>, body: &Body, view: &View) -> u64 {
     fn folded<T: Copy>(data: &[T], bits: impl Fn(T) -> u64) -> u64 {
         data.iter().fold(0, |sum, &value| sum ^ bits(value))

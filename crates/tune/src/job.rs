@@ -1,4 +1,5 @@
 use crate::TuneError;
+use crate::reuse::{at_hand, buffers_of};
 use partita_program::{
     Access, Algorithm, Body, Buffer, Features, Kernel, KernelShape, Program, Task, View, Work,
 };
@@ -28,7 +29,7 @@ pub(crate) struct Job {
     pub batch: usize,
     /// Bytes that the rest of a step moves through the caches.
     pub rest: Bytes,
-    /// What it reads of what the kernel before it touched.
+    /// What it touches that caches still hold when a step comes to it, that touched longest ago first.
     pub warm: Vec<View>,
     /// Buffers whose contents it changes and depends on.
     pub renewed: Vec<View>,
@@ -49,24 +50,25 @@ impl Job {
     }
 }
 
-/// The kernels of all programs, each key once, without those already known.
+/// The kernels of all programs, each key once, without those already known; `cache` is what the caches of
+/// a rank hold.
 pub(crate) fn jobs(
     programs: &[&Program],
     is_known: &dyn Fn(&KernelKey) -> bool,
+    cache: Bytes,
 ) -> Result<Vec<Job>, TuneError> {
     let mut seen = BTreeSet::new();
     let mut jobs = Vec::new();
     for program in programs {
         for (body, rank) in program.bodies.iter().zip(program.representatives()) {
-            let mut before: Option<&Task> = None;
-            for task in &body.tasks {
+            let mut held: Option<Vec<Vec<u32>>> = None;
+            for (id, task) in body.tasks.iter().enumerate() {
                 let Work::Compute {
                     kernel, algorithm, ..
                 } = &task.work
                 else {
                     continue;
                 };
-                let last = before.replace(task);
                 let shape = KernelShape {
                     kernel,
                     buffers: &body.buffers,
@@ -83,7 +85,8 @@ pub(crate) fn jobs(
                     return Err(TuneError::Unpinned { signature });
                 }
                 let features = shape.features();
-                jobs.push(job((key, features), program, rank, body, task, last));
+                let held = held.get_or_insert_with(|| at_hand(body, cache));
+                jobs.push(job((key, features), program, rank, body, task, &held[id]));
             }
         }
     }
@@ -96,10 +99,10 @@ fn job(
     rank: Rank,
     body: &Body,
     task: &Task,
-    before: Option<&Task>,
+    held: &[u32],
 ) -> Job {
     let accesses = task.accesses();
-    let own: BTreeSet<u32> = accesses.iter().map(|(view, _)| view.buffer.0).collect();
+    let own = buffers_of(task);
     let (buffers, arena) = packed(&body.buffers, &own);
     let is_written = |id: u32| {
         accesses
@@ -111,18 +114,12 @@ fn job(
             .iter()
             .any(|(view, access)| view.buffer.0 == id && *access != Access::Write)
     };
-    let earlier: BTreeSet<u32> = before
-        .map(|task| task.accesses())
-        .unwrap_or_default()
-        .iter()
-        .map(|(view, _)| view.buffer.0)
-        .collect();
     let whole = |&id: &u32| buffers[id as usize].view(partita_program::BufferId(id));
-    let warm = own
-        .iter()
-        .filter(|id| is_read(**id) && earlier.contains(id));
     let renewed = own.iter().filter(|id| is_read(**id) && is_written(**id));
-    let (warm, renewed) = (warm.map(whole).collect(), renewed.map(whole).collect());
+    let (warm, renewed) = (
+        held.iter().map(whole).collect(),
+        renewed.map(whole).collect(),
+    );
     Job {
         key,
         features,

@@ -12,6 +12,7 @@ mod job;
 mod links;
 mod load;
 mod measure;
+mod reuse;
 mod stream;
 
 pub use database::{Database, Measurements, Setting};

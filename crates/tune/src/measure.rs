@@ -21,8 +21,8 @@ pub type KernelMaker<'a> = dyn Fn(Mesh, Rank, usize) -> Box<dyn Kernels> + Sync 
 pub struct Options {
     /// Ranks that run the kernel at the same time, as they will in the run.
     pub concurrency: usize,
-    /// Bytes that empty the caches of the machine, over all ranks; a step that moves less itself
-    /// empties them less.
+    /// Bytes that empty the caches of the machine, twice what they hold, over all ranks; a step that
+    /// moves less itself empties them less.
     pub flush: Bytes,
     /// What the repeats of a short kernel may take in all.
     pub budget: Seconds,
@@ -61,8 +61,8 @@ impl Default for Options {
 /// each on its own memory, and the slowest counts, as it does in a step: the result is the median
 /// over the repeats of the slowest rank's time, after one run that does not count. Before every
 /// repeat the caches are brought to the state in which a step leaves them: as many bytes as the step's
-/// other buffers hold (at most [`Options::flush`]) pass through them, then what the kernel reads of the
-/// operands of the kernel before it. `progress` is told how many are done, of how many.
+/// other buffers hold (at most [`Options::flush`]) pass through them, then those operands of the kernel that
+/// the caches of a rank would still hold if they forget what was not touched for longest. `progress` is told how many are done, of how many.
 /// Errors: kernels that are not pinned, or that fail.
 pub fn measure(
     programs: &[&Program],
@@ -71,7 +71,9 @@ pub fn measure(
     options: &Options,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Vec<Measured>, TuneError> {
-    let jobs = thinned(jobs(programs, is_known)?, options.family_max);
+    // What empties the caches is twice what they hold.
+    let cache = Bytes(options.flush.0 / 2 / options.concurrency.max(1) as u64);
+    let jobs = thinned(jobs(programs, is_known, cache)?, options.family_max);
     if jobs.is_empty() {
         return Ok(Vec::new());
     }
@@ -207,10 +209,17 @@ impl Bench {
         let memory = self.arena.memory(&job.body);
         fill(&memory, job.kernel().0, job.renewed.iter().copied());
         let rest = self.other.len().min((job.rest.0 / 8) as usize);
-        // One word of each line of 64 bytes is enough to bring the line in.
-        for word in self.other[..rest].iter_mut().step_by(8) {
-            *word = word.wrapping_add(1);
+        // One word of each line of 64 bytes is enough to bring the line in. Kernels write about one byte for
+        // two that they read, and what was written goes back to memory when it leaves the caches.
+        let mut sum = 0;
+        for (line, words) in self.other[..rest].chunks_mut(8).enumerate() {
+            if line % 3 == 0 {
+                words[0] = words[0].wrapping_add(1);
+            } else {
+                sum ^= words[0];
+            }
         }
+        black_box(sum);
         black_box(&self.other);
         for view in &job.warm {
             black_box(warm(&memory, &job.body, view));
