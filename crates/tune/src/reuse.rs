@@ -13,7 +13,7 @@ const PIECE: u64 = 1 << 14;
 /// The cache forgets what was not touched for longest: a piece of memory is held if no more than `cache`
 /// bytes of other pieces were touched since. Buffers that share memory share what is held of it.
 pub(crate) fn at_hand(body: &Body, cache: Bytes) -> Vec<Vec<u32>> {
-    let touched: Vec<BTreeSet<u32>> = body.tasks.iter().map(|task| buffers_of(task)).collect();
+    let touched: Vec<BTreeSet<u32>> = body.tasks.iter().map(buffers_of).collect();
     let pieces = |id: u32| {
         let buffer = &body.buffers[id as usize];
         let end = buffer.offset.0 + buffer.bytes().0;
