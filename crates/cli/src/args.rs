@@ -51,7 +51,7 @@ pub struct DemoArgs {
     #[arg(long, default_value = "demo-output")]
     pub out: PathBuf,
     /// Ranks that train together
-    #[arg(long, value_name = "P", default_value_t = 2, value_parser = number::count)]
+    #[arg(long, value_name = "P", default_value_t = 2, allow_negative_numbers = true, value_parser = number::count)]
     pub ranks: usize,
 }
 
@@ -82,10 +82,10 @@ pub struct TrainingArgs {
     /// A name of the zoo (`partita models` lists them) or the path of a model file
     pub model: String,
     /// Ranks that train together
-    #[arg(long, value_name = "P", value_parser = number::count)]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = number::count)]
     pub ranks: usize,
     /// Samples per step over all ranks
-    #[arg(long, value_name = "B", value_parser = number::count)]
+    #[arg(long, value_name = "B", allow_negative_numbers = true, value_parser = number::count)]
     pub batch: usize,
     /// Rule by which parameters move
     #[arg(long, value_enum, default_value_t)]
@@ -193,10 +193,10 @@ pub struct CalibrateArgs {
     #[arg(long)]
     pub replace: bool,
     /// Ranks at work together; as many as there are cores for if not given. Under a launcher, its processes
-    #[arg(long, value_name = "P", value_parser = number::count)]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = number::count)]
     pub ranks: Option<usize>,
     /// Threads of a rank
-    #[arg(long, value_name = "T", value_parser = number::count, default_value_t = 1)]
+    #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = number::count, default_value_t = 1)]
     pub threads: usize,
     /// Models whose kernels are measured, like `cosmoflow@64:2` with the batch; a set of all kinds if
     /// not given
@@ -214,10 +214,10 @@ pub struct TrainArgs {
     #[arg(value_name = "RUN.toml")]
     pub run: PathBuf,
     /// Ranks that train together, instead of those of the run file
-    #[arg(long, value_name = "P", value_parser = number::count)]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = number::count)]
     pub ranks: Option<usize>,
     /// Threads of a rank, instead of those of the run file
-    #[arg(long, value_name = "T", value_parser = number::count)]
+    #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = number::count)]
     pub threads: Option<usize>,
     /// How to split, like `data=2,depth=2`, or `auto`, instead of what the run file says
     #[arg(long, value_name = "S")]
@@ -285,13 +285,13 @@ pub struct MakingArgs {
     #[arg(long, value_name = "S", default_value_t = 2019)]
     pub seed: u64,
     /// Share of the samples that steer the training
-    #[arg(long, value_name = "SHARE", default_value = "0.1", value_parser = number::share)]
+    #[arg(long, value_name = "SHARE", default_value = "0.1", allow_negative_numbers = true, value_parser = number::share)]
     pub validation: f64,
     /// Share of the samples that are seen once, at the end
-    #[arg(long, value_name = "SHARE", default_value = "0.1", value_parser = number::share)]
+    #[arg(long, value_name = "SHARE", default_value = "0.1", allow_negative_numbers = true, value_parser = number::share)]
     pub test: f64,
     /// Samples made at a time; as many as there are cores if not given
-    #[arg(long, value_name = "T", value_parser = number::count)]
+    #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = number::count)]
     pub threads: Option<usize>,
 }
 
@@ -301,10 +301,10 @@ pub struct SegmentationArgs {
     #[command(flatten)]
     pub making: MakingArgs,
     /// Volumes of all splits together
-    #[arg(long, value_name = "N", value_parser = number::count)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::count)]
     pub volumes: usize,
     /// Voxels a side, 8 to 1024
-    #[arg(long, value_name = "VOXELS", value_parser = number::count)]
+    #[arg(long, value_name = "VOXELS", allow_negative_numbers = true, value_parser = number::count)]
     pub grid: usize,
 }
 
@@ -314,13 +314,13 @@ pub struct ShapesArgs {
     #[command(flatten)]
     pub making: MakingArgs,
     /// Images of all splits together
-    #[arg(long, value_name = "N", value_parser = number::count)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::count)]
     pub images: usize,
     /// Pixels a side, 16 to 4096
-    #[arg(long, value_name = "PIXELS", value_parser = number::count)]
+    #[arg(long, value_name = "PIXELS", allow_negative_numbers = true, value_parser = number::count)]
     pub size: usize,
     /// Classes, 2 to 1000: ten shapes, then with textures of the figure, then of the ground
-    #[arg(long, value_name = "C", default_value_t = 10, value_parser = number::count)]
+    #[arg(long, value_name = "C", default_value_t = 10, allow_negative_numbers = true, value_parser = number::count)]
     pub classes: usize,
 }
 
@@ -330,19 +330,19 @@ pub struct DigitsArgs {
     #[command(flatten)]
     pub making: MakingArgs,
     /// Samples of all splits together, no two of the same string
-    #[arg(long, value_name = "N", value_parser = number::count)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::count)]
     pub samples: usize,
     /// What is to be answered
     #[arg(long, value_enum)]
     pub task: DigitsTaskName,
     /// Digits of a string, or of a number of a sum at most, 1 to 512
-    #[arg(long, value_name = "DIGITS", value_parser = number::count)]
+    #[arg(long, value_name = "DIGITS", allow_negative_numbers = true, value_parser = number::count)]
     pub digits: usize,
     /// Strings of any number of digits from 1 on, as those of sums always are
     #[arg(long)]
     pub vary: bool,
     /// Positions of a sample; the smallest multiple of 8 that holds all samples if not given
-    #[arg(long, value_name = "L", value_parser = number::count)]
+    #[arg(long, value_name = "L", allow_negative_numbers = true, value_parser = number::count)]
     pub length: Option<usize>,
 }
 
@@ -352,16 +352,16 @@ pub struct CosmologyArgs {
     #[command(flatten)]
     pub making: MakingArgs,
     /// Universes of all splits together, one sample each
-    #[arg(long, value_name = "N", value_parser = number::count)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::count)]
     pub universes: usize,
     /// Voxels a side: a power of two from 16 to 512
-    #[arg(long, value_name = "VOXELS", value_parser = number::count)]
+    #[arg(long, value_name = "VOXELS", allow_negative_numbers = true, value_parser = number::count)]
     pub grid: usize,
     /// How far n_s reaches to either side of 0.96, as a share of it, at most 0.1
-    #[arg(long, value_name = "SHARE", default_value = "0.1", value_parser = number::spread)]
+    #[arg(long, value_name = "SHARE", default_value = "0.1", allow_negative_numbers = true, value_parser = number::spread)]
     pub n_s_spread: f64,
     /// How far H_0 reaches to either side of 70, as a share of it, at most 0.1
-    #[arg(long, value_name = "SHARE", default_value = "0.1", value_parser = number::spread)]
+    #[arg(long, value_name = "SHARE", default_value = "0.1", allow_negative_numbers = true, value_parser = number::spread)]
     pub h_0_spread: f64,
 }
 

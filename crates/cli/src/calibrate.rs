@@ -67,6 +67,12 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<(), CliError> {
 fn run_with(company: &Company, args: &CalibrateArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let host = Host::here();
     let name = args.name.clone().unwrap_or_else(host_name);
+    if name.trim().is_empty() {
+        return Err(CliError::User(
+            "a machine needs a name; possible is any other than an empty one, like `--name mine`"
+                .to_owned(),
+        ));
+    }
     let path = args.output.clone();
     let path = path.unwrap_or_else(|| PathBuf::from(format!("{name}.toml")));
     if path.exists() && !args.replace {

@@ -287,15 +287,11 @@ pub fn rival(subject: &Subject<'_, '_>, strategy: &Strategy) -> Result<Option<Ri
 fn rival_says(strategy: &Strategy, now: Seconds, turn: Option<Turn>) -> String {
     let head = format!("`{strategy}` ({now})");
     match turn {
-        None => format!("{head} does not pass it, whether links are 16 times as fast or as slow"),
-        Some(Turn { bandwidth, .. }) if bandwidth >= 1.0 => {
-            format!("{head} passes it where links are {bandwidth:.2} times as fast")
-        }
+        None => format!(
+            "{head} does not pass it, whether links have 16 times the bandwidth or a 16th of it"
+        ),
         Some(Turn { bandwidth, .. }) => {
-            format!(
-                "{head} passes it where links are {:.2} times as slow",
-                1.0 / bandwidth
-            )
+            format!("{head} passes it where links have {bandwidth:.2} times the bandwidth")
         }
     }
 }

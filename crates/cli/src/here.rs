@@ -2,6 +2,7 @@
 
 use crate::error::CliError;
 use crate::host::Host;
+use crate::train::check::core_warning;
 use crate::train::kernel_set::{KernelSet, Precision, Seat, cores, spin};
 use partita_local::connect;
 use partita_oracle::{
@@ -159,12 +160,19 @@ impl Here {
     /// Predicts a program for this many ranks, measuring what is missing.
     pub fn predict(&mut self, program: &Program, with_tasks: bool) -> Result<Prediction, CliError> {
         let costs = self.costs(program)?;
-        predict(program, &costs, Mode::Ranks, 1, with_tasks).map_err(|error| CliError::run(&error))
+        let predicted = predict(program, &costs, Mode::Ranks, 1, with_tasks);
+        let mut prediction = predicted.map_err(|error| CliError::run(&error))?;
+        let warning = core_warning(self.ranks, self.threads, self.cores.len());
+        prediction.limits.splice(0..0, warning);
+        Ok(prediction)
     }
 
     /// The kernels known so far, for lower bounds.
     pub fn known(&self) -> MeasuredCosts {
         let mut costs = MeasuredCosts::default();
+        // Each may have a core to itself for as long as it is timed, but not all of them for a whole step.
+        let threads = (self.ranks * self.threads) as f64;
+        let turns = (threads / self.cores.len() as f64).max(1.0);
         for (signature, algorithms) in &self.measurements.kernels {
             for (algorithm, &together) in algorithms {
                 let key = KernelKey {
@@ -177,7 +185,7 @@ impl Here {
                 let cost = KernelCost {
                     // Measured slower alone, something else disturbed it.
                     alone: alone.min(together),
-                    together,
+                    together: together.max(alone * turns),
                     known: Known::Measured,
                 };
                 costs.kernels.insert((key.signature, key.algorithm), cost);

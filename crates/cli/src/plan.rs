@@ -1,21 +1,24 @@
 mod answer;
 
-use crate::args::{KindName, PlanArgs};
+use crate::args::{KindName, PlanArgs, TrainingArgs};
 use crate::error::CliError;
 use crate::explain::{self, Explanation, Subject};
 use crate::front::front;
+use crate::here;
 use crate::lowered::{lower_verified, request};
 use crate::model;
 use crate::planner::Planner;
 use crate::predict;
 use crate::report::{self, Draft};
+use crate::train::check::core_warning;
+use crate::train::kernel_set::cores;
 use answer::{Answer, Candidate};
 use partita_lower::{Request, Strategy};
 use partita_oracle::Prediction;
 use partita_plan::Refusal;
 use partita_program::Program;
-use partita_space::Axis;
-use std::io::Write;
+use partita_space::{Axis, Bytes};
+use std::io::{self, Write};
 
 /// Ranks up to which the best strategy is explained without being asked: that takes a second at most.
 const RANKS_EXPLAINED: usize = 1024;
@@ -31,6 +34,10 @@ pub fn run(args: &PlanArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let single = Strategy::single();
     let request = request(&graph, &single, asked, KindName::Train, &*menu);
     let memory = planner.memory(asked.ranks);
+    let warning = core_warning(asked.ranks, here::THREADS, cores().len());
+    if let Some(warning) = warning.filter(|_| planner.name() == here::NAME) {
+        writeln!(io::stderr(), "partita: {warning}")?;
+    }
     let found = planner.plan(request, asked.ranks)?;
     let best = found.iter().find(|candidate| candidate.reason.is_none());
     let explanation = match best.and_then(|best| Some((&best.strategy, best.prediction.as_ref()?)))
@@ -64,13 +71,32 @@ pub fn run(args: &PlanArgs, out: &mut dyn Write) -> Result<(), CliError> {
         false => answer.write(args.all, out)?,
     }
     if best.is_none() {
-        return Err(CliError::User(format!(
-            "no strategy fits {} ranks with {memory} each for batch {}; possible are more ranks, a \
-             smaller batch or more memory; what became of each strategy is listed",
-            asked.ranks, asked.batch
-        )));
+        return Err(CliError::User(none_fits(&found, asked, memory)));
     }
     Ok(())
+}
+
+/// Why nothing is recommended, and what would change that.
+fn none_fits(found: &[partita_plan::Candidate], asked: &TrainingArgs, memory: Bytes) -> String {
+    let (ranks, batch) = (asked.ranks, asked.batch);
+    let is_memory = |one: &partita_plan::Candidate| match one.refusal {
+        Some(Refusal::Memory(_)) => true,
+        Some(Refusal::Slower | Refusal::Unsuited | Refusal::Unknown) | None => false,
+    };
+    let remedy = if found.iter().any(is_memory) {
+        let smaller = if batch > 1 { ", a smaller batch" } else { "" };
+        format!("possible are more ranks{smaller} or more memory")
+    } else {
+        // Samples can always be split when there are as many for each.
+        let nearest = ranks * (batch as f64 / ranks as f64).round().max(1.0) as usize;
+        format!(
+            "none splits the model and {batch} samples so; the nearest batch that suits is {nearest}"
+        )
+    };
+    format!(
+        "no strategy fits {ranks} ranks with {memory} each for batch {batch}; {remedy}; what became \
+         of each strategy is listed"
+    )
 }
 
 /// Everything told of them, in the same order; the explanation is that of the first.

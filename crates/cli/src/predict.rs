@@ -5,6 +5,8 @@ use crate::here::{self, Here, Ranks};
 use crate::lowered::{Lowered, lower_verified, lowered, request, strategy};
 use crate::search::{staged, staged_here};
 use crate::table::{Side, Table, write_json, write_pairs};
+use crate::train::check::core_warning;
+use crate::train::kernel_set::cores;
 use crate::{machine, menu, model};
 use partita_cluster::Machine;
 use partita_lower::Request;
@@ -166,6 +168,10 @@ fn answer(
     let mut prediction = Prediction::of(program, &simulation, args.tasks);
     let played = (costs.as_ref(), &simulation);
     let explanation = explained(args, lowered, place, &prediction, played)?;
+    if place.name == here::NAME {
+        let warning = core_warning(program.mesh.ranks(), here::THREADS, cores().len());
+        prediction.limits.splice(0..0, warning);
+    }
     if prediction.memory_bytes_max > place.memory {
         prediction
             .limits

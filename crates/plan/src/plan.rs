@@ -167,8 +167,16 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
     if costed.is_empty() {
         return Err(none_fits(request, refused));
     }
-    let seconds = |candidate: &Candidate| candidate.seconds().map_or(f64::INFINITY, |s| s.0);
-    costed.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));
+    // Of those that take as long the smallest.
+    let key = |candidate: &Candidate| {
+        let of = |one: &Prediction| (one.iteration_seconds.0, one.memory_bytes_max);
+        let prediction = candidate.prediction.as_ref();
+        prediction.map_or((f64::INFINITY, Bytes(u64::MAX)), of)
+    };
+    costed.sort_by(|a, b| {
+        let (a, b) = (key(a), key(b));
+        a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))
+    });
     costed.extend(refused);
     Ok(costed)
 }
@@ -483,8 +491,8 @@ fn memory_reason(body: &Body, memory: Bytes) -> String {
          parameter than Adam"
     };
     format!(
-        "a rank needs {}, it may fill {memory}; activations come to {activations}, parameters with \
-         all that belongs to them to {parameters}: {remedy}",
+        "a rank needs {}, it may fill {memory}; activations of a step come to {activations}, not all \
+         of them at a time, parameters with all that belongs to them to {parameters}: {remedy}",
         body.arena
     )
 }

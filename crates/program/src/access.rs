@@ -411,12 +411,24 @@ impl Kernel {
     /// in place comes twice. What one part of a fused kernel leaves to a later one does not come
     /// again.
     pub fn each_access(&self, f: &mut dyn FnMut(&View, Access)) {
-        if let Kernel::Fused { .. } = self {
-            let all = self.accesses();
-            all.iter().for_each(|(view, access)| f(view, *access));
-        } else {
-            self.each_operand(f);
+        let parts = self.parts();
+        for (index, part) in parts.iter().enumerate() {
+            part.each_operand(&mut |view, access| {
+                let earlier = &parts[..index];
+                if !earlier.iter().any(|earlier| earlier.leaves(view, access)) {
+                    f(view, access);
+                }
+            });
         }
+    }
+
+    /// Whether a view that is touched after this kernel is still at hand.
+    fn leaves(&self, view: &View, access: Access) -> bool {
+        let mut found = false;
+        self.each_operand(&mut |other, earlier| {
+            found |= is_at_hand(view, access, other, earlier);
+        });
+        found
     }
 
     /// The list of [`Self::each_access`], in a time that grows with the number of parts only.

@@ -25,6 +25,9 @@ use svg::escape;
 
 const STYLE: &str = include_str!("style.css");
 
+/// How a report begins.
+const DOCTYPE: &str = "<!DOCTYPE html>";
+
 /// Regions of ranks that are listed.
 const REGIONS_MAX: usize = 32;
 
@@ -42,6 +45,12 @@ impl Draft {
             |error: &dyn std::fmt::Display| CliError::file("written", path.display(), error);
         if path.is_dir() {
             return Err(unwritable(&"it is a folder"));
+        }
+        let is_other = |text: Vec<u8>| !text.is_empty() && !text.starts_with(DOCTYPE.as_bytes());
+        if fs::read(path).is_ok_and(is_other) {
+            return Err(unwritable(
+                &"it is there and no report; possible are another file, and one that was a report",
+            ));
         }
         let mut partial = path.as_os_str().to_owned();
         partial.push(".partial");
@@ -94,7 +103,7 @@ pub fn page(
         front_section(&facts),
     ];
     Ok(format!(
-        "<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\">\n<head>\n<meta \
+        "{DOCTYPE}\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\">\n<head>\n<meta \
          charset=\"utf-8\"/>\n<meta name=\"viewport\" content=\"width=device-width\"/>\n\
          <title>Plan: {title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n\
          <h1>How to train {title}</h1>\n{}</main>\n<footer><p>Written by partita {}. All times are \

@@ -1,6 +1,6 @@
 //! `partita train`: from a run file to trained weights, with what was predicted and measured.
 
-mod check;
+pub mod check;
 mod choose;
 pub mod company;
 mod foretell;

@@ -132,6 +132,7 @@ fn a_calibration_that_cannot_be_says_what_can() {
         (["--models", "small.model:none"], "no batch"),
         (["--models", "smal.model"], "smal.model"),
         (["--output", "nowhere/mine.toml"], "nowhere"),
+        (["--name", ""], "--name mine"),
     ] {
         let output = call(
             folder.path(),

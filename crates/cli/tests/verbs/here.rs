@@ -20,6 +20,30 @@ fn folder() -> TempDir {
     folder
 }
 
+#[test]
+fn ranks_that_share_cores_are_told() {
+    let folder = folder();
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let model = folder.path().join("tiny.model");
+    let (ranks, batch) = ((2 * cores).to_string(), (4 * cores).to_string());
+    let ask = |verb: &str, more: &[&str]| {
+        let mut command = partita(&[verb, model.to_str().unwrap(), "--machine", "here", "--json"]);
+        command.args(["--ranks", &ranks, "--batch", &batch]);
+        command.args(more).env("XDG_CACHE_HOME", folder.path());
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", error_text(&output));
+        output
+    };
+    let predicted = ask("predict", &["--strategy", &format!("data={ranks}")]);
+    let answer: Value = serde_json::from_slice(&predicted.stdout).unwrap();
+    let says = |text: &Value| text.as_str().unwrap().contains("they take turns");
+    assert!(
+        answer["limits"].as_array().unwrap().iter().any(says),
+        "{answer}"
+    );
+    assert!(error_text(&ask("plan", &[])).contains("they take turns"));
+}
+
 /// A call whose measurements lie in the folder.
 fn call(folder: &Path, verb: &str, more: &[&str]) -> Output {
     let model = folder.join("tiny.model");

@@ -66,6 +66,41 @@ fn what_does_not_fit_in_memory_is_refused() {
 }
 
 #[test]
+fn what_would_help_where_nothing_suits_does_help() {
+    let mut asked = with(&[]);
+    (asked[5], asked[7]) = ("97", "8");
+    let text = refusal(&asked);
+    assert!(
+        text.contains("the nearest batch that suits is 97"),
+        "{text}"
+    );
+    asked[7] = "97";
+    assert!(answer(&asked).contains("data=97"));
+    (asked[5], asked[7]) = ("1", "1");
+    asked.extend(["--memory", "60MiB"]);
+    let text = refusal(&asked);
+    assert!(
+        text.contains("more ranks or more memory") && !text.contains("smaller batch"),
+        "{text}"
+    );
+}
+
+#[test]
+fn of_strategies_that_take_as_long_the_smallest_comes_first() {
+    let mut asked = with(&["--json"]);
+    (asked[5], asked[7]) = ("16", "16");
+    let list = json(&asked);
+    let list = list.as_array().unwrap();
+    let costed = list.iter().filter(|record| record.get("reason").is_none());
+    let key = |record: &Value| {
+        let seconds = record["iteration_seconds"].as_f64().unwrap();
+        (seconds, record["memory_bytes_max"].as_u64().unwrap())
+    };
+    let keys: Vec<(f64, u64)> = costed.map(key).collect();
+    assert!(keys.len() > 3 && keys.is_sorted(), "{keys:?}");
+}
+
+#[test]
 fn a_machine_of_unknown_reading_is_refused_before_the_search() {
     let mut asked = with(&[]);
     asked[3] = "abci";

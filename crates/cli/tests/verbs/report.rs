@@ -365,11 +365,17 @@ fn a_report_that_cannot_be_written_is_named_and_leaves_nothing() {
     }
     // A report of an earlier plan outlives a plan that is refused.
     let path = folder.path().join("plan.html");
-    fs::write(&path, "before").unwrap();
     let mut asked = COSMOFLOW;
     asked[3] = "nowhere";
-    refusal(&[&asked[..], &["--report", path.to_str().unwrap()]].concat());
-    assert_eq!(fs::read_to_string(&path).unwrap(), "before");
+    let report = ["--report", path.to_str().unwrap()];
+    fs::write(&path, "<!DOCTYPE html> before").unwrap();
+    refusal(&[&asked[..], &report].concat());
+    assert!(fs::read_to_string(&path).unwrap().ends_with("before"));
+    // What is no report outlives any plan.
+    fs::write(&path, "model = 'mine'").unwrap();
+    let text = refusal(&[&COSMOFLOW[..], &report].concat());
+    assert!(text.contains("no report"), "{text}");
+    assert_eq!(fs::read_to_string(&path).unwrap(), "model = 'mine'");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
