@@ -13,7 +13,6 @@ Writes records/<date>-accuracy.md and, with all raw figures, the same name with 
 import argparse
 import json
 import re
-import resource
 import shutil
 from pathlib import Path
 
@@ -168,10 +167,9 @@ def crowded_run(options, folder, scene, batch, ranks, strategy, steps):
     the cut into stages, is the same in a longer run."""
     training = Training(options, folder, scene, strategy, batch, steps, ranks)
     training.words.append("--no-prediction")
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    before = contest.own_processor_seconds(())
     result = training.train()
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return result, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return result, contest.own_processor_seconds(()) - before
 
 
 def predicted_of_many(options, folder, model, batch, ranks, strategy):

@@ -12,7 +12,7 @@ use partita_program::{Dtype, Program};
 use partita_run::{Kernels, Transport};
 use partita_space::{Bytes, BytesPerSecond, Mesh, Rank, Seconds};
 use partita_tune::{
-    Database, KernelKey, LinkTimes, Measurements, Options, Point, Setting, TuneError,
+    Database, KernelKey, LinkTimes, Measured, Measurements, Options, Point, Setting, TuneError,
     host_seconds_per_byte, measure, measure_links, measure_load, measure_memory, middle,
 };
 use std::collections::BTreeSet;
@@ -299,21 +299,30 @@ impl Here {
             made.unwrap_or_else(|error| panic!("kernels that were made before: {error}"))
         };
         // With all ranks at work, and one with the others at rest.
-        let mut settings = vec![(self.setting.clone(), ranks, Vec::new())];
+        let series = |setting: Setting, ranks| Series {
+            ranks,
+            known: self.database.measurements(&setting),
+            passes: Vec::new(),
+            setting,
+        };
+        let mut all = vec![series(self.setting.clone(), ranks)];
         if ranks > 1 {
-            settings.push((single(&self.setting), 1, Vec::new()));
+            all.push(series(single(&self.setting), 1));
         }
         for pass in 1..=PASSES {
-            for (setting, concurrency, passes) in &mut settings {
+            for series in &mut all {
+                if series.passes.first().is_some_and(Vec::is_empty) {
+                    // There was nothing to measure.
+                    continue;
+                }
                 let options = Options {
-                    concurrency: *concurrency,
+                    concurrency: series.ranks,
                     flush: self.flush,
                     family_max: family_max.unwrap_or(usize::MAX),
                     repeats: REPEATS,
                     ..Options::default()
                 };
-                let known = self.database.measurements(setting);
-                let working = match *concurrency {
+                let working = match series.ranks {
                     1 => "alone".to_owned(),
                     ranks => format!("{ranks} at a time"),
                 };
@@ -323,12 +332,16 @@ impl Here {
                     );
                     say(&text, done == all);
                 };
-                let is_known = |key: &_| family_max.is_none() && known.has(key);
+                let is_known = |key: &_| family_max.is_none() && series.known.has(key);
                 let measured = measure(programs, &maker, &is_known, &options, &progress);
-                passes.push(measured.map_err(|error| tune_error(&error))?);
+                let measured = measured.map_err(|error| tune_error(&error))?;
+                series.passes.push(measured);
             }
         }
-        for (setting, _, passes) in settings {
+        for Series {
+            setting, passes, ..
+        } in all
+        {
             let measured = middle(&passes);
             if !measured.is_empty() {
                 let mut new = Measurements::default();
@@ -430,6 +443,16 @@ fn known(database: &Database, setting: &Setting, links: &Setting) -> (Measuremen
     (together, database.measurements(&single(setting)))
 }
 
+/// Passes over the kernels of a setting.
+struct Series {
+    setting: Setting,
+    /// At work together.
+    ranks: usize,
+    /// What was known before.
+    known: Measurements,
+    passes: Vec<Vec<Measured>>,
+}
+
 /// The same with one rank.
 fn single(setting: &Setting) -> Setting {
     Setting {
@@ -453,6 +476,11 @@ impl Ranks {
     pub fn most(&self) -> usize {
         (RANKS_PER_CORE * self.cores.len() / self.threads).max(1)
     }
+}
+
+/// What is said of so many ranks where they are more than cores.
+pub fn sharing(ranks: usize) -> Option<String> {
+    core_warning(ranks, THREADS, cores().len())
 }
 
 /// The kernels that were asked for on the command line; where they were left open, the fast ones.

@@ -10,8 +10,6 @@ use crate::model;
 use crate::planner::Planner;
 use crate::predict;
 use crate::report::{self, Draft};
-use crate::train::check::core_warning;
-use crate::train::kernel_set::cores;
 use answer::{Answer, Candidate};
 use partita_lower::{Request, Strategy};
 use partita_oracle::Prediction;
@@ -34,8 +32,7 @@ pub fn run(args: &PlanArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let single = Strategy::single();
     let request = request(&graph, &single, asked, KindName::Train, &*menu);
     let memory = planner.memory(asked.ranks);
-    let warning = core_warning(asked.ranks, here::THREADS, cores().len());
-    if let Some(warning) = warning.filter(|_| planner.name() == here::NAME) {
+    if let Some(warning) = here::sharing(asked.ranks).filter(|_| planner.name() == here::NAME) {
         writeln!(io::stderr(), "partita: {warning}")?;
     }
     let found = planner.plan(request, asked.ranks)?;

@@ -5,8 +5,6 @@ use crate::here::{self, Here, Ranks};
 use crate::lowered::{Lowered, lower_verified, lowered, request, strategy};
 use crate::search::{staged, staged_here};
 use crate::table::{Side, Table, write_json, write_pairs};
-use crate::train::check::core_warning;
-use crate::train::kernel_set::cores;
 use crate::{machine, menu, model};
 use partita_cluster::Machine;
 use partita_lower::Request;
@@ -169,7 +167,7 @@ fn answer(
     let played = (costs.as_ref(), &simulation);
     let explanation = explained(args, lowered, place, &prediction, played)?;
     if place.name == here::NAME {
-        let warning = core_warning(program.mesh.ranks(), here::THREADS, cores().len());
+        let warning = here::sharing(program.mesh.ranks());
         prediction.limits.splice(0..0, warning);
     }
     if prediction.memory_bytes_max > place.memory {

@@ -1,7 +1,9 @@
 //! Plans over small models with costs that can be reasoned about.
 
+mod requests;
+
 use partita_graph::{Graph, zoo};
-use partita_lower::{LowerError, Request, SampleFormat, Strategy, lower};
+use partita_lower::{LowerError, Request, Strategy, lower};
 use partita_oracle::{
     Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost, Mode, Prediction,
     predict, simulate,
@@ -12,7 +14,7 @@ use partita_plan::{
 use partita_program::{
     Algorithm, Body, Buffer, BufferId, Choice, Collective, CollectiveKind, Count, Dtype,
     KernelShape, Menu, MenuError, Optimizer, Origin, Phase, Program, ProgramKind, Role, Task,
-    TaskId, Transform, View, Work,
+    TaskId, View, Work,
 };
 use partita_space::{Axis, AxisSet, Bytes, Mesh, Rank, Seconds};
 use std::cell::RefCell;
@@ -135,37 +137,15 @@ const FAST_LINK: Flat = Flat {
     beta: 1e-11,
 };
 
-struct Open;
-
-impl Menu for Open {
-    fn choose(&self, _shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
-        Ok(Choice {
-            algorithm: Algorithm::unpinned(),
-            workspace: Bytes(0),
-            packed_weights: 0,
-        })
-    }
-}
-
 static SINGLE: LazyLock<Strategy> = LazyLock::new(Strategy::single);
 
 fn training(graph: &Graph, batch: usize) -> Request<'_> {
     Request {
-        graph,
-        strategy: &SINGLE,
-        batch,
-        kind: ProgramKind::Train,
-        dtype: Dtype::F32,
         optimizer: Optimizer::Sgd {
             momentum: 0.0,
             weight_decay: 0.0,
         },
-        clip: None,
-        samples: SampleFormat {
-            dtype: Dtype::F32,
-            transform: Transform::Identity,
-        },
-        menu: &Open,
+        ..requests::training(graph, &SINGLE, batch)
     }
 }
 
@@ -488,7 +468,7 @@ fn unknown_costs_and_missing_kernels_are_told() {
         stages: &Known(&FAST_LINK),
         progress: &|_, _| {},
     };
-    let error = plan(&request(&Open)).unwrap_err().to_string();
+    let error = plan(&request(&requests::Open)).unwrap_err().to_string();
     assert!(error.contains("nobody measured this"), "{error}");
     struct Empty;
     impl Menu for Empty {

@@ -62,7 +62,8 @@ impl Default for Options {
 /// over the repeats of the slowest rank's time, after one run that does not count. Before every
 /// repeat the caches are brought to the state in which a step leaves them: as many bytes as the step's
 /// other buffers hold (at most [`Options::flush`]) pass through them, then those operands of the kernel that
-/// the caches of a rank would still hold if they forget what was not touched for longest. `progress` is told how many are done, of how many.
+/// the caches of a rank would still hold if they forget what was not touched for longest. `progress` is
+/// told how many are done, of how many.
 /// Errors: kernels that are not pinned, or that fail.
 pub fn measure(
     programs: &[&Program],

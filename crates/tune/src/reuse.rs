@@ -21,27 +21,28 @@ pub(crate) fn at_hand(body: &Body, cache: Bytes) -> Vec<Vec<u32>> {
     };
     let a_step: usize = touched.iter().flatten().map(|&id| pieces(id).len()).sum();
     let mut touches = Touches::new(body.arena.0.div_ceil(PIECE) as usize, 2 * a_step);
-    let mut held = Vec::with_capacity(touched.len());
-    for step in 0..2 {
-        for buffers in &touched {
-            if step == 1 {
-                let mut near: Vec<(u64, u32)> = Vec::new();
-                for &id in buffers {
-                    let since: Vec<u64> = pieces(id).map(|piece| touches.since(piece)).collect();
-                    let is_held = |pieces: &&u64| **pieces * PIECE <= cache.0;
-                    if 2 * since.iter().filter(is_held).count() > since.len() {
-                        near.push((since.iter().sum::<u64>() / since.len() as u64, id));
-                    }
-                }
-                near.sort_unstable_by(|a, b| b.cmp(a));
-                held.push(near.into_iter().map(|(_, id)| id).collect());
-            }
-            for &id in buffers {
-                pieces(id).for_each(|piece| touches.touch(piece));
+    let touch = |touches: &mut Touches, buffers: &BTreeSet<u32>| {
+        let all = buffers.iter().flat_map(|&id| pieces(id));
+        all.for_each(|piece| touches.touch(piece));
+    };
+    // The first step only leaves what the next one finds.
+    for buffers in &touched {
+        touch(&mut touches, buffers);
+    }
+    let held = touched.iter().map(|buffers| {
+        let mut near: Vec<(u64, u32)> = Vec::new();
+        for &id in buffers {
+            let since: Vec<u64> = pieces(id).map(|piece| touches.since(piece)).collect();
+            let is_held = |pieces: &&u64| **pieces * PIECE <= cache.0;
+            if 2 * since.iter().filter(is_held).count() > since.len() {
+                near.push((since.iter().sum::<u64>() / since.len() as u64, id));
             }
         }
-    }
-    held
+        near.sort_unstable_by(|a, b| b.cmp(a));
+        touch(&mut touches, buffers);
+        near.into_iter().map(|(_, id)| id).collect()
+    });
+    held.collect()
 }
 
 /// The buffers that a task touches.

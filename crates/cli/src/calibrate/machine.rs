@@ -44,8 +44,9 @@ pub fn machine(
         "there is one node, so no network was measured; the link within the node stands for it";
     let (between, between_rate) = link(Basis::Assumed, alone);
     let reads = found.costs.load.unwrap_or_default();
-    let file_rate = BytesPerSecond(1.0 / reads.seconds_per_byte.max(1e-12));
+    let file_rate = ranks.count as f64 / reads.seconds_per_byte.max(1e-12);
     let file = "reads of a file that the system holds in memory, all ranks at once";
+    let file_bandwidth = fact(BytesPerSecond(file_rate), Basis::Fitted, file);
     Machine {
         name: name.to_owned(),
         nodes: fact(1, Basis::Measured, "the machine on which it was measured"),
@@ -70,16 +71,8 @@ pub fn machine(
         allreduce: None,
         exchange: None,
         io: Some(Io {
-            bandwidth_total: fact(
-                BytesPerSecond(file_rate.0 * ranks.count as f64),
-                Basis::Fitted,
-                file,
-            ),
-            bandwidth_per_node: fact(
-                BytesPerSecond(file_rate.0 * ranks.count as f64),
-                Basis::Fitted,
-                file,
-            ),
+            bandwidth_total: file_bandwidth.clone(),
+            bandwidth_per_node: file_bandwidth,
             latency: fact(reads.latency.max(Seconds(1e-9)), Basis::Fitted, file),
         }),
         calibration: Some(calibration(host, ranks, found, validation, world)),
