@@ -19,13 +19,15 @@ use std::collections::BTreeSet;
 /// `world` is the mesh of all ranks.
 pub(crate) fn fuse(body: &mut Body, menu: &dyn Menu, world: &Mesh) {
     copies::remove(body);
-    let mut fusion = Fusion::new(body, menu, world);
-    for slot in 0..fusion.slots.len() {
-        fusion.attach(slot);
-        fusion.join_bias(slot);
+    if menu.fuses() {
+        let mut fusion = Fusion::new(body, menu, world);
+        for slot in 0..fusion.slots.len() {
+            fusion.attach(slot);
+            fusion.join_bias(slot);
+        }
+        fusion.join_updates();
+        body.tasks = fusion.slots.into_iter().flatten().collect();
     }
-    fusion.join_updates();
-    body.tasks = fusion.slots.into_iter().flatten().collect();
     drop_unused(body);
 }
 

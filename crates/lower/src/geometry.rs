@@ -94,9 +94,18 @@ struct RowKey {
     held: Vec<Interval>,
 }
 
-/// The rows of one world, each kept once.
+/// What parts follow from: the ranks, the axes and what they share.
+type PartsKey = (Option<Grid>, AxisList, Interval);
+
+/// What each part of a dim owns; a clone shares it.
+pub(crate) type Parts = Arc<Vec<Interval>>;
+
+/// The rows of one world, and the parts in which its tensors lie, each kept once.
 #[derive(Default)]
-pub(crate) struct Rows(RefCell<HashMap<RowKey, Arc<Row>>>);
+pub(crate) struct Rows {
+    rows: RefCell<HashMap<RowKey, Arc<Row>>>,
+    parts: RefCell<HashMap<PartsKey, Parts>>,
+}
 
 /// The lines of all coordinates, per dim, of a tensor that is split by `place`.
 #[derive(Clone, Debug)]
@@ -131,6 +140,7 @@ impl Geometry {
                 mesh,
                 place: &place,
                 dim,
+                parts: rows.parts(&place, mesh, dim),
             };
             rows.row(&split, periodic, |i| needs(dim, i))
         });
@@ -261,15 +271,22 @@ struct Shares<'m> {
     mesh: &'m Mesh,
     place: &'m Place,
     dim: usize,
-}
-
-impl Shares<'_> {
-    fn part(&self, i: usize) -> Interval {
-        self.place.part(self.mesh, self.dim, i)
-    }
+    parts: Parts,
 }
 
 impl Rows {
+    /// What each part of a dim of a tensor owns, on the mesh of the tensor.
+    pub fn parts(&self, place: &Place, mesh: &Mesh, dim: usize) -> Parts {
+        let axes = place.axes[dim];
+        let mut known = self.parts.borrow_mut();
+        let key = (place.on, axes, place.shared(dim));
+        let parts = known.entry(key).or_insert_with(|| {
+            let parts = 0..mesh.parts(axes);
+            Arc::new(parts.map(|i| place.part(mesh, dim, i)).collect())
+        });
+        parts.clone()
+    }
+
     fn row(
         &self,
         split: &Shares<'_>,
@@ -277,10 +294,9 @@ impl Rows {
         need: impl Fn(usize) -> Interval,
     ) -> Arc<Row> {
         let (place, dim) = (split.place, split.dim);
-        let parts = split.mesh.parts(place.axes[dim]);
         let mut is_plain = true;
-        let all_held = (0..parts).map(|i| {
-            let (owned, need) = (split.part(i), need(i));
+        let all_held = split.parts.iter().enumerate().map(|(i, &owned)| {
+            let need = need(i);
             let held = match need.is_empty() {
                 true => owned,
                 false => Interval::new(owned.start.min(need.start), owned.end.max(need.end)),
@@ -297,13 +313,13 @@ impl Rows {
             periodic: periodic && !is_plain,
             held: if is_plain { Vec::new() } else { held },
         };
-        let mut known = self.0.borrow_mut();
+        let mut known = self.rows.borrow_mut();
         if let Some(row) = known.get(&key) {
             return row.clone();
         }
-        let lines = (0..parts).map(|i| {
-            let held = key.held.get(i).copied().unwrap_or_else(|| split.part(i));
-            line(split, i, held, key.periodic)
+        let lines = split.parts.iter().enumerate().map(|(i, &owned)| {
+            let held = key.held.get(i).copied().unwrap_or(owned);
+            line(split, owned, held, key.periodic)
         });
         let row = Arc::new(Row::new(lines.collect()));
         known.insert(key, row.clone());
@@ -311,8 +327,7 @@ impl Rows {
     }
 }
 
-fn line(split: &Shares<'_>, i: usize, held: Interval, periodic: bool) -> Line {
-    let owned = split.part(i);
+fn line(split: &Shares<'_>, owned: Interval, held: Interval, periodic: bool) -> Line {
     let all = split.place.shape[split.dim];
     let extent = all as i64;
     let mut pieces = Vec::new();
@@ -325,7 +340,7 @@ fn line(split: &Shares<'_>, i: usize, held: Interval, periodic: bool) -> Line {
         for image in images {
             let inside = held.shift(-image * extent).intersect(&Interval::all(all));
             for source in split.place.part_range(split.mesh, split.dim, &inside) {
-                let from = inside.intersect(&split.part(source));
+                let from = inside.intersect(&split.parts[source]);
                 if from.is_empty() {
                     continue;
                 }

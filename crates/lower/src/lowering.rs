@@ -247,8 +247,9 @@ impl Plan {
                 ..*place
             };
             let splits_first = samples.iter().next() == Some(Axis::Data);
-            let is_even = place.shared(0).len().is_multiple_of(mesh.parts(samples));
-            (splits_first && is_even || mesh.extent(Axis::Data) == 1) && !along_data(&others)
+            let data = mesh.extent(Axis::Data);
+            let is_even = place.shared(0).len().is_multiple_of(data);
+            (splits_first && is_even || data == 1) && !along_data(&others)
         };
         self.networks.iter().all(|(network, _)| {
             let mut kept = network.parameters.iter().chain(&network.shares).flatten();

@@ -4,10 +4,12 @@
 //! Example: two convolutions of kernel 3 in a group: for its own outputs of the second, a rank computes
 //! the first one plane further, and reads the input two planes further.
 
+use crate::geometry::Parts;
 use crate::network::{Network, reads_whole};
 use crate::storage::{contributors, is_periodic, transposed_window, window};
 use partita_graph::NodeId;
-use partita_space::{Interval, Mesh};
+use partita_space::Interval;
+use std::sync::Arc;
 
 /// What each coordinate computes of each tensor: what it owns, and of a tensor that is made and read
 /// inside of one group also what it reads for all that it computes.
@@ -16,25 +18,17 @@ pub(crate) struct Overlap<'n> {
     /// Whether a tensor is made and read inside of one group.
     inner: Vec<bool>,
     /// Of each tensor, along each dim, for each coordinate.
-    parts: Vec<[Vec<Interval>; 5]>,
+    parts: Vec<[Parts; 5]>,
 }
 
 impl<'n> Overlap<'n> {
-    pub fn new(network: &'n Network, world: &Mesh) -> Self {
-        let own = |index: usize, dim: usize| -> Vec<Interval> {
-            let place = &network.layers[index].place;
-            let mesh = &place.mesh(world);
-            (0..mesh.parts(place.axes[dim]))
-                .map(|i| place.part(mesh, dim, i))
-                .collect()
-        };
+    /// `own` is what each coordinate owns.
+    pub fn new(network: &'n Network, own: &[[Parts; 5]]) -> Self {
         let count = network.layers.len();
         let mut overlap = Self {
             network,
             inner: vec![false; count],
-            parts: (0..count)
-                .map(|index| std::array::from_fn(|dim| own(index, dim)))
-                .collect(),
+            parts: own.to_vec(),
         };
         for index in (0..count).rev() {
             overlap.widen(NodeId(index));
@@ -56,8 +50,8 @@ impl<'n> Overlap<'n> {
             for i in 0..self.parts[id.0][dim].len() {
                 let reads = readers.iter().map(|&r| self.inputs_inside(r, dim, i));
                 let need = reads.fold(Interval::default(), |all, read| all.hull(&read));
-                let part = &mut self.parts[id.0][dim][i];
                 if !need.is_empty() {
+                    let part = &mut Arc::make_mut(&mut self.parts[id.0][dim])[i];
                     // Where nothing is owned, its place still counts.
                     *part = Interval::new(part.start.min(need.start), part.end.max(need.end));
                 }

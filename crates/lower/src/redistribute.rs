@@ -64,6 +64,9 @@ pub(crate) fn way(mesh: &Mesh, from: &Place, partial: AxisSet, to: &Place) -> Ve
 /// Elements that a rank gets from others on the way, on average.
 pub(crate) fn moved(mesh: &Mesh, from: &Place, partial: AxisSet, to: &Place) -> f64 {
     let stages = way(mesh, from, partial, to);
+    if stages.is_empty() {
+        return 0.0;
+    }
     let split = |place: &Place| place.split_axes();
     let all = stages
         .iter()

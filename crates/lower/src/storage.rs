@@ -1,6 +1,6 @@
 //! Which tensors share memory, and how wide the frame of each is.
 
-use crate::geometry::{Geometry, Rows};
+use crate::geometry::{Geometry, Parts, Rows};
 use crate::network::{Layer, Network, Step};
 use crate::overlap::Overlap;
 use partita_graph::{NodeId, Op};
@@ -58,12 +58,17 @@ impl Storages {
         for (index, members) in groups.iter().enumerate() {
             members.iter().for_each(|member| of[member.0] = index);
         }
-        let overlap = Overlap::new(network, mesh);
+        let own = |layer: &Layer| {
+            let mesh = layer.place.mesh(mesh);
+            std::array::from_fn(|dim| rows.parts(&layer.place, &mesh, dim))
+        };
+        let own: Vec<[Parts; 5]> = network.layers.iter().map(own).collect();
         let context = Context {
             network,
             mesh,
             rows,
-            overlap,
+            overlap: Overlap::new(network, &own),
+            own,
         };
         let rules: Vec<Option<DataGradient>> =
             groups.iter().map(|members| context.rule(members)).collect();
@@ -155,12 +160,13 @@ struct Context<'a> {
     mesh: &'a Mesh,
     rows: &'a Rows,
     overlap: Overlap<'a>,
+    /// Of each tensor, along each dim, what each coordinate owns.
+    own: Vec<[Parts; 5]>,
 }
 
 impl Context<'_> {
     fn part(&self, node: NodeId, dim: usize, part: usize) -> Interval {
-        let place = self.place(node);
-        place.part(&place.mesh(self.mesh), dim, part)
+        self.own[node.0][dim][part]
     }
 
     fn place(&self, node: NodeId) -> &Place {
@@ -197,9 +203,8 @@ impl Context<'_> {
         let input = node.inputs[0];
         let moved = |node: NodeId, held: &dyn Fn(usize, usize) -> Interval| {
             let sum = |dim: usize, f: &dyn Fn(usize) -> usize| -> u128 {
-                let place = self.place(node);
-                let parts = place.mesh(self.mesh).parts(place.axes[dim]);
-                (0..parts).map(|i| f(i) as u128).sum()
+                let parts = 0..self.own[node.0][dim].len();
+                parts.map(|i| f(i) as u128).sum()
             };
             let all: u128 = (0..5)
                 .map(|dim| sum(dim, &|i| held(dim, i).len()))

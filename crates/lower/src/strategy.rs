@@ -278,6 +278,15 @@ impl Strategy {
     /// Errors: an axis that the model or a layer cannot carry, a split finer than what it splits, a
     /// mini-batch smaller than the data axis, layers that are not there.
     pub fn check(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
+        self.check_splits(graph, batch)?;
+        let placement = Placement::new(graph, self)?;
+        lay_out(graph, self, &placement, batch).map(drop)
+    }
+
+    /// All of [`Self::check`] that lowering does not refuse itself.
+    ///
+    /// Errors: as [`Self::check`].
+    pub fn check_splits(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
         self.check_axes(graph, batch)?;
         self.check_schedule(batch)?;
         let nearest = self.fitting_micro(batch);
@@ -290,9 +299,7 @@ impl Strategy {
                 nearest,
             });
         }
-        let placement = Placement::new(graph, self)?;
-        self.check_named_axes(graph, &placement)?;
-        lay_out(graph, self, &placement, batch).map(drop)
+        self.check_named_axes(graph, &Placement::new(graph, self)?)
     }
 
     /// That every axis named for layers splits the ranks of one of them.

@@ -7,8 +7,8 @@
 mod request;
 
 use partita_graph::{Graph, text, zoo};
-use partita_lower::{Strategy, lower};
-use partita_program::{CollectiveKind, Phase, Program, View, Work};
+use partita_lower::{Strategy, lower, lower_rank};
+use partita_program::{Body, CollectiveKind, Phase, Program, View, Work};
 use partita_space::{Axis, Rank};
 use request::request;
 
@@ -128,6 +128,28 @@ fn groups_are_as_large_as_their_branches_cost_or_as_said() {
     assert_eq!(ranks_of(&said, "stem"), [0, 1, 2, 3, 4, 5]);
     let off = program(&graph, "branch=6; a..c: branches=off", BATCH);
     assert_eq!(ranks_of(&off, "c").len(), 6);
+}
+
+#[test]
+fn each_part_of_the_mini_batch_has_the_classes_of_the_first() {
+    let graph = text::parse(FORK).unwrap();
+    let strategy: Strategy = "data=4,branch=3".parse().unwrap();
+    // Three groups share the four samples of a part unevenly; fifteen samples make uneven parts.
+    for (batch, is_even) in [(16, true), (15, false)] {
+        let request = request(&graph, &strategy, batch);
+        let program = lower(&request).unwrap();
+        assert_eq!(program.bodies.len() == 3, is_even, "{:?}", program.class_of);
+        let bodies: Vec<Body> = (0..12)
+            .map(|rank| lower_rank(&request, rank).unwrap())
+            .collect();
+        for rank in 0..12 {
+            let first = program
+                .class_of
+                .iter()
+                .position(|&class| class == program.class_of[rank]);
+            assert_eq!(bodies[first.unwrap()], bodies[rank], "rank {rank}");
+        }
+    }
 }
 
 #[test]

@@ -138,7 +138,8 @@ type No = (Refusal, String);
 /// that are always ready ([`PlanRequest::floor`]), takes longer than a whole step of the best candidate
 /// found. For the memory and the floor, two ranks are lowered on their own: the last of the mesh, which has the
 /// largest part of everything in a balanced split, and the middle one, which has most neighbors. Only
-/// what passes is lowered whole and costed, in the order of the floors.
+/// what passes is lowered whole and costed, in the order of the floors; of groups of branches one rank of each
+/// before that.
 ///
 /// Before that, closed forms say of hybrids about how long they take. The first that fits in their
 /// order that splits samples and positions alone is costed at once. Those that take [`PlanRequest::far`] times as long by them are not lowered at all,
@@ -153,6 +154,7 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
         costed: Vec::new(),
         best: None,
         refused: Vec::new(),
+        close: Vec::new(),
     };
     let open = ranking.sieve()?;
     ranking.weigh_all(open)?;
@@ -187,6 +189,8 @@ struct Ranking<'r, 'a> {
     costed: Vec<Candidate>,
     best: Option<(Seconds, Strategy)>,
     refused: Vec<Candidate>,
+    /// Those refused that only their groups of branches were too slow for.
+    close: Vec<Strategy>,
 }
 
 impl Ranking<'_, '_> {
@@ -236,27 +240,45 @@ impl Ranking<'_, '_> {
     /// The least that a step takes, from two ranks; or why the strategy does not suit the model, does not
     /// fit in memory, or is beaten.
     fn glance(&self, strategy: &Strategy) -> Result<Result<Seconds, No>, PlanError> {
+        let training = &self.request.training;
+        if let Err(error) = strategy.check_splits(training.graph, training.batch) {
+            return Ok(Err((Refusal::Unsuited, error.to_string())));
+        }
+        let mesh = strategy.mesh();
+        let middle = mesh.rank(AXES.map(|axis| mesh.extent(axis) / 2));
+        self.look(strategy, &[mesh.ranks() - 1, middle])
+    }
+
+    /// The least that a step takes, from the last tile of every group of branches: groups do other layers,
+    /// so that any of them may be what the rest waits for. None are looked at where there is one group.
+    fn look_at_groups(&self, strategy: &Strategy) -> Result<Result<Seconds, No>, PlanError> {
+        let mesh = strategy.mesh();
+        let mut coord = mesh.coord(mesh.ranks() - 1);
+        let others = (0..mesh.extent(Axis::Branch) - 1).map(|group| {
+            coord[Axis::Branch.index()] = group;
+            mesh.rank(coord)
+        });
+        self.look(strategy, &others.collect::<Vec<Rank>>())
+    }
+
+    /// As [`Self::glance`], from these ranks.
+    fn look(&self, strategy: &Strategy, ranks: &[Rank]) -> Result<Result<Seconds, No>, PlanError> {
         let request = self.request;
         let training = Request {
             strategy,
             ..request.training
         };
-        if let Err(error) = strategy.check(training.graph, training.batch) {
-            return Ok(Err((Refusal::Unsuited, error.to_string())));
-        }
         let mesh = strategy.mesh();
-        let middle = mesh.rank(AXES.map(|axis| mesh.extent(axis) / 2));
         let mut floor = Seconds(0.0);
-        let ranks = [mesh.ranks() - 1, middle];
         let refused = |error| match error {
             LowerError::Strategy(error) => Ok(Err((Refusal::Unsuited, error.to_string()))),
             LowerError::Menu(_) | LowerError::MixedPadding { .. } => Err(error.into()),
         };
-        let bodies = match lower_ranks(&training, &ranks) {
+        let bodies = match lower_ranks(&training, ranks) {
             Ok(bodies) => bodies,
             Err(error) => return refused(error),
         };
-        for (rank, body) in ranks.into_iter().zip(bodies) {
+        for (&rank, body) in ranks.iter().zip(bodies) {
             let body = match body {
                 Ok(body) => body,
                 Err(error) => return refused(error),
@@ -300,7 +322,13 @@ impl Ranking<'_, '_> {
                 continue;
             }
             (self.request.progress)(&strategy, total - index);
-            self.weigh(strategy)?;
+            match self.look_at_groups(&strategy)? {
+                Ok(_) => self.weigh(strategy)?,
+                Err(no) => {
+                    self.close.push(strategy.clone());
+                    self.refuse(strategy, no);
+                }
+            }
         }
         Ok(())
     }
@@ -359,15 +387,17 @@ impl Ranking<'_, '_> {
         self.weigh_all(open)
     }
 
-    /// Meshes of samples and positions: of samples alone, and of the best candidates.
+    /// Meshes of samples and positions: of samples alone, and of the best candidates or, where there are few,
+    /// of those that came close.
     fn meshes(&self) -> Vec<Strategy> {
         let mut best: Vec<&Candidate> = self.costed.iter().collect();
         let seconds = |one: &Candidate| one.seconds().map_or(f64::INFINITY, |seconds| seconds.0);
         best.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));
         let mut meshes = vec![Strategy::hybrid(self.request.ranks, [1; 3])];
-        for one in best {
+        let best = best.into_iter().map(|one| &one.strategy);
+        for one in best.chain(&self.close) {
             let [data, depth, height, width, filter, channel, branch] =
-                AXES.map(|axis| one.strategy.extent(axis));
+                AXES.map(|axis| one.extent(axis));
             // Ranks that share filters may have samples or filters.
             let samples = data * filter * channel * branch;
             let mesh = Strategy::hybrid(samples, [depth, height, width]);

@@ -195,6 +195,11 @@ pub struct MenuError {
 pub trait Menu {
     /// The implementation to pin for this kernel. A fused kernel that is refused stays in parts.
     fn choose(&self, shape: &KernelShape<'_>) -> Result<Choice, MenuError>;
+
+    /// Whether any fused kernel is offered; where none is, none is asked for.
+    fn fuses(&self) -> bool {
+        true
+    }
 }
 
 /// Leaves every kernel open, fuses none and reserves no workspace: for programs that are only costed.
@@ -214,5 +219,9 @@ impl Menu for UnpinnedMenu {
             workspace: Bytes(0),
             packed_weights: 0,
         })
+    }
+
+    fn fuses(&self) -> bool {
+        false
     }
 }

@@ -85,6 +85,20 @@ impl Region {
         both
     }
 
+    /// Both together, if they are a box: alike in all dims but one, where they touch or overlap.
+    pub fn joined(&self, other: &Self) -> Option<Self> {
+        let mut apart = (0..5).filter(|&dim| self.0[dim] != other.0[dim]);
+        let is_box = match (apart.next(), apart.next()) {
+            (None, _) => true,
+            (Some(dim), None) => {
+                let (mine, theirs) = (self.0[dim], other.0[dim]);
+                mine.start.max(theirs.start) <= mine.end.min(theirs.end)
+            }
+            (Some(_), Some(_)) => false,
+        };
+        is_box.then(|| self.hull(other))
+    }
+
     /// Whether every element of `other` lies inside.
     pub fn holds(&self, other: &Self) -> bool {
         other.is_empty()
@@ -159,6 +173,20 @@ mod tests {
 
     fn cube(start: i64, end: i64) -> Region {
         Region([Interval::new(start, end); 5])
+    }
+
+    #[test]
+    fn boxes_that_touch_along_one_dim_are_one() {
+        let part = |start, end| {
+            let mut part = cube(0, 4);
+            part.0[2] = Interval::new(start, end);
+            part
+        };
+        assert_eq!(part(0, 2).joined(&part(2, 4)), Some(cube(0, 4)));
+        assert_eq!(part(1, 4).joined(&part(0, 2)), Some(cube(0, 4)));
+        assert_eq!(part(0, 1).joined(&part(2, 4)), None);
+        assert_eq!(cube(0, 2).joined(&cube(2, 4)), None);
+        assert_eq!(cube(0, 2).joined(&cube(0, 2)), Some(cube(0, 2)));
     }
 
     #[test]

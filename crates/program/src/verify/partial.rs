@@ -179,7 +179,7 @@ impl<'p> Play<'_, 'p> {
     }
 
     fn write(&mut self, view: &View, state: State) {
-        let region = view.region();
+        let mut region = view.region();
         if region.is_empty() {
             return;
         }
@@ -192,9 +192,18 @@ impl<'p> Play<'_, 'p> {
             };
             left.into_iter().map(move |piece| (piece, state))
         }));
-        if state != State::Nothing {
-            pieces.push((region, state));
+        if state == State::Nothing {
+            return;
         }
+        // What many ranks give comes box by box, and is one box in the end.
+        while let Some((at, joined)) = pieces.iter().enumerate().find_map(|(at, (piece, other))| {
+            let joined = (*other == state).then(|| piece.joined(&region));
+            Some((at, joined.flatten()?))
+        }) {
+            pieces.swap_remove(at);
+            region = joined;
+        }
+        pieces.push((region, state));
     }
 
     fn put(&mut self, view: &View, state: State, accumulate: bool) {
