@@ -114,7 +114,7 @@ pub struct LowerArgs {
     #[arg(long, value_name = "M")]
     pub machine: Option<String>,
     /// Memory that a rank may fill, like `16GiB`; that of the machine's device if not given
-    #[arg(long, value_name = "SIZE", value_parser = number::bytes, requires = "machine")]
+    #[arg(long, value_name = "SIZE", value_parser = number::bytes, allow_hyphen_values = true, requires = "machine")]
     pub memory: Option<Bytes>,
     /// Answer in JSON: digest, counts per class and memory instead of the text
     #[arg(long)]
@@ -139,7 +139,7 @@ pub struct PredictArgs {
     #[arg(long, value_enum, default_value_t = KernelSet::Unpinned)]
     pub kernels: KernelSet,
     /// Memory that a rank may fill, like `16GiB`; that of the machine's device if not given
-    #[arg(long, value_name = "SIZE", value_parser = number::bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = number::bytes, allow_hyphen_values = true)]
     pub memory: Option<Bytes>,
     /// List every task with its seconds, as `partita compare` needs it
     #[arg(long)]
@@ -164,7 +164,7 @@ pub struct PlanArgs {
     #[arg(long)]
     pub no_io: bool,
     /// Memory that a rank may fill, like `16GiB`; that of the machine's device if not given
-    #[arg(long, value_name = "SIZE", value_parser = number::bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = number::bytes, allow_hyphen_values = true)]
     pub memory: Option<Bytes>,
     /// Say of the best strategy what more memory and more ranks would bring, too
     #[arg(long)]

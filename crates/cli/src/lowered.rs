@@ -81,7 +81,15 @@ pub fn lower_verified(request: &Request<'_>) -> Result<Program, CliError> {
 }
 
 /// Reads a strategy for a number of ranks and samples of a mini-batch.
+///
+/// Errors: what is no strategy, does not suit these, or is left open.
 pub fn strategy(text: &str, ranks: usize, batch: usize) -> Result<Strategy, CliError> {
+    if text.trim() == "auto" {
+        return Err(CliError::User(format!(
+            "`auto` stands for a strategy only where `partita train` is to choose one; `partita plan` says \
+             which strategies there are for {ranks} rank(s), and one of them is `data={ranks}`"
+        )));
+    }
     let strategy: Strategy = text
         .parse()
         .map_err(|error: partita_lower::StrategyError| CliError::user(&error))?;

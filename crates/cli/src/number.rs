@@ -72,10 +72,20 @@ pub fn bytes(text: &str) -> Result<Bytes, String> {
     match bytes.map(|(number, scale)| (number * scale).round()) {
         // Above 2^53 an f64 no longer tells one byte from the next.
         Some(bytes) if (1.0..=2f64.powi(53)).contains(&bytes) => Ok(Bytes(bytes as u64)),
-        Some(_) | None => Err(format!(
-            "possible is a positive number with a unit, like `16GiB`; units are {}",
-            UNITS.map(|(name, _)| name).join(", ")
-        )),
+        Some(_) | None => {
+            let digits = number.trim_start_matches(['-', '+']);
+            let is_number = digits.parse().is_ok_and(|number: f64| number > 0.0);
+            let mut alike = UNITS.map(|(name, _)| name).into_iter();
+            let close = alike.find(|name| name.eq_ignore_ascii_case(unit));
+            let nearest = match close.filter(|_| is_number) {
+                Some(unit) => format!("; nearest is `{digits}{unit}`"),
+                None => String::new(),
+            };
+            Err(format!(
+                "possible is a positive number with a unit, like `16GiB`; units are {}{nearest}",
+                UNITS.map(|(name, _)| name).join(", ")
+            ))
+        }
     }
 }
 
@@ -123,6 +133,12 @@ mod tests {
             "", "16", "GiB", "-1GiB", "0GiB", "16gib", "nanGiB", "1e30TB",
         ] {
             assert!(bytes(wrong).is_err(), "{wrong}");
+        }
+        for near in ["16gib", "-16 GiB", "16GIB"] {
+            assert!(
+                bytes(near).unwrap_err().ends_with("nearest is `16GiB`"),
+                "{near}"
+            );
         }
     }
 

@@ -8,7 +8,6 @@ use partita_oracle::closed::Wire;
 use partita_oracle::{Costs, MeasuredCosts, Prediction, predict};
 use partita_plan::{
     Candidate, Floor, Known, PlanError, PlanRequest, StageCosts, balance, plan, rank_seconds,
-    task_seconds,
 };
 use partita_program::{Body, Program};
 use partita_space::{Bytes, Mesh, Rank, Seconds};
@@ -112,21 +111,32 @@ impl<'h> MeasuredStages<'h> {
     }
 }
 
-impl StageCosts for MeasuredStages<'_> {
-    fn delays(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, String> {
+impl MeasuredStages<'_> {
+    /// What is known once the kernels of a program are measured.
+    fn measured<T>(
+        &self,
+        program: &Program,
+        with: impl Fn(Known<'_>) -> Result<T, String>,
+    ) -> Result<T, String> {
         let costs = self.here.borrow_mut().costs(program);
         let costs = costs.map_err(|error| error.to_string())?;
-        let delays = task_seconds(program.body(rank), rank, &program.mesh, &costs);
+        let found = with(Known(&costs));
         self.costs.replace(costs);
-        Ok(delays)
+        found
+    }
+}
+
+impl StageCosts for MeasuredStages<'_> {
+    fn delays(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, String> {
+        self.measured(program, |known| known.delays(program, rank))
     }
 
     fn message(&self, from: Rank, to: Rank, bytes: Bytes) -> Seconds {
         Known(&*self.costs.borrow()).message(from, to, bytes)
     }
 
-    fn seconds(&self, _: &Program, _: Rank) -> Result<Option<Vec<Seconds>>, String> {
-        Ok(None)
+    fn seconds(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, String> {
+        self.measured(program, |known| known.seconds(program, rank))
     }
 
     fn ring(&self, members: &[Rank]) -> Wire {

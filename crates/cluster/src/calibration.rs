@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 ///
 /// Where a machine has one, kernels are estimated from those measured, not by shares of peaks, and
 /// messages and sums within a node by the laws.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Calibration {
     /// Day, as in 2026-11-22.
     pub date: String,
@@ -28,10 +27,8 @@ pub struct Calibration {
     /// Errors of kernels that the laws had not seen.
     pub validation: CalibrationError,
     /// Messages; absent of one rank.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<Law>,
     /// Collectives by name, then by number of members.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub collectives: BTreeMap<String, BTreeMap<String, Law>>,
     /// Kernels, one a row.
     pub measured: Vec<MeasuredKernel>,
@@ -52,7 +49,7 @@ pub struct CalibrationError {
 }
 
 /// A law of seconds by bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Law {
     /// Time without bytes.
@@ -65,7 +62,7 @@ pub struct Law {
 
 /// A kernel that was measured: family, flops, bytes, coordinates of its shape, seconds alone, seconds
 /// with all ranks of the node at work.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct MeasuredKernel(
     pub String,
     pub f64,
@@ -74,42 +71,3 @@ pub struct MeasuredKernel(
     pub Seconds,
     pub Seconds,
 );
-
-impl Calibration {
-    /// What is wrong with the numbers, in words for people; nothing if all make sense.
-    pub(crate) fn fault(&self) -> Option<String> {
-        let laws = self.collectives.values().flat_map(BTreeMap::values);
-        for law in laws.chain(&self.message) {
-            let numbers = [law.latency, law.seconds_per_byte, law.host_seconds_per_byte];
-            if !numbers
-                .iter()
-                .all(|number| number.is_finite() && *number >= 0.0)
-            {
-                return Some(format!(
-                    "the law {law:?} is none: times are finite and not negative"
-                ));
-            }
-        }
-        let members = self.collectives.values().flat_map(BTreeMap::keys);
-        for members in members {
-            if members.parse::<usize>().is_err() {
-                return Some(format!(
-                    "`{members}` is no number of members of a collective"
-                ));
-            }
-        }
-        let (ranks, threads) = (self.ranks, self.threads);
-        if ranks == 0 || threads == 0 {
-            return Some(format!(
-                "{ranks} ranks of {threads} threads measured nothing"
-            ));
-        }
-        self.measured.iter().enumerate().find_map(|(row, kernel)| {
-            let MeasuredKernel(family, flops, bytes, shape, alone, together) = kernel;
-            let numbers = [*flops, *bytes].into_iter().chain(shape.iter().copied());
-            let is_finite = numbers.chain([alone.0, together.0]).all(f64::is_finite);
-            let is_valid = is_finite && alone.0 > 0.0 && together.0 > 0.0;
-            (!is_valid).then(|| format!("row {row} of `measured`, {family}, has no valid times"))
-        })
-    }
-}

@@ -70,7 +70,7 @@ impl Quantity for Bytes {
 }
 
 /// A number without a unit, or NaN.
-fn bare(value: &Value) -> f64 {
+pub(crate) fn bare(value: &Value) -> f64 {
     match value {
         Value::Float(number) => *number,
         Value::Integer(number) => *number as f64,
@@ -240,9 +240,11 @@ impl Measure {
     fn expected(&self, text: &str) -> String {
         let units: Vec<&str> = self.units.iter().map(|&(unit, _)| unit).collect();
         let given = text.trim_start_matches(|letter: char| !letter.is_alphabetic());
-        let hint = match nearest(given, units.iter().copied()) {
-            Some(unit) if unit != given => format!(" (did you mean `{unit}`?)"),
-            Some(_) | None => String::new(),
+        let of_bits = given.strip_suffix("bit/s");
+        let hint = match (of_bits, nearest(given, units.iter().copied())) {
+            (Some(prefix), _) => format!(" (8 {given} are 1 {prefix}B/s)"),
+            (None, Some(unit)) if unit != given => format!(" (did you mean `{unit}`?)"),
+            (None, _) => String::new(),
         };
         let (noun, example, units) = (self.noun, self.example, units.join(", "));
         format!("{noun} as text with its unit, \"{example}\"; units: {units}{hint}")
@@ -356,6 +358,8 @@ mod tests {
     fn names_the_unit_that_was_meant() {
         let expected = BytesPerSecond::read(&text("25 Gb/s")).expect_err("bits");
         assert!(expected.contains("did you mean `GB/s`?"), "{expected}");
+        let expected = BytesPerSecond::read(&text("100 Gbit/s")).expect_err("bits");
+        assert!(expected.contains("8 Gbit/s are 1 GB/s"), "{expected}");
     }
 
     #[test]

@@ -1,14 +1,17 @@
-use crate::calibration::Calibration;
 use crate::error::MachineError;
 use crate::machine::{
     Allreduce, AllreduceLink, Basis, ConvEfficiency, ConvSaturation, Device, DeviceKind,
     Efficiency, Exchange, Fact, InterLink, IntraLink, Io, Links, Machine, Share,
 };
 use crate::nearest::nearest;
-use crate::quantity::Quantity;
+use crate::quantity::{Quantity, bare};
 use partita_space::BytesPerSecond;
 use serde::Deserialize;
 use toml::{Spanned, Value};
+
+mod calibration;
+
+use calibration::RawCalibration;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -21,7 +24,7 @@ struct RawMachine {
     allreduce: Option<RawAllreduce>,
     exchange: Option<RawLink>,
     io: Option<RawIo>,
-    calibration: Option<Spanned<Calibration>>,
+    calibration: Option<RawCalibration>,
 }
 
 #[derive(Deserialize)]
@@ -154,16 +157,6 @@ impl Reader<'_> {
         })
     }
 
-    fn calibration(&self, raw: Spanned<Calibration>) -> Result<Calibration, MachineError> {
-        match raw.get_ref().fault() {
-            None => Ok(raw.into_inner()),
-            Some(fault) => {
-                let expected = "what `partita calibrate` writes".to_owned();
-                Err(self.bad("calibration", raw.span().start, &fault, expected))
-            }
-        }
-    }
-
     fn device(&self, raw: RawDevice) -> Result<Device, MachineError> {
         let kinds = DeviceKind::ALL.map(|kind| (kind.name(), kind));
         Ok(Device {
@@ -228,12 +221,12 @@ impl Reader<'_> {
     }
 
     fn at_most_all(&self, key: &str, raw: RawFact, why: &str) -> Result<Fact<Share>, MachineError> {
-        let (offset, given) = (raw.value.span().start, raw.value.get_ref().to_string());
-        let share: Fact<Share> = self.fitted(key, raw)?;
-        if share.value.0 > 1.0 {
-            return Err(self.bad(key, offset, &given, format!("at most 1, since {why}")));
+        if bare(raw.value.get_ref()) > 1.0 {
+            let given = raw.value.get_ref().to_string();
+            let expected = format!("at most 1, since {why}");
+            return Err(self.bad(key, raw.value.span().start, &given, expected));
         }
-        Ok(share)
+        self.fitted(key, raw)
     }
 
     fn links(&self, raw: RawLinks) -> Result<Links, MachineError> {
@@ -335,7 +328,7 @@ impl Reader<'_> {
         })
     }
 
-    fn word(&self, key: &str, raw: Spanned<String>) -> Result<String, MachineError> {
+    pub(super) fn word(&self, key: &str, raw: Spanned<String>) -> Result<String, MachineError> {
         if raw.get_ref().trim().is_empty() {
             let expected = "a text that says something".to_owned();
             return Err(self.bad(key, raw.span().start, "empty", expected));
@@ -360,7 +353,13 @@ impl Reader<'_> {
         Err(self.bad(key, raw.span().start, &format!("\"{given}\""), expected))
     }
 
-    fn bad(&self, key: &str, offset: usize, given: &str, expected: String) -> MachineError {
+    pub(super) fn bad(
+        &self,
+        key: &str,
+        offset: usize,
+        given: &str,
+        expected: String,
+    ) -> MachineError {
         MachineError::BadValue {
             file: self.file.to_owned(),
             line: self.line(offset).0,

@@ -170,16 +170,47 @@ fn a_calibration_reads_back_and_bad_numbers_are_refused() {
     machine.exchange = None;
     let text = machine.to_toml();
     assert_eq!(Machine::parse(&text, "mine.toml").unwrap(), machine);
-    for (from, to) in [
-        ("1e-7", "-1e-7"),
-        ("2.5e-6", "nan"),
-        ("ranks = 2", "ranks = 0"),
-        ("2 = {", "two = {"),
-        ("simd", "sind"),
+    for (from, to, part) in [
+        ("1e-7", "-1e-7", "`calibration.measured` is -0.0000001"),
+        (
+            "[0.5, 1.0, ",
+            "[0.5, ",
+            "is a shape of 3 coordinates, expected 2",
+        ),
+        ("[\"fill\"", "[\"\"", "the name of a kernel"),
+        ("2.5e-6", "nan", "`calibration.message.latency` is NaN"),
+        ("ranks = 2", "ranks = 0", "`calibration.ranks` is 0"),
+        ("ranks = 2", "ranks = -2", "`calibration.ranks` is -2"),
+        (
+            "\n2 = {",
+            "\ntwo = {",
+            "`calibration.collectives.allreduce` is two",
+        ),
+        ("\n2 = {", "\n1 = {", "at least 2"),
+        (
+            "collectives.allreduce",
+            "collectives.alreduce",
+            "did you mean `allreduce`?",
+        ),
+        ("simd", "sind", "did you mean `simd`?"),
+        ("\"2026-11-22\"", "\"2026-22-11\"", "a day such as"),
+        ("\"threads\"", "\" \"", "`calibration.world` is empty"),
+        (
+            "median = 0.05",
+            "median = -0.05",
+            "`calibration.validation` is",
+        ),
     ] {
-        assert!(text.contains(from), "{from}");
+        let at = text.find(from).unwrap_or_else(|| panic!("no `{from}`"));
+        let at = at + usize::from(from.starts_with('\n'));
         let wrong = text.replacen(from, to, 1);
         let error = Machine::parse(&wrong, "mine.toml").unwrap_err().to_string();
-        assert!(error.contains("mine.toml, line"), "{error}");
+        // Rows may differ from the first of them.
+        let line = 1 + text[..at].matches('\n').count() + usize::from(part.contains("expected 2"));
+        let place = format!("mine.toml, line {line}");
+        assert!(
+            error.contains(&place) && error.contains(part),
+            "{place}: {error}"
+        );
     }
 }

@@ -19,7 +19,7 @@ pub struct ClosedForm {
 }
 
 /// What the closed forms say of a training, were kernels as fast as on one rank with as many samples as a
-/// rank has on the mean. None where the strategy has no such form, or the seconds of kernels are not known.
+/// rank has on the mean. None where the strategy has no such form.
 ///
 /// Errors: a kernel that the menu lacks, a cost that cannot be had; in words for people.
 pub fn closed_form(
@@ -31,7 +31,7 @@ pub fn closed_form(
         LayersError::Lower(error) => error.to_string(),
         LayersError::Cost(unknown) => unknown,
     })?;
-    Ok(forms.and_then(|forms| forms.of(training.strategy)))
+    Ok(forms.of(training.strategy))
 }
 
 /// A table of layers for all strategies of a number of ranks. A layer with weights is a row with all that
@@ -47,14 +47,12 @@ pub(crate) struct Forms<'a> {
 }
 
 impl<'a> Forms<'a> {
-    /// None where the seconds of kernels are not known.
-    ///
     /// Errors: a kernel that the menu lacks, a cost that cannot be had.
     pub fn new(
         training: &Request<'a>,
         ranks: usize,
         costs: &'a dyn StageCosts,
-    ) -> Result<Option<Self>, LayersError> {
+    ) -> Result<Self, LayersError> {
         let graph = training.graph;
         let samples = training.batch.div_ceil(ranks);
         let strategy = Strategy::single();
@@ -65,9 +63,7 @@ impl<'a> Forms<'a> {
             ..*training
         };
         let program = of_one_rank(&request, 0)?;
-        let Some(seconds) = costs.seconds(&program, 0).map_err(LayersError::Cost)? else {
-            return Ok(None);
-        };
+        let seconds = costs.seconds(&program, 0).map_err(LayersError::Cost)?;
         let nodes = rows_of_nodes(graph);
         let mut rows: Vec<LayerRow> = nodes.iter().map(|range| row(graph, range)).collect();
         let mut row_of = vec![0; graph.nodes.len()];
@@ -92,14 +88,14 @@ impl<'a> Forms<'a> {
                 (Lane::Exchange | Lane::Collective | Lane::Io, _) => {}
             }
         }
-        Ok(Some(Self {
+        Ok(Self {
             graph,
             costs,
             batch: training.batch,
             item: training.dtype.size(),
             rows,
             nodes,
-        }))
+        })
     }
 
     /// What is said of a strategy, if it has a form.

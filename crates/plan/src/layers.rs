@@ -22,10 +22,10 @@ pub trait StageCosts {
     /// Seconds of a message; 0 where nothing is known.
     fn message(&self, from: Rank, to: Rank, bytes: Bytes) -> Seconds;
 
-    /// Seconds of each task of a rank on its own; none where they would have to be measured first.
+    /// Seconds of each task of a rank on its own.
     ///
     /// Errors: a cost that is not known, in words for people.
-    fn seconds(&self, program: &Program, rank: Rank) -> Result<Option<Vec<Seconds>>, String>;
+    fn seconds(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, String>;
 
     /// What a link takes, were sums over these ranks taken round a ring; nothing where nothing is known.
     fn ring(&self, members: &[Rank]) -> Wire;
@@ -62,13 +62,8 @@ impl StageCosts for Known<'_> {
         cost.map_or(Seconds(0.0), |cost| cost.seconds())
     }
 
-    fn seconds(&self, program: &Program, rank: Rank) -> Result<Option<Vec<Seconds>>, String> {
-        Ok(Some(durations(
-            program.body(rank),
-            rank,
-            &program.mesh,
-            self.0,
-        )))
+    fn seconds(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, String> {
+        Ok(durations(program.body(rank), rank, &program.mesh, self.0))
     }
 
     fn ring(&self, members: &[Rank]) -> Wire {

@@ -8,6 +8,7 @@ mod balance;
 mod candidates;
 mod closed;
 mod floor;
+mod glance;
 mod growth;
 mod layers;
 mod per_layer;

@@ -46,8 +46,7 @@ pub struct PerLayer<'a> {
 
 impl<'a> PerLayer<'a> {
     /// For a mesh of samples and positions; of halos and sums of gradients the share `shown` counts, the rest
-    /// hides behind computation. None where the mesh does not suit the model, or where the seconds of
-    /// kernels are not known.
+    /// hides behind computation. None where the mesh does not suit the model.
     ///
     /// Errors: a kernel that the menu lacks, a cost that cannot be had.
     pub fn new(
@@ -155,9 +154,7 @@ impl<'a> Measured<'a> {
                 kind: ProgramKind::Train,
                 ..*training
             };
-            let Some(all) = unit_seconds(&request, &units, &crossing, costs)? else {
-                return Ok(None);
-            };
+            let all = unit_seconds(&request, &units, &crossing, costs)?;
             for ((unit, own), fits) in seconds.iter_mut().zip(all).zip(fits) {
                 unit.push(fits.then_some(own));
             }
@@ -353,13 +350,11 @@ fn unit_seconds(
     units: &[Range<usize>],
     crossing: &[NodeId],
     costs: &dyn StageCosts,
-) -> Result<Option<Vec<[f64; 2]>>, LayersError> {
+) -> Result<Vec<[f64; 2]>, LayersError> {
     let graph = request.graph;
     let rank = middle(&request.strategy.mesh());
     let program = of_one_rank(request, rank)?;
-    let Some(seconds) = costs.seconds(&program, rank).map_err(LayersError::Cost)? else {
-        return Ok(None);
-    };
+    let seconds = costs.seconds(&program, rank).map_err(LayersError::Cost)?;
     let mut unit_of = vec![0; graph.nodes.len()];
     for (at, range) in units.iter().enumerate() {
         unit_of[range.clone()].fill(at);
@@ -382,7 +377,7 @@ fn unit_seconds(
         };
         all[unit_of[node]][usize::from(hides)] += seconds.0;
     }
-    Ok(Some(all))
+    Ok(all)
 }
 
 /// What moves a tensor from one state to another, forward and back.

@@ -1,12 +1,13 @@
 use crate::balance::{BalanceError, Tables, balance_with};
 use crate::candidates::candidates;
 use crate::closed::Forms;
+use crate::glance::{Glance, No, beaten, memory_reason};
 use crate::layers::{LayersError, StageCosts};
 use crate::per_layer::Measured;
 use crate::pipelines::pipelines;
-use partita_lower::{LowerError, Request, Strategy, lower, lower_ranks};
+use partita_lower::{LowerError, Request, Strategy, lower};
 use partita_oracle::Prediction;
-use partita_program::{Body, Program, Role};
+use partita_program::{Body, Program};
 use partita_space::{AXES, Axis, Bytes, Mesh, Rank, Seconds};
 
 /// Why the time of a program is not known, in words for people.
@@ -128,25 +129,25 @@ struct Open {
     strategy: Strategy,
 }
 
-/// A refusal.
-type No = (Refusal, String);
-
 /// Ranks every way of splitting the training: those that fit, shortest step first, then those refused.
 ///
 /// A candidate is refused where the strategy does not suit the model or the mini-batch, where a rank
 /// needs more memory than it may fill, where a cost is not known, or where one rank alone, with peers
 /// that are always ready ([`PlanRequest::floor`]), takes longer than a whole step of the best candidate
-/// found. For the memory and the floor, two ranks are lowered on their own: the last of the mesh, which has the
-/// largest part of everything in a balanced split, and the middle one, which has most neighbors. Only
-/// what passes is lowered whole and costed, in the order of the floors; of groups of branches one rank of each
-/// before that.
+/// found. For the memory and the floor, two ranks are lowered on their own: the last of the mesh, which
+/// has the largest part of everything in a balanced split, and the middle one, which has most
+/// neighbors. What passes is taken in the order of the floors: where there are groups of branches, one
+/// rank of each is looked at in the same way, since groups do different layers; then all is lowered and
+/// costed.
 ///
 /// Before that, closed forms say of hybrids about how long they take. The first that fits in their
-/// order that splits samples and positions alone is costed at once. Those that take [`PlanRequest::far`] times as long by them are not lowered at all,
-/// and of the others the second rank only where the first takes less than a step of the best.
+/// order that splits samples and positions alone is costed at once. Those that take
+/// [`PlanRequest::far`] times as long by them are not lowered at all, and of the others the second rank
+/// only where the first takes less than a step of the best.
 ///
-/// Pipelines come after all others, in the order of what their stages take if links are always free, in the cut
-/// of [`crate::balance`]; those whose stages alone take longer than a whole step of the best are refused.
+/// Pipelines come after all others, in the order of what their stages take if links are always free, in
+/// the cut of [`crate::balance`]; those whose stages alone take longer than a whole step of the best are
+/// refused.
 /// Errors: no candidate fits, or the menu lacks a kernel.
 pub fn plan(request: &PlanRequest<'_>) -> Result<Vec<Candidate>, PlanError> {
     let mut ranking = Ranking {
@@ -189,13 +190,21 @@ struct Ranking<'r, 'a> {
     costed: Vec<Candidate>,
     best: Option<(Seconds, Strategy)>,
     refused: Vec<Candidate>,
-    /// Those refused that only their groups of branches were too slow for.
+    /// Those refused only at the second look, at their groups of branches.
     close: Vec<Strategy>,
 }
 
 impl Ranking<'_, '_> {
     fn refuse(&mut self, strategy: Strategy, no: No) {
         self.refused.push(Candidate::refused(strategy, no));
+    }
+
+    /// What a few ranks say, beside the best so far.
+    fn glance(&self) -> Glance<'_, '_> {
+        Glance {
+            request: self.request,
+            best: self.best.as_ref(),
+        }
     }
 
     /// Those that may be best, with the least that a step of them takes.
@@ -225,7 +234,7 @@ impl Ranking<'_, '_> {
                 self.refuse(strategy, (Refusal::Slower, reason));
                 continue;
             }
-            match self.glance(&strategy)? {
+            match self.glance().at_two_ranks(&strategy)? {
                 Ok(_) if form.is_some() && nearest.is_none() && is_plain(&strategy) => {
                     nearest = form.map(|form| (form, strategy.clone()));
                     self.weigh(strategy)?;
@@ -237,74 +246,14 @@ impl Ranking<'_, '_> {
         Ok(open)
     }
 
-    /// The least that a step takes, from two ranks; or why the strategy does not suit the model, does not
-    /// fit in memory, or is beaten.
-    fn glance(&self, strategy: &Strategy) -> Result<Result<Seconds, No>, PlanError> {
-        let training = &self.request.training;
-        if let Err(error) = strategy.check_splits(training.graph, training.batch) {
-            return Ok(Err((Refusal::Unsuited, error.to_string())));
-        }
-        let mesh = strategy.mesh();
-        let middle = mesh.rank(AXES.map(|axis| mesh.extent(axis) / 2));
-        self.look(strategy, &[mesh.ranks() - 1, middle])
-    }
-
-    /// The least that a step takes, from the last tile of every group of branches: groups do other layers,
-    /// so that any of them may be what the rest waits for. None are looked at where there is one group.
-    fn look_at_groups(&self, strategy: &Strategy) -> Result<Result<Seconds, No>, PlanError> {
-        let mesh = strategy.mesh();
-        let mut coord = mesh.coord(mesh.ranks() - 1);
-        let others = (0..mesh.extent(Axis::Branch) - 1).map(|group| {
-            coord[Axis::Branch.index()] = group;
-            mesh.rank(coord)
-        });
-        self.look(strategy, &others.collect::<Vec<Rank>>())
-    }
-
-    /// As [`Self::glance`], from these ranks.
-    fn look(&self, strategy: &Strategy, ranks: &[Rank]) -> Result<Result<Seconds, No>, PlanError> {
-        let request = self.request;
-        let training = Request {
-            strategy,
-            ..request.training
-        };
-        let mesh = strategy.mesh();
-        let mut floor = Seconds(0.0);
-        let refused = |error| match error {
-            LowerError::Strategy(error) => Ok(Err((Refusal::Unsuited, error.to_string()))),
-            LowerError::Menu(_) | LowerError::MixedPadding { .. } => Err(error.into()),
-        };
-        let bodies = match lower_ranks(&training, ranks) {
-            Ok(bodies) => bodies,
-            Err(error) => return refused(error),
-        };
-        for (&rank, body) in ranks.iter().zip(bodies) {
-            let body = match body {
-                Ok(body) => body,
-                Err(error) => return refused(error),
-            };
-            if body.arena > request.memory {
-                let reason = memory_reason(&body, request.memory);
-                return Ok(Err((Refusal::Memory(body.arena), reason)));
-            }
-            floor = floor.max((request.floor)(&body, rank, &mesh));
-            // The other rank need not be lowered.
-            if let Some(reason) = self.best.as_ref().and_then(|best| beaten(floor, best)) {
-                return Ok(Err((Refusal::Slower, reason)));
-            }
-        }
-        Ok(Ok(floor))
-    }
-
-    /// The closed forms, where the seconds of kernels are known before programs are and the forms are to
-    /// refuse something.
+    /// The closed forms, where they are to refuse something.
     fn forms(&self) -> Result<Option<Forms<'_>>, PlanError> {
         if self.request.far.is_infinite() {
             return Ok(None);
         }
         let training = &self.request.training;
         match Forms::new(training, self.request.ranks, self.request.stages) {
-            Ok(forms) => Ok(forms),
+            Ok(forms) => Ok(Some(forms)),
             Err(LayersError::Lower(error)) => Err(error.into()),
             // It will be said of each candidate.
             Err(LayersError::Cost(_)) => Ok(None),
@@ -322,7 +271,7 @@ impl Ranking<'_, '_> {
                 continue;
             }
             (self.request.progress)(&strategy, total - index);
-            match self.look_at_groups(&strategy)? {
+            match self.glance().at_groups(&strategy)? {
                 Ok(_) => self.weigh(strategy)?,
                 Err(no) => {
                     self.close.push(strategy.clone());
@@ -379,7 +328,7 @@ impl Ranking<'_, '_> {
         }
         let mut open = Vec::new();
         for strategy in found {
-            match self.glance(&strategy)? {
+            match self.glance().at_two_ranks(&strategy)? {
                 Ok(floor) => open.push(Open { floor, strategy }),
                 Err(no) => self.refuse(strategy, no),
             }
@@ -475,16 +424,6 @@ fn is_plain(strategy: &Strategy) -> bool {
     others.iter().all(|&axis| strategy.extent(axis) == 1) && strategy.layers.is_empty()
 }
 
-/// Why a candidate cannot beat the best one.
-fn beaten(floor: Seconds, (least, strategy): &(Seconds, Strategy)) -> Option<String> {
-    (floor > *least).then(|| {
-        format!(
-            "one rank alone takes at least {floor}, longer than a whole step of `{strategy}` \
-             ({least}); not costed further"
-        )
-    })
-}
-
 /// The prediction of a strategy that suits the model, or what it lacks.
 fn weigh(
     request: &PlanRequest<'_>,
@@ -500,31 +439,6 @@ fn weigh(
         return Ok(Err((Refusal::Memory(body.arena), reason)));
     }
     Ok((request.cost)(&program).map_err(|unknown| (Refusal::Unknown, unknown)))
-}
-
-/// What is needed, what there is, what it is needed for, what would help.
-fn memory_reason(body: &Body, memory: Bytes) -> String {
-    let of = |roles: &[Role]| -> Bytes { roles.iter().map(|&role| body.bytes_of(role)).sum() };
-    let lasting = of(&[Role::Parameter, Role::State, Role::Optimizer]);
-    let parameters = lasting + of(&[Role::Gradient, Role::PackedWeights, Role::Gathered]);
-    let activations = of(&[
-        Role::Activation,
-        Role::ActivationGradient,
-        Role::Staging,
-        Role::Statistics,
-        Role::Workspace,
-    ]);
-    let remedy = if activations >= parameters {
-        "more ranks or a smaller batch would lower the first"
-    } else {
-        "no split of samples lowers the second; plain gradient descent keeps less beside each \
-         parameter than Adam"
-    };
-    format!(
-        "a rank needs {}, it may fill {memory}; activations of a step come to {activations}, not all \
-         of them at a time, parameters with all that belongs to them to {parameters}: {remedy}",
-        body.arena
-    )
 }
 
 fn none_fits(request: &PlanRequest<'_>, refused: Vec<Candidate>) -> PlanError {

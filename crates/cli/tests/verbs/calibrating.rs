@@ -150,7 +150,7 @@ fn a_calibration_that_cannot_be_says_what_can() {
     assert!(answer.status.success(), "{}", error_text(&answer));
     let text = fs::read_to_string(&spoiled).unwrap();
     // Of another version, whose shapes have other coordinates.
-    fs::write(&spoiled, text.replacen(", [", ", [0.0, ", 1)).unwrap();
+    fs::write(&spoiled, text.replace(", [", ", [0.0, ")).unwrap();
     let output = call(
         folder.path(),
         &[

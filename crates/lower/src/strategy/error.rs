@@ -16,6 +16,20 @@ pub enum StrategyError {
         /// The part that does not fit.
         word: String,
     },
+    /// A word that takes others.
+    #[error(
+        "strategy `{text}`: `{word}` is not possible; possible is {possible}; nearest is `{nearest}`"
+    )]
+    Value {
+        /// The whole.
+        text: String,
+        /// The word with what was said of it.
+        word: String,
+        /// What can be said of it.
+        possible: String,
+        /// The same word, with what was probably meant.
+        nearest: String,
+    },
     /// What is said of some layers is not of the form.
     #[error(
         "strategy `{text}`: `{word}` is nothing that can be said of layers; possible are \

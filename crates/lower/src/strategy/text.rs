@@ -4,6 +4,7 @@ use super::{
     Branches, Halo, LayerChoice, LayerDim, RANKS_MAX, Shard, StageChoice, Strategy, StrategyError,
 };
 use crate::schedule::Schedule;
+use partita_graph::nearest;
 use partita_space::{AXES, Axis, AxisList, AxisSet};
 use std::fmt;
 use std::str::FromStr;
@@ -228,13 +229,12 @@ impl Reader<'_> {
         }
         self.seen.push(name.to_owned());
         match name {
-            "overlap" => strategy.overlap = switch(value).ok_or_else(form)?,
-            "fuse" => strategy.fuse = switch(value).ok_or_else(form)?,
+            "overlap" => strategy.overlap = switch(text, name, value)?,
+            "fuse" => strategy.fuse = switch(text, name, value)?,
             "shard" => {
-                let known = Shard::ALL.into_iter().find(|shard| shard.name() == value);
-                strategy.shard = known.ok_or_else(form)?;
+                strategy.shard = one_of(text, (name, value), &Shard::ALL, Shard::name)?;
             }
-            "micro" => strategy.micro = number(value).ok_or_else(form)?,
+            "micro" => strategy.micro = counted(text, name, value)?,
             "schedule" => {
                 let unknown = || unknown_schedule(text, value);
                 strategy.schedule = Schedule::parse(value).ok_or_else(unknown)?;
@@ -244,6 +244,38 @@ impl Reader<'_> {
         }
         Ok(())
     }
+}
+
+/// A number that is at least 1.
+fn counted(text: &str, name: &str, value: &str) -> Result<usize, StrategyError> {
+    number(value).ok_or_else(|| {
+        let digits: String = value.chars().filter(char::is_ascii_digit).collect();
+        StrategyError::Value {
+            text: text.to_owned(),
+            word: format!("{name}={value}"),
+            possible: "a whole number, at least 1".to_owned(),
+            nearest: format!("{name}={}", number(&digits).unwrap_or(1)),
+        }
+    })
+}
+
+/// One of some words.
+fn one_of<T: Copy>(
+    text: &str,
+    (name, value): (&str, &str),
+    all: &[T],
+    word: fn(T) -> &'static str,
+) -> Result<T, StrategyError> {
+    if let Some(known) = all.iter().find(|one| word(**one) == value) {
+        return Ok(*known);
+    }
+    let words: Vec<&str> = all.iter().map(|one| word(*one)).collect();
+    Err(StrategyError::Value {
+        text: text.to_owned(),
+        word: format!("{name}={value}"),
+        possible: format!("one of {}", words.join(", ")),
+        nearest: format!("{name}={}", nearest(value, words).unwrap_or_default()),
+    })
 }
 
 fn number(value: &str) -> Option<usize> {
@@ -270,7 +302,7 @@ fn extent(text: &str, extents: &mut [usize; 7], word: &str) -> Result<(), Strate
         });
     }
     let axis = Axis::from_name(name).ok_or_else(|| unknown_axis(text, name))?;
-    extents[axis.index()] = number(value).ok_or_else(form)?;
+    extents[axis.index()] = counted(text, name, value)?;
     Ok(())
 }
 
@@ -356,16 +388,16 @@ fn layer_choice(
         let (name, value) = word.split_once('=').ok_or_else(form)?;
         let (name, value) = (name.trim(), value.trim());
         if name == "recompute" {
-            let is_on = switch(value).ok_or_else(form)?;
+            let is_on = switch(text, name, value)?;
             if choice.recompute.replace(is_on).is_some() {
                 return Err(twice(text, name));
             }
             continue;
         }
         if name == "halo" {
-            let known = [Halo::Own, Halo::Grouped].into_iter();
-            let halo = known.into_iter().find(|halo| halo.name() == value);
-            if choice.halo.replace(halo.ok_or_else(form)?).is_some() {
+            let all = [Halo::Own, Halo::Grouped];
+            let halo = one_of(text, (name, value), &all, Halo::name)?;
+            if choice.halo.replace(halo).is_some() {
                 return Err(twice(text, name));
             }
             continue;
@@ -409,11 +441,19 @@ fn branches(value: &str) -> Option<Branches> {
     sizes.collect::<Option<Vec<usize>>>().map(Branches::Sizes)
 }
 
-fn switch(value: &str) -> Option<bool> {
+fn switch(text: &str, name: &str, value: &str) -> Result<bool, StrategyError> {
     match value {
-        "on" => Some(true),
-        "off" => Some(false),
-        _ => None,
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => {
+            let is_off = ["no", "false", "0", "none", "-"].contains(&value.to_lowercase().as_str());
+            Err(StrategyError::Value {
+                text: text.to_owned(),
+                word: format!("{name}={value}"),
+                possible: "on or off".to_owned(),
+                nearest: format!("{name}={}", if is_off { "off" } else { "on" }),
+            })
+        }
     }
 }
 

@@ -1,0 +1,186 @@
+//! What was measured, as a machine file has it: each number is refused with its own line.
+
+use super::{Reader, nearest};
+use crate::calibration::{Calibration, CalibrationError, Law, MeasuredKernel};
+use crate::error::MachineError;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use toml::Spanned;
+
+/// The collectives that are measured.
+const COLLECTIVES: [&str; 4] = ["allgather", "allreduce", "alltoall", "reduce_scatter"];
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawCalibration {
+    date: Spanned<String>,
+    processor: Spanned<String>,
+    cores: Spanned<i64>,
+    simd: Spanned<String>,
+    kernels: Spanned<String>,
+    world: Spanned<String>,
+    ranks: Spanned<i64>,
+    threads: Spanned<i64>,
+    validation: Spanned<CalibrationError>,
+    message: Option<Spanned<Law>>,
+    #[serde(default)]
+    collectives: BTreeMap<Spanned<String>, BTreeMap<Spanned<String>, Spanned<Law>>>,
+    measured: Vec<Spanned<MeasuredKernel>>,
+}
+
+impl Reader<'_> {
+    pub(super) fn calibration(&self, raw: RawCalibration) -> Result<Calibration, MachineError> {
+        Ok(Calibration {
+            date: self.day("calibration.date", raw.date)?,
+            processor: self.word("calibration.processor", raw.processor)?,
+            cores: self.count("calibration.cores", &raw.cores)?,
+            simd: self.word("calibration.simd", raw.simd)?,
+            kernels: self.word("calibration.kernels", raw.kernels)?,
+            world: self.word("calibration.world", raw.world)?,
+            ranks: self.count("calibration.ranks", &raw.ranks)?,
+            threads: self.count("calibration.threads", &raw.threads)?,
+            validation: self.errors("calibration.validation", &raw.validation)?,
+            message: raw
+                .message
+                .map(|law| self.law("calibration.message", &law))
+                .transpose()?,
+            collectives: self.collectives(raw.collectives)?,
+            measured: self.measured(raw.measured)?,
+        })
+    }
+
+    fn day(&self, key: &str, raw: Spanned<String>) -> Result<String, MachineError> {
+        let parts: Vec<Option<u32>> = raw
+            .get_ref()
+            .split('-')
+            .map(|part| part.parse().ok())
+            .collect();
+        let is_day = match parts[..] {
+            [Some(_), Some(month), Some(day)] => {
+                (1..=12).contains(&month) && (1..=31).contains(&day)
+            }
+            _ => false,
+        };
+        if is_day {
+            return Ok(raw.into_inner());
+        }
+        let given = format!("\"{}\"", raw.get_ref());
+        Err(self.bad(
+            key,
+            raw.span().start,
+            &given,
+            "a day such as \"2026-11-22\"".to_owned(),
+        ))
+    }
+
+    fn count(&self, key: &str, raw: &Spanned<i64>) -> Result<usize, MachineError> {
+        let given = *raw.get_ref();
+        match u32::try_from(given) {
+            Ok(count) if count > 0 => Ok(count as usize),
+            Ok(_) | Err(_) => {
+                let expected = "a whole number, at least 1".to_owned();
+                Err(self.bad(key, raw.span().start, &given.to_string(), expected))
+            }
+        }
+    }
+
+    fn errors(
+        &self,
+        key: &str,
+        raw: &Spanned<CalibrationError>,
+    ) -> Result<CalibrationError, MachineError> {
+        let errors = *raw.get_ref();
+        let sizes = [errors.median, errors.mean_by_time];
+        let is_size = |size: &f64| size.is_finite() && *size >= 0.0;
+        if sizes.iter().all(is_size) && errors.total.is_finite() && errors.total >= -1.0 {
+            return Ok(errors);
+        }
+        let expected = "errors that are finite, `median` and `mean_by_time` of 0 or more, `total` of -1 or \
+                        more";
+        let given = format!("{errors:?}");
+        Err(self.bad(key, raw.span().start, &given, expected.to_owned()))
+    }
+
+    fn law(&self, key: &str, raw: &Spanned<Law>) -> Result<Law, MachineError> {
+        let law = *raw.get_ref();
+        let numbers = [
+            ("latency", law.latency),
+            ("seconds_per_byte", law.seconds_per_byte),
+            ("host_seconds_per_byte", law.host_seconds_per_byte),
+        ];
+        let mut wrong = numbers
+            .into_iter()
+            .filter(|(_, number)| !(number.is_finite() && *number >= 0.0));
+        match wrong.next() {
+            None => Ok(law),
+            Some((name, number)) => {
+                let key = format!("{key}.{name}");
+                let expected = "seconds, finite and 0 or more".to_owned();
+                Err(self.bad(&key, raw.span().start, &number.to_string(), expected))
+            }
+        }
+    }
+
+    fn collectives(
+        &self,
+        raw: BTreeMap<Spanned<String>, BTreeMap<Spanned<String>, Spanned<Law>>>,
+    ) -> Result<BTreeMap<String, BTreeMap<String, Law>>, MachineError> {
+        let mut all = BTreeMap::new();
+        for (name, laws) in raw {
+            let word = name.get_ref();
+            if !COLLECTIVES.contains(&word.as_str()) {
+                return Err(MachineError::UnknownKey {
+                    file: self.file.to_owned(),
+                    line: self.line(name.span().start).0,
+                    key: word.clone(),
+                    possible: COLLECTIVES.map(str::to_owned).to_vec(),
+                    nearest: nearest(word, COLLECTIVES),
+                });
+            }
+            let mut of_members = BTreeMap::new();
+            for (members, law) in laws {
+                let (text, key) = (members.get_ref(), format!("calibration.collectives.{word}"));
+                if !text.parse().is_ok_and(|members: u32| members > 1) {
+                    let expected = "a number of members, at least 2".to_owned();
+                    return Err(self.bad(&key, members.span().start, text, expected));
+                }
+                let law = self.law(&format!("{key}.{text}"), &law)?;
+                of_members.insert(members.into_inner(), law);
+            }
+            all.insert(name.into_inner(), of_members);
+        }
+        Ok(all)
+    }
+
+    fn measured(
+        &self,
+        raw: Vec<Spanned<MeasuredKernel>>,
+    ) -> Result<Vec<MeasuredKernel>, MachineError> {
+        let coordinates = raw.first().map_or(0, |row| row.get_ref().3.len());
+        for row in &raw {
+            let MeasuredKernel(family, flops, bytes, shape, alone, together) = row.get_ref();
+            let bad = |given: String, expected: String| {
+                Err(self.bad("calibration.measured", row.span().start, &given, expected))
+            };
+            if family.trim().is_empty() {
+                return bad("\"\"".to_owned(), "the name of a kernel first".to_owned());
+            }
+            if shape.len() != coordinates {
+                let expected = format!("{coordinates}, as in the first row");
+                return bad(format!("a shape of {} coordinates", shape.len()), expected);
+            }
+            let mut counts = [*flops, *bytes].into_iter();
+            if let Some(count) = counts.find(|count| !(count.is_finite() && *count >= 0.0)) {
+                return bad(count.to_string(), "flops and bytes of 0 or more".to_owned());
+            }
+            if let Some(at) = shape.iter().find(|at| !at.is_finite()) {
+                return bad(at.to_string(), "coordinates that are finite".to_owned());
+            }
+            let mut times = [alone.0, together.0].into_iter();
+            if let Some(time) = times.find(|time| !(time.is_finite() && *time > 0.0)) {
+                return bad(time.to_string(), "seconds above 0".to_owned());
+            }
+        }
+        Ok(raw.into_iter().map(Spanned::into_inner).collect())
+    }
+}
