@@ -311,11 +311,15 @@ impl Reader<'_> {
         Err(self.bad(whole_key, whole_offset, &given, expected))
     }
 
+    fn quantity<T: Quantity>(&self, key: &str, raw: &Spanned<Value>) -> Result<T, MachineError> {
+        T::read(raw.get_ref()).map_err(|expected| {
+            let given = raw.get_ref().to_string();
+            self.bad(key, raw.span().start, &given, expected)
+        })
+    }
+
     fn fact<T: Quantity>(&self, key: &str, raw: RawFact) -> Result<Fact<T>, MachineError> {
-        let value = T::read(raw.value.get_ref()).map_err(|expected| {
-            let given = raw.value.get_ref().to_string();
-            self.bad(key, raw.value.span().start, &given, expected)
-        })?;
+        let value = self.quantity(key, &raw.value)?;
         let basis = match &raw.basis {
             Some(word) => self.choice(&format!("{key}.basis"), word, &bases())?,
             None => Basis::Stated,

@@ -5,7 +5,7 @@ use crate::calibration::{Calibration, CalibrationError, Law, MeasuredKernel};
 use crate::error::MachineError;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use toml::Spanned;
+use toml::{Spanned, Value};
 
 /// The collectives that are measured.
 const COLLECTIVES: [&str; 4] = ["allgather", "allreduce", "alltoall", "reduce_scatter"];
@@ -15,12 +15,12 @@ const COLLECTIVES: [&str; 4] = ["allgather", "allreduce", "alltoall", "reduce_sc
 pub(super) struct RawCalibration {
     date: Spanned<String>,
     processor: Spanned<String>,
-    cores: Spanned<i64>,
+    cores: Spanned<Value>,
     simd: Spanned<String>,
     kernels: Spanned<String>,
     world: Spanned<String>,
-    ranks: Spanned<i64>,
-    threads: Spanned<i64>,
+    ranks: Spanned<Value>,
+    threads: Spanned<Value>,
     validation: Spanned<CalibrationError>,
     message: Option<Spanned<Law>>,
     #[serde(default)]
@@ -33,12 +33,12 @@ impl Reader<'_> {
         Ok(Calibration {
             date: self.day("calibration.date", raw.date)?,
             processor: self.word("calibration.processor", raw.processor)?,
-            cores: self.count("calibration.cores", &raw.cores)?,
+            cores: self.quantity("calibration.cores", &raw.cores)?,
             simd: self.word("calibration.simd", raw.simd)?,
             kernels: self.word("calibration.kernels", raw.kernels)?,
             world: self.word("calibration.world", raw.world)?,
-            ranks: self.count("calibration.ranks", &raw.ranks)?,
-            threads: self.count("calibration.threads", &raw.threads)?,
+            ranks: self.quantity("calibration.ranks", &raw.ranks)?,
+            threads: self.quantity("calibration.threads", &raw.threads)?,
             validation: self.errors("calibration.validation", &raw.validation)?,
             message: raw
                 .message
@@ -71,17 +71,6 @@ impl Reader<'_> {
             &given,
             "a day such as \"2026-11-22\"".to_owned(),
         ))
-    }
-
-    fn count(&self, key: &str, raw: &Spanned<i64>) -> Result<usize, MachineError> {
-        let given = *raw.get_ref();
-        match u32::try_from(given) {
-            Ok(count) if count > 0 => Ok(count as usize),
-            Ok(_) | Err(_) => {
-                let expected = "a whole number, at least 1".to_owned();
-                Err(self.bad(key, raw.span().start, &given.to_string(), expected))
-            }
-        }
     }
 
     fn errors(

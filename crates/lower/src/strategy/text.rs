@@ -250,12 +250,12 @@ impl Reader<'_> {
 fn counted(text: &str, name: &str, value: &str) -> Result<usize, StrategyError> {
     number(value).ok_or_else(|| {
         let digits: String = value.chars().filter(char::is_ascii_digit).collect();
-        StrategyError::Value {
-            text: text.to_owned(),
-            word: format!("{name}={value}"),
-            possible: "a whole number, at least 1".to_owned(),
-            nearest: format!("{name}={}", number(&digits).unwrap_or(1)),
-        }
+        unknown_value(
+            text,
+            (name, value),
+            "a whole number, at least 1",
+            number(&digits).unwrap_or(1),
+        )
     })
 }
 
@@ -270,12 +270,9 @@ fn one_of<T: Copy>(
         return Ok(*known);
     }
     let words: Vec<&str> = all.iter().map(|one| word(*one)).collect();
-    Err(StrategyError::Value {
-        text: text.to_owned(),
-        word: format!("{name}={value}"),
-        possible: format!("one of {}", words.join(", ")),
-        nearest: format!("{name}={}", nearest(value, words).unwrap_or_default()),
-    })
+    let possible = format!("one of {}", words.join(", "));
+    let close = nearest(value, words).unwrap_or_default();
+    Err(unknown_value(text, (name, value), &possible, close))
 }
 
 fn number(value: &str) -> Option<usize> {
@@ -447,12 +444,12 @@ fn switch(text: &str, name: &str, value: &str) -> Result<bool, StrategyError> {
         "off" => Ok(false),
         _ => {
             let is_off = ["no", "false", "0", "none", "-"].contains(&value.to_lowercase().as_str());
-            Err(StrategyError::Value {
-                text: text.to_owned(),
-                word: format!("{name}={value}"),
-                possible: "on or off".to_owned(),
-                nearest: format!("{name}={}", if is_off { "off" } else { "on" }),
-            })
+            Err(unknown_value(
+                text,
+                (name, value),
+                "on or off",
+                if is_off { "off" } else { "on" },
+            ))
         }
     }
 }
@@ -461,6 +458,21 @@ fn twice(text: &str, name: &str) -> StrategyError {
     StrategyError::Twice {
         text: text.to_owned(),
         name: name.to_owned(),
+    }
+}
+
+/// A word that takes others than what was said of it.
+fn unknown_value(
+    text: &str,
+    (name, value): (&str, &str),
+    possible: &str,
+    nearest: impl fmt::Display,
+) -> StrategyError {
+    StrategyError::Value {
+        text: text.to_owned(),
+        word: format!("{name}={value}"),
+        possible: possible.to_owned(),
+        nearest: format!("{name}={nearest}"),
     }
 }
 
