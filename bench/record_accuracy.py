@@ -3,15 +3,18 @@
 Three kinds of processes, one after the other: calibrations; predictions, all of them stored before any
 run; runs, in turns. A prediction is made from kernels measured one by one (`menu`: `partita predict`
 on this machine, or a calibration that measured this very model), or by laws fitted to kernels of other
-models, sizes and batches (`held out`). Timed is what has a core for each rank: one or two ranks of one
-thread, as threads and as processes under MPI. More ranks than cores have their counts and arenas held
-against the prediction, exactly, and their order by processor seconds.
+models, sizes and batches (`held out`). What rests on measurements varies as they do, so calibrations and
+predictions are made several times from nothing, some minutes apart, and the middle prediction counts.
+Timed is what has a core for each rank: one or two ranks of one thread, as threads and as processes under
+MPI. More ranks than cores have their counts and arenas held against the prediction, exactly, and their
+order by processor seconds.
 
 Writes records/<date>-accuracy.md and, with all raw figures, the same name with .json.
 """
 
 import argparse
 import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -44,19 +47,23 @@ def images(size, count):
 
 LOG, SCALE = '"log1p"', "{scale = 0.01}"
 
-FEW = ("data=1", "data=2", "depth=2", "height=2", "filter=2", "channel=2")
+SPLITS = ("data=1", "data=2", "depth=2", "height=2", "filter=2", "channel=2")
 IN_TWO = tuple(f"stages=2,micro=2,schedule={name}" for name in ("gpipe", "1f1b", "gems"))
 # Scene, batch, strategies, and whether its kernels are held out.
 CASES = (
     (Scene("cosmoflow@32", COSMOLOGY, 16, LOG), 8, VOLUMES, False),
-    (Scene("unet3d@32", SEGMENTATION, 8, SCALE), 2, (*FEW, *IN_TWO), True),
+    (Scene("unet3d@32", SEGMENTATION, 8, SCALE), 2, (*SPLITS, *IN_TWO), True),
     (Scene("resnet50@64", images(64, 16), 16, SCALE), 8, (*IMAGES, "branch=2"), True),
-    (Scene("vgg16@224", images(224, 8), 8, SCALE), 4, ("data=1", "data=2", "height=2", "filter=2", "channel=2"), False),
+    (Scene("vgg16@224", images(224, 8), 8, SCALE), 4, ("data=1", "data=2", "height=2", "filter=2", "channel=2", *IN_TWO), False),
     (Scene("inceptionv3@128", images(128, 16), 16, SCALE), 4, ("data=1", "data=2", "branch=2", "height=2"), False),
 )
+OWN = sorted(f"{scene.model}:{batch}" for scene, batch, _, held in CASES if not held)
 UNDER_MPI = {
     "cosmoflow@32": ("data=2", "depth=2", "filter=2", "channel=2", *PIPELINES[1:3], PIPELINES[5]),
-    "resnet50@64": ("data=2", "height=2", "filter=2", PIPELINES[2]),
+    "unet3d@32": ("data=2", "depth=2", "channel=2", IN_TWO[1]),
+    "resnet50@64": ("data=2", "height=2", "filter=2", "channel=2", *PIPELINES[1:3], PIPELINES[5], "branch=2"),
+    "vgg16@224": ("data=2", "height=2", "channel=2", IN_TWO[1]),
+    "inceptionv3@128": ("data=2", "branch=2"),
 }
 
 # None of these has the size and the batch of a case whose kernels are held out.
@@ -64,6 +71,9 @@ HELD_OUT_FROM = (
     "unet3d@32:1", "cosmoflow@32+bn:4", "cosmoflow@64:1", "resnet50@64:4", "resnet50@128:2", "alexnet@224:4",
     "inceptionv3@128:2",
 )
+
+# Steps of turns take at least so many seconds together, so that what disturbs for a moment does not count.
+TURN_SECONDS = 2.0
 
 # Work in which a rank waits rather than computes.
 WAITING = ("exchange", "allreduce", "allgather", "reduce_scatter", "alltoall", "load")
@@ -92,19 +102,44 @@ class Case(Training):
         super().__init__(options, folder, scene, strategy, batch, options.steps, ranks, launcher=launcher)
         self.name = f"{strategy}, {world}"
         self.facts |= {"batch": batch}
+        self.asked = strategy
         self.world, self.held_out = world, held_out
         self.samples = "int16" if scene.transform == '"log1p"' else "int16-scaled"
+        self.predictions = []
         # The prediction is there already.
         self.words.append("--no-prediction")
 
     def predict(self, machine):
+        """Once more. All must be of one program."""
         words = ["predict", self.scene.model, "--machine", machine, "--ranks", str(self.ranks)]
         words += ["--batch", str(self.batch), "--strategy", self.strategy, "--samples", self.samples, "--json"]
         answer = json.loads(run_partita(self.options, self.folder, words))
         kept = ("strategy", "digest", "iteration_seconds", "memory_bytes_max", "basis", "known", "breakdown")
-        self.prediction = {key: answer[key] for key in kept if key in answer}
-        # What was cut into stages by predicted times is run as it was predicted.
-        self.facts["strategy"] = answer["strategy"]
+        prediction = {key: answer[key] for key in kept if key in answer}
+        # What was cut into stages by predicted times stays so, and is run as it was predicted.
+        self.strategy = self.facts["strategy"] = answer["strategy"]
+        self.predictions.append(prediction)
+        if prediction["digest"] != self.predictions[0]["digest"]:
+            raise Failure(f"{self.scene.model} {self.name}: predictions are of different programs")
+
+    @property
+    def prediction(self):
+        """The middle one by the time of a step, the smaller of two."""
+        order = sorted(self.predictions, key=lambda one: one["iteration_seconds"])
+        return order[(len(order) - 1) // 2]
+
+    def settle(self):
+        """As many steps as are asked for, or as the prediction says that take long enough."""
+        seconds = self.prediction["iteration_seconds"]
+        self.steps = max(self.options.steps, math.ceil(TURN_SECONDS / seconds))
+
+    @property
+    def machine(self):
+        """The machine file by which it is predicted; on threads, kernels that are known are measured themselves."""
+        in_mpi = self.world == "mpi"
+        if self.held_out:
+            return "fitted-mpi.toml" if in_mpi else "fitted.toml"
+        return "menu-mpi.toml" if in_mpi else "here"
 
     def turn(self):
         result = self.train()
@@ -119,22 +154,26 @@ class Case(Training):
     def entry(self, turns):
         return {
             "model": self.scene.model,
-            "strategy": self.strategy,
-            "ran_as": self.facts["strategy"],
+            "strategy": self.asked,
+            "ran_as": self.strategy,
             "ranks": self.ranks,
             "batch": self.batch,
             "world": self.world,
             "held_out": self.held_out,
             "prediction": self.prediction,
+            "predicted_seconds": [one["iteration_seconds"] for one in self.predictions],
             "turns": turns,
         }
 
 
 def calibrated(options, folder, name, models, launcher=()):
-    """The answer of a calibration; its machine file is NAME.toml."""
+    """The answer of a calibration of one pass; its machine file is NAME.toml."""
     say(f"Calibration {name}: {', '.join(models)}")
-    words = ["calibrate", "--name", name, "--output", f"{name}.toml", "--replace", "--ranks", "2"]
-    return json.loads(run_partita(options, folder, [*words, "--models", ",".join(models), "--json"], launcher))
+    words = ["calibrate", "--name", name, "--output", f"{name}.toml", "--replace", "--ranks", "2", "--passes", "1"]
+    answer = run_partita(options, folder, [*words, "--models", ",".join(models), "--json"], launcher)
+    # What is predicted on this machine is measured anew.
+    shutil.rmtree(folder / "cache")
+    return json.loads(answer)
 
 
 def crowded(options, folder, scenes):
@@ -182,44 +221,49 @@ def predicted_of_many(options, folder, model, batch, ranks, strategy):
     return json.loads(run_partita(options, folder, map(str, words)))
 
 
+def calibrations_and_predictions(options, folder, cases):
+    """All from nothing; the answers of the calibrations."""
+    calibrations = {"fitted": calibrated(options, folder, "fitted", HELD_OUT_FROM)}
+    if options.mpirun:
+        launcher = [*options.mpirun, "2"]
+        calibrations["fitted-mpi"] = calibrated(options, folder, "fitted-mpi", HELD_OUT_FROM, launcher)
+        calibrations["menu-mpi"] = calibrated(options, folder, "menu-mpi", OWN, launcher)
+    for case in cases:
+        say(f"predicted: {case.scene.model}, {case.name}")
+        case.predict(case.machine)
+    return calibrations
+
+
 def record(options, folder):
     head = contest.head(options, folder, "record_accuracy.py", ["--steps", options.steps])
     scenes = {}
     for scene, *_ in CASES:
         scenes[scene.model] = scene
         scene.make(options, folder)
-    held_out = calibrated(options, folder, "fitted", HELD_OUT_FROM)
-    shutil.rmtree(folder / "cache")
-    own = sorted({f"{scene.model}:{batch}" for scene, batch, _, held in CASES if not held})
-    in_mpi = sorted({f"{scene.model}:{batch}" for scene, batch, *_ in CASES if scene.model in UNDER_MPI})
-    calibrations = {"fitted": held_out, "menu": calibrated(options, folder, "menu", own)}
-    if options.mpirun:
-        calibrations["menu-mpi"] = calibrated(options, folder, "menu-mpi", in_mpi, [*options.mpirun, "2"])
     cases = []
     for scene, batch, strategies, held in CASES:
         cases += [Case(options, folder, scene, s, batch, "threads", held) for s in strategies]
         if options.mpirun:
             inside = UNDER_MPI.get(scene.model, ())
-            cases += [Case(options, folder, scene, s, batch, "mpi", False) for s in inside]
-    kept = []
+            cases += [Case(options, folder, scene, s, batch, "mpi", held) for s in inside]
+    # By which cases of more ranks than cores are predicted.
+    calibrations = {"menu": calibrated(options, folder, "menu", OWN)}
+    for number in range(1, options.predictions + 1):
+        found = calibrations_and_predictions(options, folder, cases)
+        calibrations |= {f"{name}, {number}": answer for name, answer in found.items()}
     for case in cases:
-        say(f"predicted: {case.scene.model}, {case.name}")
-        machine = "menu-mpi.toml" if case.world == "mpi" else "fitted.toml" if case.held_out else "here"
-        try:
-            case.predict(machine)
-            kept.append(case)
-        except Failure as failure:
-            say(f"left out: {failure}")
+        case.settle()
     stored = contest.now()
-    turns = contest.rounds(options.rounds, kept, "accuracy")
+    turns = contest.rounds(options.rounds, cases, "accuracy")
     return head | {
         "predictions_stored": stored,
         "finished": contest.now(),
         "steps": options.steps,
+        "turn_seconds": TURN_SECONDS,
         "mpi": options.mpirun,
         "held_out_from": HELD_OUT_FROM,
         "calibrations": calibrations,
-        "cases": [case.entry(taken) for case, taken in zip(kept, turns)],
+        "cases": [case.entry(taken) for case, taken in zip(cases, turns)],
         "crowded": crowded(options, folder, scenes),
     }
 
@@ -228,6 +272,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     contest.add_options(parser)
     parser.add_argument("--steps", type=contest.whole, default=8, help="timed steps of a turn, at least")
+    parser.add_argument("--predictions", type=contest.whole, default=3, help="of each case, of which the middle counts")
     parser.add_argument(
         "--mpirun", type=str.split, default=["mpirun", "--allow-run-as-root", "-n"], help="starts MPI; '' leaves it out"
     )

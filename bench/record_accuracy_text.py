@@ -18,12 +18,14 @@ def write(record, raw_name):
 def figures(case):
     steps = [turn["step_seconds"] for turn in case["turns"]]
     measured, predicted = median(steps), case["prediction"]["iteration_seconds"]
+    all_predicted = case["predicted_seconds"]
     return case | {
         "measured": measured,
         "predicted": predicted,
         "accuracy": 1 - abs(predicted - measured) / measured,
         "error": predicted / measured - 1,
         "noise": stdev(steps) / measured if len(steps) > 1 else 0.0,
+        "predictions_noise": stdev(all_predicted) / predicted if len(all_predicted) > 1 else 0.0,
         "others": max(turn.get("other_cores", 0) + turn.get("stolen_cores", 0) for turn in case["turns"]),
     }
 
@@ -34,9 +36,13 @@ def head(record, raw_name):
         "",
         "Accuracy is `1 - |predicted - measured| / measured`. All predictions were stored at",
         f"{record['predictions_stored']}, before the first run; calibrations, predictions and runs are",
-        f"processes of their own. A run counts with the median of its steps (at least {record['steps']}, two",
-        f"more not counted), a case with the median of {record['rounds']} runs in turns; noise is their",
-        "standard deviation. Ranks have one thread and one core each. `menu`: the very kernels were measured;",
+        "processes of their own. Calibrations and predictions were made",
+        f"{len(record['cases'][0]['predicted_seconds'])} times, each from nothing and minutes apart, and the middle",
+        "prediction counts. A run counts with the median of its steps (at least",
+        f"{record['steps']}, and {record['turn_seconds']:g} s of them; two more not counted), a case with the median of",
+        f"{record['rounds']} runs in turns; noise is the standard deviation of either; memory is the middle, too. Ranks",
+        "have one thread and one",
+        "core each. `menu`: the very kernels were measured;",
         "`held out`: they are estimated by laws fitted to kernels of other models, sizes or batches",
         f"({', '.join(record['held_out_from'])}).",
         f"Raw data: `{raw_name}`.",
@@ -57,8 +63,8 @@ def summary(cases):
         "threads": [c for c in cases if c["world"] == "threads"],
         "MPI": [c for c in cases if c["world"] == "mpi"],
     }
-    lines = ["## Summary", "", "| cases | number | mean accuracy | least | mean error | mean noise | under 85 % beyond noise |"]
-    lines.append("|---|---:|---:|---:|---:|---:|---:|")
+    columns = "cases | number | mean accuracy | least | mean error | noise of runs | of predictions | under 85 % beyond noise"
+    lines = ["## Summary", "", f"| {columns} |", "|---|---:|---:|---:|---:|---:|---:|---:|"]
     for name, some in groups.items():
         if not some:
             continue
@@ -66,7 +72,8 @@ def summary(cases):
         lines.append(
             f"| {name} | {len(some)} | {percent(mean(c['accuracy'] for c in some))} "
             f"| {percent(min(c['accuracy'] for c in some))} | {percent(mean(c['error'] for c in some))} "
-            f"| {percent(mean(c['noise'] for c in some))} | {len(low)} |"
+            f"| {percent(mean(c['noise'] for c in some))} | {percent(mean(c['predictions_noise'] for c in some))} "
+            f"| {len(low)} |"
         )
     share = len(groups["held out"]) / len(cases)
     lines += ["", f"Held out are {percent(share)} of the cases."]
@@ -99,23 +106,25 @@ def table(cases):
     lines = [
         f"## {first['model']}, batch {first['batch']}, {first['world']}, {kind}",
         "",
-        "| strategy | predicted ms | measured ms | accuracy | noise | other cores busy | memory predicted / measured MiB |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "| strategy | predicted ms | noise | measured ms | noise | accuracy | other cores busy "
+        "| memory predicted / measured MiB |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for case in cases:
-        memory = case["turns"][0]["memory"]
-        shown = memory_words(memory)
+        shown = memory_words([turn["memory"] for turn in case["turns"]])
         lines.append(
-            f"| {case['strategy']} | {1e3 * case['predicted']:.1f} | {1e3 * case['measured']:.1f} "
-            f"| {percent(case['accuracy'])} | {percent(case['noise'])} | {case['others']:.2f} | {shown} |"
+            f"| {case['strategy']} | {1e3 * case['predicted']:.1f} | {percent(case['predictions_noise'])} "
+            f"| {1e3 * case['measured']:.1f} | {percent(case['noise'])} | {percent(case['accuracy'])} "
+            f"| {case['others']:.2f} | {shown} |"
         )
     return "\n".join(lines)
 
 
-def memory_words(memory):
-    predicted, measured = memory.get("predicted_bytes"), memory.get("measured_peak_bytes")
-    if not predicted or not measured:
+def memory_words(turns):
+    """The middle of the turns."""
+    if any(not turn.get("predicted_bytes") or not turn.get("measured_peak_bytes") for turn in turns):
         return ""
+    predicted, measured = (median(turn[key] for turn in turns) for key in ("predicted_bytes", "measured_peak_bytes"))
     return f"{predicted / 2**20:.1f} / {measured / 2**20:.1f} ({100 * (predicted / measured - 1):+.1f} %)"
 
 

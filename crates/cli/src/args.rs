@@ -202,6 +202,9 @@ pub struct CalibrateArgs {
     /// not given
     #[arg(long, value_name = "MODEL:B", value_delimiter = ',')]
     pub models: Vec<String>,
+    /// How often all kernels are measured, one pass after the other; the middle of each counts
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::count, default_value_t = crate::here::PASSES)]
+    pub passes: usize,
     /// Answer in JSON, in SI base units
     #[arg(long)]
     pub json: bool,

@@ -97,7 +97,7 @@ fn run_with(company: &Company, args: &CalibrateArgs, out: &mut dyn Write) -> Res
     let models = asked(&args.models)?;
     let kernels = KernelSet::Cpu;
     let programs = company.prepare(|| programs(&models, kernels, &ranks))?;
-    let Some(found) = company.calibrate(kernels, &ranks, &programs)? else {
+    let Some(found) = company.calibrate(kernels, &ranks, &programs, args.passes)? else {
         return Ok(());
     };
     let validation = Efficiency::validate(&found.kernels);

@@ -33,7 +33,7 @@ const RANKS_PER_CORE: usize = 4;
 pub const THREADS: usize = 1;
 
 /// How often all kernels are measured, alone and together in turns; the middle counts.
-const PASSES: usize = 3;
+pub const PASSES: usize = 3;
 
 /// Fewest and most repeats of a kernel in each.
 const REPEATS: [usize; 2] = [2, 6];
@@ -243,12 +243,17 @@ impl Here {
         &mut self,
         programs: &[Program],
         links: Option<LinkTimes>,
+        passes: usize,
     ) -> Result<Calibrated, CliError> {
         let Some(first) = programs.first() else {
             return Err(CliError::User("there is no program to measure".to_owned()));
         };
         let programs: Vec<&Program> = programs.iter().collect();
-        self.measure_kernels(&programs, first.dtype, Some(FAMILY_MAX))?;
+        let anew = Anew {
+            family_max: FAMILY_MAX,
+            passes,
+        };
+        self.measure_kernels(&programs, first.dtype, Some(anew))?;
         match links {
             Some(links) => self.keep_links(links)?,
             None => self.measure_groups(&(2..=self.ranks).collect(), &LinkTimes::default())?,
@@ -276,12 +281,12 @@ impl Here {
         known.iter().filter_map(sample).collect()
     }
 
-    /// Those that are not known; with `family_max` all, known or not, but no more of a family than that.
+    /// Those that are not known, or so many anew.
     fn measure_kernels(
         &mut self,
         programs: &[&Program],
         dtype: Dtype,
-        family_max: Option<usize>,
+        anew: Option<Anew>,
     ) -> Result<(), CliError> {
         let Some(program) = programs.first() else {
             return Ok(());
@@ -309,7 +314,8 @@ impl Here {
         if ranks > 1 {
             all.push(series(single(&self.setting), 1));
         }
-        for pass in 1..=PASSES {
+        let passes = anew.map_or(PASSES, |anew| anew.passes);
+        for pass in 1..=passes {
             for series in &mut all {
                 if series.passes.first().is_some_and(Vec::is_empty) {
                     // There was nothing to measure.
@@ -318,7 +324,7 @@ impl Here {
                 let options = Options {
                     concurrency: series.ranks,
                     flush: self.flush,
-                    family_max: family_max.unwrap_or(usize::MAX),
+                    family_max: anew.map_or(usize::MAX, |anew| anew.family_max),
                     repeats: REPEATS,
                     ..Options::default()
                 };
@@ -328,11 +334,11 @@ impl Here {
                 };
                 let progress = |done, all| {
                     let text = format!(
-                        "measured {done} of {all} kernels {working}, pass {pass} of {PASSES}"
+                        "measured {done} of {all} kernels {working}, pass {pass} of {passes}"
                     );
                     say(&text, done == all);
                 };
-                let is_known = |key: &_| family_max.is_none() && series.known.has(key);
+                let is_known = |key: &_| anew.is_none() && series.known.has(key);
                 let measured = measure(programs, &maker, &is_known, &options, &progress);
                 let measured = measured.map_err(|error| tune_error(&error))?;
                 series.passes.push(measured);
@@ -441,6 +447,14 @@ fn known(database: &Database, setting: &Setting, links: &Setting) -> (Measuremen
     let mut together = database.measurements(setting);
     together.links = database.measurements(links).links;
     (together, database.measurements(&single(setting)))
+}
+
+/// A measurement of kernels whether they are known or not.
+#[derive(Clone, Copy)]
+struct Anew {
+    /// Most kernels of a family.
+    family_max: usize,
+    passes: usize,
 }
 
 /// Passes over the kernels of a setting.

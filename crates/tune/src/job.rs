@@ -1,11 +1,11 @@
 use crate::TuneError;
-use crate::reuse::{at_hand, buffers_of};
+use crate::reuse::{Held, at_hand, buffers_of};
 use partita_program::{
     Access, Algorithm, Body, Buffer, Features, Kernel, KernelShape, Program, Task, View, Work,
 };
-use partita_space::{Bytes, Mesh, Rank};
+use partita_space::{Bytes, Mesh, Rank, Seconds};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What is measured as one: kernels of equal keys take equal time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -29,8 +29,9 @@ pub(crate) struct Job {
     pub batch: usize,
     /// Bytes that the rest of a step moves through the caches.
     pub rest: Bytes,
-    /// What it touches that caches still hold when a step comes to it, that touched longest ago first.
-    pub warm: Vec<View>,
+    /// What it touches that caches still hold when a step comes to it, that touched longest ago first, and
+    /// about how long ago.
+    pub warm: Vec<(View, Seconds)>,
     /// Buffers whose contents it changes and depends on.
     pub renewed: Vec<View>,
 }
@@ -60,8 +61,10 @@ pub(crate) fn jobs(
     let mut seen = BTreeSet::new();
     let mut jobs = Vec::new();
     for program in programs {
+        let mut found: BTreeMap<KernelKey, Vec<Occurrence<'_>>> = BTreeMap::new();
+        let mut order = Vec::new();
         for (body, rank) in program.bodies.iter().zip(program.representatives()) {
-            let mut held: Option<Vec<Vec<u32>>> = None;
+            let mut held: Option<Vec<Vec<Held>>> = None;
             for (id, task) in body.tasks.iter().enumerate() {
                 let Work::Compute {
                     kernel, algorithm, ..
@@ -77,69 +80,103 @@ pub(crate) fn jobs(
                     signature: shape.signature(),
                     algorithm: algorithm.0.clone(),
                 };
-                if is_known(&key) || !seen.insert(key.clone()) {
+                if is_known(&key) || seen.contains(&key) {
                     continue;
                 }
                 if !algorithm.is_pinned() {
                     let signature = key.signature;
                     return Err(TuneError::Unpinned { signature });
                 }
-                let features = shape.features();
                 let held = held.get_or_insert_with(|| at_hand(body, cache));
-                jobs.push(job((key, features), program, rank, body, task, &held[id]));
+                let one = Occurrence {
+                    features: shape.features(),
+                    rank,
+                    body,
+                    task,
+                    held: std::mem::take(&mut held[id]),
+                };
+                match found.get_mut(&key) {
+                    Some(all) => all.push(one),
+                    None => {
+                        order.push(key.clone());
+                        found.insert(key, vec![one]);
+                    }
+                }
             }
+        }
+        for key in order {
+            let one = middle(found.remove(&key).expect("what was found is kept"));
+            jobs.push(one.job(key.clone(), program));
+            seen.insert(key);
         }
     }
     Ok(jobs)
 }
 
-fn job(
-    (key, features): (KernelKey, Features),
-    program: &Program,
+/// A kernel where a body has it.
+struct Occurrence<'p> {
+    features: Features,
     rank: Rank,
-    body: &Body,
-    task: &Task,
-    held: &[u32],
-) -> Job {
-    let accesses = task.accesses();
-    let own = buffers_of(task);
-    let (buffers, arena) = packed(&body.buffers, &own);
-    let is_written = |id: u32| {
-        accesses
-            .iter()
-            .any(|(view, access)| view.buffer.0 == id && *access != Access::Read)
-    };
-    let is_read = |id: u32| {
-        accesses
-            .iter()
-            .any(|(view, access)| view.buffer.0 == id && *access != Access::Write)
-    };
-    let whole = |&id: &u32| buffers[id as usize].view(partita_program::BufferId(id));
-    let renewed = own.iter().filter(|id| is_read(**id) && is_written(**id));
-    let (warm, renewed) = (
-        held.iter().map(whole).collect(),
-        renewed.map(whole).collect(),
-    );
-    Job {
-        key,
-        features,
-        mesh: program.mesh,
-        rank,
-        batch: program.batch,
-        rest: Bytes(body.arena.0.saturating_sub(arena.0)),
-        warm,
-        renewed,
-        body: Body {
-            buffers,
-            tasks: vec![Task {
-                origin: task.origin.clone(),
-                after: Vec::new(),
-                work: task.work.clone(),
-            }],
-            outputs: Vec::new(),
-            arena,
-        },
+    body: &'p Body,
+    task: &'p Task,
+    held: Vec<Held>,
+}
+
+impl Occurrence<'_> {
+    fn job(self, key: KernelKey, program: &Program) -> Job {
+        let Self { body, task, .. } = self;
+        let accesses = task.accesses();
+        let own = buffers_of(task);
+        let (buffers, arena) = packed(&body.buffers, &own);
+        let is_written = |id: u32| {
+            accesses
+                .iter()
+                .any(|(view, access)| view.buffer.0 == id && *access != Access::Read)
+        };
+        let is_read = |id: u32| {
+            accesses
+                .iter()
+                .any(|(view, access)| view.buffer.0 == id && *access != Access::Write)
+        };
+        let whole = |&id: &u32| buffers[id as usize].view(partita_program::BufferId(id));
+        let renewed = own.iter().filter(|id| is_read(**id) && is_written(**id));
+        let warm = self.held.iter();
+        let (warm, renewed) = (
+            warm.map(|held| (whole(&held.buffer), held.age)).collect(),
+            renewed.map(whole).collect(),
+        );
+        Job {
+            key,
+            features: self.features,
+            mesh: program.mesh,
+            rank: self.rank,
+            batch: program.batch,
+            rest: Bytes(body.arena.0.saturating_sub(arena.0)),
+            warm,
+            renewed,
+            body: Body {
+                buffers,
+                tasks: vec![Task {
+                    origin: task.origin.clone(),
+                    after: Vec::new(),
+                    work: task.work.clone(),
+                }],
+                outputs: Vec::new(),
+                arena,
+            },
+        }
     }
+}
+
+/// That of which caches hold neither most nor least: the first of many micro-batches, for one, may find
+/// what all the others do not.
+fn middle(mut all: Vec<Occurrence<'_>>) -> Occurrence<'_> {
+    let held = |one: &Occurrence<'_>| -> u64 {
+        let buffers = one.held.iter().map(|held| held.buffer as usize);
+        buffers.map(|id| one.body.buffers[id].bytes().0).sum()
+    };
+    all.sort_by_key(held);
+    all.swap_remove((all.len() - 1) / 2)
 }
 
 /// The same buffers, those in `own` one after the other from the start of the arena, the others empty.
@@ -159,4 +196,77 @@ fn packed(buffers: &[Buffer], own: &BTreeSet<u32>) -> (Vec<Buffer>, Bytes) {
         end = (end + buffer.bytes().0).next_multiple_of(64);
     }
     (buffers, Bytes(end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partita_program::{BufferId, Dtype, Origin, Phase, Role};
+
+    /// A kernel that many tasks have is measured as it is found most of the time: here twice cold and
+    /// once with what the task before it has touched.
+    #[test]
+    fn the_middle_of_what_caches_hold_is_measured() {
+        const MIB: u64 = 1 << 20;
+        let buffer = |index: u64| Buffer {
+            name: format!("b{index}"),
+            role: Role::Activation,
+            dtype: Dtype::F32,
+            dims: [1, 1, 1, 1, (MIB / 4) as usize],
+            home: None,
+            offset: Bytes(index * MIB),
+        };
+        let buffers: Vec<Buffer> = (0..8).map(buffer).collect();
+        let copy = |source: u32, target: u32, accumulate| Task {
+            origin: Origin {
+                layer: "copy".to_owned(),
+                phase: Phase::Forward,
+                turn: 0,
+            },
+            after: Vec::new(),
+            work: Work::Compute {
+                kernel: Kernel::Copy {
+                    source: buffers[source as usize].view(BufferId(source)),
+                    target: buffers[target as usize].view(BufferId(target)),
+                    accumulate,
+                },
+                algorithm: Algorithm("any".to_owned()),
+                workspace: None,
+            },
+        };
+        // Sums into the last buffer of what was just there, then of two that were not.
+        let tasks = vec![
+            copy(0, 1, false),
+            copy(1, 7, true),
+            copy(2, 3, false),
+            copy(4, 7, true),
+            copy(5, 6, false),
+            copy(2, 7, true),
+        ];
+        let body = Body {
+            buffers: buffers.clone(),
+            tasks,
+            outputs: Vec::new(),
+            arena: Bytes(8 * MIB),
+        };
+        let held = at_hand(&body, Bytes(MIB + MIB / 2));
+        let count: Vec<usize> = [1, 3, 5].iter().map(|&at: &usize| held[at].len()).collect();
+        assert_eq!(count, [1, 0, 0]);
+        let Work::Compute { kernel, .. } = &body.tasks[1].work else {
+            panic!("a copy is a kernel");
+        };
+        let shape = KernelShape {
+            kernel,
+            buffers: &body.buffers,
+        };
+        let occurrence = |at: usize| Occurrence {
+            features: shape.features(),
+            rank: at,
+            body: &body,
+            task: &body.tasks[at],
+            held: held[at].clone(),
+        };
+        let all = [1, 3, 5].map(occurrence).into_iter().collect();
+        assert!(middle(all).held.is_empty());
+    }
 }

@@ -10,6 +10,9 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+/// What was touched longer ago was so at the mercy of others that more time makes no difference.
+const AGE_MAX: Seconds = Seconds(2e-3);
+
 /// Makes the kernels of a rank, on the thread that will run them.
 ///
 /// The last argument is the slot: which one it is of the threads that measure at the same time. All
@@ -62,8 +65,9 @@ impl Default for Options {
 /// over the repeats of the slowest rank's time, after one run that does not count. Before every
 /// repeat the caches are brought to the state in which a step leaves them: as many bytes as the step's
 /// other buffers hold (at most [`Options::flush`]) pass through them, then those operands of the kernel that
-/// the caches of a rank would still hold if they forget what was not touched for longest. `progress` is
-/// told how many are done, of how many.
+/// the caches of a rank would still hold if they forget what was not touched for longest, each as long ago
+/// as in the step but for at most two milliseconds. Where a kernel occurs more than once, the occurrence of
+/// which caches hold neither most nor least counts. `progress` is told how many are done, of how many.
 /// Errors: kernels that are not pinned, or that fail.
 pub fn measure(
     programs: &[&Program],
@@ -222,9 +226,21 @@ impl Bench {
         }
         black_box(sum);
         black_box(&self.other);
-        for view in &job.warm {
+        // What is held ages as in a step: other processes, and other machines on the same processor, drive
+        // it out of a shared cache meanwhile.
+        let of_age = |age: Seconds| age.0.min(AGE_MAX.0);
+        let oldest = job.warm.first().map_or(0.0, |&(_, age)| of_age(age));
+        let start = Instant::now();
+        let wait_for_age = |age: f64| {
+            while start.elapsed().as_secs_f64() < oldest - age {
+                std::hint::spin_loop();
+            }
+        };
+        for &(ref view, age) in &job.warm {
+            wait_for_age(of_age(age));
             black_box(warm(&memory, &job.body, view));
         }
+        wait_for_age(0.0);
     }
 
     fn execute(&mut self, job: &Job) -> Result<f64, TuneError> {

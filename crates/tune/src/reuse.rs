@@ -1,18 +1,31 @@
 //! What the caches still hold of a kernel's operands when a step comes to it.
 
-use partita_program::{Body, Task};
-use partita_space::Bytes;
+use partita_program::{Body, Count, Task};
+use partita_space::{Bytes, Seconds};
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 /// Memory is looked at in pieces of so many bytes.
 const PIECE: u64 = 1 << 14;
+
+/// About what a core does in a second: arithmetic, and bytes that it moves.
+const FLOPS: f64 = 1e11;
+const BYTES: f64 = 1e10;
+
+/// A buffer that caches still hold.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Held {
+    pub buffer: u32,
+    /// About how long ago it was touched.
+    pub age: Seconds,
+}
 
 /// For each task the buffers that it touches and that a cache of so many bytes still holds in a step after
 /// the first, those touched longest ago first.
 ///
 /// The cache forgets what was not touched for longest: a piece of memory is held if no more than `cache`
 /// bytes of other pieces were touched since. Buffers that share memory share what is held of it.
-pub(crate) fn at_hand(body: &Body, cache: Bytes) -> Vec<Vec<u32>> {
+pub(crate) fn at_hand(body: &Body, cache: Bytes) -> Vec<Vec<Held>> {
     let touched: Vec<BTreeSet<u32>> = body.tasks.iter().map(buffers_of).collect();
     let pieces = |id: u32| {
         let buffer = &body.buffers[id as usize];
@@ -21,26 +34,36 @@ pub(crate) fn at_hand(body: &Body, cache: Bytes) -> Vec<Vec<u32>> {
     };
     let a_step: usize = touched.iter().flatten().map(|&id| pieces(id).len()).sum();
     let mut touches = Touches::new(body.arena.0.div_ceil(PIECE) as usize, 2 * a_step);
-    let touch = |touches: &mut Touches, buffers: &BTreeSet<u32>| {
+    let mut clock = 0.0;
+    let mut touch = |touches: &mut Touches, (buffers, task): (&BTreeSet<u32>, &Task)| {
+        let count = Count::of(task, &body.buffers);
+        clock += count.flops.0 as f64 / FLOPS + (count.read + count.written).0 as f64 / BYTES;
         let all = buffers.iter().flat_map(|&id| pieces(id));
-        all.for_each(|piece| touches.touch(piece));
+        all.for_each(|piece| touches.touch(piece, clock));
+        clock
     };
     // The first step only leaves what the next one finds.
-    for buffers in &touched {
-        touch(&mut touches, buffers);
+    let mut now = 0.0;
+    for one in touched.iter().zip(&body.tasks) {
+        now = touch(&mut touches, one);
     }
-    let held = touched.iter().map(|buffers| {
-        let mut near: Vec<(u64, u32)> = Vec::new();
+    let held = touched.iter().zip(&body.tasks).map(|(buffers, task)| {
+        let mut near: Vec<(u64, Held)> = Vec::new();
         for &id in buffers {
             let since: Vec<u64> = pieces(id).map(|piece| touches.since(piece)).collect();
             let is_held = |pieces: &&u64| **pieces * PIECE <= cache.0;
             if 2 * since.iter().filter(is_held).count() > since.len() {
-                near.push((since.iter().sum::<u64>() / since.len() as u64, id));
+                let stamps = pieces(id).map(|piece| touches.stamps[piece]);
+                let held = Held {
+                    buffer: id,
+                    age: Seconds(now - stamps.fold(0.0, f64::max)),
+                };
+                near.push((since.iter().sum::<u64>() / since.len() as u64, held));
             }
         }
-        near.sort_unstable_by(|a, b| b.cmp(a));
-        touch(&mut touches, buffers);
-        near.into_iter().map(|(_, id)| id).collect()
+        near.sort_unstable_by_key(|&(since, held)| Reverse((since, held.buffer)));
+        now = touch(&mut touches, (buffers, task));
+        near.into_iter().map(|(_, held)| held).collect()
     });
     held.collect()
 }
@@ -55,6 +78,8 @@ pub(crate) fn buffers_of(task: &Task) -> BTreeSet<u32> {
 /// are the last of their piece.
 struct Touches {
     last: Vec<usize>,
+    /// When that was by the clock of the tasks.
+    stamps: Vec<f64>,
     tree: Vec<u32>,
     now: usize,
     pieces: u64,
@@ -64,13 +89,15 @@ impl Touches {
     fn new(pieces: usize, most: usize) -> Self {
         Self {
             last: vec![0; pieces],
+            stamps: vec![0.0; pieces],
             tree: vec![0; most + 1],
             now: 0,
             pieces: 0,
         }
     }
 
-    fn touch(&mut self, piece: usize) {
+    fn touch(&mut self, piece: usize, clock: f64) {
+        self.stamps[piece] = clock;
         let before = std::mem::replace(&mut self.last[piece], self.now + 1);
         if before == 0 {
             self.pieces += 1;
@@ -155,7 +182,11 @@ mod tests {
     #[test]
     fn held_is_what_was_touched_within_the_size_of_the_cache() {
         let body = copies(&[[0, 1], [1, 2], [2, 3], [0, 4], [5, 1]]);
-        let of = |buffers: u64| at_hand(&body, Bytes(buffers << 16));
+        let of = |buffers: u64| -> Vec<Vec<u32>> {
+            let held = at_hand(&body, Bytes(buffers << 16)).into_iter();
+            held.map(|all| all.iter().map(|held| held.buffer).collect())
+                .collect()
+        };
         let none = vec![];
         assert_eq!(of(0), vec![none.clone(); 5]);
         // What was touched last; buffer 5 is the memory of buffer 0.
@@ -190,7 +221,20 @@ mod tests {
             }
             list.retain(|&other| other != piece);
             list.insert(0, piece);
-            touches.touch(piece);
+            touches.touch(piece, 0.0);
         }
+    }
+
+    #[test]
+    fn the_age_of_what_is_held_is_the_time_of_the_tasks_since() {
+        let body = copies(&[[0, 1], [1, 2], [2, 3], [0, 4]]);
+        // A copy reads and writes 64 KiB.
+        let a_copy = f64::from(2 << 16) / BYTES;
+        let held = at_hand(&body, Bytes(5 << 16));
+        let copies_ago = |held: &Held| (held.buffer, (held.age.0 / a_copy).round());
+        let fourth: Vec<(u32, f64)> = held[3].iter().map(copies_ago).collect();
+        assert_eq!(fourth, [(4, 3.0), (0, 2.0)]);
+        let second: Vec<(u32, f64)> = held[1].iter().map(copies_ago).collect();
+        assert_eq!(second, [(2, 2.0), (1, 0.0)]);
     }
 }

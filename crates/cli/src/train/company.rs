@@ -191,10 +191,11 @@ impl Company {
         kernels: KernelSet,
         ranks: &Ranks,
         programs: &[Program],
+        passes: usize,
     ) -> Result<Option<Calibrated>, CliError> {
         let Self::Processes(job) = self else {
             return Here::of(kernels, ranks.clone(), false)?
-                .calibrate(programs, None)
+                .calibrate(programs, None, passes)
                 .map(Some);
         };
         if ranks.library.is_none() {
@@ -210,7 +211,7 @@ impl Company {
         let found = match job.rank() {
             0 => job.while_pulsing(|| {
                 let mut here = Here::of(kernels, ranks.clone(), false)?;
-                here.calibrate(programs, Some(links)).map(Some)
+                here.calibrate(programs, Some(links), passes).map(Some)
             })?,
             _ => None,
         };

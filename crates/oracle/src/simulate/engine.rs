@@ -96,6 +96,8 @@ struct Running {
     task: usize,
     end: f64,
     cost: KernelCost,
+    /// What all of it would take among those that compute now.
+    pace: f64,
 }
 
 /// Host time of a communication that began when no kernel ran.
@@ -125,8 +127,6 @@ pub(super) struct Engine<'s, 'p> {
     waiters: HashMap<Instance, Vec<(Instance, f64, f64)>>,
     /// Instances that have come to a meeting of a step.
     arrived: HashMap<(usize, usize), Vec<Instance>>,
-    /// Kernels under way, by node.
-    computing: Vec<usize>,
     played: Played,
 }
 
@@ -163,7 +163,6 @@ impl<'s, 'p> Engine<'s, 'p> {
             heap: BinaryHeap::new(),
             waiters: HashMap::new(),
             arrived: HashMap::new(),
-            computing: vec![0; schedule.crowds.len()],
             played: Played {
                 records: vec![blank; next],
                 base,
@@ -240,31 +239,35 @@ impl<'s, 'p> Engine<'s, 'p> {
                 ..completion
             }));
         }
-        self.crowd_changes(participant, false, now);
+        self.crowd_changes(participant, now);
     }
 
     /// A kernel of a participant has begun or ended, so that those of its node go on at another pace.
-    fn crowd_changes(&mut self, participant: usize, is_begun: bool, now: f64) {
+    fn crowd_changes(&mut self, participant: usize, now: f64) {
         let schedule = self.schedule;
-        if schedule.crowds.is_empty() {
-            return;
-        }
         let node = schedule.participants[participant].node;
-        let crowd = &schedule.crowds[node];
-        let before = self.computing[node];
-        let after = if is_begun { before + 1 } else { before - 1 };
-        self.computing[node] = after;
+        let Some(crowd) = schedule.crowds.get(node) else {
+            return;
+        };
         for &other in crowd {
             let Some(running) = self.states[other].running else {
                 continue;
             };
-            let pace = |computing| running.cost.among(computing, crowd.len()).0;
-            if other == participant || running.end <= now || pace(before) == 0.0 {
+            if other == participant || running.end <= now || running.pace == 0.0 {
                 continue;
             }
-            let end = now + (running.end - now) * pace(after) / pace(before);
-            self.reschedule(other, running, end);
+            let pace = self.pace(other, &running.cost, crowd);
+            let end = now + (running.end - now) * pace / running.pace;
+            self.reschedule(other, Running { pace, ..running }, end);
         }
+    }
+
+    /// What a kernel of a participant takes among those that others of its node run.
+    fn pace(&self, participant: usize, cost: &KernelCost, crowd: &[usize]) -> f64 {
+        let others = crowd.iter().filter(|&&other| other != participant);
+        let running = others.filter_map(|&other| self.states[other].running.as_ref());
+        let costs = running.map(|running| &running.cost);
+        cost.among(costs, crowd.len()).0
     }
 
     fn reschedule(&mut self, participant: usize, running: Running, end: f64) {
@@ -448,10 +451,11 @@ impl<'s, 'p> Engine<'s, 'p> {
         };
         let mut end = now + cost.together.0;
         if is_kernel {
-            if let Some(crowd) = self.schedule.crowds.get(player.node) {
-                let computing = self.computing[player.node] + 1;
-                end = now + cost.among(computing, crowd.len()).0;
-            }
+            let crowd = self.schedule.crowds.get(player.node);
+            let pace = crowd.map_or(cost.together.0, |crowd| {
+                self.pace(participant, &cost, crowd)
+            });
+            end = now + pace;
             for debt in std::mem::take(&mut self.states[participant].debts) {
                 if debt.end <= now {
                     continue;
@@ -465,8 +469,9 @@ impl<'s, 'p> Engine<'s, 'p> {
                 task,
                 end,
                 cost,
+                pace,
             });
-            self.crowd_changes(participant, true, now);
+            self.crowd_changes(participant, now);
         }
         self.played.records[instance].end = end;
         self.heap.push(Reverse(Completion {
