@@ -169,6 +169,8 @@ class Case(Training):
 def calibrated(options, folder, name, models, launcher=()):
     """The answer of a calibration of one pass; its machine file is NAME.toml."""
     say(f"Calibration {name}: {', '.join(models)}")
+    # A calibration holds all kernels that are known.
+    shutil.rmtree(folder / "cache", ignore_errors=True)
     words = ["calibrate", "--name", name, "--output", f"{name}.toml", "--replace", "--ranks", "2", "--passes", "1"]
     answer = run_partita(options, folder, [*words, "--models", ",".join(models), "--json"], launcher)
     # What is predicted on this machine is measured anew.
