@@ -102,7 +102,7 @@ fn run_with(company: &Company, args: &CalibrateArgs, out: &mut dyn Write) -> Res
     };
     let validation = Efficiency::validate(&found.kernels);
     let machine = machine(&name, &host, &ranks, &found, &validation);
-    write_whole(&path, &text(&machine))?;
+    write_whole(&path, &text(&machine, args.passes))?;
     answer(args, &path, &machine, &validation, out)
 }
 

@@ -131,6 +131,7 @@ impl Here {
             simd: host.simd.to_owned(),
             backend: format!("{} {}", kernels.name(), env!("CARGO_PKG_VERSION")),
             ranks,
+            at_work: ranks,
             threads,
         };
         let links = Setting {
@@ -304,15 +305,14 @@ impl Here {
             made.unwrap_or_else(|error| panic!("kernels that were made before: {error}"))
         };
         // With all ranks at work, and one with the others at rest.
-        let series = |setting: Setting, ranks| Series {
-            ranks,
+        let series = |setting: Setting| Series {
             known: self.database.measurements(&setting),
             passes: Vec::new(),
             setting,
         };
-        let mut all = vec![series(self.setting.clone(), ranks)];
+        let mut all = vec![series(self.setting.clone())];
         if ranks > 1 {
-            all.push(series(single(&self.setting), 1));
+            all.push(series(single(&self.setting)));
         }
         let passes = anew.map_or(PASSES, |anew| anew.passes);
         for pass in 1..=passes {
@@ -322,13 +322,14 @@ impl Here {
                     continue;
                 }
                 let options = Options {
-                    concurrency: series.ranks,
+                    concurrency: series.setting.at_work,
+                    sharing: ranks,
                     flush: self.flush,
                     family_max: anew.map_or(usize::MAX, |anew| anew.family_max),
                     repeats: REPEATS,
                     ..Options::default()
                 };
-                let working = match series.ranks {
+                let working = match series.setting.at_work {
                     1 => "alone".to_owned(),
                     ranks => format!("{ranks} at a time"),
                 };
@@ -460,17 +461,15 @@ struct Anew {
 /// Passes over the kernels of a setting.
 struct Series {
     setting: Setting,
-    /// At work together.
-    ranks: usize,
     /// What was known before.
     known: Measurements,
     passes: Vec<Vec<Measured>>,
 }
 
-/// The same with one rank.
+/// The same with one rank at work.
 fn single(setting: &Setting) -> Setting {
     Setting {
-        ranks: 1,
+        at_work: 1,
         ..setting.clone()
     }
 }

@@ -22,7 +22,8 @@ use crate::{Shard, Strategy, StrategyError};
 use partita_graph::{Graph, NodeId, Op, ParameterId, ParameterRole, readers};
 use partita_program::Place;
 use partita_space::{Axis, AxisList, AxisSet, Mesh, Window};
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
 
 /// Axes of a tensor's dims (N, D, H, W, C).
 type Axes = [AxisList; 5];
@@ -105,6 +106,8 @@ struct Layout<'a> {
     readers: Vec<Vec<NodeId>>,
     /// Places and who wanted them.
     parameters: Vec<Vec<(Place, NodeId)>>,
+    /// Elements that move, of the movements that were looked at.
+    moved: RefCell<HashMap<(Mesh, Place, AxisSet, Place), f64>>,
 }
 
 impl<'a> Layout<'a> {
@@ -133,6 +136,7 @@ impl<'a> Layout<'a> {
             reads_input: reads_input(graph),
             readers: readers(graph.nodes.iter().map(|node| &node.inputs[..])),
             parameters: vec![Vec::new(); graph.parameters.len()],
+            moved: RefCell::default(),
         };
         for index in 0..graph.nodes.len() {
             layout.add(NodeId(index))?;

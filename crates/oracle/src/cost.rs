@@ -99,28 +99,14 @@ impl KernelCost {
         }
     }
 
-    /// While `others` of the `ranks` of a node compute, too.
-    ///
-    /// What kernels share is the memory, and each wants as much of it as equals of it hold each other up:
-    /// one that wants as much or more holds this one up as an equal does, and one that wants less in
-    /// proportion, so that what fits the caches disturbs nobody. Each of the others does its part of what
-    /// all of them would.
-    pub fn among<'k>(&self, others: impl Iterator<Item = &'k Self>, ranks: usize) -> Seconds {
-        let own = self.wants();
-        if ranks <= 1 || own <= 0.0 {
+    /// While `computing` of the `ranks` of a node do, itself included: as much longer as there are
+    /// others.
+    pub fn among(&self, computing: usize, ranks: usize) -> Seconds {
+        if ranks <= 1 {
             return self.alone;
         }
-        let pressure: f64 = others.map(|other| (other.wants() / own).min(1.0)).sum();
-        self.alone + (self.together - self.alone) * (pressure / (ranks - 1) as f64)
-    }
-
-    /// By how much equals hold it up, as a share of its time alone.
-    fn wants(&self) -> f64 {
-        if self.alone.0 > 0.0 {
-            (self.together.0 / self.alone.0 - 1.0).max(0.0)
-        } else {
-            0.0
-        }
+        let others = computing.saturating_sub(1) as f64 / (ranks - 1) as f64;
+        self.alone + (self.together - self.alone) * others
     }
 }
 

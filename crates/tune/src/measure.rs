@@ -24,6 +24,8 @@ pub type KernelMaker<'a> = dyn Fn(Mesh, Rank, usize) -> Box<dyn Kernels> + Sync 
 pub struct Options {
     /// Ranks that run the kernel at the same time, as they will in the run.
     pub concurrency: usize,
+    /// Ranks that share the caches, those that wait for others among them; no fewer than run the kernel.
+    pub sharing: usize,
     /// Bytes that empty the caches of the machine, twice what they hold, over all ranks; a step that
     /// moves less itself empties them less.
     pub flush: Bytes,
@@ -46,10 +48,19 @@ pub struct Measured {
     pub seconds: Seconds,
 }
 
+impl Options {
+    fn cache_of_a_rank(&self) -> Bytes {
+        let sharing = self.sharing.max(self.concurrency).max(1);
+        // What empties the caches is twice what they hold.
+        Bytes(self.flush.0 / 2 / sharing as u64)
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {
             concurrency: 1,
+            sharing: 1,
             flush: Bytes(64 << 20),
             budget: Seconds(0.03),
             repeats: [5, 15],
@@ -76,9 +87,8 @@ pub fn measure(
     options: &Options,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Vec<Measured>, TuneError> {
-    // What empties the caches is twice what they hold.
-    let cache = Bytes(options.flush.0 / 2 / options.concurrency.max(1) as u64);
-    let jobs = thinned(jobs(programs, is_known, cache)?, options.family_max);
+    let jobs = jobs(programs, is_known, options.cache_of_a_rank())?;
+    let jobs = thinned(jobs, options.family_max);
     if jobs.is_empty() {
         return Ok(Vec::new());
     }
@@ -267,5 +277,28 @@ impl Bench {
                 source: Box::new(source),
             }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_that_wait_keep_their_share_of_the_caches() {
+        let share = |concurrency, sharing| {
+            let options = Options {
+                concurrency,
+                sharing,
+                flush: Bytes(64 << 20),
+                ..Options::default()
+            };
+            options.cache_of_a_rank()
+        };
+        assert_eq!(share(1, 1), Bytes(32 << 20));
+        assert_eq!(share(1, 2), Bytes(16 << 20));
+        assert_eq!(share(2, 2), Bytes(16 << 20));
+        // Those that run it share them, whatever else is said.
+        assert_eq!(share(4, 2), Bytes(8 << 20));
     }
 }

@@ -217,17 +217,18 @@ fn rounded(value: f64) -> f64 {
 }
 
 /// The machine file, with what it rests on at its head.
-pub fn text(machine: &Machine) -> String {
+pub fn text(machine: &Machine, passes: usize) -> String {
     let mut head = "# Measured by `partita calibrate`".to_owned();
     if let Some(calibration) = &machine.calibration {
         let CalibrationError {
             kernels, median, ..
         } = calibration.validation;
         head.push_str(&format!(
-            " on {}, {}.\n# Of {kernels} kernels that the laws had not seen, half are estimated within \
-             {:.1} %.",
+            " on {}, {}, in {passes} pass{}.\n# Of {kernels} kernels that the laws had not seen, half are estimated \
+             within {:.1} %.",
             calibration.date,
             calibration.world,
+            if passes == 1 { "" } else { "es" },
             100.0 * median
         ));
     }

@@ -121,8 +121,10 @@ fn a_calibration_writes_a_machine_on_which_can_be_predicted() {
         "{}",
         error_text(&many)
     );
-    let replaced = calibrate(folder.path(), &["--replace", "--json"]);
+    let replaced = calibrate(folder.path(), &["--replace", "--json", "--passes", "2"]);
     assert!(replaced.status.success(), "{}", error_text(&replaced));
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.contains(", threads, in 2 passes."), "{text}");
 }
 
 #[test]
@@ -133,6 +135,7 @@ fn a_calibration_that_cannot_be_says_what_can() {
         (["--models", "smal.model"], "smal.model"),
         (["--output", "nowhere/mine.toml"], "nowhere"),
         (["--name", ""], "--name mine"),
+        (["--passes", "0"], "--passes"),
     ] {
         let output = call(
             folder.path(),

@@ -58,7 +58,7 @@ impl Layout<'_> {
         // With the sums that are due of the value and of the gradient.
         let both_ways = |id, from: Axes, to: Axes, due: [AxisSet; 2]| {
             let (from, to) = (place(id, from), place(id, to));
-            moved(&self.mesh, &from, due[0], &to) + moved(&self.mesh, &to, due[1], &from)
+            self.elements(&from, due[0], &to) + self.elements(&to, due[1], &from)
         };
         let input = self.graph.node(id).inputs[0];
         let reads = of_channels(channels);
@@ -77,6 +77,15 @@ impl Layout<'_> {
         before
             + both_ways(id, of_channels(filters), made, sum)
             + both_ways(id, made, other, [AxisSet::NONE; 2])
+    }
+
+    /// As [`moved`]; the blocks of a network are alike, so it is kept.
+    fn elements(&self, from: &Place, partial: AxisSet, to: &Place) -> f64 {
+        let key = (self.mesh, *from, partial, *to);
+        let mut known = self.moved.borrow_mut();
+        *known
+            .entry(key)
+            .or_insert_with(|| moved(&self.mesh, from, partial, to))
     }
 
     /// How the tensor lies to which the value of a layer is added, if it is known and all that reads the

@@ -96,8 +96,6 @@ struct Running {
     task: usize,
     end: f64,
     cost: KernelCost,
-    /// What all of it would take among those that compute now.
-    pace: f64,
 }
 
 /// Host time of a communication that began when no kernel ran.
@@ -127,6 +125,8 @@ pub(super) struct Engine<'s, 'p> {
     waiters: HashMap<Instance, Vec<(Instance, f64, f64)>>,
     /// Instances that have come to a meeting of a step.
     arrived: HashMap<(usize, usize), Vec<Instance>>,
+    /// Kernels under way, by node.
+    computing: Vec<usize>,
     played: Played,
 }
 
@@ -163,6 +163,7 @@ impl<'s, 'p> Engine<'s, 'p> {
             heap: BinaryHeap::new(),
             waiters: HashMap::new(),
             arrived: HashMap::new(),
+            computing: vec![0; schedule.crowds.len()],
             played: Played {
                 records: vec![blank; next],
                 base,
@@ -239,35 +240,31 @@ impl<'s, 'p> Engine<'s, 'p> {
                 ..completion
             }));
         }
-        self.crowd_changes(participant, now);
+        self.crowd_changes(participant, false, now);
     }
 
     /// A kernel of a participant has begun or ended, so that those of its node go on at another pace.
-    fn crowd_changes(&mut self, participant: usize, now: f64) {
+    fn crowd_changes(&mut self, participant: usize, is_begun: bool, now: f64) {
         let schedule = self.schedule;
-        let node = schedule.participants[participant].node;
-        let Some(crowd) = schedule.crowds.get(node) else {
+        if schedule.crowds.is_empty() {
             return;
-        };
+        }
+        let node = schedule.participants[participant].node;
+        let crowd = &schedule.crowds[node];
+        let before = self.computing[node];
+        let after = if is_begun { before + 1 } else { before - 1 };
+        self.computing[node] = after;
         for &other in crowd {
             let Some(running) = self.states[other].running else {
                 continue;
             };
-            if other == participant || running.end <= now || running.pace == 0.0 {
+            let pace = |computing| running.cost.among(computing, crowd.len()).0;
+            if other == participant || running.end <= now || pace(before) == 0.0 {
                 continue;
             }
-            let pace = self.pace(other, &running.cost, crowd);
-            let end = now + (running.end - now) * pace / running.pace;
-            self.reschedule(other, Running { pace, ..running }, end);
+            let end = now + (running.end - now) * pace(after) / pace(before);
+            self.reschedule(other, running, end);
         }
-    }
-
-    /// What a kernel of a participant takes among those that others of its node run.
-    fn pace(&self, participant: usize, cost: &KernelCost, crowd: &[usize]) -> f64 {
-        let others = crowd.iter().filter(|&&other| other != participant);
-        let running = others.filter_map(|&other| self.states[other].running.as_ref());
-        let costs = running.map(|running| &running.cost);
-        cost.among(costs, crowd.len()).0
     }
 
     fn reschedule(&mut self, participant: usize, running: Running, end: f64) {
@@ -451,11 +448,10 @@ impl<'s, 'p> Engine<'s, 'p> {
         };
         let mut end = now + cost.together.0;
         if is_kernel {
-            let crowd = self.schedule.crowds.get(player.node);
-            let pace = crowd.map_or(cost.together.0, |crowd| {
-                self.pace(participant, &cost, crowd)
-            });
-            end = now + pace;
+            if let Some(crowd) = self.schedule.crowds.get(player.node) {
+                let computing = self.computing[player.node] + 1;
+                end = now + cost.among(computing, crowd.len()).0;
+            }
             for debt in std::mem::take(&mut self.states[participant].debts) {
                 if debt.end <= now {
                     continue;
@@ -469,9 +465,8 @@ impl<'s, 'p> Engine<'s, 'p> {
                 task,
                 end,
                 cost,
-                pace,
             });
-            self.crowd_changes(participant, now);
+            self.crowd_changes(participant, true, now);
         }
         self.played.records[instance].end = end;
         self.heap.push(Reverse(Completion {
