@@ -57,6 +57,7 @@ CASES = (
     (Scene("vgg16@224", images(224, 8), 8, SCALE), 4, ("data=1", "data=2", "height=2", "filter=2", "channel=2", *IN_TWO), False),
     (Scene("inceptionv3@128", images(128, 16), 16, SCALE), 4, ("data=1", "data=2", "branch=2", "height=2"), False),
 )
+# What calibrations of the menu measure.
 OWN = sorted(f"{scene.model}:{batch}" for scene, batch, _, held in CASES if not held)
 UNDER_MPI = {
     "cosmoflow@32": ("data=2", "depth=2", "filter=2", "channel=2", *PIPELINES[1:3], PIPELINES[5]),
@@ -109,9 +110,9 @@ class Case(Training):
         # The prediction is there already.
         self.words.append("--no-prediction")
 
-    def predict(self, machine):
+    def predict(self):
         """Once more. All must be of one program."""
-        words = ["predict", self.scene.model, "--machine", machine, "--ranks", str(self.ranks)]
+        words = ["predict", self.scene.model, "--machine", self.machine, "--ranks", str(self.ranks)]
         words += ["--batch", str(self.batch), "--strategy", self.strategy, "--samples", self.samples, "--json"]
         answer = json.loads(run_partita(self.options, self.folder, words))
         kept = ("strategy", "digest", "iteration_seconds", "memory_bytes_max", "basis", "known", "breakdown")
@@ -170,12 +171,14 @@ def calibrated(options, folder, name, models, launcher=()):
     """The answer of a calibration of one pass; its machine file is NAME.toml."""
     say(f"Calibration {name}: {', '.join(models)}")
     # A calibration holds all kernels that are known.
-    shutil.rmtree(folder / "cache", ignore_errors=True)
+    forget(folder)
     words = ["calibrate", "--name", name, "--output", f"{name}.toml", "--replace", "--ranks", "2", "--passes", "1"]
-    answer = run_partita(options, folder, [*words, "--models", ",".join(models), "--json"], launcher)
-    # What is predicted on this machine is measured anew.
-    shutil.rmtree(folder / "cache")
-    return json.loads(answer)
+    return json.loads(run_partita(options, folder, [*words, "--models", ",".join(models), "--json"], launcher))
+
+
+def forget(folder):
+    """What was measured on this machine so far."""
+    shutil.rmtree(folder / "cache", ignore_errors=True)
 
 
 def crowded(options, folder, scenes):
@@ -230,9 +233,10 @@ def calibrations_and_predictions(options, folder, cases):
         launcher = [*options.mpirun, "2"]
         calibrations["fitted-mpi"] = calibrated(options, folder, "fitted-mpi", HELD_OUT_FROM, launcher)
         calibrations["menu-mpi"] = calibrated(options, folder, "menu-mpi", OWN, launcher)
+    forget(folder)
     for case in cases:
         say(f"predicted: {case.scene.model}, {case.name}")
-        case.predict(case.machine)
+        case.predict()
     return calibrations
 
 

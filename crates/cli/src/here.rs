@@ -250,11 +250,7 @@ impl Here {
             return Err(CliError::User("there is no program to measure".to_owned()));
         };
         let programs: Vec<&Program> = programs.iter().collect();
-        let anew = Anew {
-            family_max: FAMILY_MAX,
-            passes,
-        };
-        self.measure_kernels(&programs, first.dtype, Some(anew))?;
+        self.measure_kernels(&programs, first.dtype, Some(passes))?;
         match links {
             Some(links) => self.keep_links(links)?,
             None => self.measure_groups(&(2..=self.ranks).collect(), &LinkTimes::default())?,
@@ -282,12 +278,13 @@ impl Here {
         known.iter().filter_map(sample).collect()
     }
 
-    /// Those that are not known, or so many anew.
+    /// Those that are not known; with a number of passes all anew, but no more of a family than a
+    /// calibration measures.
     fn measure_kernels(
         &mut self,
         programs: &[&Program],
         dtype: Dtype,
-        anew: Option<Anew>,
+        anew: Option<usize>,
     ) -> Result<(), CliError> {
         let Some(program) = programs.first() else {
             return Ok(());
@@ -314,7 +311,7 @@ impl Here {
         if ranks > 1 {
             all.push(series(single(&self.setting)));
         }
-        let passes = anew.map_or(PASSES, |anew| anew.passes);
+        let passes = anew.unwrap_or(PASSES);
         for pass in 1..=passes {
             for series in &mut all {
                 if series.passes.first().is_some_and(Vec::is_empty) {
@@ -325,7 +322,7 @@ impl Here {
                     concurrency: series.setting.at_work,
                     sharing: ranks,
                     flush: self.flush,
-                    family_max: anew.map_or(usize::MAX, |anew| anew.family_max),
+                    family_max: anew.map_or(usize::MAX, |_| FAMILY_MAX),
                     repeats: REPEATS,
                     ..Options::default()
                 };
@@ -448,14 +445,6 @@ fn known(database: &Database, setting: &Setting, links: &Setting) -> (Measuremen
     let mut together = database.measurements(setting);
     together.links = database.measurements(links).links;
     (together, database.measurements(&single(setting)))
-}
-
-/// A measurement of kernels whether they are known or not.
-#[derive(Clone, Copy)]
-struct Anew {
-    /// Most kernels of a family.
-    family_max: usize,
-    passes: usize,
 }
 
 /// Passes over the kernels of a setting.

@@ -89,23 +89,20 @@ pub(crate) fn jobs(
                 }
                 let held = held.get_or_insert_with(|| at_hand(body, cache));
                 let one = Occurrence {
-                    features: shape.features(),
                     rank,
                     body,
                     task,
                     held: std::mem::take(&mut held[id]),
                 };
-                match found.get_mut(&key) {
-                    Some(all) => all.push(one),
-                    None => {
-                        order.push(key.clone());
-                        found.insert(key, vec![one]);
-                    }
+                let all = found.entry(key.clone()).or_default();
+                if all.is_empty() {
+                    order.push(key);
                 }
+                all.push(one);
             }
         }
         for key in order {
-            let one = middle(found.remove(&key).expect("what was found is kept"));
+            let one = typical(found.remove(&key).expect("what was found is kept"));
             jobs.push(one.job(key.clone(), program));
             seen.insert(key);
         }
@@ -115,7 +112,6 @@ pub(crate) fn jobs(
 
 /// A kernel where a body has it.
 struct Occurrence<'p> {
-    features: Features,
     rank: Rank,
     body: &'p Body,
     task: &'p Task,
@@ -125,6 +121,13 @@ struct Occurrence<'p> {
 impl Occurrence<'_> {
     fn job(self, key: KernelKey, program: &Program) -> Job {
         let Self { body, task, .. } = self;
+        let Work::Compute { kernel, .. } = &task.work else {
+            panic!("an occurrence is of a kernel")
+        };
+        let shape = KernelShape {
+            kernel,
+            buffers: &body.buffers,
+        };
         let accesses = task.accesses();
         let own = buffers_of(task);
         let (buffers, arena) = packed(&body.buffers, &own);
@@ -140,14 +143,12 @@ impl Occurrence<'_> {
         };
         let whole = |&id: &u32| buffers[id as usize].view(partita_program::BufferId(id));
         let renewed = own.iter().filter(|id| is_read(**id) && is_written(**id));
+        let renewed = renewed.map(whole).collect();
         let warm = self.held.iter();
-        let (warm, renewed) = (
-            warm.map(|held| (whole(&held.buffer), held.age)).collect(),
-            renewed.map(whole).collect(),
-        );
+        let warm = warm.map(|held| (whole(&held.buffer), held.age)).collect();
         Job {
             key,
-            features: self.features,
+            features: shape.features(),
             mesh: program.mesh,
             rank: self.rank,
             batch: program.batch,
@@ -170,7 +171,7 @@ impl Occurrence<'_> {
 
 /// That of which caches hold neither most nor least: the first of many micro-batches, for one, may find
 /// what all the others do not.
-fn middle(mut all: Vec<Occurrence<'_>>) -> Occurrence<'_> {
+fn typical(mut all: Vec<Occurrence<'_>>) -> Occurrence<'_> {
     let held = |one: &Occurrence<'_>| -> u64 {
         let buffers = one.held.iter().map(|held| held.buffer as usize);
         buffers.map(|id| one.body.buffers[id].bytes().0).sum()
@@ -201,72 +202,25 @@ fn packed(buffers: &[Buffer], own: &BTreeSet<u32>) -> (Vec<Buffer>, Bytes) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita_program::{BufferId, Dtype, Origin, Phase, Role};
+    use crate::reuse::tests::copies;
 
     /// A kernel that many tasks have is measured as it is found most of the time: here twice cold and
     /// once with what the task before it has touched.
     #[test]
     fn the_middle_of_what_caches_hold_is_measured() {
-        const MIB: u64 = 1 << 20;
-        let buffer = |index: u64| Buffer {
-            name: format!("b{index}"),
-            role: Role::Activation,
-            dtype: Dtype::F32,
-            dims: [1, 1, 1, 1, (MIB / 4) as usize],
-            home: None,
-            offset: Bytes(index * MIB),
-        };
-        let buffers: Vec<Buffer> = (0..8).map(buffer).collect();
-        let copy = |source: u32, target: u32, accumulate| Task {
-            origin: Origin {
-                layer: "copy".to_owned(),
-                phase: Phase::Forward,
-                turn: 0,
-            },
-            after: Vec::new(),
-            work: Work::Compute {
-                kernel: Kernel::Copy {
-                    source: buffers[source as usize].view(BufferId(source)),
-                    target: buffers[target as usize].view(BufferId(target)),
-                    accumulate,
-                },
-                algorithm: Algorithm("any".to_owned()),
-                workspace: None,
-            },
-        };
-        // Sums into the last buffer of what was just there, then of two that were not.
-        let tasks = vec![
-            copy(0, 1, false),
-            copy(1, 7, true),
-            copy(2, 3, false),
-            copy(4, 7, true),
-            copy(5, 6, false),
-            copy(2, 7, true),
-        ];
-        let body = Body {
-            buffers: buffers.clone(),
-            tasks,
-            outputs: Vec::new(),
-            arena: Bytes(8 * MIB),
-        };
-        let held = at_hand(&body, Bytes(MIB + MIB / 2));
-        let count: Vec<usize> = [1, 3, 5].iter().map(|&at: &usize| held[at].len()).collect();
+        let body = copies(&[[0, 1], [1, 2], [2, 3], [0, 4], [5, 1]]);
+        let held = at_hand(&body, Bytes(1 << 16));
+        let count = [1, 3, 4].map(|at: usize| held[at].len());
         assert_eq!(count, [1, 0, 0]);
-        let Work::Compute { kernel, .. } = &body.tasks[1].work else {
-            panic!("a copy is a kernel");
-        };
-        let shape = KernelShape {
-            kernel,
-            buffers: &body.buffers,
-        };
         let occurrence = |at: usize| Occurrence {
-            features: shape.features(),
             rank: at,
             body: &body,
             task: &body.tasks[at],
             held: held[at].clone(),
         };
-        let all = [1, 3, 5].map(occurrence).into_iter().collect();
-        assert!(middle(all).held.is_empty());
+        let all = [1, 3, 4].map(occurrence).into_iter().collect();
+        assert!(typical(all).held.is_empty());
+        let all = [1, 3, 0].map(occurrence).into_iter().collect();
+        assert_eq!(typical(all).held.len(), 1);
     }
 }

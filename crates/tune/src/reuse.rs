@@ -34,20 +34,21 @@ pub(crate) fn at_hand(body: &Body, cache: Bytes) -> Vec<Vec<Held>> {
     };
     let a_step: usize = touched.iter().flatten().map(|&id| pieces(id).len()).sum();
     let mut touches = Touches::new(body.arena.0.div_ceil(PIECE) as usize, 2 * a_step);
-    let mut clock = 0.0;
-    let mut touch = |touches: &mut Touches, (buffers, task): (&BTreeSet<u32>, &Task)| {
+    let seconds = body.tasks.iter().map(|task| {
         let count = Count::of(task, &body.buffers);
-        clock += count.flops.0 as f64 / FLOPS + (count.read + count.written).0 as f64 / BYTES;
+        count.flops.0 as f64 / FLOPS + (count.read + count.written).0 as f64 / BYTES
+    });
+    let seconds: Vec<f64> = seconds.collect();
+    let touch = |touches: &mut Touches, (buffers, seconds): (&BTreeSet<u32>, &f64)| {
+        touches.clock += seconds;
         let all = buffers.iter().flat_map(|&id| pieces(id));
-        all.for_each(|piece| touches.touch(piece, clock));
-        clock
+        all.for_each(|piece| touches.touch(piece));
     };
     // The first step only leaves what the next one finds.
-    let mut now = 0.0;
-    for one in touched.iter().zip(&body.tasks) {
-        now = touch(&mut touches, one);
+    for task in touched.iter().zip(&seconds) {
+        touch(&mut touches, task);
     }
-    let held = touched.iter().zip(&body.tasks).map(|(buffers, task)| {
+    let held = touched.iter().zip(&seconds).map(|(buffers, seconds)| {
         let mut near: Vec<(u64, Held)> = Vec::new();
         for &id in buffers {
             let since: Vec<u64> = pieces(id).map(|piece| touches.since(piece)).collect();
@@ -56,13 +57,13 @@ pub(crate) fn at_hand(body: &Body, cache: Bytes) -> Vec<Vec<Held>> {
                 let stamps = pieces(id).map(|piece| touches.stamps[piece]);
                 let held = Held {
                     buffer: id,
-                    age: Seconds(now - stamps.fold(0.0, f64::max)),
+                    age: Seconds(touches.clock - stamps.fold(0.0, f64::max)),
                 };
                 near.push((since.iter().sum::<u64>() / since.len() as u64, held));
             }
         }
         near.sort_unstable_by_key(|&(since, held)| Reverse((since, held.buffer)));
-        now = touch(&mut touches, (buffers, task));
+        touch(&mut touches, (buffers, seconds));
         near.into_iter().map(|(_, held)| held).collect()
     });
     held.collect()
@@ -78,8 +79,10 @@ pub(crate) fn buffers_of(task: &Task) -> BTreeSet<u32> {
 /// are the last of their piece.
 struct Touches {
     last: Vec<usize>,
-    /// When that was by the clock of the tasks.
+    /// When that was by the clock.
     stamps: Vec<f64>,
+    /// Seconds of all tasks so far.
+    clock: f64,
     tree: Vec<u32>,
     now: usize,
     pieces: u64,
@@ -90,14 +93,15 @@ impl Touches {
         Self {
             last: vec![0; pieces],
             stamps: vec![0.0; pieces],
+            clock: 0.0,
             tree: vec![0; most + 1],
             now: 0,
             pieces: 0,
         }
     }
 
-    fn touch(&mut self, piece: usize, clock: f64) {
-        self.stamps[piece] = clock;
+    fn touch(&mut self, piece: usize) {
+        self.stamps[piece] = self.clock;
         let before = std::mem::replace(&mut self.last[piece], self.now + 1);
         if before == 0 {
             self.pieces += 1;
@@ -135,14 +139,14 @@ impl Touches {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use partita_program::{
         Algorithm, Buffer, BufferId, Dtype, Kernel, Origin, Phase, Role, Task, Work,
     };
 
     /// Copies from one buffer of 64 KiB to another; the last buffer lies where the first does.
-    fn copies(pairs: &[[u32; 2]]) -> Body {
+    pub(crate) fn copies(pairs: &[[u32; 2]]) -> Body {
         let buffer = |index: u64| Buffer {
             name: format!("b{index}"),
             role: Role::Activation,
@@ -221,7 +225,7 @@ mod tests {
             }
             list.retain(|&other| other != piece);
             list.insert(0, piece);
-            touches.touch(piece, 0.0);
+            touches.touch(piece);
         }
     }
 
