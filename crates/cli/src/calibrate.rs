@@ -36,8 +36,17 @@ const MODELS: [(&str, usize); 10] = [
     ("t5-2-64-4@32", 16),
 ];
 
-/// How they are split, so that kernels of borders and of parts of the channels are among those measured.
-const STRATEGIES: [&str; 4] = ["data=1", "depth=2", "height=2", "filter=2"];
+/// How they are split, so that kernels of borders, of parts of the channels and of parts of the batch are
+/// among those measured, the latter with and without adding to gradients of the part before; and how
+/// their samples are stored, so that all ways to import them are.
+const STRATEGIES: [(&str, SampleName); 6] = [
+    ("data=1", SampleName::Float32),
+    ("depth=2", SampleName::Int16),
+    ("height=2", SampleName::Int16Scaled),
+    ("filter=2", SampleName::Float32),
+    ("micro=2", SampleName::Int16),
+    ("micro=4", SampleName::Int16Scaled),
+];
 
 /// Share of the memory that the programs of a calibration may fill.
 const MEMORY_SHARE: f64 = 0.5;
@@ -140,19 +149,19 @@ fn programs(
     let mut programs = Vec::new();
     for (name, batch) in models {
         let graph = model::resolve(name)?;
-        let training = TrainingArgs {
-            model: name.clone(),
-            ranks: 1,
-            batch: *batch,
-            optimizer: OptimizerName::Adam,
-            samples: SampleName::Float32,
-        };
-        for text in STRATEGIES {
+        for (text, samples) in STRATEGIES {
             let strategy: Strategy = text.parse().map_err(|error| CliError::user(&error))?;
             let is_possible = strategy.check(&graph, *batch).is_ok();
             if !is_possible || strategy.ranks() > ranks.count {
                 continue;
             }
+            let training = TrainingArgs {
+                model: name.clone(),
+                ranks: 1,
+                batch: *batch,
+                optimizer: OptimizerName::Adam,
+                samples,
+            };
             let request = request(&graph, &strategy, &training, KindName::Train, &*menu);
             let program = lower(&Request { ..request }).map_err(|error| CliError::user(&error))?;
             if program.memory_max().0 as f64 <= room {

@@ -1,11 +1,11 @@
-use crate::{Count, Kernel, KernelShape, Role, View};
+use crate::{Count, Kernel, KernelShape, Role, Transform, View};
 use serde::{Deserialize, Serialize};
 
 /// What a kernel's time is judged by where it was never measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Features {
     /// Kernels of one family have one law: the name of the first part, with the dtype where it is not
-    /// f32.
+    /// f32, and with `log` where an import takes logarithms.
     pub family: String,
     /// [`Count::flops`].
     pub flops: f64,
@@ -28,7 +28,7 @@ impl Features {
         "groups",
         "elements of the buffer for each of the largest view",
         "whether weights are packed",
-        "parts that end it",
+        "parts fused",
         "flops",
         "bytes",
     ];
@@ -52,10 +52,17 @@ impl KernelShape<'_> {
         let ln = |extent: usize| (extent.max(1) as f64).ln();
         let flag = |holds: bool| if holds { 1.0 } else { 0.0 };
         let dtype = buffer(&views[0]).dtype;
-        let family = match dtype {
+        let mut family = match dtype {
             crate::Dtype::F32 => parts[0].name().to_owned(),
             crate::Dtype::F64 | crate::Dtype::I16 => format!("{} {dtype:?}", parts[0].name()),
         };
+        if let Kernel::Import {
+            transform: Transform::LogOnePlus,
+            ..
+        } = parts[0]
+        {
+            family.push_str(" log");
+        }
         Features {
             family,
             flops,
@@ -70,7 +77,7 @@ impl KernelShape<'_> {
                 ln(groups),
                 ln(held) - ln(largest.volume()),
                 flag(views.iter().any(is_packed)),
-                (parts.len() - 1) as f64,
+                ln(parts.len()),
                 (1.0 + flops).ln(),
                 (1.0 + bytes).ln(),
             ],
