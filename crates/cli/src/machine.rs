@@ -1,6 +1,6 @@
 use crate::args::KernelSet;
 use crate::error::CliError;
-use partita_cluster::Machine;
+use partita_cluster::{Calibration, Machine, MeasuredKernel};
 use partita_oracle::{CostBasis, Costs, Mode};
 use partita_program::Features;
 use std::env;
@@ -23,18 +23,21 @@ pub fn is_here(asked: &str) -> bool {
 /// `machines/`, and among the machines that come with the binary.
 pub fn resolve(asked: &str) -> Result<Machine, CliError> {
     let machine = Machine::load(asked, &folders()).map_err(|error| CliError::user(&error))?;
-    let measured = machine.calibration.iter().flat_map(|one| &one.measured);
-    let mut other = measured.filter(|row| row.3.len() != Features::NAMES.len());
-    match other.next() {
-        None => Ok(machine),
-        Some(row) => Err(CliError::User(format!(
-            "machine `{}` was calibrated by another version: the shapes of its kernels have {} \
-             coordinates, {} are known here; `partita calibrate` measures it again",
-            machine.name,
-            row.3.len(),
-            Features::NAMES.len()
-        ))),
+    if machine.calibration.as_ref().is_none_or(is_known) {
+        return Ok(machine);
     }
+    Err(CliError::User(format!(
+        "machine `{}` was calibrated by another version: the shapes of its kernels have other \
+         coordinates; known are {}; `partita calibrate` measures it again",
+        machine.name,
+        Features::NAMES.map(|name| format!("\"{name}\"")).join(", ")
+    )))
+}
+
+/// Whether the shapes of its kernels have the coordinates of [`Features::NAMES`].
+fn is_known(calibration: &Calibration) -> bool {
+    let is_of_all = |row: &MeasuredKernel| row.3.len() == Features::NAMES.len();
+    calibration.coordinates == Features::NAMES && calibration.measured.iter().all(is_of_all)
 }
 
 /// The kernels whose costs a machine file holds: the fast ones where they were measured, none in

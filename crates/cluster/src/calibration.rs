@@ -30,6 +30,8 @@ pub struct Calibration {
     pub message: Option<Law>,
     /// Collectives by name, then by number of members.
     pub collectives: BTreeMap<String, BTreeMap<String, Law>>,
+    /// What the coordinates of the kernels' shapes are; none in files that do not say it.
+    pub coordinates: Vec<String>,
     /// Kernels, one a row.
     pub measured: Vec<MeasuredKernel>,
 }

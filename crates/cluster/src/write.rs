@@ -103,6 +103,12 @@ fn write_calibration(text: &mut String, calibration: &Calibration) {
     if let Some(message) = &calibration.message {
         line(text, format_args!("message = {}", law(message)));
     }
+    let names: Vec<String> = calibration
+        .coordinates
+        .iter()
+        .map(|name| quoted(name))
+        .collect();
+    line(text, format_args!("coordinates = [{}]", names.join(", ")));
     let columns = "# Family, flops, bytes, coordinates of the shape, seconds alone, seconds with all \
                    ranks at work.";
     line(text, format_args!("{columns}"));

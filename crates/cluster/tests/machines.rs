@@ -165,6 +165,7 @@ fn a_calibration_reads_back_and_bad_numbers_are_refused() {
         },
         message: Some(law),
         collectives: [("allreduce".to_owned(), [("2".to_owned(), law)].into())].into(),
+        coordinates: ["rows", "row", "taps"].map(str::to_owned).to_vec(),
         measured: vec![row("convolution_forward", 1e-3), row("fill", 1e-7)],
     });
     machine.exchange = None;

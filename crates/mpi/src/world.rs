@@ -25,8 +25,10 @@ const FAREWELL: Duration = Duration::from_secs(2);
 const LAST_WORDS: Duration = Duration::from_millis(100);
 /// How long MPI may take to end the job.
 const ABORT: Duration = Duration::from_secs(4);
-/// Between looks of a rank that waits outside of a program.
+/// Between looks of a rank that waits outside of a program, at first.
 const NAP: Duration = Duration::from_micros(200);
+/// Between its looks when it has waited long.
+const NAP_MAX: Duration = Duration::from_millis(20);
 
 /// Why the ranks cannot go on together, outside of a program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -170,6 +172,7 @@ impl World {
     pub fn while_pulsing<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         thread::scope(|scope| {
             let worker = scope.spawn(work);
+            let start = Instant::now();
             let mut last = Instant::now();
             let mut failed: Option<Instant> = None;
             while !worker.is_finished() {
@@ -185,7 +188,7 @@ impl World {
                         (self.end)("another rank failed while this one was at work");
                     }
                 }
-                thread::sleep(Duration::from_millis(1));
+                thread::sleep(nap(start.elapsed()));
             }
             match worker.join() {
                 Ok(answer) => answer,
@@ -276,7 +279,7 @@ impl World {
                 });
             }
             drop(control);
-            thread::sleep(NAP);
+            thread::sleep(nap(start.elapsed()));
         }
     }
 
@@ -430,5 +433,30 @@ impl World {
         let _guard = Guard::over("MPI_Abort", ABORT, self.end);
         // If it fails, this process ends all the same, and its launcher sees how.
         let _ = self.mpi.abort(code.into());
+    }
+}
+
+/// Until the next look of a rank that has waited so long: a look costs the processor some
+/// microseconds, which what is measured meanwhile on its core would lose.
+fn nap(waited: Duration) -> Duration {
+    (waited / 32).clamp(NAP, NAP_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_long_looks_rarely_and_is_late_by_a_thirtieth_at_most() {
+        let mut waited = Duration::ZERO;
+        let mut looks = 0;
+        while waited < Duration::from_secs(1) {
+            let before = waited;
+            waited += nap(waited);
+            assert!(waited - before <= NAP.max(waited / 30), "{waited:?}");
+            looks += 1;
+        }
+        assert!(looks < 250, "{looks} looks in a second");
+        assert_eq!(nap(Duration::from_secs(60)), NAP_MAX);
     }
 }

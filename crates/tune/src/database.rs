@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// Number of the file's form, raised also when times were measured wrongly: what a file of an older
 /// form holds does not count, one of a newer form is not read.
-const FORMAT: u32 = 4;
+const FORMAT: u32 = 5;
 
 /// Under what a time was measured; times of different settings are never mixed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -321,10 +321,11 @@ mod tests {
     fn a_corrupt_file_is_named_and_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("measured.json");
+        let newer = FORMAT + 1;
         for wrong in [
-            "{\"format\": 4, \"settings\": [",
-            "{\"format\": 4}",
-            "{\"format\": 7, \"settings\": []}",
+            &format!("{{\"format\": {FORMAT}, \"settings\": ["),
+            &format!("{{\"format\": {FORMAT}}}"),
+            &format!("{{\"format\": {newer}, \"settings\": []}}"),
             "[]",
             "",
         ] {
@@ -348,7 +349,8 @@ mod tests {
         let mut database = Database::open(&path).unwrap();
         database.keep(&setting(2), &times(&[(1, 2.0)])).unwrap();
         let text = fs::read_to_string(&path).unwrap();
-        let older = text.replace("\"format\": 4", "\"format\": 3");
+        let form = |number: u32| format!("\"format\": {number}");
+        let older = text.replace(&form(FORMAT), &form(FORMAT - 1));
         assert_ne!(older, text);
         fs::write(&path, older).unwrap();
         let mut database = Database::open(&path).unwrap();

@@ -7,6 +7,7 @@ use partita_cluster::{
     InterLink, IntraLink, Io, Law, Links, Machine, MeasuredKernel, Share,
 };
 use partita_oracle::{Errors, LinkFit, Sample, Validation};
+use partita_program::Features;
 use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Seconds};
 use std::collections::BTreeMap;
 
@@ -189,6 +190,7 @@ fn calibration(
         validation: error(&validation.all),
         message: costs.message.as_ref().map(law),
         collectives: known.map(|(name, laws)| (name.to_owned(), laws)).collect(),
+        coordinates: Features::NAMES.map(str::to_owned).to_vec(),
         measured: found.kernels.iter().map(row).collect(),
     }
 }

@@ -30,15 +30,12 @@ fn call(folder: &Path, arguments: &[&str]) -> Output {
 }
 
 fn calibrate(folder: &Path, more: &[&str]) -> Output {
-    let asked = [
-        "calibrate",
-        "--name",
-        "mine",
-        "--models",
-        "small.model:2,small.model:3",
-        "--ranks",
-        "2",
-    ];
+    let models = ["--models", "small.model:2,small.model:3"];
+    calibrate_of(folder, &[&models, more].concat())
+}
+
+fn calibrate_of(folder: &Path, more: &[&str]) -> Output {
+    let asked = ["calibrate", "--name", "mine", "--ranks", "2"];
     call(folder, &[&asked, more].concat())
 }
 
@@ -128,6 +125,24 @@ fn a_calibration_writes_a_machine_on_which_can_be_predicted() {
 }
 
 #[test]
+fn a_calibration_knows_micro_batches_and_every_way_to_store_samples() {
+    let folder = folder();
+    let more = ["--models", "small.model:4", "--passes", "1", "--json"];
+    let answer = value(&calibrate_of(folder.path(), &more));
+    for family in ["import", "import I16", "import I16 log"] {
+        assert!(answer["families"][family].is_object(), "{family}: {answer}");
+    }
+    for samples in ["int16", "int16-scaled", "float32"] {
+        let line = "predict small.model --machine mine.toml --ranks 2 --batch 8 --strategy data=2,micro=2 --json";
+        let mut words: Vec<&str> = line.split(' ').collect();
+        words.extend(["--samples", samples]);
+        let prediction = value(&call(folder.path(), &words));
+        let known = &prediction["known"];
+        assert_eq!(known["estimated"], 1.0, "{samples}: {known}");
+    }
+}
+
+#[test]
 fn a_calibration_that_cannot_be_says_what_can() {
     let folder = folder();
     for (more, word) in [
@@ -152,26 +167,21 @@ fn a_calibration_that_cannot_be_says_what_can() {
     let answer = calibrate(folder.path(), &["--output", "old.toml"]);
     assert!(answer.status.success(), "{}", error_text(&answer));
     let text = fs::read_to_string(&spoiled).unwrap();
-    // Of another version, whose shapes have other coordinates.
-    fs::write(&spoiled, text.replace(", [", ", [0.0, ")).unwrap();
-    let output = call(
-        folder.path(),
-        &[
-            "predict",
-            "small.model",
-            "--machine",
-            "old.toml",
-            "--ranks",
-            "1",
-            "--batch",
-            "2",
-            "--strategy",
-            "data=1",
-        ],
-    );
-    assert!(
-        error_text(&output).contains("another version"),
-        "{}",
-        error_text(&output)
-    );
+    // Of other versions, whose shapes have other coordinates, or do not say which.
+    let line = "predict small.model --machine old.toml --ranks 1 --batch 2 --strategy data=1";
+    let unnamed: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.starts_with("coordinates"))
+        .collect();
+    for other in [
+        text.replace(", [", ", [0.0, "),
+        text.replace("parts fused", "parts that end it"),
+        unnamed.join("\n"),
+    ] {
+        assert_ne!(other, text);
+        fs::write(&spoiled, other).unwrap();
+        let words: Vec<&str> = line.split(' ').collect();
+        let said = error_text(&call(folder.path(), &words));
+        assert!(said.contains("another version"), "{said}");
+    }
 }

@@ -25,6 +25,8 @@ pub(super) struct RawCalibration {
     message: Option<Spanned<Law>>,
     #[serde(default)]
     collectives: BTreeMap<Spanned<String>, BTreeMap<Spanned<String>, Spanned<Law>>>,
+    #[serde(default)]
+    coordinates: Vec<String>,
     measured: Vec<Spanned<MeasuredKernel>>,
 }
 
@@ -45,6 +47,7 @@ impl Reader<'_> {
                 .map(|law| self.law("calibration.message", &law))
                 .transpose()?,
             collectives: self.collectives(raw.collectives)?,
+            coordinates: raw.coordinates,
             measured: self.measured(raw.measured)?,
         })
     }
