@@ -68,7 +68,8 @@ UNDER_MPI = {
 }
 
 # Whole, halved or quartered, none of these batches is one of a case whose kernels are held out, or of its ranks
-# and micro-batches, so that no kernel of such a case is measured, whatever it is split into.
+# and micro-batches, so that no kernel of such a case that works on samples is measured, whatever it is split into;
+# what works on parameters alone, as the update, has the same shape in every batch.
 HELD_OUT_FROM = (
     "unet3d@32:3", "cosmoflow@32+bn:4", "cosmoflow@64:1", "resnet50@64:6", "resnet50@128:2", "alexnet@224:4",
     "inceptionv3@128:2",

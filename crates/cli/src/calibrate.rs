@@ -13,7 +13,7 @@ use crate::train::kernel_set::KernelSet;
 use crate::train::write_whole;
 use machine::{error, machine, text};
 use partita_cluster::{CalibrationError, Machine};
-use partita_lower::{Request, Strategy, lower};
+use partita_lower::{Strategy, lower};
 use partita_oracle::{Efficiency, Errors, Validation};
 use partita_program::Program;
 use partita_space::Bytes;
@@ -163,7 +163,7 @@ fn programs(
                 samples,
             };
             let request = request(&graph, &strategy, &training, KindName::Train, &*menu);
-            let program = lower(&Request { ..request }).map_err(|error| CliError::user(&error))?;
+            let program = lower(&request).map_err(|error| CliError::user(&error))?;
             if program.memory_max().0 as f64 <= room {
                 programs.push(program);
             }
