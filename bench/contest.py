@@ -152,11 +152,15 @@ def rounds(count, contenders, scene, before=lambda: None):
     for number in range(1, count + 1):
         before()
         for contender, taken in zip(contenders, turns):
-            taken.append(watched([contender], contender.turn))
-            step = taken[-1]["step_seconds"]
-            who = f"{contender.name}, batch {contender.batch}"
-            say(f"{scene}, round {number}: {who}: {step:.4f} s a step")
+            taken.append(turn(contender, f"{scene}, round {number}"))
     return turns
+
+
+def turn(contender, scene):
+    """One of a contender, with what others took meanwhile."""
+    record = watched([contender], contender.turn)
+    say(f"{scene}: {contender.name}, batch {contender.batch}: {record['step_seconds']:.4f} s a step")
+    return record
 
 
 def entry(contender, program, turns):

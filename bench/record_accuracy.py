@@ -1,10 +1,10 @@
 """Records how right predictions are: `1 - |predicted - measured| / measured` of training steps.
 
-Three kinds of processes, one after the other: calibrations; predictions, all of them stored before any
-run; runs, in turns. A prediction is made from kernels measured one by one (`menu`: `partita predict`
-on this machine, or a calibration that measured this very model), or by laws fitted to kernels of other
-models, sizes and batches (`held out`). What rests on measurements varies as they do, so calibrations and
-predictions are made several times from nothing, some minutes apart, and the middle prediction counts.
+Three kinds of processes: calibrations, predictions, runs. In a round all calibrations are made from
+nothing, then network by network predictions, which are stored, and after them the runs that they are
+held against; the middle of the errors of all rounds counts. A prediction is made from kernels measured
+one by one (`menu`: `partita predict` on this machine, or a calibration that measured this very model),
+or by laws fitted to kernels of other models, sizes and batches (`held out`).
 Timed is what has a core for each rank: one or two ranks of one thread, as threads and as processes under
 MPI. More ranks than cores have their counts and arenas held against the prediction, exactly, and their
 order by processor seconds.
@@ -108,7 +108,7 @@ class Case(Training):
         self.asked = strategy
         self.world, self.held_out = world, held_out
         self.samples = "int16" if scene.transform == '"log1p"' else "int16-scaled"
-        self.predictions = []
+        self.predictions, self.turns = [], []
         # The prediction is there already.
         self.words.append("--no-prediction")
 
@@ -126,17 +126,6 @@ class Case(Training):
             raise Failure(f"{self.scene.model} {self.name}: predictions are of different programs")
 
     @property
-    def prediction(self):
-        """The middle one by the time of a step, the smaller of two."""
-        order = sorted(self.predictions, key=lambda one: one["iteration_seconds"])
-        return order[(len(order) - 1) // 2]
-
-    def settle(self):
-        """As many steps as are asked for, or as the prediction says that take long enough."""
-        seconds = self.prediction["iteration_seconds"]
-        self.steps = max(self.options.steps, math.ceil(TURN_SECONDS / seconds))
-
-    @property
     def machine(self):
         """The machine file by which it is predicted; on threads, kernels that are known are measured themselves."""
         in_mpi = self.world == "mpi"
@@ -145,8 +134,11 @@ class Case(Training):
         return "menu-mpi.toml" if in_mpi else "here"
 
     def turn(self):
+        """As many steps as are asked for, or as the prediction says that take long enough."""
+        prediction = self.predictions[-1]
+        self.steps = max(self.options.steps, math.ceil(TURN_SECONDS / prediction["iteration_seconds"]))
         result = self.train()
-        if result["digest"] != self.prediction["digest"]:
+        if result["digest"] != prediction["digest"]:
             raise Failure(f"{self.scene.model} {self.name}: what was predicted is not what ran")
         return {
             "step_seconds": result["step_seconds_median"],
@@ -154,7 +146,7 @@ class Case(Training):
             "memory": result["memory"],
         }
 
-    def entry(self, turns):
+    def entry(self):
         return {
             "model": self.scene.model,
             "strategy": self.asked,
@@ -163,9 +155,8 @@ class Case(Training):
             "batch": self.batch,
             "world": self.world,
             "held_out": self.held_out,
-            "prediction": self.prediction,
-            "predicted_seconds": [one["iteration_seconds"] for one in self.predictions],
-            "turns": turns,
+            "predictions": self.predictions,
+            "turns": self.turns,
         }
 
 
@@ -228,18 +219,24 @@ def predicted_of_many(options, folder, model, batch, ranks, strategy):
     return json.loads(run_partita(options, folder, map(str, words)))
 
 
-def calibrations_and_predictions(options, folder, cases):
-    """All from nothing; the answers of the calibrations."""
+def calibrations_of(options, folder):
+    """The answers of those by which kernels held out and kernels under MPI are predicted."""
     calibrations = {"fitted": calibrated(options, folder, "fitted", HELD_OUT_FROM)}
     if options.mpirun:
         launcher = [*options.mpirun, "2"]
         calibrations["fitted-mpi"] = calibrated(options, folder, "fitted-mpi", HELD_OUT_FROM, launcher)
         calibrations["menu-mpi"] = calibrated(options, folder, "menu-mpi", OWN, launcher)
+    return calibrations
+
+
+def predictions_and_runs(folder, cases, round_name):
+    """Of one network: what is measured for the predictions is measured for them, and runs come after all of them."""
     forget(folder)
     for case in cases:
-        say(f"predicted: {case.scene.model}, {case.name}")
+        say(f"{round_name}: predicted: {case.scene.model}, {case.name}")
         case.predict()
-    return calibrations
+    for case in cases:
+        case.turns.append(contest.turn(case, f"{round_name}: {case.scene.model}"))
 
 
 def record(options, folder):
@@ -248,30 +245,28 @@ def record(options, folder):
     for scene, *_ in CASES:
         scenes[scene.model] = scene
         scene.make(options, folder)
-    cases = []
+    networks = []
     for scene, batch, strategies, held in CASES:
-        cases += [Case(options, folder, scene, s, batch, "threads", held) for s in strategies]
+        cases = [Case(options, folder, scene, s, batch, "threads", held) for s in strategies]
         if options.mpirun:
             inside = UNDER_MPI.get(scene.model, ())
             cases += [Case(options, folder, scene, s, batch, "mpi", held) for s in inside]
+        networks.append(cases)
     # By which cases of more ranks than cores are predicted.
     calibrations = {"menu": calibrated(options, folder, "menu", OWN)}
-    for number in range(1, options.predictions + 1):
-        found = calibrations_and_predictions(options, folder, cases)
+    for number in range(1, options.rounds + 1):
+        found = calibrations_of(options, folder)
         calibrations |= {f"{name}, {number}": answer for name, answer in found.items()}
-    for case in cases:
-        case.settle()
-    stored = contest.now()
-    turns = contest.rounds(options.rounds, cases, "accuracy")
+        for cases in networks:
+            predictions_and_runs(folder, cases, f"round {number}")
     return head | {
-        "predictions_stored": stored,
         "finished": contest.now(),
         "steps": options.steps,
         "turn_seconds": TURN_SECONDS,
         "mpi": options.mpirun,
         "held_out_from": HELD_OUT_FROM,
         "calibrations": calibrations,
-        "cases": [case.entry(taken) for case, taken in zip(cases, turns)],
+        "cases": [case.entry() for cases in networks for case in cases],
         "crowded": crowded(options, folder, scenes),
     }
 
@@ -280,7 +275,6 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     contest.add_options(parser)
     parser.add_argument("--steps", type=contest.whole, default=8, help="timed steps of a turn, at least")
-    parser.add_argument("--predictions", type=contest.whole, default=3, help="of each case, of which the middle counts")
     parser.add_argument(
         "--mpirun", type=str.split, default=["mpirun", "--allow-run-as-root", "-n"], help="starts MPI; '' leaves it out"
     )

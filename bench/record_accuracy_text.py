@@ -17,32 +17,37 @@ def write(record, raw_name):
 
 def figures(case):
     steps = [turn["step_seconds"] for turn in case["turns"]]
-    measured, predicted = median(steps), case["prediction"]["iteration_seconds"]
-    all_predicted = case["predicted_seconds"]
+    all_predicted = [one["iteration_seconds"] for one in case["predictions"]]
+    measured, predicted = median(steps), median(all_predicted)
+    error = median(one / step - 1 for one, step in zip(all_predicted, steps, strict=True))
     return case | {
         "measured": measured,
         "predicted": predicted,
-        "accuracy": 1 - abs(predicted - measured) / measured,
-        "error": predicted / measured - 1,
-        "noise": stdev(steps) / measured if len(steps) > 1 else 0.0,
-        "predictions_noise": stdev(all_predicted) / predicted if len(all_predicted) > 1 else 0.0,
+        "accuracy": 1 - abs(error),
+        "error": error,
+        "noise": deviation(steps),
+        "predictions_noise": deviation(all_predicted),
         "others": max(turn.get("other_cores", 0) + turn.get("stolen_cores", 0) for turn in case["turns"]),
     }
+
+
+def deviation(seconds):
+    """The standard deviation, as a share of the middle."""
+    return stdev(seconds) / median(seconds) if len(seconds) > 1 else 0.0
 
 
 def head(record, raw_name):
     return "\n".join([
         f"# How right predictions of a training step are, {record['started'][:10]}",
         "",
-        "Accuracy is `1 - |predicted - measured| / measured`. All predictions were stored at",
-        f"{record['predictions_stored']}, before the first run; calibrations, predictions and runs are",
-        f"processes of their own. The first two were made {len(record['cases'][0]['predicted_seconds'])} times, each from",
-        "nothing and minutes apart, and the middle prediction counts. A run counts with the median of its steps",
-        f"(at least {record['steps']}, and {record['turn_seconds']:g} s of them; two more not counted), a case with",
-        f"the median of {record['rounds']} runs in turns; noise is the standard deviation of either; memory is the",
-        "middle, too. Ranks have one thread and one core each. `menu`: the very kernels were measured;",
-        "`held out`: they are estimated by laws fitted to kernels of other models, sizes or batches",
-        f"({', '.join(record['held_out_from'])}).",
+        "Accuracy is `1 - |predicted - measured| / measured`. Calibrations, predictions and runs are processes of",
+        f"their own. In each of {record['rounds']} rounds all calibrations were made from nothing; then, network by network,",
+        "all predictions were stored before the first run. A run counts with the median of its steps",
+        f"(at least {record['steps']}, and {record['turn_seconds']:g} s of them; two more not counted), held against the",
+        "prediction of its round; a case counts with the middle error of its rounds. Times and memory shown are the",
+        "middle ones; noise is their standard deviation. Ranks have one thread and one core each. `menu`: the very",
+        "kernels were measured; `held out`: they are estimated by laws fitted to kernels of other models, sizes or",
+        f"batches ({', '.join(record['held_out_from'])}).",
         f"Raw data: `{raw_name}`.",
         "",
         *circumstances(record, "no peers"),

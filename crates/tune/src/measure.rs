@@ -33,7 +33,7 @@ pub struct Options {
     pub budget: Seconds,
     /// Fewest and most repeats of a kernel.
     pub repeats: [usize; 2],
-    /// Most kernels of a family; of more, as many are taken evenly.
+    /// Most kernels of a family; of more, as many are taken as leave no shape far from theirs.
     pub family_max: usize,
 }
 
@@ -139,22 +139,58 @@ pub fn middle(passes: &[Vec<Measured>]) -> Vec<Measured> {
     first.iter().enumerate().map(one).collect()
 }
 
-/// At most so many of each family, evenly, in their order.
+/// At most so many of each family, in their order: those that leave no shape far from all that are kept.
 fn thinned(jobs: Vec<Job>, most: usize) -> Vec<Job> {
-    let mut sizes: BTreeMap<String, usize> = BTreeMap::new();
-    for job in &jobs {
-        *sizes.entry(job.features.family.clone()).or_insert(0) += 1;
+    let mut families: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (index, job) in jobs.iter().enumerate() {
+        families
+            .entry(&job.features.family)
+            .or_default()
+            .push(index);
     }
-    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
-    let mut is_kept = |job: &Job| {
-        let family = &job.features.family;
-        let size = sizes[family];
-        let at = seen.entry(family.clone()).or_insert(0);
-        *at += 1;
-        // One more is due whenever the share of those seen reaches the next whole number.
-        size <= most || *at * most / size > (*at - 1) * most / size
-    };
-    jobs.into_iter().filter(|job| is_kept(job)).collect()
+    let mut is_kept = vec![false; jobs.len()];
+    for members in families.into_values() {
+        let shapes: Vec<&[f64]> = members
+            .iter()
+            .map(|&index| &jobs[index].features.shape[..])
+            .collect();
+        for at in farthest_first(&shapes, most) {
+            is_kept[members[at]] = true;
+        }
+    }
+    let numbered = jobs.into_iter().zip(is_kept);
+    numbered
+        .filter_map(|(job, kept)| kept.then_some(job))
+        .collect()
+}
+
+/// The first point, then again and again the one farthest from all before it, at most so many.
+/// Source: T. F. Gonzalez, Clustering to minimize the maximum intercluster distance (1985): no other choice of
+/// as many points halves the largest distance of a point from them.
+fn farthest_first(points: &[&[f64]], most: usize) -> Vec<usize> {
+    if points.len() <= most {
+        return (0..points.len()).collect();
+    }
+    let mut nearest = vec![f64::INFINITY; points.len()];
+    let mut chosen = Vec::with_capacity(most);
+    let mut next = 0;
+    while chosen.len() < most {
+        chosen.push(next);
+        for (distance, point) in nearest.iter_mut().zip(points) {
+            let squares = point
+                .iter()
+                .zip(points[next])
+                .map(|(a, b)| (a - b) * (a - b));
+            *distance = distance.min(squares.sum());
+        }
+        nearest[next] = f64::NEG_INFINITY;
+        // Of equals the first.
+        let farthest = (0..points.len())
+            .rev()
+            .max_by(|&a, &b| nearest[a].total_cmp(&nearest[b]));
+        next = farthest.unwrap_or(0);
+    }
+    chosen
 }
 
 /// What a thread measures with.
@@ -300,5 +336,20 @@ mod tests {
         assert_eq!(share(2, 2), Bytes(16 << 20));
         // Those that run it share them, whatever else is said.
         assert_eq!(share(4, 2), Bytes(8 << 20));
+    }
+
+    #[test]
+    fn the_few_that_are_kept_leave_none_far_away() {
+        let mut points: Vec<[f64; 2]> = (0..100).map(|at| [0.01 * f64::from(at), 0.0]).collect();
+        points.extend([[0.5, 9.0], [7.0, 9.0]]);
+        let shapes: Vec<&[f64]> = points.iter().map(|point| &point[..]).collect();
+        let mut chosen = farthest_first(&shapes, 4);
+        chosen.sort_unstable();
+        assert_eq!(chosen, [0, 99, 100, 101]);
+        // Of as many as are allowed all are kept, in their order.
+        assert_eq!(farthest_first(&shapes[..4], 4), [0, 1, 2, 3]);
+        // Points that are the same are not taken for others.
+        let same = [shapes[0]; 5];
+        assert_eq!(farthest_first(&same, 3), [0, 1, 2]);
     }
 }
