@@ -163,7 +163,6 @@ class Case(Training):
 def calibrated(options, folder, name, models, launcher=()):
     """The answer of a calibration of one pass; its machine file is NAME.toml."""
     say(f"Calibration {name}: {', '.join(models)}")
-    # A calibration holds all kernels that are known.
     forget(folder)
     words = ["calibrate", "--name", name, "--output", f"{name}.toml", "--replace", "--ranks", "2", "--passes", "1"]
     return json.loads(run_partita(options, folder, [*words, "--models", ",".join(models), "--json"], launcher))

@@ -84,6 +84,12 @@ fn run_with(company: &Company, args: &CalibrateArgs, out: &mut dyn Write) -> Res
     }
     let path = args.output.clone();
     let path = path.unwrap_or_else(|| PathBuf::from(format!("{name}.toml")));
+    if path.exists() && !path.is_file() {
+        return Err(CliError::User(format!(
+            "{} is no regular file that could be replaced; possible is another `--output`",
+            path.display()
+        )));
+    }
     if path.exists() && !args.replace {
         return Err(CliError::User(format!(
             "{} exists, and a calibration does not write over it unasked; possible are `--replace` \
@@ -121,8 +127,14 @@ fn asked(models: &[String]) -> Result<Vec<(String, usize)>, CliError> {
         let own = |&(model, batch): &(&str, usize)| (model.to_owned(), batch);
         return Ok(MODELS.iter().map(own).collect());
     }
-    let one = |text: &String| match text.rsplit_once(':') {
-        None => Ok((text.clone(), 1)),
+    let one = |text: &str| {
+        match text.rsplit_once(':') {
+        None if text.is_empty() => Err(CliError::User(
+            "`--models` has an empty entry; possible are names with or without batches, separated by commas, \
+             like `cosmoflow@32:4,resnet50@64`"
+                .to_owned(),
+        )),
+        None => Ok((text.to_owned(), 1)),
         Some((model, batch)) => match batch.parse() {
             Ok(batch) if batch > 0 => Ok((model.to_owned(), batch)),
             Ok(_) | Err(_) => Err(CliError::User(format!(
@@ -130,11 +142,14 @@ fn asked(models: &[String]) -> Result<Vec<(String, usize)>, CliError> {
                  like `{model}:1`"
             ))),
         },
+    }
     };
-    models.iter().map(one).collect()
+    models.iter().map(|text| one(text.trim())).collect()
 }
 
-/// The programs of the models that fit, split in several ways where they can be.
+/// The programs of the models, split in all ways that they can be and that fit.
+///
+/// Errors: a model of which none fits.
 fn programs(
     models: &[(String, usize)],
     kernels: KernelSet,
@@ -149,6 +164,8 @@ fn programs(
     let mut programs = Vec::new();
     for (name, batch) in models {
         let graph = model::resolve(name)?;
+        let before = programs.len();
+        let mut least = Bytes(u64::MAX);
         for (text, samples) in STRATEGIES {
             let strategy: Strategy = text.parse().map_err(|error| CliError::user(&error))?;
             let is_possible = strategy.check(&graph, *batch).is_ok();
@@ -164,17 +181,21 @@ fn programs(
             };
             let request = request(&graph, &strategy, &training, KindName::Train, &*menu);
             let program = lower(&request).map_err(|error| CliError::user(&error))?;
-            if program.memory_max().0 as f64 <= room {
+            let needed = program.memory_max();
+            if needed.0 as f64 <= room {
                 programs.push(program);
+            } else {
+                least = least.min(needed);
             }
         }
-    }
-    if programs.is_empty() {
-        return Err(CliError::User(format!(
-            "none of the models fits in {} a rank, half of what is free; possible are smaller ones, \
-             like `--models cosmoflow@32`",
-            Bytes(room as u64)
-        )));
+        if programs.len() == before {
+            return Err(CliError::User(format!(
+                "`{name}` with {batch} samples needs at least {least} a rank, and half of what is free is {} for \
+                 each of {} ranks; possible are fewer samples, a smaller model, and fewer `--ranks`",
+                Bytes(room as u64),
+                ranks.count
+            )));
+        }
     }
     Ok(programs)
 }

@@ -55,7 +55,7 @@ const READ_SIZES: [Bytes; 5] = [
 
 /// What a calibration has found.
 pub struct Calibrated {
-    /// All kernels that are known.
+    /// Kernels, all of them measured by it.
     pub kernels: Vec<Sample>,
     /// With laws of messages, collectives and reads.
     pub costs: MeasuredCosts,
@@ -250,7 +250,7 @@ impl Here {
             return Err(CliError::User("there is no program to measure".to_owned()));
         };
         let programs: Vec<&Program> = programs.iter().collect();
-        self.measure_kernels(&programs, first.dtype, Some(passes))?;
+        let measured = self.measure_kernels(&programs, first.dtype, Some(passes))?;
         match links {
             Some(links) => self.keep_links(links)?,
             None => self.measure_groups(&(2..=self.ranks).collect(), &LinkTimes::default())?,
@@ -258,14 +258,14 @@ impl Here {
         self.measure_reads()?;
         let memory = measure_memory(self.ranks, Bytes(self.flush.0.max(64 << 20)));
         Ok(Calibrated {
-            kernels: self.samples(),
+            kernels: self.samples(&measured),
             costs: self.fits()?,
             memory: memory.map_err(|error| tune_error(&error))?,
         })
     }
 
-    /// All kernels that are known with all ranks at work and alone.
-    fn samples(&self) -> Vec<Sample> {
+    /// Those of these kernels that are known with all ranks at work and alone.
+    fn samples(&self, measured: &BTreeSet<String>) -> Vec<Sample> {
         let known = self.known().kernels;
         let shapes = &self.measurements.shapes;
         let sample = |((signature, _), cost): (&(String, String), &KernelCost)| {
@@ -275,19 +275,22 @@ impl Here {
                 cost: *cost,
             })
         };
-        known.iter().filter_map(sample).collect()
+        let known = known.iter();
+        let known = known.filter(|((signature, _), _)| measured.contains(signature));
+        known.filter_map(sample).collect()
     }
 
     /// Those that are not known; with a number of passes all anew, but no more of a family than a
-    /// calibration measures.
+    /// calibration measures. The signatures of what was measured.
     fn measure_kernels(
         &mut self,
         programs: &[&Program],
         dtype: Dtype,
         anew: Option<usize>,
-    ) -> Result<(), CliError> {
+    ) -> Result<BTreeSet<String>, CliError> {
+        let mut signatures = BTreeSet::new();
         let Some(program) = programs.first() else {
-            return Ok(());
+            return Ok(signatures);
         };
         let precision = match dtype {
             Dtype::F64 => Precision::F64,
@@ -347,13 +350,14 @@ impl Here {
         } in all
         {
             let measured = middle(&passes);
+            signatures.extend(measured.iter().map(|one| one.key.signature.clone()));
             if !measured.is_empty() {
                 let mut new = Measurements::default();
                 new.add(measured);
                 self.keep(&setting, &new)?;
             }
         }
-        Ok(())
+        Ok(signatures)
     }
 
     /// Makes the kernels of a rank once, so that a set that is not there is an error, no panic.

@@ -2,8 +2,8 @@ use crate::error::MachineError;
 use crate::machine::Machine;
 use crate::nearest::nearest;
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// The machine files of this repository, so that the binary works from any folder.
 const BUILT_IN: [(&str, &str); 6] = [
@@ -25,6 +25,7 @@ impl Machine {
     pub fn load(name_or_path: &str, search_dirs: &[PathBuf]) -> Result<Machine, MachineError> {
         let path = Path::new(name_or_path);
         let is_path = name_or_path.ends_with(".toml") || path.components().count() > 1;
+        let is_path = is_path || path.is_dir();
         if is_path {
             return read_file(path);
         }
@@ -64,16 +65,30 @@ fn machine_name(path: &Path) -> Option<String> {
 }
 
 fn read_file(path: &Path) -> Result<Machine, MachineError> {
-    let text = fs::read_to_string(path).map_err(|source| MachineError::Unreadable {
+    let text = read_regular(path).map_err(|source| MachineError::Unreadable {
         path: path.to_owned(),
         source,
     })?;
     Machine::parse(&text, &path.display().to_string())
 }
 
+/// Devices and pipes may never end.
+fn read_regular(path: &Path) -> io::Result<String> {
+    if fs::metadata(path)?.is_file() {
+        return fs::read_to_string(path);
+    }
+    Err(io::Error::other(
+        "it is a folder, a device or a pipe; possible is a regular file",
+    ))
+}
+
 fn unknown(asked: &str, search_dirs: &[PathBuf]) -> MachineError {
     let available = Machine::available(search_dirs);
-    let nearest = nearest(asked, available.iter().map(String::as_str));
+    let file = format!("{asked}.toml");
+    let nearest = match Path::new(&file).is_file() {
+        true => Some(file),
+        false => nearest(asked, available.iter().map(String::as_str)),
+    };
     MachineError::Unknown {
         asked: asked.to_owned(),
         available,

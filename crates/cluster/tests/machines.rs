@@ -173,6 +173,9 @@ fn a_calibration_reads_back_and_bad_numbers_are_refused() {
     assert_eq!(Machine::parse(&text, "mine.toml").unwrap(), machine);
     for (from, to, part) in [
         ("1e-7", "-1e-7", "`calibration.measured` is -0.0000001"),
+        ("1e-7", "1e30", "at most 86400"),
+        ("[0.5, 1.0, ", "[1e308, 1.0, ", "from -1000 to 1000"),
+        ("2.5e-6", "1e300", "seconds from 0 to 86400"),
         (
             "[0.5, 1.0, ",
             "[0.5, ",

@@ -122,6 +122,18 @@ fn a_calibration_writes_a_machine_on_which_can_be_predicted() {
     assert!(replaced.status.success(), "{}", error_text(&replaced));
     let text = fs::read_to_string(&file).unwrap();
     assert!(text.contains(", threads, in 2 passes."), "{text}");
+    // A file holds what was measured for it, not what the cache knows besides.
+    let few = [
+        "--models",
+        "small.model:2",
+        "--passes",
+        "1",
+        "--replace",
+        "--json",
+    ];
+    let fewer = value(&calibrate_of(folder.path(), &few));
+    let kernels = |answer: &Value| answer["kernels"].as_u64().unwrap();
+    assert!(kernels(&fewer) < kernels(&answer), "{fewer} after {answer}");
 }
 
 #[test]
@@ -148,6 +160,12 @@ fn a_calibration_that_cannot_be_says_what_can() {
     for (more, word) in [
         (["--models", "small.model:none"], "no batch"),
         (["--models", "smal.model"], "smal.model"),
+        (["--models", "small.model:2,"], "empty entry"),
+        (
+            ["--models", "small.model:2, small.model:9999999"],
+            "`small.model` with 9999999 samples needs at least",
+        ),
+        (["--output", "."], "no regular file"),
         (["--output", "nowhere/mine.toml"], "nowhere"),
         (["--name", ""], "--name mine"),
         (["--passes", "0"], "--passes"),
@@ -163,10 +181,25 @@ fn a_calibration_that_cannot_be_says_what_can() {
             error_text(&output)
         );
     }
+    for (machine, word) in [
+        (".", "a regular file"),
+        ("/dev/zero", "a regular file"),
+        ("here.toml", "here.toml"),
+    ] {
+        let line = "predict small.model --ranks 1 --batch 2 --strategy data=1 --machine";
+        let words: Vec<&str> = line.split(' ').chain([machine]).collect();
+        let said = error_text(&call(folder.path(), &words));
+        assert!(said.contains(word), "{machine}: {said}");
+    }
     let spoiled = folder.path().join("old.toml");
     let answer = calibrate(folder.path(), &["--output", "old.toml"]);
     assert!(answer.status.success(), "{}", error_text(&answer));
     let text = fs::read_to_string(&spoiled).unwrap();
+    // A name stands for a machine that comes along; a file is called by its own.
+    let line = "predict small.model --machine old --ranks 1 --batch 2 --strategy data=1";
+    let words: Vec<&str> = line.split(' ').collect();
+    let said = error_text(&call(folder.path(), &words));
+    assert!(said.contains("`old.toml`"), "{said}");
     // Of other versions, whose shapes have other coordinates, or do not say which.
     let line = "predict small.model --machine old.toml --ranks 1 --batch 2 --strategy data=1";
     let unnamed: Vec<&str> = text

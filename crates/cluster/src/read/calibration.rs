@@ -7,6 +7,12 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use toml::{Spanned, Value};
 
+/// A day in seconds: nothing that is measured takes longer.
+const LONGEST: f64 = 86400.0;
+
+/// Natural logarithms of what computers hold are far below.
+const FARTHEST: f64 = 1000.0;
+
 /// The collectives that are measured.
 const COLLECTIVES: [&str; 4] = ["allgather", "allreduce", "alltoall", "reduce_scatter"];
 
@@ -102,12 +108,12 @@ impl Reader<'_> {
         ];
         let mut wrong = numbers
             .into_iter()
-            .filter(|(_, number)| !(number.is_finite() && *number >= 0.0));
+            .filter(|(_, number)| !(0.0..=LONGEST).contains(number));
         match wrong.next() {
             None => Ok(law),
             Some((name, number)) => {
                 let key = format!("{key}.{name}");
-                let expected = "seconds, finite and 0 or more".to_owned();
+                let expected = format!("seconds from 0 to {LONGEST}");
                 Err(self.bad(&key, raw.span().start, &number.to_string(), expected))
             }
         }
@@ -165,12 +171,20 @@ impl Reader<'_> {
             if let Some(count) = counts.find(|count| !(count.is_finite() && *count >= 0.0)) {
                 return bad(count.to_string(), "flops and bytes of 0 or more".to_owned());
             }
-            if let Some(at) = shape.iter().find(|at| !at.is_finite()) {
-                return bad(at.to_string(), "coordinates that are finite".to_owned());
+            if let Some(at) = shape
+                .iter()
+                .find(|at| !(0.0..=FARTHEST).contains(&at.abs()))
+            {
+                let expected =
+                    format!("coordinates from -{FARTHEST} to {FARTHEST}, most of them logarithms");
+                return bad(at.to_string(), expected);
             }
             let mut times = [alone.0, together.0].into_iter();
-            if let Some(time) = times.find(|time| !(time.is_finite() && *time > 0.0)) {
-                return bad(time.to_string(), "seconds above 0".to_owned());
+            if let Some(time) = times.find(|time| !(*time > 0.0 && *time <= LONGEST)) {
+                return bad(
+                    time.to_string(),
+                    format!("seconds above 0, at most {LONGEST}"),
+                );
             }
         }
         Ok(raw.into_iter().map(Spanned::into_inner).collect())

@@ -25,6 +25,17 @@ pub enum Carriage {
     Copied,
 }
 
+impl Carriage {
+    /// Whether a collective of so many bytes is under way about as long as one of `other` bytes. Processes
+    /// are later than threads to learn that one is done, so that a smaller one says less.
+    fn is_as_long(self, bytes: u64, other: u64) -> bool {
+        match self {
+            Carriage::Handed => 2 * bytes >= other,
+            Carriage::Copied => 3 * bytes >= 2 * other,
+        }
+    }
+}
+
 /// Bytes of the packets of a rank that plays these programs in turn.
 ///
 /// They are made before the first step. A rank that runs further ahead of its peers than is common makes
@@ -132,7 +143,8 @@ impl Step<'_> {
             if let Work::Collective(collective) = &task.work {
                 let sources = collective.kind.sources().iter();
                 let bytes = sources.map(|view| view.bytes(&self.body.buffers).0).sum();
-                let alike = collectives.iter().rev().filter(|it| 2 * it.1 >= bytes);
+                let alike = collectives.iter().rev();
+                let alike = alike.filter(|it| self.carriage.is_as_long(it.1, bytes));
                 own = own.max(alike.map(|it| it.0).nth(1).unwrap_or(tasks.len()));
                 collectives.push((at, bytes));
             }
