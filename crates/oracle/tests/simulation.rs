@@ -460,6 +460,38 @@ fn kinds_of_links_split_classes() {
 }
 
 #[test]
+fn who_only_sends_does_not_wait_for_the_other_end() {
+    let one_way = |maker: &mut Maker, after: &[u32], sequence, by: i32| {
+        let task = maker.exchange(Phase::Forward, after, sequence, &[step(1, by)], 8);
+        let work = &mut maker.body.tasks[task as usize].work;
+        if let partita_program::Work::Exchange(exchange) = work {
+            match by {
+                1 => exchange.receives.clear(),
+                _ => exchange.sends.clear(),
+            }
+        }
+        task
+    };
+    let mut sender = Maker::new();
+    let before = sender.kernel(Phase::Forward, &[], 5.0);
+    let first = one_way(&mut sender, &[before], 0, 1);
+    one_way(&mut sender, &[first], 1, 1);
+    let mut receiver = Maker::new();
+    let first = one_way(&mut receiver, &[], 0, -1);
+    let between = receiver.kernel(Phase::Forward, &[first], 20.0);
+    one_way(&mut receiver, &[between], 1, -1);
+    let mesh = Mesh::new([1, 2, 1, 1, 1, 1, 1]);
+    let simulation = ranks(
+        &program(mesh, vec![sender.body, receiver.body], vec![0, 1]),
+        &TABLE,
+    );
+    assert_eq!(event(&simulation, 0, 1), (5.0, 14.0));
+    assert_eq!(event(&simulation, 0, 2), (14.0, 23.0));
+    assert_eq!(event(&simulation, 1, 0), (0.0, 14.0));
+    assert_eq!(event(&simulation, 1, 2), (34.0, 43.0));
+}
+
+#[test]
 fn the_longest_message_between_two_ranks_counts() {
     let body = |by| {
         let mut maker = Maker::new();

@@ -337,7 +337,8 @@ impl<'s, 'p> Engine<'s, 'p> {
                 let step = self.states[participant].step;
                 for peer in peers {
                     let other = self.instance_in(peer.participant, step, peer.task);
-                    if other == instance || !self.played.records[other].start.is_nan() {
+                    let has_come = !self.played.records[other].start.is_nan();
+                    if other == instance || has_come || !peer.is_awaited {
                         self.arrive(instance, now + peer.delay, instance, peer.latency);
                     } else {
                         self.played.records[instance].waits += 1;

@@ -48,7 +48,11 @@ pub(super) enum Duty {
 pub(super) struct Peer {
     pub participant: usize,
     pub task: usize,
-    /// From the later of the two starts until the last message in either direction has arrived.
+    /// Whether anything comes from it. A sender gives its message away and goes on, whether the other end
+    /// has come or not.
+    pub is_awaited: bool,
+    /// From the later of the two starts until the last message in either direction has arrived; where
+    /// nothing comes, from the own start until the last has been sent.
     pub delay: f64,
     /// The latency in it.
     pub latency: f64,
@@ -315,9 +319,11 @@ impl Builder<'_> {
             let peer = peers.entry(participant).or_insert(Peer {
                 participant,
                 task,
+                is_awaited: false,
                 delay: 0.0,
                 latency: 0.0,
             });
+            peer.is_awaited |= to == rank;
             let delay = cost.seconds().0;
             if delay > peer.delay {
                 (peer.delay, peer.latency) = (delay, cost.latency.0);
