@@ -127,11 +127,10 @@ fn asked(models: &[String]) -> Result<Vec<(String, usize)>, CliError> {
         let own = |&(model, batch): &(&str, usize)| (model.to_owned(), batch);
         return Ok(MODELS.iter().map(own).collect());
     }
-    let one = |text: &str| {
-        match text.rsplit_once(':') {
+    let one = |text: &str| match text.rsplit_once(':') {
         None if text.is_empty() => Err(CliError::User(
-            "`--models` has an empty entry; possible are names with or without batches, separated by commas, \
-             like `cosmoflow@32:4,resnet50@64`"
+            "`--models` has an empty entry; possible are names with or without batches, \
+             separated by commas, like `cosmoflow@32:4,resnet50@64`"
                 .to_owned(),
         )),
         None => Ok((text.to_owned(), 1)),
@@ -142,7 +141,6 @@ fn asked(models: &[String]) -> Result<Vec<(String, usize)>, CliError> {
                  like `{model}:1`"
             ))),
         },
-    }
     };
     models.iter().map(|text| one(text.trim())).collect()
 }

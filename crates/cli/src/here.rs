@@ -269,15 +269,14 @@ impl Here {
         let known = self.known().kernels;
         let shapes = &self.measurements.shapes;
         let sample = |((signature, _), cost): (&(String, String), &KernelCost)| {
+            measured.get(signature)?;
             let features = shapes.get(signature)?.clone();
             Some(Sample {
                 features,
                 cost: *cost,
             })
         };
-        let known = known.iter();
-        let known = known.filter(|((signature, _), _)| measured.contains(signature));
-        known.filter_map(sample).collect()
+        known.iter().filter_map(sample).collect()
     }
 
     /// Those that are not known; with a number of passes all anew, but no more of a family than a

@@ -24,9 +24,8 @@ impl Machine {
     /// [`Machine::parse`] refuses.
     pub fn load(name_or_path: &str, search_dirs: &[PathBuf]) -> Result<Machine, MachineError> {
         let path = Path::new(name_or_path);
-        let is_path = name_or_path.ends_with(".toml") || path.components().count() > 1;
-        let is_path = is_path || path.is_dir();
-        if is_path {
+        let is_file = name_or_path.ends_with(".toml") || path.components().count() > 1;
+        if is_file || path.is_dir() {
             return read_file(path);
         }
         let file_name = format!("{name_or_path}.toml");

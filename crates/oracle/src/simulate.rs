@@ -2,7 +2,8 @@
 //!
 //! A message moves when the exchange tasks of both ends have started; an exchange that only sends goes on
 //! without the other end, as ranks send packets of their own. A collective runs when all members have
-//! started it. Kernels of a rank, and its reads, run one at a time. What a message or collective costs the host is taken from kernels that run meanwhile.
+//! started it. Kernels of a rank, and its reads, run one at a time. What a message or collective costs
+//! the host is taken from kernels that run meanwhile.
 
 mod classes;
 mod engine;

@@ -165,8 +165,8 @@ fn thinned(jobs: Vec<Job>, most: usize) -> Vec<Job> {
 }
 
 /// The first point, then again and again the one farthest from all before it, at most so many.
-/// Source: T. F. Gonzalez, Clustering to minimize the maximum intercluster distance (1985): no other choice of
-/// as many points halves the largest distance of a point from them.
+/// Source: T. F. Gonzalez, Clustering to minimize the maximum intercluster distance (1985): no choice of as
+/// many points brings the largest distance of a point from them below half of what it is here.
 fn farthest_first(points: &[&[f64]], most: usize) -> Vec<usize> {
     if points.len() <= most {
         return (0..points.len()).collect();
