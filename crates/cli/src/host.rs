@@ -1,5 +1,6 @@
 //! The processor and memory of this machine, as the system tells of them.
 
+use crate::vectors;
 use partita_cpu::Level;
 use partita_space::Bytes;
 use serde::Serialize;
@@ -62,7 +63,7 @@ impl Host {
         let cpus = text(root, "proc/cpuinfo").unwrap_or_default();
         let memory = text(root, "proc/meminfo").unwrap_or_default();
         let groups = text(root, "proc/self/cgroup").unwrap_or_default();
-        let level = Level::detect();
+        let level = vectors::level();
         let logical = values(&cpus, "processor").count();
         let gpus = root.join("proc/driver/nvidia/gpus");
         Self {

@@ -33,6 +33,7 @@ mod planner;
 mod report;
 mod search;
 mod trace;
+mod vectors;
 
 mod error;
 mod number;
@@ -54,7 +55,9 @@ fn main() -> ExitCode {
         }
     };
     let mut out = BufWriter::new(io::stdout().lock());
-    let answer = run(&arguments.verb, &mut out).and_then(|()| Ok(out.flush()?));
+    let answer = vectors::choose()
+        .and_then(|()| run(&arguments.verb, &mut out))
+        .and_then(|()| Ok(out.flush()?));
     match answer {
         Ok(()) | Err(CliError::ClosedPipe) => ExitCode::SUCCESS,
         Err(CliError::Told(code)) => ExitCode::from(code),

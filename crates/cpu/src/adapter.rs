@@ -112,6 +112,10 @@ fn touched(bytes: u64, accumulate: bool) -> u64 {
 }
 
 impl Kernels for CpuKernels {
+    fn wake(&mut self) {
+        self.team.wake();
+    }
+
     fn execute(
         &mut self,
         kernel: &Kernel,

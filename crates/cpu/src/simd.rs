@@ -33,13 +33,29 @@ impl Level {
 
     /// The highest level this processor has.
     pub fn detect() -> Level {
-        let mut best = Level::Portable;
-        for level in Level::ALL {
-            if level.available() {
-                best = level;
-            }
+        let best = Level::all_available().last();
+        best.unwrap_or(Level::Portable)
+    }
+
+    /// The levels that this processor has, lowest first.
+    pub fn all_available() -> impl Iterator<Item = Level> {
+        Level::ALL.into_iter().filter(|level| level.available())
+    }
+
+    /// Its name in options and variables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Portable => "portable",
+            Level::Neon => "neon",
+            Level::Avx2 => "avx2",
+            Level::Avx512 => "avx512",
         }
-        best
+    }
+
+    /// The level of a name, in any case; `None` of another word.
+    pub fn named(name: &str) -> Option<Level> {
+        let name = name.to_ascii_lowercase();
+        Level::ALL.into_iter().find(|level| level.name() == name)
     }
 
     /// Whether this processor has the level.

@@ -1,7 +1,7 @@
 //! Training with these kernels, under any strategy, equals the exact reference on one rank.
 
 use partita_testkit::{
-    Case, Finding, Trial, print, random_case, random_layer_case, random_sequence_case,
+    Case, Finding, Trial, print, random_case, random_layer_case, random_sequence_case, test_levels,
 };
 
 const CASES: u64 = 200;
@@ -38,21 +38,28 @@ fn compare(draw: fn(u64) -> Case, one_in: usize) {
             kinked.push(seed);
             continue;
         };
-        let what = match trial.fast(&case.strategy) {
-            Finding::Equal => continue,
-            Finding::IllConditioned(excuse) => {
-                hard.push(format!("seed {seed}: {excuse}"));
-                continue;
-            }
-            Finding::Refused(error) => error.to_string(),
-            Finding::Wrong(what) => what,
-        };
-        failures.push(format!(
-            "PARTITA_SEED={seed} {} batch {}: {what}\n{}",
-            case.strategy,
-            case.batch,
-            print(&case.graph)
-        ));
+        let mut excuses = Vec::new();
+        for level in test_levels() {
+            let what = match trial.fast(&case.strategy, level) {
+                Finding::Equal => continue,
+                Finding::IllConditioned(excuse) => {
+                    excuses.push(format!("{level:?} {excuse}"));
+                    continue;
+                }
+                Finding::Refused(error) => error.to_string(),
+                Finding::Wrong(what) => what,
+            };
+            failures.push(format!(
+                "PARTITA_SEED={seed} PARTITA_TEST_VECTORS={} {} batch {}: {what}\n{}",
+                level.name(),
+                case.strategy,
+                case.batch,
+                print(&case.graph)
+            ));
+        }
+        if !excuses.is_empty() {
+            hard.push(format!("seed {seed}: {}", excuses.join(", ")));
+        }
     }
     println!("near a kink or diverging: {kinked:?}; ill-conditioned: {hard:?}");
     assert!(

@@ -31,6 +31,9 @@ pub struct Worked {
 
 /// The kernels of a rank.
 pub trait Kernels {
+    /// Brings threads of the kernels to the state in which a kernel leaves them, for measuring.
+    fn wake(&mut self) {}
+
     /// Runs a kernel to its end. Calls `progress` between tiles, and returns early with `Cancelled`
     /// when it says false.
     fn execute(

@@ -11,6 +11,7 @@ mod compare;
 mod harness;
 mod jitter;
 mod kinks;
+mod levels;
 mod maker;
 mod random;
 mod sequences;
@@ -26,6 +27,7 @@ pub use compare::{distance, mismatch};
 pub use harness::{KernelFactory, Outcome, Setup, reference_kernels, run, run_programs};
 pub use jitter::jittery_kernels;
 pub use kinks::KinkWatch;
+pub use levels::test_levels;
 pub use maker::Maker;
 pub use random::Draws;
 pub use sequences::random_sequence_case;
@@ -34,6 +36,7 @@ pub use trial::{Data, Finding, Trial};
 
 // What a setup needs, so that rooms that may not depend on the others can be tested.
 pub use partita_cluster::Machine;
+pub use partita_cpu::Level;
 pub use partita_graph::text::print;
 pub use partita_local::{ReferenceKernels, ReferenceMenu, Samples, Stored};
 pub use partita_lower::Strategy;

@@ -92,17 +92,11 @@ impl<'a> Trial<'a> {
         self.judge(outcome, EXACT, || self.rounding(f64::EPSILON, &[]))
     }
 
-    /// The fast kernels in f32 under a strategy, on teams and levels that go by the case's seed.
-    pub fn fast(&self, strategy: &Strategy) -> Finding {
-        let seed = self.case.seed;
-        let menu = CpuMenu {
-            threads: if seed.is_multiple_of(4) { 2 } else { 1 },
-            level: match seed % 5 {
-                0 => Level::Portable,
-                1 if Level::Avx2.available() => Level::Avx2,
-                _ => Level::detect(),
-            },
-        };
+    /// The fast kernels in f32 under a strategy at an instruction level; the case's seed decides between
+    /// teams of one and two threads.
+    pub fn fast(&self, strategy: &Strategy, level: Level) -> Finding {
+        let threads = 1 + usize::from(self.case.seed.is_multiple_of(4));
+        let menu = CpuMenu { threads, level };
         let kernels = |mesh: Mesh, rank: Rank| -> Box<dyn Kernels> {
             let team = Team::new(menu.threads, menu.level).expect("the level is available");
             Box::new(CpuKernels::new(mesh, rank, team))

@@ -13,7 +13,7 @@ use partita_program::{
 };
 use partita_run::Kernels;
 use partita_space::{Mesh, Rank};
-use partita_testkit::{Setup, random_case, run};
+use partita_testkit::{Setup, random_case, run, test_levels};
 
 /// Convolutions of several tiles of filters, with what may end them, in pieces and with weights that
 /// two layers share.
@@ -47,9 +47,8 @@ impl Menu for Alone {
 }
 
 fn menus() -> Vec<CpuMenu> {
-    let levels = Level::ALL.into_iter().filter(|level| level.available());
     let menu = |level| [1, 2].map(|threads| CpuMenu { threads, level });
-    levels.flat_map(menu).collect()
+    test_levels().into_iter().flat_map(menu).collect()
 }
 
 fn setup<'a>(

@@ -13,7 +13,8 @@ use partita_program::{
 };
 use partita_space::{Bytes, Rank, Seconds};
 use partita_testkit::{
-    Case, Finding, Setup, Trial, mismatch, print, random_staged_case, reference_kernels, run,
+    Case, Finding, Level, Setup, Trial, mismatch, print, random_staged_case, reference_kernels,
+    run, test_levels,
 };
 
 fn train(graph: &Graph, strategy: &str, batch: usize) -> Program {
@@ -363,15 +364,21 @@ fn fast_kernels_in_pipelines_equal_one_exact_rank() {
         let Some(trial) = Trial::new(&case) else {
             continue;
         };
-        match trial.fast(&case.strategy) {
-            Finding::Equal => equal += 1,
-            Finding::IllConditioned(_) => hard += 1,
+        let is_equal = |level: Level| match trial.fast(&case.strategy, level) {
+            Finding::Equal => true,
+            Finding::IllConditioned(_) => false,
             wrong @ (Finding::Refused(_) | Finding::Wrong(_)) => panic!(
-                "PARTITA_SEED={seed} {} batch {}: {wrong:?}\n{}",
+                "PARTITA_SEED={seed} PARTITA_TEST_VECTORS={} {} batch {}: {wrong:?}\n{}",
+                level.name(),
                 case.strategy,
                 case.batch,
                 print(&case.graph)
             ),
+        };
+        let levels = test_levels();
+        match levels.iter().filter(|&&level| is_equal(level)).count() == levels.len() {
+            true => equal += 1,
+            false => hard += 1,
         }
     }
     println!("of {cases} cases {equal} are equal, {hard} as far off as rounding alone");

@@ -11,7 +11,9 @@ use partita_lower::Strategy;
 use partita_program::{Dtype, Menu, Optimizer};
 use partita_run::Kernels;
 use partita_space::{Mesh, Rank};
-use partita_testkit::{KernelFactory, Outcome, Setup, distance, reference_kernels, run};
+use partita_testkit::{
+    KernelFactory, Outcome, Setup, distance, reference_kernels, run, test_levels,
+};
 use safetensors::{Dtype as Stored32, SafeTensors};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -401,10 +403,13 @@ fn amoebanet_d_equals_pytorch_when_split() {
 
 /// In f32 on the fast kernels, the reference ones would take minutes.
 fn compare_unet(strategy: Strategy) {
-    let menu = CpuMenu {
-        threads: 1,
-        level: Level::detect(),
-    };
+    for level in test_levels() {
+        compare_unet_at(level, strategy.clone());
+    }
+}
+
+fn compare_unet_at(level: Level, strategy: Strategy) {
+    let menu = CpuMenu { threads: 1, level };
     let kernels = |mesh: Mesh, rank: Rank| -> Box<dyn Kernels> {
         let team = Team::new(menu.threads, menu.level).unwrap();
         Box::new(CpuKernels::new(mesh, rank, team))

@@ -250,6 +250,10 @@ impl Bench {
         let mut times = Vec::with_capacity(repeats);
         for _ in 0..repeats {
             self.settle_caches(job);
+            // In a step the kernel before has just ended; here the workers may have gone to sleep.
+            if let Some((_, _, kernels)) = &mut self.kernels {
+                kernels.wake();
+            }
             gate.wait()?;
             times.push(self.execute(job)?);
         }

@@ -1,9 +1,12 @@
-use partita_cpu::{CpuKernels, CpuMenu, Level, Team, TeamError};
+use crate::host::Host;
+use crate::vectors;
+use partita_cpu::{CpuKernels, CpuMenu, Team, TeamError};
 use partita_local::{ReferenceKernels, ReferenceMenu};
 use partita_program::{Dtype, Menu};
 use partita_run::{Kernels, RunError};
 use partita_space::{Mesh, Rank, Seconds};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// Who computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +86,7 @@ impl KernelSet {
         match self {
             Self::Cpu => Box::new(CpuMenu {
                 threads,
-                level: Level::detect(),
+                level: vectors::level(),
             }),
             Self::Reference => Box::new(ReferenceMenu),
         }
@@ -135,22 +138,30 @@ pub fn cores() -> &'static [usize] {
     })
 }
 
-/// How long a rank that waits for another looks again at once before it sleeps, where so many ranks of so
-/// many threads share so many cores: a sleeper wakes late, but where there are more threads than cores, the
-/// one that it waits for may need its core.
+/// How long a waiting thread spins before it sleeps, where so many ranks of so many threads share so many
+/// cores.
+///
+/// Waking a sleeper takes longer than most messages and many kernels. But where there are more threads than
+/// cores, or than a control group's quota of processor time, the thread that it waits for may need its core.
 pub fn spin(ranks: usize, threads: usize, cores: usize) -> Seconds {
-    let has_room = ranks * threads <= cores;
+    static QUOTA: OnceLock<f64> = OnceLock::new();
+    let quota = *QUOTA.get_or_init(|| Host::here().cores_limit.unwrap_or(f64::INFINITY));
+    let working = ranks * threads;
+    let has_room = working <= cores && working as f64 <= quota;
     Seconds(if has_room { 1e-3 } else { 0.0 })
 }
 
 fn team(cores: &[usize], seat: Seat, threads: usize) -> Result<Team, TeamError> {
-    let (level, slot) = (Level::detect(), seat.slot);
+    let (level, slot) = (vectors::level(), seat.slot);
     if seat.slots * threads > cores.len() {
         return Team::new(threads, level);
     }
     let own = &cores[slot * threads..(slot + 1) * threads];
     // Some systems refuse to pin; the threads then lie where the system puts them.
-    Team::pinned(own, level).or_else(|_| Team::new(threads, level))
+    let mut team = Team::pinned(own, level).or_else(|_| Team::new(threads, level))?;
+    let limit = spin(seat.slots, threads, cores.len());
+    team.spin_for(Duration::from_secs_f64(limit.0));
+    Ok(team)
 }
 
 #[cfg(test)]

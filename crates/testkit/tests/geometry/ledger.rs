@@ -4,7 +4,7 @@ use crate::naive;
 use partita_graph::GraphError;
 use partita_lower::{LowerError, Strategy, StrategyError};
 use partita_space::{AXES, Axis};
-use partita_testkit::{Case, Finding, Trial, print};
+use partita_testkit::{Case, Finding, Level, Trial, print, test_levels};
 use std::collections::BTreeMap;
 
 /// The refusals that may be met; each must be predicted.
@@ -45,12 +45,21 @@ impl Refusal {
 /// More failures than these are not told in full.
 const TOLD: usize = 4;
 
+/// Kernels that are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Compared {
+    /// Reference kernels in f64.
+    Reference,
+    /// Fast kernels at an instruction level.
+    Fast(Level),
+}
+
 /// The counts of one test.
 #[derive(Default)]
 pub struct Ledger {
     strict: bool,
-    /// Comparisons that agree: of the reference kernels, of the fast kernels.
-    agreed: [usize; 2],
+    /// Comparisons that agree.
+    agreed: BTreeMap<Compared, usize>,
     cases: u64,
     refused: BTreeMap<Refusal, usize>,
     kinked: Vec<u64>,
@@ -114,21 +123,25 @@ impl Ledger {
     /// Compares every strategy alone, with data given.
     pub fn judge(&mut self, name: &str, case: &Case, trial: &Trial<'_>, strategies: &[Strategy]) {
         self.cases += 1;
-        let single = Strategy::single();
-        self.note(name, case, &single, 1, trial.fast(&single));
+        let levels = test_levels();
         for strategy in strategies {
-            self.note(name, case, strategy, 0, trial.reference(strategy));
-            self.note(name, case, strategy, 1, trial.fast(strategy));
+            let finding = trial.reference(strategy);
+            self.note(name, case, strategy, Compared::Reference, finding);
+        }
+        for strategy in [&Strategy::single()].into_iter().chain(strategies) {
+            for &level in &levels {
+                let finding = trial.fast(strategy, level);
+                self.note(name, case, strategy, Compared::Fast(level), finding);
+            }
         }
     }
 
-    /// Notes the finding of the reference kernels, 0, or the fast kernels, 1.
     fn note(
         &mut self,
         name: &str,
         case: &Case,
         strategy: &Strategy,
-        kernels: usize,
+        kernels: Compared,
         finding: Finding,
     ) {
         let predicted = too_fine(case, strategy).then_some(Refusal::TooFine);
@@ -153,27 +166,25 @@ impl Ledger {
             }
             Finding::Equal if predicted.is_some() => "ran, but is too fine".to_owned(),
             Finding::Equal => {
-                self.agreed[kernels] += 1;
+                *self.agreed.entry(kernels).or_default() += 1;
                 return;
             }
         };
         self.fail(format!(
-            "{name} {strategy} batch {}, {}: {what}\n{}",
+            "{name} {strategy} batch {}, {kernels:?} kernels: {what}\n{}",
             case.batch,
-            ["reference kernels in f64", "fast kernels"][kernels],
             print(&case.graph)
         ));
     }
 
-    /// Prints the counts; fails if anything differs, if fewer than `least` comparisons agree, if
+    /// Prints the counts; fails if anything differs, if fewer than `least` comparisons of any kernels agree, if
     /// anything was refused for another reason than `expected`, or if too little could be compared.
     pub fn close(self, title: &str, least: usize, expected: &[Refusal]) {
         println!(
-            "{title}: {} cases; {} comparisons of reference kernels and {} of fast kernels agree; \
-             refused: {:?}; near a kink or diverging: {:?}; ill-conditioned: {:?}",
+            "{title}: {} cases; comparisons that agree: {:?}; refused: {:?}; near a kink or \
+             diverging: {:?}; ill-conditioned: {:?}",
             self.cases,
-            self.agreed[0],
-            self.agreed[1],
+            self.agreed,
             self.refused,
             self.kinked,
             self.hard.values()
@@ -189,11 +200,14 @@ impl Ledger {
             reasons, expected,
             "{title}: not the refusals that were expected"
         );
-        assert!(
-            self.agreed.iter().all(|&agreed| agreed >= least),
-            "{title}: {:?} comparisons, fewer than {least}",
-            self.agreed
-        );
+        let fast = test_levels().into_iter().map(Compared::Fast);
+        for kernels in fast.chain([Compared::Reference]) {
+            let agreed = self.agreed.get(&kernels).copied().unwrap_or(0);
+            assert!(
+                agreed >= least,
+                "{title}: {agreed} comparisons of {kernels:?} kernels, fewer than {least}"
+            );
+        }
         let few = self.cases as usize / 20 + 1;
         assert!(
             self.kinked.len() <= few,
