@@ -4,12 +4,13 @@
 //! padded with spaces to a multiple of 8, then the tensors without gaps).
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use safetensors::{Dtype, SafeTensors};
 
+use crate::durable::NewFile;
 use crate::error::DataError;
 
 /// A tensor with its values in row-major order.
@@ -61,7 +62,7 @@ impl Values {
     }
 }
 
-/// Writes a weight file: to `PATH.partial` first, then renamed, replacing what was there.
+/// Writes a weight file as a whole, replacing what was there.
 ///
 /// The same weights give the same bytes. Errors: `BadValue` for a tensor whose values do not
 /// fit its shape or whose name the format reserves, `Unwritable`.
@@ -96,9 +97,7 @@ pub struct Entry {
 /// Removes what it has written where it is dropped before it has finished.
 pub struct Writer {
     path: PathBuf,
-    partial: PathBuf,
-    /// None once the file is in its place.
-    out: Option<BufWriter<File>>,
+    out: BufWriter<NewFile>,
     /// In the order of the file, the next one last.
     left: Vec<Entry>,
 }
@@ -116,15 +115,11 @@ impl Writer {
         tensors.sort_by(|a, b| (b.is_wide, &a.name).cmp(&(a.is_wide, &b.name)));
         let header = header(&tensors, metadata)?;
         let path = path.as_ref().to_path_buf();
-        let mut partial = path.clone().into_os_string();
-        partial.push(".partial");
-        let partial = PathBuf::from(partial);
-        let file = File::create(&partial).map_err(|error| unwritable(&path, &error))?;
+        let file = NewFile::create(&path).map_err(|error| unwritable(&path, &error))?;
         tensors.reverse();
         let mut writer = Self {
             path,
-            partial,
-            out: Some(BufWriter::with_capacity(1 << 20, file)),
+            out: BufWriter::with_capacity(1 << 20, file),
             left: tensors,
         };
         writer.write(|out| {
@@ -171,40 +166,33 @@ impl Writer {
         })
     }
 
+    /// The whole file on the device, yet to be [placed](NewFile::place). Panics where a tensor was not
+    /// given.
+    ///
+    /// Errors: `Unwritable`.
+    pub fn complete(self) -> Result<NewFile, DataError> {
+        assert!(self.left.is_empty(), "every tensor of the file was given");
+        let failed = |error| unwritable(&self.path, &error);
+        let file = self.out.into_inner();
+        let file = file.map_err(|error| failed(error.into_error()))?;
+        file.sync().map_err(failed)?;
+        Ok(file)
+    }
+
     /// Puts the file in its place. Panics where a tensor was not given.
     ///
     /// Errors: `Unwritable`.
-    pub fn finish(mut self) -> Result<(), DataError> {
-        assert!(self.left.is_empty(), "every tensor of the file was given");
-        let out = self.out.take();
-        let written = out.map_or(Ok(()), |out| {
-            out.into_inner()
-                .map_err(io::IntoInnerError::into_error)?
-                .sync_all()?;
-            fs::rename(&self.partial, &self.path)
-        });
-        written.map_err(|error| {
-            // The cause is reported; a partial file that cannot be removed either adds nothing.
-            let _ = fs::remove_file(&self.partial);
-            unwritable(&self.path, &error)
-        })
+    pub fn finish(self) -> Result<(), DataError> {
+        let path = self.path.clone();
+        let placed = self.complete()?.place();
+        placed.map_err(|error| unwritable(&path, &error))
     }
 
     fn write(
         &mut self,
-        write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+        write: impl FnOnce(&mut BufWriter<NewFile>) -> io::Result<()>,
     ) -> Result<(), DataError> {
-        let written = self.out.as_mut().map_or(Ok(()), write);
-        written.map_err(|error| unwritable(&self.path, &error))
-    }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        if self.out.take().is_some() {
-            // Nobody is left to tell.
-            let _ = fs::remove_file(&self.partial);
-        }
+        write(&mut self.out).map_err(|error| unwritable(&self.path, &error))
     }
 }
 

@@ -1,9 +1,10 @@
 //! Writing a dataset folder, all or nothing.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::dataset::{Dataset, LABEL_KEY, PHYSICAL_KEY, Split, TARGET_KEY, VOLUME_KEY};
+use crate::durable::{FolderLock, is_temporary, parent, sync_folder, write_whole};
 use crate::error::DataError;
 use crate::hdf5::{TargetArray, TargetFile};
 use crate::index::{FORMAT_VERSION, INDEX_FILE, Index, Kind, SplitIndex};
@@ -68,7 +69,7 @@ pub struct DatasetSpec {
 pub struct DatasetWriter {
     path: PathBuf,
     partial: PathBuf,
-    lock: Option<File>,
+    lock: Option<FolderLock>,
     index: Index,
     splits: [Option<SplitWriter>; 3],
     finished: bool,
@@ -201,17 +202,18 @@ impl DatasetWriter {
             }
         }
         self.write_index()?;
-        self.lock = None;
-        let lock_path = self.partial.join(LOCK_FILE);
-        fs::remove_file(&lock_path).map_err(|error| unwritable(&lock_path, &error))?;
-        sync_folder(&self.partial)?;
+        let failed = |error| unwritable(&self.partial, &error);
+        if let Some(lock) = self.lock.take() {
+            lock.release().map_err(failed)?;
+        }
+        sync_folder(&self.partial).map_err(failed)?;
         check_free(&self.path)?;
         if self.path.is_dir() {
             fs::remove_dir(&self.path).map_err(|error| unwritable(&self.path, &error))?;
         }
         fs::rename(&self.partial, &self.path).map_err(|error| unwritable(&self.path, &error))?;
         self.finished = true;
-        sync_folder(parent(&self.path))?;
+        sync_folder(parent(&self.path)).map_err(|error| unwritable(&self.path, &error))?;
         Dataset::open(&self.path)
     }
 
@@ -238,11 +240,7 @@ impl DatasetWriter {
             got: error.to_string(),
             expected: "a table that TOML can hold".to_string(),
         })?;
-        let write = || {
-            fs::write(&path, text)?;
-            File::open(&path)?.sync_all()
-        };
-        write().map_err(|error: std::io::Error| unwritable(&path, &error))
+        write_whole(&path, text.as_bytes()).map_err(|error| unwritable(&path, &error))
     }
 }
 
@@ -448,18 +446,16 @@ fn partial_path(path: &Path) -> Result<PathBuf, DataError> {
 }
 
 /// Makes the partial folder this writer's own, replacing what a dead one left.
-fn claim(partial: &Path) -> Result<File, DataError> {
+fn claim(partial: &Path) -> Result<FolderLock, DataError> {
     let failed = |error: std::io::Error| unwritable(partial, &error);
     fs::create_dir_all(partial).map_err(failed)?;
-    let lock_path = partial.join(LOCK_FILE);
-    let lock = File::create(&lock_path).map_err(failed)?;
-    lock.try_lock().map_err(|error| match error {
-        fs::TryLockError::WouldBlock => DataError::Occupied {
+    let Some(lock) = FolderLock::take(partial, LOCK_FILE).map_err(failed)? else {
+        return Err(DataError::Occupied {
             path: partial.to_path_buf(),
             found: "another maker is writing it".to_string(),
-        },
-        fs::TryLockError::Error(error) => failed(error),
-    })?;
+        });
+    };
+    let lock_path = partial.join(LOCK_FILE);
     for entry in fs::read_dir(partial).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
         if path == lock_path {
@@ -481,28 +477,12 @@ fn claim(partial: &Path) -> Result<File, DataError> {
 }
 
 fn made_here(name: &str) -> bool {
-    name == INDEX_FILE || Split::ALL.iter().any(|&split| name == file_name(split))
+    let is_index = name == INDEX_FILE || is_temporary(name, INDEX_FILE);
+    is_index || Split::ALL.iter().any(|&split| name == file_name(split))
 }
 
 fn file_name(split: Split) -> String {
     format!("{split}.h5")
-}
-
-fn parent(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        Some(_) | None => Path::new("."),
-    }
-}
-
-/// A rename is durable only after the folder that holds the names is.
-fn sync_folder(path: &Path) -> Result<(), DataError> {
-    if cfg!(unix) {
-        File::open(path)
-            .and_then(|folder| folder.sync_all())
-            .map_err(|error| unwritable(path, &error))?;
-    }
-    Ok(())
 }
 
 fn unwritable(path: &Path, error: &std::io::Error) -> DataError {

@@ -1,0 +1,273 @@
+//! Files that appear whole or not at all, and folders to which one process writes at a time.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read as _, Seek as _, Write};
+use std::path::{Path, PathBuf};
+
+/// Temporary names that are tried, and how often a lock is asked for whose file just went away.
+const ATTEMPTS_MAX: u32 = 1000;
+const SUFFIX: &str = ".partial";
+
+/// A file that is written beside its place, under a name that no other process has, and renamed once
+/// it is on the device.
+///
+/// Dropped before it is placed, it removes what it has written. It follows no link: the temporary file
+/// is always new, and a link at its place is replaced.
+pub struct NewFile {
+    path: PathBuf,
+    partial: PathBuf,
+    file: File,
+    is_placed: bool,
+}
+
+impl NewFile {
+    /// Starts a file that will stand at `path`.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        for attempt in 0..ATTEMPTS_MAX {
+            let partial = partial_path(path, attempt)?;
+            match OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .open(&partial)
+            {
+                Ok(file) => {
+                    return Ok(Self {
+                        path: path.to_path_buf(),
+                        partial,
+                        file,
+                        is_placed: false,
+                    });
+                }
+                // Of another file of this process, or of a process with the same number elsewhere.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let taken = format!("{ATTEMPTS_MAX} temporary names beside it are taken");
+        Err(io::Error::new(io::ErrorKind::AlreadyExists, taken))
+    }
+
+    /// Where it will stand.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Waits until the device has what was written.
+    pub fn sync(&self) -> io::Result<()> {
+        self.file.sync_all()
+    }
+
+    /// Puts the file in its place, for good: the device has the file before its name, and the name
+    /// when this returns.
+    pub fn place(mut self) -> io::Result<()> {
+        self.sync()?;
+        fs::rename(&self.partial, &self.path)?;
+        self.is_placed = true;
+        sync_folder(parent(&self.path))
+    }
+}
+
+impl Write for NewFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if !self.is_placed {
+            // Nobody is left to tell.
+            let _ = fs::remove_file(&self.partial);
+        }
+    }
+}
+
+/// Writes a file as a whole, replacing what was there.
+pub fn write_whole(path: &Path, contents: &[u8]) -> io::Result<()> {
+    let mut file = NewFile::create(path)?;
+    file.write_all(contents)?;
+    file.place()
+}
+
+/// Whether `name` is the temporary name of a [`NewFile`] that would stand at `of` in the same folder.
+pub fn is_temporary(name: &str, of: &str) -> bool {
+    let middle = name
+        .strip_prefix(of)
+        .and_then(|rest| rest.strip_prefix('.'))
+        .and_then(|rest| rest.strip_suffix(SUFFIX));
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    middle
+        .and_then(|middle| middle.split_once('-'))
+        .is_some_and(|(process, attempt)| is_number(process) && is_number(attempt))
+}
+
+fn partial_path(path: &Path, attempt: u32) -> io::Result<PathBuf> {
+    let name = path.file_name().ok_or_else(|| {
+        let reason = format!("{} does not end in the name of a file", path.display());
+        io::Error::new(io::ErrorKind::InvalidInput, reason)
+    })?;
+    let mut partial = name.to_os_string();
+    partial.push(format!(".{}-{attempt}{SUFFIX}", std::process::id()));
+    Ok(path.with_file_name(partial))
+}
+
+/// The folder of a path.
+pub fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        Some(_) | None => Path::new("."),
+    }
+}
+
+/// Waits until the device has the names in a folder: a rename or removal lasts only then.
+pub fn sync_folder(path: &Path) -> io::Result<()> {
+    if cfg!(unix) {
+        File::open(path)?.sync_all()?;
+    }
+    Ok(())
+}
+
+/// The right to write to a folder, held through an advisory lock on a file in it. The file is removed
+/// when the lock is dropped.
+pub struct FolderLock {
+    path: PathBuf,
+    file: File,
+}
+
+impl FolderLock {
+    /// Takes the lock; `None` where another process has it.
+    ///
+    /// Errors: those of the system, among them `Unsupported` on a file system without locks.
+    pub fn take(folder: &Path, name: &str) -> io::Result<Option<Self>> {
+        let path = folder.join(name);
+        for _ in 0..ATTEMPTS_MAX {
+            let file = open_lock(&path)?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Ok(None),
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+            let path = path.clone();
+            let mut lock = Self { path, file };
+            // Its last holder may have removed the file after it was opened here.
+            if lock.is_in_place() {
+                lock.sign()?;
+                return Ok(Some(lock));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Number of the process that has the lock of a folder; `None` where none has, or it is not told.
+    pub fn holder(folder: &Path, name: &str) -> Option<String> {
+        let mut file = File::open(folder.join(name)).ok()?;
+        match file.try_lock_shared() {
+            Err(TryLockError::WouldBlock) => {}
+            Ok(()) | Err(TryLockError::Error(_)) => return None,
+        }
+        let mut text = String::new();
+        file.read_to_string(&mut text).ok()?;
+        Some(text.trim().to_owned())
+    }
+
+    /// Whether the folder is still the one that was locked: not removed, renamed or replaced.
+    #[cfg(unix)]
+    pub fn is_in_place(&self) -> bool {
+        use std::os::unix::fs::MetadataExt;
+        let identity = |found: fs::Metadata| (found.dev(), found.ino());
+        let [held, named] = [self.file.metadata(), fs::symlink_metadata(&self.path)];
+        match (held, named) {
+            (Ok(held), Ok(named)) => identity(held) == identity(named),
+            (Err(_), _) | (_, Err(_)) => false,
+        }
+    }
+
+    /// Whether the folder is still the one that was locked.
+    #[cfg(not(unix))]
+    pub fn is_in_place(&self) -> bool {
+        self.path.exists()
+    }
+
+    /// Gives the lock back and removes its file.
+    pub fn release(self) -> io::Result<()> {
+        match self.is_in_place() {
+            true => fs::remove_file(&self.path),
+            false => Ok(()),
+        }
+    }
+
+    fn sign(&mut self) -> io::Result<()> {
+        self.file.set_len(0)?;
+        self.file.rewind()?;
+        writeln!(self.file, "{}", std::process::id())
+    }
+}
+
+impl Drop for FolderLock {
+    fn drop(&mut self) {
+        if self.is_in_place() {
+            // A file that stays is taken over by the next holder.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn open_lock(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NOFOLLOW);
+    options.open(path)
+}
+
+/// Bytes that this user may still write to the file system of an existing path; `None` where it does
+/// not tell.
+///
+/// Source: POSIX.1-2017, `statvfs`.
+#[cfg(unix)]
+pub fn free_bytes(path: &Path) -> io::Result<Option<u64>> {
+    use std::os::unix::ffi::OsStrExt;
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes())?;
+    let mut found = std::mem::MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: `path` ends in a zero, and `found` has room for what is written.
+    if unsafe { libc::statvfs(path.as_ptr(), found.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call has succeeded, so it has written all of it.
+    let found = unsafe { found.assume_init() };
+    #[allow(clippy::unnecessary_cast, reason = "some systems have narrower fields")]
+    let (all, free) = (found.f_blocks as u64, found.f_bavail as u64);
+    #[allow(clippy::unnecessary_cast, reason = "some systems have narrower fields")]
+    let unit = found.f_frsize as u64;
+    Ok((all > 0).then(|| free.saturating_mul(unit)))
+}
+
+/// Bytes that may still be written; unknown here.
+#[cfg(not(unix))]
+pub fn free_bytes(_: &Path) -> io::Result<Option<u64>> {
+    Ok(None)
+}
+
+/// Bytes that a file of this process may have (`ulimit -f`); `None` where there is no limit.
+///
+/// Source: POSIX.1-2017, `getrlimit`.
+#[cfg(unix)]
+pub fn file_bytes_max() -> Option<u64> {
+    let mut limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: `limit` has room for what is written.
+    let told = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0;
+    (told && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// Bytes that a file of this process may have; unknown here.
+#[cfg(not(unix))]
+pub fn file_bytes_max() -> Option<u64> {
+    None
+}

@@ -1,0 +1,112 @@
+//! Files appear whole, under names that nobody else has, and a folder has one writer.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::fs;
+use std::io::Write;
+
+use partita_data::durable::{FolderLock, NewFile, free_bytes, is_temporary, write_whole};
+
+fn names(folder: &std::path::Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn two_files_for_one_place_have_names_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("result.json");
+    let mut first = NewFile::create(&path).unwrap();
+    let mut second = NewFile::create(&path).unwrap();
+    first.write_all(b"first").unwrap();
+    second.write_all(b"second").unwrap();
+    let temporary = names(folder.path());
+    assert_eq!(temporary.len(), 2);
+    let is_ours = |name: &String| is_temporary(name, "result.json");
+    assert!(temporary.iter().all(is_ours), "{temporary:?}");
+    second.place().unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"second");
+    first.place().unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"first");
+    drop(NewFile::create(&path).unwrap());
+    assert_eq!(names(folder.path()), ["result.json"]);
+}
+
+#[test]
+fn names_of_others_are_not_taken_for_temporary() {
+    for name in [
+        "result.json",
+        "result.json.partial",
+        "result.json.1.partial",
+        "result.json.1-.partial",
+        "result.json.a-0.partial",
+        "my-result.json.1-0.partial",
+    ] {
+        assert!(!is_temporary(name, "result.json"), "{name}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn links_are_not_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("precious"), "precious").unwrap();
+    let pid = std::process::id();
+    for name in [
+        "weights",
+        "weights.partial",
+        &format!("weights.{pid}-0.partial"),
+        "lock",
+    ] {
+        std::os::unix::fs::symlink(at("precious"), at(name)).unwrap();
+    }
+    write_whole(&at("weights"), b"new").unwrap();
+    assert_eq!(fs::read(at("weights")).unwrap(), b"new");
+    assert!(FolderLock::take(folder.path(), "lock").is_err());
+    assert_eq!(fs::read(at("precious")).unwrap(), b"precious");
+}
+
+#[test]
+fn a_folder_has_one_writer_at_a_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let take = || FolderLock::take(folder.path(), "lock").unwrap();
+    assert_eq!(FolderLock::holder(folder.path(), "lock"), None);
+    let lock = take().unwrap();
+    assert!(take().is_none());
+    let holder = FolderLock::holder(folder.path(), "lock").unwrap();
+    assert_eq!(holder, std::process::id().to_string());
+    lock.release().unwrap();
+    assert!(names(folder.path()).is_empty());
+    // What a killed process leaves locks nothing.
+    fs::write(folder.path().join("lock"), "1\n").unwrap();
+    assert_eq!(FolderLock::holder(folder.path(), "lock"), None);
+    drop(take().unwrap());
+    assert!(names(folder.path()).is_empty());
+}
+
+#[test]
+fn a_folder_that_was_replaced_is_no_longer_locked() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    fs::create_dir(&out).unwrap();
+    let old = FolderLock::take(&out, "lock").unwrap().unwrap();
+    fs::remove_dir_all(&out).unwrap();
+    assert!(!old.is_in_place());
+    fs::create_dir(&out).unwrap();
+    let new = FolderLock::take(&out, "lock").unwrap().unwrap();
+    assert!(!old.is_in_place() && new.is_in_place());
+    drop(old);
+    assert!(new.is_in_place(), "the lock of another is not removed");
+}
+
+#[cfg(unix)]
+#[test]
+fn room_is_told_of_what_exists() {
+    assert!(free_bytes(&std::env::temp_dir()).unwrap().unwrap() > 0);
+    assert!(free_bytes(std::path::Path::new("/no/such/folder")).is_err());
+}
