@@ -70,15 +70,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// Ends the process as Ctrl-C does where nothing has to be put in order.
-#[expect(
-    clippy::exit,
-    reason = "the handler's thread cannot return an exit code"
-)]
-pub(crate) fn end_interrupted() -> ! {
-    std::process::exit(130)
-}
-
 /// Ends the process when a call of a foreign library does not come back, from another thread.
 #[expect(
     clippy::exit,

@@ -5,8 +5,28 @@ use std::process::{Command, Output};
 pub fn partita(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_partita"));
     command.args(arguments).env_remove("PARTITA_MACHINES");
+    listening(&mut command);
     command
 }
+
+/// Whoever runs the tests may ignore signals, as a shell does for what it starts in the background; a
+/// command that is to be signalled must not inherit that.
+#[cfg(unix)]
+pub fn listening(command: &mut Command) {
+    use std::os::unix::process::CommandExt;
+    let listen = || {
+        for signal in [libc::SIGINT, libc::SIGHUP, libc::SIGTERM] {
+            // SAFETY: `signal` may be called between fork and exec.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        Ok(())
+    };
+    // SAFETY: what is called neither allocates nor takes locks.
+    unsafe { command.pre_exec(listen) };
+}
+
+#[cfg(not(unix))]
+pub fn listening(_: &mut Command) {}
 
 /// Standard output of a call that must succeed.
 pub fn answer(arguments: &[&str]) -> String {

@@ -17,5 +17,9 @@ mod programs;
 mod published;
 mod refusals;
 mod report;
+#[cfg(unix)]
+mod signals;
 mod stages;
 mod streams;
+#[cfg(unix)]
+mod trainee;

@@ -39,7 +39,7 @@ type Refused = (
 );
 
 /// A folder with a model, a dataset and a run file with some of its lines replaced.
-fn case(replaced: &[(&str, &str)]) -> TempDir {
+pub(super) fn case(replaced: &[(&str, &str)]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     fs::write(at("tiny.model"), MODEL).unwrap();
@@ -87,7 +87,7 @@ fn write_dataset(path: &Path) {
     writer.finish().unwrap();
 }
 
-fn train(folder: &TempDir, cancel: &AtomicBool) -> Result<Value, CliError> {
+pub(super) fn train(folder: &TempDir, cancel: &AtomicBool) -> Result<Value, CliError> {
     let request = TrainRequest {
         run_file: folder.path().join("run.toml"),
         json: true,
@@ -275,7 +275,16 @@ fn a_process_that_is_stopped() {
 #[test]
 fn ctrl_c_ends_all_ranks_within_a_second_and_leaves_nothing() {
     let folder = case(&[("epochs = 6", "epochs = 1000000")]);
-    let mut child = Command::new(std::env::current_exe().unwrap())
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    // Whoever runs the tests in the background may ignore the signal that is sent here.
+    let listen = || {
+        // SAFETY: `signal` may be called between fork and exec.
+        unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
+        Ok(())
+    };
+    // SAFETY: what is called neither allocates nor takes locks.
+    unsafe { std::os::unix::process::CommandExt::pre_exec(&mut command, listen) };
+    let mut child = command
         .args([
             "a_process_that_is_stopped",
             "--nocapture",

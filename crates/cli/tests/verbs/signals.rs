@@ -1,0 +1,44 @@
+//! Signals that ask for an end: they are heard, unless the process was started to ignore them.
+
+use crate::trainee::{Case, Trainee};
+
+/// Starts a training from a shell that ignores these signals, sends one, and gives the exit code.
+fn code_after(signal: &str, ignored: &str, epochs: usize) -> (Option<i32>, Vec<String>) {
+    let case = Case::new();
+    case.run_file("run.toml", epochs, "");
+    let trap = match ignored {
+        "" => String::new(),
+        ignored => format!("trap '' {ignored}; "),
+    };
+    let script = format!("{trap}exec \"$0\" train run.toml --no-prediction");
+    let trainee = Trainee::of_shell(&case, &script);
+    trainee.while_stopped(|| trainee.signal(signal));
+    let (status, said) = trainee.end();
+    assert!(status.code().is_some(), "{signal}: {status}: {said}");
+    (status.code(), case.files())
+}
+
+#[test]
+fn signals_that_are_inherited_as_ignored_stay_so() {
+    // As nohup ignores SIGHUP, and a shell SIGINT for what it starts in the background.
+    for signal in ["HUP", "INT"] {
+        let (code, files) = code_after(signal, signal, 120);
+        assert_eq!(code, Some(0), "{signal}");
+        let expected = ["result.json", "trace.json", "weights.safetensors"];
+        assert_eq!(files, expected, "{signal}");
+    }
+}
+
+#[test]
+fn signals_that_are_not_ignored_end_a_run_in_order() {
+    for (signal, ignored) in [
+        ("HUP", ""),
+        ("INT", ""),
+        ("TERM", "HUP INT"),
+        ("INT", "HUP"),
+    ] {
+        let (code, files) = code_after(signal, ignored, 1_000_000);
+        assert_eq!(code, Some(130), "{signal}, ignored {ignored}");
+        assert!(files.is_empty(), "{signal}: {files:?}");
+    }
+}
