@@ -162,6 +162,7 @@ fn data_error(error: DataError) -> CliError {
         | DataError::RegionOutOfRange { .. }
         | DataError::Unreadable { .. }
         | DataError::NoClass { .. }
+        | DataError::Untrainable { .. }
         | DataError::Incomplete { .. }
         | DataError::BadIndex { .. }
         | DataError::Occupied { .. }

@@ -146,6 +146,27 @@ pub enum DataError {
         /// The largest class.
         last: usize,
     },
+    /// A stored value that no network can be trained on.
+    #[error(
+        "{path}: key `{key}`, sample {sample} of split {split}, {position}: {fault}; valid is {expected}; \
+         mend the sample, leave it out, or choose another transform"
+    )]
+    Untrainable {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: &'static str,
+        /// The split.
+        split: &'static str,
+        /// The sample within the split.
+        sample: usize,
+        /// Where in the sample.
+        position: String,
+        /// The value, and what is wrong with it.
+        fault: String,
+        /// What would be valid.
+        expected: String,
+    },
     /// A dataset folder whose making did not finish or whose files are partly gone.
     #[error("the dataset {path} is incomplete: {found}; make it again or restore what is missing")]
     Incomplete {

@@ -17,6 +17,7 @@ mod samples;
 mod sieve;
 mod slab;
 mod source;
+mod valid;
 pub mod weights;
 mod writer;
 

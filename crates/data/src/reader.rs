@@ -1,6 +1,6 @@
 //! Reading regions of samples.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use partita_space::Bytes;
@@ -64,6 +64,16 @@ impl Reader {
     /// Number of samples of the split.
     pub fn samples(&self) -> usize {
         self.dataset.splits[self.split as usize].samples()
+    }
+
+    /// The split that it reads.
+    pub fn split(&self) -> Split {
+        self.split
+    }
+
+    /// The file of a sample of the split.
+    pub fn file(&self, sample: usize) -> &Path {
+        self.dataset.splits[self.split as usize].locate(sample).0
     }
 
     /// Reads one region of a sample: that hyperslab, never the whole sample.

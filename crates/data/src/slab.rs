@@ -10,6 +10,17 @@ pub(crate) fn elements(region: &Region4) -> usize {
     region.iter().map(ExactSizeIterator::len).product()
 }
 
+/// Index (C, D, H, W) in the sample of an element of a region that lies in that order.
+pub(crate) fn position(region: &Region4, element: usize) -> [usize; 4] {
+    let mut rest = element;
+    let mut index = [0; 4];
+    for (dim, range) in region.iter().enumerate().rev() {
+        index[dim] = range.start + rest % range.len();
+        rest /= range.len();
+    }
+    index
+}
+
 /// Number of maximal contiguous runs of a row-major array that the box covers.
 ///
 /// Dims that are taken whole fold into the run of the dim outside them.
@@ -42,6 +53,13 @@ pub(crate) fn chunks(chunk: &[usize], starts_counts: &[(usize, usize)]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn positions_count_from_the_start_of_the_sample() {
+        assert_eq!(position(&[0..2, 3..5, 0..4, 6..8], 0), [0, 3, 0, 6]);
+        assert_eq!(position(&[0..2, 3..5, 0..4, 6..8], 31), [1, 4, 3, 7]);
+        assert_eq!(position(&[1..2, 0..5, 2..4, 6..8], 5), [1, 1, 2, 7]);
+    }
 
     #[test]
     fn a_depth_slab_of_every_channel_is_one_run_per_channel() {

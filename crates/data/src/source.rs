@@ -4,16 +4,17 @@ use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use std::thread;
 
-use partita_program::{Dtype, Item, Load, TaskId, View, When};
+use partita_program::{Dtype, Item, Load, TaskId, Transform, View, When};
 use partita_run::reading::{BUFFERS_MAX, WAITING_MAX, at_once};
 use partita_run::{Inputs, Memory, RunError, Source};
 use partita_space::{Interval, Mesh, Rank, Region};
 
-use crate::dataset::{Dataset, Split};
+use crate::dataset::{Dataset, Split, TARGET_KEY, VOLUME_KEY};
 use crate::error::DataError;
 use crate::reader::Reader;
 use crate::samples::{DType, Samples};
 use crate::slab::{self, Region4};
+use crate::valid::Valid;
 
 /// Called after each piece was read, by the thread that read it, to wake the rank if it sleeps.
 pub type Waker = Box<dyn Fn() + Send>;
@@ -23,8 +24,11 @@ pub type Waker = Box<dyn Fn() + Send>;
 /// Samples of all splits are numbered in one sequence: training, validation, test; see
 /// [`first_sample`]. Nothing but the rank's own region is read. `poll` takes what has been read and
 /// never waits; the thread sleeps while there is nothing to read, or when the rank does not keep up.
+/// Values that no network can be trained on are refused: what is infinite, extreme or not a number, as
+/// it is stored or as the program's transform makes it.
 /// A load for the next step where the step inputs list no next samples delivers zeros, and counts
-/// them. Errors are [`RunError::Source`] with the rank, the file and the key.
+/// them. Errors are [`RunError::Source`] with the rank, the file, the key, and the sample and position of a
+/// value that is refused.
 pub struct HyperslabSource {
     shape: [usize; 4],
     /// (D, H, W, C) of the answer to a sample.
@@ -87,13 +91,15 @@ pub fn first_sample(dataset: &Dataset, split: Split) -> usize {
 }
 
 impl HyperslabSource {
-    /// The source of this rank of a mesh. Files are opened at the first load.
+    /// The source of this rank of a mesh, whose program takes the samples through `transform`. Files are
+    /// opened at the first load.
     ///
     /// Errors: the system gives no thread.
     pub fn new(
         dataset: &Dataset,
         mesh: Mesh,
         rank: Rank,
+        transform: Transform,
         wake: Option<Waker>,
     ) -> Result<Self, RunError> {
         let (orders, to_read) = channel();
@@ -106,6 +112,7 @@ impl HyperslabSource {
             blanks,
             made: 0,
             one: Samples::new(dataset.dtype()),
+            valid: Valid::under(transform),
             wake,
         };
         // The thread is left to itself: it ends when the source is dropped, after the read under way.
@@ -311,6 +318,7 @@ struct Worker {
     made: usize,
     /// The last sample of a piece of several.
     one: Samples,
+    valid: Valid,
     wake: Option<Waker>,
 }
 
@@ -391,11 +399,13 @@ impl Worker {
                 let mut values = blank;
                 for (index, &sample) in samples.iter().enumerate() {
                     let (split, sample) = self.locate(sample);
-                    let (reader, region) = (&mut self.readers[split], region.clone());
+                    let reader = &mut self.readers[split];
                     if index == 0 {
-                        reader.read_volume(sample, region, &mut values)?;
+                        reader.read_volume(sample, region.clone(), &mut values)?;
+                        check_volume(self.valid, reader, sample, region, &values)?;
                     } else {
-                        reader.read_volume(sample, region, &mut self.one)?;
+                        reader.read_volume(sample, region.clone(), &mut self.one)?;
+                        check_volume(self.valid, reader, sample, region, &self.one)?;
                         values.append(&self.one);
                     }
                 }
@@ -405,7 +415,9 @@ impl Worker {
                 let mut values = Vec::new();
                 for &sample in samples {
                     let (split, sample) = self.locate(sample);
-                    let row = self.readers[split].read_target(sample)?;
+                    let reader = &mut self.readers[split];
+                    let row = reader.read_target(sample)?;
+                    check_target(reader, sample, &row)?;
                     values.extend_from_slice(&row[range.clone()]);
                 }
                 Ok(Values::Targets(values))
@@ -434,5 +446,61 @@ impl Worker {
             sample -= reader.samples();
         }
         (last, sample)
+    }
+}
+
+/// Refuses a region with a value that no network can be trained on.
+fn check_volume(
+    valid: Valid,
+    reader: &Reader,
+    sample: usize,
+    region: &Region4,
+    values: &Samples,
+) -> Result<(), DataError> {
+    let Some((at, value)) = valid.first_outside(values) else {
+        return Ok(());
+    };
+    let [c, d, h, w] = slab::position(region, at);
+    let position = format!("at (C, D, H, W) = ({c}, {d}, {h}, {w})");
+    Err(untrainable(
+        valid,
+        reader,
+        sample,
+        (VOLUME_KEY, position),
+        value,
+    ))
+}
+
+/// Refuses targets whose errors would be no numbers.
+fn check_target(reader: &Reader, sample: usize, row: &[f32]) -> Result<(), DataError> {
+    let valid = Valid::under(Transform::Identity);
+    let Some((at, value)) = valid.first_outside_floats(row) else {
+        return Ok(());
+    };
+    let position = format!("target {at}");
+    Err(untrainable(
+        valid,
+        reader,
+        sample,
+        (TARGET_KEY, position),
+        value,
+    ))
+}
+
+fn untrainable(
+    valid: Valid,
+    reader: &Reader,
+    sample: usize,
+    (key, position): (&'static str, String),
+    value: f32,
+) -> DataError {
+    DataError::Untrainable {
+        path: reader.file(sample).to_path_buf(),
+        key,
+        split: reader.split().name(),
+        sample,
+        position,
+        fault: valid.fault(value),
+        expected: valid.expected(),
     }
 }

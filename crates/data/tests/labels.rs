@@ -13,7 +13,9 @@ use partita_data::{
     DType, DataError, Dataset, DatasetSpec, DatasetWriter, HyperslabSource, Kind, Layout, Samples,
     Split,
 };
-use partita_program::{Body, Buffer, BufferId, Dtype, Item, Load, Place, Role, TaskId, When};
+use partita_program::{
+    Body, Buffer, BufferId, Dtype, Item, Load, Place, Role, TaskId, Transform, When,
+};
 use partita_run::{Arena, Inputs, RunError, Source};
 use partita_space::{Axis, Bytes, Mesh};
 
@@ -151,7 +153,7 @@ fn staged(dataset: &Dataset, mesh: Mesh, rank: usize, place: Place) -> Result<Ve
         samples: vec![2, 5],
         ..Inputs::default()
     };
-    let mut source = HyperslabSource::new(dataset, mesh, rank, None).unwrap();
+    let mut source = HyperslabSource::new(dataset, mesh, rank, Transform::Identity, None).unwrap();
     let mut arena = Arena::new(body.arena);
     let memory = arena.memory(&body);
     source.start(TaskId(0), &load, &inputs)?;

@@ -12,7 +12,9 @@ use partita_data::{
     DType, Dataset, DatasetWriter, HyperslabSource, Layout, Samples, Split, VolumeShape,
     first_sample,
 };
-use partita_program::{Body, Buffer, BufferId, Dtype, Item, Load, Place, Role, TaskId, When};
+use partita_program::{
+    Body, Buffer, BufferId, Dtype, Item, Load, Place, Role, TaskId, Transform, When,
+};
 use partita_run::{Arena, Inputs, RunError, Source};
 use partita_space::{Axis, AxisList, Bytes, Mesh};
 
@@ -188,7 +190,9 @@ fn every_rank_gets_its_slab_of_its_samples_from_all_splits() {
                 for rank in 0..mesh.ranks() {
                     let dtypes = [staging, target_dtype];
                     let (body, loads) = staged(&mesh, rank, ids.len(), dtypes, when);
-                    let mut source = HyperslabSource::new(&dataset, mesh, rank, None).unwrap();
+                    let mut source =
+                        HyperslabSource::new(&dataset, mesh, rank, Transform::Identity, None)
+                            .unwrap();
                     let (samples, targets, bytes) =
                         play(&mut source, &body, &loads, &inputs).unwrap();
                     let owned = loads[0].place.owned(&mesh, &mesh.coord(rank));
@@ -227,7 +231,7 @@ fn nothing_to_read_ahead_delivers_zeros_that_count() {
     let dataset = make(&folder.path().join("set"), DType::Int16);
     let mesh = mesh(1, [2, 1, 1]);
     let (body, loads) = staged(&mesh, 1, 2, [Dtype::I16, Dtype::F32], When::Next);
-    let mut source = HyperslabSource::new(&dataset, mesh, 1, None).unwrap();
+    let mut source = HyperslabSource::new(&dataset, mesh, 1, Transform::Identity, None).unwrap();
     let (samples, targets, bytes) =
         play(&mut source, &body, &loads, &inputs(&[0, 1], &[])).unwrap();
     assert!(samples.iter().chain(&targets).all(|&value| value == 0.0));
@@ -242,7 +246,8 @@ fn what_cannot_be_read_names_rank_file_and_key() {
     let mesh = mesh(1, [2, 1, 1]);
     let (body, loads) = staged(&mesh, 1, 1, [Dtype::I16, Dtype::F32], When::Now);
     let refused = |ids: &[usize]| {
-        let mut source = HyperslabSource::new(&dataset, mesh, 1, None).unwrap();
+        let mut source =
+            HyperslabSource::new(&dataset, mesh, 1, Transform::Identity, None).unwrap();
         play(&mut source, &body, &loads, &inputs(ids, &[]))
             .unwrap_err()
             .to_string()
@@ -263,11 +268,75 @@ fn what_cannot_be_read_names_rank_file_and_key() {
     let cut = refused(&[3]);
     assert!(cut.contains("rank 1") && cut.contains("train.h5"), "{cut}");
     let (body, loads) = staged(&mesh, 1, 1, [Dtype::F32, Dtype::F32], When::Now);
-    let mut source = HyperslabSource::new(&dataset, mesh, 1, None).unwrap();
+    let mut source = HyperslabSource::new(&dataset, mesh, 1, Transform::Identity, None).unwrap();
     let wrong = play(&mut source, &body, &loads, &inputs(&[4], &[]))
         .unwrap_err()
         .to_string();
     assert!(wrong.contains("int16") && wrong.contains("F32"), "{wrong}");
+}
+
+/// The reason why rank 1 of two halves in depth cannot read a sample with these voxels and targets.
+fn refusal(values: Samples, targets: &[f32], transform: Transform) -> Option<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let dtype = values.dtype();
+    let spec = spec(SHAPE, dtype, Layout::Contiguous);
+    let mut writer = DatasetWriter::create(folder.path().join("set"), &spec).unwrap();
+    for split in Split::ALL {
+        while writer.next_universe(split).is_some() {
+            let physical = physical(0);
+            writer.append(split, &values, targets, &physical).unwrap();
+        }
+    }
+    let dataset = writer.finish().unwrap();
+    let mesh = mesh(1, [2, 1, 1]);
+    let staged_as = match dtype {
+        DType::Int16 => Dtype::I16,
+        DType::Float32 => Dtype::F32,
+    };
+    let (body, loads) = staged(&mesh, 1, 2, [staged_as, Dtype::F32], When::Now);
+    let mut source = HyperslabSource::new(&dataset, mesh, 1, transform, None).unwrap();
+    // The first sample of validation and the second of the test.
+    let played = play(&mut source, &body, &loads, &inputs(&[4, 6], &[]));
+    played.err().map(|error| error.to_string())
+}
+
+#[test]
+fn a_value_that_spoils_a_network_is_named_with_its_place() {
+    let at = |[c, d, h, w]: [usize; 4]| ((c * SHAPE[1] + d) * SHAPE[2] + h) * SHAPE[3] + w;
+    let floats = |index: [usize; 4], value: f32| {
+        let mut values = vec![1.0; SHAPE.iter().product()];
+        values[at(index)] = value;
+        Samples::F32(values)
+    };
+    let good = target(0);
+    let (identity, log) = (Transform::Identity, Transform::LogOnePlus);
+    let fill = refusal(floats([1, 4, 2, 3], 9.969_21e36), &good, identity).expect("a refusal");
+    for part in [
+        "rank 1",
+        "validation.h5",
+        "key `full`, sample 0 of split validation, at (C, D, H, W) = (1, 4, 2, 3)",
+        "9.96921e36",
+        "valid is a number between -1.8446744e19 and 1.8446744e19",
+    ] {
+        assert!(fill.contains(part), "`{part}` is not in: {fill}");
+    }
+    let below = refusal(floats([0, 5, 4, 6], -2.5), &good, log).expect("a refusal");
+    assert!(below.contains("(0, 5, 4, 6)"), "{below}");
+    assert!(below.contains("log1p of -2.5 is not a number"), "{below}");
+    // The other rank reads that half, and refuses it.
+    assert_eq!(
+        refusal(floats([0, 2, 4, 6], f32::NAN), &good, identity),
+        None
+    );
+    let mut counts = vec![3i16; SHAPE.iter().product()];
+    counts[at([1, 3, 0, 0])] = -1;
+    let count = refusal(Samples::I16(counts), &good, log).expect("a refusal");
+    assert!(count.contains("log1p of -1 is -inf"), "{count}");
+    assert!(count.contains("(1, 3, 0, 0)"), "{count}");
+    let targets = [0.5, f32::INFINITY, 0.0, 0.0];
+    let target = refusal(floats([0; 4], 1.0), &targets, identity).expect("a refusal");
+    assert!(target.contains("key `unitPar`"), "{target}");
+    assert!(target.contains("target 1: inf is not finite"), "{target}");
 }
 
 #[test]
@@ -281,7 +350,8 @@ fn the_rank_is_woken_once_per_piece_and_reading_does_not_run_away() {
         let (body, loads) = staged_of(shape, &mesh, 0, 5, dtypes, When::Now);
         let (wake, woken) = mpsc::channel();
         let waker = Box::new(move || wake.send(()).unwrap_or(()));
-        let mut source = HyperslabSource::new(&dataset, mesh, 0, Some(waker)).unwrap();
+        let mut source =
+            HyperslabSource::new(&dataset, mesh, 0, Transform::Identity, Some(waker)).unwrap();
         let mut arena = Arena::new(body.arena);
         let memory = arena.memory(&body);
         let ids = [0, 5, 2, 3, 6];

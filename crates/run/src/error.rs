@@ -1,3 +1,4 @@
+use partita_program::Role;
 use partita_space::{Rank, Seconds};
 use serde::{Deserialize, Serialize};
 
@@ -104,6 +105,29 @@ pub enum RunError {
         /// By the program.
         expected: u64,
     },
+    /// What the run trains, or keeps beside it, has left the range of its type.
+    #[error(
+        "rank {rank}: `{tensor}` holds {value} after step {step} (epoch {epoch}); {count} of its {elements} \
+         values are not finite"
+    )]
+    NotFinite {
+        /// Who noticed.
+        rank: Rank,
+        /// The buffer, named after its tensor.
+        tensor: String,
+        /// What it is.
+        role: Role,
+        /// The first such value, as text: JSON has no infinities.
+        value: String,
+        /// Values that are infinite or not a number.
+        count: usize,
+        /// All values that the rank has of it.
+        elements: usize,
+        /// Training step, from 1.
+        step: u64,
+        /// From 1.
+        epoch: u64,
+    },
     /// Another rank failed, or the user asked to stop.
     #[error("stopped")]
     Cancelled,
@@ -117,7 +141,8 @@ impl RunError {
             | RunError::Source { .. }
             | RunError::Algorithm { .. }
             | RunError::Kernels { .. }
-            | RunError::Tally { .. } => 0,
+            | RunError::Tally { .. }
+            | RunError::NotFinite { .. } => 0,
             RunError::Lost { .. } | RunError::Message { .. } => 1,
             RunError::Cancelled => 2,
         }

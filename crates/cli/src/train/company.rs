@@ -14,7 +14,7 @@ use partita_local::LaunchError;
 use partita_lower::Strategy;
 use partita_mpi::Collectives;
 use partita_oracle::Prediction;
-use partita_program::Program;
+use partita_program::{Program, Role};
 use partita_run::{Arena, Carriage, End, Lasting, Outcome, Packet, RunError, Session};
 use partita_space::{Bytes, Seconds};
 use partita_tune::LinkTimes;
@@ -325,8 +325,31 @@ fn failure(error: &LaunchError) -> CliError {
             error: RunError::Cancelled,
             ..
         } => CliError::Interrupted(super::NOTHING_WRITTEN.to_owned()),
-        LaunchError::Rank { .. } | LaunchError::Panicked { .. } | LaunchError::NoThread { .. } => {
-            CliError::run(error)
-        }
+        LaunchError::Rank { error, .. } => rank_failure(error),
+        LaunchError::Panicked { .. } | LaunchError::NoThread { .. } => CliError::run(error),
     }
+}
+
+/// The failure of a rank, with what helps against it.
+pub fn rank_failure(error: &RunError) -> CliError {
+    let RunError::NotFinite { role, .. } = error else {
+        return CliError::run(error);
+    };
+    let origin = match role {
+        Role::State => "activations in front of that layer are too large for its statistics",
+        Role::Optimizer => "a gradient is too large for what the optimizer keeps of it",
+        Role::Parameter
+        | Role::Gradient
+        | Role::Staging
+        | Role::Activation
+        | Role::ActivationGradient
+        | Role::PackedWeights
+        | Role::Gathered
+        | Role::Statistics
+        | Role::Workspace => "a step of the optimizer was too large",
+    };
+    CliError::Run(format!(
+        "{error}: {origin}; nothing was written; {}",
+        super::AGAINST_DIVERGENCE
+    ))
 }

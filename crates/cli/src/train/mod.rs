@@ -29,7 +29,7 @@ use partita_data::{
 use partita_graph::{Graph, initial_part};
 use partita_lower::Strategy;
 use partita_oracle::Prediction;
-use partita_program::{Buffer, ProgramKind, Role};
+use partita_program::{Buffer, ProgramKind, Role, Transform};
 use partita_run::{End, Footprint, Plan, RunError, Session, Source, SystemClock, kept_name};
 use partita_space::{Bytes, Mesh, Rank};
 use ranks::{Listener, World};
@@ -67,6 +67,10 @@ pub struct TrainRequest {
 
 /// Why an interrupted run leaves nothing to clean up.
 const NOTHING_WRITTEN: &str = "all ranks have ended, and nothing of the run was written";
+
+/// What helps where loss or weights leave the range of their type.
+const AGAINST_DIVERGENCE: &str = "no value of the samples that were read is infinite or extreme, so lower \
+                                  `learning_rate` under [schedule] or set `clip` under [optimizer]";
 
 /// Trains: checks everything, runs the ranks, writes what came of it to `output` of the run file.
 ///
@@ -222,6 +226,7 @@ fn train<'r>(
     warnings: Vec<String>,
 ) -> Result<Option<Finished<'r>>, CliError> {
     let (company, run, session) = (task.company, task.run, task.session);
+    let dataset = task.dataset;
     let program = session.main_program();
     let mut prediction = match task.is_foretold {
         true => company.foretell(program, run)?,
@@ -246,7 +251,7 @@ fn train<'r>(
         threads: run.threads,
         watchdog: run.watchdog,
         cancel: task.cancel,
-        source: &|rank, wake| source(task.dataset, program.mesh, rank, wake),
+        source: &|rank, wake| source(dataset, program.mesh, rank, run.transform, wake),
         clock: SystemClock::start(),
         initial: &|buffer, elements| initial(task.graph, run.seed, buffer, elements),
     };
@@ -294,9 +299,11 @@ fn source(
     dataset: &Dataset,
     mesh: Mesh,
     rank: Rank,
+    transform: Transform,
     wake: Option<Waker>,
 ) -> Result<Box<dyn Source>, RunError> {
-    Ok(Box::new(HyperslabSource::new(dataset, mesh, rank, wake)?))
+    let source = HyperslabSource::new(dataset, mesh, rank, transform, wake)?;
+    Ok(Box::new(source))
 }
 
 fn initial(graph: &Graph, seed: u64, buffer: &Buffer, elements: Range<usize>) -> Option<Vec<f64>> {
@@ -334,13 +341,12 @@ fn refuse_divergence(run: &RunFile, end: End) -> Result<(), CliError> {
                 }
             };
             let clip = match run.clip {
-                Some(clip) => format!("lower `clip`, now {clip}"),
-                None => "set `clip` under [optimizer]".to_owned(),
+                Some(clip) => format!("`clip` is {clip}"),
+                None => "`clip` is not set".to_owned(),
             };
             Err(CliError::Run(format!(
-                "the loss became {loss} {when}; nothing was written; lower `learning_rate` under \
-                 [schedule], now {} at the start, or {clip}, or look at the data for values that \
-                 `transform` makes infinite",
+                "the loss became {loss} {when}; nothing was written; {AGAINST_DIVERGENCE}; \
+                 `learning_rate` is {} at the start, {clip}",
                 run.schedule.rate(0.0)
             )))
         }

@@ -1,6 +1,6 @@
 //! Ranks that are processes under a launcher: what they decide together, and how they end together.
 
-use super::company::{Keep, Taken};
+use super::company::{Keep, Taken, rank_failure};
 use super::kernel_set::spin;
 use super::memory::Mark;
 use super::ranks::{self, Listener, Seat, World};
@@ -285,7 +285,7 @@ impl Job {
         );
         let peak = mark.peak_above();
         let (outcome, mut arena) = played.map_err(|error| {
-            let text = CliError::run(&error);
+            let text = rank_failure(&error);
             *self.error.borrow_mut() = Some(error);
             text
         })?;

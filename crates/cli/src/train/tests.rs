@@ -1,4 +1,5 @@
 mod classes;
 mod command;
+mod finite;
 mod run_file;
 mod session;

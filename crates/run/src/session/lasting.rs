@@ -92,6 +92,49 @@ fn lasting(body: &Body) -> impl Iterator<Item = (BufferId, &Buffer)> {
         .filter(|(_, buffer)| outlives_programs(buffer.role))
 }
 
+/// A lasting buffer with values that are infinite or not a number.
+pub(super) struct NotFinite<'b> {
+    pub buffer: &'b Buffer,
+    /// The first of them.
+    pub value: f64,
+    pub count: usize,
+}
+
+/// The first lasting buffer of a rank that is not finite: states before parameters before what the
+/// optimizer keeps, as faults spread in that order.
+pub(super) fn first_not_finite<'b>(body: &'b Body, memory: &Memory<'_>) -> Option<NotFinite<'b>> {
+    let found = |role: Role| {
+        let buffers = lasting(body).filter(move |(_, buffer)| buffer.role == role);
+        buffers.filter_map(|(id, buffer)| {
+            let view = buffer.view(id);
+            let (count, value) = match buffer.dtype {
+                Dtype::F32 => not_finite(&memory.read::<f32>(&view).data, |v| f64::from(v)),
+                Dtype::F64 => not_finite(&memory.read::<f64>(&view).data, |v| v),
+                Dtype::I16 => (0, None),
+            };
+            let value = value?;
+            Some(NotFinite {
+                buffer,
+                value,
+                count,
+            })
+        })
+    };
+    let roles = [Role::State, Role::Parameter, Role::Optimizer];
+    roles.into_iter().find_map(|role| found(role).next())
+}
+
+/// How many values are not finite, and the first of them.
+fn not_finite<T: Copy>(values: &[T], wide: impl Fn(T) -> f64) -> (usize, Option<f64>) {
+    let is_bad = |value: &f64| !value.is_finite();
+    let wide = || values.iter().map(|&value| wide(value));
+    // A sum of flags is a loop without branches; almost always it is 0.
+    match wide().map(|value| usize::from(is_bad(&value))).sum() {
+        0 => (0, None),
+        count => (count, wide().find(is_bad)),
+    }
+}
+
 /// Whether the rank at `coord` is the first of those that hold the same share.
 fn is_first(buffer: &Buffer, mesh: &Mesh, coord: Coord) -> bool {
     let (shares, seat) = match &buffer.home {

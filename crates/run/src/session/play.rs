@@ -1,6 +1,6 @@
 use super::Session;
 use super::durations::Durations;
-use super::lasting::{Initial, set_initial};
+use super::lasting::{Initial, first_not_finite, set_initial};
 use super::turns::Turn;
 use crate::{RankRunner, RunError, StepReport, Trace};
 use partita_program::ProgramKind;
@@ -223,11 +223,37 @@ impl Player<'_, '_> {
                 });
             }
             self.account(runner.rank, &turn, step, loss, seconds);
+            let is_in_training =
+                |next: &Turn| next.kind == ProgramKind::Train && next.epoch == turn.epoch;
+            if turn.kind == ProgramKind::Train && !next.is_some_and(is_in_training) {
+                self.check_finite(runner, &turn)?;
+            }
             if next.is_none_or(|next| next.epoch != turn.epoch) {
                 self.end_epoch(runner.rank, turn.epoch);
             }
         }
         Ok(End::Finished)
+    }
+
+    /// What outlives the steps is finite after the training of an epoch. A loss may stay finite beside
+    /// values that are not: running statistics are not read in training, and the last update by no loss.
+    ///
+    /// Errors: `NotFinite`, on each rank for its own shares.
+    fn check_finite(&self, runner: &mut RankRunner<'_>, turn: &Turn) -> Result<(), RunError> {
+        let body = self.session.main_program().body(runner.rank);
+        match first_not_finite(body, &runner.arena.memory(body)) {
+            None => Ok(()),
+            Some(found) => Err(RunError::NotFinite {
+                rank: runner.rank,
+                tensor: found.buffer.name.clone(),
+                role: found.buffer.role,
+                value: found.value.to_string(),
+                count: found.count,
+                elements: found.buffer.dims.iter().product(),
+                step: turn.updates + 1,
+                epoch: turn.epoch + 1,
+            }),
+        }
     }
 
     fn step(

@@ -87,7 +87,7 @@ fn write_dataset(path: &Path) {
     writer.finish().unwrap();
 }
 
-pub(super) fn train(folder: &TempDir, cancel: &AtomicBool) -> Result<Value, CliError> {
+fn train(folder: &TempDir, cancel: &AtomicBool) -> Result<Value, CliError> {
     let request = TrainRequest {
         run_file: folder.path().join("run.toml"),
         json: true,
