@@ -18,8 +18,16 @@ pub struct MpiError {
     pub text: String,
 }
 
-/// Any handle of MPI, in the size of the largest.
-pub(crate) type Raw = u64;
+/// Any handle of MPI, in the size of the largest. Only the library makes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Raw(u64);
+
+#[cfg(test)]
+impl Raw {
+    pub(crate) fn of_number(number: u64) -> Self {
+        Self(number)
+    }
+}
 
 /// A handle as the library's functions take it.
 trait Handle: Copy {
@@ -29,21 +37,21 @@ trait Handle: Copy {
 
 impl Handle for c_int {
     fn of(raw: Raw) -> Self {
-        raw as u32 as c_int
+        raw.0 as u32 as c_int
     }
 
     fn raw(self) -> Raw {
-        u64::from(self as u32)
+        Raw(u64::from(self as u32))
     }
 }
 
 impl Handle for *mut c_void {
     fn of(raw: Raw) -> Self {
-        raw as usize as *mut c_void
+        raw.0 as usize as *mut c_void
     }
 
     fn raw(self) -> Raw {
-        self as usize as u64
+        Raw(self as usize as u64)
     }
 }
 
@@ -148,16 +156,24 @@ pub(crate) struct Parts<'p> {
 }
 
 /// The functions behind one type, whatever the size of a handle. Each gives the return code.
-///
-/// # Safety
-/// Handles must be of this library and alive, buffers must stay in place and untouched (unread, where
-/// they are received into) until their request has completed.
-trait Functions {
+pub(crate) trait Functions {
+    /// # Safety
+    /// MPI is not started yet.
     unsafe fn init_thread(&self, wanted: c_int, provided: &mut c_int) -> c_int;
+    /// # Safety
+    /// No request is under way, and nothing but the version is asked of MPI after it.
     unsafe fn finalize(&self) -> c_int;
+    /// # Safety
+    /// The communicator is one of this library.
     unsafe fn abort(&self, comm: Raw, code: c_int) -> c_int;
+    /// # Safety
+    /// The text has room for the longest that the library gives.
     unsafe fn error_string(&self, code: c_int, text: &mut [u8], length: &mut c_int) -> c_int;
+    /// # Safety
+    /// Both handles are of this library.
     unsafe fn set_errhandler(&self, comm: Raw, handler: Raw) -> c_int;
+    /// # Safety
+    /// The communicator is one of this library, and the value of the key a pointer.
     unsafe fn get_attr(
         &self,
         comm: Raw,
@@ -165,11 +181,25 @@ trait Functions {
         value: &mut *mut c_int,
         flag: &mut c_int,
     ) -> c_int;
+    /// # Safety
+    /// The communicator is one of this library.
     unsafe fn rank(&self, comm: Raw, rank: &mut c_int) -> c_int;
+    /// # Safety
+    /// The communicator is one of this library.
     unsafe fn size(&self, comm: Raw, size: &mut c_int) -> c_int;
+    /// # Safety
+    /// The communicator is one of this library.
     unsafe fn dup(&self, comm: Raw, new: &mut Raw) -> c_int;
+    /// # Safety
+    /// The communicator is one of this library.
     unsafe fn split(&self, comm: Raw, color: c_int, key: c_int, new: &mut Raw) -> c_int;
+    /// # Safety
+    /// Handles are of this library; the buffer stays in place and unchanged until the request has
+    /// completed.
     unsafe fn isend(&self, from: Buffer, to: c_int, tag: c_int, comm: Raw, new: &mut Raw) -> c_int;
+    /// # Safety
+    /// Handles are of this library; the buffer stays in place and untouched until the request has
+    /// completed.
     unsafe fn irecv(
         &self,
         into: Buffer,
@@ -178,13 +208,20 @@ trait Functions {
         comm: Raw,
         new: &mut Raw,
     ) -> c_int;
+    /// # Safety
+    /// The requests are alive, and the constants those of this library.
     unsafe fn testsome(
         &self,
         requests: &mut [Raw],
         constants: &Constants,
         completed: &mut Vec<Completed>,
     ) -> c_int;
+    /// # Safety
+    /// The request is alive.
     unsafe fn cancel(&self, request: Raw) -> c_int;
+    /// # Safety
+    /// Handles are of this library; `from` is MPI_IN_PLACE, and the buffer stays in place and untouched
+    /// until the request has completed.
     unsafe fn iallreduce(
         &self,
         from: *const c_void,
@@ -193,7 +230,12 @@ trait Functions {
         comm: Raw,
         new: &mut Raw,
     ) -> c_int;
+    /// # Safety
+    /// Handles are of this library. Both buffers, counts and starts, of one entry for each member, stay in
+    /// place and untouched until the request has completed.
     unsafe fn iallgatherv(&self, from: Buffer, into: &Parts, comm: Raw, new: &mut Raw) -> c_int;
+    /// # Safety
+    /// As for `iallgatherv`.
     unsafe fn ireduce_scatter(
         &self,
         from: &Parts,
@@ -202,6 +244,8 @@ trait Functions {
         comm: Raw,
         new: &mut Raw,
     ) -> c_int;
+    /// # Safety
+    /// As for `iallgatherv`.
     unsafe fn ialltoallv(&self, from: &Parts, into: &Parts, comm: Raw, new: &mut Raw) -> c_int;
 }
 
@@ -213,26 +257,29 @@ fn made<H: Handle>(new: &mut Raw, call: impl FnOnce(*mut H) -> c_int) -> c_int {
     code
 }
 
-// SAFETY (of every block): what the trait asks of its callers is what the function asks of them; local
-// variables outlive the calls that write to them.
 impl<H: Handle> Functions for Table<H> {
     unsafe fn init_thread(&self, wanted: c_int, provided: &mut c_int) -> c_int {
+        // SAFETY: as the caller says.
         unsafe { (self.init_thread)(null_mut(), null_mut(), wanted, provided) }
     }
 
     unsafe fn finalize(&self) -> c_int {
+        // SAFETY: as the caller says.
         unsafe { (self.finalize)() }
     }
 
     unsafe fn abort(&self, comm: Raw, code: c_int) -> c_int {
+        // SAFETY: as the caller says.
         unsafe { (self.abort)(H::of(comm), code) }
     }
 
     unsafe fn error_string(&self, code: c_int, text: &mut [u8], length: &mut c_int) -> c_int {
+        // SAFETY: as the caller says.
         unsafe { (self.error_string)(code, text.as_mut_ptr().cast(), length) }
     }
 
     unsafe fn set_errhandler(&self, comm: Raw, handler: Raw) -> c_int {
+        // SAFETY: as the caller says.
         unsafe { (self.set_errhandler)(H::of(comm), H::of(handler)) }
     }
 
@@ -244,22 +291,27 @@ impl<H: Handle> Functions for Table<H> {
         flag: &mut c_int,
     ) -> c_int {
         let value: *mut *mut c_int = value;
+        // SAFETY: as the caller says.
         unsafe { (self.get_attr)(H::of(comm), key, value.cast(), flag) }
     }
 
     unsafe fn rank(&self, comm: Raw, rank: &mut c_int) -> c_int {
+        // SAFETY: as the caller says.
         unsafe { (self.rank)(H::of(comm), rank) }
     }
 
     unsafe fn size(&self, comm: Raw, size: &mut c_int) -> c_int {
+        // SAFETY: as the caller says.
         unsafe { (self.size)(H::of(comm), size) }
     }
 
     unsafe fn dup(&self, comm: Raw, new: &mut Raw) -> c_int {
+        // SAFETY: as the caller says.
         made(new, |new| unsafe { (self.dup)(H::of(comm), new) })
     }
 
     unsafe fn split(&self, comm: Raw, color: c_int, key: c_int, new: &mut Raw) -> c_int {
+        // SAFETY: as the caller says.
         made(new, |new| unsafe {
             (self.split)(H::of(comm), color, key, new)
         })
@@ -267,6 +319,7 @@ impl<H: Handle> Functions for Table<H> {
 
     unsafe fn isend(&self, from: Buffer, to: c_int, tag: c_int, comm: Raw, new: &mut Raw) -> c_int {
         let datatype = H::of(from.datatype);
+        // SAFETY: as the caller says.
         made(new, |new| unsafe {
             (self.isend)(from.start, from.count, datatype, to, tag, H::of(comm), new)
         })
@@ -281,6 +334,7 @@ impl<H: Handle> Functions for Table<H> {
         new: &mut Raw,
     ) -> c_int {
         let datatype = H::of(into.datatype);
+        // SAFETY: as the caller says.
         made(new, |new| unsafe {
             (self.irecv)(
                 into.start,
@@ -311,6 +365,7 @@ impl<H: Handle> Functions for Table<H> {
             .statuses
             .resize(words.max(scratch.statuses.len()), 0);
         let (count, mut found) = (requests.len() as c_int, 0);
+        // SAFETY: as the caller says; there is room for all requests.
         let code = unsafe {
             let (indices, statuses) = (&mut scratch.indices, &mut scratch.statuses);
             let (first, statuses) = (scratch.requests.as_mut_ptr(), statuses.as_mut_ptr().cast());
@@ -345,6 +400,7 @@ impl<H: Handle> Functions for Table<H> {
 
     unsafe fn cancel(&self, request: Raw) -> c_int {
         let mut request = H::of(request);
+        // SAFETY: as the caller says.
         unsafe { (self.cancel)(&mut request) }
     }
 
@@ -357,6 +413,7 @@ impl<H: Handle> Functions for Table<H> {
         new: &mut Raw,
     ) -> c_int {
         let (datatype, sum, comm) = (H::of(into.datatype), H::of(sum), H::of(comm));
+        // SAFETY: as the caller says.
         made(new, |new| unsafe {
             (self.iallreduce)(from, into.start, into.count, datatype, sum, comm, new)
         })
@@ -366,6 +423,7 @@ impl<H: Handle> Functions for Table<H> {
         let (datatype, comm) = (H::of(from.datatype), H::of(comm));
         let (counts, starts) = (into.counts.as_ptr(), into.starts.as_ptr());
         let (source, target) = (from.start, into.buffer.start);
+        // SAFETY: as the caller says.
         made(new, |new| unsafe {
             (self.iallgatherv)(
                 source, from.count, datatype, target, counts, starts, datatype, comm, new,
@@ -383,6 +441,7 @@ impl<H: Handle> Functions for Table<H> {
     ) -> c_int {
         let (datatype, sum, comm) = (H::of(from.buffer.datatype), H::of(sum), H::of(comm));
         let (source, counts) = (from.buffer.start, from.counts.as_ptr());
+        // SAFETY: as the caller says.
         made(new, |new| unsafe {
             (self.ireduce_scatter)(source, into, counts, datatype, sum, comm, new)
         })
@@ -390,6 +449,7 @@ impl<H: Handle> Functions for Table<H> {
 
     unsafe fn ialltoallv(&self, from: &Parts, into: &Parts, comm: Raw, new: &mut Raw) -> c_int {
         let (datatype, comm) = (H::of(from.buffer.datatype), H::of(comm));
+        // SAFETY: as the caller says.
         made(new, |new| unsafe {
             (self.ialltoallv)(
                 from.buffer.start,
@@ -421,7 +481,7 @@ pub(crate) struct Mpi {
 }
 
 /// The resolved handles, in the order of [`Handles::named`](crate::Handles::named).
-pub(crate) type Resolved = [Raw; 7];
+pub(crate) type Resolved = [u64; 7];
 
 impl Mpi {
     /// Errors: the name of a function that is not there.
@@ -442,7 +502,7 @@ impl Mpi {
                 Box::new(Table::<*mut c_void>::load(object, constants.status_bytes)?)
             }
         };
-        let [comm_world, byte, int16, float, double, sum, errors_return] = handles;
+        let [comm_world, byte, int16, float, double, sum, errors_return] = handles.map(Raw);
         Ok(Self {
             functions,
             constants,
@@ -454,6 +514,23 @@ impl Mpi {
             sum,
             errors_return,
         })
+    }
+
+    /// Of functions that tests make up.
+    #[cfg(test)]
+    pub(crate) fn of_functions(functions: Box<dyn Functions>, constants: Constants) -> Self {
+        let handle = Raw(0);
+        Self {
+            functions,
+            constants,
+            comm_world: handle,
+            byte: handle,
+            int16: handle,
+            float: handle,
+            double: handle,
+            sum: handle,
+            errors_return: handle,
+        }
     }
 
     pub(crate) fn check(&self, call: &'static str, code: c_int) -> Result<(), MpiError> {
@@ -554,21 +631,21 @@ impl Mpi {
         call: &'static str,
         make: impl FnOnce(&mut Raw) -> c_int,
     ) -> Result<Raw, MpiError> {
-        let mut new = 0;
+        let mut new = Raw(0);
         let code = make(&mut new);
         self.check(call, code)?;
         Ok(new)
     }
 
     pub(crate) fn dup(&self, comm: Raw) -> Result<Raw, MpiError> {
-        // SAFETY: communicators are never freed.
+        // SAFETY: handles come from the library, and communicators are never freed.
         self.handle("MPI_Comm_dup", |new| unsafe {
             self.functions.dup(comm, new)
         })
     }
 
     pub(crate) fn split(&self, comm: Raw, color: usize, key: usize) -> Result<Raw, MpiError> {
-        // SAFETY: communicators are never freed.
+        // SAFETY: handles come from the library, and communicators are never freed.
         self.handle("MPI_Comm_split", |new| unsafe {
             self.functions
                 .split(comm, color as c_int, key as c_int, new)
@@ -606,7 +683,10 @@ impl Mpi {
     }
 
     /// Appends the requests that have completed; their handles become null.
-    pub(crate) fn test_some(
+    ///
+    /// # Safety
+    /// The requests are alive: they were made by this library, and have not been said to have completed.
+    pub(crate) unsafe fn test_some(
         &self,
         requests: &mut [Raw],
         completed: &mut Vec<Completed>,
@@ -614,7 +694,7 @@ impl Mpi {
         if requests.is_empty() {
             return Ok(());
         }
-        // SAFETY: the requests were made by this library; completed ones are taken off their lists.
+        // SAFETY: as the caller says.
         let code = unsafe {
             self.functions
                 .testsome(requests, &self.constants, completed)
@@ -622,8 +702,10 @@ impl Mpi {
         self.check("MPI_Testsome", code)
     }
 
-    pub(crate) fn cancel(&self, request: Raw) -> Result<(), MpiError> {
-        // SAFETY: the request is alive and completes in a later test.
+    /// # Safety
+    /// The request is alive; it completes in a later test.
+    pub(crate) unsafe fn cancel(&self, request: Raw) -> Result<(), MpiError> {
+        // SAFETY: as the caller says.
         let code = unsafe { self.functions.cancel(request) };
         self.check("MPI_Cancel", code)
     }

@@ -9,6 +9,8 @@ mod abi;
 mod call;
 mod collectives;
 mod control;
+#[cfg(test)]
+mod fake;
 mod guard;
 mod library;
 mod mail;

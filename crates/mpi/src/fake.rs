@@ -1,0 +1,198 @@
+//! An MPI of one rank for tests, whose messages lie in lists. It touches buffers as late as a real one
+//! may: when requests are tested.
+
+use crate::abi::{Constants, Family};
+use crate::call::{Buffer, Completed, Functions, Mpi, Parts, Raw};
+use std::cell::RefCell;
+use std::ffi::{c_int, c_void};
+
+pub(crate) fn mpi() -> Mpi {
+    mpi_that_sends(usize::MAX)
+}
+
+/// Sends after so many fail.
+pub(crate) fn mpi_that_sends(sends: usize) -> Mpi {
+    let fake = Fake {
+        state: RefCell::new(State {
+            sends,
+            ..State::default()
+        }),
+    };
+    Mpi::of_functions(Box::new(fake), Family::Standard.constants())
+}
+
+#[derive(Default)]
+struct State {
+    sends: usize,
+    next: u64,
+    sent: Vec<Message>,
+    posted: Vec<Message>,
+    done: Vec<u64>,
+}
+
+struct Message {
+    request: u64,
+    tag: c_int,
+    buffer: Buffer,
+}
+
+struct Fake {
+    state: RefCell<State>,
+}
+
+impl State {
+    fn request(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Moves what is sent to what is received, in order for each tag.
+    ///
+    /// # Safety
+    /// All buffers are in place.
+    unsafe fn deliver(&mut self) {
+        for into in std::mem::take(&mut self.posted) {
+            let Some(at) = self.sent.iter().position(|from| from.tag == into.tag) else {
+                self.posted.push(into);
+                continue;
+            };
+            let from = self.sent.remove(at);
+            assert!(from.buffer.count <= into.buffer.count, "a short receive");
+            let (from_start, to) = (
+                from.buffer.start.cast::<u8>(),
+                into.buffer.start.cast::<u8>(),
+            );
+            // SAFETY: as the caller says, and the receive is long enough.
+            unsafe { to.copy_from(from_start, from.buffer.count as usize) };
+            self.done.extend([from.request, into.request]);
+        }
+    }
+}
+
+impl Functions for Fake {
+    unsafe fn isend(&self, from: Buffer, _: c_int, tag: c_int, _: Raw, new: &mut Raw) -> c_int {
+        let mut state = self.state.borrow_mut();
+        if state.sent.len() == state.sends {
+            return 1;
+        }
+        let request = state.request();
+        *new = Raw::of_number(request);
+        state.sent.push(Message {
+            request,
+            tag,
+            buffer: from,
+        });
+        0
+    }
+
+    unsafe fn irecv(&self, into: Buffer, _: c_int, tag: c_int, _: Raw, new: &mut Raw) -> c_int {
+        let mut state = self.state.borrow_mut();
+        let request = state.request();
+        *new = Raw::of_number(request);
+        state.posted.push(Message {
+            request,
+            tag,
+            buffer: into,
+        });
+        0
+    }
+
+    unsafe fn testsome(
+        &self,
+        requests: &mut [Raw],
+        _: &Constants,
+        completed: &mut Vec<Completed>,
+    ) -> c_int {
+        let mut state = self.state.borrow_mut();
+        // SAFETY: the requests are alive, so are their buffers.
+        unsafe { state.deliver() };
+        for (index, request) in requests.iter().enumerate() {
+            let done = |number: &u64| Raw::of_number(*number) == *request;
+            if let Some(at) = state.done.iter().position(done) {
+                state.done.swap_remove(at);
+                completed.push(Completed {
+                    index,
+                    source: 0,
+                    error: 0,
+                });
+            }
+        }
+        0
+    }
+
+    unsafe fn cancel(&self, request: Raw) -> c_int {
+        let mut state = self.state.borrow_mut();
+        let is_it = |message: &Message| Raw::of_number(message.request) == request;
+        if let Some(at) = state.posted.iter().position(is_it) {
+            let number = state.posted.remove(at).request;
+            state.done.push(number);
+        }
+        0
+    }
+
+    unsafe fn error_string(&self, _: c_int, text: &mut [u8], length: &mut c_int) -> c_int {
+        let told = b"the fake was told to fail";
+        text[..told.len()].copy_from_slice(told);
+        *length = told.len() as c_int;
+        0
+    }
+
+    unsafe fn init_thread(&self, _: c_int, _: &mut c_int) -> c_int {
+        panic!("not in the fake")
+    }
+
+    unsafe fn finalize(&self) -> c_int {
+        panic!("not in the fake")
+    }
+
+    unsafe fn abort(&self, _: Raw, _: c_int) -> c_int {
+        panic!("not in the fake")
+    }
+
+    unsafe fn set_errhandler(&self, _: Raw, _: Raw) -> c_int {
+        panic!("not in the fake")
+    }
+
+    unsafe fn get_attr(&self, _: Raw, _: c_int, _: &mut *mut c_int, _: &mut c_int) -> c_int {
+        panic!("not in the fake")
+    }
+
+    unsafe fn rank(&self, _: Raw, _: &mut c_int) -> c_int {
+        panic!("not in the fake")
+    }
+
+    unsafe fn size(&self, _: Raw, _: &mut c_int) -> c_int {
+        panic!("not in the fake")
+    }
+
+    unsafe fn dup(&self, _: Raw, _: &mut Raw) -> c_int {
+        panic!("not in the fake")
+    }
+
+    unsafe fn split(&self, _: Raw, _: c_int, _: c_int, _: &mut Raw) -> c_int {
+        panic!("not in the fake")
+    }
+
+    unsafe fn iallreduce(&self, _: *const c_void, _: Buffer, _: Raw, _: Raw, _: &mut Raw) -> c_int {
+        panic!("not in the fake")
+    }
+
+    unsafe fn iallgatherv(&self, _: Buffer, _: &Parts, _: Raw, _: &mut Raw) -> c_int {
+        panic!("not in the fake")
+    }
+
+    unsafe fn ireduce_scatter(
+        &self,
+        _: &Parts,
+        _: *mut c_void,
+        _: Raw,
+        _: Raw,
+        _: &mut Raw,
+    ) -> c_int {
+        panic!("not in the fake")
+    }
+
+    unsafe fn ialltoallv(&self, _: &Parts, _: &Parts, _: Raw, _: &mut Raw) -> c_int {
+        panic!("not in the fake")
+    }
+}
