@@ -7,6 +7,8 @@ use partita_program::{Dtype, Kernel, PoolKind, Taps, View};
 
 const STEP: f64 = 1e-5;
 const TOLERANCE: f64 = 1e-7;
+/// Random shapes of each kernel.
+const SHAPES: u64 = if cfg!(miri) { 1 } else { 12 };
 
 /// Gradient of `sum(forward output * weights)` with respect to the elements of `input`.
 fn differences(
@@ -57,7 +59,7 @@ fn random_taps(dice: &mut Dice, dilated: bool) -> Taps {
 
 #[test]
 fn convolution_gradients() {
-    for seed in 0..12 {
+    for seed in 0..SHAPES {
         let mut dice = Dice::new(seed);
         let bench = &mut Bench::new();
         let taps = random_taps(&mut dice, true);
@@ -128,7 +130,7 @@ fn convolution_gradients() {
 
 #[test]
 fn transposed_convolution_gradients() {
-    for seed in 0..12 {
+    for seed in 0..SHAPES {
         let mut dice = Dice::new(50 + seed);
         let bench = &mut Bench::new();
         let taps = random_taps(&mut dice, true);
@@ -226,7 +228,7 @@ fn convolution_data_gradient_of_an_inner_part() {
 
 #[test]
 fn pool_gradients() {
-    for seed in 0..12 {
+    for seed in 0..SHAPES {
         for kind in [PoolKind::Max, PoolKind::AverageAll, PoolKind::AverageInside] {
             let mut dice = Dice::new(100 + seed);
             let bench = &mut Bench::new();

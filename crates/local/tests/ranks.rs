@@ -24,7 +24,7 @@ fn along(axis: Axis, steps: i32) -> Offset {
 #[test]
 fn a_ring_of_exchanges_runs_many_steps() {
     const RANKS: usize = 4;
-    const STEPS: u64 = 200;
+    const STEPS: u64 = if cfg!(miri) { 4 } else { 200 };
     let mesh = data_mesh(RANKS);
     let bodies: Vec<Body> = (0..RANKS).map(|rank| ring_body(rank, RANKS)).collect();
     let cancel = AtomicBool::new(false);
@@ -225,7 +225,7 @@ fn collectives_of_overlapping_groups_run_together() {
     let sums = launch(connect(mesh, Seconds(0.0)), &cancel, |rank, transport| {
         let mut runner = runner(mesh, rank, body, transport, no_samples(), &cancel);
         let mut sums = Vec::new();
-        for step in 0..20 {
+        for step in 0..if cfg!(miri) { 2 } else { 20 } {
             for (at, view) in views.iter().enumerate() {
                 let value = (10 * at + rank + step) as f64;
                 set(&mut runner, body, view, &vec![value; view.volume()]);

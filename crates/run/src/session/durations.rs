@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 /// Steps of a run that are not measured: caches are cold and pages untouched.
 const WARM_UP: u64 = 2;
 /// Steps whose durations are held; beyond, every second one is dropped.
-const HELD_MAX: usize = 512;
+const HELD_MAX: usize = if cfg!(miri) { 32 } else { 512 };
 
 /// Durations of the training steps of full size and of their tasks, and the last traces.
 pub(super) struct Durations {
