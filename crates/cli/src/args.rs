@@ -51,7 +51,7 @@ pub struct DemoArgs {
     #[arg(long, default_value = "demo-output")]
     pub out: PathBuf,
     /// Ranks that train together
-    #[arg(long, value_name = "P", default_value_t = 2, allow_negative_numbers = true, value_parser = number::count)]
+    #[arg(long, value_name = "P", default_value_t = 2, allow_negative_numbers = true, value_parser = number::ranks)]
     pub ranks: usize,
 }
 
@@ -82,7 +82,7 @@ pub struct TrainingArgs {
     /// A name of the zoo (`partita models` lists them) or the path of a model file
     pub model: String,
     /// Ranks that train together
-    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = number::count)]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = number::ranks)]
     pub ranks: usize,
     /// Samples per step over all ranks
     #[arg(long, value_name = "B", allow_negative_numbers = true, value_parser = number::count)]
@@ -193,7 +193,7 @@ pub struct CalibrateArgs {
     #[arg(long)]
     pub replace: bool,
     /// Ranks at work together; as many as there are cores for if not given. Under a launcher, its processes
-    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = number::count)]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = number::ranks)]
     pub ranks: Option<usize>,
     /// Threads of a rank
     #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = number::count, default_value_t = 1)]
@@ -217,7 +217,7 @@ pub struct TrainArgs {
     #[arg(value_name = "RUN.toml")]
     pub run: PathBuf,
     /// Ranks that train together, instead of those of the run file
-    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = number::count)]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = number::ranks)]
     pub ranks: Option<usize>,
     /// Threads of a rank, instead of those of the run file
     #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = number::count)]

@@ -1,6 +1,7 @@
 //! Numbers as the user types them and as reports print them.
 
-use partita_space::{Bytes, Flops};
+use partita_space::limits::SAMPLES_MAX;
+use partita_space::{Bytes, Flops, Mesh};
 
 /// Units of bytes, the ones printed first.
 const UNITS: [(&str, f64); 9] = [
@@ -15,20 +16,26 @@ const UNITS: [(&str, f64); 9] = [
     ("TB", 1e12),
 ];
 
-/// Ranks and samples of a step are counted up to here; more is a typing error.
-const COUNT_MAX: usize = 1 << 24;
-
-/// A count from 1 to 2^24.
+/// A count from 1 to 2^24, the most samples of a step; more of anything is a typing error.
 pub fn count(text: &str) -> Result<usize, String> {
+    up_to(SAMPLES_MAX, text)
+}
+
+/// A number of ranks, from 1 to 2^20.
+pub fn ranks(text: &str) -> Result<usize, String> {
+    up_to(Mesh::RANKS_MAX, text)
+}
+
+fn up_to(most: usize, text: &str) -> Result<usize, String> {
     let nearest = match text.parse::<f64>() {
-        Ok(number) if number >= COUNT_MAX as f64 => COUNT_MAX,
+        Ok(number) if number >= most as f64 => most,
         Ok(number) if number >= 1.0 => number as usize,
         Ok(_) | Err(_) => 1,
     };
     match text.parse::<usize>() {
-        Ok(number) if (1..=COUNT_MAX).contains(&number) => Ok(number),
+        Ok(number) if (1..=most).contains(&number) => Ok(number),
         Ok(_) | Err(_) => Err(format!(
-            "possible is a whole number from 1 to {COUNT_MAX}; nearest is {nearest}"
+            "possible is a whole number from 1 to {most}; nearest is {nearest}"
         )),
     }
 }

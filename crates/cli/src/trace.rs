@@ -5,6 +5,7 @@
 //! `digest` and `program`, the program's text, so that a comparison needs no other file.
 
 use crate::error::CliError;
+use partita_program::verify::verify;
 use partita_program::{Program, TaskId};
 use partita_run::{Event, Trace};
 use partita_space::Seconds;
@@ -63,7 +64,8 @@ pub fn record(program: &Program, traces: &[Trace]) -> Value {
 
 /// Reads a trace file.
 ///
-/// Errors: a file that cannot be read, is no trace, or names tasks that its program does not have.
+/// Errors: a file that cannot be read, is no trace, holds a program with faults, or names tasks that its
+/// program does not have.
 pub fn read(path: &Path) -> Result<Recorded, CliError> {
     let text =
         fs::read_to_string(path).map_err(|error| CliError::file("read", path.display(), &error))?;
@@ -78,6 +80,8 @@ pub fn read(path: &Path) -> Result<Recorded, CliError> {
 fn parse(text: &str) -> Result<Recorded, String> {
     let file: File = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let program = Program::parse(&file.program).map_err(|error| error.to_string())?;
+    // What is read may name anything; only then can it be counted and its tasks looked up.
+    verify(&program).map_err(|faults| faults.to_string())?;
     let mut by_step: BTreeMap<(usize, u64), Vec<Event>> = BTreeMap::new();
     for event in file.events.iter().filter(|event| event.ph == "X") {
         let (rank, task) = (event.pid, event.args.task);

@@ -446,7 +446,27 @@ fn element_of(datatype: &DatatypeMessage) -> Element {
             exponent_bias: 1023,
             ..
         } => Element::Float64,
-        other => Element::Other(other.to_string()),
+        other => Element::Other(described(other)),
+    }
+}
+
+/// Name of an element type. That of the library multiplies the size that stands in the file in 32 bits.
+fn described(datatype: &DatatypeMessage) -> String {
+    let bits = |size: &u32| 8 * u64::from(*size);
+    match datatype {
+        DatatypeMessage::FixedPoint { size, signed, .. } => {
+            format!("{}{}", if *signed { "i" } else { "u" }, bits(size))
+        }
+        DatatypeMessage::FloatingPoint { size, .. } => format!("f{}", bits(size)),
+        DatatypeMessage::BitField { size, .. } => format!("bit fields of {} bits", bits(size)),
+        DatatypeMessage::Enum { base, .. } => format!("enumeration of {}", described(base)),
+        DatatypeMessage::VarLenSequence { base } => format!("sequences of {}", described(base)),
+        DatatypeMessage::Array { dims, base } => format!("arrays {dims:?} of {}", described(base)),
+        DatatypeMessage::Opaque { .. }
+        | DatatypeMessage::FixedString { .. }
+        | DatatypeMessage::Compound { .. }
+        | DatatypeMessage::VarLenString { .. }
+        | DatatypeMessage::Reference { .. } => datatype.to_string(),
     }
 }
 
@@ -502,5 +522,34 @@ fn unwritable(path: &Path, error: &rust_hdf5::Hdf5Error) -> DataError {
     DataError::Unwritable {
         path: path.to_path_buf(),
         reason: error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rust_hdf5::ByteOrder;
+
+    #[test]
+    fn element_types_of_any_size_have_a_name() {
+        let whole = |size| DatatypeMessage::FixedPoint {
+            size,
+            byte_order: ByteOrder::LittleEndian,
+            signed: true,
+            bit_offset: 0,
+            bit_precision: 16,
+        };
+        for (datatype, expected) in [
+            (whole(4), "i32"),
+            (whole(u32::MAX), "i34359738360"),
+            (
+                DatatypeMessage::VarLenSequence {
+                    base: Box::new(whole(1 << 29)),
+                },
+                "sequences of i4294967296",
+            ),
+        ] {
+            assert_eq!(element_of(&datatype).name(), expected);
+        }
     }
 }

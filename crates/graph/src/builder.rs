@@ -1,6 +1,5 @@
-use crate::infer::{
-    check_initialization, check_input, check_parameter_volume, infer, list, parameter_shapes,
-};
+use crate::infer::{check_initialization, check_input, infer, list, parameter_shapes};
+use crate::sizes::{Totals, check_padded_volume, check_parameter_volume, product};
 use crate::{
     Convolution, Graph, GraphError, Initialization, Loss, Node, NodeId, Op, Parameter, ParameterId,
     ParameterRole, Pool, Shape, TransposedConvolution, nearest,
@@ -20,6 +19,7 @@ const GRAPH_NAME_ALSO: &str = "_-./@+";
 pub struct GraphBuilder {
     graph: Graph,
     ids: HashMap<String, NodeId>,
+    totals: Totals,
 }
 
 /// Where a parameter of a node comes from, if it does not start by its role's default.
@@ -42,7 +42,11 @@ impl GraphBuilder {
             parameters: Vec::new(),
         };
         let ids = HashMap::new();
-        Ok(Self { graph, ids })
+        Ok(Self {
+            graph,
+            ids,
+            totals: Totals::default(),
+        })
     }
 
     /// The input, first node of the graph: `extent` holds W, or H and W, or D, H and W.
@@ -73,6 +77,7 @@ impl GraphBuilder {
             channels,
         };
         check_input(name, shape)?;
+        self.totals = self.totals.with(name, &Op::Input, &[], shape, 0)?;
         self.graph.spatial_rank = extent.len();
         Ok(self.push(name, Op::Input, &[], Vec::new(), shape))
     }
@@ -257,6 +262,11 @@ impl GraphBuilder {
             let source = source.map_or(default, |&(_, source)| source);
             resolved.push(self.resolve(name, role, shape, source)?);
         }
+        let own = resolved.iter().map(|found| match found {
+            Resolved::New(parameter) => product(&parameter.shape),
+            Resolved::Existing(_) => 0,
+        });
+        self.totals = self.totals.with(name, &op, &shapes, shape, own.sum())?;
         let parameters = resolved
             .into_iter()
             .map(|found| self.settle(found))
@@ -288,6 +298,9 @@ impl GraphBuilder {
                     nearest: pair[1].name.clone(),
                 });
             }
+        }
+        for (node, volume) in graph.nodes.iter().zip(graph.padded_volumes()) {
+            check_padded_volume(&node.name, volume)?;
         }
         Ok(graph)
     }

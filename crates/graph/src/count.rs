@@ -1,4 +1,4 @@
-use crate::infer::flops_per_sample;
+use crate::sizes::flops_per_sample;
 use crate::{Graph, Node, Op, ParameterId, Shape};
 use partita_space::{Bytes, Flops};
 

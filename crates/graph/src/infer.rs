@@ -1,3 +1,4 @@
+use crate::sizes::{check_sizes, check_volume};
 use crate::{
     Convolution, GraphError, Initialization, Loss, Op, ParameterRole, Pool, Shape,
     TransposedConvolution,
@@ -11,11 +12,6 @@ pub(crate) const DIM_NAMES: [&str; 3] = ["D", "H", "W"];
 
 /// Largest number an attribute may hold; keeps products inside 64 bits.
 pub(crate) const MAX_NUMBER: usize = 1 << 31;
-/// Elements of one tensor or parameter, exact in `f64`.
-const MAX_ELEMENTS: u64 = 1 << 48;
-/// Flops of one layer and sample.
-const MAX_FLOPS: u64 = 1 << 52;
-
 /// Shape of what an operation computes, after all checks of its attributes.
 pub(crate) fn infer(
     node: &str,
@@ -70,7 +66,9 @@ pub(crate) fn infer(
         },
         Op::Add => input,
         Op::Concat => Shape {
-            channels: inputs.iter().map(|input| input.channels).sum(),
+            channels: inputs
+                .iter()
+                .fold(0, |all, input| all.saturating_add(input.channels)),
             ..input
         },
         Op::Slice { .. }
@@ -80,9 +78,7 @@ pub(crate) fn infer(
         | Op::Gelu
         | Op::Attention { .. } => sequence::infer(node, op, inputs)?,
     };
-    let flops = flops_per_sample(op, inputs, shape);
-    at_most(node, "flop per sample", flops, MAX_FLOPS)?;
-    check_volume(node, shape)?;
+    check_sizes(node, op, inputs, shape)?;
     Ok(shape)
 }
 
@@ -167,57 +163,6 @@ pub(crate) fn parameter_shapes(op: &Op, input: Shape) -> Vec<(ParameterRole, [us
         | Op::Loss(_)
         | Op::AuxiliaryLoss { .. } => Vec::new(),
     }
-}
-
-/// Flops of the forward pass of convolutions, linear layers and attention, 0 for the others: two per
-/// multiplication of a weight, taps over padding included, `2 * K * C / groups * F * outputs`; of a
-/// transposed convolution as many per input; of attention `4 * C` per pair of positions, masked or not.
-pub(crate) fn flops_per_sample(op: &Op, inputs: &[Shape], output: Shape) -> u128 {
-    let Some(input) = inputs.first() else {
-        return 0;
-    };
-    let weight = || -> u128 {
-        parameter_shapes(op, *input)
-            .iter()
-            .filter(|(role, _)| *role == ParameterRole::Weight)
-            .map(|(_, shape)| product(shape))
-            .sum()
-    };
-    match op {
-        Op::Convolution(_) | Op::Linear { .. } => {
-            weight().saturating_mul(2 * product(&output.extent))
-        }
-        Op::TransposedConvolution(_) => weight().saturating_mul(2 * product(&input.extent)),
-        Op::Attention { .. } => {
-            let seen = inputs.last().map_or(0, |v| product(&v.extent));
-            (4 * product(&[output.volume()])).saturating_mul(seen)
-        }
-        Op::Input
-        | Op::Pool(_)
-        | Op::BatchNorm { .. }
-        | Op::LeakyRelu { .. }
-        | Op::Dropout { .. }
-        | Op::Flatten
-        | Op::Add
-        | Op::Concat
-        | Op::Slice { .. }
-        | Op::Embedding { .. }
-        | Op::Positions
-        | Op::LayerNorm { .. }
-        | Op::Gelu
-        | Op::Loss(_)
-        | Op::AuxiliaryLoss { .. } => 0,
-    }
-}
-
-/// Refuses a parameter of more elements than can be counted exactly.
-pub(crate) fn check_parameter_volume(node: &str, shape: [usize; 5]) -> Result<(), GraphError> {
-    at_most(
-        node,
-        "elements of a parameter",
-        product(&shape),
-        MAX_ELEMENTS,
-    )
 }
 
 /// Refuses an initialization that does not suit the role: fans are those of weights, and what is not
@@ -647,30 +592,6 @@ fn in_range<T: ToString>(
         asked: asked.to_string(),
         possible,
         nearest: nearest.to_string(),
-    })
-}
-
-fn check_volume(node: &str, shape: Shape) -> Result<(), GraphError> {
-    let [d, h, w] = shape.extent;
-    let volume = product(&[d, h, w, shape.channels]);
-    at_most(node, "elements of its output", volume, MAX_ELEMENTS)
-}
-
-fn at_most(node: &str, what: &'static str, asked: u128, limit: u64) -> Result<(), GraphError> {
-    if asked <= u128::from(limit) {
-        return Ok(());
-    }
-    Err(GraphError::TooLarge {
-        node: node.to_owned(),
-        what,
-        asked,
-        limit,
-    })
-}
-
-fn product(factors: &[usize]) -> u128 {
-    factors.iter().fold(1, |product: u128, &factor| {
-        product.saturating_mul(factor as u128)
     })
 }
 

@@ -13,6 +13,7 @@ mod keyword;
 mod model;
 mod nearest;
 mod op;
+mod sizes;
 pub mod text;
 mod walk;
 pub mod zoo;

@@ -1,3 +1,4 @@
+use crate::sizes::{padding, product, work_per_sample};
 use crate::{Op, needed_by_last};
 use std::fmt;
 
@@ -213,6 +214,39 @@ impl Graph {
     /// The parameter of this id.
     pub fn parameter(&self, id: ParameterId) -> &Parameter {
         &self.parameters[id.0]
+    }
+
+    /// Elements of a sample of every node's output, with the padding that its readers or, of a transposed
+    /// convolution, it itself asks for around it. The builder bounds them by
+    /// [`partita_space::limits::ELEMENTS_MAX`].
+    pub fn padded_volumes(&self) -> Vec<u128> {
+        let mut around = vec![[(0, 0); 3]; self.nodes.len()];
+        for (i, node) in self.nodes.iter().enumerate() {
+            let is_its_own = matches!(node.op, Op::TransposedConvolution(_));
+            let read = node.inputs.first().map(|input| input.0);
+            let Some(padded) = is_its_own.then_some(i).or(read) else {
+                continue;
+            };
+            for (most, pads) in around[padded].iter_mut().zip(padding(&node.op)) {
+                *most = (most.0.max(pads.0), most.1.max(pads.1));
+            }
+        }
+        let volume = |(node, around): (&Node, [(usize, usize); 3])| {
+            let extent = node.shape.extent;
+            let padded = |dim: usize| extent[dim] + around[dim].0 + around[dim].1;
+            product(&[padded(0), padded(1), padded(2), node.shape.channels])
+        };
+        self.nodes.iter().zip(around).map(volume).collect()
+    }
+
+    /// Multiplications and additions with weights or of attention, and elements that poolings look at, in
+    /// the forward pass of every node on a sample.
+    pub fn work(&self) -> Vec<u128> {
+        let work = |node: &Node| {
+            let inputs: Vec<Shape> = node.inputs.iter().map(|&id| self.node(id).shape).collect();
+            work_per_sample(&node.op, &inputs, node.shape)
+        };
+        self.nodes.iter().map(work).collect()
     }
 
     /// Ids of the nodes that read `id`, each as often as it does.

@@ -1,8 +1,10 @@
 //! Where each buffer lies in the arena of its rank.
 
 use crate::depend::{depend, ordered_by_lane, users};
+use crate::lowering::LowerError;
 use partita_program::{Body, Role};
 use partita_space::Bytes;
+use partita_space::limits::{BYTES_MAX, ELEMENTS_MAX};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -23,7 +25,10 @@ struct Placed {
 /// Persistent buffers come first, in their order; the others share memory where the last use of one
 /// comes before the first use of the other in the order of the list. Such pairs are then ordered by
 /// dependencies, since tasks of different lanes may run in another order than the list's.
-pub(crate) fn plan(body: &mut Body) {
+///
+/// Errors: buffers larger than can be counted.
+pub(crate) fn plan(body: &mut Body) -> Result<(), LowerError> {
+    check_sizes(body)?;
     let users = users(body);
     let mut next = 0;
     for buffer in body
@@ -79,6 +84,29 @@ pub(crate) fn plan(body: &mut Body) {
     }
     body.arena = Bytes(top);
     depend(body, &extra);
+    Ok(())
+}
+
+/// That the bytes of each buffer, and of all together, can be counted.
+fn check_sizes(body: &Body) -> Result<(), LowerError> {
+    let mut sum = 0u128;
+    for buffer in &body.buffers {
+        let fail = |what: &'static str, asked: u128, limit: u64| LowerError::TooLarge {
+            what: format!("{what} `{}`", buffer.name),
+            asked,
+            limit,
+        };
+        let extents = buffer.dims.iter().map(|&extent| extent.max(1) as u128);
+        let elements = extents.fold(1, u128::saturating_mul);
+        if elements > u128::from(ELEMENTS_MAX) {
+            return Err(fail("elements of", elements, ELEMENTS_MAX));
+        }
+        sum += elements * buffer.dtype.size() as u128 + u128::from(ALIGNMENT);
+        if sum > u128::from(BYTES_MAX) {
+            return Err(fail("bytes of all buffers of a rank up to", sum, BYTES_MAX));
+        }
+    }
+    Ok(())
 }
 
 /// Buffers with those that had some of their memory right before them. Those that had it earlier still

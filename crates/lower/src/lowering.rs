@@ -11,6 +11,7 @@ use crate::schedule::{self, Schedule, Slot};
 use crate::storage::Storages;
 use crate::{Strategy, StrategyError};
 use partita_graph::{Graph, NodeId, Op};
+use partita_program::verify::{Faults, verify_sizes};
 use partita_program::{
     Body, Dtype, Menu, MenuError, Optimizer, Place, Program, ProgramKind, Transform,
 };
@@ -66,11 +67,38 @@ pub enum LowerError {
         /// The tensor.
         layer: String,
     },
+    /// Memory that cannot be counted.
+    #[error(
+        "there are {asked} {what}; at most {limit} are possible; choose a smaller mini-batch, or a \
+         strategy that splits more"
+    )]
+    TooLarge {
+        /// What is counted, and where.
+        what: String,
+        /// How many.
+        asked: u128,
+        /// The bound.
+        limit: u64,
+    },
+    /// Counts of a step over all ranks that 64 bits do not hold.
+    #[error("{0}; choose a smaller mini-batch, or fewer ranks")]
+    Uncountable(Faults),
+}
+
+impl LowerError {
+    /// Whether another strategy may do.
+    pub fn is_of_strategy(&self) -> bool {
+        match self {
+            Self::Strategy(_) | Self::TooLarge { .. } | Self::Uncountable(_) => true,
+            Self::Menu(_) | Self::MixedPadding { .. } => false,
+        }
+    }
 }
 
 /// Lowers a model under a strategy to the program of every rank.
 ///
-/// Errors: a strategy that does not fit the model or the mini-batch, a kernel that the menu lacks.
+/// Errors: a strategy that does not fit the model or the mini-batch, a kernel that the menu lacks, sizes
+/// beyond [`partita_space::limits`].
 pub fn lower(request: &Request<'_>) -> Result<Program, LowerError> {
     let plan = Plan::new(request)?;
     let is_like = request.batch.is_multiple_of(plan.networks.len());
@@ -94,7 +122,7 @@ pub fn lower(request: &Request<'_>) -> Result<Program, LowerError> {
         "{} batch {} {}",
         request.graph.name, request.batch, request.strategy
     );
-    Ok(Program {
+    let program = Program {
         title,
         kind: request.kind,
         dtype: request.dtype,
@@ -102,7 +130,9 @@ pub fn lower(request: &Request<'_>) -> Result<Program, LowerError> {
         mesh: plan.world,
         bodies,
         class_of,
-    })
+    };
+    verify_sizes(&program).map_err(LowerError::Uncountable)?;
+    Ok(program)
 }
 
 /// Lowers one rank alone, whatever its class. Where layers run on some ranks only, or micro-batches are of
@@ -302,6 +332,6 @@ fn lower_planned(request: &Request<'_>, plan: &Plan, rank: Rank) -> Result<Body,
         ProgramKind::Train | ProgramKind::Evaluate => emit.step(),
     }
     let mut body = emit.builder.finish(request.strategy.fuse)?;
-    arena::plan(&mut body);
+    arena::plan(&mut body)?;
     Ok(body)
 }

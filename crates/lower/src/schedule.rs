@@ -7,6 +7,7 @@
 
 mod places;
 
+use partita_space::limits::MICRO_BATCHES_MAX;
 use places::lists;
 use std::cmp::Reverse;
 use std::fmt;
@@ -119,12 +120,15 @@ impl Schedule {
         }
     }
 
-    /// From the text form; none of anything else.
+    /// From the text form; none of anything else, or of numbers beyond [`MICRO_BATCHES_MAX`].
     pub fn parse(text: &str) -> Option<Self> {
         let (name, count) = match text.split_once('*') {
             Some((name, count)) => (name, Some(count.parse::<usize>().ok()?)),
             None => (text, None),
         };
+        if count.is_some_and(|count| count > MICRO_BATCHES_MAX) {
+            return None;
+        }
         Some(match (name, count) {
             ("sequential", None) => Self::Sequential,
             ("gpipe", None) => Self::GPipe,

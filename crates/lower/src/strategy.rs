@@ -1,6 +1,7 @@
 //! How the training is split: what the user says, and whether it can be.
 
 mod error;
+mod sizes;
 mod stages;
 mod text;
 
@@ -14,7 +15,7 @@ use partita_graph::Graph;
 use partita_space::{AXES, Axis, AxisList, AxisSet, Mesh};
 
 /// Ranks of the largest mesh.
-const RANKS_MAX: usize = 1 << 20;
+const RANKS_MAX: usize = Mesh::RANKS_MAX;
 
 /// How the training is split. The short form reads `data=4,depth=2,height=2`; axes that are not named
 /// have extent 1, `overlap=off` keeps convolutions whole instead of hiding exchanges behind them, and
@@ -275,8 +276,9 @@ impl Strategy {
 
     /// Checks it against a model and a mini-batch.
     ///
-    /// Errors: an axis that the model or a layer cannot carry, a split finer than what it splits, a
-    /// mini-batch smaller than the data axis, layers that are not there.
+    /// Errors: sizes beyond [`partita_space::limits`], an axis that the model or a layer cannot carry, a
+    /// split finer than what it splits, a mini-batch smaller than the data axis, layers that are not
+    /// there.
     pub fn check(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
         self.check_splits(graph, batch)?;
         let placement = Placement::new(graph, self)?;
@@ -351,6 +353,7 @@ impl Strategy {
 
     /// Checks the axes alone.
     pub(crate) fn check_axes(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
+        self.check_sizes(graph, batch)?;
         self.check_stages()?;
         match self.stages.is_empty() {
             true => self.check_extents(graph, batch, &self.extents),

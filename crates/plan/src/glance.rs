@@ -49,9 +49,9 @@ impl Glance<'_, '_> {
         };
         let mesh = strategy.mesh();
         let mut floor = Seconds(0.0);
-        let refused = |error| match error {
-            LowerError::Strategy(error) => Ok(Err((Refusal::Unsuited, error.to_string()))),
-            LowerError::Menu(_) | LowerError::MixedPadding { .. } => Err(error.into()),
+        let refused = |error: LowerError| match error.is_of_strategy() {
+            true => Ok(Err((Refusal::Unsuited, error.to_string()))),
+            false => Err(error.into()),
         };
         let bodies = match lower_ranks(&training, ranks) {
             Ok(bodies) => bodies,

@@ -314,7 +314,8 @@ impl Ranking<'_, '_> {
             };
             let measured = match Measured::new(&request, self.request.stages) {
                 Ok(measured) => measured,
-                Err(LayersError::Lower(LowerError::Strategy(_)) | LayersError::Cost(_)) => None,
+                Err(LayersError::Cost(_)) => None,
+                Err(LayersError::Lower(error)) if error.is_of_strategy() => None,
                 Err(LayersError::Lower(error)) => return Err(error.into()),
             };
             for strategy in measured.iter().flat_map(Measured::best) {
@@ -406,7 +407,7 @@ impl Ranking<'_, '_> {
         let (memory, costs) = (self.request.memory, self.request.stages);
         Ok(match balance_with(&training, memory, most, costs, tables) {
             Ok(balanced) => Ok((balanced.seconds, balanced.strategy)),
-            Err(BalanceError::Lower(LowerError::Strategy(error))) => {
+            Err(BalanceError::Lower(error)) if error.is_of_strategy() => {
                 Err((Refusal::Unsuited, error.to_string()))
             }
             Err(BalanceError::Lower(error)) => return Err(error.into()),
@@ -429,10 +430,16 @@ fn weigh(
     request: &PlanRequest<'_>,
     strategy: &Strategy,
 ) -> Result<Result<Prediction, No>, PlanError> {
-    let program = lower(&Request {
+    let program = match lower(&Request {
         strategy,
         ..request.training
-    })?;
+    }) {
+        Ok(program) => program,
+        Err(error) if error.is_of_strategy() => {
+            return Ok(Err((Refusal::Unsuited, error.to_string())));
+        }
+        Err(error) => return Err(error.into()),
+    };
     let largest = program.bodies.iter().max_by_key(|body| body.arena);
     if let Some(body) = largest.filter(|body| body.arena > request.memory) {
         let reason = memory_reason(body, request.memory);

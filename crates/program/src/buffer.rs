@@ -343,7 +343,9 @@ fn parse_view(text: &str) -> Option<View> {
     for dim in 0..5 {
         let (start, end) = dims.next()?.split_once(':')?;
         view.start[dim] = start.parse().ok()?;
-        view.extent[dim] = end.parse::<usize>().ok()?.checked_sub(view.start[dim])?;
+        // Regions count in i64.
+        let end = usize::try_from(end.parse::<i64>().ok()?).ok()?;
+        view.extent[dim] = end.checked_sub(view.start[dim])?;
     }
     dims.next().is_none().then_some(view)
 }
@@ -364,6 +366,7 @@ mod tests {
         for wrong in [
             "b7",
             "b7[1:0,0:1,0:1,0:1,0:1]",
+            "b7[1:9223372036854775808,0:1,0:1,0:1,0:1]",
             "b7[0:1,0:1,0:1,0:1]",
             "x[0:1]",
         ] {

@@ -58,7 +58,7 @@ impl Mul<u64> for Count {
     type Output = Self;
     fn mul(self, factor: u64) -> Self {
         Self {
-            flops: Flops(self.flops.0 * factor),
+            flops: self.flops * factor,
             read: self.read * factor,
             written: self.written * factor,
             messages: self.messages * factor,
@@ -80,61 +80,128 @@ impl Count {
     /// `flops_per_element`). Bytes: every view that is read or written once;
     /// a view that is updated counts as both; workspace does not count.
     pub fn of(task: &Task, buffers: &[Buffer]) -> Self {
-        let mut count = Self::default();
-        match &task.work {
-            Work::Compute { kernel, .. } => return Self::of_kernel(kernel, buffers),
-            Work::Exchange(exchange) => {
-                for send in &exchange.sends {
-                    count.messages += 1;
-                    count.message_bytes += send.view.bytes(buffers);
-                }
-            }
-            Work::Collective(collective) => {
-                count.collectives = 1;
-                let given = collective.kind.sources().iter();
-                count.collective_bytes = given.map(|view| view.bytes(buffers)).sum();
-            }
-            Work::Load(load) => count.load_bytes = load.target.bytes(buffers),
-        }
-        count
+        WideCount::of(task, buffers).narrow()
     }
 
     /// Counts of one kernel.
     pub fn of_kernel(kernel: &Kernel, buffers: &[Buffer]) -> Self {
-        let mut count = Self {
-            flops: flops(kernel),
-            ..Self::default()
-        };
-        kernel.each_access(&mut |view, access| {
-            let bytes = view.bytes(buffers);
-            if access.reads() {
-                count.read += bytes;
-            }
-            if access.writes() {
-                count.written += bytes;
-            }
-        });
-        count
+        WideCount::of_kernel(kernel, buffers).narrow()
     }
 }
 
-/// Of outputs that read `inputs` channels in so many groups; weights may be packed and say nothing.
-fn convolution(outputs: &View, inputs: usize, groups: usize, taps: &Taps) -> u64 {
-    (2 * outputs.volume() * taps.volume() * (inputs / groups.max(1))) as u64
+/// A [`Count`] that cannot wrap, in its order, by which a program is checked before it is counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct WideCount([u128; 8]);
+
+impl WideCount {
+    const NAMES: [&'static str; 8] = [
+        "flops",
+        "bytes read",
+        "bytes written",
+        "messages",
+        "bytes of messages",
+        "collectives",
+        "bytes of collectives",
+        "bytes loaded",
+    ];
+
+    pub(crate) fn of(task: &Task, buffers: &[Buffer]) -> Self {
+        let mut count = [0; 8];
+        let bytes = |view: &View| u128::from(view.bytes(buffers).0);
+        match &task.work {
+            Work::Compute { kernel, .. } => return Self::of_kernel(kernel, buffers),
+            Work::Exchange(exchange) => {
+                count[3] = exchange.sends.len() as u128;
+                count[4] = exchange.sends.iter().map(|send| bytes(&send.view)).sum();
+            }
+            Work::Collective(collective) => {
+                count[5] = 1;
+                count[6] = collective.kind.sources().iter().map(bytes).sum();
+            }
+            Work::Load(load) => count[7] = bytes(&load.target),
+        }
+        Self(count)
+    }
+
+    fn of_kernel(kernel: &Kernel, buffers: &[Buffer]) -> Self {
+        let mut count = [0; 8];
+        count[0] = flops(kernel);
+        kernel.each_access(&mut |view, access| {
+            let bytes = u128::from(view.bytes(buffers).0);
+            if access.reads() {
+                count[1] += bytes;
+            }
+            if access.writes() {
+                count[2] += bytes;
+            }
+        });
+        Self(count)
+    }
+
+    /// Adds another one, so many times.
+    pub(crate) fn add(&mut self, other: &Self, times: usize) {
+        for (sum, one) in self.0.iter_mut().zip(other.0) {
+            *sum = sum.saturating_add(one.saturating_mul(times as u128));
+        }
+    }
+
+    /// The first that 64 bits do not hold: its name and number.
+    pub(crate) fn too_many(&self) -> Option<(&'static str, u128)> {
+        let mut named = Self::NAMES.into_iter().zip(self.0);
+        named.find(|&(_, number)| number > u128::from(u64::MAX))
+    }
+
+    fn narrow(self) -> Count {
+        let [
+            flops,
+            read,
+            written,
+            messages,
+            message_bytes,
+            collectives,
+            collective_bytes,
+            load_bytes,
+        ] = self.0.map(|number| {
+            u64::try_from(number).expect("the sizes of a program are bounded before it is counted")
+        });
+        Count {
+            flops: Flops(flops),
+            read: Bytes(read),
+            written: Bytes(written),
+            messages,
+            message_bytes: Bytes(message_bytes),
+            collectives,
+            collective_bytes: Bytes(collective_bytes),
+            load_bytes: Bytes(load_bytes),
+        }
+    }
 }
 
-fn linear(rows: &View, w: &View) -> u64 {
-    (2 * rows.extent[0] * w.extent[3] * w.extent[4]) as u64
+/// At most the product of five views and their windows: below 2^128, or cut there.
+fn product(factors: &[usize]) -> u128 {
+    factors.iter().fold(1, |product: u128, &factor| {
+        product.saturating_mul(factor as u128)
+    })
+}
+
+/// Of outputs that read `inputs` channels in so many groups; weights may be packed and say nothing.
+fn convolution(outputs: &View, inputs: usize, groups: usize, taps: &Taps) -> u128 {
+    let channels = inputs / groups.max(1);
+    product(&[2, outputs.volume(), channels]).saturating_mul(product(&taps.kernel))
+}
+
+fn linear(rows: &View, w: &View) -> u128 {
+    product(&[2, rows.extent[0], w.extent[3], w.extent[4]])
 }
 
 /// Of so many products of matrices over all heads.
-fn attention(q: &View, k: &View, products: usize) -> u64 {
-    (2 * products * q.volume() * k.extent[3]) as u64
+fn attention(q: &View, k: &View, products: usize) -> u128 {
+    product(&[2, products, q.volume(), k.extent[3]])
 }
 
-fn flops(kernel: &Kernel) -> Flops {
-    Flops(match kernel {
-        Kernel::Fused { parts } => parts.iter().map(|part| flops(part).0).sum(),
+fn flops(kernel: &Kernel) -> u128 {
+    match kernel {
+        Kernel::Fused { parts } => parts.iter().map(flops).fold(0, u128::saturating_add),
         Kernel::ConvolutionForward {
             x, y, taps, groups, ..
         } => convolution(y, x.extent[4], *groups, taps),
@@ -162,10 +229,14 @@ fn flops(kernel: &Kernel) -> Flops {
             let wanted = [dq, dk, dv].into_iter().flatten().count();
             attention(q, k, 2 + wanted)
         }
-        Kernel::PoolForward { y, taps, .. } => (y.volume() * taps.volume()) as u64,
-        Kernel::PoolBackward { dy, taps, .. } => (dy.volume() * taps.volume()) as u64,
+        Kernel::PoolForward { y, taps, .. } => {
+            product(&[y.volume()]).saturating_mul(product(&taps.kernel))
+        }
+        Kernel::PoolBackward { dy, taps, .. } => {
+            product(&[dy.volume()]).saturating_mul(product(&taps.kernel))
+        }
         Kernel::SumOfSquares { sources, .. } => {
-            sources.iter().map(|view| 2 * view.volume() as u64).sum()
+            sources.iter().map(|view| 2 * view.volume() as u128).sum()
         }
         Kernel::BatchNormRunning { .. }
         | Kernel::BatchNormBackwardParameters { .. }
@@ -199,9 +270,9 @@ fn flops(kernel: &Kernel) -> Flops {
         | Kernel::ClassCounts { .. }
         | Kernel::Update { .. } => {
             let (elements, each) = flops_per_element(kernel);
-            elements.volume() as u64 * each
+            elements.volume() as u128 * u128::from(each)
         }
-    })
+    }
 }
 
 /// The view whose elements are counted, and the flops for each.

@@ -1,7 +1,7 @@
 //! The text form of a program: a header, then per class its buffers, outputs and tasks, a line each.
 
 use crate::{Body, Buffer, Output, Phase, Program, Task, TaskId};
-use partita_space::Bytes;
+use partita_space::{Bytes, Mesh};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
@@ -177,9 +177,9 @@ impl<'a> Lines<'a> {
         let kind = self.word("kind")?;
         let dtype = self.word("dtype")?;
         let batch = self.value("batch")?;
-        let mesh = self.value("mesh")?;
+        let mesh: Mesh = self.value("mesh")?;
         let (line, classes) = self.next("classes")?;
-        let class_of = read_runs(line, classes)?;
+        let class_of = read_runs(line, classes, mesh.ranks())?;
         let mut bodies = Vec::new();
         while self.lines.peek().is_some() {
             let (line, rest) = self.next("class")?;
@@ -295,17 +295,32 @@ fn read<T: DeserializeOwned>(line: usize, text: &str) -> Result<T, ParseError> {
     })
 }
 
-fn read_runs(line: usize, text: &str) -> Result<Vec<u32>, ParseError> {
+/// The class of each of so many ranks.
+fn read_runs(line: usize, text: &str, ranks: usize) -> Result<Vec<u32>, ParseError> {
     let mut classes = Vec::new();
+    let fail = |reason: String| ParseError { line, reason };
     for run in text.split_whitespace() {
         let parsed = run.split_once('*').and_then(|(class, count)| {
             Some((class.parse::<u32>().ok()?, count.parse::<usize>().ok()?))
         });
-        let (class, count) = parsed.ok_or_else(|| ParseError {
-            line,
-            reason: format!("a run of classes reads `0*4`, `{run}` stands there"),
+        let (class, count) = parsed.ok_or_else(|| {
+            fail(format!(
+                "a run of classes reads `0*4`, `{run}` stands there"
+            ))
         })?;
+        let left = ranks - classes.len();
+        if count > left {
+            return Err(fail(format!(
+                "`{run}` gives classes to {count} ranks, of the {ranks} of the mesh {left} are left"
+            )));
+        }
         classes.extend(std::iter::repeat_n(class, count));
     }
-    Ok(classes)
+    match classes.len() == ranks {
+        true => Ok(classes),
+        false => Err(fail(format!(
+            "classes are given for {} ranks, the mesh has {ranks}",
+            classes.len()
+        ))),
+    }
 }

@@ -111,6 +111,7 @@ fn every_kind_of_constant_survives() {
         program.bodies[1].tasks.push(task);
     }
     program.mesh = Mesh::new([1, 2, 3, 4, 5, 6, 7]);
+    program.class_of = (0..5040).map(|rank| rank % 3).collect();
     for phase in [Phase::Reduce, Phase::Report, Phase::Update] {
         let mut task = program.bodies[1].tasks[GATHER].clone();
         task.origin.phase = phase;

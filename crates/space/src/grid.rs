@@ -9,12 +9,71 @@ use serde::{Deserialize, Serialize};
 /// Example: of stages of 2 and 4 ranks, repeated for two parts of the mini-batch, the second may split
 /// samples over `data=8`: ranks 2 to 5 and 8 to 11, `first` 2, in runs of 4 with a jump of 6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "Fields")]
 pub struct Grid {
     extents: [u32; 7],
     strides: [u32; 7],
     first: u32,
     run: u32,
     jump: u32,
+}
+
+/// A grid as it is read.
+#[derive(Deserialize)]
+#[serde(rename = "Grid")]
+struct Fields {
+    extents: [u32; 7],
+    strides: [u32; 7],
+    first: u32,
+    run: u32,
+    jump: u32,
+}
+
+impl TryFrom<Fields> for Grid {
+    type Error = String;
+
+    fn try_from(fields: Fields) -> Result<Self, String> {
+        let Fields {
+            extents,
+            strides,
+            first,
+            run,
+            jump,
+        } = fields;
+        let grid = Self {
+            extents,
+            strides,
+            first,
+            run,
+            jump,
+        };
+        Mesh::try_from(extents.map(|extent| extent as usize)).map_err(|error| error.to_string())?;
+        if run == 0 || !extents[0].is_multiple_of(run) {
+            return Err(format!(
+                "a grid has {} coordinates along data in runs of {run}, which must divide them",
+                extents[0]
+            ));
+        }
+        let runs = extents[0] / run;
+        let mut steps = vec![(runs, jump), (run, strides[0])];
+        steps.extend(extents.into_iter().zip(strides).skip(1));
+        if steps
+            .iter()
+            .any(|&(extent, stride)| extent > 1 && stride == 0)
+        {
+            return Err("a grid has an axis along which its ranks are the same".to_owned());
+        }
+        let last = steps.iter().fold(u64::from(first), |last, step| {
+            last.saturating_add(u64::from(step.0 - 1) * u64::from(step.1))
+        });
+        match last < Mesh::RANKS_MAX as u64 {
+            true => Ok(grid),
+            false => Err(format!(
+                "a grid reaches to rank {last}; at most {} ranks are possible",
+                Mesh::RANKS_MAX
+            )),
+        }
+    }
 }
 
 impl Grid {
@@ -71,6 +130,11 @@ impl Grid {
             rank += coord[axis] * self.strides[axis] as usize;
         }
         rank
+    }
+
+    /// The largest of its ranks.
+    pub fn last(&self) -> Rank {
+        self.rank(&self.extents.map(|extent| extent as usize - 1))
     }
 
     /// Where a rank stands in its mesh; none if it does not.
@@ -150,6 +214,27 @@ mod tests {
             if let Some(coord) = coord {
                 assert_eq!(grid.rank(&coord), rank);
             }
+        }
+    }
+
+    #[test]
+    fn grids_that_are_read_have_ranks() {
+        let grid = Grid::repeated(&Mesh::new([4, 1, 2, 1, 1, 1, 1]), 2, 2, 10);
+        assert_eq!(grid.last(), 19);
+        let text = serde_json::to_string(&grid).unwrap();
+        assert_eq!(serde_json::from_str::<Grid>(&text).unwrap(), grid);
+        for (from, to) in [
+            ("\"run\":4", "\"run\":0"),
+            ("\"run\":4", "\"run\":3"),
+            ("\"jump\":10", "\"jump\":0"),
+            ("\"jump\":10", "\"jump\":4294967295"),
+            ("\"first\":2", "\"first\":1048570"),
+            ("[8,1,2", "[8,0,2"),
+            ("[8,1,2", "[8,4294967295,2"),
+        ] {
+            assert!(text.contains(from), "{from} in {text}");
+            let wrong = text.replacen(from, to, 1);
+            assert!(serde_json::from_str::<Grid>(&wrong).is_err(), "{wrong}");
         }
     }
 

@@ -96,7 +96,9 @@ impl Split {
     /// The interval that part `i` owns. `i < parts`.
     pub fn part(&self, i: usize) -> Interval {
         assert!(i < self.parts, "part {i} of {}", self.parts);
-        let at = |i: usize| (i * self.extent / self.parts) as i64;
+        // As `i * extent / parts`, whose product does not fit in 64 bits for large extents.
+        let (whole, rest) = (self.extent / self.parts, self.extent % self.parts);
+        let at = |i: usize| (i * whole + i * rest / self.parts) as i64;
         Interval::new(at(i), at(i + 1))
     }
 
@@ -107,7 +109,13 @@ impl Split {
         let range = if wanted.is_empty() {
             0..0
         } else {
-            let part_of = |index: i64| ((index as usize + 1) * split.parts - 1) / split.extent;
+            let part_of = |index: i64| {
+                let (next, extent) = (index as usize + 1, split.extent);
+                match next.checked_mul(split.parts) {
+                    Some(scaled) => (scaled - 1) / extent,
+                    None => ((next as u128 * split.parts as u128 - 1) / extent as u128) as usize,
+                }
+            };
             part_of(wanted.start)..part_of(wanted.end - 1) + 1
         };
         range.filter(move |&i| !split.part(i).is_empty())
@@ -140,6 +148,22 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn large_extents_are_split_exactly() {
+        let split = Split {
+            extent: (1 << 48) - 1,
+            parts: (1 << 20) - 3,
+        };
+        let last = split.part(split.parts - 1);
+        assert_eq!(last.end as usize, split.extent);
+        for i in [0, 1, split.parts / 2, split.parts - 1] {
+            let part = split.part(i);
+            let exact = i as u128 * split.extent as u128 / split.parts as u128;
+            assert_eq!(part.start as u128, exact);
+            assert_eq!(split.owners(&part).collect::<Vec<_>>(), [i]);
         }
     }
 

@@ -7,6 +7,7 @@
 mod axis_list;
 mod grid;
 mod interval;
+pub mod limits;
 mod mesh;
 mod region;
 mod units;
@@ -15,7 +16,7 @@ mod window;
 pub use axis_list::AxisList;
 pub use grid::Grid;
 pub use interval::{Interval, Split};
-pub use mesh::{AXES, Axis, AxisSet, Coord, Mesh, Offset, Rank};
+pub use mesh::{AXES, Axis, AxisSet, Coord, Mesh, MeshError, Offset, Rank};
 pub use region::{DIMS, Dim, Region};
 pub use units::{Bytes, BytesPerSecond, Flops, FlopsPerSecond, Seconds};
 pub use window::Window;

@@ -146,20 +146,78 @@ impl Offset {
 }
 
 /// A grid of ranks, row-major with `data` slowest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Mesh {
     extents: [usize; 7],
 }
 
+/// Extents that are not those of a mesh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MeshError {
+    /// An axis without a rank.
+    Empty(Axis),
+    /// More ranks than [`Mesh::RANKS_MAX`].
+    TooMany,
+}
+
+impl fmt::Display for MeshError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty(axis) => write!(
+                f,
+                "the axis {} of a mesh has extent 0; possible is 1 or more; nearest is 1",
+                axis.name()
+            ),
+            Self::TooMany => write!(
+                f,
+                "a mesh has more than {} ranks; at most {} are possible",
+                Mesh::RANKS_MAX,
+                Mesh::RANKS_MAX
+            ),
+        }
+    }
+}
+
+impl std::error::Error for MeshError {}
+
+impl TryFrom<[usize; 7]> for Mesh {
+    type Error = MeshError;
+
+    fn try_from(extents: [usize; 7]) -> Result<Self, MeshError> {
+        if let Some(axis) = AXES.into_iter().find(|axis| extents[axis.index()] == 0) {
+            return Err(MeshError::Empty(axis));
+        }
+        let ranks = extents
+            .iter()
+            .try_fold(1usize, |ranks, &extent| ranks.checked_mul(extent));
+        match ranks {
+            Some(ranks) if ranks <= Self::RANKS_MAX => Ok(Self { extents }),
+            Some(_) | None => Err(MeshError::TooMany),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Mesh {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let extents = <[usize; 7]>::deserialize(deserializer)?;
+        Self::try_from(extents).map_err(serde::de::Error::custom)
+    }
+}
+
 impl Mesh {
-    /// A mesh of these extents, each at least 1.
+    /// Ranks of the largest mesh. Products of ranks with extents of tensors then fit in 128 bits, and
+    /// numbers of ranks in 32.
+    pub const RANKS_MAX: usize = 1 << 20;
+
+    /// A mesh of these extents. Extents that were typed or read go through [`Mesh::try_from`].
+    ///
+    /// Panics on an axis of extent 0 and beyond [`Self::RANKS_MAX`].
     pub fn new(extents: [usize; 7]) -> Self {
-        assert!(
-            extents.iter().all(|&extent| extent > 0),
-            "an axis of extent 0 in {extents:?}"
-        );
-        Self { extents }
+        match Self::try_from(extents) {
+            Ok(mesh) => mesh,
+            Err(error) => panic!("{error}: {extents:?}"),
+        }
     }
 
     /// Number of ranks.
@@ -253,6 +311,16 @@ impl Mesh {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn extents_that_are_read_are_those_of_a_mesh() {
+        let read = |text: &str| serde_json::from_str::<Mesh>(text);
+        assert_eq!(read("[2,1,1,3,1,1,1]").unwrap().ranks(), 6);
+        let error = |text: &str| read(text).unwrap_err().to_string();
+        assert!(error("[2,1,0,1,1,1,1]").contains("height"));
+        assert!(error("[1048577,1,1,1,1,1,1]").contains("1048576"));
+        assert!(error("[4294967296,4294967296,1,1,1,1,1]").contains("1048576"));
+    }
 
     #[test]
     fn ranks_and_coordinates_are_inverse_and_groups_partition() {

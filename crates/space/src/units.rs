@@ -33,22 +33,22 @@ pub struct BytesPerSecond(pub f64);
 pub struct FlopsPerSecond(pub f64);
 
 macro_rules! additive {
-    ($name:ident, $zero:expr) => {
+    ($name:ident, $zero:expr, $add:expr, $sub:expr) => {
         impl Add for $name {
             type Output = Self;
             fn add(self, other: Self) -> Self {
-                Self(self.0 + other.0)
+                Self($add(self.0, other.0))
             }
         }
         impl Sub for $name {
             type Output = Self;
             fn sub(self, other: Self) -> Self {
-                Self(self.0 - other.0)
+                Self($sub(self.0, other.0))
             }
         }
         impl AddAssign for $name {
             fn add_assign(&mut self, other: Self) {
-                self.0 += other.0;
+                *self = *self + other;
             }
         }
         impl Sum for $name {
@@ -59,16 +59,37 @@ macro_rules! additive {
     };
 }
 
-additive!(Bytes, 0);
-additive!(Flops, 0);
-additive!(Seconds, 0.0);
+// Sizes are bounded where they enter, so that counts fit. Should one not, it must not wrap in any build:
+// a wrapped size passes every later check.
+macro_rules! counted {
+    ($name:ident) => {
+        additive!($name, 0, $name::sum_of, $name::difference_of);
 
-impl Mul<u64> for Bytes {
-    type Output = Self;
-    fn mul(self, factor: u64) -> Self {
-        Self(self.0 * factor)
-    }
+        impl $name {
+            fn sum_of(a: u64, b: u64) -> u64 {
+                let sum = a.checked_add(b);
+                sum.expect(concat!(stringify!($name), " are counted in 64 bits"))
+            }
+
+            fn difference_of(a: u64, b: u64) -> u64 {
+                let difference = a.checked_sub(b);
+                difference.expect(concat!(stringify!($name), " are not negative"))
+            }
+        }
+
+        impl Mul<u64> for $name {
+            type Output = Self;
+            fn mul(self, factor: u64) -> Self {
+                let product = self.0.checked_mul(factor);
+                Self(product.expect(concat!(stringify!($name), " are counted in 64 bits")))
+            }
+        }
+    };
 }
+
+counted!(Bytes);
+counted!(Flops);
+additive!(Seconds, 0.0, Add::add, Sub::sub);
 
 impl Mul<f64> for Seconds {
     type Output = Self;
@@ -183,6 +204,19 @@ impl fmt::Display for FlopsPerSecond {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counts_never_wrap() {
+        let most = Bytes(u64::MAX);
+        for wraps in [
+            std::panic::catch_unwind(|| most + Bytes(1)),
+            std::panic::catch_unwind(|| most * 2),
+            std::panic::catch_unwind(|| Bytes(1) - Bytes(2)),
+            std::panic::catch_unwind(|| [most, most].into_iter().sum()),
+        ] {
+            assert!(wraps.is_err(), "{wraps:?}");
+        }
+    }
 
     #[test]
     fn prints_with_the_unit_that_fits() {

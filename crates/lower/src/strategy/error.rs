@@ -30,6 +30,53 @@ pub enum StrategyError {
         /// The same word, with what was probably meant.
         nearest: String,
     },
+    /// A mini-batch of no samples, or of more than can be counted.
+    #[error(
+        "a mini-batch of {batch} samples is not possible; possible are 1 to {most}; nearest is {nearest}"
+    )]
+    Batch {
+        /// As asked for.
+        batch: usize,
+        /// The bound.
+        most: usize,
+        /// What would be valid.
+        nearest: usize,
+    },
+    /// A layer that is too large with so many samples.
+    #[error(
+        "layer `{layer}` has {asked} {what} with a mini-batch of {batch}; at most {limit} are possible; \
+         nearest is a mini-batch of {nearest}"
+    )]
+    LargeLayer {
+        /// The layer.
+        layer: String,
+        /// Samples.
+        batch: usize,
+        /// How many.
+        asked: u128,
+        /// What is counted.
+        what: &'static str,
+        /// The bound.
+        limit: u64,
+        /// Samples that are possible.
+        nearest: usize,
+    },
+    /// More passes of stages over micro-batches than can be put in order.
+    #[error(
+        "strategy `{strategy}`: {stages} stages with {micro} micro-batches each are more than {most} \
+         passes each way; the nearest valid choice is micro={}",
+        (most / stages).max(1)
+    )]
+    Passes {
+        /// The strategy.
+        strategy: String,
+        /// Stages of a replica.
+        stages: usize,
+        /// Micro-batches.
+        micro: usize,
+        /// The bound.
+        most: usize,
+    },
     /// What is said of some layers is not of the form.
     #[error(
         "strategy `{text}`: `{word}` is nothing that can be said of layers; possible are \

@@ -5,6 +5,7 @@ use super::{
 };
 use crate::schedule::Schedule;
 use partita_graph::nearest;
+use partita_space::limits::MICRO_BATCHES_MAX;
 use partita_space::{AXES, Axis, AxisList, AxisSet};
 use std::fmt;
 use std::str::FromStr;
@@ -234,7 +235,7 @@ impl Reader<'_> {
             "shard" => {
                 strategy.shard = one_of(text, (name, value), &Shard::ALL, Shard::name)?;
             }
-            "micro" => strategy.micro = counted(text, name, value)?,
+            "micro" => strategy.micro = counted(text, name, value, MICRO_BATCHES_MAX)?,
             "schedule" => {
                 let unknown = || unknown_schedule(text, value);
                 strategy.schedule = Schedule::parse(value).ok_or_else(unknown)?;
@@ -246,17 +247,21 @@ impl Reader<'_> {
     }
 }
 
-/// A number that is at least 1.
-fn counted(text: &str, name: &str, value: &str) -> Result<usize, StrategyError> {
-    number(value).ok_or_else(|| {
-        let digits: String = value.chars().filter(char::is_ascii_digit).collect();
-        unknown_value(
-            text,
-            (name, value),
-            "a whole number, at least 1",
-            number(&digits).unwrap_or(1),
-        )
-    })
+/// A number from 1 to `most`.
+fn counted(text: &str, name: &str, value: &str, most: usize) -> Result<usize, StrategyError> {
+    number(value)
+        .filter(|&number| number <= most)
+        .ok_or_else(|| {
+            let digits: String = value.chars().filter(char::is_ascii_digit).collect();
+            let is_zero = digits.bytes().all(|digit| digit == b'0');
+            // Digits that are no number are those of a larger one.
+            let meant = number(&digits).unwrap_or(if is_zero { 1 } else { most });
+            let possible = match meant >= most {
+                true => format!("a whole number from 1 to {most}"),
+                false => "a whole number, at least 1".to_owned(),
+            };
+            unknown_value(text, (name, value), &possible, meant.min(most))
+        })
 }
 
 /// One of some words.
@@ -299,7 +304,7 @@ fn extent(text: &str, extents: &mut [usize; 7], word: &str) -> Result<(), Strate
         });
     }
     let axis = Axis::from_name(name).ok_or_else(|| unknown_axis(text, name))?;
-    extents[axis.index()] = counted(text, name, value)?;
+    extents[axis.index()] = counted(text, name, value, RANKS_MAX)?;
     Ok(())
 }
 
@@ -313,11 +318,8 @@ fn stages(text: &str, value: &str) -> Result<Vec<StageChoice>, StrategyError> {
         layers: Vec::new(),
         extents: [1; 7],
     };
-    if let Some(count) = number(value) {
-        return match count > RANKS_MAX {
-            true => Err(form(value)),
-            false => Ok(vec![single; count]),
-        };
+    if number(value).is_some() {
+        return Ok(vec![single; counted(text, "stages", value, RANKS_MAX)?]);
     }
     let inner = value
         .strip_prefix('[')
@@ -400,7 +402,7 @@ fn layer_choice(
             continue;
         }
         if name == "branches" {
-            let branches = branches(value).ok_or_else(form)?;
+            let branches = branches(text, value)?.ok_or_else(form)?;
             if choice.branches.replace(branches).is_some() {
                 return Err(twice(text, name));
             }
@@ -425,17 +427,27 @@ fn layer_choice(
     Ok(Some(choice))
 }
 
-/// `off`, `3` or `[2|1]`.
-fn branches(value: &str) -> Option<Branches> {
+/// `off`, `3` or `[2|1]`; none of anything else.
+fn branches(text: &str, value: &str) -> Result<Option<Branches>, StrategyError> {
     if value == "off" {
-        return Some(Branches::Off);
+        return Ok(Some(Branches::Off));
     }
-    if let Some(groups) = number(value) {
-        return Some(Branches::Groups(groups));
+    let ranks = |size: &str| counted(text, "branches", size, RANKS_MAX);
+    if number(value).is_some() {
+        return ranks(value).map(|groups| Some(Branches::Groups(groups)));
     }
-    let inner = value.strip_prefix('[')?.strip_suffix(']')?;
-    let sizes = inner.split('|').map(|size| number(size.trim()));
-    sizes.collect::<Option<Vec<usize>>>().map(Branches::Sizes)
+    let inner = value
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    let sizes = inner
+        .into_iter()
+        .flat_map(|inner| inner.split('|').map(str::trim));
+    let sizes: Vec<&str> = sizes.collect();
+    if sizes.is_empty() || sizes.iter().any(|size| number(size).is_none()) {
+        return Ok(None);
+    }
+    let sizes: Result<Vec<usize>, StrategyError> = sizes.into_iter().map(ranks).collect();
+    sizes.map(|sizes| Some(Branches::Sizes(sizes)))
 }
 
 fn switch(text: &str, name: &str, value: &str) -> Result<bool, StrategyError> {
@@ -498,6 +510,18 @@ fn near<'w>(name: &str, words: impl Iterator<Item = &'w str>) -> Option<&'w str>
 }
 
 fn unknown_schedule(text: &str, value: &str) -> StrategyError {
+    let times = value.split_once('*').filter(|(name, times)| {
+        let is_number = !times.is_empty() && times.bytes().all(|digit| digit.is_ascii_digit());
+        is_number && ["gems", "interleaved"].contains(name)
+    });
+    if let Some((name, times)) = times
+        && times.bytes().any(|digit| digit > b'1')
+    {
+        let least = if name == "gems" { 1 } else { 2 };
+        let possible = format!("{name}*N with N from {least} to {MICRO_BATCHES_MAX}");
+        let nearest = format!("{name}*{MICRO_BATCHES_MAX}");
+        return unknown_value(text, ("schedule", value), &possible, nearest);
+    }
     let possible = [
         "sequential",
         "gpipe",
@@ -612,6 +636,35 @@ mod tests {
             "data=524289; stages=[1|1]",
         ] {
             assert!(text.parse::<Strategy>().is_err(), "{text}");
+        }
+        for (text, nearest) in [
+            (
+                "schedule=gems*9223372036854775808; stages=2",
+                "schedule=gems*16384",
+            ),
+            ("schedule=gems*16385; stages=2", "schedule=gems*16384"),
+            (
+                "stages=2,schedule=interleaved*99999999999999999999",
+                "schedule=interleaved*16384",
+            ),
+            ("micro=9223372036854775808", "micro=16384"),
+            ("data=99999999999999999999", "data=1048576"),
+            ("data=4294967296,depth=4294967296", "data=1048576"),
+            ("stages=9223372036854775807", "stages=1048576"),
+            (
+                "branch=2; a..b: branches=9223372036854775807",
+                "branches=1048576",
+            ),
+            (
+                "branch=2; a..b: branches=[9223372036854775807|1]",
+                "branches=1048576",
+            ),
+        ] {
+            let error = text.parse::<Strategy>().unwrap_err().to_string();
+            assert!(
+                error.contains(&format!("nearest is `{nearest}`")),
+                "{error}"
+            );
         }
         for most in [
             "data=1048576",

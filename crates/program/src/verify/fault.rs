@@ -103,6 +103,13 @@ pub enum Fault {
     },
     #[error("class {class} has no rank")]
     ClassUnused { class: usize },
+    #[error("{place}: {what} {got}; possible is {possible}")]
+    Size {
+        place: String,
+        what: &'static str,
+        got: String,
+        possible: String,
+    },
     #[error("class {class}: {place} names buffer b{buffer}, the body has {buffers}")]
     NoSuchBuffer {
         class: usize,

@@ -18,6 +18,7 @@ mod order;
 mod packed;
 mod partial;
 mod shapes;
+mod sizes;
 mod structure;
 mod termination;
 mod updated;
@@ -30,10 +31,11 @@ use partita_space::{Coord, Rank, Region};
 /// Checks everything.
 ///
 /// Errors: all faults found. Where buffers, classes or tasks are named that do not exist, or views
-/// leave their buffers, only faults of structure are looked for, since nothing else has a meaning.
+/// leave their buffers, only faults of structure are looked for, since nothing else has a meaning; and
+/// where sizes are beyond [`partita_space::limits`], or ranks outside of the mesh, only these.
 pub fn verify(program: &Program) -> Result<(), Faults> {
     let mut faults = Vec::new();
-    if structure::is_indexable(program, &mut faults) {
+    if structure::is_indexable(program, &mut faults) && sizes::are_bounded(program, &mut faults) {
         let case = Case::new(program);
         structure::check(&case, &mut faults);
         shapes::check(&case, &mut faults);
@@ -52,6 +54,18 @@ pub fn verify(program: &Program) -> Result<(), Faults> {
         Ok(())
     } else {
         Err(Faults(faults))
+    }
+}
+
+/// The part of [`verify`] that says whether a program can be counted, its text written and its memory
+/// planned: sizes, and what is counted of a step over all ranks, fit in 64 bits.
+///
+/// Errors: all that do not. The program must be indexable, as a lowered one is.
+pub fn verify_sizes(program: &Program) -> Result<(), Faults> {
+    let mut faults = Vec::new();
+    match sizes::are_bounded(program, &mut faults) {
+        true => Ok(()),
+        false => Err(Faults(faults)),
     }
 }
 

@@ -653,12 +653,13 @@ impl Rules<'_> {
             PoolKind::Max | PoolKind::AverageInside => {}
         }
         for dim in 0..3 {
-            let inputs = 0..x.extent[dim + 1] as i64;
+            let [stride, dilation, extent] =
+                [taps.stride[dim], taps.dilation[dim], x.extent[dim + 1]].map(|step| step as i64);
             let meets = |o: usize| {
-                (0..taps.kernel[dim]).any(|k| {
-                    let at = o * taps.stride[dim] + k * taps.dilation[dim];
-                    inputs.contains(&(at as i64 - shift[dim]))
-                })
+                // The first tap that does not lie before the inputs.
+                let first = o as i64 * stride - shift[dim];
+                let tap = -(first.min(0).div_euclid(dilation));
+                tap < taps.kernel[dim] as i64 && first + tap * dilation < extent
             };
             if let Some(o) = (0..y.extent[dim + 1]).find(|&o| !meets(o)) {
                 self.shapes.push(format!(

@@ -37,7 +37,10 @@ impl Refusal {
         match error {
             LowerError::MixedPadding { .. } => Some(Refusal::MixedPadding),
             LowerError::Strategy(StrategyError::TooFine { .. }) => Some(Refusal::TooFine),
-            LowerError::Strategy(_) | LowerError::Menu(_) => None,
+            LowerError::Strategy(_)
+            | LowerError::Menu(_)
+            | LowerError::TooLarge { .. }
+            | LowerError::Uncountable(_) => None,
         }
     }
 }

@@ -1,0 +1,104 @@
+//! Whether a model, a mini-batch and a strategy together are small enough to be counted.
+
+use super::{Strategy, StrategyError};
+use partita_graph::Graph;
+use partita_space::limits::{ELEMENTS_MAX, FLOPS_MAX, MICRO_BATCHES_MAX, SAMPLES_MAX};
+
+/// Passes of all stages over all micro-batches of a step, each way.
+const PASSES_MAX: usize = 1 << 20;
+
+impl Strategy {
+    /// Refuses what would need more than 64 bits later: then no product of extents, samples and ranks
+    /// overflows.
+    pub(crate) fn check_sizes(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
+        if !(1..=SAMPLES_MAX).contains(&batch) {
+            return Err(StrategyError::Batch {
+                batch,
+                most: SAMPLES_MAX,
+                nearest: batch.clamp(1, SAMPLES_MAX),
+            });
+        }
+        check_micro(&|| self.to_string(), self.micro)?;
+        let stages = self.stage_count().max(1);
+        if stages.saturating_mul(self.micro_batches(batch)) > PASSES_MAX {
+            return Err(StrategyError::Passes {
+                strategy: self.to_string(),
+                stages,
+                micro: self.micro,
+                most: PASSES_MAX,
+            });
+        }
+        let held = graph.padded_volumes().into_iter();
+        let both = graph.nodes.iter().zip(held.zip(graph.work()));
+        for (node, (elements, flops)) in both {
+            for (what, one, limit) in [
+                ("elements, padding included", elements, ELEMENTS_MAX),
+                ("flops in the forward pass", flops, FLOPS_MAX),
+            ] {
+                if one * batch as u128 > u128::from(limit) {
+                    let most = u128::from(limit) / one.max(1);
+                    return Err(StrategyError::LargeLayer {
+                        layer: node.name.clone(),
+                        batch,
+                        asked: one * batch as u128,
+                        what,
+                        limit,
+                        nearest: usize::try_from(most).unwrap_or(SAMPLES_MAX).max(1),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// That so many micro-batches can be scheduled.
+pub(super) fn check_micro(text: &dyn Fn() -> String, micro: usize) -> Result<(), StrategyError> {
+    if (1..=MICRO_BATCHES_MAX).contains(&micro) {
+        return Ok(());
+    }
+    Err(StrategyError::Value {
+        text: text(),
+        word: format!("micro={micro}"),
+        possible: format!("a whole number from 1 to {MICRO_BATCHES_MAX}"),
+        nearest: format!("micro={}", micro.clamp(1, MICRO_BATCHES_MAX)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partita_graph::text;
+
+    fn refusal(strategy: &str, batch: usize) -> String {
+        let model = "model m\ninput x channels=1 extent=2097152x2097152\n\
+                     p = max_pool x kernel=1024 stride=1024\nf = flatten p\n\
+                     l = linear f features=2 bias=true\nloss = mse l\n";
+        let graph = text::parse(model).unwrap();
+        let strategy: Strategy = strategy.parse().unwrap();
+        strategy.check(&graph, batch).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn sizes_that_cannot_be_counted_are_refused_by_name() {
+        for (strategy, batch, expected) in [
+            ("data=1", 65, "layer `x` has 285873023221760 elements"),
+            ("data=1", 65, "nearest is a mini-batch of 64"),
+            ("data=1", 0, "nearest is 1"),
+            ("data=1", usize::MAX, "nearest is 16777216"),
+            (
+                "micro=16384; stages=[1|1]; schedule=interleaved*64",
+                16384,
+                "128 stages",
+            ),
+        ] {
+            let text = refusal(strategy, batch);
+            assert!(text.contains(expected), "{strategy} {batch}: {text}");
+        }
+        let mut strategy = Strategy::single();
+        strategy.micro = usize::MAX;
+        let graph = partita_graph::zoo::build("cosmoflow@32").unwrap();
+        let text = strategy.check(&graph, 8).unwrap_err().to_string();
+        assert!(text.contains("nearest is `micro=16384`"), "{text}");
+    }
+}

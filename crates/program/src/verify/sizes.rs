@@ -1,0 +1,235 @@
+use super::{Fault, Site};
+use crate::count::WideCount;
+use crate::{Body, Exchange, Home, Kernel, Place, Program, Taps, Work};
+use partita_space::limits::{BYTES_MAX, ELEMENTS_MAX, SAMPLES_MAX};
+use partita_space::{Grid, Mesh, Offset, Rank};
+
+/// Whether all that is computed from sizes fits in 64 bits, and grids and peers are of the mesh.
+pub(super) fn are_bounded(program: &Program, faults: &mut Vec<Fault>) -> bool {
+    let before = faults.len();
+    if program.batch > SAMPLES_MAX {
+        let got = program.batch.to_string();
+        let possible = format!("at most {SAMPLES_MAX}");
+        faults.push(size(
+            "the program".to_owned(),
+            "samples of a step",
+            got,
+            possible,
+        ));
+    }
+    let ranks = program.representatives();
+    for (class, (body, rank)) in program.bodies.iter().zip(ranks).enumerate() {
+        let mut case = Sizes {
+            program,
+            class,
+            rank,
+            faults,
+        };
+        case.buffers(body);
+        case.tasks(body);
+    }
+    if faults.len() == before {
+        counts(program, faults);
+    }
+    faults.len() == before
+}
+
+/// Counts of a step over all ranks.
+fn counts(program: &Program, faults: &mut Vec<Fault>) {
+    let mut all = WideCount::default();
+    for (body, ranks) in program.bodies.iter().zip(program.class_sizes()) {
+        for task in &body.tasks {
+            all.add(&WideCount::of(task, &body.buffers), ranks);
+        }
+    }
+    if let Some((what, got)) = all.too_many() {
+        let possible = format!("at most {}", u64::MAX);
+        let place = "a step over all ranks".to_owned();
+        faults.push(size(place, what, got.to_string(), possible));
+    }
+}
+
+fn size(place: String, what: &'static str, got: String, possible: String) -> Fault {
+    Fault::Size {
+        place,
+        what,
+        got,
+        possible,
+    }
+}
+
+/// Elements where empty dims count as one, so that products of some of the dims fit as well.
+fn elements(extents: &[usize]) -> u128 {
+    let widths = extents.iter().map(|&extent| extent.max(1) as u128);
+    widths.fold(1, u128::saturating_mul)
+}
+
+struct Sizes<'p, 'f> {
+    program: &'p Program,
+    class: usize,
+    rank: Rank,
+    faults: &'f mut Vec<Fault>,
+}
+
+impl Sizes<'_, '_> {
+    fn most(&mut self, place: &dyn Fn() -> String, what: &'static str, got: u128, limit: u64) {
+        if got > u128::from(limit) {
+            let possible = format!("at most {limit}");
+            self.faults
+                .push(size(place(), what, got.to_string(), possible));
+        }
+    }
+
+    fn buffers(&mut self, body: &Body) {
+        let class = self.class;
+        let mut sum = 0u128;
+        for (id, buffer) in body.buffers.iter().enumerate() {
+            let place = || format!("class {class}: b{id} ({})", buffer.name);
+            let elements = elements(&buffer.dims);
+            self.most(&place, "elements", elements, ELEMENTS_MAX);
+            sum = sum.saturating_add(elements.saturating_mul(buffer.dtype.size() as u128));
+            if let Some(home) = &buffer.home {
+                self.home(&place, home);
+            }
+        }
+        let place = || format!("class {class}");
+        self.most(&place, "bytes of all buffers", sum, BYTES_MAX);
+        let arena = u128::from(body.arena.0);
+        self.most(&place, "bytes of the arena", arena, BYTES_MAX);
+    }
+
+    fn home(&mut self, place: &dyn Fn() -> String, home: &Home) {
+        self.place(place, &home.place);
+        self.low(place, &home.low);
+    }
+
+    fn low(&mut self, place: &dyn Fn() -> String, low: &[usize; 5]) {
+        for &low in low {
+            self.most(place, "elements before its part", low as u128, ELEMENTS_MAX);
+        }
+    }
+
+    /// A tensor and how it lies.
+    fn place(&mut self, at: &dyn Fn() -> String, place: &Place) {
+        let elements = elements(&place.shape);
+        self.most(at, "elements of its tensor", elements, ELEMENTS_MAX);
+        if let Some((first, samples)) = place.micro {
+            let end = first as u128 + samples as u128;
+            let whole = place.shape[0] as u64;
+            self.most(at, "samples up to the end of its micro-batch", end, whole);
+        }
+        if let Some(grid) = place.on {
+            self.grid(at, grid);
+        }
+    }
+
+    fn grid(&mut self, at: &dyn Fn() -> String, grid: Grid) {
+        let last = self.program.mesh.ranks() as u64 - 1;
+        self.most(at, "largest rank of its mesh", grid.last() as u128, last);
+    }
+
+    fn tasks(&mut self, body: &Body) {
+        let (program, class, rank) = (self.program, self.class, self.rank);
+        for (id, task) in body.tasks.iter().enumerate() {
+            let place = || Site::of(program, class, rank, id).to_string();
+            match &task.work {
+                Work::Compute { .. } => {
+                    for kernel in task.work.kernels() {
+                        self.kernel(&place, kernel);
+                    }
+                }
+                Work::Exchange(exchange) => self.exchange(&place, exchange),
+                Work::Collective(collective) => {
+                    if let Some(grid) = collective.on {
+                        self.grid(&place, grid);
+                    }
+                }
+                Work::Load(load) => self.place(&place, &load.place),
+            }
+        }
+    }
+
+    fn exchange(&mut self, at: &dyn Fn() -> String, exchange: &Exchange) {
+        let sends = exchange.sends.iter().map(|send| send.to);
+        let offsets = sends.chain(exchange.receives.iter().map(|receive| receive.from));
+        for Offset(steps) in offsets {
+            for step in steps {
+                let ranks = u128::from(step.unsigned_abs());
+                self.most(at, "ranks to a peer", ranks, Mesh::RANKS_MAX as u64);
+            }
+        }
+    }
+
+    fn kernel(&mut self, at: &dyn Fn() -> String, kernel: &Kernel) {
+        match kernel {
+            Kernel::ConvolutionForward { y, taps, .. }
+            | Kernel::ConvolutionBackwardWeight { dy: y, taps, .. } => {
+                self.window(at, &y.extent, taps, &[0; 3]);
+            }
+            Kernel::ConvolutionBackwardData {
+                dy: y, taps, shift, ..
+            }
+            | Kernel::PoolForward { y, taps, shift, .. }
+            | Kernel::PoolBackward {
+                dy: y, taps, shift, ..
+            } => self.window(at, &y.extent, taps, shift),
+            Kernel::PackWeights { taps, .. } => self.window(at, &[1; 5], taps, &[0; 3]),
+            Kernel::Dropout { place, low, .. } | Kernel::Positions { place, low, .. } => {
+                self.place(at, place);
+                self.low(at, low);
+            }
+            Kernel::Fused { .. }
+            | Kernel::Fill { .. }
+            | Kernel::Copy { .. }
+            | Kernel::Import { .. }
+            | Kernel::BiasBackward { .. }
+            | Kernel::BatchNormStatistics { .. }
+            | Kernel::BatchNormForward { .. }
+            | Kernel::BatchNormRunning { .. }
+            | Kernel::BatchNormInference { .. }
+            | Kernel::BatchNormBackwardStatistics { .. }
+            | Kernel::BatchNormBackwardData { .. }
+            | Kernel::BatchNormBackwardParameters { .. }
+            | Kernel::LeakyReluForward { .. }
+            | Kernel::LeakyReluBackward { .. }
+            | Kernel::LinearForward { .. }
+            | Kernel::LinearBackwardData { .. }
+            | Kernel::LinearBackwardWeight { .. }
+            | Kernel::Add { .. }
+            | Kernel::EmbeddingForward { .. }
+            | Kernel::EmbeddingBackward { .. }
+            | Kernel::LayerNormStatistics { .. }
+            | Kernel::LayerNormForward { .. }
+            | Kernel::LayerNormBackwardStatistics { .. }
+            | Kernel::LayerNormBackwardData { .. }
+            | Kernel::LayerNormBackwardParameters { .. }
+            | Kernel::GeluForward { .. }
+            | Kernel::GeluBackward { .. }
+            | Kernel::AttentionForward { .. }
+            | Kernel::AttentionBackward { .. }
+            | Kernel::MeanSquaredError { .. }
+            | Kernel::SoftmaxCrossEntropy { .. }
+            | Kernel::OutputErrors { .. }
+            | Kernel::ClassCounts { .. }
+            | Kernel::SumOfSquares { .. }
+            | Kernel::Update { .. } => {}
+        }
+    }
+
+    /// What outputs reach to, from the first tap of the first to the last tap of the last.
+    fn window(
+        &mut self,
+        at: &dyn Fn() -> String,
+        outputs: &[usize; 5],
+        taps: &Taps,
+        shift: &[i64; 3],
+    ) {
+        for dim in 0..3 {
+            let steps = |times: usize, step: usize| (times.max(1) - 1) as u128 * step as u128;
+            let reach = steps(outputs[dim + 1], taps.stride[dim])
+                .saturating_add(steps(taps.kernel[dim], taps.dilation[dim]))
+                .saturating_add(u128::from(shift[dim].unsigned_abs()));
+            self.most(at, "inputs along its window", reach, ELEMENTS_MAX);
+        }
+    }
+}
