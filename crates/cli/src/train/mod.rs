@@ -35,7 +35,7 @@ use partita_space::{Bytes, Mesh, Rank};
 use ranks::{Listener, World};
 pub use results::write_whole;
 use results::{Finished, WeightFile};
-use run_file::RunFile;
+pub use run_file::RunFile;
 use screen::Screen;
 use std::fs;
 use std::io::{self, Write};
