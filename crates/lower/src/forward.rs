@@ -420,25 +420,19 @@ impl Emit<'_> {
             );
             if let (true, Some(window)) = (remote, slides.or(spreads)) {
                 let inside = Interval::all(geometry.place.shape[dim]);
-                let near = |o: i64| {
+                let wraps = line.pieces.iter().any(|piece| piece.at != piece.from);
+                let read = |o: i64| {
                     let output = Interval::new(o, o + 1);
-                    if spreads.is_some() {
-                        let read = window.outputs_of(&output).intersect(&inside);
-                        return line.owned.holds(&read);
-                    }
-                    let inputs = window.inputs_of(&output);
-                    let wraps = line.pieces.iter().any(|piece| piece.at != piece.from);
-                    let read = if wraps {
-                        inputs
-                    } else {
-                        inputs.intersect(&inside)
+                    let inputs = match spreads {
+                        Some(_) => window.outputs_of(&output),
+                        None => window.inputs_of(&output),
                     };
-                    line.owned.holds(&read)
+                    match wraps && spreads.is_none() {
+                        true => inputs,
+                        false => inputs.intersect(&inside),
+                    }
                 };
-                let all = computed.0[dim];
-                let start = (all.start..all.end).find(|&o| near(o)).unwrap_or(all.end);
-                let end = (start..all.end).find(|&o| !near(o)).unwrap_or(all.end);
-                interior.0[dim] = Interval::new(start, end);
+                interior.0[dim] = reading_within(&line.owned, &computed.0[dim], read);
             }
         }
         if 2 * interior.volume() < computed.volume() {
@@ -672,5 +666,93 @@ impl Emit<'_> {
             self.allreduce(layer, Phase::Report, axes, sum);
             self.builder.output(name, sum);
         }
+    }
+}
+
+/// The outputs, of those computed, that read nothing beyond what is owned, as one interval.
+///
+/// What an output reads starts and ends no earlier than what the one before it reads, so both ends are found
+/// by bisection: an image may have any number of positions.
+fn reading_within(
+    owned: &Interval,
+    computed: &Interval,
+    read: impl Fn(i64) -> Interval,
+) -> Interval {
+    let start = first(computed, |o| read(o).start >= owned.start);
+    let rest = Interval::new(start, computed.end);
+    Interval::new(start, first(&rest, |o| read(o).end > owned.end))
+}
+
+/// The first index at which something holds that holds at all behind it, too; the end if it never does.
+fn first(indices: &Interval, holds: impl Fn(i64) -> bool) -> i64 {
+    let (mut low, mut high) = (indices.start, indices.end.max(indices.start));
+    while low < high {
+        let middle = low + (high - low) / 2;
+        match holds(middle) {
+            true => high = middle,
+            false => low = middle + 1,
+        }
+    }
+    low
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interiors_are_those_found_output_by_output() {
+        let mut checked = 0;
+        for (kernel, stride, dilation, pad) in (0..4 * 3 * 2 * 3).map(|case| {
+            (
+                case % 4 + 1,
+                case / 4 % 3 + 1,
+                case / 12 % 2 + 1,
+                case / 24 % 3,
+            )
+        }) {
+            let window = Window {
+                kernel,
+                stride,
+                dilation,
+                pad_low: pad,
+                pad_high: pad,
+            };
+            let inside = Interval::all(12);
+            for (start, end) in [(0, 4), (0, 12), (3, 9), (8, 12)] {
+                let owned = Interval::new(start, end);
+                let computed = Interval::new(
+                    start / stride as i64,
+                    (end + stride as i64 - 1) / stride as i64,
+                );
+                let read = |o| {
+                    window
+                        .inputs_of(&Interval::new(o, o + 1))
+                        .intersect(&inside)
+                };
+                let found = reading_within(&owned, &computed, read);
+                let within = |o: &i64| read(*o).start >= start && read(*o).end <= end;
+                let expected: Vec<i64> = (computed.start..computed.end).filter(within).collect();
+                let outputs: Vec<i64> = (found.start..found.end).collect();
+                assert_eq!(outputs, expected, "{window:?} {owned} {computed}");
+                checked += outputs.len();
+            }
+        }
+        assert!(checked > 500, "{checked} outputs inside");
+    }
+
+    #[test]
+    fn interiors_of_any_size_are_found_at_once() {
+        let window = Window {
+            kernel: 3,
+            stride: 1,
+            dilation: 1,
+            pad_low: 1,
+            pad_high: 1,
+        };
+        let owned = Interval::new(1 << 46, 1 << 47);
+        let read = |o| window.inputs_of(&Interval::new(o, o + 1));
+        let found = reading_within(&owned, &owned, read);
+        assert_eq!(found, Interval::new(owned.start + 1, owned.end - 1));
     }
 }
