@@ -270,6 +270,18 @@ mod tests {
     }
 
     #[test]
+    fn times_are_read_again_to_the_last_bit() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("measured.json");
+        // A reader of JSON that rounds digit by digit makes 2.184467440737095 of it.
+        let one = times(&[(1, 2.184_467_440_737_095_4)]);
+        let mut database = Database::open(&path).unwrap();
+        database.keep(&setting(1), &one).unwrap();
+        let again = Database::open(&path).unwrap();
+        assert_eq!(again.measurements(&setting(1)), one);
+    }
+
+    #[test]
     fn what_is_kept_is_read_again_by_setting() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/measured.json");
