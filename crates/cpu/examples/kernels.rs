@@ -281,7 +281,7 @@ fn updates(team: &mut Team) {
     };
     show("sgd", || {
         let one = Parameter::new(&mut a, &x, [&mut m, &mut []]);
-        sgd(k, &sgd_options, &[one])
+        sgd(k, &sgd_options, &mut [one])
     });
     let options = Adam {
         rate: 0.1,
@@ -294,7 +294,7 @@ fn updates(team: &mut Team) {
     };
     show("adam", || {
         let one = Parameter::new(&mut a, &x, [&mut m, &mut v]);
-        adam(k, &options, &[one])
+        adam(k, &options, &mut [one])
     });
     show("sum of squares", || sum_of_squares(k, &[&x]).map(|s| s.1));
 }

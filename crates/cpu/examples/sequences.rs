@@ -51,8 +51,8 @@ fn main() {
     arena.touch();
     let memory = arena.memory(&body);
     for view in narrow.iter().chain([&wide, &square, &tall]) {
-        let data = memory.write::<f32>(view).data;
-        for (i, x) in data.iter_mut().enumerate() {
+        let mut block = memory.write::<f32>(view);
+        for (i, x) in block.data_mut().iter_mut().enumerate() {
             *x = (i * 37 % 101) as f32 / 50.0 - 1.0;
         }
     }

@@ -416,7 +416,11 @@ fn updates(team: &mut Team, meter: &mut Meter) {
         scale: 1.0,
     };
     meter.kernel("sgd", || {
-        sgd(k, &rule, &[Parameter::new(&mut a, &x, [&mut m, &mut []])])
+        sgd(
+            k,
+            &rule,
+            &mut [Parameter::new(&mut a, &x, [&mut m, &mut []])],
+        )
     });
     let rule = Adam {
         rate: 0.1,
@@ -428,7 +432,11 @@ fn updates(team: &mut Team, meter: &mut Meter) {
         step: 1,
     };
     meter.kernel("adam", || {
-        adam(k, &rule, &[Parameter::new(&mut a, &x, [&mut m, &mut v])])
+        adam(
+            k,
+            &rule,
+            &mut [Parameter::new(&mut a, &x, [&mut m, &mut v])],
+        )
     });
     meter.kernel("sum of squares", || {
         sum_of_squares(k, &[&x]).map(|sum| sum.1)

@@ -86,7 +86,7 @@ impl<'r> Run<'r, '_> {
     ) -> Result<R, RunError> {
         let mut workspace = self.workspace.map(|view| self.memory.write::<f32>(view));
         let scratch = match &mut workspace {
-            Some(block) => &mut *block.data,
+            Some(block) => block.data_mut(),
             None => &mut [],
         };
         let mut call = Call {

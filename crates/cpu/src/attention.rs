@@ -107,7 +107,7 @@ struct Job<'a> {
     accumulate: [bool; 3],
 }
 
-/// A matrix of one head, row by row; null where it is not wanted.
+/// A matrix of one head, row by row; null where it is not wanted. Pointers: all rows.
 #[derive(Clone, Copy)]
 struct Matrix {
     data: *mut f32,
@@ -123,11 +123,15 @@ impl Matrix {
     /// # Safety
     /// There is the row.
     unsafe fn from(self, row: usize) -> *mut f32 {
+        // SAFETY: as the caller says.
         unsafe { self.data.add(row * self.row) }
     }
 }
 
 /// One head of one sample.
+///
+/// Pointers: the matrices, and scratch as `room` says; nobody else touches y or the gradients, whichever
+/// are written, or the scratch.
 struct Head {
     level: Level,
     causal: bool,
@@ -176,7 +180,12 @@ impl<'a> Job<'a> {
     }
 
     /// Every head, of so many products, on the threads of the team; each takes one after the other.
-    fn all(&self, call: &mut Call, products: usize, of_head: fn(&Head)) -> Result<u64, Canceled> {
+    fn all(
+        &self,
+        call: &mut Call,
+        products: usize,
+        of_head: unsafe fn(&Head),
+    ) -> Result<u64, Canceled> {
         let [q, k, _] = self.inputs.map(|x| x.grid);
         let (outer, inner) = (q.extent[2], k.extent[2]);
         let is_backward = products > 2;
@@ -196,7 +205,8 @@ impl<'a> Job<'a> {
                     if head >= count || poll.canceled() {
                         break;
                     }
-                    // SAFETY: each thread has its part of the scratch, each head its own channels.
+                    // SAFETY: each thread has its part of the scratch, each head its own channels of
+                    // boxes that fit each other; what is written is borrowed alone.
                     unsafe {
                         let scratch = scratch.get().add(thread * room.elements());
                         of_head(&self.head(kind.level, head, room, scratch));
@@ -255,18 +265,26 @@ impl Head {
     }
 
     /// Keys or values with positions one after the other.
-    fn turn(&self, from: Matrix, to: *mut f32) {
-        self.level.run(Transpose {
+    ///
+    /// # Safety
+    /// What [`Head`] says of its pointers holds, and so it does of `to`, a part of the scratch.
+    unsafe fn turn(&self, from: Matrix, to: *mut f32) {
+        let transpose = Transpose {
             from: from.data,
             from_row: from.row,
             rows: self.inner,
             columns: self.channels,
             to,
             to_row: self.inner,
-        });
+        };
+        // SAFETY: as the caller says; the level is the team's.
+        unsafe { self.level.run(transpose) };
     }
 
     /// c = scale * rows b', with b turned.
+    ///
+    /// # Safety
+    /// As for `turn`; c has room for the scores of the rows.
     unsafe fn scores(
         &self,
         rows: (Matrix, &Range<usize>),
@@ -276,7 +294,7 @@ impl Head {
         c: *mut f32,
     ) {
         let (matrix, range) = rows;
-        self.level.run(Product {
+        let product = Product {
             a: Factor {
                 // SAFETY: as the caller says.
                 data: unsafe { matrix.from(range.start) },
@@ -292,26 +310,37 @@ impl Head {
             columns: seen,
             scale,
             add: false,
-        });
+        };
+        // SAFETY: as the caller says; the level is the team's.
+        unsafe { self.level.run(product) };
     }
 
     /// What each position of a block takes of those that it sees.
+    ///
+    /// # Safety
+    /// As for `scores`.
     unsafe fn shares(&self, block: &Range<usize>, seen: usize, turned: *mut f32, to: *mut f32) {
-        // SAFETY: as the caller says.
-        unsafe { self.scores((self.q, block), turned, seen, self.scale(), to) };
-        self.level.run(Softmax {
+        let softmax = Softmax {
             scores: to,
             first: block.start,
             rows: block.len(),
             columns: seen,
             causal: self.causal,
-        });
+        };
+        // SAFETY: as the caller says; the level is the team's.
+        unsafe {
+            self.scores((self.q, block), turned, seen, self.scale(), to);
+            self.level.run(softmax);
+        }
     }
 
-    fn forward(&self) {
+    /// # Safety
+    /// What [`Head`] says of its pointers holds.
+    unsafe fn forward(&self) {
         // SAFETY: the scratch has room for both.
         let (turned, scores) = (self.scratch, unsafe { self.scratch.add(self.room.turned) });
-        self.turn(self.k, turned);
+        // SAFETY: the keys have their room.
+        unsafe { self.turn(self.k, turned) };
         for (block, seen) in self.blocks() {
             // SAFETY: blocks of the own matrices.
             unsafe {
@@ -331,14 +360,17 @@ impl Head {
     }
 
     /// target (+)= a b, with a of the scratch and as many rows of b as a has columns.
-    fn times(
+    ///
+    /// # Safety
+    /// As for `turn`; the matrices have these rows and columns.
+    unsafe fn times(
         &self,
         (a, row, column): (*const f32, usize, usize),
         (b, inner): (Matrix, usize),
         rows: usize,
         target: Target,
     ) {
-        self.level.run(Product {
+        let product = Product {
             a: Factor {
                 data: a,
                 row,
@@ -353,20 +385,28 @@ impl Head {
             columns: self.channels,
             scale: 1.0,
             add: target.add,
-        });
+        };
+        // SAFETY: as the caller says; the level is the team's.
+        unsafe { self.level.run(product) };
     }
 
-    fn backward(&self) {
+    /// # Safety
+    /// What [`Head`] says of its pointers holds.
+    unsafe fn backward(&self) {
         let Room { turned, scores, .. } = self.room;
         // SAFETY: the scratch has room for all four.
         let [keys, values, shares, slopes] =
             unsafe { [0, turned, 2 * turned, 2 * turned + scores].map(|at| self.scratch.add(at)) };
         let [dq, dk, dv] = self.gradients;
-        self.turn(self.k, keys);
-        self.turn(self.v, values);
+        // SAFETY: keys and values have their room.
+        unsafe {
+            self.turn(self.k, keys);
+            self.turn(self.v, values);
+        }
         for (gradient, adds) in [(dk, self.accumulate[1]), (dv, self.accumulate[2])] {
             if !adds && !gradient.data.is_null() {
-                self.clear(gradient);
+                // SAFETY: as the caller says.
+                unsafe { self.clear(gradient) };
             }
         }
         for (block, seen) in self.blocks() {
@@ -422,7 +462,10 @@ impl Head {
     }
 
     /// Sets all positions of a gradient of keys or values to zero.
-    fn clear(&self, gradient: Matrix) {
+    ///
+    /// # Safety
+    /// As for `turn`.
+    unsafe fn clear(&self, gradient: Matrix) {
         for row in 0..self.inner {
             // SAFETY: the channels of the head at each position.
             unsafe { gradient.from(row).write_bytes(0, self.channels) };
@@ -448,6 +491,8 @@ impl Target {
 }
 
 /// Rows of scores become what adds up to 1; 0 where a position is not seen.
+///
+/// Pointers: all rows, which nobody else touches.
 struct Softmax {
     scores: *mut f32,
     /// Position of the first row.
@@ -482,6 +527,8 @@ impl Op for Softmax {
 }
 
 /// Gradients of shares become those of scores: `share * (slope - sum of share * slope) * scale`.
+///
+/// Pointers: all rows of both; nobody else touches the slopes.
 struct Slopes {
     shares: *const f32,
     slopes: *mut f32,

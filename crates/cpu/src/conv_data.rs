@@ -7,7 +7,7 @@
 use crate::conv_forward::{Convolution, Weights};
 use crate::dot;
 use crate::epilogue::{Ending, Epilogue, Total};
-use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work};
+use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work, product};
 use crate::job::{Job, Operand, Place, Taps, Tiles};
 use crate::simd::{Level, Op, Simd};
 use crate::team::{ELEMENT, Team, TeamKind};
@@ -51,7 +51,8 @@ pub fn packed_backward_data_elements(
         return conv.weight_elements(c, f);
     }
     let f_of_job = c / conv.groups;
-    conv.window.volume() * f * Tiles { level, f: f_of_job }.padded()
+    let [kd, kh, kw] = conv.window.kernel;
+    product([kd, kh, kw, f, Tiles { level, f: f_of_job }.padded()])
 }
 
 /// Packs weights (Kd, Kh, Kw, C / groups, F) for [`conv_backward_data`], flipped and transposed:
@@ -104,6 +105,7 @@ pub fn conv_backward_data(
     let packed = packed_backward_data_elements(level, conv, c, f);
     conv.assert_weights(c, f, w, packed);
     assert!(xg.samples == yg.samples, "samples of {xg:?} and {yg:?}");
+    conv.window.assert_near(shift, xg.extent, yg.extent);
     epilogue.assert_valid(xg);
     let weights = conv.weight_elements(c, f);
     let bytes = yg.bytes() + 4 * weights as u64 + xg.bytes() * (1 + u64::from(accumulate));
@@ -188,7 +190,7 @@ impl Gradient<'_> {
         let (jobs, fg, cg) = self.conv.jobs(yg.channels, xg.channels);
         let (first, step) = (at.map(|s| s.first), at.map(|s| s.step));
         for g in 0..jobs {
-            let used = Job {
+            let job = Job {
                 x: self.dy.data,
                 x_place: Place::new(yg, g * fg, [0; 3], [1; 3]),
                 y: self.dx,
@@ -201,8 +203,10 @@ impl Gradient<'_> {
                 weights: self.weights.group(g, jobs, fg),
                 accumulate: self.accumulate,
                 ending: self.ending.of_job(g * cg, first, step),
-            }
-            .run(team, progress)?;
+            };
+            // SAFETY: the boxes hold their slices, the taps of a segment hit outputs in dy, the
+            // epilogue's boxes are like dx, and dx is borrowed alone. A job has channels of its own.
+            let used = unsafe { job.run(team, progress)? };
             self.total.add(used, g * cg, cg);
         }
         Ok(())
@@ -346,14 +350,16 @@ fn pack(
         // SAFETY: the units are disjoint parts of the packed elements.
         let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(start), fg * width) };
         let from = &w[((volume - 1 - row) * cg + c0) * f + g * fg..];
-        level.run(Transpose {
+        let transpose = Transpose {
             from,
             pitch: f,
             rows: take,
             columns: fg,
             out,
             width,
-        });
+        };
+        // SAFETY: the team has the level.
+        unsafe { level.run(transpose) };
     })
 }
 

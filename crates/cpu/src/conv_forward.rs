@@ -1,7 +1,7 @@
 //! Forward convolution.
 
 use crate::epilogue::Epilogue;
-use crate::grid::{Call, Canceled, Shared, View, ViewMut, Window, Work};
+use crate::grid::{Call, Canceled, Shared, View, ViewMut, Window, Work, product};
 use crate::job::{Job, Operand, Place, Taps, Tiles};
 use crate::simd::Level;
 use crate::team::{ELEMENT, Team, TeamKind};
@@ -28,9 +28,10 @@ pub enum Weights<'a> {
 }
 
 impl Convolution {
-    /// Weights (Kd, Kh, Kw, C / groups, F), in elements.
+    /// Weights (Kd, Kh, Kw, C / groups, F), in elements. Panics where an index cannot count them.
     pub fn weight_elements(&self, c: usize, f: usize) -> usize {
-        self.window.volume() * (c / self.groups) * f
+        let [d, h, w] = self.window.kernel;
+        product([d, h, w, c / self.groups, f])
     }
 
     /// Whether every channel is a group of its own.
@@ -112,7 +113,8 @@ pub fn packed_forward_elements(level: Level, conv: &Convolution, c: usize, f: us
         level,
         f: f / conv.groups,
     };
-    conv.groups * conv.window.volume() * (c / conv.groups) * tiles.padded()
+    let [kd, kh, kw] = conv.window.kernel;
+    product([conv.groups, kd, kh, kw, c / conv.groups, tiles.padded()])
 }
 
 /// Packs weights (Kd, Kh, Kw, C / groups, F) for [`conv_forward`], by tiles of output channels
@@ -200,7 +202,7 @@ pub fn conv_forward(
         x_step: window.dilation[i] * xg.pitch[i + 1],
     };
     for g in 0..jobs {
-        let used = Job {
+        let job = Job {
             x: x.data,
             x_place: Place::new(xg, g * cg, [0; 3], window.stride),
             y: y_base,
@@ -213,8 +215,10 @@ pub fn conv_forward(
             weights: weights.group(g, conv.groups, fg),
             accumulate,
             ending: ending.of_job(g * fg, [0; 3], [1; 3]),
-        }
-        .run(call.team, call.progress)?;
+        };
+        // SAFETY: the boxes hold their slices, x is the complete input of y, the epilogue's boxes are
+        // like y, and y is borrowed alone. A job has channels of its own.
+        let used = unsafe { job.run(call.team, call.progress)? };
         total.add(used, g * fg, fg);
     }
     Ok(work)

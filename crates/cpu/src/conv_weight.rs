@@ -197,9 +197,9 @@ pub fn conv_backward_weight(
     call.team
         .units(call.progress, units, flops, &|unit, poll| {
             let (p, t) = (unit / cut.tile_parts, unit % cut.tile_parts);
-            // SAFETY: part p > 0 of the positions has elements (p - 1) * weights.. of the scratch.
             let (to, load) = match p {
                 0 => (out.get(), accumulate),
+                // SAFETY: part p > 0 of the positions has elements (p - 1) * weights.. of the scratch.
                 1.. => (unsafe { parts.get().add((p - 1) * weights) }, false),
             };
             let share = Share {
@@ -208,7 +208,9 @@ pub fn conv_backward_weight(
                 position_part: p,
                 vectors: part(f.div_ceil(shape.level.lanes()), t, cut.tile_parts),
             };
-            gradient.share(share, to, load, poll);
+            // SAFETY: the boxes hold their slices, x is the complete input of dy, and each unit has
+            // tiles of dw or of its part of the scratch, and sums, of its own.
+            unsafe { gradient.share(share, to, load, poll) };
         })?;
     for part in scratch.chunks_exact(weights) {
         for (sum, a) in dw.iter_mut().zip(part) {
@@ -227,7 +229,7 @@ pub fn conv_backward_weight(
 #[derive(Clone, Copy)]
 struct SharedSums(*mut f64);
 
-// SAFETY: a unit writes the sums of its own vectors in its own part.
+// SAFETY: a pointer alone touches nothing; a unit writes the sums of its own vectors in its own part.
 unsafe impl Send for SharedSums {}
 // SAFETY: as above.
 unsafe impl Sync for SharedSums {}
@@ -276,7 +278,11 @@ impl Gradient<'_> {
     }
 
     /// Some tiles over some rows of positions.
-    fn share(&self, share: Share, dw: *mut f32, load: bool, poll: &mut Poll) {
+    ///
+    /// # Safety
+    /// x is the complete input of dy, `dw` is valid for all weights, the level is the team's, and nobody
+    /// else touches the tiles and sums of the share.
+    unsafe fn share(&self, share: Share, dw: *mut f32, load: bool, poll: &mut Poll) {
         let (inner, s) = (self.inner_count(), &self.shape);
         let positions = (BLOCK_ELEMENTS / s.f).max(BLOCK_POSITIONS_MIN);
         let step = positions.div_ceil(inner);
@@ -288,13 +294,15 @@ impl Gradient<'_> {
             let flops = 2 * block.len() * inner * s.f * s.rows;
             let flops = (flops / (s.f_tiles() * s.q_tiles())) as u64;
             for tile in share.tiles.clone() {
-                self.tile(block.clone(), tile, dw, load);
+                // SAFETY: as the caller says.
+                unsafe { self.tile(block.clone(), tile, dw, load) };
                 if !poll.tick(flops) {
                     return;
                 }
             }
             if let Some(sums) = self.sums {
-                self.add_up(block, &share, sums);
+                // SAFETY: as the caller says.
+                unsafe { self.add_up(block, &share, sums) };
             }
             load = true;
             at += step;
@@ -305,7 +313,10 @@ impl Gradient<'_> {
     }
 
     /// Adds dy over a block of rows, which the tiles have just read, to the sums.
-    fn add_up(&self, rows: Range<usize>, share: &Share, sums: SharedSums) {
+    ///
+    /// # Safety
+    /// As for `share`; there are sums for each part of the positions.
+    unsafe fn add_up(&self, rows: Range<usize>, share: &Share, sums: SharedSums) {
         let (level, f) = (self.shape.level, self.dy.grid.channels);
         for vector in share.vectors.clone() {
             let c0 = vector * level.lanes();
@@ -314,9 +325,11 @@ impl Gradient<'_> {
                 lanes: (f - c0).min(level.lanes()),
                 ..self.walk(rows.clone())
             };
-            // SAFETY: channels of dy, in the sums of this part.
-            let sums = unsafe { sums.0.add(share.position_part * f + c0) };
-            level.run(AddUp { args, sums });
+            // SAFETY: channels of dy, in the sums of this part; the rest as the caller says.
+            unsafe {
+                let sums = sums.0.add(share.position_part * f + c0);
+                level.run(AddUp { args, sums });
+            }
         }
     }
 
@@ -341,7 +354,10 @@ impl Gradient<'_> {
     }
 
     /// One tile over a block of rows.
-    fn tile(&self, rows: Range<usize>, tile: usize, dw: *mut f32, load: bool) {
+    ///
+    /// # Safety
+    /// As for `share`.
+    unsafe fn tile(&self, rows: Range<usize>, tile: usize, dw: *mut f32, load: bool) {
         let s = &self.shape;
         let (ft, rest) = (tile % s.f_tiles(), tile / s.f_tiles());
         let (qt, rest) = (rest % s.q_tiles(), rest / s.q_tiles());
@@ -363,7 +379,7 @@ impl Gradient<'_> {
         let args = TileArgs {
             x: self.x.data[x0..].as_ptr(),
             y: self.dy.data[g * s.f + f0..].as_ptr(),
-            // SAFETY: rows of the weights that exist, by the assertion on the length of dw.
+            // SAFETY: rows of the weights that exist, as the caller says.
             dw: unsafe { dw.add((stretch * s.rows + q.start) * f + g * s.f + f0) },
             dw_pitch: f,
             lanes,
@@ -372,9 +388,12 @@ impl Gradient<'_> {
             ..self.walk(rows)
         };
         let partial = lanes < s.level.lanes();
-        match s.depthwise {
-            true => dispatch::<true>(s.level, v, q.len(), partial, args),
-            false => dispatch::<false>(s.level, v, q.len(), partial, args),
+        // SAFETY: as the caller says; the tile lies inside the weights.
+        unsafe {
+            match s.depthwise {
+                true => dispatch::<true>(s.level, v, q.len(), partial, args),
+                false => dispatch::<false>(s.level, v, q.len(), partial, args),
+            }
         }
     }
 
@@ -387,6 +406,8 @@ impl Gradient<'_> {
     }
 }
 
+/// Pointers: from x the rows of the tile, from y its vectors (of PART `lanes`), both at each position;
+/// from dw the tile, which nobody else touches.
 #[derive(Clone, Copy)]
 struct TileArgs {
     x: *const f32,
@@ -444,7 +465,8 @@ impl Rows<'_> {
     }
 }
 
-/// `PART`: only some lanes of the one vector exist. `DEEP`: depthwise, the rows are taps.
+/// `PART`: only some lanes of the one vector exist. `DEEP`: depthwise, the rows are taps. Pointers as
+/// those of [`TileArgs`].
 struct Tile<const V: usize, const Q: usize, const PART: bool, const DEEP: bool>(TileArgs);
 
 impl<const V: usize, const Q: usize, const PART: bool, const DEEP: bool> Op
@@ -458,7 +480,7 @@ impl<const V: usize, const Q: usize, const PART: bool, const DEEP: bool> Op
             unreachable!("tile larger than the registers of its level");
         }
         let t = self.0;
-        // SAFETY: positions and channels are those of the boxes, which were checked.
+        // SAFETY: positions and channels are inside of what the caller answers for.
         unsafe {
             let load = |p: *const f32| {
                 if PART {
@@ -517,6 +539,9 @@ impl<const V: usize, const Q: usize, const PART: bool, const DEEP: bool> Op
 const NARROW: usize = 16;
 
 /// Sums of one vector of dy over rows of positions.
+///
+/// Pointers: from the `y` of `args` so many lanes at each position, and as many sums, which nobody else
+/// touches.
 struct AddUp {
     args: TileArgs,
     sums: *mut f64,
@@ -529,7 +554,7 @@ impl Op for AddUp {
     unsafe fn run<S: Simd>(self) {
         let t = self.args;
         let (count, _, y_step) = t.inner;
-        // SAFETY: positions and channels are those of dy.
+        // SAFETY: positions and channels are inside of what the caller answers for.
         unsafe {
             let mut acc = [S::splat(0.0); 4];
             let (mut rows, mut summed) = (Rows::new(&t), 0);
@@ -558,9 +583,13 @@ impl Op for AddUp {
 }
 
 /// Adds the lanes of four vectors to sums in f64, and zeros them.
+///
+/// # Safety
+/// There are as many sums as lanes, and nobody else touches them.
 #[inline(always)]
 unsafe fn widen<S: Simd>(acc: &mut [S::V; 4], sums: *mut f64, lanes: usize) {
     let mut values = [0f32; LANES_MAX];
+    // SAFETY: no level has more lanes; the rest as the caller says.
     unsafe {
         let sum = S::add(S::add(acc[0], acc[1]), S::add(acc[2], acc[3]));
         S::store(values.as_mut_ptr(), sum);
@@ -571,11 +600,16 @@ unsafe fn widen<S: Simd>(acc: &mut [S::V; 4], sums: *mut f64, lanes: usize) {
     }
 }
 
-fn dispatch<const DEEP: bool>(level: Level, v: usize, q: usize, partial: bool, t: TileArgs) {
+/// # Safety
+/// The processor has the level, and what [`TileArgs`] says of its pointers holds.
+unsafe fn dispatch<const DEEP: bool>(level: Level, v: usize, q: usize, partial: bool, t: TileArgs) {
     macro_rules! pick {
         ($v:literal, $part:literal: $($q:literal)*) => {
             match q {
-                $($q => return level.run(Tile::<$v, $q, $part, DEEP>(t)),)*
+                $($q => {
+                    // SAFETY: as the caller says.
+                    return unsafe { level.run(Tile::<$v, $q, $part, DEEP>(t)) };
+                })*
                 _ => {}
             }
         };

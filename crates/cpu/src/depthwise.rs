@@ -15,7 +15,10 @@ const TAPS_MAX: usize = 64;
 
 impl Job<'_> {
     /// [`Job::run`] on the weights of a depthwise convolution.
-    pub(crate) fn run_depthwise(
+    ///
+    /// # Safety
+    /// As for [`Job::run`]; x has the channels of y.
+    pub(crate) unsafe fn run_depthwise(
         &self,
         (w, flipped): (&[f32], bool),
         team: &mut Team,
@@ -28,19 +31,23 @@ impl Job<'_> {
         let tiles = Tiles { level, f: self.f };
         let block = self.positions_per_unit(team);
         let blocks = positions.div_ceil(block);
-        let shares = self.ending.slots.map_or(blocks, |s| s.count.min(blocks));
+        let shares = self.ending.slots.map_or(blocks, |s| s.count().min(blocks));
         let flops = 2 * self.taps_all() * self.f * positions / shares;
         team.units(progress, shares, flops as u64, &|share, poll| {
-            self.clear(share, tiles, 0..tiles.count());
+            // SAFETY: as the caller says; a share has positions and a slot of its own.
+            unsafe { self.clear(share, tiles, 0..tiles.count()) };
             for b in part(blocks, share, shares) {
                 let range = b * block..((b + 1) * block).min(positions);
                 for (f0, v) in (0..tiles.count()).flat_map(|tile| whole(tiles, tile)) {
                     if v > 0 {
-                        self.channels(level, (w, flipped), range.clone(), (f0, v), poll);
+                        let range = range.clone();
+                        // SAFETY: as above; the weights are long enough.
+                        unsafe { self.channels(level, (w, flipped), range, (f0, v), poll) };
                     }
                 }
                 if !poll.canceled() {
-                    self.finish_range(tiles, range, share, 0..tiles.count());
+                    // SAFETY: as above.
+                    unsafe { self.finish_range(tiles, range, share, 0..tiles.count()) };
                 }
             }
         })?;
@@ -48,7 +55,11 @@ impl Job<'_> {
     }
 
     /// V vectors of channels from `f0` on, for a range of positions.
-    fn channels(
+    ///
+    /// # Safety
+    /// As for [`Job::run`], of these channels and positions; the weights hold all taps, and the level
+    /// is the team's.
+    unsafe fn channels(
         &self,
         level: Level,
         (w, flipped): (&[f32], bool),
@@ -79,7 +90,7 @@ impl Job<'_> {
                 let args = TileArgs {
                     x: self.x.as_ptr(),
                     xo,
-                    // SAFETY: inside the output, by the offsets of the job.
+                    // SAFETY: a channel of the first position, as the caller says.
                     y: unsafe { self.y.get().add(f0) },
                     yo,
                     w: w.as_ptr(),
@@ -87,7 +98,8 @@ impl Job<'_> {
                     load: tap > 0 || self.accumulate,
                     width,
                 };
-                dispatch(level, (v, n), width < v * level.lanes(), args);
+                // SAFETY: as the caller says; the offsets are those of the walk and the taps.
+                unsafe { dispatch(level, (v, n), width < v * level.lanes(), args) };
                 at += n;
             }
             tap += count;
@@ -105,6 +117,8 @@ fn whole(tiles: Tiles, tile: usize) -> [(usize, usize); 2] {
     [(f0, whole), (f0 + whole * tiles.level.lanes(), v - whole)]
 }
 
+/// Pointers: `width` channels of x at each position and tap, of w at each tap, and of y at each
+/// position, which nobody else touches.
 #[derive(Clone, Copy)]
 struct TileArgs<'a> {
     x: *const f32,
@@ -122,7 +136,7 @@ struct TileArgs<'a> {
 /// The widest tile in positions.
 const P_TILE: usize = 6;
 
-/// `PART`: only some lanes of the last vector exist.
+/// `PART`: only some lanes of the last vector exist. Pointers as those of [`TileArgs`].
 struct Tile<'a, const V: usize, const P: usize, const PART: bool>(TileArgs<'a>);
 
 impl<const V: usize, const P: usize, const PART: bool> Op for Tile<'_, V, P, PART> {
@@ -134,7 +148,7 @@ impl<const V: usize, const P: usize, const PART: bool> Op for Tile<'_, V, P, PAR
             unreachable!("tile larger than the registers of its level");
         }
         let t = self.0;
-        // SAFETY: offsets and widths are those of the job, whose boxes were checked.
+        // SAFETY: offsets and widths are inside of what the caller answers for.
         unsafe {
             let load = |p: *const f32, v: usize| match PART {
                 true => S::load_part(p.wrapping_add(v * S::LANES), t.width - v * S::LANES),
@@ -172,10 +186,16 @@ impl<const V: usize, const P: usize, const PART: bool> Op for Tile<'_, V, P, PAR
 }
 
 /// Picks the smallest tile of at least `p` positions; partial ones are of one vector.
-fn dispatch(level: Level, (v, p): (usize, usize), partial: bool, t: TileArgs) {
+///
+/// # Safety
+/// The processor has the level, and what [`TileArgs`] says of its pointers holds.
+unsafe fn dispatch(level: Level, (v, p): (usize, usize), partial: bool, t: TileArgs) {
     macro_rules! pick {
         ($v:literal, $part:literal: $($p:literal)*) => {{
-            $(if p <= $p { return level.run(Tile::<$v, $p, $part>(t)); })*
+            $(if p <= $p {
+                // SAFETY: as the caller says.
+                return unsafe { level.run(Tile::<$v, $p, $part>(t)) };
+            })*
         }};
     }
     match (v, partial) {

@@ -36,7 +36,10 @@ fn q_max(level: Level) -> usize {
 
 impl Job<'_> {
     /// [`Job::run`] on transposed weights.
-    pub(crate) fn run_dot(
+    ///
+    /// # Safety
+    /// As for [`Job::run`].
+    pub(crate) unsafe fn run_dot(
         &self,
         (w, w_pitch): (&[f32], usize),
         team: &mut Team,
@@ -57,34 +60,43 @@ impl Job<'_> {
         };
         let blocks = positions.div_ceil(block);
         let split = if narrow { 1 } else { q_tiles };
-        let shares = self.ending.slots.map_or(blocks, |s| s.count.min(blocks));
+        let shares = self.ending.slots.map_or(blocks, |s| s.count().min(blocks));
         let flops = 2 * self.taps_all() * self.c * self.f * positions / (split * shares);
         team.units(progress, shares * split, flops as u64, &|unit, poll| {
             let (share, s) = (unit / split, unit % split);
             let tiles = Tiles { level, f: self.f };
             if narrow {
-                self.clear(share, tiles, 0..tiles.count());
+                // SAFETY: as the caller says; a share has a slot of its own.
+                unsafe { self.clear(share, tiles, 0..tiles.count()) };
             }
             for b in part(blocks, share, shares) {
                 let range = b * block..((b + 1) * block).min(positions);
                 for tile in part(q_tiles, s, split) {
                     let q = part(self.f, tile, q_tiles);
-                    self.rows(level, (w, w_pitch), range.clone(), q, poll);
+                    // SAFETY: as the caller says; a unit has channels or positions of its own, and
+                    // the weights are long enough.
+                    unsafe { self.rows(level, (w, w_pitch), range.clone(), q, poll) };
                 }
                 if narrow && !poll.canceled() {
-                    self.finish_range(tiles, range, share, 0..tiles.count());
+                    // SAFETY: as above; all tiles of the positions are this unit's.
+                    unsafe { self.finish_range(tiles, range, share, 0..tiles.count()) };
                 }
             }
         })?;
         if narrow {
             return Ok(shares);
         }
-        self.finish(team, progress)?;
+        // SAFETY: as the caller says.
+        unsafe { self.finish(team, progress)? };
         Ok(1)
     }
 
     /// Some input channels for a range of positions, some of the weights at a time.
-    fn rows(
+    ///
+    /// # Safety
+    /// As for [`Job::run`], of these channels and positions; the weights hold all taps, and the level
+    /// is the team's.
+    unsafe fn rows(
         &self,
         level: Level,
         (w, w_pitch): (&[f32], usize),
@@ -92,7 +104,9 @@ impl Job<'_> {
         q: Range<usize>,
         poll: &mut Poll,
     ) {
-        let (all, volume) = (self.taps_all(), self.kernel.iter().product::<usize>());
+        // Without channels there is nothing to point to.
+        let all = if self.c == 0 { 0 } else { self.taps_all() };
+        let volume = self.kernel.iter().product::<usize>();
         let depth = (WEIGHTS_PER_SWEEP / q.len()).next_multiple_of(level.lanes());
         let taps_max = (depth / self.c.max(1)).clamp(1, TAPS_MAX);
         let mut taps = [(0, 0); TAPS_MAX];
@@ -113,7 +127,8 @@ impl Job<'_> {
                 channels,
                 load,
             };
-            self.dots(level, range.clone(), q.clone(), &sweep);
+            // SAFETY: as the caller says.
+            unsafe { self.dots(level, range.clone(), q.clone(), &sweep) };
             if !poll.tick((2 * count * channels * q.len() * range.len()) as u64) {
                 return;
             }
@@ -129,7 +144,10 @@ impl Job<'_> {
     }
 
     /// Adds some taps and channels to some input channels, for a range of positions.
-    fn dots(&self, level: Level, range: Range<usize>, q: Range<usize>, sweep: &Sweep) {
+    ///
+    /// # Safety
+    /// As for `rows`.
+    unsafe fn dots(&self, level: Level, range: Range<usize>, q: Range<usize>, sweep: &Sweep) {
         let y_place = Place {
             base: self.y_place.base + q.start,
             ..self.y_place
@@ -154,7 +172,8 @@ impl Job<'_> {
                 channels: sweep.channels,
                 load: sweep.load,
             };
-            dispatch(level, n_tile, q.len(), args);
+            // SAFETY: as the caller says; the offsets are those of the walk and the taps.
+            unsafe { dispatch(level, n_tile, q.len(), args) };
             at += n;
         }
     }
@@ -170,6 +189,8 @@ struct Sweep<'a> {
     load: bool,
 }
 
+/// Pointers: `channels` of x at each position and tap, as many of each row of w at each tap, and Q of y
+/// at each position, which nobody else touches.
 #[derive(Clone, Copy)]
 struct TileArgs<'a> {
     x: *const f32,
@@ -185,6 +206,7 @@ struct TileArgs<'a> {
     load: bool,
 }
 
+/// Pointers as those of [`TileArgs`].
 struct Tile<'a, const N: usize, const Q: usize>(TileArgs<'a>);
 
 impl<const N: usize, const Q: usize> Op for Tile<'_, N, Q> {
@@ -196,7 +218,7 @@ impl<const N: usize, const Q: usize> Op for Tile<'_, N, Q> {
             unreachable!("tile larger than the registers of its level");
         }
         let t = self.0;
-        // SAFETY: offsets are those of the job, whose boxes and weights were checked.
+        // SAFETY: offsets and channels are inside of what the caller answers for.
         unsafe {
             let mut acc = [[S::splat(0.0); Q]; N];
             let tail = t.channels % S::LANES;
@@ -228,6 +250,8 @@ impl<const N: usize, const Q: usize> Op for Tile<'_, N, Q> {
     }
 }
 
+/// # Safety
+/// `load` can load x at all offsets, and Q rows of w.
 #[inline(always)]
 unsafe fn multiply<S: Simd, const N: usize, const Q: usize>(
     t: &TileArgs,
@@ -236,6 +260,7 @@ unsafe fn multiply<S: Simd, const N: usize, const Q: usize>(
     load: impl Fn(*const f32) -> S::V,
     acc: &mut [[S::V; Q]; N],
 ) {
+    // SAFETY: as the caller says.
     unsafe {
         // What there is less of stays in registers.
         if Q <= N {
@@ -259,10 +284,16 @@ unsafe fn multiply<S: Simd, const N: usize, const Q: usize>(
 }
 
 /// Picks the smallest tile of at least `n` positions.
-fn dispatch(level: Level, n: usize, q: usize, t: TileArgs) {
+///
+/// # Safety
+/// The processor has the level, and what [`TileArgs`] says of its pointers holds.
+unsafe fn dispatch(level: Level, n: usize, q: usize, t: TileArgs) {
     macro_rules! pick {
         ($q:literal: $($n:literal)*) => {{
-            $(if n <= $n { return level.run(Tile::<$n, $q>(t)); })*
+            $(if n <= $n {
+                // SAFETY: as the caller says.
+                return unsafe { level.run(Tile::<$n, $q>(t)) };
+            })*
         }};
     }
     match q {

@@ -11,6 +11,7 @@ use crate::norm::Normalization;
 use crate::simd::{LANES_MAX, Level, Op, Simd};
 use crate::team::TeamKind;
 use crate::walk::P_MAX;
+use std::marker::PhantomData;
 
 /// Slots per thread; the threads end at about the same time.
 const SLOTS_PER_THREAD: usize = 32;
@@ -56,7 +57,7 @@ pub enum Summed<'a> {
     Squares,
     /// v and v * xhat, as [`crate::norm_backward_statistics`] does for v = dy: x is the input of
     /// the normalization, in a box like the written one.
-    Normalized(View<'a>, &'a Normalization<'a>),
+    Normalized(View<'a>, Normalization<'a>),
 }
 
 /// Scratch elements that a kernel needs in addition where its epilogue takes sums over a box of
@@ -127,17 +128,17 @@ impl<'a> Epilogue<'a> {
         team: TeamKind,
         conv: &Convolution,
         channels: usize,
-        scratch: &mut [f32],
+        scratch: &'a mut [f32],
     ) -> (Ending<'a>, Total<'a>) {
         let slots = self.sums.is_some().then(|| {
             let need = sums_scratch(team, conv, channels);
             // SAFETY: every bit pattern is an f64.
             let (_, aligned, _) = unsafe { scratch[..need].align_to_mut::<f64>() };
-            Slots {
-                first: aligned.as_mut_ptr(),
-                count: slots(team.threads),
-                padded: tiles(team, conv, channels).padded(),
-            }
+            Slots::new(
+                aligned,
+                slots(team.threads),
+                tiles(team, conv, channels).padded(),
+            )
         });
         let ending = Ending {
             bias: self.bias,
@@ -160,7 +161,7 @@ impl<'a> Epilogue<'a> {
 /// The sums of the caller, to which each job adds its slots.
 pub(crate) struct Total<'a> {
     sums: Option<Sums<'a>>,
-    slots: Option<Slots>,
+    slots: Option<Slots<'a>>,
 }
 
 impl Total<'_> {
@@ -173,7 +174,8 @@ impl Total<'_> {
         for c in 0..channels {
             let (mut a, mut b) = (0.0, 0.0);
             for slot in 0..used {
-                // SAFETY: a used slot holds `padded` sums of either kind, and its job has ended.
+                // SAFETY: a used slot is one of `count` and holds `padded` sums of either kind. Its job
+                // has ended, so that no thread writes it.
                 let (p, q) = unsafe {
                     let p = slots.slot(slot).add(c);
                     (*p, *p.add(slots.padded))
@@ -192,29 +194,49 @@ impl Total<'_> {
 
 /// Room for sums: per slot the first sums of all channels of a group, then the second ones.
 #[derive(Clone, Copy)]
-pub(crate) struct Slots {
+pub(crate) struct Slots<'a> {
     first: *mut f64,
-    pub count: usize,
+    count: usize,
     padded: usize,
+    room: PhantomData<&'a mut [f64]>,
 }
 
-// SAFETY: a unit of a job writes only the channels of its own tiles in its own slot.
-unsafe impl Send for Slots {}
+// SAFETY: pointers alone touch nothing; a unit of a job writes only the channels of its own tiles in its
+// own slot.
+unsafe impl Send for Slots<'_> {}
 // SAFETY: as above.
-unsafe impl Sync for Slots {}
+unsafe impl Sync for Slots<'_> {}
 
-impl Slots {
+impl<'a> Slots<'a> {
+    fn new(room: &'a mut [f64], count: usize, padded: usize) -> Slots<'a> {
+        assert!(room.len() >= 2 * count * padded, "room for {count} slots");
+        Slots {
+            first: room.as_mut_ptr(),
+            count,
+            padded,
+            room: PhantomData,
+        }
+    }
+
+    pub(crate) fn count(self) -> usize {
+        self.count
+    }
+
     /// # Safety
     /// The slot is one of `count`.
     unsafe fn slot(self, index: usize) -> *mut f64 {
+        // SAFETY: the room has as many slots, by the assertion in `new`.
         unsafe { self.first.add(index * 2 * self.padded) }
     }
 
     /// Zeros the sums of some channels.
-    pub(crate) fn clear(self, index: usize, channels: std::ops::Range<usize>) {
+    ///
+    /// # Safety
+    /// No other thread uses these sums.
+    pub(crate) unsafe fn clear(self, index: usize, channels: std::ops::Range<usize>) {
         assert!(index < self.count && channels.end <= self.padded, "slot");
         for half in [0, self.padded] {
-            // SAFETY: inside the slot, by the assertion.
+            // SAFETY: inside the slot, by the assertion; the rest as the caller says.
             unsafe {
                 let from = self.slot(index).add(half + channels.start);
                 std::slice::from_raw_parts_mut(from, channels.len()).fill(0.0);
@@ -235,7 +257,7 @@ pub(crate) struct Ending<'a> {
     pub places: [Place; BOXES],
     /// First channel of the job.
     channel: usize,
-    pub slots: Option<Slots>,
+    pub slots: Option<Slots<'a>>,
 }
 
 impl Ending<'_> {
@@ -288,7 +310,9 @@ impl Ending<'_> {
     }
 }
 
-/// What follows the bias, of one tile of channels: pointers to their values and sums.
+/// What follows the bias, of one tile of channels.
+///
+/// Pointers: the values of the channels of the tile, and sums for whole vectors of them.
 #[derive(Clone, Copy)]
 pub(crate) struct Finish {
     scale_shift: Option<(*const f32, *const f32)>,
@@ -300,6 +324,8 @@ pub(crate) struct Finish {
 }
 
 /// Outputs of a tile that are in the nearest cache.
+///
+/// Pointers: `width` channels of y at each offset, which nobody else touches.
 pub(crate) struct Fresh<'a> {
     pub y: *mut f32,
     pub yo: &'a [usize],
@@ -327,14 +353,21 @@ impl Finish {
     }
 
     /// Applies it to some outputs.
-    pub(crate) fn apply(self, level: Level, fresh: Fresh) {
-        match (self.changes(), self.sums, self.boxes[2]) {
-            (false, None, _) => {}
-            (true, None, _) => level.run(Apply::<true, NONE>(self, fresh)),
-            (false, Some(_), None) => level.run(Apply::<false, SQUARES>(self, fresh)),
-            (true, Some(_), None) => level.run(Apply::<true, SQUARES>(self, fresh)),
-            (false, Some(_), Some(_)) => level.run(Apply::<false, PRODUCTS>(self, fresh)),
-            (true, Some(_), Some(_)) => level.run(Apply::<true, PRODUCTS>(self, fresh)),
+    ///
+    /// # Safety
+    /// The processor has the level, what [`Finish`] and [`Fresh`] say of their pointers holds, and the
+    /// boxes can be read at their offsets. No other thread uses the sums.
+    pub(crate) unsafe fn apply(self, level: Level, fresh: Fresh) {
+        // SAFETY: as the caller says.
+        unsafe {
+            match (self.changes(), self.sums, self.boxes[2]) {
+                (false, None, _) => {}
+                (true, None, _) => level.run(Apply::<true, NONE>(self, fresh)),
+                (false, Some(_), None) => level.run(Apply::<false, SQUARES>(self, fresh)),
+                (true, Some(_), None) => level.run(Apply::<true, SQUARES>(self, fresh)),
+                (false, Some(_), Some(_)) => level.run(Apply::<false, PRODUCTS>(self, fresh)),
+                (true, Some(_), Some(_)) => level.run(Apply::<true, PRODUCTS>(self, fresh)),
+            }
         }
     }
 }
@@ -344,7 +377,7 @@ const NONE: u8 = 0;
 const SQUARES: u8 = 1;
 const PRODUCTS: u8 = 2;
 
-/// `CHANGES`: the outputs change.
+/// `CHANGES`: the outputs change. Pointers as those of [`Finish::apply`].
 struct Apply<'a, const CHANGES: bool, const SUMS: u8>(Finish, Fresh<'a>);
 
 impl<const CHANGES: bool, const SUMS: u8> Op for Apply<'_, CHANGES, SUMS> {
@@ -353,7 +386,7 @@ impl<const CHANGES: bool, const SUMS: u8> Op for Apply<'_, CHANGES, SUMS> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let Apply(f, fresh) = self;
-        // SAFETY: offsets and widths are those of a tile and the boxes beside it.
+        // SAFETY: as the caller says; lanes beyond the width are left out.
         unsafe {
             for at in (0..fresh.width).step_by(S::LANES) {
                 let lanes = (fresh.width - at).min(S::LANES);
@@ -395,8 +428,11 @@ impl<const CHANGES: bool, const SUMS: u8> Op for Apply<'_, CHANGES, SUMS> {
     }
 }
 
+/// # Safety
+/// The processor has the features of `S`; so many elements, a vector at most, can be read.
 #[inline(always)]
 unsafe fn load<S: Simd>(from: *const f32, at: usize, lanes: usize) -> S::V {
+    // SAFETY: as the caller says.
     unsafe {
         match lanes == S::LANES {
             true => S::load(from.add(at)),
@@ -405,8 +441,11 @@ unsafe fn load<S: Simd>(from: *const f32, at: usize, lanes: usize) -> S::V {
     }
 }
 
+/// # Safety
+/// So many elements, a vector at most, can be written.
 #[inline(always)]
 unsafe fn store<S: Simd>(to: *mut f32, at: usize, lanes: usize, a: S::V) {
+    // SAFETY: as the caller says.
     unsafe {
         match lanes == S::LANES {
             true => S::store(to.add(at), a),
@@ -417,30 +456,29 @@ unsafe fn store<S: Simd>(to: *mut f32, at: usize, lanes: usize, a: S::V) {
 
 /// The first value v, sum of d and sum of d * d, where d is the difference from the first one.
 #[inline(always)]
-unsafe fn squares<S: Simd>(first: bool, v: S::V, [pivot, d1, d2]: &mut [S::V; 3]) {
-    unsafe {
-        if first {
-            *pivot = v;
-        }
-        let d = S::sub(v, *pivot);
-        *d1 = S::add(*d1, d);
-        *d2 = S::fma(d, d, *d2);
+fn squares<S: Simd>(first: bool, v: S::V, [pivot, d1, d2]: &mut [S::V; 3]) {
+    if first {
+        *pivot = v;
     }
+    let d = S::sub(v, *pivot);
+    *d1 = S::add(*d1, d);
+    *d2 = S::fma(d, d, *d2);
 }
 
 /// The first x, sum of v and sum of v * d, where d is the difference of x from the first one.
 #[inline(always)]
-unsafe fn products<S: Simd>(first: bool, v: S::V, x: S::V, [pivot, s1, s2]: &mut [S::V; 3]) {
-    unsafe {
-        if first {
-            *pivot = x;
-        }
-        *s1 = S::add(*s1, v);
-        *s2 = S::fma(v, S::sub(x, *pivot), *s2);
+fn products<S: Simd>(first: bool, v: S::V, x: S::V, [pivot, s1, s2]: &mut [S::V; 3]) {
+    if first {
+        *pivot = x;
     }
+    *s1 = S::add(*s1, v);
+    *s2 = S::fma(v, S::sub(x, *pivot), *s2);
 }
 
 /// Adds what [`squares`] or [`products`] found over `n` positions to the sums of each lane.
+///
+/// # Safety
+/// There are sums for each lane from `first` on, and at the distance; no other thread uses them.
 #[inline(always)]
 unsafe fn widen<S: Simd, const SUMS: u8>(
     moments: [S::V; 3],
@@ -449,6 +487,7 @@ unsafe fn widen<S: Simd, const SUMS: u8>(
     distance: usize,
 ) {
     let mut lanes = [[0f32; LANES_MAX]; 3];
+    // SAFETY: no level has more lanes; the rest as the caller says.
     unsafe {
         S::store(lanes[0].as_mut_ptr(), moments[0]);
         S::store(lanes[1].as_mut_ptr(), moments[1]);

@@ -44,17 +44,27 @@ impl Grid {
         self.positions() * self.channels
     }
 
-    /// Shortest slice that holds the box.
+    /// Shortest slice that holds the box. Panics where an index cannot count that, or the elements.
     pub fn span(&self) -> usize {
-        if self.elements() == 0 {
-            return 0;
-        }
-        let count = self.counts();
-        let last: usize = (0..4).map(|i| (count[i] - 1) * self.pitch[i]).sum();
-        last + self.channels
+        self.checked_span()
+            .unwrap_or_else(|| panic!("a box is larger than the address space: {self:?}"))
     }
 
-    /// Whether each position lies beyond the one before; threads write them at the same time.
+    fn checked_span(&self) -> Option<usize> {
+        let counts = self.counts();
+        if counts.contains(&0) || self.channels == 0 {
+            return Some(0);
+        }
+        let (mut elements, mut span) = (self.channels, self.channels);
+        for (count, pitch) in counts.into_iter().zip(self.pitch) {
+            elements = elements.checked_mul(count)?;
+            span = span.checked_add((count - 1).checked_mul(pitch)?)?;
+        }
+        Some(span)
+    }
+
+    /// Whether each position lies beyond the one before; threads write them at the same time. Only of
+    /// a box whose span is counted.
     fn disjoint(&self) -> bool {
         let (count, mut span) = (self.counts(), self.channels);
         let empty = self.elements() == 0;
@@ -112,10 +122,19 @@ impl Window {
     }
 
     /// Input extent that `out` outputs read: `(out - 1) * stride + (kernel - 1) * dilation + 1`.
+    /// Panics where an index cannot count that.
     pub fn input_extent(&self, out: [usize; 3]) -> [usize; 3] {
+        let extent = |i: usize, n: usize| {
+            let steps = (n - 1).checked_mul(self.stride[i])?;
+            let taps = self.kernel[i]
+                .checked_sub(1)?
+                .checked_mul(self.dilation[i])?;
+            steps.checked_add(taps)?.checked_add(1)
+        };
         std::array::from_fn(|i| match out[i] {
             0 => 0,
-            n => (n - 1) * self.stride[i] + (self.kernel[i] - 1) * self.dilation[i] + 1,
+            n => extent(i, n)
+                .unwrap_or_else(|| panic!("{out:?} outputs of {self:?} have no input extent")),
         })
     }
 
@@ -125,7 +144,38 @@ impl Window {
             all.copied().min() >= Some(1),
             "window with a zero: {self:?}"
         );
+        product(self.kernel);
     }
+
+    /// Panics where a position that is computed from outputs, taps and a shift might wrap.
+    pub(crate) fn assert_near(&self, shift: [i64; 3], inputs: [usize; 3], outputs: [usize; 3]) {
+        let near = (0..3).all(|i| {
+            let sizes = [
+                outputs[i].checked_mul(self.stride[i]),
+                self.kernel[i].checked_mul(self.dilation[i]),
+                Some(inputs[i]),
+            ];
+            let is_near = |size: Option<usize>| size.is_some_and(|size| (size as u64) < FAR);
+            shift[i].unsigned_abs() < FAR && sizes.into_iter().all(is_near)
+        });
+        assert!(
+            near,
+            "{outputs:?} outputs of {self:?}, shifted by {shift:?}, over {inputs:?} inputs: \
+             positions and sizes must be below 2^60"
+        );
+    }
+}
+
+/// Sums of a few numbers below it do not wrap in 64 bits.
+const FAR: u64 = 1 << 60;
+
+/// The product of sizes; panics where an index cannot count that.
+pub(crate) fn product<const N: usize>(sizes: [usize; N]) -> usize {
+    if sizes.contains(&0) {
+        return 0;
+    }
+    let all = sizes.into_iter().try_fold(1, usize::checked_mul);
+    all.unwrap_or_else(|| panic!("a product of {sizes:?} is larger than the address space"))
 }
 
 /// A box that is read.
@@ -212,7 +262,7 @@ pub struct Call<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct Shared(pub *mut f32);
 
-// SAFETY: the kernels partition what they write; no element is written by two threads.
+// SAFETY: a pointer alone touches nothing; who reads or writes through it answers for the threads.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
@@ -227,4 +277,146 @@ impl Shared {
 /// Elements `[part * n / parts, (part + 1) * n / parts)`.
 pub(crate) fn part(n: usize, part: usize, parts: usize) -> std::ops::Range<usize> {
     n * part / parts..n * (part + 1) / parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::Level;
+
+    /// Two samples; the second begins one element before the first, in 64 bits.
+    fn wrapped() -> Grid {
+        Grid {
+            samples: 2,
+            extent: [1; 3],
+            channels: 4,
+            pitch: [usize::MAX, 4, 4, 4],
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "larger than the address space")]
+    fn a_span_that_wraps_is_no_view_to_write() {
+        let (grid, mut data) = (wrapped(), [0.0; 8]);
+        let mut team = Team::new(1, Level::Portable).expect("a team of one thread");
+        let mut call = Call {
+            team: &mut team,
+            scratch: &mut [],
+            progress: &mut || true,
+        };
+        let _ = crate::fill(&mut call, 1.0, ViewMut::new(&mut data[4..], &grid));
+    }
+
+    #[test]
+    #[should_panic(expected = "larger than the address space")]
+    fn a_span_that_wraps_is_no_view_to_read() {
+        let grid = wrapped();
+        View::new(&[0.0; 8], &grid);
+    }
+
+    #[test]
+    #[should_panic(expected = "larger than the address space")]
+    fn elements_that_wrap_to_none_are_no_view() {
+        // 2^64 positions at one place.
+        let grid = Grid {
+            samples: 1 << 32,
+            extent: [1 << 32, 1, 1],
+            channels: 1,
+            pitch: [0; 4],
+        };
+        View::new(&[], &grid);
+    }
+
+    #[test]
+    #[should_panic(expected = "no input extent")]
+    fn an_input_extent_does_not_wrap() {
+        let window = Window {
+            kernel: [1, 1, 3],
+            stride: [1; 3],
+            dilation: [1, 1, 1 << 63],
+        };
+        // It would be that of one tap.
+        window.input_extent([1, 1, 5]);
+    }
+
+    /// Window of one tap; one element in, one out.
+    fn window() -> Window {
+        Window {
+            kernel: [1; 3],
+            stride: [1; 3],
+            dilation: [1; 3],
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "larger than the address space")]
+    fn the_number_of_weights_does_not_wrap() {
+        // 2^64 taps.
+        let conv = crate::Convolution {
+            window: Window {
+                kernel: [1 << 32, 1 << 32, 1],
+                ..window()
+            },
+            groups: 1,
+        };
+        let (grid, mut dx) = (Grid::dense(1, [1; 3], 1), [0.0]);
+        let mut team = Team::new(1, Level::Portable).expect("a team of one thread");
+        let mut call = Call {
+            team: &mut team,
+            scratch: &mut [],
+            progress: &mut || true,
+        };
+        let (dy, dx) = (View::new(&[1.0], &grid), ViewMut::new(&mut dx, &grid));
+        let (w, epilogue) = (crate::Weights::Plain(&[]), crate::Epilogue::default());
+        let _ = crate::conv_backward_data(&mut call, dy, w, dx, &conv, [0; 3], false, epilogue);
+    }
+
+    fn pool_back(shift: i64, at: usize) {
+        let pooling = crate::Pooling {
+            kind: crate::PoolKind::Max,
+            window: window(),
+            shift: [0, 0, shift],
+        };
+        let (grid, mut dx) = (Grid::dense(1, [1; 3], 1), [0.0]);
+        let mut team = Team::new(1, Level::Portable).expect("a team of one thread");
+        let mut call = Call {
+            team: &mut team,
+            scratch: &mut [],
+            progress: &mut || true,
+        };
+        let (x, dx) = (View::new(&[1.0], &grid), ViewMut::new(&mut dx, &grid));
+        let mask = crate::PoolMask {
+            y: x,
+            slope: 0.5,
+            at: [at, 0, 0],
+        };
+        let _ = crate::pool_backward(&mut call, Some(x), x, dx, &pooling, false, Some(mask));
+    }
+
+    #[test]
+    #[should_panic(expected = "must be below 2^60")]
+    fn a_shift_does_not_wrap() {
+        pool_back(i64::MIN, 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "mask of")]
+    fn the_end_of_a_mask_does_not_wrap() {
+        pool_back(0, usize::MAX);
+    }
+
+    #[test]
+    fn a_mask_inside_is_applied() {
+        pool_back(0, 0);
+    }
+
+    #[test]
+    fn boxes_without_elements_have_no_span() {
+        let grid = Grid {
+            samples: 0,
+            ..wrapped()
+        };
+        assert_eq!(grid.span(), 0);
+        assert_eq!(Grid::dense(2, [3, 4, 5], 6).span(), 720);
+    }
 }

@@ -66,21 +66,25 @@ pub fn import(
             let (h, rest) = (row % g.extent[1], row / g.extent[1]);
             let (d, n) = (rest % g.extent[0], rest / g.extent[0]);
             let from = n * pitch[0] + d * pitch[2] + h * pitch[3];
-            // SAFETY: a row of the box.
-            let to = unsafe { out.get().add(g.row_offset(row)) };
-            level.run(ImportRow {
-                planes,
-                from,
-                plane: pitch[1],
-                transform,
-                to,
-                grid: g,
-            });
+            // SAFETY: a row of the box, which is borrowed alone; each is in one range, and the team has
+            // the level.
+            unsafe {
+                let to = out.get().add(g.row_offset(row));
+                level.run(ImportRow {
+                    planes,
+                    from,
+                    plane: pitch[1],
+                    transform,
+                    to,
+                    grid: g,
+                });
+            }
         }
     })?;
     Ok(work)
 }
 
+/// Pointers: a row of the box, which nobody else touches.
 struct ImportRow<'a> {
     planes: Planes<'a>,
     from: usize,

@@ -169,7 +169,7 @@ impl Job<'_> {
         (x, tap)
     }
 
-    /// The next stretches, of `rows` rows at most; adjacent taps become one stretch.
+    /// The next stretches, of `rows_max` rows at most; adjacent taps become one stretch.
     fn stretches(
         &self,
         cursor: &mut Cursor,
@@ -177,6 +177,10 @@ impl Job<'_> {
         rows_max: usize,
     ) -> usize {
         let (mut n, mut rows, taps) = (0, 0, self.taps_all());
+        if self.c == 0 {
+            // Without channels there is nothing to point to.
+            cursor.tap = taps;
+        }
         while cursor.tap < taps && rows < rows_max {
             let (x, tap) = self.tap(cursor.tap);
             let (x, row) = (x + cursor.within, tap * self.c + cursor.within);
@@ -225,7 +229,12 @@ impl Job<'_> {
     }
 
     /// Runs the job on the team; answers how many slots of sums it used.
-    pub(crate) fn run(
+    ///
+    /// # Safety
+    /// All positions with all taps lie inside of `x`, and inside of the boxes of the ending. `y` is
+    /// valid for the `f` channels of each position, positions do not overlap, and nobody else touches
+    /// them or the slots before this returns.
+    pub(crate) unsafe fn run(
         &self,
         team: &mut Team,
         progress: &mut dyn FnMut() -> bool,
@@ -235,10 +244,12 @@ impl Job<'_> {
             return Ok(0);
         }
         if let Operand::Transposed(w, pitch) = self.weights {
-            return self.run_dot((w, pitch), team, progress);
+            // SAFETY: as the caller says.
+            return unsafe { self.run_dot((w, pitch), team, progress) };
         }
         if let Operand::Depthwise(w, flipped) = self.weights {
-            return self.run_depthwise((w, flipped), team, progress);
+            // SAFETY: as the caller says.
+            return unsafe { self.run_depthwise((w, flipped), team, progress) };
         }
         let (level, threads) = (team.level(), team.threads());
         let tiles = Tiles { level, f: self.f };
@@ -249,15 +260,17 @@ impl Job<'_> {
             Operand::Packed(_) if blocks < 4 * threads => tiles.count(),
             Operand::Packed(_) | Operand::Transposed(..) | Operand::Depthwise(..) => 1,
         };
-        let shares = self.ending.slots.map_or(blocks, |s| s.count.min(blocks));
+        let shares = self.ending.slots.map_or(blocks, |s| s.count().min(blocks));
         let flops = 2 * self.taps_all() * self.c * self.f * positions / (split * shares);
         team.units(progress, shares * split, flops as u64, &|unit, poll| {
             let (share, s) = (unit / split, unit % split);
             let own = part(tiles.count(), s, split);
-            self.clear(share, tiles, own.clone());
+            // SAFETY: as the caller says; a unit has tiles or positions of its own, and a slot.
+            unsafe { self.clear(share, tiles, own.clone()) };
             for b in part(blocks, share, shares) {
                 let range = b * block..((b + 1) * block).min(positions);
-                self.unit(range, share, tiles, own.clone(), poll);
+                // SAFETY: as above.
+                unsafe { self.unit(range, share, tiles, own.clone(), poll) };
             }
         })?;
         Ok(shares)
@@ -281,18 +294,23 @@ impl Job<'_> {
     }
 
     /// Zeros the sums of some tiles.
-    pub(crate) fn clear(&self, slot: usize, tiles: Tiles, own: Range<usize>) {
+    ///
+    /// # Safety
+    /// The room of the slots is there, and no other thread uses these sums.
+    pub(crate) unsafe fn clear(&self, slot: usize, tiles: Tiles, own: Range<usize>) {
         if let (Some(slots), false) = (self.ending.slots, own.is_empty()) {
             let (last, v) = tiles.tile(own.end - 1);
-            slots.clear(
-                slot,
-                tiles.tile(own.start).0..last + v * tiles.level.lanes(),
-            );
+            let channels = tiles.tile(own.start).0..last + v * tiles.level.lanes();
+            // SAFETY: as the caller says.
+            unsafe { slots.clear(slot, channels) };
         }
     }
 
     /// Some tiles of output channels for a range of positions.
-    fn unit(
+    ///
+    /// # Safety
+    /// As for [`Job::run`], of these tiles, positions and this slot.
+    unsafe fn unit(
         &self,
         range: Range<usize>,
         slot: usize,
@@ -303,7 +321,8 @@ impl Job<'_> {
         match self.weights {
             // A few rows for all tiles, so that the rows are read as they lie.
             Operand::Rows(_, pitch) if pitch > tiles.padded() || tiles.count() > 1 => {
-                self.block(range, slot, tiles, own, ROWS_PER_SWEEP, poll);
+                // SAFETY: as the caller says.
+                unsafe { self.block(range, slot, tiles, own, ROWS_PER_SWEEP, poll) };
             }
             Operand::Rows(..)
             | Operand::Packed(_)
@@ -311,14 +330,19 @@ impl Job<'_> {
             | Operand::Depthwise(..) => {
                 for tile in own {
                     let rows = WEIGHTS_PER_SWEEP / (tiles.tile(tile).1 * tiles.level.lanes());
-                    self.block(range.clone(), slot, tiles, tile..tile + 1, rows, poll);
+                    let range = range.clone();
+                    // SAFETY: as the caller says.
+                    unsafe { self.block(range, slot, tiles, tile..tile + 1, rows, poll) };
                 }
             }
         }
     }
 
     /// Applies the epilogue to all outputs where they lie, with the sums in the first slot.
-    pub(crate) fn finish(
+    ///
+    /// # Safety
+    /// As for [`Job::run`].
+    pub(crate) unsafe fn finish(
         &self,
         team: &mut Team,
         progress: &mut dyn FnMut() -> bool,
@@ -328,13 +352,19 @@ impl Job<'_> {
         let positions: usize = self.count.iter().product();
         let flops = positions * self.f / tiles.count();
         team.units(progress, tiles.count(), flops as u64, &|tile, _| {
-            self.clear(0, tiles, tile..tile + 1);
-            self.finish_range(tiles, 0..positions, 0, tile..tile + 1);
+            // SAFETY: as the caller says; each tile is one unit's.
+            unsafe {
+                self.clear(0, tiles, tile..tile + 1);
+                self.finish_range(tiles, 0..positions, 0, tile..tile + 1);
+            }
         })
     }
 
     /// Applies the epilogue to some tiles for a range of positions, where they lie.
-    pub(crate) fn finish_range(
+    ///
+    /// # Safety
+    /// As for [`Job::run`], of these tiles, positions and this slot; the level is the team's.
+    pub(crate) unsafe fn finish_range(
         &self,
         tiles: Tiles,
         range: Range<usize>,
@@ -351,12 +381,16 @@ impl Job<'_> {
             slot: Some(slot),
         };
         for tile in own {
-            self.sweep(tiles.level, range.clone(), tiles.tile(tile), &sweep);
+            // SAFETY: as the caller says.
+            unsafe { self.sweep(tiles.level, range.clone(), tiles.tile(tile), &sweep) };
         }
     }
 
     /// Some tiles of output channels for a range of positions, some rows of the weights at a time.
-    fn block(
+    ///
+    /// # Safety
+    /// As for [`Job::run`], of these tiles, positions and this slot.
+    unsafe fn block(
         &self,
         range: Range<usize>,
         slot: usize,
@@ -382,7 +416,8 @@ impl Job<'_> {
             };
             for tile in own.clone() {
                 let (f0, v) = tiles.tile(tile);
-                self.sweep(tiles.level, range.clone(), (f0, v), &sweep);
+                // SAFETY: as the caller says.
+                unsafe { self.sweep(tiles.level, range.clone(), (f0, v), &sweep) };
                 let width = v * tiles.level.lanes();
                 if !poll.tick((2 * depth * width * range.len()) as u64) {
                     return;
@@ -396,7 +431,16 @@ impl Job<'_> {
     }
 
     /// Adds some stretches to one tile of output channels, for a range of positions.
-    fn sweep(&self, level: Level, range: Range<usize>, (f0, v): (usize, usize), sweep: &Sweep) {
+    ///
+    /// # Safety
+    /// As for [`Job::run`], of this tile, the positions and the slot; the level is the team's.
+    unsafe fn sweep(
+        &self,
+        level: Level,
+        range: Range<usize>,
+        (f0, v): (usize, usize),
+        sweep: &Sweep,
+    ) {
         let (w, w_pitch) = match sweep.stretches {
             [] => (std::ptr::null(), 0),
             [..] => self.tile_weights(f0, v, level),
@@ -412,7 +456,7 @@ impl Job<'_> {
         let run = RunArgs {
             tile: TileArgs {
                 x: self.x.as_ptr(),
-                // SAFETY: inside the output, by the offsets of the job.
+                // SAFETY: a channel of the first position, as the caller says.
                 y: unsafe { self.y.get().add(f0) },
                 w,
                 w_pitch,
@@ -429,7 +473,8 @@ impl Job<'_> {
             finish: finish.filter(|_| slope.is_none()),
             level,
         };
-        dispatch(level, v, p, run);
+        // SAFETY: as the caller says; `tile_weights` has asserted that there are the rows.
+        unsafe { dispatch(level, v, p, run) };
     }
 }
 

@@ -6,6 +6,8 @@ use crate::simd::{Op, Simd};
 const ROWS: usize = 6;
 
 /// A matrix that is read element by element: (i, j) lies at `i * row + j * column`.
+///
+/// Pointers: all elements.
 #[derive(Clone, Copy)]
 pub(crate) struct Factor {
     pub(crate) data: *const f32,
@@ -14,6 +16,8 @@ pub(crate) struct Factor {
 }
 
 /// c (+)= scale * a b, b and c with columns one after the other.
+///
+/// Pointers: all elements of the matrices; nobody else touches those of c.
 #[derive(Clone, Copy)]
 pub(crate) struct Product {
     pub(crate) a: Factor,
@@ -53,6 +57,10 @@ impl Op for Product {
 
 impl Product {
     /// Picks the tile of so many rows and vectors.
+    ///
+    /// # Safety
+    /// The processor has the features of `S`, what is said of the pointers holds, and the tile lies
+    /// inside of the product.
     #[inline(always)]
     unsafe fn tile<S: Simd>(
         &self,
@@ -62,18 +70,25 @@ impl Product {
     ) {
         macro_rules! pick {
             ($($h:literal)*) => {
-                match (high, wide) {
-                    $(($h, 1) => unsafe { self.add_up::<S, $h, 1>(row, column, lanes) },
-                    ($h, 2) => unsafe { self.add_up::<S, $h, 2>(row, column, lanes) },
-                    ($h, 3) => unsafe { self.add_up::<S, $h, 3>(row, column, lanes) },
-                    ($h, 4) => unsafe { self.add_up::<S, $h, 4>(row, column, lanes) },)*
-                    _ => unreachable!("no tile of {high} rows and {wide} vectors"),
+                // SAFETY: as the caller says.
+                unsafe {
+                    match (high, wide) {
+                        $(($h, 1) => self.add_up::<S, $h, 1>(row, column, lanes),
+                        ($h, 2) => self.add_up::<S, $h, 2>(row, column, lanes),
+                        ($h, 3) => self.add_up::<S, $h, 3>(row, column, lanes),
+                        ($h, 4) => self.add_up::<S, $h, 4>(row, column, lanes),)*
+                        _ => unreachable!("no tile of {high} rows and {wide} vectors"),
+                    }
                 }
             };
         }
         pick!(1 2 3 4 5 6)
     }
 
+    /// One tile.
+    ///
+    /// # Safety
+    /// As for `tile`.
     #[inline(always)]
     unsafe fn add_up<S: Simd, const H: usize, const W: usize>(
         &self,
@@ -84,6 +99,7 @@ impl Product {
         if const { H * W > S::ACCUMULATORS } {
             unreachable!("tile larger than the registers of its level");
         }
+        // SAFETY: as the caller says.
         unsafe {
             let a = self.a.data.add(row * self.a.row);
             let b = self.b.add(column);
@@ -118,8 +134,12 @@ impl Product {
 }
 
 /// Vector `at` of a row of so many, the last of which has so many lanes.
+///
+/// # Safety
+/// The processor has the features of `S`, and the vector can be read.
 #[inline(always)]
 unsafe fn load<S: Simd>(row: *const f32, at: usize, of: usize, lanes: usize) -> S::V {
+    // SAFETY: as the caller says.
     unsafe {
         let p = row.add(at * S::LANES);
         match at + 1 == of && lanes < S::LANES {
@@ -130,6 +150,8 @@ unsafe fn load<S: Simd>(row: *const f32, at: usize, of: usize, lanes: usize) -> 
 }
 
 /// `to` becomes the transposed of `from`.
+///
+/// Pointers: all elements of both; nobody else touches those of `to`.
 #[derive(Clone, Copy)]
 pub(crate) struct Transpose {
     pub(crate) from: *const f32,
@@ -200,7 +222,7 @@ mod tests {
                         expected[i * (columns + 1) + j] += 0.5 * terms.sum::<f32>();
                     }
                 }
-                level.run(Product {
+                let product = Product {
                     a: Factor {
                         data: a.as_ptr(),
                         row: 1,
@@ -215,17 +237,21 @@ mod tests {
                     columns,
                     scale: 0.5,
                     add: true,
-                });
+                };
+                // SAFETY: the level is available, and the matrices have their elements.
+                unsafe { level.run(product) };
                 assert_eq!(c, expected, "{level:?} {rows} {inner} {columns}");
                 let mut turned = vec![0.0; columns * (rows + 1)];
-                level.run(Transpose {
+                let transpose = Transpose {
                     from: c.as_ptr(),
                     from_row: columns + 1,
                     rows,
                     columns,
                     to: turned.as_mut_ptr(),
                     to_row: rows + 1,
-                });
+                };
+                // SAFETY: as above.
+                unsafe { level.run(transpose) };
                 for i in 0..rows {
                     for j in 0..columns {
                         assert_eq!(turned[j * (rows + 1) + i], c[i * (columns + 1) + j]);

@@ -38,15 +38,15 @@ formula!(BackMaskedAgain { slope }, true, |S, [x, dy, y], dx, k| {
 
 /// (x - mean) * scale + beta; the columns are minus the mean, the scale and beta.
 #[inline(always)]
-unsafe fn normalized<S: Simd>(x: S::V, k: [S::V; 4]) -> S::V {
-    unsafe { S::fma(S::add(x, k[0]), k[1], k[2]) }
+fn normalized<S: Simd>(x: S::V, k: [S::V; 4]) -> S::V {
+    S::fma(S::add(x, k[0]), k[1], k[2])
 }
 
 /// factor * (dy - offset - (x - mean) * slope); the columns are minus the mean, the factor, minus
 /// the offset and minus the slope.
 #[inline(always)]
-unsafe fn returned<S: Simd>(x: S::V, dy: S::V, k: [S::V; 4]) -> S::V {
-    unsafe { S::mul(k[1], S::fma(S::add(x, k[0]), k[3], S::add(dy, k[2]))) }
+fn returned<S: Simd>(x: S::V, dy: S::V, k: [S::V; 4]) -> S::V {
+    S::mul(k[1], S::fma(S::add(x, k[0]), k[3], S::add(dy, k[2])))
 }
 
 /// Scratch elements that any kernel of this module needs for C channels.
@@ -230,12 +230,14 @@ fn affine(
     let (team, progress, y) = (&mut *call.team, &mut *call.progress, Rows::from(y));
     match add {
         None => {
-            let apply = Apply::new([x], y, Normalize { slope });
-            Apply { columns, ..apply }.all(team, progress)
+            let apply = Apply::with_columns([x], y, columns, Normalize { slope });
+            // SAFETY: the written box is borrowed alone.
+            unsafe { apply.all(team, progress) }
         }
         Some(add) => {
-            let apply = Apply::new([x, add], y, NormalizeAndAdd { slope });
-            Apply { columns, ..apply }.all(team, progress)
+            let apply = Apply::with_columns([x, add], y, columns, NormalizeAndAdd { slope });
+            // SAFETY: the written box is borrowed alone.
+            unsafe { apply.all(team, progress) }
         }
     }?;
     Ok(work)
@@ -318,20 +320,24 @@ pub fn norm_backward<'a>(
     let (team, progress, dx) = (&mut *call.team, &mut *call.progress, Rows::from(dx));
     match (mask, accumulate) {
         (None, false) => {
-            let apply = Apply::new([x, dy], dx, Back {});
-            Apply { columns, ..apply }.all(team, progress)
+            let apply = Apply::with_columns([x, dy], dx, columns, Back {});
+            // SAFETY: the written box is borrowed alone.
+            unsafe { apply.all(team, progress) }
         }
         (None, true) => {
-            let apply = Apply::new([x, dy], dx, BackAgain {});
-            Apply { columns, ..apply }.all(team, progress)
+            let apply = Apply::with_columns([x, dy], dx, columns, BackAgain {});
+            // SAFETY: the written box is borrowed alone.
+            unsafe { apply.all(team, progress) }
         }
         (Some(Mask { y, slope }), false) => {
-            let apply = Apply::new([x, dy, y], dx, BackMasked { slope });
-            Apply { columns, ..apply }.all(team, progress)
+            let apply = Apply::with_columns([x, dy, y], dx, columns, BackMasked { slope });
+            // SAFETY: the written box is borrowed alone.
+            unsafe { apply.all(team, progress) }
         }
         (Some(Mask { y, slope }), true) => {
-            let apply = Apply::new([x, dy, y], dx, BackMaskedAgain { slope });
-            Apply { columns, ..apply }.all(team, progress)
+            let apply = Apply::with_columns([x, dy, y], dx, columns, BackMaskedAgain { slope });
+            // SAFETY: the written box is borrowed alone.
+            unsafe { apply.all(team, progress) }
         }
     }?;
     Ok(work)
@@ -353,12 +359,16 @@ fn reduce<'a, const N: usize, F>(
 where
     F: Fn([f64; 3]) -> (f64, f64) + Copy + Sync,
 {
-    let first = Rows::from(inputs[0]);
-    reduce_rows(call, three(inputs, first), |_| (), f)
+    let inputs = three(inputs, Rows::from(inputs[0]));
+    // SAFETY: boxes of one shape, which are only read.
+    unsafe { reduce_rows(call, inputs, |_| (), f) }
 }
 
 /// As `reduce`, with `before` called for each row just before it is read.
-pub(crate) fn reduce_rows<'a, F>(
+///
+/// # Safety
+/// The boxes have one shape, and nobody but `before` of a row writes that row before this returns.
+pub(crate) unsafe fn reduce_rows<'a, F>(
     call: &'a mut Call,
     inputs: [Rows; 3],
     before: impl Fn(usize) + Sync,
@@ -382,12 +392,14 @@ where
             sums.fill(0.0);
             for row in part(grid.rows(), unit, threads) {
                 before(row);
-                level.run(ReduceRow {
+                let reduce = ReduceRow {
                     inputs,
                     row,
                     sums,
                     f,
-                });
+                };
+                // SAFETY: as the caller says; the team has the level, and each row is in one part.
+                unsafe { level.run(reduce) };
                 if !poll.tick(ELEMENT * (grid.extent[2] * c) as u64) {
                     return;
                 }
@@ -403,7 +415,7 @@ where
 #[derive(Clone, Copy)]
 struct SharedSums(*mut f64);
 
-// SAFETY: each unit writes sums of its own.
+// SAFETY: a pointer alone touches nothing; each unit writes sums of its own.
 unsafe impl Send for SharedSums {}
 // SAFETY: as above.
 unsafe impl Sync for SharedSums {}
@@ -414,6 +426,7 @@ impl SharedSums {
     }
 }
 
+/// Pointers: the boxes have the row, and nobody writes it.
 struct ReduceRow<'a, F> {
     inputs: [Rows<'a>; 3],
     row: usize,
@@ -533,6 +546,7 @@ unsafe fn sum_block<F: Fn([f64; 3]) -> (f64, f64), const N: usize>(
 /// The pointer is valid for `n <= N` elements.
 #[inline(always)]
 unsafe fn block<const N: usize>(from: *const f32, n: usize) -> [f32; N] {
+    // SAFETY: as the caller says.
     unsafe {
         if n == N {
             return from.cast::<[f32; N]>().read_unaligned();

@@ -47,6 +47,39 @@ pub struct Adam {
 }
 
 /// A parameter with its gradient and what the optimizer remembers of it.
+///
+/// A rule borrows its list of parameters alone, so that two teams cannot move them at the same time:
+///
+/// ```compile_fail,E0499
+/// # use partita_cpu::{Call, Parameter, Sgd, Team, sgd};
+/// fn race([a, b]: [&mut Team; 2], rule: &Sgd, list: &mut [Parameter<'_>]) {
+///     let one = |team: &mut Team, list: &mut [Parameter<'_>]| {
+///         let (scratch, progress) = (&mut [][..], &mut || true);
+///         sgd(&mut Call { team, scratch, progress }, rule, list).map(|_| ())
+///     };
+///     std::thread::scope(|scope| {
+///         scope.spawn(|| one(a, list));
+///         scope.spawn(|| one(b, list));
+///     });
+/// }
+/// ```
+///
+/// One team after the other does:
+///
+/// ```
+/// # use partita_cpu::{Call, Parameter, Sgd, Team, sgd};
+/// fn in_turn(teams: [&mut Team; 2], rule: &Sgd, list: &mut [Parameter<'_>]) {
+///     let one = |team: &mut Team, list: &mut [Parameter<'_>]| {
+///         let (scratch, progress) = (&mut [][..], &mut || true);
+///         sgd(&mut Call { team, scratch, progress }, rule, list).map(|_| ())
+///     };
+///     for team in teams {
+///         std::thread::scope(|scope| {
+///             scope.spawn(|| one(team, list));
+///         });
+///     }
+/// }
+/// ```
 pub struct Parameter<'a> {
     g: &'a [f32],
     w: Shared,
@@ -88,7 +121,7 @@ impl<'a> Parameter<'a> {
 /// first step; without momentum v is not used and may be empty. Counts 6 flops an element.
 ///
 /// Errors of all kernels of this module: [`Canceled`]. They panic if lengths differ.
-pub fn sgd(call: &mut Call, options: &Sgd, parameters: &[Parameter]) -> Result<Work, Canceled> {
+pub fn sgd(call: &mut Call, options: &Sgd, parameters: &mut [Parameter]) -> Result<Work, Canceled> {
     let [rate, momentum] = [options.rate as f32, options.momentum as f32];
     let [decay, scale] = [options.weight_decay as f32, options.scale as f32];
     let (n, states) = if momentum == 0.0 {
@@ -118,7 +151,11 @@ pub fn sgd(call: &mut Call, options: &Sgd, parameters: &[Parameter]) -> Result<W
 }
 
 /// One step of Adam on weights w with gradients g and moments m, v. Counts 14 flops an element.
-pub fn adam(call: &mut Call, options: &Adam, parameters: &[Parameter]) -> Result<Work, Canceled> {
+pub fn adam(
+    call: &mut Call,
+    options: &Adam,
+    parameters: &mut [Parameter],
+) -> Result<Work, Canceled> {
     let o = options;
     assert!(o.step >= 1, "steps count from 1");
     let correction = |beta: f64| 1.0 - beta.powf(o.step as f64);
@@ -151,7 +188,8 @@ pub fn sum_of_squares(call: &mut Call, sources: &[&[f32]]) -> Result<(f64, Work)
         let mut sum = 0.0;
         let lengths = sources.iter().map(|g| g.len());
         pieces(lengths, part(total, unit, PARTS), |source, range| {
-            sum += level.run(Squares(&sources[source][range]));
+            // SAFETY: the team has the level.
+            sum += unsafe { level.run(Squares(&sources[source][range])) };
         });
         sums[unit].store(sum.to_bits(), Ordering::Relaxed);
     })?;
@@ -209,13 +247,15 @@ fn pieces(
 /// that many small ones cost no more than a large one.
 fn update<const K: usize, F>(
     call: &mut Call,
-    parameters: &[Parameter],
+    parameters: &mut [Parameter],
     state: impl Fn(&Parameter) -> [Shared; K] + Sync,
     f: F,
 ) -> Result<usize, Canceled>
 where
     F: Fn(f32, [f32; K]) -> [f32; K] + Copy + Sync,
 {
+    // The exclusive borrow keeps every other team from the list; the threads of this one share it.
+    let parameters = &*parameters;
     let level = call.team.level();
     let total: usize = parameters.iter().map(|p| p.g.len()).sum();
     let cost = 4 * ELEMENT * RANGE.min(total) as u64;
@@ -225,15 +265,19 @@ where
         let flat = unit * RANGE..((unit + 1) * RANGE).min(total);
         pieces(lengths, flat, |index, range| {
             let parameter = &parameters[index];
-            // SAFETY: the states are as long as g, and ranges are disjoint.
-            let state = state(parameter).map(|s| unsafe { s.get().add(range.start) });
-            let g = &parameter.g[range];
-            level.run(Update { g, state, f });
+            // SAFETY: the states are as long as g, and ranges are disjoint. The parameters are borrowed
+            // alone, and the team has the level.
+            unsafe {
+                let state = state(parameter).map(|s| s.get().add(range.start));
+                let g = &parameter.g[range];
+                level.run(Update { g, state, f });
+            }
         });
     })?;
     Ok(total)
 }
 
+/// Pointers: states as long as g, which nobody else touches.
 struct Update<'a, const K: usize, F> {
     g: &'a [f32],
     state: [*mut f32; K],
@@ -246,7 +290,7 @@ impl<const K: usize, F: Fn(f32, [f32; K]) -> [f32; K]> Op for Update<'_, K, F> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         for (i, g) in self.g.iter().enumerate() {
-            // SAFETY: the states are as long as g.
+            // SAFETY: as the caller says.
             unsafe {
                 let next = (self.f)(*g, self.state.map(|s| *s.add(i)));
                 for (s, value) in self.state.iter().zip(next) {

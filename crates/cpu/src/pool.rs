@@ -129,6 +129,7 @@ impl Pooling {
             self.window.volume() < 1 << 24,
             "the number of a tap must be exact in f32"
         );
+        self.window.assert_near(self.shift, x.extent, y.extent);
     }
 }
 
@@ -219,8 +220,11 @@ pub(crate) fn offset(g: &Grid, n: usize, at: [usize; 3]) -> usize {
     n * g.pitch[0] + at[0] * g.pitch[1] + at[1] * g.pitch[2] + at[2] * g.pitch[3]
 }
 
+/// # Safety
+/// The processor has the features of `S`; so many elements, a vector at most, can be read.
 #[inline(always)]
 pub(crate) unsafe fn load<S: Simd>(p: *const f32, lanes: usize) -> S::V {
+    // SAFETY: as the caller says.
     unsafe {
         if lanes == S::LANES {
             S::load(p)
@@ -230,8 +234,11 @@ pub(crate) unsafe fn load<S: Simd>(p: *const f32, lanes: usize) -> S::V {
     }
 }
 
+/// # Safety
+/// So many elements, a vector at most, can be written.
 #[inline(always)]
 pub(crate) unsafe fn store<S: Simd>(p: *mut f32, lanes: usize, a: S::V) {
+    // SAFETY: as the caller says.
     unsafe {
         if lanes == S::LANES {
             S::store(p, a)
@@ -242,12 +249,16 @@ pub(crate) unsafe fn store<S: Simd>(p: *mut f32, lanes: usize, a: S::V) {
 }
 
 /// Maximum over the taps and the number of the first tap that has it; (0, -1) without taps.
+///
+/// # Safety
+/// The processor has the features of `S`; so many lanes can be read from `x` on at each tap.
 #[inline(always)]
 pub(crate) unsafe fn maximum<S: Simd>(
     place: &Place<1>,
     x: *const f32,
     lanes: usize,
 ) -> (S::V, S::V) {
+    // SAFETY: as the caller says.
     unsafe {
         if place.volume() == 0 {
             return (S::splat(0.0), S::splat(-1.0));

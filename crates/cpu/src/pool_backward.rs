@@ -27,7 +27,10 @@ pub struct PoolMask<'a> {
 impl PoolMask<'_> {
     fn assert_inside(&self, dx: &Grid) {
         let g = self.y.grid;
-        let inside = (0..3).all(|i| self.at[i] + g.extent[i] <= dx.extent[i]);
+        let inside = (0..3).all(|i| {
+            let end = self.at[i].checked_add(g.extent[i]);
+            end.is_some_and(|end| end <= dx.extent[i])
+        });
         assert!(
             inside && g.samples == dx.samples && g.channels == dx.channels,
             "mask of {g:?} at {:?} in {dx:?}",
@@ -85,16 +88,19 @@ pub fn pool_backward(
         accumulate,
         mask,
     };
-    match (pooling.kind, x) {
-        (PoolKind::Max, Some(x)) if back.is_tiled() => back.tiles(call, x),
-        (PoolKind::Max, Some(x)) => slabs(&back, call, x),
-        (PoolKind::Max, None) => Ok(()),
-        (PoolKind::Average { count_include_pad }, _) => back.gather(call, count_include_pad),
-    }?;
+    // SAFETY: the boxes hold their slices and fit each other, and dx is borrowed alone.
+    unsafe {
+        match (pooling.kind, x) {
+            (PoolKind::Max, Some(x)) if back.is_tiled() => back.tiles(call, x),
+            (PoolKind::Max, Some(x)) => slabs(&back, call, x),
+            (PoolKind::Max, None) => Ok(()),
+            (PoolKind::Average { count_include_pad }, _) => back.gather(call, count_include_pad),
+        }?;
+    }
     Ok(work)
 }
 
-/// The backward pass of one call.
+/// The backward pass of one call. Pointers: dx is valid for its box, and nobody else touches it.
 #[derive(Clone, Copy)]
 pub(crate) struct Backward<'a> {
     pub(crate) dy: View<'a>,
@@ -113,28 +119,38 @@ impl Backward<'_> {
     }
 
     /// Each window belongs to one output, so that dx is gone through once, the mask included.
-    fn tiles(&self, call: &mut Call, x: View) -> Result<(), Canceled> {
+    ///
+    /// # Safety
+    /// What [`Backward`] says of its pointers holds, the windows tile dx, and x is like it.
+    unsafe fn tiles(&self, call: &mut Call, x: View) -> Result<(), Canceled> {
         let (level, yg) = (call.team.level(), self.dy.grid);
         let cost = 2 * ELEMENT * (self.pooling.window.volume() * yg.extent[2] * yg.channels) as u64;
         call.team.ranges(call.progress, yg.rows(), cost, &|rows| {
-            level.run(Tiles {
+            let tiles = Tiles {
                 back: self,
                 x,
                 rows,
-            });
+            };
+            // SAFETY: as the caller says; each row is in one range, and the team has the level.
+            unsafe { level.run(tiles) };
         })
     }
 
     /// Each row of dx collects from the outputs above it.
-    fn gather(&self, call: &mut Call, include: bool) -> Result<(), Canceled> {
+    ///
+    /// # Safety
+    /// What [`Backward`] says of its pointers holds.
+    unsafe fn gather(&self, call: &mut Call, include: bool) -> Result<(), Canceled> {
         let (level, xg) = (call.team.level(), self.xg);
         let cost = 2 * ELEMENT * (xg.extent[2] * xg.channels) as u64;
         call.team.ranges(call.progress, xg.rows(), cost, &|rows| {
-            level.run(Gather {
+            let gather = Gather {
                 back: self,
                 include,
                 rows,
-            });
+            };
+            // SAFETY: as the caller says; each row is in one range, and the team has the level.
+            unsafe { level.run(gather) };
         })
     }
 
@@ -183,6 +199,7 @@ impl Backward<'_> {
     }
 }
 
+/// Pointers: the windows of these rows of dy in dx, which nobody else touches.
 struct Tiles<'a, 'b> {
     back: &'a Backward<'b>,
     x: View<'a>,
@@ -235,6 +252,7 @@ impl Op for Tiles<'_, '_> {
     }
 }
 
+/// Pointers: these rows of dx, which nobody else touches.
 struct Gather<'a, 'b> {
     back: &'a Backward<'b>,
     include: bool,
@@ -272,6 +290,9 @@ impl Op for Gather<'_, '_> {
 
 impl Gather<'_, '_> {
     /// Sums of dy, by its w in the chunk, over the outputs whose window holds a row of dx.
+    ///
+    /// # Safety
+    /// The processor has the features of `S`; the boxes have these channels, and dy the chunk.
     #[inline(always)]
     unsafe fn above<S: Simd>(
         &self,
@@ -314,6 +335,10 @@ impl Gather<'_, '_> {
     }
 
     /// Gives each element of a row of dx the sums of the outputs in the chunk that hold it.
+    ///
+    /// # Safety
+    /// The processor has the features of `S`; `to` is valid for so many lanes at each position of the
+    /// row, which nobody else touches.
     #[inline(always)]
     unsafe fn spread<S: Simd>(
         &self,

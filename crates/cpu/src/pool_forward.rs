@@ -44,12 +44,17 @@ pub fn pool_forward(
     let cost = ELEMENT * taps as u64 * row;
     call.team
         .ranges(call.progress, yg.rows(), cost, &|rows| match blocks {
-            Some(blocks) => level.run(Rows {
-                forward,
-                blocks,
-                rows,
-            }),
-            None => level.run(Outputs { forward, rows }),
+            // SAFETY: the boxes hold their slices, and y is borrowed alone; each row is in one range,
+            // and the team has the level.
+            Some(blocks) => unsafe {
+                level.run(Rows {
+                    forward,
+                    blocks,
+                    rows,
+                })
+            },
+            // SAFETY: as above.
+            None => unsafe { level.run(Outputs { forward, rows }) },
         })?;
     Ok(work)
 }
@@ -64,17 +69,18 @@ struct Forward<'a> {
 }
 
 impl Forward<'_> {
+    /// # Safety
+    /// The processor has the features of `S`.
     #[inline(always)]
     unsafe fn sloped<S: Simd>(&self, r: S::V) -> S::V {
+        // SAFETY: as the caller says.
         unsafe { S::where_positive(r, r, S::mul(r, S::splat(self.slope))) }
     }
 }
 
 /// How elements of a window become one.
 trait Fold: Copy {
-    /// # Safety
-    /// The processor has the features of `S`.
-    unsafe fn fold<S: Simd>(all: S::V, x: S::V) -> S::V;
+    fn fold<S: Simd>(all: S::V, x: S::V) -> S::V;
     /// What an output is multiplied by.
     fn weight(self, p: &Pooling, inside: usize) -> f32;
 }
@@ -84,8 +90,8 @@ struct Larger;
 
 impl Fold for Larger {
     #[inline(always)]
-    unsafe fn fold<S: Simd>(all: S::V, x: S::V) -> S::V {
-        unsafe { S::max(x, all) }
+    fn fold<S: Simd>(all: S::V, x: S::V) -> S::V {
+        S::max(x, all)
     }
     #[inline(always)]
     fn weight(self, _: &Pooling, _: usize) -> f32 {
@@ -100,8 +106,8 @@ struct Sum {
 
 impl Fold for Sum {
     #[inline(always)]
-    unsafe fn fold<S: Simd>(all: S::V, x: S::V) -> S::V {
-        unsafe { S::add(all, x) }
+    fn fold<S: Simd>(all: S::V, x: S::V) -> S::V {
+        S::add(all, x)
     }
     #[inline(always)]
     fn weight(self, p: &Pooling, inside: usize) -> f32 {
@@ -118,20 +124,21 @@ struct Folded<F> {
 impl<F: Fold> Join for Folded<F> {
     type State<S: Simd> = S::V;
     #[inline(always)]
-    unsafe fn start<S: Simd>(x: S::V, _: S::V) -> S::V {
+    fn start<S: Simd>(x: S::V, _: S::V) -> S::V {
         x
     }
     #[inline(always)]
-    unsafe fn join<S: Simd>(state: S::V, x: S::V, _: S::V) -> S::V {
-        unsafe { F::fold::<S>(state, x) }
+    fn join<S: Simd>(state: S::V, x: S::V, _: S::V) -> S::V {
+        F::fold::<S>(state, x)
     }
     #[inline(always)]
     unsafe fn put<S: Simd>(self, state: S::V, at: usize) {
+        // SAFETY: as the caller says.
         unsafe { S::store(self.to.add(at), state) }
     }
 }
 
-/// Rows by blocks.
+/// Rows by blocks. Pointers: the box of y has the rows, which nobody else touches.
 struct Rows<'a> {
     forward: Forward<'a>,
     blocks: Blocks,
@@ -145,7 +152,7 @@ impl Op for Rows<'_> {
     unsafe fn run<S: Simd>(self) {
         let mut columns: Columns = CLEARED;
         let to = columns.as_mut_ptr();
-        // SAFETY: the features are those of the caller.
+        // SAFETY: as the caller says; the columns have room for a block.
         unsafe {
             match self.forward.pooling.kind {
                 PoolKind::Max => self.all::<S, _>(Folded { to, fold: Larger }),
@@ -160,6 +167,9 @@ impl Op for Rows<'_> {
 }
 
 impl Rows<'_> {
+    /// # Safety
+    /// The processor has the features of `S`, what [`Rows`] says of its pointers holds, and those of
+    /// `folded` have room for the columns of a block.
     #[inline(always)]
     unsafe fn all<S: Simd, F: Fold>(&self, folded: Folded<F>) {
         let Forward { x, yg, pooling, .. } = self.forward;
@@ -187,6 +197,9 @@ impl Rows<'_> {
     }
 
     /// Outputs of a block, of columns that begin at one and have so many taps.
+    ///
+    /// # Safety
+    /// As for `all`; the columns of these outputs have been joined where they have taps.
     #[inline(always)]
     unsafe fn outputs<S: Simd, F: Fold>(
         &self,
@@ -241,8 +254,12 @@ impl Rows<'_> {
 }
 
 /// Joins columns of one output.
+///
+/// # Safety
+/// The processor has the features of `S`, and a vector of each column can be read.
 #[inline(always)]
 unsafe fn row<S: Simd, F: Fold>(from: *const f32, count: usize, step: usize) -> S::V {
+    // SAFETY: as the caller says.
     unsafe {
         let mut all = S::load(from);
         for i in 1..count {
@@ -252,7 +269,7 @@ unsafe fn row<S: Simd, F: Fold>(from: *const f32, count: usize, step: usize) -> 
     }
 }
 
-/// Rows by outputs, one after the other.
+/// Rows by outputs, one after the other. Pointers as those of [`Rows`].
 struct Outputs<'a> {
     forward: Forward<'a>,
     rows: Range<usize>,
@@ -292,8 +309,11 @@ impl Op for Outputs<'_> {
     }
 }
 
+/// # Safety
+/// The processor has the features of `S`; so many lanes can be read from `x` on at each tap.
 #[inline(always)]
 unsafe fn total<S: Simd>(place: &Place<1>, x: *const f32, lanes: usize) -> S::V {
+    // SAFETY: as the caller says.
     unsafe {
         let mut sum = S::splat(0.0);
         each!(place, |_tap, at| sum =

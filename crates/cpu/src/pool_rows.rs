@@ -80,15 +80,16 @@ impl Blocks {
 
 /// How elements of a window become one. Functions of a trait and no closures, which would not always
 /// be compiled for the level that asks.
-///
-/// # Safety
-/// All functions need the features of `S`, and room where they store.
 pub(crate) trait Join: Copy {
     /// What is known after some elements.
     type State<S: Simd>: Copy;
-    unsafe fn start<S: Simd>(x: S::V, mark: S::V) -> Self::State<S>;
+    fn start<S: Simd>(x: S::V, mark: S::V) -> Self::State<S>;
     /// Marks go down from row to row: a row has that of its tap 0, of which 1 is the last tap.
-    unsafe fn join<S: Simd>(state: Self::State<S>, x: S::V, mark: S::V) -> Self::State<S>;
+    fn join<S: Simd>(state: Self::State<S>, x: S::V, mark: S::V) -> Self::State<S>;
+    /// Stores a vector.
+    ///
+    /// # Safety
+    /// There is room for a vector from `at` on, which nobody else touches.
     unsafe fn put<S: Simd>(self, state: Self::State<S>, at: usize);
 }
 
@@ -222,6 +223,10 @@ impl Source {
         }
     }
 
+    /// Joins N vectors of the rows.
+    ///
+    /// # Safety
+    /// As for `join`; `load` can load each of them in each row.
     #[inline(always)]
     unsafe fn vectors<S: Simd, J: Join, const N: usize>(
         &self,

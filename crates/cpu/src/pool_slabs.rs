@@ -17,7 +17,10 @@ const PARTS: usize = 4;
 
 /// Threads own slabs of dx, so that overlapping windows need no care. An element gets its sum in the
 /// order of the windows, whatever the slab.
-pub(crate) fn slabs(back: &Backward, call: &mut Call, x: View) -> Result<(), Canceled> {
+///
+/// # Safety
+/// What [`Backward`] says of its pointers holds; x is like dx.
+pub(crate) unsafe fn slabs(back: &Backward, call: &mut Call, x: View) -> Result<(), Canceled> {
     let (level, xg, p) = (call.team.level(), back.xg, back.pooling);
     let (stride, row) = (p.window.stride, xg.extent[2] * xg.channels);
     let planes = (p.reach(0) + 1).min(xg.extent[0]);
@@ -42,10 +45,12 @@ pub(crate) fn slabs(back: &Backward, call: &mut Call, x: View) -> Result<(), Can
             h * height..((h + 1) * height).min(xg.extent[1]),
         ];
         let slab = Slab { back, x, n, own };
-        slab.planes(level, blocks, poll);
+        // SAFETY: as the caller says; each slab is one unit's, and the team has the level.
+        unsafe { slab.planes(level, blocks, poll) };
     })
 }
 
+/// Pointers: its part of dx, which nobody else touches.
 #[derive(Clone)]
 struct Slab<'a, 'b> {
     back: &'a Backward<'b>,
@@ -58,7 +63,10 @@ struct Slab<'a, 'b> {
 impl Slab<'_, '_> {
     /// Goes through planes of windows; planes of dx are cleared just before the first of them, and
     /// masked just after the last.
-    fn planes(&self, level: Level, blocks: Option<Blocks>, poll: &mut Poll) {
+    ///
+    /// # Safety
+    /// The processor has the level, and what [`Slab`] says of its pointers holds.
+    unsafe fn planes(&self, level: Level, blocks: Option<Blocks>, poll: &mut Poll) {
         let (yg, p) = (self.back.dy.grid, self.back.pooling);
         let own = &self.own[0];
         let (mut begun, mut done) = (own.start, own.start);
@@ -69,35 +77,40 @@ impl Slab<'_, '_> {
         for od in p.outputs(0, yg.extent[0], own) {
             let reached = self.plane(p.input(0, od, p.window.kernel[0] - 1) + 1);
             if !written {
-                self.clear(begun..reached);
+                // SAFETY: as the caller says.
+                unsafe { self.clear(begun..reached) };
             }
             match blocks {
-                Some(blocks) => level.run(Rows {
-                    slab: self,
-                    blocks,
-                    od,
-                    new: if written { begun } else { usize::MAX },
-                }),
-                None => level.run(Outputs { slab: self, od }),
+                // SAFETY: as the caller says.
+                Some(blocks) => unsafe {
+                    level.run(Rows {
+                        slab: self,
+                        blocks,
+                        od,
+                        new: if written { begun } else { usize::MAX },
+                    })
+                },
+                // SAFETY: as the caller says.
+                None => unsafe { level.run(Outputs { slab: self, od }) },
             }
             begun = begun.max(reached);
             if od + 1 < last {
                 let left = self.plane(p.input(0, od + 1, 0));
-                level.run(Masks {
-                    slab: self,
-                    planes: done..left,
-                });
+                let planes = done..left;
+                // SAFETY: as the caller says.
+                unsafe { level.run(Masks { slab: self, planes }) };
                 done = done.max(left);
             }
             if !poll.tick(cost) {
                 return;
             }
         }
-        self.clear(begun..own.end);
-        level.run(Masks {
-            slab: self,
-            planes: done..own.end,
-        });
+        let planes = done..own.end;
+        // SAFETY: as the caller says.
+        unsafe {
+            self.clear(begun..own.end);
+            level.run(Masks { slab: self, planes });
+        }
     }
 
     /// Whether every element of dx lies in a window, the next of which begins in it or just behind.
@@ -124,7 +137,9 @@ impl Slab<'_, '_> {
         at.clamp(self.own[0].start as i64, self.own[0].end as i64) as usize
     }
 
-    fn clear(&self, planes: Range<usize>) {
+    /// # Safety
+    /// What [`Slab`] says of its pointers holds, and the planes are of the slab.
+    unsafe fn clear(&self, planes: Range<usize>) {
         let g = self.back.xg;
         let (count, len) = match g.pitch[3] == g.channels {
             true => (1, g.extent[2] * g.channels),
@@ -156,6 +171,7 @@ impl Slab<'_, '_> {
     }
 }
 
+/// Pointers as those of [`Slab`], of which the planes are.
 struct Masks<'a> {
     slab: &'a Slab<'a, 'a>,
     planes: Range<usize>,
@@ -175,7 +191,8 @@ impl Op for Masks<'_> {
     }
 }
 
-/// The largest of each column, and the mark of the first row that has it.
+/// The largest of each column, and the mark of the first row that has it. Pointers: the columns of a
+/// block and a vector more, which nobody else touches.
 #[derive(Clone, Copy)]
 struct Largest {
     values: *mut f32,
@@ -185,15 +202,16 @@ struct Largest {
 impl Join for Largest {
     type State<S: Simd> = (S::V, S::V);
     #[inline(always)]
-    unsafe fn start<S: Simd>(x: S::V, mark: S::V) -> (S::V, S::V) {
+    fn start<S: Simd>(x: S::V, mark: S::V) -> (S::V, S::V) {
         (x, mark)
     }
     #[inline(always)]
-    unsafe fn join<S: Simd>(best: (S::V, S::V), x: S::V, mark: S::V) -> (S::V, S::V) {
-        unsafe { S::take_max(x, best.0, mark, best.1) }
+    fn join<S: Simd>(best: (S::V, S::V), x: S::V, mark: S::V) -> (S::V, S::V) {
+        S::take_max(x, best.0, mark, best.1)
     }
     #[inline(always)]
     unsafe fn put<S: Simd>(self, (value, mark): (S::V, S::V), at: usize) {
+        // SAFETY: as the caller says.
         unsafe {
             S::store(self.values.add(at), value);
             S::store(self.marks.add(at), mark);
@@ -201,7 +219,7 @@ impl Join for Largest {
     }
 }
 
-/// A plane of windows by blocks.
+/// A plane of windows by blocks. Pointers as those of [`Slab`].
 struct Rows<'a> {
     slab: &'a Slab<'a, 'a>,
     blocks: Blocks,
@@ -211,6 +229,8 @@ struct Rows<'a> {
 }
 
 /// Columns of a block: of the box of x, of which a part is written, and of the channels.
+///
+/// Pointers as those of [`Largest`].
 struct Block<'a> {
     source: Source,
     largest: Largest,
@@ -269,6 +289,10 @@ impl Op for Rows<'_> {
 
 impl Slab<'_, '_> {
     /// Gives the gradients of outputs to the columns that have their maxima.
+    ///
+    /// # Safety
+    /// The processor has the features of `S`, and what [`Block`] says of its pointers holds; its columns
+    /// are joined, and those of all taps of the outputs.
     #[inline(always)]
     unsafe fn winners<S: Simd>(&self, [od, oh]: [usize; 2], outs: Range<usize>, block: &Block) {
         let (p, dy) = (self.back.pooling, self.back.dy);
@@ -306,6 +330,9 @@ impl Slab<'_, '_> {
     }
 
     /// Gives the gradients of columns to the rows that have their maxima.
+    ///
+    /// # Safety
+    /// As for `winners`; `own` are columns of the block, and what [`Slab`] says of its pointers holds.
     #[inline(always)]
     unsafe fn spread<S: Simd>(
         &self,
@@ -347,7 +374,7 @@ impl Slab<'_, '_> {
     }
 }
 
-/// Part of a row of dx.
+/// Part of a row of dx. Pointers: the columns of a block, which nobody else touches.
 #[derive(Clone, Copy)]
 struct Row {
     to: *mut f32,
@@ -359,6 +386,10 @@ struct Row {
 impl Block<'_> {
     /// Gives the gradient of an output to the column that has its maximum; `again` finds the number
     /// of the tap where one is not a number.
+    ///
+    /// # Safety
+    /// The processor has the features of `S`, what [`Block`] says of its pointers holds, and the taps are
+    /// among its columns.
     #[inline(always)]
     unsafe fn window<S: Simd>(
         &self,
@@ -392,6 +423,10 @@ impl Block<'_> {
     }
 
     /// Gives columns from an element on to rows.
+    ///
+    /// # Safety
+    /// The processor has the features of `S`, what [`Block`] and [`Row`] say of their pointers holds, and
+    /// both have so many columns.
     #[inline(always)]
     unsafe fn spread<S: Simd>(&self, rows: &[Row], start: usize, columns: usize, pitch: usize) {
         let len = self.c.len();
@@ -417,6 +452,10 @@ impl Block<'_> {
         }
     }
 
+    /// Gives N vectors to rows.
+    ///
+    /// # Safety
+    /// As for `spread`; the block has whole vectors, and the rows so many lanes of each.
     #[inline(always)]
     unsafe fn give<S: Simd, const N: usize>(
         &self,
@@ -448,7 +487,7 @@ impl Block<'_> {
     }
 }
 
-/// A plane of windows by outputs, one after the other.
+/// A plane of windows by outputs, one after the other. Pointers as those of [`Slab`].
 struct Outputs<'a> {
     slab: &'a Slab<'a, 'a>,
     od: usize,
@@ -478,6 +517,10 @@ impl Op for Outputs<'_> {
 
 impl Slab<'_, '_> {
     /// Gives the gradient of one output to its winner, if that lies in the slab.
+    ///
+    /// # Safety
+    /// The processor has the features of `S`, what [`Slab`] says of its pointers holds, and the taps lie
+    /// inside of the input and, of `own`, inside of the slab.
     #[inline(always)]
     unsafe fn output<S: Simd>(
         &self,

@@ -19,6 +19,7 @@ const STRIPE: usize = 512;
 /// The box has the position, and nobody writes it.
 #[inline(always)]
 unsafe fn read<'a>(rows: &Rows<'a>, position: usize) -> &'a [f32] {
+    // SAFETY: as the caller says.
     unsafe { std::slice::from_raw_parts(start(rows, position), rows.grid.channels) }
 }
 
@@ -28,20 +29,28 @@ unsafe fn read<'a>(rows: &Rows<'a>, position: usize) -> &'a [f32] {
 /// The box has the position, and nobody else touches it.
 #[inline(always)]
 unsafe fn write<'a>(rows: &Rows<'a>, position: usize) -> &'a mut [f32] {
+    // SAFETY: as the caller says.
     unsafe { std::slice::from_raw_parts_mut(start(rows, position), rows.grid.channels) }
 }
 
+/// # Safety
+/// The box has the position.
 #[inline(always)]
 unsafe fn start(rows: &Rows<'_>, position: usize) -> *mut f32 {
     let width = rows.grid.extent[2];
+    // SAFETY: as the caller says.
     unsafe {
         rows.start(position / width)
             .add(position % width * rows.grid.pitch[3])
     }
 }
 
-/// Calls `op` for ranges that make up all positions, on the threads of the team.
-fn each_range<O: Op<Out = ()>>(
+/// Runs `op` on ranges that make up all positions, on the threads of the team.
+///
+/// # Safety
+/// What the operation says of its pointers holds for any range of positions, and ranges do not touch
+/// what others write.
+unsafe fn each_range<O: Op<Out = ()>>(
     call: &mut Call,
     grid: &Grid,
     cost: u64,
@@ -51,7 +60,8 @@ fn each_range<O: Op<Out = ()>>(
     let cost = cost * ELEMENT * grid.channels as u64;
     call.team
         .ranges(call.progress, grid.positions(), cost, &|positions| {
-            level.run(op(positions));
+            // SAFETY: as the caller says; the team has the level, and each position is in one range.
+            unsafe { level.run(op(positions)) };
         })
 }
 
@@ -61,13 +71,15 @@ fn each_range<O: Op<Out = ()>>(
 pub fn gelu_forward(call: &mut Call, x: View, y: ViewMut) -> Result<Work, Canceled> {
     x.grid.assert_like(y.grid);
     let (x, y) = (Rows::from(x), Rows::from(y));
-    each_range(call, y.grid, 2, |positions| Gate { x, y, positions })?;
+    // SAFETY: boxes of one shape, of which y is borrowed alone.
+    unsafe { each_range(call, y.grid, 2, |positions| Gate { x, y, positions })? };
     Ok(Work {
         flops: 20 * y.grid.elements() as u64,
         bytes: x.grid.bytes() + y.grid.bytes(),
     })
 }
 
+/// Pointers: the boxes have the positions, and nobody else touches these of y.
 struct Gate<'a> {
     x: Rows<'a>,
     y: Rows<'a>,
@@ -98,19 +110,23 @@ pub fn gelu_backward(
     x.grid.assert_like(dx.grid);
     dy.grid.assert_like(dx.grid);
     let (x, dy, dx) = (Rows::from(x), Rows::from(dy), Rows::from(dx));
-    each_range(call, dx.grid, 2, |positions| GateBack {
-        x,
-        dy,
-        dx,
-        accumulate,
-        positions,
-    })?;
+    // SAFETY: boxes of one shape, of which dx is borrowed alone.
+    unsafe {
+        each_range(call, dx.grid, 2, |positions| GateBack {
+            x,
+            dy,
+            dx,
+            accumulate,
+            positions,
+        })?;
+    }
     Ok(Work {
         flops: 30 * dx.grid.elements() as u64,
         bytes: (3 + u64::from(accumulate)) * dx.grid.bytes(),
     })
 }
 
+/// Pointers: the boxes have the positions, and nobody else touches these of dx.
 struct GateBack<'a> {
     x: Rows<'a>,
     dy: Rows<'a>,
@@ -161,12 +177,15 @@ pub fn add_positions(
     let waves = &mut call.scratch[..y.grid.extent[2] * y.grid.channels];
     fill_waves(waves, corner, y.grid.channels);
     let waves = Shared(waves.as_mut_ptr());
-    each_range(call, y.grid, 1, |positions| Shift {
-        x,
-        waves,
-        y,
-        positions,
-    })?;
+    // SAFETY: boxes of one shape, of which y is borrowed alone; the waves are only read.
+    unsafe {
+        each_range(call, y.grid, 1, |positions| Shift {
+            x,
+            waves,
+            y,
+            positions,
+        })?;
+    }
     Ok(Work {
         flops: y.grid.elements() as u64,
         bytes: x.grid.bytes() + y.grid.bytes(),
@@ -192,6 +211,7 @@ fn fill_waves(waves: &mut [f32], corner: Corner, channels: usize) {
     }
 }
 
+/// Pointers: the boxes have the positions, and nobody else touches these of y.
 struct Shift<'a> {
     x: Rows<'a>,
     waves: Shared,
@@ -255,15 +275,19 @@ pub fn embed(call: &mut Call, x: View, w: &[f32], y: ViewMut) -> Result<Option<f
     if let Some(stray) = numbers.stray() {
         return Ok(Some(stray));
     }
-    each_range(call, y.grid, 1, |positions| Lookup {
-        numbers,
-        w,
-        y,
-        positions,
-    })?;
+    // SAFETY: boxes of the same positions, of which y is borrowed alone.
+    unsafe {
+        each_range(call, y.grid, 1, |positions| Lookup {
+            numbers,
+            w,
+            y,
+            positions,
+        })?;
+    }
     Ok(None)
 }
 
+/// Pointers: the boxes have the positions, and nobody else touches these of y.
 struct Lookup<'a> {
     numbers: Numbers<'a>,
     w: &'a [f32],
@@ -357,7 +381,8 @@ pub fn row_statistics(call: &mut Call, x: View, sums: &mut [f64]) -> Result<Work
     let x = Rows::from(x);
     assert_eq!(sums.len(), 2 * x.grid.positions(), "two sums per position");
     let sums = Shared(sums.as_mut_ptr().cast());
-    each_range(call, x.grid, 1, |positions| Moments { x, sums, positions })?;
+    // SAFETY: there are two sums for each position, and they are borrowed alone.
+    unsafe { each_range(call, x.grid, 1, |positions| Moments { x, sums, positions })? };
     Ok(Work {
         flops: 3 * x.grid.elements() as u64,
         bytes: x.grid.bytes() + 16 * x.grid.positions() as u64,
@@ -370,9 +395,11 @@ pub fn row_statistics(call: &mut Call, x: View, sums: &mut [f64]) -> Result<Work
 /// `sums` holds two numbers in f64 per position, and nobody else touches those of this one.
 #[inline(always)]
 unsafe fn put(sums: Shared, position: usize, pair: [f64; 2]) {
+    // SAFETY: as the caller says.
     unsafe { sums.get().cast::<[f64; 2]>().add(position).write(pair) }
 }
 
+/// Pointers: the boxes have the positions, and nobody else touches these of the sums.
 struct Moments<'a> {
     x: Rows<'a>,
     sums: Shared,
@@ -439,20 +466,24 @@ pub fn row_norm(
 ) -> Result<Work, Canceled> {
     x.grid.assert_like(y.grid);
     let (x, y) = (Rows::from(x), Rows::from(y));
-    each_range(call, y.grid, 1, |positions| Normalize {
-        norm,
-        x,
-        gamma,
-        beta,
-        y,
-        positions,
-    })?;
+    // SAFETY: boxes of one shape, of which y is borrowed alone.
+    unsafe {
+        each_range(call, y.grid, 1, |positions| Normalize {
+            norm,
+            x,
+            gamma,
+            beta,
+            y,
+            positions,
+        })?;
+    }
     Ok(Work {
         flops: 4 * y.grid.elements() as u64,
         bytes: x.grid.bytes() + y.grid.bytes(),
     })
 }
 
+/// Pointers: the boxes have the positions, and nobody else touches these of y.
 struct Normalize<'a> {
     norm: RowNorm<'a>,
     x: Rows<'a>,
@@ -501,20 +532,24 @@ pub fn row_backward_statistics(
     let (x, dy) = (Rows::from(x), Rows::from(dy));
     assert_eq!(sums.len(), 2 * x.grid.positions(), "two sums per position");
     let sums = Shared(sums.as_mut_ptr().cast());
-    each_range(call, x.grid, 2, |positions| Products {
-        norm,
-        x,
-        dy,
-        gamma,
-        sums,
-        positions,
-    })?;
+    // SAFETY: boxes of one shape; there are two sums for each position, and they are borrowed alone.
+    unsafe {
+        each_range(call, x.grid, 2, |positions| Products {
+            norm,
+            x,
+            dy,
+            gamma,
+            sums,
+            positions,
+        })?;
+    }
     Ok(Work {
         flops: 6 * x.grid.elements() as u64,
         bytes: 2 * x.grid.bytes(),
     })
 }
 
+/// Pointers: the boxes have the positions, and nobody else touches these of the sums.
 struct Products<'a> {
     norm: RowNorm<'a>,
     x: Rows<'a>,
@@ -557,22 +592,26 @@ pub fn row_backward(
     x.grid.assert_like(dx.grid);
     dy.grid.assert_like(dx.grid);
     let (x, dy, dx) = (Rows::from(x), Rows::from(dy), Rows::from(dx));
-    each_range(call, dx.grid, 2, |positions| Back {
-        norm,
-        x,
-        dy,
-        gamma,
-        gradient_sums,
-        dx,
-        accumulate,
-        positions,
-    })?;
+    // SAFETY: boxes of one shape, of which dx is borrowed alone.
+    unsafe {
+        each_range(call, dx.grid, 2, |positions| Back {
+            norm,
+            x,
+            dy,
+            gamma,
+            gradient_sums,
+            dx,
+            accumulate,
+            positions,
+        })?;
+    }
     Ok(Work {
         flops: 7 * dx.grid.elements() as u64,
         bytes: (3 + u64::from(accumulate)) * dx.grid.bytes(),
     })
 }
 
+/// Pointers: the boxes have the positions, and nobody else touches these of dx.
 struct Back<'a> {
     norm: RowNorm<'a>,
     x: Rows<'a>,
@@ -634,14 +673,17 @@ pub fn row_backward_parameters(
     call.team
         .units(call.progress, stripes, cost, &|stripe, _| {
             let first = wide * stripe;
-            level.run(Stripe {
+            let stripe = Stripe {
                 norm,
                 x,
                 dy,
                 targets,
                 accumulate,
                 channels: first..(first + wide).min(channels),
-            });
+            };
+            // SAFETY: boxes of one shape; each stripe has elements of the targets of its own, which
+            // are as long as there are channels and are borrowed alone. The team has the level.
+            unsafe { level.run(stripe) };
         })?;
     Ok(Work {
         flops: 5 * x.grid.elements() as u64,
@@ -649,7 +691,8 @@ pub fn row_backward_parameters(
     })
 }
 
-/// Some of the channels, at all positions.
+/// Some of the channels, at all positions. Pointers: the boxes, and these channels of both targets,
+/// which nobody else touches.
 struct Stripe<'a> {
     norm: RowNorm<'a>,
     x: Rows<'a>,

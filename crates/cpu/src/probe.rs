@@ -8,15 +8,21 @@ use crate::simd::{Level, Op, Simd};
 /// Touches no memory. Panics if the processor lacks the level.
 pub fn multiply_adds(level: Level, rounds: u64) -> Work {
     assert!(level.available(), "this processor lacks {level:?}");
-    match level {
-        Level::Portable | Level::Avx2 | Level::Avx512 => in_chains::<12>(level, rounds),
-        // Some processors have four units with a latency of four.
-        Level::Neon => in_chains::<24>(level, rounds),
+    // SAFETY: by the assertion.
+    unsafe {
+        match level {
+            Level::Portable | Level::Avx2 | Level::Avx512 => in_chains::<12>(level, rounds),
+            // Some processors have four units with a latency of four.
+            Level::Neon => in_chains::<24>(level, rounds),
+        }
     }
 }
 
-fn in_chains<const N: usize>(level: Level, rounds: u64) -> Work {
-    let sum = level.run(Chains::<N>(rounds));
+/// # Safety
+/// The processor has the level.
+unsafe fn in_chains<const N: usize>(level: Level, rounds: u64) -> Work {
+    // SAFETY: as the caller says.
+    let sum = unsafe { level.run(Chains::<N>(rounds)) };
     std::hint::black_box(sum);
     Work {
         flops: 2 * (N * level.lanes()) as u64 * rounds,

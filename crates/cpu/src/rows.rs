@@ -18,7 +18,8 @@ const DISTANCE: usize = 16;
 /// A box as the threads see it: whoever holds it touches only rows that nobody else writes.
 #[derive(Clone, Copy)]
 pub(crate) struct Rows<'a> {
-    pub(crate) data: Shared,
+    /// Valid for the box, as only views become rows.
+    data: Shared,
     pub(crate) grid: &'a Grid,
 }
 
@@ -47,6 +48,7 @@ impl Rows<'_> {
     /// The box has the row.
     #[inline(always)]
     pub(crate) unsafe fn start(&self, row: usize) -> *mut f32 {
+        // SAFETY: as the caller says.
         unsafe { self.data.get().add(self.grid.row_offset(row)) }
     }
 }
@@ -112,21 +114,25 @@ pub(crate) use formula;
 pub(crate) unsafe fn leaky<S: Simd>(sign: S::V, value: S::V, slope: S::V) -> S::V {
     // The factor is chosen and not the product: in place, the choice between a value and its product
     // would be compiled to a masked store, which is slow on some processors.
+    // SAFETY: as the caller says.
     unsafe { S::mul(value, S::where_positive(sign, S::splat(1.0), slope)) }
 }
 
 /// Rows of y = f(inputs, y, columns).
 #[derive(Clone, Copy)]
 pub(crate) struct Apply<'a, F> {
-    pub(crate) inputs: [Rows<'a>; 3],
-    pub(crate) y: Rows<'a>,
-    /// Empty for a formula without.
-    pub(crate) columns: [&'a [f32]; 4],
-    pub(crate) f: F,
+    /// Boxes like y.
+    inputs: [Rows<'a>; 3],
+    y: Rows<'a>,
+    /// As many values as channels; empty for a formula without columns.
+    columns: [&'a [f32]; 4],
+    f: F,
 }
 
 impl<'a, F: Formula> Apply<'a, F> {
+    /// Of a formula without columns.
     pub(crate) fn new<const N: usize>(inputs: [View<'a>; N], y: Rows<'a>, f: F) -> Self {
+        assert!(!F::COLUMNS, "a formula of columns");
         Apply {
             inputs: three(inputs, y),
             y,
@@ -135,8 +141,29 @@ impl<'a, F: Formula> Apply<'a, F> {
         }
     }
 
+    /// Of a formula that looks at columns.
+    pub(crate) fn with_columns<const N: usize>(
+        inputs: [View<'a>; N],
+        y: Rows<'a>,
+        columns: [&'a [f32]; 4],
+        f: F,
+    ) -> Self {
+        let channels = y.grid.channels;
+        let fit = columns.iter().all(|column| column.len() == channels);
+        assert!(F::COLUMNS && fit, "columns of {channels} channels");
+        Apply {
+            inputs: three(inputs, y),
+            y,
+            columns,
+            f,
+        }
+    }
+
     /// All rows, on the threads of a team.
-    pub(crate) fn all(
+    ///
+    /// # Safety
+    /// Nobody else touches y, nor writes the inputs, before this returns.
+    pub(crate) unsafe fn all(
         self,
         team: &mut Team,
         progress: &mut dyn FnMut() -> bool,
@@ -144,12 +171,13 @@ impl<'a, F: Formula> Apply<'a, F> {
         let (level, grid) = (team.level(), self.y.grid);
         let cost = ELEMENT * (grid.extent[2] * grid.channels) as u64;
         team.ranges(progress, grid.rows(), cost, &|rows| {
-            level.run(ApplyRows { apply: self, rows });
+            // SAFETY: as the caller says; the team has the level, and each row is in one range.
+            unsafe { level.run(ApplyRows { apply: self, rows }) };
         })
     }
 }
 
-/// Some of the rows.
+/// Some of the rows. Pointers: the boxes have the rows, and nobody else touches these of y.
 pub(crate) struct ApplyRows<'a, F> {
     pub(crate) apply: Apply<'a, F>,
     pub(crate) rows: Range<usize>,
@@ -170,7 +198,7 @@ impl<F: Formula> Op for ApplyRows<'_, F> {
         let pitch = [a, b, c, y].map(|x| x.grid.pitch[3]);
         let joined = !F::COLUMNS && pitch == [channels; 4];
         for row in self.rows {
-            // SAFETY: rows of the box are disjoint, and each is in one range.
+            // SAFETY: as the caller says; all boxes have one shape, and columns are as many as channels.
             unsafe {
                 let start = [a.start(row), b.start(row), c.start(row), y.start(row)];
                 if joined {
@@ -192,8 +220,13 @@ impl<F: Formula> Op for ApplyRows<'_, F> {
     }
 }
 
+/// The pointers at position `w`.
+///
+/// # Safety
+/// The rows that begin there have the position.
 #[inline(always)]
 unsafe fn moved(p: [*mut f32; 4], pitch: [usize; 4], w: usize) -> [*mut f32; 4] {
+    // SAFETY: as the caller says.
     unsafe {
         [
             p[0].add(w * pitch[0]),
@@ -205,8 +238,13 @@ unsafe fn moved(p: [*mut f32; 4], pitch: [usize; 4], w: usize) -> [*mut f32; 4] 
 }
 
 /// `len` elements without gaps, without columns.
+///
+/// # Safety
+/// The processor has the features of `S`. So many elements of the inputs can be read and of y, the last
+/// of them, be read and written; nobody else touches these.
 #[inline(always)]
 unsafe fn stretch<S: Simd, F: Formula>(f: F, p: [*mut f32; 4], len: usize) {
+    // SAFETY: as the caller says.
     unsafe {
         let zero = S::splat(0.0);
         let mut at = 0;
@@ -221,6 +259,9 @@ unsafe fn stretch<S: Simd, F: Formula>(f: F, p: [*mut f32; 4], len: usize) {
 }
 
 /// A row by vectors of channels, whose columns are kept for some positions.
+///
+/// # Safety
+/// As for `stretch`, of `width` positions of as many channels as each column has.
 #[inline(always)]
 unsafe fn tiles<S: Simd, F: Formula>(
     f: F,
@@ -236,6 +277,7 @@ unsafe fn tiles<S: Simd, F: Formula>(
     } else {
         TILE
     };
+    // SAFETY: as the caller says.
     unsafe {
         for w0 in (0..width).step_by(step) {
             let tile = w0..(w0 + step).min(width);
@@ -257,6 +299,9 @@ unsafe fn tiles<S: Simd, F: Formula>(
 }
 
 /// A vector of elements; all lanes if `WHOLE`.
+///
+/// # Safety
+/// As for `stretch`, of so many lanes from `at` on.
 #[inline(always)]
 unsafe fn element<S: Simd, F: Formula, const WHOLE: bool>(
     f: F,
@@ -265,6 +310,7 @@ unsafe fn element<S: Simd, F: Formula, const WHOLE: bool>(
     lanes: usize,
     k: [S::V; 4],
 ) {
+    // SAFETY: as the caller says.
     unsafe {
         let y = p[3].add(at);
         if WHOLE {

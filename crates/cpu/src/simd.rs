@@ -98,21 +98,24 @@ impl Level {
 
     /// Runs `op` compiled for this level.
     ///
-    /// The level must be available; [`crate::Team`] asserts it.
+    /// # Safety
+    /// The processor has the level, as it has that of every [`crate::Team`], and what the operation
+    /// says of its pointers holds.
     #[inline]
-    pub(crate) fn run<O: Op>(self, op: O) -> O::Out {
+    pub(crate) unsafe fn run<O: Op>(self, op: O) -> O::Out {
+        debug_assert!(self.available(), "this processor lacks {self:?}");
         match self {
-            // SAFETY: the portable level needs no processor feature.
+            // SAFETY: the portable level needs no processor feature; the rest as the caller says.
             Level::Portable => unsafe { op.run::<Portable>() },
-            // SAFETY: the team that carries the level has checked that it is available.
+            // SAFETY: as the caller says.
             #[cfg(target_arch = "aarch64")]
             Level::Neon => unsafe { neon::on_neon(op) },
             #[cfg(not(target_arch = "aarch64"))]
             Level::Neon => unreachable!("level not available"),
-            // SAFETY: as above.
+            // SAFETY: as the caller says.
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => unsafe { x86::on_avx2(op) },
-            // SAFETY: as above.
+            // SAFETY: as the caller says.
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => unsafe { x86::on_avx512(op) },
             #[cfg(not(target_arch = "x86_64"))]
@@ -128,14 +131,15 @@ impl Level {
 pub(crate) trait Op {
     type Out;
     /// # Safety
-    /// The processor has the features of `S`; the pointers held by the operation are valid.
+    /// The processor has the features of `S`, and what the operation says of its pointers holds. One
+    /// that says nothing has none.
     unsafe fn run<S: Simd>(self) -> Self::Out;
 }
 
-/// A vector of f32.
+/// Vectors of f32 at one level.
 ///
-/// # Safety
-/// All functions need the features of the level, and pointers valid for the lanes they touch.
+/// Only `splat`, `load` and `load_part` make a vector, and their callers answer for the features of
+/// the level. So a vector proves that the processor has them, and what works on vectors is safe.
 pub(crate) trait Simd: Copy + 'static {
     type V: Copy;
     const LANES: usize;
@@ -143,38 +147,57 @@ pub(crate) trait Simd: Copy + 'static {
     /// Input channels that one turn of the innermost loop of a convolution takes.
     const UNROLL: usize;
 
+    /// # Safety
+    /// The processor has the features of the level.
     unsafe fn splat(a: f32) -> Self::V;
+    /// # Safety
+    /// The processor has the features of the level, and `LANES` elements can be read from `p` on.
     unsafe fn load(p: *const f32) -> Self::V;
+    /// # Safety
+    /// `LANES` elements can be written from `p` on.
     unsafe fn store(p: *mut f32, a: Self::V);
-    /// First `n` lanes, the rest zero; `n <= LANES`.
+    /// First `n` lanes, the rest zero.
+    ///
+    /// # Safety
+    /// The processor has the features of the level, `n <= LANES`, and `n` elements can be read from
+    /// `p` on.
     unsafe fn load_part(p: *const f32, n: usize) -> Self::V;
-    /// First `n` lanes; `n <= LANES`.
+    /// First `n` lanes.
+    ///
+    /// # Safety
+    /// `n <= LANES`, and `n` elements can be written from `p` on.
     unsafe fn store_part(p: *mut f32, n: usize, a: Self::V);
-    unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
-    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
-    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
+    fn add(a: Self::V, b: Self::V) -> Self::V;
+    fn sub(a: Self::V, b: Self::V) -> Self::V;
+    fn mul(a: Self::V, b: Self::V) -> Self::V;
     /// `a * b + c`.
-    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// Sum of the lanes, in a fixed order.
-    unsafe fn sum(a: Self::V) -> f32;
+    fn sum(a: Self::V) -> f32;
     /// The sums of the lanes of each, to four elements.
+    ///
+    /// # Safety
+    /// Four elements can be written from `to` on.
     unsafe fn sum4(a: [Self::V; 4], to: *mut f32);
     /// Lane `i` of all four to the four elements from `to + i * pitch` on.
+    ///
+    /// # Safety
+    /// These elements of every lane can be written.
     unsafe fn store_columns(a: [Self::V; 4], to: *mut f32, pitch: usize);
     /// Per lane `x` where `x > m` or `x` is not a number, else `m`.
-    unsafe fn max(x: Self::V, m: Self::V) -> Self::V;
+    fn max(x: Self::V, m: Self::V) -> Self::V;
     /// Whether a lane is not a number.
-    unsafe fn any_nan(a: Self::V) -> bool;
+    fn any_nan(a: Self::V) -> bool;
     /// Per lane `x > m` or `x` is not a number: (the larger, `t` where `x` was taken, else `i`).
-    unsafe fn take_max(x: Self::V, m: Self::V, t: Self::V, i: Self::V) -> (Self::V, Self::V);
+    fn take_max(x: Self::V, m: Self::V, t: Self::V, i: Self::V) -> (Self::V, Self::V);
     /// Per lane `v` where `a == b`, else zero.
-    unsafe fn where_eq(a: Self::V, b: Self::V, v: Self::V) -> Self::V;
+    fn where_eq(a: Self::V, b: Self::V, v: Self::V) -> Self::V;
     /// Per lane `v` where `sign > 0`, else `other`.
-    unsafe fn where_positive(sign: Self::V, v: Self::V, other: Self::V) -> Self::V;
-    /// Asks for the line of an element that will be written.
-    unsafe fn prefetch(p: *const f32);
-    /// Asks for the line of an element that will be read after many others.
-    unsafe fn expect(p: *const f32);
+    fn where_positive(sign: Self::V, v: Self::V, other: Self::V) -> Self::V;
+    /// Asks for the line of an element that will be written; any address is allowed.
+    fn prefetch(p: *const f32);
+    /// Asks for the line of an element that will be read after many others; any address is allowed.
+    fn expect(p: *const f32);
 }
 
 #[cfg(test)]
@@ -269,7 +292,8 @@ mod tests {
     #[test]
     fn all_levels_agree_with_plain_arithmetic() {
         for level in Level::ALL.into_iter().filter(|level| level.available()) {
-            level.run(Check);
+            // SAFETY: the level is available.
+            unsafe { level.run(Check) };
         }
     }
 
@@ -284,7 +308,9 @@ mod tests {
             }
         }
         for level in Level::ALL.into_iter().filter(|level| level.available()) {
-            assert_eq!((level.lanes(), level.accumulators()), level.run(Sizes));
+            // SAFETY: the level is available.
+            let sizes = unsafe { level.run(Sizes) };
+            assert_eq!((level.lanes(), level.accumulators()), sizes);
         }
         assert_eq!(Level::Neon.available(), cfg!(target_arch = "aarch64"));
     }

@@ -9,6 +9,8 @@ use crate::job::Stretch;
 use crate::simd::{Level, Op, Simd};
 use crate::walk::{Offsets, P_MAX, Walk};
 
+/// Pointers: the stretches of x at each position, as many rows of w of whole vectors, `width` channels
+/// of y at each position, and of the bias. Nobody else touches those of y.
 #[derive(Clone, Copy)]
 pub(crate) struct TileArgs<'a> {
     pub x: *const f32,
@@ -24,7 +26,7 @@ pub(crate) struct TileArgs<'a> {
     pub width: usize,
 }
 
-/// A tile of channels at all positions of a range.
+/// A tile of channels at all positions of a range. Pointers as those of the tile and of [`Fresh`].
 pub(crate) struct RunArgs<'a> {
     pub tile: TileArgs<'a>,
     /// Positions of a tile.
@@ -50,7 +52,8 @@ impl<const V: usize, const P: usize> Op for Run<'_, V, P> {
         while left > 0 {
             let n = r.p.min(left);
             r.walk.take(n, &mut offsets);
-            r.level.run(Tile::<V, P>(&r.tile, &offsets));
+            // SAFETY: as the caller says; the offsets are those of the walk.
+            unsafe { r.level.run(Tile::<V, P>(&r.tile, &offsets)) };
             if let Some(finish) = r.finish {
                 if let Some(besides) = &mut r.besides {
                     besides.take(n, &mut boxes);
@@ -61,7 +64,8 @@ impl<const V: usize, const P: usize> Op for Run<'_, V, P> {
                     boxes: &boxes,
                     width: r.tile.width,
                 };
-                finish.apply(r.level, fresh);
+                // SAFETY: as the caller says.
+                unsafe { finish.apply(r.level, fresh) };
             }
             left -= n;
         }
@@ -80,7 +84,7 @@ impl<const V: usize, const P: usize> Op for Tile<'_, V, P> {
             unreachable!("tile larger than the registers of its level");
         }
         let Tile(t, [xo, yo]) = self;
-        // SAFETY: offsets, widths and rows are those of the job, whose boxes were checked.
+        // SAFETY: offsets, widths and rows are inside of what the caller answers for.
         unsafe {
             let mut acc = [[S::splat(0.0); V]; P];
             if !t.load {
@@ -130,6 +134,8 @@ impl<const V: usize, const P: usize> Op for Tile<'_, V, P> {
     }
 }
 
+/// # Safety
+/// The processor has the features of `S`, `x` can be read at the offsets, and `w` for V vectors.
 #[inline(always)]
 unsafe fn multiply<S: Simd, const V: usize, const P: usize>(
     x: *const f32,
@@ -137,6 +143,7 @@ unsafe fn multiply<S: Simd, const V: usize, const P: usize>(
     w: *const f32,
     acc: &mut [[S::V; V]; P],
 ) {
+    // SAFETY: as the caller says.
     unsafe {
         let wv: [S::V; V] = std::array::from_fn(|v| S::load(w.add(v * S::LANES)));
         for p in 0..P {
@@ -148,12 +155,16 @@ unsafe fn multiply<S: Simd, const V: usize, const P: usize>(
     }
 }
 
+/// # Safety
+/// The processor has the features of `S`; the bias and, where they are loaded, the outputs at the
+/// offsets can be read.
 #[inline(always)]
 unsafe fn start<S: Simd, const V: usize, const P: usize>(
     t: &TileArgs,
     yo: &Offsets,
     acc: &mut [[S::V; V]; P],
 ) {
+    // SAFETY: as the caller says.
     unsafe {
         for v in 0..V {
             let lanes = (t.width - v * S::LANES).min(S::LANES);
@@ -173,10 +184,16 @@ unsafe fn start<S: Simd, const V: usize, const P: usize>(
 }
 
 /// Runs with the smallest tile of at least `p` positions.
-pub(crate) fn dispatch(level: Level, v: usize, p: usize, run: RunArgs) {
+///
+/// # Safety
+/// The processor has the level, and what [`RunArgs`] says of its pointers holds.
+pub(crate) unsafe fn dispatch(level: Level, v: usize, p: usize, run: RunArgs) {
     macro_rules! pick {
         ($v:literal: $($p:literal)*) => {{
-            $(if p <= $p { return level.run(Run::<$v, $p>(run)); })*
+            $(if p <= $p {
+                // SAFETY: as the caller says.
+                return unsafe { level.run(Run::<$v, $p>(run)) };
+            })*
         }};
     }
     match v {

@@ -21,10 +21,12 @@ struct Counting;
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as the caller says.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
+        // SAFETY: as the caller says; all memory is the system's.
         unsafe { System.dealloc(start, layout) }
     }
 }
@@ -165,7 +167,11 @@ fn large_kernels_allocate_nothing() {
             false,
             None,
         )?;
-        adam(k, &rule, &[Parameter::new(&mut a, &x, [&mut m, &mut v])])?;
+        adam(
+            k,
+            &rule,
+            &mut [Parameter::new(&mut a, &x, [&mut m, &mut v])],
+        )?;
         sum_of_squares(k, &[&x]).map(|sum| sum.1)
     };
     assert!(all().is_ok());

@@ -445,8 +445,8 @@ fn optimizers() {
             let mut want: Vec<(f64, f64)> = w0.iter().map(|w| (f64::from(*w), 0.0)).collect();
             for _ in 0..3 {
                 let velocity = (momentum != 0.0).then_some(&mut v[..]);
-                let list = parameters(&mut w, &g, [velocity, None]);
-                call(team, 0, |k| sgd(k, &options, &list));
+                let mut list = parameters(&mut w, &g, [velocity, None]);
+                call(team, 0, |k| sgd(k, &options, &mut list));
                 for ((w, v), g) in want.iter_mut().zip(&g) {
                     *v = momentum * *v + 0.5 * f64::from(*g) + weight_decay * *w;
                     *w -= 0.1 * *v;
@@ -467,8 +467,8 @@ fn optimizers() {
                 scale: 0.5,
                 step,
             };
-            let list = parameters(&mut w, &g, [Some(&mut m), Some(&mut v)]);
-            call(team, 0, |k| adam(k, &options, &list));
+            let mut list = parameters(&mut w, &g, [Some(&mut m), Some(&mut v)]);
+            call(team, 0, |k| adam(k, &options, &mut list));
             for ([w, m, v], g) in want.iter_mut().zip(&g) {
                 let g = 0.5 * f64::from(*g) + 0.1 * *w;
                 *m = beta1 * *m + (1.0 - beta1) * g;

@@ -140,7 +140,13 @@ fn calls(team: &mut Team, mut each: impl FnMut()) -> Vec<Watched> {
     }
     run(
         "adam",
-        Box::new(|k| adam(k, &rule, &[Parameter::new(&mut a, &x, [&mut m, &mut v])])),
+        Box::new(|k| {
+            adam(
+                k,
+                &rule,
+                &mut [Parameter::new(&mut a, &x, [&mut m, &mut v])],
+            )
+        }),
     );
     run(
         "sum of squares",
@@ -207,7 +213,7 @@ fn convolutions(team: &mut Team, mut each: impl FnMut()) -> Vec<Watched> {
             let epilogue = Epilogue {
                 mask: Some((xv, 0.1)),
                 sums: Some(Sums {
-                    of: Summed::Normalized(xv, &norm),
+                    of: Summed::Normalized(xv, norm),
                     into: &mut sums,
                     accumulate: false,
                 }),

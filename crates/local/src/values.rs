@@ -20,9 +20,9 @@ impl<'m> Values<'m> {
 
     pub(crate) fn extent(&self) -> [usize; 5] {
         match self {
-            Self::F32(cells) => cells.extent,
-            Self::F64(cells) => cells.extent,
-            Self::I16(cells) => cells.extent,
+            Self::F32(cells) => cells.extent(),
+            Self::F64(cells) => cells.extent(),
+            Self::I16(cells) => cells.extent(),
         }
     }
 

@@ -1,26 +1,33 @@
 //! The arena of a rank and the views into it.
 
-use partita_program::{Body, Dtype, View};
+use partita_program::{Body, Buffer, Dtype, View};
 use partita_space::Bytes;
 use std::cell::{RefCell, UnsafeCell};
 use std::marker::PhantomData;
 use std::ops::Range;
 
 /// An element type of buffers.
-pub trait Element: Copy + Default + Send + Sync + 'static {
+///
+/// # Safety
+/// Every bit pattern is a value of the type, and its size and alignment are those of `DTYPE`: buffers
+/// of several types share the memory of an arena.
+pub unsafe trait Element: Copy + Default + Send + Sync + 'static {
     /// Its tag in programs.
     const DTYPE: Dtype;
 }
 
-impl Element for f32 {
+// SAFETY: a 4-byte float has no invalid bit pattern.
+unsafe impl Element for f32 {
     const DTYPE: Dtype = Dtype::F32;
 }
 
-impl Element for f64 {
+// SAFETY: an 8-byte float has no invalid bit pattern.
+unsafe impl Element for f64 {
     const DTYPE: Dtype = Dtype::F64;
 }
 
-impl Element for i16 {
+// SAFETY: a 2-byte integer has no invalid bit pattern.
+unsafe impl Element for i16 {
     const DTYPE: Dtype = Dtype::I16;
 }
 
@@ -75,10 +82,13 @@ impl Arena {
         );
         for buffer in &body.buffers {
             let (start, size) = (buffer.offset.0, buffer.dtype.size() as u64);
+            let end = checked_bytes(buffer).and_then(|bytes| start.checked_add(bytes));
             assert!(
-                start.is_multiple_of(size) && start + buffer.bytes().0 <= body.arena.0,
-                "buffer {} does not lie in the arena",
-                buffer.name
+                start.is_multiple_of(size) && end.is_some_and(|end| end <= body.arena.0),
+                "buffer {} of {:?} at byte {start} does not lie in the arena of {} bytes",
+                buffer.name,
+                buffer.dims,
+                body.arena.0
             );
         }
         let start = self.words.as_mut_ptr().cast::<u8>();
@@ -91,8 +101,20 @@ impl Arena {
     }
 }
 
-/// The buffers of a body while it runs. Blocks are checked at run time like the borrows of a
-/// `RefCell`: any number of readers or one writer for overlapping ranges of memory.
+/// Size of a buffer; `None` where it exceeds what a number holds.
+fn checked_bytes(buffer: &Buffer) -> Option<u64> {
+    if buffer.dims.contains(&0) {
+        return Some(0);
+    }
+    let factors = buffer.dims.into_iter().chain([buffer.dtype.size()]);
+    factors
+        .into_iter()
+        .try_fold(1u64, |bytes, factor| bytes.checked_mul(factor as u64))
+}
+
+/// The buffers of a body while it runs. Every block and every [`Cells`] claims its range of memory
+/// until it is dropped, and claims are checked at run time like the borrows of a `RefCell`:
+/// overlapping ranges have any number of readers, or any number of cells, or one writer.
 pub struct Memory<'a> {
     start: *mut u8,
     body: &'a Body,
@@ -100,55 +122,108 @@ pub struct Memory<'a> {
     arena: PhantomData<&'a mut Arena>,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Claim {
     bytes: Range<usize>,
-    writes: bool,
+    access: Access,
 }
 
-/// A box of elements to read: `data` begins at its first element and ends at its last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    Read,
+    Write,
+    Cells,
+}
+
+impl Claim {
+    /// Whether the two may not be held at the same time.
+    fn excludes(&self, other: &Claim) -> bool {
+        let overlap = self.bytes.start.max(other.bytes.start) < self.bytes.end.min(other.bytes.end);
+        let share = self.access == other.access && self.access != Access::Write;
+        overlap && !share
+    }
+}
+
+/// A box of elements to read: its data begin at its first element and end at its last.
+///
+/// The data are borrowed from the block, so that they cannot outlive its claim:
+///
+/// ```compile_fail,E0716
+/// # use partita_program::View;
+/// fn keep<'m>(memory: &'m partita_run::Memory<'_>, view: &View) -> &'m [f32] {
+///     let data = memory.read::<f32>(view).data();
+///     data
+/// }
+/// ```
+///
+/// While the block lives, they are a slice like any other:
+///
+/// ```
+/// # use partita_program::View;
+/// fn sum(memory: &partita_run::Memory<'_>, view: &View) -> f32 {
+///     let block = memory.read::<f32>(view);
+///     block.data().iter().sum()
+/// }
+/// ```
 pub struct Block<'m, T> {
-    /// From the first to the last element, what lies between them included.
-    pub data: &'m [T],
+    start: *const T,
+    length: usize,
     /// Extents.
     pub extent: [usize; 5],
     /// Elements between neighbors along each dim; the last is 1.
     pub pitch: [usize; 5],
-    claim: ClaimGuard<'m>,
+    _claim: ClaimGuard<'m>,
 }
 
 /// A box of elements to write.
+///
+/// The data are borrowed from the block, so that they cannot outlive its claim:
+///
+/// ```compile_fail,E0716
+/// # use partita_program::View;
+/// fn twice(memory: &partita_run::Memory<'_>, view: &View) {
+///     let first = memory.write::<f32>(view).data_mut();
+///     let second = memory.write::<f32>(view).data_mut();
+///     first[0] = second[0];
+/// }
+/// ```
+///
+/// While the block lives, they are a slice like any other:
+///
+/// ```
+/// # use partita_program::View;
+/// fn clear(memory: &partita_run::Memory<'_>, view: &View) {
+///     let mut block = memory.write::<f32>(view);
+///     block.data_mut().fill(0.0);
+/// }
+/// ```
 pub struct BlockMut<'m, T> {
-    /// From the first to the last element, what lies between them included.
-    pub data: &'m mut [T],
+    start: *mut T,
+    length: usize,
     /// Extents.
     pub extent: [usize; 5],
     /// Elements between neighbors along each dim; the last is 1.
     pub pitch: [usize; 5],
-    claim: ClaimGuard<'m>,
+    _claim: ClaimGuard<'m>,
 }
 
-/// A box of elements that may share its range of memory with other boxes, element by element.
+/// A box of elements that may share its range of memory with other cells, element by element.
 pub struct Cells<'m, T> {
     start: *mut T,
-    /// Extents.
-    pub extent: [usize; 5],
-    /// Elements between neighbors along each dim; the last is 1.
-    pub pitch: [usize; 5],
-    memory: PhantomData<&'m T>,
+    extent: [usize; 5],
+    pitch: [usize; 5],
+    _claim: ClaimGuard<'m>,
 }
 
 struct ClaimGuard<'m> {
     claims: &'m RefCell<Vec<Claim>>,
-    bytes: Range<usize>,
-    writes: bool,
+    claim: Claim,
 }
 
 impl Drop for ClaimGuard<'_> {
     fn drop(&mut self) {
         let mut claims = self.claims.borrow_mut();
-        let mine = claims
-            .iter()
-            .position(|claim| claim.bytes == self.bytes && claim.writes == self.writes);
+        let mine = claims.iter().position(|claim| *claim == self.claim);
         claims.swap_remove(mine.expect("a claim is listed while its block lives"));
     }
 }
@@ -167,99 +242,92 @@ impl<'a> Memory<'a> {
     fn locate<T: Element>(&self, view: &View) -> (Range<usize>, [usize; 5]) {
         let buffer = self.body.buffer(view.buffer);
         assert_eq!(buffer.dtype, T::DTYPE, "dtype of buffer {}", buffer.name);
+        let inside = (0..5).all(|dim| {
+            let end = view.start[dim].checked_add(view.extent[dim]);
+            end.is_some_and(|end| end <= buffer.dims[dim])
+        });
+        assert!(
+            inside,
+            "a view of {:?} elements at {:?} leaves buffer {} of {:?}",
+            view.extent, view.start, buffer.name, buffer.dims
+        );
         let pitch = buffer.pitches();
-        let mut first = 0;
-        let mut last = 0;
-        for dim in 0..5 {
-            assert!(
-                view.start[dim] + view.extent[dim] <= buffer.dims[dim],
-                "{view} leaves buffer {}",
-                buffer.name
-            );
-            first += view.start[dim] * pitch[dim];
-            last += (view.start[dim] + view.extent[dim].max(1) - 1) * pitch[dim];
-        }
-        let size = T::DTYPE.size();
         let base = buffer.offset.0 as usize;
         if view.is_empty() {
             // Its first element may lie beyond the buffer, among those of another.
             return (base..base, pitch);
         }
+        // No product exceeds the buffer, whose size `Arena::memory` has checked.
+        let (mut first, mut last) = (0, 0);
+        for dim in 0..5 {
+            first += view.start[dim] * pitch[dim];
+            last += (view.start[dim] + view.extent[dim] - 1) * pitch[dim];
+        }
+        let size = T::DTYPE.size();
         (base + first * size..base + (last + 1) * size, pitch)
     }
 
-    fn claim(&self, bytes: Range<usize>, writes: bool) -> ClaimGuard<'_> {
+    fn claim(&self, bytes: Range<usize>, access: Access) -> ClaimGuard<'_> {
         let mut claims = self.claims.borrow_mut();
-        let overlaps = |claim: &Claim| {
-            claim.bytes.start < bytes.end
-                && bytes.start < claim.bytes.end
-                && (claim.writes || writes)
-        };
-        assert!(
-            !claims.iter().any(overlaps),
-            "two blocks of one task overlap in memory"
-        );
-        claims.push(Claim {
-            bytes: bytes.clone(),
-            writes,
-        });
+        let claim = Claim { bytes, access };
+        if let Some(held) = claims.iter().find(|held| held.excludes(&claim)) {
+            let (a, b) = (&held.bytes, &claim.bytes);
+            panic!(
+                "two blocks of one task overlap in memory: bytes {} to {} are held ({:?}), \
+                 bytes {} to {} are asked for ({access:?})",
+                a.start, a.end, held.access, b.start, b.end
+            );
+        }
+        claims.push(claim.clone());
         ClaimGuard {
             claims: &self.claims,
-            bytes,
-            writes,
+            claim,
         }
     }
 
-    /// The elements of a view, to read. Panics where a writer holds part of the range.
+    /// First element and number of elements of a range of bytes that `locate` gave.
+    fn elements<T: Element>(&self, bytes: &Range<usize>) -> (*mut T, usize) {
+        // SAFETY: `locate` keeps the range inside a buffer, and `Arena::memory` every buffer inside
+        // the arena.
+        let first = unsafe { self.start.add(bytes.start) };
+        (first.cast(), bytes.len() / size_of::<T>())
+    }
+
+    /// The elements of a view, to read. Panics where a writer or cells hold part of the range.
     pub fn read<T: Element>(&self, view: &View) -> Block<'_, T> {
         let (bytes, pitch) = self.locate::<T>(view);
-        let claim = self.claim(bytes.clone(), false);
-        // SAFETY: `locate` keeps the range inside a buffer, `memory` keeps buffers inside the arena,
-        // offsets are multiples of the element size, and the claim excludes writers.
-        let data = unsafe {
-            let first = self.start.add(bytes.start).cast::<T>();
-            std::slice::from_raw_parts(first, bytes.len() / size_of::<T>())
-        };
+        let (start, length) = self.elements(&bytes);
         Block {
-            data,
+            start,
+            length,
             extent: view.extent,
             pitch,
-            claim,
+            _claim: self.claim(bytes, Access::Read),
         }
     }
 
     /// The elements of a view, to write. Panics where anyone holds part of the range.
     pub fn write<T: Element>(&self, view: &View) -> BlockMut<'_, T> {
         let (bytes, pitch) = self.locate::<T>(view);
-        let claim = self.claim(bytes.clone(), true);
-        // SAFETY: as in `read`, and the claim excludes every other block of the range.
-        let data = unsafe {
-            let first = self.start.add(bytes.start).cast::<T>();
-            std::slice::from_raw_parts_mut(first, bytes.len() / size_of::<T>())
-        };
+        let (start, length) = self.elements(&bytes);
         BlockMut {
-            data,
+            start,
+            length,
             extent: view.extent,
             pitch,
-            claim,
+            _claim: self.claim(bytes, Access::Write),
         }
     }
 
-    /// The elements of a view, for kernels that may work in place or between boxes of one buffer. Panics
-    /// while a block is held; none may be taken while the cells are in use.
+    /// The elements of a view, for kernels that may work in place or between boxes of one buffer.
+    /// Panics where a block holds part of the range.
     pub fn cells<T: Element>(&self, view: &View) -> Cells<'_, T> {
-        assert!(
-            self.claims.borrow().is_empty(),
-            "cells are taken while a block is held"
-        );
         let (bytes, pitch) = self.locate::<T>(view);
-        // SAFETY: `locate` keeps the range inside the arena.
-        let start = unsafe { self.start.add(bytes.start).cast::<T>() };
         Cells {
-            start,
+            start: self.elements(&bytes).0,
             extent: view.extent,
             pitch,
-            memory: PhantomData,
+            _claim: self.claim(bytes, Access::Cells),
         }
     }
 
@@ -269,15 +337,15 @@ impl<'a> Memory<'a> {
         packed.clear();
         packed.reserve(view.volume());
         for_rows(view.extent, block.pitch, |at, length| {
-            packed.extend_from_slice(&block.data[at..at + length]);
+            packed.extend_from_slice(&block.data()[at..at + length]);
         });
     }
 
     /// Sets the contents of a view to zeros.
     pub fn clear<T: Element>(&self, view: &View) {
-        let block = self.write::<T>(view);
+        let mut block = self.write::<T>(view);
         for_rows(view.extent, block.pitch, |at, length| {
-            block.data[at..at + length].fill(T::default());
+            block.data_mut()[at..at + length].fill(T::default());
         });
     }
 
@@ -293,12 +361,12 @@ impl<'a> Memory<'a> {
             view.volume(),
             "length of a message for {view}"
         );
-        let block = self.write::<T>(view);
+        let mut block = self.write::<T>(view);
         let mut rest = packed;
         for_rows(view.extent, block.pitch, |at, length| {
             let (row, after) = rest.split_at(length);
             rest = after;
-            let target = &mut block.data[at..at + length];
+            let target = &mut block.data_mut()[at..at + length];
             if accumulate {
                 target
                     .iter_mut()
@@ -352,6 +420,11 @@ fn for_rows(extent: [usize; 5], pitch: [usize; 5], mut visit: impl FnMut(usize, 
 }
 
 impl<T: Element> Cells<'_, T> {
+    /// Extents.
+    pub fn extent(&self) -> [usize; 5] {
+        self.extent
+    }
+
     fn at(&self, index: [usize; 5]) -> *mut T {
         let mut offset = 0;
         for dim in 0..5 {
@@ -368,7 +441,8 @@ impl<T: Element> Cells<'_, T> {
 
     /// The element there.
     pub fn get(&self, index: [usize; 5]) -> T {
-        // SAFETY: `at` is inside the arena and no block is held, so nothing aliases as a reference.
+        // SAFETY: `at` is inside the range that the cells claim, so no block refers to it, and one
+        // thread alone has the memory. Every bit pattern is a `T`.
         unsafe { self.at(index).read() }
     }
 
@@ -379,28 +453,49 @@ impl<T: Element> Cells<'_, T> {
     }
 }
 
-impl<T> Block<'_, T> {
-    /// Position in `data` of an index of the box.
+impl<T: Element> Block<'_, T> {
+    /// From the first to the last element, what lies between them included.
+    #[inline]
+    pub fn data(&self) -> &[T] {
+        // SAFETY: the elements lie inside the arena, aligned as `Arena::memory` has checked, every bit
+        // pattern is a `T`, and the claim excludes writers as long as the block lives.
+        unsafe { std::slice::from_raw_parts(self.start, self.length) }
+    }
+
+    /// Position in the data of an index of the box.
     pub fn at(&self, index: [usize; 5]) -> usize {
         (0..5).map(|dim| index[dim] * self.pitch[dim]).sum()
     }
 
     /// Bytes of the box's elements, without what lies between.
     pub fn box_bytes(&self) -> u64 {
-        debug_assert!(!self.claim.writes);
         (self.extent.iter().product::<usize>() * size_of::<T>()) as u64
     }
 }
 
-impl<T> BlockMut<'_, T> {
-    /// Position in `data` of an index of the box.
+impl<T: Element> BlockMut<'_, T> {
+    /// From the first to the last element, what lies between them included.
+    #[inline]
+    pub fn data(&self) -> &[T] {
+        // SAFETY: as in `data_mut`; the block is borrowed as the slice is.
+        unsafe { std::slice::from_raw_parts(self.start, self.length) }
+    }
+
+    /// From the first to the last element, what lies between them included.
+    #[inline]
+    pub fn data_mut(&mut self) -> &mut [T] {
+        // SAFETY: the elements lie inside the arena, aligned as `Arena::memory` has checked, every bit
+        // pattern is a `T`, and the claim excludes all others as long as the block lives.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.length) }
+    }
+
+    /// Position in the data of an index of the box.
     pub fn at(&self, index: [usize; 5]) -> usize {
         (0..5).map(|dim| index[dim] * self.pitch[dim]).sum()
     }
 
     /// Bytes of the box's elements, without what lies between.
     pub fn box_bytes(&self) -> u64 {
-        debug_assert!(self.claim.writes);
         (self.extent.iter().product::<usize>() * size_of::<T>()) as u64
     }
 }
@@ -411,31 +506,132 @@ mod tests {
     use partita_program::{Body, Buffer, BufferId, Role};
     use partita_space::Bytes;
 
-    #[test]
-    fn a_view_without_elements_is_in_nobodys_way() {
-        let buffer = |dims| Buffer {
+    fn buffer(dims: [usize; 5]) -> Buffer {
+        Buffer {
             name: "x".to_owned(),
             role: Role::Activation,
             dtype: Dtype::F32,
             dims,
             home: None,
             offset: Bytes(0),
-        };
-        let body = Body {
-            buffers: vec![buffer([1, 0, 1, 2, 2]), buffer([1, 1, 1, 4, 4])],
+        }
+    }
+
+    fn body(buffers: Vec<Buffer>) -> Body {
+        Body {
+            buffers,
             arena: Bytes(64),
             ..Body::default()
-        };
+        }
+    }
+
+    /// Of a buffer of (1, 1, 1, 4, 4) elements.
+    fn rows(first: usize, count: usize) -> View {
+        View {
+            buffer: BufferId(0),
+            start: [0, 0, 0, first, 0],
+            extent: [1, 1, 1, count, 4],
+        }
+    }
+
+    #[test]
+    fn a_view_without_elements_is_in_nobodys_way() {
+        let mut body = body(vec![buffer([1, 0, 1, 2, 2]), buffer([1, 1, 1, 4, 4])]);
         let none = View {
             buffer: BufferId(0),
             start: [0, 0, 1, 1, 1],
             extent: [1, 0, 0, 1, 1],
         };
         let all = body.buffers[1].view(BufferId(1));
+        for offset in [0, 32] {
+            body.buffers[0].offset = Bytes(offset);
+            let mut arena = Arena::new(body.arena);
+            let memory = arena.memory(&body);
+            let block = memory.write::<f32>(&all);
+            assert!(memory.read::<f32>(&none).data().is_empty());
+            assert_eq!(block.data().len(), 16);
+        }
+    }
+
+    #[test]
+    fn readers_and_cells_share_memory_among_themselves() {
+        let body = body(vec![buffer([1, 1, 1, 4, 4])]);
         let mut arena = Arena::new(body.arena);
         let memory = arena.memory(&body);
-        let block = memory.write::<f32>(&all);
-        assert!(memory.read::<f32>(&none).data.is_empty());
-        assert_eq!(block.data.len(), 16);
+        {
+            let (a, b) = (memory.cells::<f32>(&rows(0, 2)), memory.cells(&rows(1, 2)));
+            a.set([0, 0, 0, 1, 3], 5.0);
+            b.set([0, 0, 0, 1, 0], 7.0);
+            assert_eq!(b.get([0, 0, 0, 0, 3]), 5.0);
+        }
+        let mut writer = memory.write::<f32>(&rows(3, 1));
+        let (a, b) = (
+            memory.read::<f32>(&rows(0, 3)),
+            memory.read::<f32>(&rows(1, 2)),
+        );
+        writer.data_mut()[0] = a.data()[7] + b.data()[4];
+        assert_eq!(writer.data()[..2], [12.0, 0.0]);
+    }
+
+    #[test]
+    #[should_panic(expected = "overlap in memory: bytes 16 to 48 are held (Cells)")]
+    fn no_block_is_taken_while_cells_are_in_use() {
+        let body = body(vec![buffer([1, 1, 1, 4, 4])]);
+        let mut arena = Arena::new(body.arena);
+        let memory = arena.memory(&body);
+        let cells = memory.cells::<f32>(&rows(1, 2));
+        let mut block = memory.write::<f32>(&rows(2, 1));
+        let first = &mut block.data_mut()[0];
+        cells.set([0, 0, 0, 1, 0], 1.0);
+        *first += 1.0;
+    }
+
+    #[test]
+    #[should_panic(expected = "overlap in memory: bytes 16 to 48 are held (Read)")]
+    fn no_cells_are_taken_while_a_block_is_in_use() {
+        let body = body(vec![buffer([1, 1, 1, 4, 4])]);
+        let mut arena = Arena::new(body.arena);
+        let memory = arena.memory(&body);
+        let block = memory.read::<f32>(&rows(1, 2));
+        memory.cells::<f32>(&rows(2, 1)).set([0; 5], 1.0);
+        assert_eq!(block.data()[4], 0.0);
+    }
+
+    #[test]
+    #[should_panic(expected = "overlap in memory: bytes 0 to 32 are held (Write)")]
+    fn two_writers_do_not_share_memory() {
+        let body = body(vec![buffer([1, 1, 1, 4, 4])]);
+        let mut arena = Arena::new(body.arena);
+        let memory = arena.memory(&body);
+        let _first = memory.write::<f32>(&rows(0, 2));
+        let _second = memory.write::<f32>(&rows(1, 1));
+    }
+
+    #[test]
+    #[should_panic(expected = "leaves buffer x")]
+    fn the_end_of_a_view_does_not_wrap() {
+        let body = body(vec![buffer([1, 1, 1, 4, 4])]);
+        let mut arena = Arena::new(body.arena);
+        let memory = arena.memory(&body);
+        // One position before the buffer: start and extent add up to 1 in 64 bits.
+        let mut view = rows(usize::MAX, 2);
+        view.extent[4] = 1;
+        memory.write::<f32>(&view).data_mut().fill(1.0);
+    }
+
+    #[test]
+    #[should_panic(expected = "does not lie in the arena")]
+    fn the_size_of_a_buffer_does_not_wrap() {
+        // 2^64 bytes and 16 more.
+        let body = body(vec![buffer([1, 1, 1, (1 << 60) + 1, 4])]);
+        Arena::new(body.arena).memory(&body);
+    }
+
+    #[test]
+    #[should_panic(expected = "does not lie in the arena")]
+    fn the_end_of_a_buffer_does_not_wrap() {
+        let mut body = body(vec![buffer([1, 1, 1, 1, 4])]);
+        body.buffers[0].offset = Bytes(u64::MAX - 15);
+        Arena::new(body.arena).memory(&body);
     }
 }

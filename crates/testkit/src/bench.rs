@@ -117,7 +117,7 @@ impl Bench {
             }
         }
         if let Some(view) = &workspace {
-            memory.write::<f32>(view).data.fill(f32::NAN);
+            memory.write::<f32>(view).data_mut().fill(f32::NAN);
         }
         let algorithm = &choice.algorithm;
         let worked = kernels.execute(
@@ -190,8 +190,8 @@ fn set<T: partita_run::Element>(
     values: &[f64],
     narrow: impl Fn(f64) -> T,
 ) {
-    let block = memory.write::<T>(view);
-    for (element, value) in block.data.iter_mut().zip(values) {
+    let mut block = memory.write::<T>(view);
+    for (element, value) in block.data_mut().iter_mut().zip(values) {
         *element = narrow(*value);
     }
 }
@@ -201,5 +201,5 @@ fn get<T: partita_run::Element + Into<f64>>(
     view: &View,
 ) -> Vec<f64> {
     let block = memory.read::<T>(view);
-    block.data.iter().map(|&value| value.into()).collect()
+    block.data().iter().map(|&value| value.into()).collect()
 }

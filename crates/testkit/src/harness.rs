@@ -332,7 +332,7 @@ fn scribble(runner: &mut RankRunner<'_>) {
         .arena
         .memory(&body)
         .write::<f64>(&view)
-        .data
+        .data_mut()
         .fill(f64::NAN);
 }
 

@@ -48,7 +48,7 @@ impl<K: Kernels> KinkWatch<K> {
         {
             let block = memory.read::<f64>(x);
             for_each(y.extent, |out| {
-                let inside = window(out, x, taps, *shift).map(|at| block.data[block.at(at)]);
+                let inside = window(out, x, taps, *shift).map(|at| block.data()[block.at(at)]);
                 let mut inside: Vec<f64> = inside.collect();
                 inside.sort_by(|a, b| b.total_cmp(a));
                 if let [first, second, ..] = inside[..] {

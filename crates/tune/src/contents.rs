@@ -13,13 +13,13 @@ pub(crate) fn fill(memory: &Memory<'_>, kernel: &Kernel, views: impl IntoIterato
         let draw = Draw::of(buffer, labels.map(|(_, classes)| classes));
         let channels = buffer.dims[4].max(1);
         match buffer.dtype {
-            Dtype::F32 => set(memory.write::<f32>(&whole).data, |i| {
+            Dtype::F32 => set(memory.write::<f32>(&whole).data_mut(), |i| {
                 draw.value(i, channels) as f32
             }),
-            Dtype::F64 => set(memory.write::<f64>(&whole).data, |i| {
+            Dtype::F64 => set(memory.write::<f64>(&whole).data_mut(), |i| {
                 draw.value(i, channels)
             }),
-            Dtype::I16 => set(memory.write::<i16>(&whole).data, |i| {
+            Dtype::I16 => set(memory.write::<i16>(&whole).data_mut(), |i| {
                 draw.value(i, channels) as i16
             }),
         }
@@ -32,11 +32,11 @@ pub(crate) fn warm(memory: &Memory<'_>, body: &Body, view: &View) -> u64 {
         data.iter().fold(0, |sum, &value| sum ^ bits(value))
     }
     match body.buffer(view.buffer).dtype {
-        Dtype::F32 => folded(memory.read::<f32>(view).data, |value| {
+        Dtype::F32 => folded(memory.read::<f32>(view).data(), |value| {
             u64::from(value.to_bits())
         }),
-        Dtype::F64 => folded(memory.read::<f64>(view).data, f64::to_bits),
-        Dtype::I16 => folded(memory.read::<i16>(view).data, |value| value as u64),
+        Dtype::F64 => folded(memory.read::<f64>(view).data(), f64::to_bits),
+        Dtype::I16 => folded(memory.read::<i16>(view).data(), |value| value as u64),
     }
 }
 

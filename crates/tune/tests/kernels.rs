@@ -37,7 +37,7 @@ impl Kernels for Sleeper<'_> {
         }
         for (view, _) in kernel.accesses() {
             let block = memory.read::<f32>(&view);
-            assert!(block.data.iter().all(|value| value.is_normal()));
+            assert!(block.data().iter().all(|value| value.is_normal()));
         }
         let turn = {
             let mut calls = self.calls.lock().expect("nobody panics with the lock");

@@ -47,7 +47,7 @@ pub(super) fn execute(
             let mut held = Held::new(tail, run);
             let (x, w, mut y) = (run.input(x), run.dense(w), run.output(y));
             let bias = bias.as_ref().map(|bias| run.dense(bias));
-            let values = bias.as_ref().map(|bias| bias.data);
+            let values = bias.as_ref().map(|bias| bias.data());
             let scales = tail.scales(y.block().extent[4]);
             let work = run.compute(|call| {
                 with_scales(call, scales, |call, scales| {
@@ -80,10 +80,10 @@ fn is_packed(w: &View, run: &Run<'_, '_>) -> bool {
     run.memory.body().buffer(w.buffer).role == Role::PackedWeights
 }
 
-fn weights<'w>(is_packed: bool, w: &Block<'w, f32>) -> Weights<'w> {
+fn weights<'w>(is_packed: bool, w: &'w Block<'_, f32>) -> Weights<'w> {
     match is_packed {
-        true => Weights::Packed(w.data),
-        false => Weights::Plain(w.data),
+        true => Weights::Packed(w.data()),
+        false => Weights::Plain(w.data()),
     }
 }
 
@@ -101,7 +101,7 @@ fn pack(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
     let (conv, [.., channels, f]) = (convolution(taps, *groups), w.extent);
     let (c, w, mut packed) = (channels * groups, run.dense(w), run.output(packed));
     let work = run.compute(|call| {
-        let (w, packed) = (w.data, packed.slice());
+        let (w, packed) = (w.data(), packed.slice());
         match direction {
             Direction::Forward => pack_forward(call, w, packed, &conv, c, f),
             Direction::BackwardData => pack_backward_data(call, w, packed, &conv, c, f),
@@ -151,7 +151,7 @@ fn backward_data(
     let mut held = Held::new(tail, run);
     let (dy, w, mut dx) = (run.input(dy), run.dense(w), run.output(dx));
     let bias = bias.as_ref().map(|bias| run.dense(bias));
-    let values = bias.as_ref().map(|bias| bias.data);
+    let values = bias.as_ref().map(|bias| bias.data());
     let scales = tail.scales(dx.block().extent[4]);
     let work = run.compute(|call| {
         with_scales(call, scales, |call, scales| {

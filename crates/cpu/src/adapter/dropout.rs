@@ -62,7 +62,9 @@ pub(super) fn execute(
     let level = run.team.level();
     run.team
         .ranges(run.progress, y_grid.rows(), cost, &|rows| {
-            job.run(level, rows);
+            // SAFETY: boxes of one shape, of which y is borrowed alone; each row is in one range, and the
+            // team has the level.
+            unsafe { job.run(level, rows) };
         })
         .map_err(|Canceled| RunError::Cancelled)?;
     Ok(Worked {
@@ -98,6 +100,7 @@ impl Mask<'_> {
     }
 }
 
+/// Pointers: both boxes; nobody else touches what is written.
 struct Job<'a> {
     mask: Mask<'a>,
     from: Shared,
@@ -108,7 +111,10 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    fn run(&self, level: Level, rows: Range<usize>) {
+    /// # Safety
+    /// The processor has the level, what [`Job`] says of its pointers holds, and nobody else touches
+    /// these rows of y.
+    unsafe fn run(&self, level: Level, rows: Range<usize>) {
         let (grid, mask) = (self.y_grid, &self.mask);
         let (width, c) = (grid.extent[2], grid.channels);
         let joined = [self.x_grid.pitch[3], grid.pitch[3], mask.shape[4]] == [c; 3];
@@ -120,23 +126,27 @@ impl Job<'_> {
             for w in 0..count {
                 let x = self.x_grid.row_offset(row) + w * self.x_grid.pitch[3];
                 let y = grid.row_offset(row) + w * grid.pitch[3];
-                // SAFETY: both are stretches of boxes of one shape, and no other row has them.
-                let (from, to) = unsafe { (self.from.get().add(x), self.to.get().add(y)) };
-                level.run(Stretch {
-                    draws,
-                    rate: mask.rate,
-                    first: mask.element([d, h, w, 0]),
-                    from,
-                    to,
-                    length,
-                    accumulate: self.accumulate,
-                });
+                // SAFETY: as the caller says; both are stretches of boxes of one shape, and no other row
+                // has them.
+                unsafe {
+                    level.run(Stretch {
+                        draws,
+                        rate: mask.rate,
+                        first: mask.element([d, h, w, 0]),
+                        from: self.from.get().add(x),
+                        to: self.to.get().add(y),
+                        length,
+                        accumulate: self.accumulate,
+                    });
+                }
             }
         }
     }
 }
 
 /// Elements that lie, and are numbered, one after the other.
+///
+/// Pointers: so many elements each; nobody else touches those of `to`.
 struct Stretch {
     draws: Draws,
     rate: f64,

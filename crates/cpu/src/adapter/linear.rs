@@ -35,7 +35,7 @@ fn with_rows(
 ) -> Result<Work, Canceled> {
     let block = x.block();
     if let Some(grid) = rows(block.extent, block.pitch) {
-        return body(call, View::new(block.data, &grid));
+        return body(call, View::new(block.data(), &grid));
     }
     let grid = dense(block.extent);
     let (packed, scratch) = call.scratch.split_at_mut(grid.elements());
@@ -59,10 +59,10 @@ fn forward(
     let mut held = Held::new(tail, run);
     let (x, w, mut y) = (run.input(x), run.dense(w), run.output(y));
     let bias = bias.map(|bias| run.dense(bias));
-    let epilogue = held.epilogue(bias.as_ref().map(|bias| bias.data), &mut []);
+    let epilogue = held.epilogue(bias.as_ref().map(|bias| bias.data()), &mut []);
     let work = run.compute(|call| {
         with_rows(call, &x, |call, x| {
-            linear_forward(call, x, Weights::Plain(w.data), y.view(), false, epilogue)
+            linear_forward(call, x, Weights::Plain(w.data()), y.view(), false, epilogue)
         })
     })?;
     let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
@@ -81,11 +81,11 @@ fn backward_data(
     let flops = tail.flops(dx);
     let mut held = Held::new(tail, run).into_rows();
     let (dy, w, mut dx) = (run.input(dy), run.dense(w), run.output(dx));
-    let w_data = Weights::Plain(w.data);
+    let w_data = Weights::Plain(w.data());
     let (extent, pitch) = (dx.block().extent, dx.block().pitch);
     let work = run.compute(|call| {
         if let Some(grid) = rows(extent, pitch) {
-            let dx = ViewMut::new(dx.block().data, &grid);
+            let dx = ViewMut::new(dx.block().data_mut(), &grid);
             return linear_backward_data(
                 call,
                 dy.view(),

@@ -71,14 +71,14 @@ fn each_position(
 /// The channels of a position.
 fn channels<'b>(x: &'b Block<'_, f32>, at: [usize; 5]) -> &'b [f32] {
     let start = x.at(at);
-    &x.data[start..start + x.extent[4]]
+    &x.data()[start..start + x.extent[4]]
 }
 
 fn put(dx: &mut Option<Output<'_>>, [n, d, h, w, _]: [usize; 5], c: usize, value: f64) {
     if let Some(dx) = dx {
         let block = dx.block();
         let at = block.at([n, d, h, w, c]);
-        block.data[at] = value as f32;
+        block.data_mut()[at] = value as f32;
     }
 }
 
@@ -112,7 +112,7 @@ fn mean_squared_error(
     assert_eq!(x.extent, target.extent, "{x} and its target have one shape");
     let visits = x.volume() as u64;
     let (x, wide) = (run.input(x), Wide::of(run.memory, target));
-    let loss = run.memory.write::<f64>(loss);
+    let mut loss = run.memory.write::<f64>(loss);
     let mut dx = dx.map(|dx| run.output(dx));
     let dx_bytes = dx.as_ref().map_or(0, Output::bytes);
     let target_bytes = wide.bytes();
@@ -130,13 +130,17 @@ fn mean_squared_error(
                     if let Some(to) = to {
                         let apply = Apply::new([x, target], to, Difference { factor });
                         let rows = rows.clone();
-                        level.run(ApplyRows { apply, rows });
+                        // SAFETY: dx is borrowed alone, each row is in one range, and the team has
+                        // the level.
+                        unsafe { level.run(ApplyRows { apply, rows }) };
                     }
-                    sum += level.run(Squares {
+                    let squares = Squares {
                         x: from,
                         target: want,
                         rows,
-                    });
+                    };
+                    // SAFETY: boxes of one shape, which are only read.
+                    sum += unsafe { level.run(squares) };
                 }
                 sum
             })?
@@ -153,7 +157,7 @@ fn mean_squared_error(
             sum
         }
     };
-    loss.data[0] = weight * sum / count as f64;
+    loss.data_mut()[0] = weight * sum / count as f64;
     Ok(Worked {
         flops: 4 * visits,
         bytes: x.bytes() + target_bytes + dx_bytes + loss.box_bytes(),
@@ -164,7 +168,7 @@ formula!(Difference { factor }, false, |S, [x, target, _], _, _| {
     S::mul(factor, S::sub(x, target))
 });
 
-/// Sums of the squares of x - target.
+/// Sums of the squares of x - target. Pointers: the boxes have the rows, which nobody writes.
 struct Squares<'a> {
     x: Rows<'a>,
     target: Rows<'a>,
@@ -229,9 +233,12 @@ fn softmax_cross_entropy(
         target.extent[..4],
         "positions of x and its target"
     );
+    if let Some(dx) = dx {
+        assert_eq!(dx.extent, x.extent, "{dx} and {x} have one shape");
+    }
     let visits = x.volume() as u64;
     let (x, target) = (run.input(x), Wide::of(run.memory, target));
-    let loss = run.memory.write::<f64>(loss);
+    let mut loss = run.memory.write::<f64>(loss);
     let mut dx = dx.map(|dx| run.output(dx));
     let dx_bytes = dx.as_ref().map_or(0, Output::bytes);
     let grid = x.view().grid;
@@ -246,14 +253,16 @@ fn softmax_cross_entropy(
         wrong: &wrong,
     };
     let sum = sum_rows(run, grid, EXPONENTIAL, |level, rows| {
-        level.run(EntropyRows { entropy, rows })
+        // SAFETY: boxes of one shape, of which dx is borrowed alone; each row is in one range, and the
+        // team has the level.
+        unsafe { level.run(EntropyRows { entropy, rows }) }
     })?;
     let first = wrong.load(Ordering::Relaxed);
     if first != usize::MAX {
         let class = target.get(index(grid, first));
         return Err(no_class(class, grid.channels, rank));
     }
-    loss.data[0] = weight * sum / count as f64;
+    loss.data_mut()[0] = weight * sum / count as f64;
     Ok(Worked {
         flops: 5 * visits,
         bytes: x.bytes() + target.bytes() + dx_bytes + loss.box_bytes(),
@@ -291,9 +300,9 @@ enum Numbers<'a> {
 impl<'a> Classes<'a> {
     fn of(target: &'a Wide<'_>) -> Classes<'a> {
         let (numbers, pitch) = match target {
-            Wide::F32(block) => (Numbers::F32(block.data), block.pitch),
-            Wide::F64(block) => (Numbers::F64(block.data), block.pitch),
-            Wide::I16(block) => (Numbers::I16(block.data), block.pitch),
+            Wide::F32(block) => (Numbers::F32(block.data()), block.pitch),
+            Wide::F64(block) => (Numbers::F64(block.data()), block.pitch),
+            Wide::I16(block) => (Numbers::I16(block.data()), block.pitch),
         };
         Classes { numbers, pitch }
     }
@@ -337,6 +346,7 @@ impl Entropy<'_> {
     }
 }
 
+/// Pointers: the boxes have the rows, and nobody else touches these of dx.
 struct EntropyRows<'a> {
     entropy: Entropy<'a>,
     rows: Range<usize>,
@@ -540,9 +550,9 @@ fn output_errors(
 ) -> Result<Worked, RunError> {
     assert_eq!(x.extent, target.extent, "{x} and its target have one shape");
     let (x, target) = (run.memory.read::<f32>(x), Wide::of(run.memory, target));
-    let errors = run.memory.write::<f64>(errors);
-    errors.data.fill(0.0);
-    let (absolute, squared) = errors.data.split_at_mut(x.extent[4]);
+    let mut errors = run.memory.write::<f64>(errors);
+    errors.data_mut().fill(0.0);
+    let (absolute, squared) = errors.data_mut().split_at_mut(x.extent[4]);
     let mut visits = 0;
     each_position(x.extent, run, |at| {
         for (c, x) in channels(&x, at).iter().enumerate() {
@@ -569,8 +579,8 @@ fn class_counts(
         "positions of x and its target"
     );
     let (x, target) = (run.memory.read::<f32>(x), Wide::of(run.memory, target));
-    let counts = run.memory.write::<f64>(counts);
-    counts.data.fill(0.0);
+    let mut counts = run.memory.write::<f64>(counts);
+    counts.data_mut().fill(0.0);
     let classes = x.extent[4];
     let mut wrong = None;
     each_position(x.extent, run, |at| {
@@ -586,9 +596,10 @@ fn class_counts(
             }
         }
         let class = class as usize;
-        counts.data[class] += if given == class { 1.0 } else { 0.0 };
-        counts.data[classes + given] += 1.0;
-        counts.data[2 * classes + class] += 1.0;
+        let counts = counts.data_mut();
+        counts[class] += if given == class { 1.0 } else { 0.0 };
+        counts[classes + given] += 1.0;
+        counts[2 * classes + class] += 1.0;
     })?;
     if let Some(class) = wrong {
         return Err(no_class(class, classes, rank));

@@ -19,9 +19,10 @@ pub(super) fn execute(
             sums,
             accumulate,
         } => {
-            let (x, sums) = (run.input(x), run.memory.write::<f64>(sums));
+            let (x, mut sums) = (run.input(x), run.memory.write::<f64>(sums));
             let adds = *accumulate;
-            let work = run.compute(|call| norm_statistics(call, x.view(), sums.data, adds))?;
+            let work =
+                run.compute(|call| norm_statistics(call, x.view(), sums.data_mut(), adds))?;
             Ok(Worked {
                 flops: work.flops,
                 bytes: x.bytes() + touched(sums.box_bytes(), adds),
@@ -95,9 +96,9 @@ fn after<'m>(tail: &Tail<'_>, run: &Run<'m, '_>) -> (Option<Input<'m>>, Option<f
 }
 
 /// A normalization by sums, with neither scale nor offset.
-fn by<'a>(sums: &'a Block<'_, f64>, count: u64, epsilon: f64) -> Normalization<'a> {
+pub(super) fn by<'a>(sums: &'a Block<'_, f64>, count: u64, epsilon: f64) -> Normalization<'a> {
     Normalization {
-        sums: sums.data,
+        sums: sums.data(),
         count: count as f64,
         epsilon,
         gamma: &[],
@@ -116,8 +117,8 @@ fn forward(
     let (x, sums, mut y) = (run.input(x), run.sums(sums), run.output(y));
     let (gamma, beta) = (run.dense(gamma), run.dense(beta));
     let norm = Normalization {
-        gamma: gamma.data,
-        beta: beta.data,
+        gamma: gamma.data(),
+        beta: beta.data(),
         ..by(&sums, count, epsilon)
     };
     let work = run.compute(|call| {
@@ -164,7 +165,7 @@ fn inference(
     let (more, slope) = after(tail, run);
     let (x, mut y) = (run.input(x), run.output(y));
     let vectors = [mean, variance, gamma, beta].map(|view| run.dense(view));
-    let [mean, variance, gamma, beta] = [0, 1, 2, 3].map(|i: usize| &*vectors[i].data);
+    let [mean, variance, gamma, beta] = [0, 1, 2, 3].map(|i: usize| vectors[i].data());
     let norm = Inference {
         mean,
         variance,
@@ -191,11 +192,11 @@ fn backward_statistics(
     run: &mut Run<'_, '_>,
 ) -> Result<Worked, RunError> {
     let (x, sums, dy) = (run.input(x), run.sums(sums), run.input(dy));
-    let gradient_sums = run.memory.write::<f64>(gradient_sums);
+    let mut gradient_sums = run.memory.write::<f64>(gradient_sums);
     let written = touched(gradient_sums.box_bytes(), accumulate);
     let norm = by(&sums, count, epsilon);
     let work = run.compute(|call| {
-        let totals = &mut *gradient_sums.data;
+        let totals = gradient_sums.data_mut();
         norm_backward_statistics(call, x.view(), dy.view(), &norm, totals, accumulate)
     })?;
     Ok(Worked {
@@ -214,10 +215,10 @@ fn backward_data(
     let (x, dy, mut dx) = (run.input(x), run.input(dy), run.output(dx));
     let (sums, gamma, gradient_sums) = (run.sums(sums), run.dense(gamma), run.sums(gradient_sums));
     let norm = Normalization {
-        gamma: gamma.data,
+        gamma: gamma.data(),
         ..by(&sums, count, epsilon)
     };
-    let totals = gradient_sums.data;
+    let totals = gradient_sums.data();
     let work = run.compute(|call| {
         norm_backward(
             call,
@@ -251,7 +252,7 @@ fn backward_parameters(
         *target = (old + sum) as f32;
     };
     let mut flops = 0;
-    let (first, second) = sums.data.split_at(sums.extent[4]);
+    let (first, second) = sums.data().split_at(sums.extent[4]);
     let targets = dbeta.slice().iter_mut().zip(dgamma.slice());
     for ((dbeta, dgamma), (of_dy, of_product)) in targets.zip(first.iter().zip(second)) {
         put(dbeta, *of_dy);

@@ -34,9 +34,9 @@ pub(super) fn rows(extent: [usize; 5], pitch: [usize; 5]) -> Option<Grid> {
 }
 
 /// Panics where a block that must lie without gaps does not.
-pub(super) fn vector<T>(block: Block<'_, T>) -> Block<'_, T> {
+pub(super) fn vector<T: Element>(block: Block<'_, T>) -> Block<'_, T> {
     assert_eq!(
-        block.data.len(),
+        block.data().len(),
         block.extent.iter().product::<usize>(),
         "parameters, their gradients and sums lie without gaps"
     );
@@ -56,7 +56,7 @@ impl<'m> Input<'m> {
     }
 
     pub(super) fn view(&self) -> View<'_> {
-        View::new(self.block.data, &self.grid)
+        View::new(self.block.data(), &self.grid)
     }
 
     pub(super) fn block(&self) -> &Block<'m, f32> {
@@ -87,7 +87,7 @@ impl<'m> Output<'m> {
     }
 
     pub(super) fn view(&mut self) -> ViewMut<'_> {
-        ViewMut::new(self.block.data, &self.grid)
+        ViewMut::new(self.block.data_mut(), &self.grid)
     }
 
     pub(super) fn block(&mut self) -> &mut BlockMut<'m, f32> {
@@ -97,11 +97,11 @@ impl<'m> Output<'m> {
     /// All elements, where they lie without gaps.
     pub(super) fn slice(&mut self) -> &mut [f32] {
         assert_eq!(
-            self.block.data.len(),
+            self.block.data().len(),
             self.grid.elements(),
             "parameters, their gradients and moments lie without gaps"
         );
-        self.block.data
+        self.block.data_mut()
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -127,7 +127,7 @@ impl<'m> Wide<'m> {
 
     pub(super) fn get(&self, index: [usize; 5]) -> f64 {
         fn at<T: Element + Into<f64>>(block: &Block<'_, T>, index: [usize; 5]) -> f64 {
-            block.data[block.at(index)].into()
+            block.data()[block.at(index)].into()
         }
         match self {
             Self::F32(block) => at(block, index),

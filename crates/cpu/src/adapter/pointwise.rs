@@ -61,7 +61,7 @@ pub(super) fn sum(
     });
     let (a, b, mut y) = (run.input(a), run.input(b), run.output(y));
     let work = run.compute(|call| {
-        let sums = sums.as_mut().map(|(sums, adds)| (&mut *sums.data, *adds));
+        let sums = sums.as_mut().map(|(sums, adds)| (sums.data_mut(), *adds));
         add(call, a.view(), b.view(), y.view(), slope, sums)
     })?;
     Ok(Worked {
@@ -94,8 +94,8 @@ fn fill_box(target: &Place, value: f64, run: &mut Run<'_, '_>) -> Result<Worked,
 
 fn fill_plainly<T: Element>(target: &Place, value: T, run: &Run<'_, '_>) -> u64 {
     let target = run.memory.cells::<T>(target);
-    let mut index = Odometer::new(target.extent);
-    let count: usize = target.extent.iter().product();
+    let mut index = Odometer::new(target.extent());
+    let count: usize = target.extent().iter().product();
     for _ in 0..count {
         target.set(index.next(), value);
     }
@@ -168,7 +168,7 @@ fn copy_plainly<T: Element + AddAssign>(
         return counted;
     }
     let (from, to) = (run.memory.cells::<T>(source), run.memory.cells::<T>(target));
-    let (mut there, mut here) = (Odometer::new(from.extent), Odometer::new(to.extent));
+    let (mut there, mut here) = (Odometer::new(from.extent()), Odometer::new(to.extent()));
     for _ in 0..count {
         let (value, at) = (from.get(there.next()), here.next());
         let mut sum = if accumulate { to.get(at) } else { value };
@@ -242,8 +242,8 @@ fn copy_boxes(
             let (from, mut to) = (run.input(source), run.output(target));
             let grid = dense(source.extent);
             run.compute(|call| {
-                let to = ViewMut::new(to.block().data, &grid);
-                move_to(call, View::new(from.block().data, &grid), to)
+                let to = ViewMut::new(to.block().data_mut(), &grid);
+                move_to(call, View::new(from.block().data(), &grid), to)
             })?;
             from.bytes()
         }
@@ -294,8 +294,8 @@ fn import_samples(
         import(&mut call, data, planes(pitch), narrow, y.view())
     };
     let flops = match &stored {
-        Wide::F32(x) => from_planes(Planes::F32(x.data), x.pitch).map(|work| work.flops),
-        Wide::I16(x) => from_planes(Planes::I16(x.data), x.pitch).map(|work| work.flops),
+        Wide::F32(x) => from_planes(Planes::F32(x.data()), x.pitch).map(|work| work.flops),
+        Wide::I16(x) => from_planes(Planes::I16(x.data()), x.pitch).map(|work| work.flops),
         Wide::F64(_) => Ok(import_plainly(&stored, &mut y, transform, run)?),
     }
     .map_err(|Canceled| RunError::Cancelled)?;
@@ -321,7 +321,7 @@ fn import_plainly(
         let (d, n) = (rest % depth, rest / depth);
         for w in 0..width {
             let at = block.at([n, d, h, w, 0]);
-            for (c, y) in block.data[at..at + channels].iter_mut().enumerate() {
+            for (c, y) in block.data_mut()[at..at + channels].iter_mut().enumerate() {
                 let x = stored.get([n, c, d, h, w]);
                 *y = match transform {
                     partita_program::Transform::Identity => x,
@@ -386,7 +386,7 @@ fn add_to_itself(
 ) -> Result<Worked, RunError> {
     assert_eq!(y.extent, dx.extent, "{y} and {dx} have one shape");
     let (y, dx) = (run.memory.cells::<f32>(y), run.memory.cells::<f32>(dx));
-    let [samples, depth, height, width, channels] = dx.extent;
+    let [samples, depth, height, width, channels] = dx.extent();
     let mut elements = 0;
     for row in 0..samples * depth * height {
         run.go_on()?;

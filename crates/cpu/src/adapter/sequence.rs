@@ -121,7 +121,7 @@ fn no_row(number: f32, rows: usize, rank: Rank) -> RunError {
 
 fn embedding([x, w, y]: [&View; 3], rank: Rank, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
     let (x, w, mut y) = (run.input(x), run.dense(w), run.output(y));
-    if let Some(stray) = run.compute(|call| embed(call, x.view(), w.data, y.view()))? {
+    if let Some(stray) = run.compute(|call| embed(call, x.view(), w.data(), y.view()))? {
         return Err(no_row(stray, w.extent[3], rank));
     }
     Ok(Worked {
@@ -152,8 +152,8 @@ fn embedding_backward(
 fn layer_norm(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
     match kernel {
         Kernel::LayerNormStatistics { x, sums } => {
-            let (x, sums) = (run.input(x), run.memory.write::<f64>(sums));
-            let work = run.compute(|call| row_statistics(call, x.view(), sums.data))?;
+            let (x, mut sums) = (run.input(x), run.memory.write::<f64>(sums));
+            let work = run.compute(|call| row_statistics(call, x.view(), sums.data_mut()))?;
             Ok(worked(work))
         }
         Kernel::LayerNormForward {
@@ -167,8 +167,8 @@ fn layer_norm(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError
         } => {
             let (x, sums, mut y) = (run.input(x), run.sums(sums), run.output(y));
             let (gamma, beta) = (run.dense(gamma), run.dense(beta));
-            let norm = by(sums.data, *count, *epsilon);
-            let vectors = [gamma.data, beta.data];
+            let norm = by(sums.data(), *count, *epsilon);
+            let vectors = [gamma.data(), beta.data()];
             let work = run.compute(|call| row_norm(call, norm, x.view(), vectors, y.view()))?;
             let more = sums.box_bytes() + gamma.box_bytes() + beta.box_bytes();
             Ok(Worked {
@@ -191,14 +191,14 @@ fn layer_norm(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError
                 run.dense(gamma),
                 run.input(dy),
             );
-            let gradient_sums = run.memory.write::<f64>(gradient_sums);
-            let norm = by(sums.data, *count, *epsilon);
+            let mut gradient_sums = run.memory.write::<f64>(gradient_sums);
+            let norm = by(sums.data(), *count, *epsilon);
             let work = run.compute(|call| {
                 let of = RowGradient {
                     x: x.view(),
                     dy: dy.view(),
                 };
-                row_backward_statistics(call, norm, of, gamma.data, gradient_sums.data)
+                row_backward_statistics(call, norm, of, gamma.data(), gradient_sums.data_mut())
             })?;
             let more = sums.box_bytes() + gamma.box_bytes() + gradient_sums.box_bytes();
             Ok(Worked {
@@ -230,13 +230,13 @@ fn layer_norm_backward(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked,
                 run.input(dy),
             );
             let (gradient_sums, mut dx) = (run.sums(gradient_sums), run.output(dx));
-            let norm = by(sums.data, *count, *epsilon);
+            let norm = by(sums.data(), *count, *epsilon);
             let work = run.compute(|call| {
                 let of = RowGradient {
                     x: x.view(),
                     dy: dy.view(),
                 };
-                let known = (gamma.data, gradient_sums.data);
+                let known = (gamma.data(), gradient_sums.data());
                 row_backward(call, norm, of, known, dx.view(), *accumulate)
             })?;
             let more = sums.box_bytes() + gamma.box_bytes() + gradient_sums.box_bytes();
@@ -257,7 +257,7 @@ fn layer_norm_backward(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked,
         } => {
             let (x, sums, dy) = (run.input(x), run.sums(sums), run.input(dy));
             let (mut dgamma, mut dbeta) = (run.output(dgamma), run.output(dbeta));
-            let norm = by(sums.data, *count, *epsilon);
+            let norm = by(sums.data(), *count, *epsilon);
             let work = run.compute(|call| {
                 let of = RowGradient {
                     x: x.view(),

@@ -1,9 +1,9 @@
 //! What the later parts of a fused kernel do on the way of the first part's output to memory.
 
 use super::Run;
+use super::norm::by;
 use super::operand::{Input, rows};
 use crate::epilogue::{Epilogue, Summed, Sums};
-use crate::norm::Normalization;
 use partita_program::{Buffer, Kernel, View};
 use partita_run::{Block, BlockMut};
 
@@ -195,7 +195,15 @@ pub(super) struct Held<'m> {
 struct HeldSums<'m> {
     into: BlockMut<'m, f64>,
     accumulate: bool,
-    against: Option<(Input<'m>, Normalization<'m>)>,
+    against: Option<Against<'m>>,
+}
+
+/// The normalization whose gradient sums are taken.
+struct Against<'m> {
+    x: Input<'m>,
+    sums: Block<'m, f64>,
+    count: u64,
+    epsilon: f64,
 }
 
 impl<'m> Held<'m> {
@@ -229,7 +237,7 @@ impl<'m> Held<'m> {
         let boxes = [
             self.add.as_mut(),
             self.mask.as_mut().map(|(y, _)| y),
-            against.map(|(x, _)| x),
+            against.map(|against| &mut against.x),
         ];
         boxes.into_iter().flatten().for_each(Input::make_rows);
         self
@@ -245,10 +253,10 @@ impl<'m> Held<'m> {
             let (scale, shift) = scales.split_at_mut(scales.len() / 2);
             let [mean, variance, gamma, beta] = vectors;
             for c in 0..scale.len() {
-                let inverse = 1.0 / (f64::from(variance.data[c]) + epsilon).sqrt();
-                let factor = f64::from(gamma.data[c]) * inverse;
+                let inverse = 1.0 / (f64::from(variance.data()[c]) + epsilon).sqrt();
+                let factor = f64::from(gamma.data()[c]) * inverse;
                 scale[c] = factor as f32;
-                shift[c] = (f64::from(beta.data[c]) - f64::from(mean.data[c]) * factor) as f32;
+                shift[c] = (f64::from(beta.data()[c]) - f64::from(mean.data()[c]) * factor) as f32;
             }
             (&*scale, &*shift)
         });
@@ -261,9 +269,12 @@ impl<'m> Held<'m> {
             sums: self.sums.as_mut().map(|sums| Sums {
                 of: match &sums.against {
                     None => Summed::Squares,
-                    Some((x, norm)) => Summed::Normalized(x.view(), norm),
+                    Some(against) => Summed::Normalized(
+                        against.x.view(),
+                        by(&against.sums, against.count, against.epsilon),
+                    ),
                 },
-                into: &mut *sums.into.data,
+                into: sums.into.data_mut(),
                 accumulate: sums.accumulate,
             }),
         }
@@ -288,20 +299,16 @@ impl<'m> HeldSums<'m> {
                 epsilon,
                 accumulate,
                 ..
-            } => {
-                let norm = Normalization {
-                    sums: run.sums(sums).data,
-                    count: *count as f64,
+            } => HeldSums {
+                into: run.memory.write::<f64>(gradient_sums),
+                accumulate: *accumulate,
+                against: Some(Against {
+                    x: run.input(x),
+                    sums: run.sums(sums),
+                    count: *count,
                     epsilon: *epsilon,
-                    gamma: &[],
-                    beta: &[],
-                };
-                HeldSums {
-                    into: run.memory.write::<f64>(gradient_sums),
-                    accumulate: *accumulate,
-                    against: Some((run.input(x), norm)),
-                }
-            }
+                }),
+            },
             other => panic!("{} takes no sums", other.name()),
         }
     }

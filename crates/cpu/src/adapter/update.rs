@@ -35,7 +35,7 @@ pub(super) fn all(parts: &[Kernel], run: &mut Run<'_, '_>) -> Result<Worked, Run
     };
     let total = clip.map(|(total, maximum)| (run.sums(&total), maximum));
     let scale = total.as_ref().map_or(1.0, |(total, maximum)| {
-        (maximum / (total.data[0].sqrt() + CLIP_EPSILON)).min(1.0)
+        (maximum / (total.data()[0].sqrt() + CLIP_EPSILON)).min(1.0)
     });
     let views = parts.iter().filter_map(|part| {
         let Kernel::Update {
@@ -55,19 +55,19 @@ pub(super) fn all(parts: &[Kernel], run: &mut Run<'_, '_>) -> Result<Worked, Run
 }
 
 fn squares(sources: &[View], total: &View, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
-    let total = run.memory.write::<f64>(total);
+    let mut total = run.memory.write::<f64>(total);
     let (mut sum, mut flops, mut bytes) = (0.0, 0, total.box_bytes());
     for batch in sources.chunks(BATCH) {
         let held: [_; BATCH] = std::array::from_fn(|i| batch.get(i).map(|view| run.dense(view)));
         let slices = held
             .each_ref()
-            .map(|block| block.as_ref().map_or(&[][..], |block| block.data));
+            .map(|block| block.as_ref().map_or(&[][..], Block::data));
         let (part, work) = run.compute(|call| sum_of_squares(call, &slices))?;
         sum += part;
         flops += work.flops;
         bytes += held.iter().flatten().map(Block::box_bytes).sum::<u64>();
     }
-    total.data[0] = sum;
+    total.data_mut()[0] = sum;
     Ok(Worked { flops, bytes })
 }
 
@@ -92,7 +92,7 @@ impl<'m> Held<'m> {
             Some(moment) => moment.slice(),
             None => &mut [],
         });
-        Parameter::new(self.w.slice(), self.g.data, moments)
+        Parameter::new(self.w.slice(), self.g.data(), moments)
     }
 
     fn bytes(&self) -> u64 {
@@ -123,18 +123,18 @@ fn update<'v>(
         if held[0].is_none() {
             return Ok(worked);
         }
-        let list = held.each_mut().map(|held| match held {
+        let mut list = held.each_mut().map(|held| match held {
             Some(held) => held.parameter(),
             None => Parameter::new(&mut [], &[], [&mut [], &mut []]),
         });
-        worked.flops += step(rule, &list, scale, run)?.flops;
+        worked.flops += step(rule, &mut list, scale, run)?.flops;
         worked.bytes += held.iter().flatten().map(Held::bytes).sum::<u64>();
     }
 }
 
 fn step(
     rule: &Optimizer,
-    parameters: &[Parameter<'_>],
+    parameters: &mut [Parameter<'_>],
     scale: f64,
     run: &mut Run<'_, '_>,
 ) -> Result<Work, RunError> {

@@ -4,17 +4,23 @@ use super::{Op, Simd};
 use std::arch::aarch64::*;
 
 /// # Safety
-/// The processor has NEON.
+/// The processor has NEON; the rest as for [`Op::run`].
 #[target_feature(enable = "neon")]
 pub(super) unsafe fn on_neon<O: Op>(op: O) -> O::Out {
+    // SAFETY: as the caller says.
     unsafe { op.run::<Neon>() }
 }
 
 #[derive(Clone, Copy)]
 pub(super) struct Neon;
 
+/// A vector, which only code that answers for the features makes; see [`Simd`].
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(super) struct F32x4(float32x4_t);
+
 impl Simd for Neon {
-    type V = float32x4_t;
+    type V = F32x4;
     const LANES: usize = 4;
     const ACCUMULATORS: usize = 24;
     // With more, loads of neighbors are merged and push accumulators out of the registers.
@@ -22,19 +28,23 @@ impl Simd for Neon {
 
     #[inline(always)]
     unsafe fn splat(a: f32) -> Self::V {
-        unsafe { vdupq_n_f32(a) }
+        // SAFETY: as the caller says.
+        F32x4(unsafe { vdupq_n_f32(a) })
     }
     #[inline(always)]
     unsafe fn load(p: *const f32) -> Self::V {
-        unsafe { vld1q_f32(p) }
+        // SAFETY: as the caller says.
+        F32x4(unsafe { vld1q_f32(p) })
     }
     #[inline(always)]
-    unsafe fn store(p: *mut f32, a: Self::V) {
+    unsafe fn store(p: *mut f32, F32x4(a): Self::V) {
+        // SAFETY: a vector proves the features; the rest as the caller says.
         unsafe { vst1q_f32(p, a) }
     }
     #[inline(always)]
     unsafe fn load_part(p: *const f32, n: usize) -> Self::V {
-        unsafe {
+        // SAFETY: as the caller says.
+        F32x4(unsafe {
             let zero = vdupq_n_f32(0.0);
             match n {
                 0 => zero,
@@ -46,10 +56,11 @@ impl Simd for Neon {
                 }
                 4.. => vld1q_f32(p),
             }
-        }
+        })
     }
     #[inline(always)]
-    unsafe fn store_part(p: *mut f32, n: usize, a: Self::V) {
+    unsafe fn store_part(p: *mut f32, n: usize, F32x4(a): Self::V) {
+        // SAFETY: a vector proves the features; the rest as the caller says.
         unsafe {
             match n {
                 0 => {}
@@ -64,39 +75,50 @@ impl Simd for Neon {
         }
     }
     #[inline(always)]
-    unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
-        unsafe { vaddq_f32(a, b) }
+    fn add(F32x4(a): Self::V, F32x4(b): Self::V) -> Self::V {
+        // SAFETY: a vector proves the features.
+        F32x4(unsafe { vaddq_f32(a, b) })
     }
     #[inline(always)]
-    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V {
-        unsafe { vsubq_f32(a, b) }
+    fn sub(F32x4(a): Self::V, F32x4(b): Self::V) -> Self::V {
+        // SAFETY: a vector proves the features.
+        F32x4(unsafe { vsubq_f32(a, b) })
     }
     #[inline(always)]
-    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
-        unsafe { vmulq_f32(a, b) }
+    fn mul(F32x4(a): Self::V, F32x4(b): Self::V) -> Self::V {
+        // SAFETY: a vector proves the features.
+        F32x4(unsafe { vmulq_f32(a, b) })
     }
     #[inline(always)]
-    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-        unsafe { vfmaq_f32(c, a, b) }
+    fn fma(F32x4(a): Self::V, F32x4(b): Self::V, F32x4(c): Self::V) -> Self::V {
+        // SAFETY: a vector proves the features.
+        F32x4(unsafe { vfmaq_f32(c, a, b) })
     }
     #[inline(always)]
-    unsafe fn sum(a: Self::V) -> f32 {
+    fn sum(F32x4(a): Self::V) -> f32 {
+        // SAFETY: a vector proves the features.
         unsafe { vaddvq_f32(a) }
     }
     #[inline(always)]
-    unsafe fn sum4(a: [Self::V; 4], to: *mut f32) {
+    unsafe fn sum4([F32x4(a), F32x4(b), F32x4(c), F32x4(d)]: [Self::V; 4], to: *mut f32) {
+        // SAFETY: vectors prove the features; the rest as the caller says.
         unsafe {
-            let (p, q) = (vpaddq_f32(a[0], a[1]), vpaddq_f32(a[2], a[3]));
+            let (p, q) = (vpaddq_f32(a, b), vpaddq_f32(c, d));
             vst1q_f32(to, vpaddq_f32(p, q));
         }
     }
     #[inline(always)]
-    unsafe fn store_columns(a: [Self::V; 4], to: *mut f32, pitch: usize) {
+    unsafe fn store_columns(
+        [F32x4(a), F32x4(b), F32x4(c), F32x4(d)]: [Self::V; 4],
+        to: *mut f32,
+        pitch: usize,
+    ) {
+        // SAFETY: vectors prove the features; the rest as the caller says.
         unsafe {
             let low = |a, b| vreinterpretq_f64_f32(vzip1q_f32(a, b));
             let high = |a, b| vreinterpretq_f64_f32(vzip2q_f32(a, b));
-            let (p, q) = (low(a[0], a[1]), low(a[2], a[3]));
-            let (r, s) = (high(a[0], a[1]), high(a[2], a[3]));
+            let (p, q) = (low(a, b), low(c, d));
+            let (r, s) = (high(a, b), high(c, d));
             let columns = [
                 vzip1q_f64(p, q),
                 vzip2q_f64(p, q),
@@ -109,43 +131,55 @@ impl Simd for Neon {
         }
     }
     #[inline(always)]
-    unsafe fn max(x: Self::V, m: Self::V) -> Self::V {
-        unsafe {
+    fn max(F32x4(x): Self::V, F32x4(m): Self::V) -> Self::V {
+        // SAFETY: a vector proves the features.
+        F32x4(unsafe {
             let take = vornq_u32(vcgtq_f32(x, m), vceqq_f32(x, x));
             vbslq_f32(take, x, m)
-        }
+        })
     }
     #[inline(always)]
-    unsafe fn any_nan(a: Self::V) -> bool {
+    fn any_nan(F32x4(a): Self::V) -> bool {
+        // SAFETY: a vector proves the features.
         unsafe { vminvq_u32(vceqq_f32(a, a)) == 0 }
     }
     #[inline(always)]
-    unsafe fn take_max(x: Self::V, m: Self::V, t: Self::V, i: Self::V) -> (Self::V, Self::V) {
+    fn take_max(
+        F32x4(x): Self::V,
+        F32x4(m): Self::V,
+        F32x4(t): Self::V,
+        F32x4(i): Self::V,
+    ) -> (Self::V, Self::V) {
+        // SAFETY: a vector proves the features.
         unsafe {
             // Only what is not a number differs from itself.
             let take = vornq_u32(vcgtq_f32(x, m), vceqq_f32(x, x));
-            (vbslq_f32(take, x, m), vbslq_f32(take, t, i))
+            (F32x4(vbslq_f32(take, x, m)), F32x4(vbslq_f32(take, t, i)))
         }
     }
     #[inline(always)]
-    unsafe fn where_eq(a: Self::V, b: Self::V, v: Self::V) -> Self::V {
-        unsafe {
+    fn where_eq(F32x4(a): Self::V, F32x4(b): Self::V, F32x4(v): Self::V) -> Self::V {
+        // SAFETY: a vector proves the features.
+        F32x4(unsafe {
             let bits = vandq_u32(vceqq_f32(a, b), vreinterpretq_u32_f32(v));
             vreinterpretq_f32_u32(bits)
-        }
+        })
     }
     #[inline(always)]
-    unsafe fn where_positive(sign: Self::V, v: Self::V, other: Self::V) -> Self::V {
-        unsafe { vbslq_f32(vcgtq_f32(sign, vdupq_n_f32(0.0)), v, other) }
+    fn where_positive(F32x4(sign): Self::V, F32x4(v): Self::V, F32x4(other): Self::V) -> Self::V {
+        // SAFETY: a vector proves the features.
+        F32x4(unsafe { vbslq_f32(vcgtq_f32(sign, vdupq_n_f32(0.0)), v, other) })
     }
     #[inline(always)]
-    unsafe fn prefetch(p: *const f32) {
+    fn prefetch(p: *const f32) {
+        // SAFETY: an address that is asked for is not read.
         unsafe {
             std::arch::asm!("prfm pstl1keep, [{}]", in(reg) p, options(nostack, preserves_flags));
         }
     }
     #[inline(always)]
-    unsafe fn expect(p: *const f32) {
+    fn expect(p: *const f32) {
+        // SAFETY: an address that is asked for is not read.
         unsafe {
             std::arch::asm!("prfm pldl2keep, [{}]", in(reg) p, options(nostack, preserves_flags));
         }

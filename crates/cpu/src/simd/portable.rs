@@ -23,16 +23,19 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn load(p: *const f32) -> Self::V {
+        // SAFETY: as the caller says.
         unsafe { p.cast::<[f32; 4]>().read_unaligned() }
     }
     #[inline(always)]
     unsafe fn store(p: *mut f32, a: Self::V) {
+        // SAFETY: as the caller says.
         unsafe { p.cast::<[f32; 4]>().write_unaligned(a) }
     }
     #[inline(always)]
     unsafe fn load_part(p: *const f32, n: usize) -> Self::V {
         let mut a = [0.0; 4];
         for (i, lane) in a.iter_mut().enumerate().take(n) {
+            // SAFETY: as the caller says.
             *lane = unsafe { *p.add(i) };
         }
         a
@@ -40,51 +43,54 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn store_part(p: *mut f32, n: usize, a: Self::V) {
         for (i, lane) in a.iter().enumerate().take(n) {
+            // SAFETY: as the caller says.
             unsafe { *p.add(i) = *lane };
         }
     }
     #[inline(always)]
-    unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
+    fn add(a: Self::V, b: Self::V) -> Self::V {
         zip(a, b, |a, b| a + b)
     }
     #[inline(always)]
-    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V {
+    fn sub(a: Self::V, b: Self::V) -> Self::V {
         zip(a, b, |a, b| a - b)
     }
     #[inline(always)]
-    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
+    fn mul(a: Self::V, b: Self::V) -> Self::V {
         zip(a, b, |a, b| a * b)
     }
     #[inline(always)]
-    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+    fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
         zip(zip(a, b, |a, b| a * b), c, |a, b| a + b)
     }
     #[inline(always)]
-    unsafe fn sum(a: Self::V) -> f32 {
+    fn sum(a: Self::V) -> f32 {
         (a[0] + a[2]) + (a[1] + a[3])
     }
     #[inline(always)]
     unsafe fn sum4(a: [Self::V; 4], to: *mut f32) {
         for (i, a) in a.into_iter().enumerate() {
+            // SAFETY: as the caller says.
             unsafe { *to.add(i) = Self::sum(a) };
         }
     }
     #[inline(always)]
     unsafe fn store_columns(a: [Self::V; 4], to: *mut f32, pitch: usize) {
         for i in 0..4 {
+            // SAFETY: as the caller says.
             unsafe { Self::store(to.add(i * pitch), a.map(|a| a[i])) };
         }
     }
     #[inline(always)]
-    unsafe fn max(x: Self::V, m: Self::V) -> Self::V {
+    fn max(x: Self::V, m: Self::V) -> Self::V {
         zip(x, m, |x, m| if x > m || x.is_nan() { x } else { m })
     }
     #[inline(always)]
-    unsafe fn any_nan(a: Self::V) -> bool {
+    fn any_nan(a: Self::V) -> bool {
         a.map(f32::is_nan) != [false; 4]
     }
     #[inline(always)]
-    unsafe fn take_max(x: Self::V, m: Self::V, t: Self::V, i: Self::V) -> (Self::V, Self::V) {
+    fn take_max(x: Self::V, m: Self::V, t: Self::V, i: Self::V) -> (Self::V, Self::V) {
         let (mut m, mut i) = (m, i);
         for lane in 0..4 {
             if x[lane] > m[lane] || x[lane].is_nan() {
@@ -95,7 +101,7 @@ impl Simd for Portable {
         (m, i)
     }
     #[inline(always)]
-    unsafe fn where_eq(a: Self::V, b: Self::V, v: Self::V) -> Self::V {
+    fn where_eq(a: Self::V, b: Self::V, v: Self::V) -> Self::V {
         let mut r = [0.0; 4];
         for lane in 0..4 {
             if a[lane] == b[lane] {
@@ -105,7 +111,7 @@ impl Simd for Portable {
         r
     }
     #[inline(always)]
-    unsafe fn where_positive(sign: Self::V, v: Self::V, other: Self::V) -> Self::V {
+    fn where_positive(sign: Self::V, v: Self::V, other: Self::V) -> Self::V {
         std::array::from_fn(|lane| {
             if sign[lane] > 0.0 {
                 v[lane]
@@ -115,7 +121,7 @@ impl Simd for Portable {
         })
     }
     #[inline(always)]
-    unsafe fn prefetch(_: *const f32) {}
+    fn prefetch(_: *const f32) {}
     #[inline(always)]
-    unsafe fn expect(_: *const f32) {}
+    fn expect(_: *const f32) {}
 }

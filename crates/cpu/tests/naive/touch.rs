@@ -81,7 +81,7 @@ impl Touch {
             sums: self.has[5].then_some(Sums {
                 of: match self.squares {
                     true => Summed::Squares,
-                    false => Summed::Normalized(x, &norm),
+                    false => Summed::Normalized(x, norm),
                 },
                 into: sums,
                 accumulate: self.accumulate,

@@ -104,9 +104,9 @@ fn inside([n, d, h, w]: [usize; 4], taps: &Taps, k: [usize; 3]) -> [usize; 5] {
     [n, at(0, d), at(1, h), at(2, w), 0]
 }
 
-fn row<'b, T>(block: &'b Block<'_, T>, index: [usize; 5]) -> &'b [T] {
+fn row<'b, T: Real>(block: &'b Block<'_, T>, index: [usize; 5]) -> &'b [T] {
     let at = block.at(index);
-    &block.data[at..at + block.extent[4]]
+    &block.data()[at..at + block.extent[4]]
 }
 
 fn forward<T: Real>(
@@ -118,7 +118,7 @@ fn forward<T: Real>(
 ) -> Result<Worked, RunError> {
     let (x, w) = (call.memory.read::<T>(x), call.memory.read::<T>(w));
     let bias = bias.map(|bias| call.memory.read::<T>(bias));
-    let y = call.memory.write::<T>(y);
+    let mut y = call.memory.write::<T>(y);
     let (channels, filters) = group_sizes(w.extent, x.extent[4], groups);
     assert_eq!(y.extent[4], w.extent[4], "filters of w and y");
     let tap_list = tap_list(taps);
@@ -127,7 +127,7 @@ fn forward<T: Real>(
     each_position(y.extent, call.progress, |o| {
         match &bias {
             Some(bias) => {
-                for (sum, b) in sums.iter_mut().zip(bias.data.iter()) {
+                for (sum, b) in sums.iter_mut().zip(bias.data().iter()) {
                     *sum = b.wide();
                 }
             }
@@ -140,14 +140,14 @@ fn forward<T: Real>(
                 let first = group * filters;
                 let at = w.at([k[0], k[1], k[2], c % channels, first]);
                 let sums = &mut sums[first..first + filters];
-                for (sum, w) in sums.iter_mut().zip(&w.data[at..at + filters]) {
+                for (sum, w) in sums.iter_mut().zip(&w.data()[at..at + filters]) {
                     *sum += value * w.wide();
                 }
                 flops += 2 * filters as u64;
             }
         }
         let at = y.at([o[0], o[1], o[2], o[3], 0]);
-        for (target, &sum) in y.data[at..].iter_mut().zip(&sums) {
+        for (target, &sum) in y.data_mut()[at..].iter_mut().zip(&sums) {
             let old = if accumulate { target.wide() } else { 0.0 };
             *target = T::narrow(old + sum);
         }
@@ -177,7 +177,7 @@ fn backward_data<T: Real>(
     sums.clear();
     sums.resize(extent.iter().product(), 0.0);
     if let Some(bias) = &bias {
-        for (sum, b) in sums.iter_mut().zip(bias.data.iter().cycle()) {
+        for (sum, b) in sums.iter_mut().zip(bias.data().iter().cycle()) {
             *sum = b.wide();
         }
     }
@@ -195,7 +195,7 @@ fn backward_data<T: Real>(
             for (c, sum) in sums[base..base + extent[4]].iter_mut().enumerate() {
                 let first = c / channels * filters;
                 let at = w.at([k[0], k[1], k[2], c % channels, first]);
-                let weights = &w.data[at..at + filters];
+                let weights = &w.data()[at..at + filters];
                 let pairs = dy_row[first..first + filters].iter().zip(weights);
                 *sum += pairs.map(|(dy, w)| dy.wide() * w.wide()).sum::<f64>();
             }
@@ -260,7 +260,7 @@ pub(super) fn store<T: Real>(sums: &[f64], target: &mut BlockMut<'_, T>, accumul
         let (w, rest) = (number % length, number / length);
         let (h, rest) = (rest % height, rest / height);
         let at = target.at([rest / depth, rest % depth, h, w, 0]);
-        for (target, &sum) in target.data[at..at + width].iter_mut().zip(row) {
+        for (target, &sum) in target.data_mut()[at..at + width].iter_mut().zip(row) {
             let old = if accumulate { target.wide() } else { 0.0 };
             *target = T::narrow(old + sum);
         }

@@ -37,7 +37,7 @@ fn sample_row<T: Real>(block: &Block<'_, T>, n: usize) -> Vec<f64> {
         for h in 0..height {
             for w in 0..width {
                 let at = block.at([n, d, h, w, 0]);
-                row.extend(block.data[at..at + channels].iter().map(|x| x.wide()));
+                row.extend(block.data()[at..at + channels].iter().map(|x| x.wide()));
             }
         }
     }
@@ -48,9 +48,9 @@ fn features(extent: [usize; 5]) -> usize {
     extent[1..].iter().product()
 }
 
-fn weights<'b, T>(w: &'b Block<'_, T>, c: usize) -> &'b [T] {
+fn weights<'b, T: Real>(w: &'b Block<'_, T>, c: usize) -> &'b [T] {
     let at = w.at([0, 0, 0, c, 0]);
-    &w.data[at..at + w.extent[4]]
+    &w.data()[at..at + w.extent[4]]
 }
 
 fn go_on(call: &mut Call<'_, '_>) -> Result<(), RunError> {
@@ -87,7 +87,7 @@ fn forward<T: Real>(
     for (n, sums) in sums.chunks_exact_mut(outputs).enumerate() {
         go_on(call)?;
         if let Some(bias) = &bias {
-            for (sum, b) in sums.iter_mut().zip(bias.data.iter()) {
+            for (sum, b) in sums.iter_mut().zip(bias.data().iter()) {
                 *sum = b.wide();
             }
         }

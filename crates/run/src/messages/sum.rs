@@ -33,7 +33,7 @@ impl Own {
     pub(super) fn with<T: Number>(&mut self, memory: &Memory<'_>, run: impl FnOnce(&mut [T])) {
         match &mut self.packed {
             Some(packed) => run(T::of(packed)),
-            None => run(memory.write::<T>(&self.view).data),
+            None => run(memory.write::<T>(&self.view).data_mut()),
         }
     }
 
@@ -53,7 +53,7 @@ pub(super) fn copy(source: &View, target: &View, memory: &Memory<'_>, mail: &mut
     if memory.is_dense(source) && memory.is_dense(target) {
         with_type!(memory.body().buffer(source.buffer).dtype, T => {
             let from = memory.read::<T>(source);
-            memory.write::<T>(target).data.copy_from_slice(from.data);
+            memory.write::<T>(target).data_mut().copy_from_slice(from.data());
         });
         return;
     }

@@ -174,8 +174,8 @@ fn fill<T: Number>(
     narrow: impl Fn(f64) -> T,
     rows: impl FnOnce(&mut dyn FnMut(usize, usize)),
 ) {
-    let block = memory.write::<T>(view);
-    let mut rest = &mut *block.data;
+    let mut block = memory.write::<T>(view);
+    let mut rest = block.data_mut();
     rows(&mut |first, length| {
         for start in (first..first + length).step_by(PIECE) {
             let elements = start..(first + length).min(start + PIECE);
