@@ -7,10 +7,12 @@ use partita_program::{Dtype, Kernel, PoolKind, Taps, View};
 
 const STEP: f64 = 1e-5;
 const TOLERANCE: f64 = 1e-7;
+/// Elements of each gradient that are looked at; under Miri a forward pass takes half a second.
+const ELEMENTS: usize = if cfg!(miri) { 2 } else { usize::MAX };
 /// Random shapes of each kernel.
 const SHAPES: u64 = if cfg!(miri) { 1 } else { 12 };
 
-/// Gradient of `sum(forward output * weights)` with respect to the elements of `input`.
+/// Gradient of `sum(forward output * weights)` with respect to the first elements of `input`.
 fn differences(
     bench: &mut Bench,
     input: &View,
@@ -28,7 +30,7 @@ fn differences(
         out.iter().zip(weights).map(|(y, w)| y * w).sum::<f64>()
     };
     let mut gradient = Vec::new();
-    for i in 0..at.len() {
+    for i in (0..at.len()).take(ELEMENTS) {
         let mut moved = at.clone();
         moved[i] = at[i] + STEP;
         let above = value_at(&moved);
@@ -39,13 +41,18 @@ fn differences(
     gradient
 }
 
+/// Panics where the first elements of a view are not as expected.
+fn near(bench: &mut Bench, view: &View, expected: &[f64]) {
+    close(&bench.get(view)[..expected.len()], expected, TOLERANCE);
+}
+
 /// Runs a backward kernel twice, setting and adding.
 fn check(bench: &mut Bench, target: &View, expected: &[f64], kernel: impl Fn(bool) -> Kernel) {
     bench.run(&kernel(false));
-    close(&bench.get(target), expected, TOLERANCE);
+    near(bench, target, expected);
     bench.run(&kernel(true));
     let twice: Vec<_> = expected.iter().map(|x| 2.0 * x).collect();
-    close(&bench.get(target), &twice, TOLERANCE);
+    near(bench, target, &twice);
 }
 
 fn random_taps(dice: &mut Dice, dilated: bool) -> Taps {
@@ -391,7 +398,7 @@ fn leaky_relu_gradients() {
     };
     check(bench, &dx, &expected, |accumulate| backward(dx, accumulate));
     bench.run(&backward(dy, false));
-    close(&bench.get(&dy), &expected, TOLERANCE);
+    near(bench, &dy, &expected);
     // In place forward gives the same values.
     let out = bench.get(&y);
     bench.run(&Kernel::LeakyReluForward {
@@ -420,7 +427,7 @@ fn loss_gradients() {
     };
     let expected = differences(bench, &x, std::slice::from_ref(&squared), &loss, &[1.0]);
     bench.run(&squared);
-    close(&bench.get(&dx), &expected, TOLERANCE);
+    near(bench, &dx, &expected);
     let classes = bench.framed(Dtype::I16, [2, 1, 2, 2, 1], &mut dice);
     bench.set(&classes, &[0.0, 1.0, 2.0, 3.0, 3.0, 0.0, 1.0, 1.0]);
     let entropy = Kernel::SoftmaxCrossEntropy {
@@ -434,5 +441,5 @@ fn loss_gradients() {
     };
     let expected = differences(bench, &x, std::slice::from_ref(&entropy), &loss, &[1.0]);
     bench.run(&entropy);
-    close(&bench.get(&dx), &expected, TOLERANCE);
+    near(bench, &dx, &expected);
 }
