@@ -1,5 +1,6 @@
 //! The body of one rank while it grows.
 
+use crate::emit::NUMBERS;
 use crate::fuse::{compute, fuse};
 use partita_program::{
     Body, Buffer, BufferId, Collective, CollectiveKind, Dtype, Home, Kernel, KernelShape, Menu,
@@ -48,6 +49,8 @@ pub(crate) struct Builder<'a> {
     pub body: Body,
     names: HashMap<String, u32>,
     sequence: u32,
+    /// The last number before those of something else.
+    last: u32,
 }
 
 impl<'a> Builder<'a> {
@@ -64,6 +67,7 @@ impl<'a> Builder<'a> {
             body: Body::default(),
             names: HashMap::new(),
             sequence: 0,
+            last: u32::MAX,
         }
     }
 
@@ -104,9 +108,9 @@ impl<'a> Builder<'a> {
         self.world.offset(self.rank, there)
     }
 
-    /// The number before that of the next exchange or collective.
+    /// The number before that of the next exchange or collective; after [`NUMBERS`] others begin.
     pub fn number_from(&mut self, sequence: u32) {
-        self.sequence = sequence;
+        (self.sequence, self.last) = (sequence, sequence + NUMBERS);
     }
 
     /// Allreduce of a view over the axes of a group; nothing for a group of one.
@@ -138,6 +142,10 @@ impl<'a> Builder<'a> {
     /// A number for the next exchange or collective; called alike on every rank.
     pub fn next_sequence(&mut self) -> u32 {
         self.sequence += 1;
+        assert!(
+            self.sequence <= self.last,
+            "more than {NUMBERS} exchanges and collectives have the numbers of one layer"
+        );
         self.sequence
     }
 

@@ -216,14 +216,15 @@ impl Builder<'_> {
         crossing: &Crossing,
         (source, target): (Option<&Held>, Option<&Held>),
     ) {
-        let (mut sends, mut receives) = (Vec::new(), Vec::new());
-        if let Some(source) = source {
-            sends = self.sends(crossing, source);
-        }
-        if let Some(target) = target {
-            receives = self.receives(cargo, crossing, source, target);
-        }
+        let sends = source.map(|source| self.sends(crossing, source));
+        let target = target.map(|target| (target, crossing.incoming(self.rank)));
+        let receives = target.as_ref();
+        let receives = receives.map(|(target, incoming)| self.receives(incoming, target));
+        let (sends, receives) = (sends.unwrap_or_default(), receives.unwrap_or_default());
         self.exchange_across(cargo, sequence, sends, receives);
+        if let Some((target, incoming)) = target {
+            self.keep_own(cargo, &incoming, source, target);
+        }
     }
 
     /// The half of those who get; `own` is what a rank that is also among the givers has.
@@ -235,7 +236,9 @@ impl Builder<'_> {
         own: Option<&Held>,
         target: &Held,
     ) {
-        let receives = self.receives(cargo, crossing, own, target);
+        let incoming = crossing.incoming(self.rank);
+        self.keep_own(cargo, &incoming, own, target);
+        let receives = self.receives(&incoming, target);
         self.exchange_across(cargo, sequence, Vec::new(), receives);
     }
 
@@ -248,29 +251,31 @@ impl Builder<'_> {
         crossing.outgoing(self.rank).into_iter().map(send).collect()
     }
 
-    /// The messages in; what the rank itself has is copied.
-    fn receives(
+    /// The messages in.
+    fn receives(&self, incoming: &[(Rank, Region)], target: &Held) -> Vec<Receive> {
+        let others = incoming.iter().filter(|(from, _)| *from != self.rank);
+        let receive = |(from, region): &(Rank, Region)| Receive {
+            from: self.world.offset(self.rank, *from),
+            part: 0,
+            view: target.view(region),
+            accumulate: false,
+        };
+        others.map(receive).collect()
+    }
+
+    /// Copies what the rank itself has.
+    fn keep_own(
         &mut self,
         cargo: Cargo<'_>,
-        crossing: &Crossing,
+        incoming: &[(Rank, Region)],
         own: Option<&Held>,
         target: &Held,
-    ) -> Vec<Receive> {
-        let mut receives = Vec::new();
-        for (from, region) in crossing.incoming(self.rank) {
-            if from == self.rank {
-                let own = own.expect("who gives has something to give");
-                self.keep_part(cargo, own, target, &region);
-                continue;
-            }
-            receives.push(Receive {
-                from: self.world.offset(self.rank, from),
-                part: 0,
-                view: target.view(&region),
-                accumulate: false,
-            });
+    ) {
+        let rank = self.rank;
+        for (_, region) in incoming.iter().filter(|(from, _)| *from == rank) {
+            let own = own.expect("who gives has something to give");
+            self.keep_part(cargo, own, target, region);
         }
-        receives
     }
 
     fn exchange_across(

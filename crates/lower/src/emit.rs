@@ -14,7 +14,8 @@ use partita_program::{Item, Load, Phase, Place, ProgramKind, Role, View, When, W
 use partita_space::{AxisSet, Grid, Rank, Region};
 use std::collections::BTreeMap;
 
-/// Numbers that a layer may use for its exchanges and collectives in a slot.
+/// Numbers that a layer may use for its exchanges and collectives in a slot, or a parameter for those of
+/// one sum; [`Builder::next_sequence`] gives no more.
 pub(crate) const NUMBERS: u32 = 32;
 
 /// Gradient of a storage while contributions arrive.
@@ -285,7 +286,10 @@ impl<'a> Emit<'a> {
     /// Numbers for so many layers or parameters; gives the one before the first.
     pub fn take_numbers(&mut self, count: usize) -> u32 {
         let first = self.turn;
-        self.turn += NUMBERS * count as u32;
+        let all = u32::try_from(count).ok();
+        let all = all.and_then(|count| count.checked_mul(NUMBERS));
+        let next = all.and_then(|all| first.checked_add(all));
+        self.turn = next.expect("a program has fewer exchanges than numbers");
         first
     }
 

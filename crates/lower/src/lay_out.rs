@@ -19,7 +19,7 @@ use crate::network::{Layer, Network, Step};
 use crate::placement::Placement;
 use crate::strategy::LayerDim;
 use crate::{Shard, Strategy, StrategyError};
-use partita_graph::{Graph, NodeId, Op, ParameterId, ParameterRole, readers};
+use partita_graph::{Convolution, Graph, NodeId, Op, ParameterId, ParameterRole, Pool, readers};
 use partita_program::Place;
 use partita_space::{Axis, AxisList, AxisSet, Mesh, Window};
 use std::cell::RefCell;
@@ -99,7 +99,7 @@ struct Layout<'a> {
     needs_gradient: Vec<bool>,
     /// For each node of the model the layer that has its value.
     of: Vec<NodeId>,
-    moves: BTreeMap<(NodeId, usize, Axes, AxisSet), NodeId>,
+    moves: BTreeMap<(NodeId, usize, Axes, AxisSet, bool), NodeId>,
     /// Whether the channels of a node are those of the sample.
     reads_input: Vec<bool>,
     /// Who reads a node of the model, each once.
@@ -420,17 +420,26 @@ impl<'a> Layout<'a> {
         let is_here = known.place.on == on
             && known.place.axes == axes
             && known.partial_gradient == partial_gradient;
-        if is_here && !self.is_apart(id, x) {
+        let wraps = self.wraps_apart(id, x);
+        if is_here && !wraps && !self.is_apart(id, x) {
             return x;
         }
-        if let Some(&known) = self.moves.get(&(x, self.site, axes, partial_gradient)) {
+        let key = (x, self.site, axes, partial_gradient, wraps);
+        if let Some(&known) = self.moves.get(&key) {
             return known;
         }
-        let name = format!("{}.moved", self.layers[x.0].name);
+        let name = format!("{}.{}", known.name, if wraps { "wrapped" } else { "moved" });
         let moved = self.push_move(x, name, axes, partial_gradient);
-        self.moves
-            .insert((x, self.site, axes, partial_gradient), moved);
+        self.moves.insert(key, moved);
         moved
+    }
+
+    /// Whether a layer reads a tensor with a periodic border that others read with another one: it gets
+    /// a copy, around which lies what it reads.
+    fn wraps_apart(&self, id: NodeId, x: NodeId) -> bool {
+        let border = |id: NodeId| border(&self.graph.node(id).op);
+        let mut readers = self.readers[self.layers[x.0].origin.0].iter();
+        border(id) == Border::Periodic && readers.any(|&other| border(other) == Border::Outside)
     }
 
     fn push_move(
@@ -522,9 +531,17 @@ impl<'a> Layout<'a> {
         let mut place = Place::replicated(self.graph.parameter(parameter).shape);
         place.axes[3] = rows;
         place.axes[4] = columns;
-        place.on = self.placement.sites[self.site].grids[0];
+        let [own, mirrored] = self.placement.sites[self.site].grids;
+        place.on = own;
+        let is_mirrored = |known: &Place| {
+            let has_replicas = self.strategy.schedule.replicas() > 1;
+            has_replicas && known.on == mirrored && known.axes != place.axes
+        };
         let places = &mut self.parameters[parameter.0];
-        let Some(known) = places.iter().find(|(known, _)| known.on == place.on) else {
+        // The second replica of one layer has the ranks of another one in the first.
+        let other = places.iter().find(|(known, _)| is_mirrored(known));
+        let same = || places.iter().find(|(known, _)| known.on == own);
+        let Some(known) = other.or_else(same) else {
             places.push((place, id));
             return Ok(());
         };
@@ -544,6 +561,47 @@ impl<'a> Layout<'a> {
 /// What is said of N, D, H, W and C.
 fn dims_of_tensor(axes: impl Fn(LayerDim) -> AxisList) -> Axes {
     std::array::from_fn(|dim| axes(LayerDim::ALL[dim]))
+}
+
+/// What an operation reads beyond the image.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Border {
+    /// Nothing, or it does not matter what lies there.
+    Inside,
+    /// The other end of the image.
+    Periodic,
+    /// Something else, as zeros.
+    Outside,
+}
+
+fn border(op: &Op) -> Border {
+    match op {
+        Op::Convolution(convolution) if convolution.periodic => Border::Periodic,
+        Op::Convolution(Convolution { window, .. }) | Op::Pool(Pool { window, .. }) => {
+            let pads = |window: &Window| window.pad_low > 0 || window.pad_high > 0;
+            match window.iter().any(pads) {
+                true => Border::Outside,
+                false => Border::Inside,
+            }
+        }
+        Op::Input
+        | Op::TransposedConvolution(_)
+        | Op::BatchNorm { .. }
+        | Op::LeakyRelu { .. }
+        | Op::Linear { .. }
+        | Op::Dropout { .. }
+        | Op::Flatten
+        | Op::Add
+        | Op::Concat
+        | Op::Slice { .. }
+        | Op::Embedding { .. }
+        | Op::Positions
+        | Op::LayerNorm { .. }
+        | Op::Gelu
+        | Op::Attention { .. }
+        | Op::Loss(_)
+        | Op::AuxiliaryLoss { .. } => Border::Inside,
+    }
 }
 
 fn groups(op: &Op) -> usize {

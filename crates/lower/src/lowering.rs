@@ -10,7 +10,7 @@ use crate::placement::Placement;
 use crate::schedule::{self, Schedule, Slot};
 use crate::storage::Storages;
 use crate::{Strategy, StrategyError};
-use partita_graph::{Graph, NodeId, Op};
+use partita_graph::{Graph, Op};
 use partita_program::verify::{Faults, verify_sizes};
 use partita_program::{
     Body, Dtype, Menu, MenuError, Optimizer, Place, Program, ProgramKind, Transform,
@@ -58,15 +58,6 @@ pub enum LowerError {
     /// A kernel is missing.
     #[error(transparent)]
     Menu(#[from] MenuError),
-    /// Two readers of one tensor disagree about what lies around it.
-    #[error(
-        "layer `{layer}` is read by a convolution with periodic padding and by one with another \
-         border rule; give both the same padding, or put an operation between"
-    )]
-    MixedPadding {
-        /// The tensor.
-        layer: String,
-    },
     /// Memory that cannot be counted.
     #[error(
         "there are {asked} {what}; at most {limit} are possible; choose a smaller mini-batch, or a \
@@ -90,7 +81,7 @@ impl LowerError {
     pub fn is_of_strategy(&self) -> bool {
         match self {
             Self::Strategy(_) | Self::TooLarge { .. } | Self::Uncountable(_) => true,
-            Self::Menu(_) | Self::MixedPadding { .. } => false,
+            Self::Menu(_) => false,
         }
     }
 }
@@ -179,13 +170,15 @@ impl Plan {
         let strategy = request.strategy;
         // A last partial batch may be smaller than the data axis: some ranks then have no sample.
         strategy.check_axes(request.graph, request.batch.max(strategy.data_parts()))?;
+        if request.kind == ProgramKind::Train {
+            strategy.check_norms(request.graph, request.batch)?;
+        }
         let placement = Placement::new(request.graph, strategy)?;
         let parts = strategy.micro_batches(request.batch);
         let mut network = lay_out(request.graph, strategy, &placement, request.batch)?;
         if request.kind == ProgramKind::Evaluate {
             network = network.without_auxiliary();
         }
-        check_padding(&network)?;
         let slots = slots(strategy, parts, request.kind);
         let mut replica_of = vec![0; parts];
         slots
@@ -299,28 +292,6 @@ fn slots(strategy: &Strategy, micro: usize, kind: ProgramKind) -> Vec<Slot> {
             _ => schedule::slots(Schedule::Sequential, stages, micro),
         },
     }
-}
-
-fn check_padding(network: &Network) -> Result<(), LowerError> {
-    for (i, layer) in network.layers.iter().enumerate() {
-        let readers = network.readers(NodeId(i));
-        let has = |test: &dyn Fn(&Op) -> bool| {
-            let mut ops = readers.iter().filter_map(|&id| network.layer(id).op());
-            ops.any(test)
-        };
-        let periodic = has(&|op| matches!(op, Op::Convolution(c) if c.periodic));
-        let other = has(&|op| match op {
-            Op::Convolution(convolution) => !convolution.periodic,
-            Op::Pool(_) => true,
-            _ => false,
-        });
-        if periodic && other {
-            return Err(LowerError::MixedPadding {
-                layer: layer.name.clone(),
-            });
-        }
-    }
-    Ok(())
 }
 
 /// Ranks of one class give equal bodies.

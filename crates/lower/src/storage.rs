@@ -27,7 +27,7 @@ pub(crate) struct Storage {
     pub inner: bool,
     /// What each rank holds of the value: as much as the largest consumer reads.
     pub value: Geometry,
-    /// Whether a convolution reads zeros around the image.
+    /// Whether a convolution may read zeros around the image. Who reads another border has another storage.
     pub zero_frame: bool,
     /// What each rank contributes to the gradient of others.
     pub partial: Geometry,
@@ -293,12 +293,9 @@ impl Context<'_> {
             }
             None => Interval::default(),
         });
-        let zero_frame = readers
-            .iter()
-            .any(|&reader| match self.network.layer(reader).op() {
-                Some(Op::Convolution(convolution)) => !convolution.periodic,
-                _ => false,
-            });
+        let is_convolution =
+            |&id: &NodeId| matches!(self.network.layer(id).op(), Some(Op::Convolution(_)));
+        let zero_frame = !periodic && readers.iter().any(is_convolution);
         let has_gradient = self.network.needs_gradient(first);
         Storage {
             members,

@@ -11,7 +11,7 @@ use crate::branches::blocks;
 use crate::lay_out::{lay_out, layers};
 use crate::placement::Placement;
 use crate::schedule::Schedule;
-use partita_graph::Graph;
+use partita_graph::{Graph, Node, Op};
 use partita_space::{AXES, Axis, AxisList, AxisSet, Mesh};
 
 /// Ranks of the largest mesh.
@@ -274,15 +274,50 @@ impl Strategy {
         })
     }
 
-    /// Checks it against a model and a mini-batch.
+    /// Checks it against a model and a mini-batch on which it is trained.
     ///
     /// Errors: sizes beyond [`partita_space::limits`], an axis that the model or a layer cannot carry, a
     /// split finer than what it splits, a mini-batch smaller than the data axis, layers that are not
-    /// there.
+    /// there, a batch norm over one value.
     pub fn check(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
         self.check_splits(graph, batch)?;
         let placement = Placement::new(graph, self)?;
-        lay_out(graph, self, &placement, batch).map(drop)
+        lay_out(graph, self, &placement, batch)?;
+        self.check_norms(graph, batch)
+    }
+
+    /// That batch norms take their statistics over more than one value, as training on a mini-batch of so
+    /// many samples needs: of one value the variance is 0, and no gradient passes. The values are those of
+    /// a micro-batch on all ranks, so it does not matter how they are split.
+    ///
+    /// Errors: a batch norm that does not.
+    pub fn check_norms(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
+        let micro = self.micro_batches(batch);
+        // The last micro-batch is the smallest.
+        let is_single = |node: &&Node| {
+            let positions: usize = node.shape.extent.iter().product();
+            matches!(node.op, Op::BatchNorm { .. }) && positions * (batch / micro) < 2
+        };
+        let Some(node) = graph.nodes.iter().find(is_single) else {
+            return Ok(());
+        };
+        // What divides the micro-batches divides the mini-batches of full size, too.
+        let is_possible = |fewer: &usize| {
+            batch / fewer >= 2 && self.micro.is_multiple_of(*fewer) && self.can_schedule(*fewer)
+        };
+        let nearest = (1..micro).rev().find(is_possible);
+        let larger = self.micro * self.data_parts().max(2);
+        let larger = format!("a mini-batch of {larger}");
+        Err(StrategyError::OneValue {
+            strategy: self.to_string(),
+            layer: node.name.clone(),
+            micro,
+            batch,
+            nearest: match nearest {
+                Some(fewer) => format!("micro={fewer}, or {larger}"),
+                None => larger,
+            },
+        })
     }
 
     /// All of [`Self::check`] that lowering does not refuse itself.

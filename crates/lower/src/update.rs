@@ -4,10 +4,14 @@
 //! stages that share it, the first of them is its owner and alone keeps the state of the optimizer. The
 //! addends of the second replica go to the same places of the first before the sum over ranks, the sums
 //! of other stages after it, and what has moved comes back to all.
+//!
+//! A rank may be among both the ranks that give and those that get, as stages of two replicas share ranks:
+//! what it sends and what it receives of one movement is one exchange. Every rank counts every movement
+//! and every sum, its own or not, so that each has a number of its own that is the same on all ranks.
 
 use crate::body::Held;
 use crate::cross::Crossing;
-use crate::emit::{Emit, NUMBERS};
+use crate::emit::Emit;
 use crate::parameters::Key;
 use crate::redistribute::{Cargo, Destination};
 use crate::strategy::Shard;
@@ -16,35 +20,32 @@ use partita_program::{Kernel, Phase, Place, Role, View};
 use partita_space::{AxisSet, Grid};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// As many numbers as so many layers have are for the exchanges and collectives of one parameter.
-const EACH: usize = 6;
-
 impl Emit<'_> {
     pub(crate) fn update(&mut self) {
         self.late_running();
-        // Sums over holders, the sum over all parameters, and what comes back.
-        let all = self.graph.parameters.len();
-        let [sums, norm, whole, back] =
-            [all, self.owners().len(), all, all].map(|count| self.take_numbers(EACH * count));
-        let of = |from: u32, id: ParameterId| from + NUMBERS * (EACH * id.0) as u32;
-        let mut apart: BTreeMap<ParameterId, Option<View>> = BTreeMap::new();
-        for index in 0..self.graph.parameters.len() {
-            let id = ParameterId(index);
-            if self.is_held_apart(id) && self.graph.parameter(id).role.is_trained() {
-                let sum = self.sum_apart(id, of(sums, id));
-                apart.insert(id, sum);
+        let ids = || (0..self.graph.parameters.len()).map(ParameterId);
+        let all: Vec<ParameterId> = ids().collect();
+        let apart = ids().filter(|&id| self.is_held_apart(id));
+        let apart: Vec<ParameterId> = apart.collect();
+        let mut sums: BTreeMap<ParameterId, Option<View>> = BTreeMap::new();
+        for &id in &apart {
+            if self.graph.parameter(id).role.is_trained() {
+                let sum = self.sum_apart(id);
+                sums.insert(id, sum);
             }
         }
-        let gradients = self.own_gradients(&apart);
+        let gradients = self.own_gradients(&sums);
         let clip = self
             .request
             .clip
-            .map(|maximum| (self.norm(&gradients, norm), maximum));
-        let shares: Vec<Held> = gradients
-            .iter()
-            .map(|&(id, _)| self.own_share(id))
-            .collect();
-        for (&(id, gradient), share) in gradients.iter().zip(&shares) {
+            .map(|maximum| (self.norm(&gradients), maximum));
+        let mut shares: BTreeMap<ParameterId, Held> = BTreeMap::new();
+        for &(id, _) in &gradients {
+            let share = self.own_share(id);
+            shares.insert(id, share);
+        }
+        for (id, gradient) in gradients {
+            let share = shares[&id];
             let kernel = Kernel::Update {
                 rule: self.request.optimizer,
                 parameter: share.view(&share.region),
@@ -55,17 +56,31 @@ impl Emit<'_> {
             let name = self.graph.parameter(id).name.clone();
             self.builder.kernel(&name, Phase::Update, kernel);
         }
-        for (&(id, _), share) in gradients.iter().zip(shares) {
-            // They come in reverse order.
-            let number = of(whole, ParameterId(all - 1 - id.0));
-            self.complete_parameter(id, share, number);
-        }
-        for index in 0..self.graph.parameters.len() {
-            let id = ParameterId(index);
-            if self.is_held_apart(id) {
-                self.hand_out(id, of(back, id));
+        // Those of the last layers come first.
+        for &id in all.iter().rev() {
+            self.number_anew();
+            if let Some(&share) = shares.get(&id) {
+                self.complete_parameter(id, share);
             }
         }
+        for &id in &apart {
+            self.hand_out(id);
+        }
+    }
+
+    /// Goes to numbers that nothing else has; on all ranks alike. Where all layers run on all ranks,
+    /// numbers go on without gaps.
+    fn number_anew(&mut self) {
+        let number = self.take_numbers(1);
+        if !self.is_whole() {
+            self.builder.number_from(number);
+        }
+    }
+
+    /// The number of one movement between groups of ranks; taken on all ranks alike.
+    fn number_of_movement(&mut self) -> u32 {
+        self.number_anew();
+        self.builder.next_sequence()
     }
 
     /// The complete gradients of what the rank moves.
@@ -102,7 +117,7 @@ impl Emit<'_> {
     }
 
     /// Adds up what all holders of a parameter have of its gradient; the sum, where the rank moves it.
-    fn sum_apart(&mut self, id: ParameterId, number: u32) -> Option<View> {
+    fn sum_apart(&mut self, id: ParameterId) -> Option<View> {
         let plan = self.plan;
         let (holders, keys) = (&plan.holders[id.0], &plan.keys[id.0]);
         let place = |on: Option<Grid>| {
@@ -110,22 +125,22 @@ impl Emit<'_> {
             *place.expect("who uses a parameter holds it")
         };
         let owner = holders[0];
-        for (at, &(on, axes)) in keys.iter().enumerate() {
+        for &(on, axes) in keys {
             let twin = plan.twin_of(on);
             if twin != on {
                 let crossing = Crossing::of_addends(&plan.world, &place(on), &place(twin));
                 let ends = ((id, on, axes), (id, twin, axes));
-                self.add_across(ends, &crossing, number + 1 + at as u32);
+                self.add_across(ends, &crossing);
             }
         }
         let is_own = |on: &Option<Grid>| plan.twin_of(*on) == *on;
         let mut sums: BTreeMap<Option<Grid>, Key> = BTreeMap::new();
-        for (at, &(on, axes)) in keys.iter().enumerate() {
+        for &(on, axes) in keys {
+            self.number_anew();
             if !is_own(&on) || !self.builder.enter(on) {
                 continue;
             }
             let key = (id, on, axes);
-            self.builder.number_from(number + 64 + at as u32);
             let mut state = self.parameter_gradients[&key];
             self.sum_gradient(id, axes, &mut state);
             self.parameter_gradients.insert(key, state);
@@ -138,12 +153,12 @@ impl Emit<'_> {
             }
         }
         let first = |on: Option<Grid>| keys.iter().find(|key| key.0 == on);
-        for (at, other) in holders.iter().enumerate().skip(1) {
+        for other in &holders[1..] {
             let ends = (first(other.on), first(owner.on));
             if let (true, (Some(from), Some(to))) = (is_own(&other.on), ends) {
                 let crossing = Crossing::new(&plan.world, other, &owner);
                 let ends = ((id, from.0, from.1), (id, to.0, to.1));
-                self.add_across(ends, &crossing, number + 128 + at as u32);
+                self.add_across(ends, &crossing);
             }
         }
         let key = sums.get(&owner.on)?;
@@ -151,7 +166,7 @@ impl Emit<'_> {
     }
 
     /// Adds the gradient of one holder to that of another.
-    fn add_across(&mut self, (from, to): (Key, Key), crossing: &Crossing, number: u32) {
+    fn add_across(&mut self, (from, to): (Key, Key), crossing: &Crossing) {
         let layer = self.graph.parameter(from.0).name.clone();
         let cargo = Cargo {
             layer: &layer,
@@ -159,24 +174,20 @@ impl Emit<'_> {
             role: Role::Gradient,
             tensor: self.parameter_tensor(from.0, Role::Gradient),
         };
-        let own = self.parameter_gradients.get(&from).map(|state| state.held);
-        if let Some(own) = &own {
-            self.builder.enter(from.1);
-            self.builder.send_across(cargo, number, crossing, own);
+        let number = self.number_of_movement();
+        let [own, sum] = [from, to].map(|key| self.parameter_gradients.get(&key));
+        let [own, sum] = [own, sum].map(|state| state.map(|state| state.held));
+        let between = sum.map(|_| self.builder.between(cargo, *crossing.target()));
+        let ends = (own.as_ref(), between.as_ref());
+        self.builder.move_across(cargo, number, crossing, ends);
+        if let (Some(between), Some(sum)) = (between, sum) {
+            let whole = sum.view(&sum.region);
+            self.add(from.0, between.view(&sum.region), whole);
         }
-        let Some(held) = self.parameter_gradients.get(&to).map(|state| state.held) else {
-            return;
-        };
-        self.builder.enter(to.1);
-        let between = self.builder.between(cargo, *crossing.target());
-        self.builder
-            .receive_across(cargo, number, crossing, own.as_ref(), &between);
-        let whole = held.view(&held.region);
-        self.add(from.0, between.view(&held.region), whole);
     }
 
     /// What the owner has moved goes to all others that hold it.
-    fn hand_out(&mut self, id: ParameterId, number: u32) {
+    fn hand_out(&mut self, id: ParameterId) {
         let plan = self.plan;
         let holders = &plan.holders[id.0];
         let (layer, role) = {
@@ -193,19 +204,13 @@ impl Emit<'_> {
             role,
             tensor: self.parameter_tensor(id, role),
         };
-        for (at, other) in holders.iter().enumerate().skip(1) {
+        let own = self.parameters.get(&(id, holders[0].on)).copied();
+        for other in &holders[1..] {
             let crossing = Crossing::new(&plan.world, &holders[0], other);
-            let own = self.parameters.get(&(id, holders[0].on)).copied();
-            let number = number + at as u32;
-            if let Some(own) = &own {
-                self.builder.enter(holders[0].on);
-                self.builder.send_across(cargo, number, &crossing, own);
-            }
-            if let Some(held) = self.parameters.get(&(id, other.on)).copied() {
-                self.builder.enter(other.on);
-                self.builder
-                    .receive_across(cargo, number, &crossing, own.as_ref(), &held);
-            }
+            let number = self.number_of_movement();
+            let held = self.parameters.get(&(id, other.on)).copied();
+            let ends = (own.as_ref(), held.as_ref());
+            self.builder.move_across(cargo, number, &crossing, ends);
         }
     }
 
@@ -213,7 +218,6 @@ impl Emit<'_> {
     fn late_running(&mut self) {
         let plan = self.plan;
         let layers = plan.networks[0].0.layers.len();
-        let number = self.take_numbers(layers * plan.networks.len());
         for index in 0..layers {
             let layer = plan.networks[0].0.layer(NodeId(index));
             let Some(&Op::BatchNorm { momentum, .. }) = layer.op() else {
@@ -233,9 +237,8 @@ impl Emit<'_> {
                     on: owner.on,
                     ..place
                 };
-                let number = number + (index * plan.networks.len() + micro) as u32 + 1;
                 let own = self.late_moments.get(&(NodeId(index), micro)).copied();
-                let Some(sums) = self.moments_at(&layer.name, own, (&place, &to), number) else {
+                let Some(sums) = self.moments_at(&layer.name, own, (&place, &to)) else {
                     continue;
                 };
                 let count = Self::count(&of.place);
@@ -262,11 +265,11 @@ impl Emit<'_> {
         layer: &str,
         own: Option<View>,
         (from, to): (&Place, &Place),
-        number: u32,
     ) -> Option<View> {
         if from.on == to.on {
             return own;
         }
+        let number = self.number_of_movement();
         let crossing = Crossing::new(&self.builder.world, from, to);
         let cargo = Cargo {
             layer,
@@ -279,21 +282,15 @@ impl Emit<'_> {
             region: emit.builder.owned(place),
         };
         let own = own.map(|view| held(self, view, from));
-        if let Some(own) = &own {
-            self.builder.enter(from.on);
-            self.builder.send_across(cargo, number, &crossing, own);
-        }
-        if !self.builder.enter(to.on) {
-            return None;
-        }
-        let dims = self.builder.owned(to).shape();
-        let view = self
-            .builder
-            .sums(&format!("{layer}.moved"), dims[3], dims[4]);
-        let target = held(self, view, to);
-        self.builder
-            .receive_across(cargo, number, &crossing, own.as_ref(), &target);
-        Some(view)
+        let view = self.builder.is_in(to.on).then(|| {
+            let dims = self.builder.owned(to).shape();
+            let name = format!("{layer}.moved");
+            self.builder.sums(&name, dims[3], dims[4])
+        });
+        let target = view.map(|view| held(self, view, to));
+        let ends = (own.as_ref(), target.as_ref());
+        self.builder.move_across(cargo, number, &crossing, ends);
+        view
     }
 
     /// What the rank moves of a parameter: all that it keeps, or a copy of its share of the whole.
@@ -319,16 +316,13 @@ impl Emit<'_> {
     }
 
     /// Each rank has moved its share; those who use the whole get what the others have moved.
-    fn complete_parameter(&mut self, id: ParameterId, own: Held, number: u32) {
+    fn complete_parameter(&mut self, id: ParameterId, own: Held) {
         let whole = self.plan.holders[id.0][0];
         let held = self.parameters[&(id, whole.on)];
         if own.id == held.id {
             return;
         }
         self.builder.enter(whole.on);
-        if !self.is_whole() {
-            self.builder.number_from(number);
-        }
         let to = Destination {
             held,
             place: whole,
@@ -366,73 +360,74 @@ impl Emit<'_> {
     }
 
     /// Sum of the squares of all gradients, each element counted once.
-    fn norm(&mut self, gradients: &[(ParameterId, View)], number: u32) -> View {
+    fn norm(&mut self, gradients: &[(ParameterId, View)]) -> View {
         let name = "gradient_norm";
         let mut totals = Vec::new();
         for (at, on) in self.owners().into_iter().enumerate() {
-            let number = number + NUMBERS * (EACH * at) as u32;
-            if !self.is_whole() {
-                self.builder.number_from(number + 1);
-            }
-            let own = match self.builder.enter(on) {
-                true => self.norm_on((at, on), gradients),
-                false => None,
-            };
+            let own = self.norm_on((at, on), gradients);
             let scalar = Place {
                 on,
                 ..Place::replicated([1; 5])
             };
             let to = Place::replicated([1; 5]);
-            totals.extend(self.moments_at(name, own, (&scalar, &to), number));
+            totals.extend(self.moments_at(name, own, (&scalar, &to)));
         }
-        for &source in &totals[1..] {
-            let copy = Kernel::Copy {
-                source,
-                target: totals[0],
-                accumulate: true,
-            };
-            self.builder.kernel(name, Phase::Update, copy);
-        }
+        self.add_up_norms(&totals);
         totals[0]
     }
 
-    /// The part of the parameters that the ranks at hand move, the `at`th ones that do.
-    fn norm_on(
-        &mut self,
-        (at, on): (usize, Option<Grid>),
-        gradients: &[(ParameterId, View)],
-    ) -> Option<View> {
-        let mut shares: BTreeMap<AxisSet, Vec<View>> = BTreeMap::new();
-        for &(id, view) in gradients {
-            let whole = self.plan.holders[id.0][0];
-            if whole.on == on {
-                let axes = self.share_of(id, whole).split_axes();
-                shares.entry(axes).or_default().push(view);
-            }
-        }
-        let name = "gradient_norm";
-        let totals: Vec<View> = shares
-            .into_iter()
-            .map(|(axes, sources)| {
-                // A rank may move parameters with several groups of ranks, and each calls it the same.
-                let total = match self.is_whole() {
-                    true => self.builder.sums(name, 1, 1),
-                    false => self.builder.sums(&format!("{name}.of{at}.{axes}"), 1, 1),
-                };
-                let kernel = Kernel::SumOfSquares { sources, total };
-                self.builder.kernel(name, Phase::Update, kernel);
-                self.allreduce(name, Phase::Update, axes, total);
-                total
-            })
-            .collect();
+    /// Adds to the first of some sums the others.
+    fn add_up_norms(&mut self, totals: &[View]) {
         for &source in totals.iter().skip(1) {
             let copy = Kernel::Copy {
                 source,
                 target: totals[0],
                 accumulate: true,
             };
-            self.builder.kernel(name, Phase::Update, copy);
+            self.builder.kernel("gradient_norm", Phase::Update, copy);
         }
+    }
+
+    /// The part of the parameters that some ranks move, the `at`th ones that do, if this is one of them.
+    fn norm_on(
+        &mut self,
+        (at, on): (usize, Option<Grid>),
+        gradients: &[(ParameterId, View)],
+    ) -> Option<View> {
+        let axes_of = |id: ParameterId| {
+            let whole = self.plan.holders[id.0][0];
+            let axes = || self.share_of(id, whole).split_axes();
+            (whole.on == on).then(axes)
+        };
+        let trained = |id: &ParameterId| self.graph.parameter(*id).role.is_trained();
+        let ids = (0..self.graph.parameters.len()).map(ParameterId);
+        // All ranks know them, though they move others.
+        let sets: BTreeSet<AxisSet> = ids.filter(trained).filter_map(axes_of).collect();
+        let with = |axes: AxisSet| -> Vec<View> {
+            let own = gradients.iter();
+            let own = own.filter(|(id, _)| axes_of(*id) == Some(axes));
+            own.map(|&(_, view)| view).collect()
+        };
+        let sets: Vec<(AxisSet, Vec<View>)> =
+            sets.into_iter().map(|axes| (axes, with(axes))).collect();
+        let name = "gradient_norm";
+        let mut totals = Vec::new();
+        for (axes, sources) in sets {
+            self.number_anew();
+            if !self.builder.enter(on) {
+                continue;
+            }
+            // A rank may move parameters with several groups of ranks, and each calls it the same.
+            let total = match self.is_whole() {
+                true => self.builder.sums(name, 1, 1),
+                false => self.builder.sums(&format!("{name}.of{at}.{axes}"), 1, 1),
+            };
+            let kernel = Kernel::SumOfSquares { sources, total };
+            self.builder.kernel(name, Phase::Update, kernel);
+            self.allreduce(name, Phase::Update, axes, total);
+            totals.push(total);
+        }
+        self.add_up_norms(&totals);
         totals.first().copied()
     }
 
@@ -442,7 +437,6 @@ impl Emit<'_> {
         if self.is_whole() {
             return;
         }
-        let number = self.take_numbers(2);
         let plan = self.plan;
         let network = &plan.networks[0].0;
         let last = &network.layers[network.layers.len() - 1];
@@ -451,25 +445,23 @@ impl Emit<'_> {
         let grids = plan.placement.sites[last.site].grids;
         let replicas = if plan.replica_of.contains(&1) { 2 } else { 1 };
         let outputs = self.outputs_of(channels);
-        for (at, (name, rows, columns)) in outputs.into_iter().enumerate() {
-            let mut number = number + 16 * at as u32;
+        for (name, rows, columns) in outputs {
             let place = |on| Place {
                 on,
                 ..Place::replicated([1, 1, 1, rows, columns])
             };
             let own = self.report.get(name).copied();
+            self.number_anew();
             if let Some(view) = own {
                 let of = grids[..replicas].iter().find(|on| self.builder.is_in(**on));
                 self.builder.enter(of.copied().flatten());
-                self.builder.number_from(number);
                 self.allreduce(name, Phase::Report, axes, view);
             }
-            number += 4;
             let mut sum = own.filter(|_| self.builder.is_in(grids[0]));
             if replicas == 2 && grids[0] != grids[1] {
                 let ends = (&place(grids[1]), &place(grids[0]));
                 let theirs = own.filter(|_| self.builder.is_in(grids[1]));
-                let moved = self.moments_at(name, theirs, ends, number);
+                let moved = self.moments_at(name, theirs, ends);
                 if let (Some(source), Some(target)) = (moved, sum) {
                     let copy = Kernel::Copy {
                         source,
@@ -479,7 +471,7 @@ impl Emit<'_> {
                     self.builder.kernel(name, Phase::Report, copy);
                 }
             }
-            sum = self.moments_at(name, sum, (&place(grids[0]), &place(None)), number + 1);
+            sum = self.moments_at(name, sum, (&place(grids[0]), &place(None)));
             if let Some(view) = sum {
                 self.builder.output(name, view);
             }

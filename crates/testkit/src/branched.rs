@@ -14,9 +14,9 @@ pub fn random_branched_case(seed: u64) -> Case {
             let (strategy, batch) = random_branches(&mut draws, &graph);
             if strategy.ranks() <= 12 && strategy.check(&graph, batch).is_ok() {
                 return Case {
+                    batch: or_short(&mut draws, &graph, &strategy, batch),
                     graph,
                     strategy,
-                    batch: or_short(&mut draws, batch),
                     seed,
                 };
             }

@@ -1,9 +1,20 @@
+mod borders;
+
 use crate::Draws;
 use partita_graph::{
     Convolution, Graph, GraphBuilder, Loss, NodeId, Op, Pool, PoolKind, TransposedConvolution,
 };
 use partita_lower::{Halo, LayerChoice, Shard, Strategy};
 use partita_space::{AXES, Axis, AxisList, Window};
+
+/// A window that keeps the extent.
+const SAME: Window = Window {
+    kernel: 3,
+    stride: 1,
+    dilation: 1,
+    pad_low: 1,
+    pad_high: 1,
+};
 
 /// A random small model with a random strategy.
 pub struct Case {
@@ -22,8 +33,12 @@ pub struct Case {
 /// and decoders, with and without a linear end, both losses, alone and with auxiliary ones.
 pub fn random_case(seed: u64) -> Case {
     let mut draws = Draws::new(seed);
-    let graph = Sketch::new(&mut draws).finish(&mut draws);
-    split(draws, graph, seed)
+    loop {
+        let graph = Sketch::new(&mut draws).finish(&mut draws);
+        if let Some(case) = split(&mut draws, graph, seed) {
+            return case;
+        }
+    }
 }
 
 /// Draws an encoder and a decoder as of a U-Net, of two or three levels, that classifies positions.
@@ -33,7 +48,7 @@ pub fn random_encoder_decoder(seed: u64) -> Case {
     let levels = draws.between(1, 2);
     sketch.encode_and_decode(&mut draws, levels);
     let graph = sketch.end_with_positions();
-    split(draws, graph, seed)
+    split(&mut draws, graph, seed).expect("there is no batch norm")
 }
 
 /// Draws a model with more channels and a strategy over all axes, some layers apart from the rest.
@@ -52,9 +67,9 @@ pub fn random_layer_case(seed: u64) -> Case {
             let strategy = random_layer_strategy(&mut draws, &graph, batch);
             if strategy.check(&graph, batch).is_ok() {
                 return Case {
+                    batch: or_short(&mut draws, &graph, &strategy, batch),
                     graph,
                     strategy,
-                    batch: or_short(&mut draws, batch),
                     seed,
                 };
             }
@@ -196,22 +211,33 @@ pub(crate) fn random_block(draws: &mut Draws, graph: &Graph) -> LayerChoice {
 }
 
 /// As many samples as a step has, or as its last one of an epoch may have.
-pub(crate) fn or_short(draws: &mut Draws, batch: usize) -> usize {
-    match draws.one_in(4) {
+pub(crate) fn or_short(
+    draws: &mut Draws,
+    graph: &Graph,
+    strategy: &Strategy,
+    batch: usize,
+) -> usize {
+    let short = match draws.one_in(4) {
         true => draws.between(1, batch),
         false => batch,
+    };
+    match strategy.check_norms(graph, short) {
+        Ok(()) => short,
+        Err(_) => batch,
     }
 }
 
-fn split(mut draws: Draws, graph: Graph, seed: u64) -> Case {
+/// None where a batch norm would be over one value.
+fn split(draws: &mut Draws, graph: Graph, seed: u64) -> Option<Case> {
     let batch = draws.between(1, 5);
-    let strategy = random_strategy(&mut draws, &graph, batch);
-    Case {
+    let strategy = random_strategy(draws, &graph, batch);
+    strategy.check_norms(&graph, batch).ok()?;
+    Some(Case {
         graph,
         strategy,
         batch,
         seed,
-    }
+    })
 }
 
 fn random_strategy(draws: &mut Draws, graph: &Graph, batch: usize) -> Strategy {
@@ -271,7 +297,7 @@ impl Sketch {
     }
 
     pub(crate) fn layer(&mut self, draws: &mut Draws) {
-        match draws.between(0, 14) {
+        match draws.between(0, 15) {
             0..=3 => self.convolution(draws),
             4 | 5 => self.pool(draws),
             6 => {
@@ -289,6 +315,7 @@ impl Sketch {
             11 => self.encode_and_decode(draws, 1),
             12 => self.norm_and_gate(draws),
             13 => self.slice(draws),
+            14 => self.two_borders(draws),
             _ => {
                 let name = self.name("drop");
                 self.head = self
@@ -455,12 +482,7 @@ impl Sketch {
 
     /// A convolution that keeps the extents.
     fn keep_extents(&mut self, filters: usize) -> NodeId {
-        let window = self.builder.windows(Window {
-            kernel: 3,
-            pad_low: 1,
-            pad_high: 1,
-            ..Window::ONE
-        });
+        let window = self.builder.windows(SAME);
         let name = self.name("conv");
         let convolution = Convolution {
             filters,
@@ -592,14 +614,7 @@ impl Sketch {
             return;
         }
         let channels = self.builder.shape(start).channels;
-        let side = Window {
-            kernel: 3,
-            stride: 1,
-            dilation: 1,
-            pad_low: 1,
-            pad_high: 1,
-        };
-        let window = self.builder.windows(side);
+        let window = self.builder.windows(SAME);
         let name = self.name("conv");
         let convolution = Convolution {
             filters: channels,
@@ -690,8 +705,6 @@ impl Sketch {
         let trunk = self.head;
         self.head = draws.pick(&self.trunk);
         if draws.one_in(2) {
-            // The trunk may read around the tensor by another border rule.
-            self.activation(draws);
             self.keep_extents(2);
             let name = self.name("norm");
             let head = self.builder.batch_norm(&name, self.head, 1e-3, 0.1);

@@ -16,6 +16,7 @@ mod maker;
 mod random;
 mod sequences;
 mod staged;
+mod tied;
 mod trial;
 
 pub use bench::{Aftermath, Bench};
@@ -32,6 +33,7 @@ pub use maker::Maker;
 pub use random::Draws;
 pub use sequences::random_sequence_case;
 pub use staged::random_staged_case;
+pub use tied::random_tied_case;
 pub use trial::{Data, Finding, Trial};
 
 // What a setup needs, so that rooms that may not depend on the others can be tested.

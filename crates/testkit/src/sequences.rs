@@ -23,9 +23,9 @@ pub fn random_sequence_case(seed: u64) -> Case {
             let strategy = random_layer_strategy(&mut draws, &graph, batch);
             if strategy.check(&graph, batch).is_ok() {
                 return Case {
+                    batch: or_short(&mut draws, &graph, &strategy, batch),
                     graph,
                     strategy,
-                    batch: or_short(&mut draws, batch),
                     seed,
                 };
             }

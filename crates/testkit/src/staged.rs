@@ -24,12 +24,12 @@ pub fn random_staged_case(seed: u64) -> Case {
             }
         };
         for _ in 0..20 {
-            let (strategy, batch) = random_stages(&mut draws, &graph);
+            let (strategy, batch) = random_stages(&mut draws, &graph, &ALL);
             if strategy.ranks() <= RANKS && strategy.check(&graph, batch).is_ok() {
                 return Case {
+                    batch: or_short(&mut draws, &graph, &strategy, batch),
                     graph,
                     strategy,
-                    batch: or_short(&mut draws, batch),
                     seed,
                 };
             }
@@ -37,13 +37,15 @@ pub fn random_staged_case(seed: u64) -> Case {
     }
 }
 
-fn random_stages(draws: &mut Draws, graph: &Graph) -> (Strategy, usize) {
-    let mut strategy = Strategy::single();
-    let data = draws.pick(&[1, 1, 1, 2]);
-    if data > 1 {
-        strategy = Strategy::of([data, 1, 1, 1, 1, 1, 1]);
-    }
-    strategy.schedule = draws.pick(&[
+/// What is drawn of a pipeline; the more often something is listed, the more often it is drawn.
+pub(crate) struct Pipelines {
+    pub schedules: &'static [Schedule],
+    /// Indices of the axes that split a stage.
+    pub axes: &'static [usize],
+}
+
+const ALL: Pipelines = Pipelines {
+    schedules: &[
         Schedule::Sequential,
         Schedule::GPipe,
         Schedule::OneForwardOneBackward,
@@ -52,13 +54,27 @@ fn random_stages(draws: &mut Draws, graph: &Graph) -> (Strategy, usize) {
         Schedule::Gems { repetitions: 1 },
         Schedule::Gems { repetitions: 2 },
         Schedule::Chimera,
-    ]);
+    ],
+    axes: &[0, 1, 2, 3, 4, 5],
+};
+
+pub(crate) fn random_stages(
+    draws: &mut Draws,
+    graph: &Graph,
+    pipelines: &Pipelines,
+) -> (Strategy, usize) {
+    let mut strategy = Strategy::single();
+    let data = draws.pick(&[1, 1, 1, 2]);
+    if data > 1 {
+        strategy = Strategy::of([data, 1, 1, 1, 1, 1, 1]);
+    }
+    strategy.schedule = draws.pick(pipelines.schedules);
     let places = draws.between(2, 4);
     let extent = graph.nodes[0].shape.extent;
     let mesh = |draws: &mut Draws| {
         let mut extents = [1; 7];
         for _ in 0..draws.pick(&[0, 0, 1, 1, 2]) {
-            let axis = draws.between(0, 5);
+            let axis = draws.pick(pipelines.axes);
             let most = match axis {
                 1..=3 => extent[axis - 1].min(3),
                 _ => 2,

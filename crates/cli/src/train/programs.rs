@@ -25,6 +25,9 @@ pub fn programs(
         (ProgramKind::Train, training),
         (ProgramKind::Evaluate, validation),
     ] {
+        if kind == ProgramKind::Train {
+            check_last(graph, strategy, samples, run.batch)?;
+        }
         for batch in batch_sizes(samples, run.batch) {
             let one = |kind| {
                 verified(&Request {
@@ -38,6 +41,40 @@ pub fn programs(
         }
     }
     Ok(played)
+}
+
+/// That the smaller last mini-batch of an epoch can be trained on, where there is one.
+///
+/// Errors: a batch norm over a single value, with the nearest size of mini-batches that has none.
+fn check_last(
+    graph: &Graph,
+    strategy: &Strategy,
+    samples: usize,
+    batch: usize,
+) -> Result<(), CliError> {
+    let is_trained = |batch: usize| match samples % batch {
+        0 => Ok(()),
+        _ if samples < batch => Ok(()),
+        rest => strategy.check_norms(graph, rest),
+    };
+    let Err(error) = is_trained(batch) else {
+        return Ok(());
+    };
+    let suits = |other: &usize| {
+        (1..=samples).contains(other)
+            && is_trained(*other).is_ok()
+            && strategy.check(graph, *other).is_ok()
+    };
+    let others = (1..batch).flat_map(|by| [batch - by, batch + by]);
+    let nearest = match others.into_iter().find(suits) {
+        Some(other) => format!("batch={other}"),
+        None => format!("batch={batch} with a number of samples that it divides"),
+    };
+    Err(CliError::User(format!(
+        "the last mini-batch of an epoch has {} of {samples} training samples: {error}; the nearest \
+         size of mini-batches whose last one is large enough is {nearest}",
+        samples % batch
+    )))
 }
 
 /// The training step of a run.
@@ -80,4 +117,42 @@ fn verified(request: &Request<'_>) -> Result<Program, CliError> {
         ))
     })?;
     Ok(program)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn a_last_mini_batch_of_one_sample_is_refused_before_training() {
+        let model = "model norm\ninput x channels=2 extent=4\n\
+                     c = conv x filters=4 kernel=4 bias=false\n\
+                     n = batch_norm c epsilon=1e-5 momentum=0.1\nloss = mse n\n";
+        let graph = partita_graph::text::parse(model).unwrap();
+        let check = |strategy: &str, samples: usize, batch: usize| {
+            let strategy: Strategy = strategy.parse().unwrap();
+            strategy.check(&graph, batch).unwrap();
+            let checked = check_last(&graph, &strategy, samples, batch);
+            checked.err().map(|error| error.to_string())
+        };
+        for (strategy, samples, batch) in [("data=1", 16, 4), ("data=1", 18, 4), ("data=2", 3, 8)] {
+            assert_eq!(check(strategy, samples, batch), None);
+        }
+        for (strategy, samples, batch, parts) in [
+            ("data=1", 17, 4, ["1 of 17", "`n`", "batch=3"]),
+            (
+                "data=2,micro=2",
+                11,
+                8,
+                ["3 of 11", "2 micro-batch(es)", "batch=6"],
+            ),
+        ] {
+            let error = check(strategy, samples, batch).unwrap();
+            for part in parts {
+                assert!(error.contains(part), "{part:?} is not in {error:?}");
+            }
+        }
+    }
 }

@@ -63,9 +63,8 @@ impl Layout<'_> {
         let input = self.graph.node(id).inputs[0];
         let reads = of_channels(channels);
         let is_there = self.of.get(input.0).is_some_and(|&x| {
-            let is_moved = self
-                .moves
-                .contains_key(&(x, self.site, reads, filters.set()));
+            let key = (x, self.site, reads, filters.set(), self.wraps_apart(id, x));
+            let is_moved = self.moves.contains_key(&key);
             is_moved && self.layers[x.0].place.axes == *known
         });
         let before = match is_there {

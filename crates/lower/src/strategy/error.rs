@@ -270,6 +270,25 @@ pub enum StrategyError {
         /// A number that divides.
         nearest: usize,
     },
+    /// Statistics of a batch norm over one value.
+    #[error(
+        "strategy `{strategy}`: in training the batch norm `{layer}` takes the mean and the variance of each \
+         channel over a single value, as {micro} micro-batch(es) of a mini-batch of {batch} leave one sample \
+         in one of them, and the layer has one position; at least 2 values are needed, the nearest valid \
+         choice is {nearest}"
+    )]
+    OneValue {
+        /// The strategy.
+        strategy: String,
+        /// The batch norm.
+        layer: String,
+        /// Micro-batches.
+        micro: usize,
+        /// Samples.
+        batch: usize,
+        /// What gives it two values.
+        nearest: String,
+    },
     /// What is said of layers, said of all.
     #[error(
         "strategy `{text}`: `{name}` is said of layers, like `; {example}`; nothing else goes before the \

@@ -16,7 +16,6 @@ pub enum Refusal {
     PoolPadding,
     PoolDilation,
     PeriodicPadding,
-    MixedPadding,
     TooFine,
 }
 
@@ -35,7 +34,6 @@ impl Refusal {
 
     pub fn of_lowering(error: &LowerError) -> Option<Self> {
         match error {
-            LowerError::MixedPadding { .. } => Some(Refusal::MixedPadding),
             LowerError::Strategy(StrategyError::TooFine { .. }) => Some(Refusal::TooFine),
             LowerError::Strategy(_)
             | LowerError::Menu(_)

@@ -452,6 +452,7 @@ fn two_readers_of_one_tensor_with_other_borders() {
     let mut ledger = Ledger::default();
     let narrow = "conv both filters=3 kernel=3 stride=1 pad=1 bias=true";
     let maximum = "max_pool both kernel=3 stride=1 pad=1";
+    let periodic = "conv both filters=3 kernel=3 stride=1 pad=1 padding=periodic bias=true";
     let mean = "average_pool both kernel=5 stride=1 pad=2 count_padding=false";
     let pairs = [
         [narrow, maximum],
@@ -473,22 +474,22 @@ fn two_readers_of_one_tensor_with_other_borders() {
         ],
         [maximum, mean],
         [maximum, "add both both"],
+        [periodic, narrow],
+        [maximum, periodic],
+        [
+            "conv both filters=3 kernel=3 stride=1 pad=2:0 padding=periodic bias=false",
+            "conv both filters=3 kernel=1 stride=1 pad=0 bias=true",
+        ],
+        [
+            "conv both filters=3 kernel=5 stride=2 pad=3:1 padding=periodic bias=true",
+            "average_pool both kernel=3 stride=2 pad=1 count_padding=false",
+        ],
     ];
     for pair in pairs {
         for (extent, rank, ranks) in [("9", 1, &[2, 3, 5][..]), ("7x5", 2, &[2, 4, 6])] {
             let graph = two_readers(extent, pair);
             let strategies = all_meshes(rank, ranks);
             torture(&mut ledger, "readers", &graph, 2, &strategies);
-        }
-    }
-    let periodic = "conv both filters=3 kernel=3 stride=1 pad=1 padding=periodic bias=true";
-    for other in [narrow, maximum] {
-        let graph = two_readers("9", [periodic, other]);
-        for strategy in [Strategy::single(), Strategy::hybrid(1, [1, 1, 3])] {
-            let error = refused(&graph, strategy);
-            let refusal = Refusal::of_lowering(&error);
-            assert_eq!(refusal, Some(Refusal::MixedPadding), "{error}");
-            assert!(error.to_string().contains("`both`"), "{error}");
         }
     }
     ledger.close("two readers", 150, &[Refusal::TooFine]);

@@ -1,0 +1,130 @@
+//! Batch norms need more than one value for each channel in training.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod request;
+
+use partita_graph::{Graph, text};
+use partita_lower::{LowerError, Request, Strategy, StrategyError, lower};
+use partita_program::ProgramKind;
+use request::request;
+
+/// A batch norm over so many positions of each sample.
+fn norm(positions: usize) -> Graph {
+    let model = format!(
+        "model norm\ninput x channels=2 extent=4\nc = conv x filters=4 kernel={} bias=false\n\
+         n = batch_norm c epsilon=1e-5 momentum=0.1\nr = relu n\nf = flatten r\n\
+         l = linear f features=2 bias=true\nloss = softmax_cross_entropy l\n",
+        5 - positions
+    );
+    text::parse(&model).unwrap()
+}
+
+fn lowered(graph: &Graph, strategy: &str, batch: usize, kind: ProgramKind) -> Result<(), String> {
+    let strategy: Strategy = strategy.parse().unwrap();
+    let request = Request {
+        kind,
+        ..request(graph, &strategy, batch)
+    };
+    match lower(&request) {
+        Ok(_) => Ok(()),
+        Err(LowerError::Strategy(error @ StrategyError::OneValue { .. })) => Err(error.to_string()),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_batch_norm_over_one_value_is_not_trained() {
+    let graph = norm(1);
+    for (strategy, batch, parts) in [
+        (
+            "data=1",
+            1,
+            &[
+                "`n`",
+                "1 micro-batch(es)",
+                "mini-batch of 1",
+                "a mini-batch of 2",
+            ][..],
+        ),
+        // Statistics are those of all ranks, but of one micro-batch.
+        (
+            "data=1,micro=4",
+            4,
+            &["4 micro-batch(es)", "micro=2", "a mini-batch of 8"],
+        ),
+        ("filter=2,micro=4", 4, &["micro=2"]),
+        (
+            "micro=4,stages=[width=1|width=1],schedule=gems",
+            4,
+            &["micro=2"],
+        ),
+        (
+            "micro=4,stages=[width=1|width=1],schedule=gems*2",
+            4,
+            &["is a mini-batch of 8"],
+        ),
+        // The smaller last mini-batch of an epoch.
+        (
+            "data=2,micro=4",
+            3,
+            &["3 micro-batch(es)", "mini-batch of 3", "micro=1"],
+        ),
+        ("data=2,micro=4", 5, &["mini-batch of 5", "micro=2"]),
+        ("data=4", 1, &["mini-batch of 1", "a mini-batch of 4"]),
+    ] {
+        let error = lowered(&graph, strategy, batch, ProgramKind::Train).unwrap_err();
+        for part in parts {
+            assert!(
+                error.contains(part),
+                "{strategy}: {part:?} is not in {error:?}"
+            );
+        }
+        // Running statistics need no other sample.
+        lowered(&graph, strategy, batch, ProgramKind::Evaluate).unwrap();
+        lowered(&graph, strategy, batch, ProgramKind::Fetch).unwrap();
+    }
+}
+
+#[test]
+fn two_values_are_enough_wherever_they_are() {
+    let both = [
+        ("data=1", 1),
+        ("data=1,micro=4", 4),
+        ("width=2", 1),
+        ("data=2", 1),
+    ];
+    for (strategy, batch) in both {
+        lowered(&norm(2), strategy, batch, ProgramKind::Train).unwrap();
+        lowered(&norm(1), strategy, 2 * batch, ProgramKind::Train).unwrap();
+    }
+}
+
+#[test]
+fn what_a_refusal_names_can_be_trained() {
+    let graph = norm(1);
+    let mut tried = 0;
+    for micro in 1..=12 {
+        for times in 1..=2 {
+            let (batch, text) = (micro * times, format!("data=1,micro={micro}"));
+            let strategy: Strategy = text.parse().unwrap();
+            let Err(error) = strategy.check(&graph, batch) else {
+                continue;
+            };
+            let StrategyError::OneValue { nearest, .. } = error else {
+                panic!("{error}");
+            };
+            let (fewer, larger) = match nearest.split_once(", or a mini-batch of ") {
+                Some((fewer, larger)) => (Some(fewer.to_owned()), larger.to_owned()),
+                None => (None, nearest.replace("a mini-batch of ", "")),
+            };
+            strategy.check(&graph, larger.parse().unwrap()).unwrap();
+            if let Some(fewer) = fewer {
+                let strategy: Strategy = format!("data=1,{fewer}").parse().unwrap();
+                strategy.check(&graph, batch).unwrap();
+            }
+            tried += 1;
+        }
+    }
+    assert_eq!(tried, 12);
+}
