@@ -1,5 +1,6 @@
 //! This machine: kernels and links are measured where a program needs them, once, and kept in a file.
 
+use crate::cache;
 use crate::error::CliError;
 use crate::host::Host;
 use crate::train::check::core_warning;
@@ -12,16 +13,13 @@ use partita_program::{Dtype, Program};
 use partita_run::{Kernels, Transport};
 use partita_space::{Bytes, BytesPerSecond, Mesh, Rank, Seconds};
 use partita_tune::{
-    Database, KernelKey, LinkTimes, Measured, Measurements, Options, Point, Setting, TuneError,
+    KernelKey, LinkTimes, Measured, Measurements, Options, Point, Setting, TuneError,
     host_seconds_per_byte, measure, measure_links, measure_load, measure_memory, middle,
 };
 use std::collections::BTreeSet;
-use std::env;
-use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::panic::resume_unwind;
-use std::path::{Path, PathBuf};
 
 /// What is said of the machine in reports.
 pub const NAME: &str = "here";
@@ -87,7 +85,6 @@ pub struct Here {
     no_io: bool,
     setting: Setting,
     links: Setting,
-    database: Database,
     measurements: Measurements,
     /// What was measured of one rank, with the other cores at rest.
     alone: Measurements,
@@ -96,7 +93,7 @@ pub struct Here {
 impl Here {
     /// Reads what is known. With `no_io`, reading takes no time.
     ///
-    /// Errors: no place for the measurements, or a file there that does not hold any.
+    /// Errors: more ranks than can be measured on this machine.
     pub fn new(
         kernels: KernelSet,
         ranks: usize,
@@ -123,8 +120,6 @@ impl Here {
             )));
         }
         let host = Host::here();
-        let path = database_path()?;
-        let database = Database::open(&path).map_err(|error| tune_error(&error))?;
         let setting = Setting {
             processor: host.processor.clone().unwrap_or_default(),
             cores: cores.len(),
@@ -138,7 +133,7 @@ impl Here {
             backend: library.clone().unwrap_or_else(|| setting.backend.clone()),
             ..setting.clone()
         };
-        let (measurements, alone) = known(&database, &setting, &links);
+        let (measurements, alone) = known(&setting, &links);
         // Twice the largest cache leaves nothing of what it held.
         let cache = host.caches.iter().map(|cache| cache.bytes.0).max();
         let flush = Bytes(cache.map_or(Options::default().flush.0, |bytes| 2 * bytes));
@@ -154,7 +149,6 @@ impl Here {
             links,
             alone,
             setting,
-            database,
         })
     }
 
@@ -231,11 +225,9 @@ impl Here {
         Ok(costs)
     }
 
-    fn keep(&mut self, setting: &Setting, new: &Measurements) -> Result<(), CliError> {
-        let kept = self.database.keep(setting, new);
-        kept.map_err(|error| tune_error(&error))?;
-        (self.measurements, self.alone) = known(&self.database, &self.setting, &self.links);
-        Ok(())
+    fn keep(&mut self, setting: &Setting, new: &Measurements) {
+        cache::keep(setting, new);
+        (self.measurements, self.alone) = known(&self.setting, &self.links);
     }
 
     /// Measures kernels of these programs, messages, collectives and memory, whatever is known, and reads
@@ -252,7 +244,7 @@ impl Here {
         let programs: Vec<&Program> = programs.iter().collect();
         let measured = self.measure_kernels(&programs, first.dtype, Some(passes))?;
         match links {
-            Some(links) => self.keep_links(links)?,
+            Some(links) => self.keep_links(links),
             None => self.measure_groups(&(2..=self.ranks).collect(), &LinkTimes::default())?,
         }
         self.measure_reads()?;
@@ -305,7 +297,7 @@ impl Here {
         };
         // With all ranks at work, and one with the others at rest.
         let series = |setting: Setting| Series {
-            known: self.database.measurements(&setting),
+            known: cache::measurements(&setting),
             passes: Vec::new(),
             setting,
         };
@@ -338,7 +330,13 @@ impl Here {
                     );
                     say(&text, done == all);
                 };
-                let is_known = |key: &_| anew.is_none() && series.known.has(key);
+                let is_known = |key: &_| {
+                    let is_known = anew.is_none() && series.known.has(key);
+                    if !is_known {
+                        cache::before_measuring();
+                    }
+                    is_known
+                };
                 let measured = measure(programs, &maker, &is_known, &options, &progress);
                 let measured = measured.map_err(|error| tune_error(&error))?;
                 series.passes.push(measured);
@@ -353,7 +351,7 @@ impl Here {
             if !measured.is_empty() {
                 let mut new = Measurements::default();
                 new.add(measured);
-                self.keep(&setting, &new)?;
+                self.keep(&setting, &new);
             }
         }
         Ok(signatures)
@@ -384,15 +382,15 @@ impl Here {
     }
 
     /// Takes in what processes have measured together.
-    pub fn keep_links(&mut self, links: LinkTimes) -> Result<(), CliError> {
+    pub fn keep_links(&mut self, links: LinkTimes) {
         if links == LinkTimes::default() {
-            return Ok(());
+            return;
         }
         let new = Measurements {
             links: Some(links),
             ..Measurements::default()
         };
-        self.keep(&self.links.clone(), &new)
+        self.keep(&self.links.clone(), &new);
     }
 
     fn measure_links(&mut self, program: &Program) -> Result<(), CliError> {
@@ -415,39 +413,38 @@ impl Here {
             let one = |transport| -> Box<dyn Transport + Send> { Box::new(transport) };
             connect(mesh, patience).into_iter().map(one).collect()
         };
-        let progress = |what: &str| say(&format!("measuring {what}"), false);
+        let progress = |what: &str| {
+            cache::before_measuring();
+            say(&format!("measuring {what}"), false);
+        };
         let links = measure_links(self.ranks, groups, known, &transports, &progress);
         let links = links.map_err(|error| tune_error(&error))?;
-        if links == LinkTimes::default() {
-            return Ok(());
+        if links != LinkTimes::default() {
+            say("measured messages and collectives", true);
+            self.keep_links(links);
         }
-        say("measured messages and collectives", true);
-        self.keep_links(links)
+        Ok(())
     }
 
     fn measure_reads(&mut self) -> Result<(), CliError> {
         if self.no_io || self.measurements.loads.contains_key(READS) {
             return Ok(());
         }
-        let path = database_path()?.with_extension(format!("{}.reads", std::process::id()));
-        let points = reads(&path, self.ranks);
-        // The file was for the measurement alone; one that cannot be removed spoils none.
-        let _ = fs::remove_file(&path);
-        self.keep(
-            &self.setting.clone(),
-            &Measurements {
-                loads: [(READS.to_owned(), points?)].into(),
-                ..Measurements::default()
-            },
-        )
+        cache::before_measuring();
+        let new = Measurements {
+            loads: [(READS.to_owned(), reads(self.ranks)?)].into(),
+            ..Measurements::default()
+        };
+        self.keep(&self.setting.clone(), &new);
+        Ok(())
     }
 }
 
 /// What was measured of all ranks at work, and of one with the others at rest.
-fn known(database: &Database, setting: &Setting, links: &Setting) -> (Measurements, Measurements) {
-    let mut together = database.measurements(setting);
-    together.links = database.measurements(links).links;
-    (together, database.measurements(&single(setting)))
+fn known(setting: &Setting, links: &Setting) -> (Measurements, Measurements) {
+    let mut together = cache::measurements(setting);
+    together.links = cache::measurements(links).links;
+    (together, cache::measurements(&single(setting)))
 }
 
 /// Passes over the kernels of a setting.
@@ -517,13 +514,10 @@ fn law(points: &[Point], bytes_per_byte: f64) -> Result<LinkFit, CliError> {
 }
 
 /// Times reads of a file written for it.
-fn reads(path: &Path, ranks: usize) -> Result<Vec<Point>, CliError> {
+fn reads(ranks: usize) -> Result<Vec<Point>, CliError> {
     say("measuring reads", true);
     let largest = READ_SIZES[READ_SIZES.len() - 1].0;
-    let made = path.parent().map_or(Ok(()), fs::create_dir_all);
-    made.and_then(|()| fs::write(path, vec![1u8; 2 * largest as usize]))
-        .map_err(|error| CliError::file("written", path.display(), &error))?;
-    let file = File::open(path).map_err(|error| CliError::file("read", path.display(), &error))?;
+    let file = cache::scratch_file(&vec![1u8; 2 * largest as usize])?;
     let read = |_: Rank, turn: usize, bytes: Bytes| {
         let mut values = vec![0u8; bytes.0 as usize];
         let offset = (turn as u64 * 4096) % largest;
@@ -531,28 +525,6 @@ fn reads(path: &Path, ranks: usize) -> Result<Vec<Point>, CliError> {
         read.map_err(|error| error.to_string())
     };
     measure_load(ranks, &READ_SIZES, &read).map_err(|error| tune_error(&error))
-}
-
-/// Where measurements are kept: `$XDG_CACHE_HOME/partita`, else `~/.cache/partita`.
-///
-/// Tests keep theirs apart from those of the user.
-fn database_path() -> Result<PathBuf, CliError> {
-    if cfg!(test) {
-        return Ok(env::temp_dir().join("partita-tests/measured.json"));
-    }
-    let absolute = |name: &str| {
-        let path = env::var_os(name).map(PathBuf::from);
-        path.filter(|path| path.is_absolute())
-    };
-    let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
-    let cache = cache.ok_or_else(|| {
-        CliError::User(
-            "there is no place for measurements of this machine: neither XDG_CACHE_HOME nor HOME \
-             is an absolute path; set one of them"
-                .to_owned(),
-        )
-    })?;
-    Ok(cache.join("partita").join("measured.json"))
 }
 
 /// Tells how far a measurement is, over the line before; silent where nobody can look on.
@@ -568,9 +540,12 @@ pub fn say(text: &str, is_last: bool) {
 
 fn tune_error(error: &TuneError) -> CliError {
     match error {
-        TuneError::Corrupt { .. } | TuneError::File { .. } | TuneError::Unpinned { .. } => {
-            CliError::user(error)
-        }
+        TuneError::Unpinned { .. }
+        | TuneError::Unreadable { .. }
+        | TuneError::NotKept { .. }
+        | TuneError::Corrupt { .. }
+        | TuneError::Newer { .. }
+        | TuneError::Unlocked { .. } => CliError::user(error),
         TuneError::Kernel { .. }
         | TuneError::Transport { .. }
         | TuneError::Read { .. }

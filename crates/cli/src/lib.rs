@@ -35,6 +35,7 @@ mod search;
 mod trace;
 mod vectors;
 
+mod cache;
 mod error;
 mod number;
 mod table;

@@ -48,26 +48,66 @@ pub enum TuneError {
         /// What is known of it.
         reason: String,
     },
-    /// The database cannot be read or written.
-    #[error("the measurements in {} cannot be {verb}: {reason}", path.display())]
-    File {
-        /// `read` or `written`.
-        verb: &'static str,
+    /// The file of a database cannot be read.
+    #[error("the measured times in {} cannot be read: {reason}; they are measured again and not kept", path.display())]
+    Unreadable {
         /// The file.
         path: PathBuf,
         /// What the system said.
         reason: String,
     },
-    /// The database is no database.
+    /// The file of a database cannot be written.
     #[error(
-        "{} holds no measurements that can be read: {reason}; remove or mend the file, what it held \
-         is then measured again",
+        "measured times cannot be kept in {}: {reason}; they are known to this run alone, and the next \
+         one measures again",
         path.display()
+    )]
+    NotKept {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        reason: String,
+    },
+    /// The file of a database holds something else; it has been renamed.
+    #[error(
+        "{} holds no measured times ({reason}); it is renamed to {}, and what is missing is measured \
+         again",
+        path.display(), renamed.display()
     )]
     Corrupt {
         /// The file.
         path: PathBuf,
         /// Where it is wrong.
+        reason: String,
+        /// Its name from now on.
+        renamed: PathBuf,
+    },
+    /// A file of a later version, which has been left as it is.
+    #[error(
+        "{} has format {found} of a newer version, this one reads up to format {format}; it is left as \
+         it is, and the times that this version measures are kept in {}",
+        path.display(), instead.display()
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+        /// The newest that can be read.
+        format: u32,
+        /// The file that is used.
+        instead: PathBuf,
+    },
+    /// No lock can be had.
+    #[error(
+        "{} cannot be locked: {reason}; going on without a lock: times that other processes write at \
+         the same moment may be lost, and are then measured again",
+        path.display()
+    )]
+    Unlocked {
+        /// The lock's file.
+        path: PathBuf,
+        /// What the system said.
         reason: String,
     },
 }

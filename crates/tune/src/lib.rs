@@ -13,6 +13,7 @@ mod links;
 mod load;
 mod measure;
 mod reuse;
+mod store;
 mod stream;
 
 pub use database::{Database, Measurements, Setting};
@@ -24,4 +25,5 @@ pub use links::{
 };
 pub use load::measure_load;
 pub use measure::{KernelMaker, Measured, Options, measure, middle};
+pub use store::scratch;
 pub use stream::measure_memory;

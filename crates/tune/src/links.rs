@@ -75,6 +75,24 @@ impl LinkTimes {
         all.iter().all(|times| times.contains_key(&members))
     }
 
+    /// Whether nothing is left to measure of messages between so many ranks, and of collectives in these
+    /// groups.
+    pub fn has_all(&self, ranks: usize, groups: &BTreeSet<usize>) -> bool {
+        let mut groups = groups.iter().filter(|&&members| members > 1);
+        ranks < 2 || !self.message.is_empty() && groups.all(|&members| self.has_group(members))
+    }
+
+    /// The points of all collectives.
+    pub(crate) fn of_groups(&self) -> impl Iterator<Item = &Vec<Point>> + Clone {
+        let groups = [
+            &self.allreduce,
+            &self.allgather,
+            &self.reduce_scatter,
+            &self.alltoall,
+        ];
+        groups.into_iter().flat_map(BTreeMap::values)
+    }
+
     /// Takes in everything of `newer`.
     pub(crate) fn merge(&mut self, newer: &Self) {
         if !newer.message.is_empty() {

@@ -6,6 +6,7 @@ use super::memory::Mark;
 use super::processes::Job;
 use super::ranks::{self, Listener, World};
 use super::run_file::RunFile;
+use crate::cache;
 use crate::error::CliError;
 use crate::here::{Calibrated, Here, Ranks};
 use crate::host::Host;
@@ -206,6 +207,12 @@ impl Company {
                 ranks.most()
             )));
         }
+        if job.rank() == 0 {
+            job.while_pulsing(|| {
+                cache::before_measuring();
+                Ok(())
+            })?;
+        }
         let groups = (2..=ranks.count).collect();
         let links = job.measure_links(&groups, &LinkTimes::default(), ranks.threads)?;
         let found = match job.rank() {
@@ -309,14 +316,25 @@ fn measure_links(
     ranks: &Ranks,
     groups: &BTreeSet<usize>,
 ) -> Result<(), CliError> {
-    let here = || Here::of(run.kernels, ranks.clone(), false);
-    let here = (job.rank() == 0).then(here).transpose()?;
+    // Another process may hold the lock of the cache for longer than the others are patient.
+    let open = || {
+        let here = Here::of(run.kernels, ranks.clone(), false)?;
+        if !here.links().has_all(ranks.count, groups) {
+            cache::before_measuring();
+        }
+        Ok(here)
+    };
+    let here = (job.rank() == 0).then(|| job.while_pulsing(open));
+    let here = here.transpose()?;
     let known = here.as_ref().map(Here::links).unwrap_or_default();
     let found = job.measure_links(groups, &known, ranks.threads)?;
-    match here {
-        Some(mut here) => here.keep_links(found),
-        None => Ok(()),
-    }
+    let Some(mut here) = here else {
+        return Ok(());
+    };
+    job.while_pulsing(|| {
+        here.keep_links(found);
+        Ok(())
+    })
 }
 
 fn failure(error: &LaunchError) -> CliError {

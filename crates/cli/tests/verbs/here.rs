@@ -104,18 +104,3 @@ fn this_machine_is_measured_once() {
     );
     assert!(fs::read(&path).unwrap().len() > written.len());
 }
-
-#[test]
-fn corrupt_measurements_are_named() {
-    let folder = folder();
-    let path = folder.path().join("partita/measured.json");
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(&path, "{").unwrap();
-    let output = call(folder.path(), "plan", &[]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(
-        error_text(&output).contains("measured.json"),
-        "{}",
-        error_text(&output)
-    );
-}

@@ -4,6 +4,7 @@
 
 mod command;
 
+mod cache;
 mod calibrating;
 mod comparing;
 mod data;
