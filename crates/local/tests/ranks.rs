@@ -9,7 +9,7 @@ use partita_program::{
     Body, BufferId, Collective, CollectiveKind, Dtype, Exchange, Item, Kernel, Load, Place,
     Receive, Send, TaskId, View, When, Work,
 };
-use partita_run::{Arena, Element, Inputs, RunError, StepReport, Transport};
+use partita_run::{Arena, Clock, Element, Inputs, RunError, StepReport, SystemClock, Transport};
 use partita_space::{Axis, AxisList, AxisSet, Mesh, Offset, Seconds};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -330,6 +330,42 @@ fn the_watchdog_names_the_rank_that_stands_still() {
         }) => assert_eq!((missing, layer.as_str(), sequence), (vec![1], "conv3", 17)),
         other => panic!("{other:?}"),
     }
+}
+
+/// The clock of a process that is stopped for five seconds.
+struct StoppedClock<'s> {
+    clock: SystemClock,
+    has_stopped: &'s AtomicBool,
+}
+
+impl Clock for StoppedClock<'_> {
+    fn now(&self) -> Seconds {
+        let stopped = self.has_stopped.load(Ordering::Relaxed);
+        self.clock.now() + Seconds(if stopped { 5.0 } else { 0.0 })
+    }
+}
+
+#[test]
+fn ranks_that_were_stopped_together_go_on() {
+    let (mesh, body) = (data_mesh(3), sum_body());
+    let (cancel, has_stopped) = (AtomicBool::new(false), AtomicBool::new(false));
+    let clock = SystemClock::start();
+    let ended = launch(connect(mesh, Seconds(0.0)), &cancel, |rank, transport| {
+        let mut runner = runner(mesh, rank, &body, transport, no_samples(), &cancel);
+        runner.clock = Box::new(StoppedClock {
+            clock,
+            has_stopped: &has_stopped,
+        });
+        runner.watchdog = Seconds(3.0);
+        if rank == 1 {
+            // The others wait already, and look at the clock before this rank has gone on.
+            std::thread::sleep(Duration::from_millis(100));
+            has_stopped.store(true, Ordering::Relaxed);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        runner.step(&body, &Inputs::default())
+    });
+    assert!(ended.is_ok(), "{ended:?}");
 }
 
 #[test]

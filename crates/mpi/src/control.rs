@@ -3,7 +3,6 @@ use partita_space::Rank;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ffi::c_int;
 use std::rc::Rc;
-use std::time::Instant;
 
 const HEAD: c_int = 1;
 const BODY: c_int = 2;
@@ -49,8 +48,8 @@ pub(crate) struct Control {
     bodies: Vec<Incoming>,
     outgoing: Vec<Outgoing>,
     completed: Vec<Completed>,
-    /// When each rank was last heard.
-    heard: Vec<Option<Instant>>,
+    /// Letters that each rank has sent.
+    heard: Vec<u64>,
     parcels: HashMap<Rank, VecDeque<Vec<u8>>>,
     failures: BTreeMap<Rank, Vec<u8>>,
     /// Whether this rank has told the others of a failure of its own, which is an answer too.
@@ -128,7 +127,7 @@ impl Control {
             bodies: Vec::new(),
             outgoing: Vec::new(),
             completed: Vec::new(),
-            heard: vec![None; size],
+            heard: vec![0; size],
             parcels: HashMap::new(),
             failures: BTreeMap::new(),
             has_failed: false,
@@ -224,7 +223,7 @@ impl Control {
     }
 
     fn open(&mut self, from: Rank, head: &[u8]) -> Result<(), MpiError> {
-        self.heard[from] = Some(Instant::now());
+        self.heard[from] += 1;
         let kind = Kind::ALL[usize::from(head[0]).min(Kind::ALL.len() - 1)];
         let mut length = [0; 8];
         length.copy_from_slice(&head[8..]);
@@ -295,8 +294,8 @@ impl Control {
         &self.failures
     }
 
-    /// When a rank was last heard.
-    pub(crate) fn heard(&self, rank: Rank) -> Option<Instant> {
+    /// How many letters of a rank have come; one more is a sign of life.
+    pub(crate) fn heard(&self, rank: Rank) -> u64 {
         self.heard[rank]
     }
 

@@ -1,6 +1,11 @@
-use std::sync::mpsc::{Sender, channel};
+use partita_run::{Clock, SystemClock, Watchdog};
+use partita_space::Seconds;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
+
+/// Between looks of a guard.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Writes a message and ends the process.
 pub type End = fn(&str) -> !;
@@ -20,8 +25,11 @@ impl Guard {
         );
         let (alive, watched) = channel::<()>();
         let watch = move || {
-            if let Err(std::sync::mpsc::RecvTimeoutError::Timeout) = watched.recv_timeout(limit) {
-                end(&text);
+            let mut timeout = Timeout::start(limit);
+            while let Err(RecvTimeoutError::Timeout) = watched.recv_timeout(LOOK.min(limit / 20)) {
+                if timeout.is_over() {
+                    end(&text);
+                }
             }
         };
         // A system that gives no thread leaves the call without a limit, which is all that can be done.
@@ -29,5 +37,29 @@ impl Guard {
         Self {
             _alive: watcher.ok().map(|_| alive),
         }
+    }
+}
+
+/// A limit to waiting, by the clock of the machine without the time for which the process was stopped.
+///
+/// To be looked at again and again, at least ten times within the limit.
+pub(crate) struct Timeout {
+    clock: SystemClock,
+    watchdog: Watchdog,
+}
+
+impl Timeout {
+    pub(crate) fn start(limit: Duration) -> Self {
+        let clock = SystemClock::start();
+        let watchdog = Watchdog::start(Seconds(limit.as_secs_f64()), clock.now());
+        Self { clock, watchdog }
+    }
+
+    pub(crate) fn reset(&mut self) {
+        self.watchdog.reset(self.clock.now());
+    }
+
+    pub(crate) fn is_over(&mut self) -> bool {
+        self.watchdog.look(self.clock.now())
     }
 }

@@ -1,5 +1,6 @@
 use crate::call::{Buffer, Completed, Mpi, MpiError, Raw};
 use crate::control::{Control, sorted_backwards};
+use crate::guard::Timeout;
 use partita_program::{Dtype, Program, Work};
 use partita_run::{Carriage, Key, Mail, MailFault, Packet, Stage};
 use partita_space::Rank;
@@ -321,12 +322,12 @@ impl Drop for MpiMail<'_> {
     fn drop(&mut self) {
         // The last sends of a run may be under way to peers that will take them; a rank that still waits
         // for something has failed.
-        let start = Instant::now();
+        let mut settling = Timeout::start(SETTLE);
         let is_well = |mail: &Self| {
             let waits = mail.transfers.iter().any(|transfer| transfer.is_receive);
             !waits && mail.fault.is_none() && !mail.cancel.load(Ordering::Relaxed)
         };
-        while !self.requests.is_empty() && is_well(self) && start.elapsed() < SETTLE {
+        while !self.requests.is_empty() && is_well(self) && !settling.is_over() {
             self.progress();
             thread::yield_now();
         }

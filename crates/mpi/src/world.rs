@@ -1,7 +1,7 @@
 use crate::call::{Mpi, MpiError, Raw};
 use crate::collectives::LibraryCollectives;
 use crate::control::{Control, Kind};
-use crate::guard::{End, Guard};
+use crate::guard::{End, Guard, Timeout};
 use crate::library::Library;
 use crate::mail::{MpiMail, Tags};
 use crate::transport::{Collectives, MpiTransport};
@@ -174,7 +174,7 @@ impl World {
             let worker = scope.spawn(work);
             let start = Instant::now();
             let mut last = Instant::now();
-            let mut failed: Option<Instant> = None;
+            let mut failed: Option<Timeout> = None;
             while !worker.is_finished() {
                 if last.elapsed() > PULSE {
                     last = Instant::now();
@@ -183,8 +183,8 @@ impl World {
                 // A rank that cannot be told is found missing by those who wait for it.
                 let _ = self.control.borrow_mut().look();
                 if !self.control.borrow().failures().is_empty() {
-                    let since = *failed.get_or_insert_with(Instant::now);
-                    if since.elapsed() > CENSUS + FAREWELL {
+                    let patience = || Timeout::start(CENSUS + FAREWELL);
+                    if failed.get_or_insert_with(patience).is_over() {
                         (self.end)("another rank failed while this one was at work");
                     }
                 }
@@ -244,6 +244,8 @@ impl World {
     fn receive(&self, from: &[Rank], what: &'static str) -> Result<Vec<Vec<u8>>, WorldError> {
         let start = Instant::now();
         let mut parcels: Vec<Option<Vec<u8>>> = vec![None; from.len()];
+        let silence = |&rank| Silence::start(&self.control.borrow(), rank, self.limit.get());
+        let mut silences: Vec<Silence> = from.iter().map(silence).collect();
         loop {
             let mut control = self.control.borrow_mut();
             control.look().map_err(|error| self.call_error(error))?;
@@ -258,17 +260,10 @@ impl World {
             if !control.failures().is_empty() {
                 return Err(WorldError::Failed);
             }
-            let is_silent = |rank: Rank| {
-                let last = control.heard(rank).map_or(start, |heard| heard.max(start));
-                last.elapsed() > self.limit.get()
-            };
-            let open = from
-                .iter()
-                .zip(&parcels)
-                .filter(|(_, parcel)| parcel.is_none());
+            let open = silences.iter_mut().zip(&parcels);
+            let open = open.filter(|(_, parcel)| parcel.is_none());
             let missing: Vec<Rank> = open
-                .map(|(&rank, _)| rank)
-                .filter(|&r| is_silent(r))
+                .filter_map(|(silence, _)| silence.is_over(&control).then_some(silence.rank))
                 .collect();
             if !missing.is_empty() {
                 return Err(WorldError::Silent {
@@ -365,8 +360,8 @@ impl World {
             // Who cannot be told will not answer.
             let _ = control.send(peer, Kind::Failure, words);
         }
-        let start = Instant::now();
-        while control.answered().len() + 1 < self.size && start.elapsed() < CENSUS {
+        let mut answering = Timeout::start(CENSUS);
+        while control.answered().len() + 1 < self.size && !answering.is_over() {
             let _ = control.look();
             thread::sleep(NAP);
         }
@@ -389,18 +384,18 @@ impl World {
         for &peer in &peers {
             let _ = control.send(peer, Kind::Farewell, &[]);
         }
-        let start = Instant::now();
+        let mut leaving = Timeout::start(FAREWELL);
         let is_open =
             |control: &Control| peers.iter().any(|peer| !control.departed().contains(peer));
         // What was sent to silent ranks never leaves.
         let is_sending = |control: &Control| silent.is_empty() && control.is_sending();
-        while (is_open(&control) || is_sending(&control)) && start.elapsed() < FAREWELL {
+        while (is_open(&control) || is_sending(&control)) && !leaving.is_over() {
             let _ = control.look();
             thread::sleep(NAP);
         }
         if !silent.is_empty() {
-            let start = Instant::now();
-            while start.elapsed() < LAST_WORDS {
+            let mut speaking = Timeout::start(LAST_WORDS);
+            while !speaking.is_over() {
                 let _ = control.look();
                 thread::sleep(NAP);
             }
@@ -419,8 +414,8 @@ impl World {
         {
             let mut control = self.control.borrow_mut();
             control.close().map_err(fault)?;
-            let start = Instant::now();
-            while !control.is_closed().map_err(fault)? && start.elapsed() < FAREWELL {
+            let mut closing = Timeout::start(FAREWELL);
+            while !control.is_closed().map_err(fault)? && !closing.is_over() {
                 thread::sleep(NAP);
             }
         }
@@ -433,6 +428,33 @@ impl World {
         let _guard = Guard::over("MPI_Abort", ABORT, self.end);
         // If it fails, this process ends all the same, and its launcher sees how.
         let _ = self.mpi.abort(code.into());
+    }
+}
+
+/// For how long a rank has sent no letter to this one, which waits for it.
+struct Silence {
+    rank: Rank,
+    /// Letters until now.
+    heard: u64,
+    timeout: Timeout,
+}
+
+impl Silence {
+    fn start(control: &Control, rank: Rank, limit: Duration) -> Self {
+        Self {
+            rank,
+            heard: control.heard(rank),
+            timeout: Timeout::start(limit),
+        }
+    }
+
+    fn is_over(&mut self, control: &Control) -> bool {
+        let heard = control.heard(self.rank);
+        if heard != self.heard {
+            self.heard = heard;
+            self.timeout.reset();
+        }
+        self.timeout.is_over()
     }
 }
 

@@ -15,6 +15,7 @@ pub mod reading;
 mod session;
 mod shares;
 mod trace;
+mod watchdog;
 mod world;
 
 pub use driver::Driver;
@@ -29,4 +30,5 @@ pub use session::{
 };
 pub use shares::{kept_name, put_share, share_of};
 pub use trace::{Event, Trace};
+pub use watchdog::Watchdog;
 pub use world::{Clock, Inputs, Kernels, Source, SystemClock, Transport, Worked};

@@ -1,5 +1,6 @@
 use crate::{
     Arena, Clock, Driver, Event, Inputs, Kernels, Memory, RunError, Source, Trace, Transport,
+    Watchdog,
 };
 use partita_program::{Body, Count, TaskId, Work};
 use partita_space::{Rank, Seconds};
@@ -26,7 +27,8 @@ pub struct RankRunner<'w> {
     pub clock: Box<dyn Clock + 'w>,
     /// Set by anyone to end all ranks.
     pub cancel: &'w AtomicBool,
-    /// How long nothing may complete before the run is given up.
+    /// How long nothing may complete before the run is given up, but for the time for which this process
+    /// is stopped ([`Watchdog`]).
     pub watchdog: Seconds,
 }
 
@@ -156,7 +158,7 @@ struct Step<'s, 'w> {
 impl Step<'_, '_> {
     fn run(&mut self) -> Result<(), RunError> {
         let mut done = Vec::new();
-        let mut last = self.clock.now();
+        let mut watchdog = Watchdog::start(self.watchdog, self.clock.now());
         while !self.driver.is_finished() {
             if self.cancel.load(Ordering::Relaxed) {
                 return Err(RunError::Cancelled);
@@ -172,11 +174,11 @@ impl Step<'_, '_> {
                 self.deliver(&mut done)?;
             }
             let now = self.clock.now();
-            if done.is_empty() && now - last > self.watchdog {
+            if done.is_empty() && watchdog.look(now) {
                 return Err(self.stalled());
             }
             for task in done.drain(..) {
-                last = now;
+                watchdog.reset(now);
                 self.driver.complete(task);
                 self.under_way.retain(|&other| other != task);
                 let start = self.started[task.0 as usize];

@@ -1,7 +1,8 @@
 use crate::case::{Case, PARTITA, alone, signal, wait};
 use crate::launchers::{Launcher, NAMES, launcher};
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::io::Write;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -51,13 +52,27 @@ impl Job {
         Self::run(command, launcher.name, SHIELDED_RANK, strategy)
     }
 
-    fn run(mut command: Command, name: &'static str, script: &str, strategy: &str) -> Self {
+    fn run(command: Command, name: &'static str, script: &str, strategy: &str) -> Self {
         let case = Case::new(1_000_000, "3 s");
+        let job = Self::spawn(command, name, script, strategy, case);
+        job.reach(2);
+        job
+    }
+
+    /// One that has not begun.
+    fn spawn(
+        mut command: Command,
+        name: &'static str,
+        script: &str,
+        strategy: &str,
+        case: Case,
+    ) -> Self {
         let path = case.path("rank");
         fs::write(&path, script).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         command.arg(&path).args([PARTITA, "train", "run.toml"]);
-        command.args(["--strategy", strategy]);
+        // Measuring messages among many processes on few cores takes longer than to come to the fault.
+        command.args(["--strategy", strategy, "--no-prediction"]);
         command.current_dir(case.folder());
         let child = command
             .stdout(Stdio::null())
@@ -65,21 +80,36 @@ impl Job {
             .spawn()
             .unwrap();
         let struck = Instant::now();
-        let job = Self {
+        Self {
             name,
             case,
             child,
             struck,
-        };
-        while !job.error(0).contains("epoch 2/") {
+        }
+    }
+
+    /// Waits until so many epochs have ended.
+    fn reach(&self, epochs: usize) {
+        let start = Instant::now();
+        while self.epochs() < epochs {
+            let texts: Vec<String> = (0..RANKS).map(|rank| self.error(rank)).collect();
             assert!(
-                struck.elapsed() < Duration::from_secs(60),
-                "{name} starts: {}",
-                job.error(0)
+                start.elapsed() < Duration::from_secs(60),
+                "{} does not come to epoch {epochs}: {texts:#?}",
+                self.name
             );
             std::thread::sleep(Duration::from_millis(20));
         }
-        job
+    }
+
+    fn epochs(&self) -> usize {
+        self.error(0).matches(": loss ").count()
+    }
+
+    fn signal_ranks(&self, name: &str, ranks: &[usize]) {
+        for &rank in ranks {
+            signal(name, self.pid(rank));
+        }
     }
 
     fn strike(&mut self, name: &str, pid: u32) {
@@ -228,6 +258,136 @@ fn a_hung_rank_is_named_where_layers_hand_over() {
 fn a_hung_rank_is_named_in_a_collective() {
     let test = "a_hung_rank_is_named_in_a_collective";
     hangs(test, "data=4", 3, &["allreduce"]);
+}
+
+/// Longer than the watchdog's limit.
+const STOP: Duration = Duration::from_secs(5);
+
+/// Stops the launchers and all ranks, and lets them go on: those first that were stopped last and so wait
+/// for the others.
+fn stop_all(jobs: &[Job]) {
+    let mut all: Vec<usize> = (0..RANKS).collect();
+    for job in jobs {
+        signal("STOP", job.child.id());
+        job.signal_ranks("STOP", &all);
+    }
+    std::thread::sleep(STOP);
+    all.reverse();
+    for job in jobs {
+        job.signal_ranks("CONT", &all);
+        signal("CONT", job.child.id());
+    }
+}
+
+#[test]
+fn a_job_that_is_stopped_and_resumed_goes_on() {
+    let launchers = launchers("a_job_that_is_stopped_and_resumed_goes_on");
+    let _alone = alone();
+    let start = |launcher| Job::start(launcher, "data=2,depth=2");
+    let jobs: Vec<Job> = launchers.iter().map(start).collect();
+    stop_all(&jobs);
+    for job in &jobs {
+        job.reach(job.epochs() + 2);
+    }
+}
+
+/// All ranks wait for the last one, which reads its model from a pipe, so that the stop falls between the
+/// reading of the run file, with its limit, and the first step.
+#[test]
+fn a_job_that_is_stopped_while_it_starts_goes_on() {
+    let launchers = launchers("a_job_that_is_stopped_while_it_starts_goes_on");
+    let _alone = alone();
+    let script = RANK.replace("exec", "[ $rank = 3 ] && cd slow\nexec");
+    let start = |launcher: &Launcher| {
+        let case = Case::new(1_000_000, "3 s");
+        fs::create_dir(case.path("slow")).unwrap();
+        fs::copy(case.path("run.toml"), case.path("slow/run.toml")).unwrap();
+        std::os::unix::fs::symlink("../universes", case.path("slow/universes")).unwrap();
+        let made = Command::new("mkfifo")
+            .arg(case.path("slow/tiny.model"))
+            .status();
+        assert!(made.unwrap().success());
+        let command = launcher.command(RANKS);
+        Job::spawn(command, launcher.name, &script, "depth=4", case)
+    };
+    let jobs: Vec<Job> = launchers.iter().map(start).collect();
+    // Not opened before the rank has opened its end; with O_NONBLOCK as Linux has it.
+    let open = |job: &Job| {
+        let begun = Instant::now();
+        loop {
+            let mut options = fs::File::options();
+            options.write(true).custom_flags(0o4000);
+            match options.open(job.case.path("slow/tiny.model")) {
+                Ok(pipe) => return pipe,
+                Err(error) => assert!(begun.elapsed() < Duration::from_secs(60), "{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let pipes: Vec<fs::File> = jobs.iter().map(|job| open(job)).collect();
+    std::thread::sleep(Duration::from_millis(500));
+    stop_all(&jobs);
+    for (job, mut pipe) in jobs.iter().zip(pipes) {
+        let model = fs::read(job.case.path("tiny.model")).unwrap();
+        pipe.write_all(&model).unwrap();
+    }
+    for job in &jobs {
+        job.reach(2);
+    }
+}
+
+/// Those that wait meanwhile wait for less than the watchdog's limit.
+#[test]
+fn some_ranks_that_are_stopped_for_a_short_time_go_on() {
+    let launchers = launchers("some_ranks_that_are_stopped_for_a_short_time_go_on");
+    let _alone = alone();
+    let jobs = launchers
+        .iter()
+        .map(|launcher| Job::start(launcher, "depth=4"));
+    let jobs: Vec<Job> = jobs.collect();
+    for job in &jobs {
+        job.signal_ranks("STOP", &[0, 2]);
+    }
+    std::thread::sleep(WATCHDOG / 3);
+    for job in &jobs {
+        job.signal_ranks("CONT", &[2, 0]);
+    }
+    for job in &jobs {
+        job.reach(job.epochs() + 2);
+    }
+}
+
+#[test]
+fn threads_that_are_stopped_and_resumed_go_on() {
+    let _alone = alone();
+    let case = Case::new(1_000_000, "1 s");
+    let errors = case.path("errors");
+    let mut child = Command::new(PARTITA)
+        .args(["train", "run.toml", "--strategy", "depth=4", "--ranks", "4"])
+        .arg("--no-prediction")
+        .current_dir(case.folder())
+        .stdout(Stdio::null())
+        .stderr(fs::File::create(&errors).unwrap())
+        .spawn()
+        .unwrap();
+    let text = || fs::read_to_string(&errors).unwrap();
+    let pid = child.id();
+    let mut reach = |epochs: usize| {
+        let start = Instant::now();
+        while text().matches(": loss ").count() < epochs {
+            let ended = child.try_wait().unwrap();
+            let is_late = start.elapsed() > Duration::from_secs(60);
+            assert!(ended.is_none() && !is_late, "{ended:?}: {}", text());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    reach(2);
+    signal("STOP", pid);
+    std::thread::sleep(Duration::from_secs(2));
+    signal("CONT", pid);
+    reach(text().matches(": loss ").count() + 2);
+    signal("KILL", pid);
+    child.wait().unwrap();
 }
 
 #[test]
