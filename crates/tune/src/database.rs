@@ -419,9 +419,9 @@ mod tests {
         let path = folder.path().join("measured.json");
         // A reader of JSON that rounds digit by digit makes 2.184467440737095 of it.
         let one = times(&[(1, 2.184_467_440_737_095_4)]);
-        let mut database = Database::open(&path).unwrap();
-        database.keep(&setting(1), &one).unwrap();
-        let again = Database::open(&path).unwrap();
+        let mut database = opened(&path);
+        database.keep(&setting(1), &one);
+        let again = opened(&path);
         assert_eq!(again.measurements(&setting(1)), one);
     }
 
