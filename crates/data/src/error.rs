@@ -148,7 +148,7 @@ pub enum DataError {
     },
     /// A stored value that no network can be trained on.
     #[error(
-        "{path}: key `{key}`, sample {sample} of split {split}, {position}: {fault}; valid is {expected}; \
+        "{path}: key `{key}`, sample {sample} of split {split}, {found}; valid is {expected}; \
          mend the sample, leave it out, or choose another transform"
     )]
     Untrainable {
@@ -160,10 +160,8 @@ pub enum DataError {
         split: &'static str,
         /// The sample within the split.
         sample: usize,
-        /// Where in the sample.
-        position: String,
-        /// The value, and what is wrong with it.
-        fault: String,
+        /// Where in the sample the value is, and what is wrong with it.
+        found: String,
         /// What would be valid.
         expected: String,
     },

@@ -499,8 +499,7 @@ fn untrainable(
         key,
         split: reader.split().name(),
         sample,
-        position,
-        fault: valid.fault(value),
+        found: format!("{position}: {}", valid.fault(value)),
         expected: valid.expected(),
     }
 }

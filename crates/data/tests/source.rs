@@ -1,5 +1,7 @@
 //! What a rank's source delivers is its own part of its own samples, whatever the split.
 
+#![allow(clippy::unwrap_used, reason = "helper functions of tests")]
+
 mod made;
 
 use std::fs;

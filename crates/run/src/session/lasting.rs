@@ -108,7 +108,7 @@ pub(super) fn first_not_finite<'b>(body: &'b Body, memory: &Memory<'_>) -> Optio
         buffers.filter_map(|(id, buffer)| {
             let view = buffer.view(id);
             let (count, value) = match buffer.dtype {
-                Dtype::F32 => not_finite(memory.read::<f32>(&view).data(), |v| f64::from(v)),
+                Dtype::F32 => not_finite(memory.read::<f32>(&view).data(), f64::from),
                 Dtype::F64 => not_finite(memory.read::<f64>(&view).data(), |v| v),
                 Dtype::I16 => (0, None),
             };
