@@ -228,6 +228,9 @@ pub struct TrainArgs {
     /// Sum over ranks as the MPI library does, equal up to rounding, instead of in rank order
     #[arg(long)]
     pub library_collectives: bool,
+    /// Replace the run that the output folder holds
+    #[arg(long)]
+    pub overwrite: bool,
     /// Leave out the prediction of seconds, for which kernels and links are measured first
     #[arg(long)]
     pub no_prediction: bool,
@@ -245,6 +248,7 @@ impl TrainArgs {
             threads: self.threads,
             strategy: self.strategy.clone(),
             library_collectives: self.library_collectives,
+            overwrite: self.overwrite,
             no_prediction: self.no_prediction,
             json: self.json,
         }

@@ -96,6 +96,7 @@ fn run_text(model: &Path, data: &Path, output: &Path, ranks: usize) -> String {
         "model = {}\n\
          data = {}\n\
          output = {}\n\
+         overwrite = true\n\
          ranks = {ranks}\n\
          strategy = \"auto\"\n\
          batch = 16\n\

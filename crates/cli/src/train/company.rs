@@ -33,7 +33,16 @@ pub struct Taken {
 }
 
 /// Takes the tensors that a run leaves, one by one, in the order of [`Session::lasting`].
-pub type Keep<'k> = dyn FnMut(&Lasting, Packet) -> Result<(), CliError> + 'k;
+pub trait TensorSink: Send {
+    /// Takes the next tensor.
+    fn keep(&mut self, tensor: &Lasting, values: Packet);
+
+    /// Ends a pass over all tensors: true where they are safe, false where they are wanted once more from
+    /// the first on, as the place that they went to did not hold them.
+    ///
+    /// Errors: no place holds them.
+    fn finish(&mut self) -> Result<bool, CliError>;
+}
 
 /// The ranks of a run, as this process sees them.
 pub enum Company {
@@ -272,7 +281,7 @@ impl Company {
         collectives: Collectives,
         listener: Listener,
         mark: Mark,
-        keep: &mut Keep<'_>,
+        sink: &mut dyn TensorSink,
     ) -> Result<Option<(Vec<Outcome>, Taken)>, CliError> {
         let job = match self {
             Self::Threads => {
@@ -281,11 +290,7 @@ impl Company {
                 let played = played.map_err(|error| failure(&error))?;
                 let (outcomes, mut arenas) = (played.outcomes, played.arenas);
                 if outcomes[0].end == End::Finished {
-                    for tensor in session.lasting() {
-                        let holders = tensor.holders.iter();
-                        let shares = holders.map(|&it| session.share(it, &mut arenas[it.0]));
-                        keep(&tensor, session.whole(&tensor, shares))?;
-                    }
+                    save(session, &mut arenas, sink)?;
                 }
                 let taken = Taken {
                     arenas: arenas.iter().map(Arena::bytes).collect(),
@@ -296,7 +301,7 @@ impl Company {
             }
             Self::Processes(job) => job,
         };
-        job.play(session, world, collectives, listener, mark, keep)
+        job.play(session, world, collectives, listener, mark, sink)
     }
 
     /// Ends a run that failed: what is to be told by `main`.
@@ -304,6 +309,24 @@ impl Company {
         match self {
             Self::Threads => error,
             Self::Processes(job) => job.part(error),
+        }
+    }
+}
+
+/// Gives all tensors to the sink until they are safe.
+fn save(
+    session: &Session<'_>,
+    arenas: &mut [Arena],
+    sink: &mut dyn TensorSink,
+) -> Result<(), CliError> {
+    loop {
+        for tensor in session.lasting() {
+            let holders = tensor.holders.iter();
+            let shares = holders.map(|&it| session.share(it, &mut arenas[it.0]));
+            sink.keep(&tensor, session.whole(&tensor, shares));
+        }
+        if sink.finish()? {
+            return Ok(());
         }
     }
 }

@@ -6,6 +6,7 @@ pub mod company;
 mod foretell;
 pub mod kernel_set;
 mod memory;
+mod output;
 mod processes;
 mod programs;
 mod ranks;
@@ -15,6 +16,7 @@ mod screen;
 mod section;
 #[cfg(test)]
 mod tests;
+mod weights;
 
 use crate::error::CliError;
 use crate::here::Ranks;
@@ -23,25 +25,25 @@ use crate::table::write_json;
 use crate::{interrupt, model, search};
 use company::Company;
 use memory::Mark;
+use output::{Output, Room};
 use partita_data::{
     DType, Dataset, HyperslabSource, Split, Waker, first_sample, order::epoch_order,
 };
 use partita_graph::{Graph, initial_part};
 use partita_lower::Strategy;
-use partita_oracle::Prediction;
 use partita_program::{Buffer, ProgramKind, Role, Transform};
 use partita_run::{End, Footprint, Plan, RunError, Session, Source, SystemClock, kept_name};
 use partita_space::{Bytes, Mesh, Rank};
 use ranks::{Listener, World};
 pub use results::write_whole;
-use results::{Finished, WeightFile};
+use results::{Finished, pretty};
 pub use run_file::RunFile;
 use screen::Screen;
-use std::fs;
 use std::io::{self, Write};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
+use weights::WeightSink;
 
 /// Training steps whose traces are kept.
 const TRACES_KEPT: usize = 20;
@@ -59,6 +61,8 @@ pub struct TrainRequest {
     pub strategy: Option<String>,
     /// Collectives of the MPI library.
     pub library_collectives: bool,
+    /// Over a run that `output` holds.
+    pub overwrite: bool,
     /// Without a prediction of seconds.
     pub no_prediction: bool,
     /// Answer with the result as JSON.
@@ -95,9 +99,7 @@ fn run_with(
     company.set_limit(run.watchdog)?;
     let graph = model::resolve(&run.model)?;
     let dataset = Dataset::open(&run.data).map_err(|error| CliError::user(&error))?;
-    check::dataset_fits(&run, &graph, &dataset)?;
-    check::batch_fits(&run, &dataset)?;
-    check::output_fits(&run)?;
+    check_request(company, &run, &graph, &dataset)?;
     let host = Host::here();
     let (local, cores) = company.local(run.ranks, &host);
     let (limit, origin) = memory_limit(&run, &host, local);
@@ -147,11 +149,13 @@ fn run_with(
     let Some(mut finished) = train(&job, &strategy, warnings)? else {
         return Ok(());
     };
-    let result = finished.save()?;
-    if request.json {
-        return write_json(out, &result);
-    }
-    finished.write_report(out)
+    let saved = finished.save()?;
+    let printed = match request.json {
+        true => write_json(out, &saved.result),
+        false => finished.write_report(&saved.result["files"], out),
+    };
+    // Where the files are matters more than a reader who has left.
+    saved.check().and(printed)
 }
 
 /// What is to be done, by whom.
@@ -173,10 +177,27 @@ fn read(company: &Company, request: &TrainRequest) -> Result<RunFile, CliError> 
         run.collectives = company.library_collectives()?;
     }
     run.threads = request.threads.unwrap_or(run.threads);
+    run.overwrite |= request.overwrite;
     if let Some(strategy) = &request.strategy {
         run.strategy.clone_from(strategy);
     }
     Ok(run)
+}
+
+/// What can be told before a strategy is chosen.
+fn check_request(
+    company: &Company,
+    run: &RunFile,
+    graph: &Graph,
+    dataset: &Dataset,
+) -> Result<(), CliError> {
+    check::dataset_fits(run, graph, dataset)?;
+    check::batch_fits(run, dataset)?;
+    check::output_fits(run)?;
+    match company.speaks() {
+        true => output::check(run, Room::of_model(graph, run)),
+        false => Ok(()),
+    }
 }
 
 fn strategy(
@@ -237,13 +258,10 @@ fn train<'r>(
     }
     // From here on something must be put in order if the run is stopped.
     interrupt::listen()?;
-    let folder = company
-        .speaks()
-        .then(|| Folder::make(&run.output))
-        .transpose()?;
-    let folder = folder
-        .map(|folder| folder.with(prediction.as_ref()))
-        .transpose()?;
+    let text = prediction.as_ref().map(pretty).transpose()?;
+    let room = Room::of_session(session, TRACES_KEPT, text.as_ref().map_or(0, String::len));
+    let open = || Output::open(run, room, text.as_deref());
+    let output = company.speaks().then(open).transpose()?;
     let mark = Mark::set();
     let world = World {
         kernels: run.kernels,
@@ -255,20 +273,22 @@ fn train<'r>(
         clock: SystemClock::start(),
         initial: &|buffer, elements| initial(task.graph, run.seed, buffer, elements),
     };
-    let mut weights = WeightFile::new(run, session);
+    let mut sink = WeightSink::new(run, session, output);
     let played = company.play(
         session,
         &world,
         run.collectives,
         listener(run, session),
         mark,
-        &mut |tensor, values| weights.keep(tensor, values),
+        &mut sink,
     )?;
-    let (Some((outcomes, taken)), Some(folder)) = (played, folder) else {
+    let Some((outcomes, taken)) = played else {
         return Ok(None);
     };
     refuse_divergence(run, outcomes[0].end)?;
-    folder.keep();
+    let Some(weights) = sink.saved() else {
+        return Ok(None);
+    };
     Ok(Some(Finished {
         run,
         strategy: strategy.to_string(),
@@ -349,83 +369,6 @@ fn refuse_divergence(run: &RunFile, end: End) -> Result<(), CliError> {
                  `learning_rate` is {} at the start, {clip}",
                 run.schedule.rate(0.0)
             )))
-        }
-    }
-}
-
-/// The folder of the results. What a run wrote before it failed is taken away again.
-struct Folder<'p> {
-    path: &'p Path,
-    is_new: bool,
-    /// What to do with the prediction of a run that fails.
-    undo: Option<Undo>,
-}
-
-/// How the folder was before a prediction was written to it.
-enum Undo {
-    /// There was none.
-    Remove,
-    /// There was one with this text.
-    Restore(String),
-}
-
-impl<'p> Folder<'p> {
-    fn make(path: &'p Path) -> Result<Self, CliError> {
-        let is_new = !path.exists();
-        fs::create_dir_all(path).map_err(|error| CliError::file("made", path.display(), &error))?;
-        Ok(Self {
-            path,
-            is_new,
-            undo: None,
-        })
-    }
-
-    /// Remembers the prediction of an earlier run.
-    fn note_prediction(&mut self) -> Result<(), CliError> {
-        let path = self.path.join(results::PREDICTION);
-        self.undo = Some(match fs::read_to_string(&path) {
-            Ok(earlier) => Undo::Restore(earlier),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Undo::Remove,
-            Err(error) => return Err(CliError::file("read", path.display(), &error)),
-        });
-        Ok(())
-    }
-
-    /// With the prediction of this run in it, or none.
-    fn with(mut self, prediction: Option<&Prediction>) -> Result<Self, CliError> {
-        self.note_prediction()?;
-        if let Some(prediction) = prediction {
-            results::write_prediction(self.path, prediction)?;
-        } else if let Some(Undo::Restore(_)) = self.undo {
-            // That of an earlier run says nothing of this one.
-            let path = self.path.join(results::PREDICTION);
-            fs::remove_file(&path)
-                .map_err(|error| CliError::file("removed", path.display(), &error))?;
-        }
-        Ok(self)
-    }
-
-    fn keep(mut self) {
-        self.is_new = false;
-        self.undo = None;
-    }
-}
-
-impl Drop for Folder<'_> {
-    fn drop(&mut self) {
-        // What cannot be undone harms nobody, and the error of the run is the one to tell.
-        let path = self.path.join(results::PREDICTION);
-        match &self.undo {
-            Some(Undo::Remove) => {
-                let _ = fs::remove_file(path);
-            }
-            Some(Undo::Restore(earlier)) => {
-                let _ = results::write_whole(&path, earlier);
-            }
-            None => {}
-        }
-        if self.is_new {
-            let _ = fs::remove_dir(self.path);
         }
     }
 }

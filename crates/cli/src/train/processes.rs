@@ -1,6 +1,6 @@
 //! Ranks that are processes under a launcher: what they decide together, and how they end together.
 
-use super::company::{Keep, Taken, rank_failure};
+use super::company::{Taken, TensorSink, rank_failure};
 use super::kernel_set::spin;
 use super::memory::Mark;
 use super::ranks::{self, Listener, Seat, World};
@@ -263,7 +263,7 @@ impl Job {
     }
 
     /// Plays a session as this rank. On rank 0 gives what all ranks gave, and the sum of their peaks,
-    /// after it has kept the tensors that the run leaves.
+    /// after the sink has taken the tensors that the run leaves.
     ///
     /// Errors: what made this rank end.
     pub fn play(
@@ -273,7 +273,7 @@ impl Job {
         collectives: Collectives,
         listener: Listener,
         mark: Mark,
-        keep: &mut Keep<'_>,
+        sink: &mut dyn TensorSink,
     ) -> Result<Option<(Vec<Outcome>, Taken)>, CliError> {
         self.has_played.set(true);
         let transport = self.transport(session, world, collectives)?;
@@ -299,11 +299,7 @@ impl Job {
             peak,
             arena: arena.bytes(),
         })?;
-        for tensor in session.lasting() {
-            self.leave(session, &tensor, &mut arena, keep)?;
-        }
-        // Nobody leaves before rank 0 has everything.
-        self.shared(&())?;
+        self.save(session, &mut arena, sink)?;
         self.close()?;
         if self.rank > 0 {
             return Ok(None);
@@ -317,6 +313,28 @@ impl Job {
         Ok(Some((outcomes, taken)))
     }
 
+    /// Gives rank 0 all tensors until they are safe. Nobody leaves before.
+    fn save(
+        &self,
+        session: &Session<'_>,
+        arena: &mut Arena,
+        sink: &mut dyn TensorSink,
+    ) -> Result<(), CliError> {
+        loop {
+            for tensor in session.lasting() {
+                self.leave(session, &tensor, arena, sink)?;
+            }
+            let are_safe = match self.rank {
+                // A slow device keeps the others waiting.
+                0 => self.while_pulsing(|| sink.finish())?,
+                _ => true,
+            };
+            if self.shared(&are_safe)? {
+                return Ok(());
+            }
+        }
+    }
+
     /// Gives rank 0 the shares of a tensor, which it keeps. One tensor at a time, so that the shares of
     /// all never lie beside the arenas.
     fn leave(
@@ -324,13 +342,13 @@ impl Job {
         session: &Session<'_>,
         tensor: &Lasting,
         arena: &mut Arena,
-        keep: &mut Keep<'_>,
+        sink: &mut dyn TensorSink,
     ) -> Result<(), CliError> {
         let own = tensor.holders.iter().filter(|it| it.0 == self.rank);
         if tensor.holders.iter().all(|it| it.0 == 0) {
             if self.rank == 0 {
                 let shares = own.map(|&it| session.share(it, arena));
-                keep(tensor, session.whole(tensor, shares))?;
+                sink.keep(tensor, session.whole(tensor, shares));
             }
             return Ok(());
         }
@@ -352,7 +370,8 @@ impl Job {
             all[rank] = rest;
             Packet::from_le_bytes(buffer.dtype, share)
         });
-        keep(tensor, session.whole(tensor, shares))
+        sink.keep(tensor, session.whole(tensor, shares));
+        Ok(())
     }
 
     fn transport<'w>(

@@ -1,26 +1,22 @@
 use super::company::Taken;
 use super::memory;
+use super::output::{PREDICTION, RESULT, TRACE, WEIGHTS, rescue_folders};
 use super::run_file::RunFile;
+use super::weights::SavedWeights;
 use crate::error::CliError;
 use crate::table::{Side, Table, write_pairs};
 use crate::trace;
-use partita_data::weights::{Entry, Values, Writer};
+use partita_data::durable;
 use partita_oracle::compare::Pair;
 use partita_oracle::{Comparison, Prediction, compare};
-use partita_program::{Dtype, Program};
-use partita_run::{ClassCount, Footprint, Lasting, Outcome, Packet, Session, Trace, Validation};
+use partita_program::Program;
+use partita_run::{ClassCount, Footprint, Outcome, Trace, Validation};
 use partita_space::{Bytes, Seconds};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
+use std::iter::once;
 use std::path::{Path, PathBuf};
-
-const TRACE: &str = "trace.json";
-const WEIGHTS: &str = "weights.safetensors";
-const RESULT: &str = "result.json";
-/// The prediction, in the output folder.
-pub const PREDICTION: &str = "prediction.json";
 
 /// Classes of which the report has a row each.
 const CLASSES_SHOWN_MAX: usize = 20;
@@ -42,31 +38,57 @@ pub struct Finished<'r> {
     /// In rank order.
     pub outcomes: Vec<Outcome>,
     /// Parameters and states.
-    pub weights: WeightFile,
+    pub weights: SavedWeights,
     /// Said before the run.
     pub prediction: Option<Prediction>,
     /// Things worth knowing about the numbers.
     pub warnings: Vec<String>,
 }
 
-/// Writes a file as a whole: beside its place first, then by one rename.
-pub fn write_whole(path: &Path, text: &str) -> Result<(), CliError> {
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(".partial");
-    let partial = PathBuf::from(partial);
-    let written = fs::write(&partial, text).and_then(|()| fs::rename(&partial, path));
-    written.map_err(|error| {
-        // The cause is reported; a partial file that cannot be removed either adds nothing.
-        let _ = fs::remove_file(&partial);
-        CliError::Run(format!("{} cannot be written: {error}", path.display()))
-    })
+/// Where the files of a run are.
+pub struct Files {
+    weights: PathBuf,
+    /// The folder of all others; none where no folder could take them.
+    records: Option<PathBuf>,
 }
 
-/// Stores a prediction before the run that it is about, and says where.
-pub fn write_prediction(output: &Path, prediction: &Prediction) -> Result<PathBuf, CliError> {
-    let path = output.join(PREDICTION);
-    write_whole(&path, &pretty(prediction)?)?;
-    Ok(path)
+impl Files {
+    fn record(&self, name: &str) -> Option<PathBuf> {
+        self.records.as_ref().map(|folder| folder.join(name))
+    }
+}
+
+/// What [`Finished::save`] did.
+pub struct Saved {
+    /// As it was written.
+    pub result: Value,
+    files: Files,
+    /// What did not go as it was asked for.
+    faults: Vec<String>,
+}
+
+impl Saved {
+    /// What the user has to know and do where files are not where they were asked for.
+    pub fn check(&self) -> Result<(), CliError> {
+        if self.faults.is_empty() {
+            return Ok(());
+        }
+        let records = match &self.files.records {
+            Some(folder) => format!("the other files in {}", folder.display()),
+            None => "the result could not be written anywhere, but was printed".to_owned(),
+        };
+        Err(CliError::Run(format!(
+            "{}; the run is complete, its weights are {}, {records}: move them to where they belong",
+            self.faults.join("; "),
+            self.files.weights.display()
+        )))
+    }
+}
+
+/// Writes a file as a whole, for good.
+pub fn write_whole(path: &Path, text: &str) -> Result<(), CliError> {
+    let written = durable::write_whole(path, text.as_bytes());
+    written.map_err(|error| CliError::Run(format!("{} cannot be written: {error}", path.display())))
 }
 
 /// Share of the positions that are of each class.
@@ -83,87 +105,100 @@ fn mean(validation: &Validation, figure: fn(&ClassCount) -> Option<f64>) -> Opti
     (count > 0).then(|| figures.iter().sum::<f64>() / count as f64)
 }
 
-fn pretty(value: &impl serde::Serialize) -> Result<String, CliError> {
+/// As files hold it.
+pub fn pretty(value: &impl serde::Serialize) -> Result<String, CliError> {
     Ok(serde_json::to_string_pretty(value)? + "\n")
 }
 
-/// The file of the weights, written tensor by tensor.
-pub struct WeightFile {
-    path: PathBuf,
-    metadata: BTreeMap<String, String>,
-    tensors: Vec<Entry>,
-    /// From the first tensor on.
-    writer: Option<Writer>,
-}
-
-impl WeightFile {
-    /// Nothing is written yet.
-    pub fn new(run: &RunFile, session: &Session<'_>) -> Self {
-        let metadata = [
-            ("model", run.model.clone()),
-            ("dims", "Kd, Kh, Kw, C, F".to_owned()),
-            ("seed", run.seed.to_string()),
-            ("epochs", run.epochs.to_string()),
-            ("digest", session.main_program().digest()),
-        ];
-        let entry = |tensor: Lasting| Entry {
-            is_wide: tensor.dtype == Dtype::F64,
-            name: tensor.name,
-            shape: tensor.dims.to_vec(),
-        };
-        Self {
-            path: run.output.join(WEIGHTS),
-            metadata: metadata.map(|(key, value)| (key.to_owned(), value)).into(),
-            tensors: session.lasting().into_iter().map(entry).collect(),
-            writer: None,
-        }
-    }
-
-    /// Writes the next tensor.
-    ///
-    /// Errors: what cannot be written.
-    pub fn keep(&mut self, tensor: &Lasting, values: Packet) -> Result<(), CliError> {
-        let values = match values {
-            Packet::F32(values) => Values::F32(values),
-            Packet::F64(values) => Values::F64(values),
-            Packet::I16(_) => panic!("`{}` is trained in a floating-point type", tensor.name),
-        };
-        self.writer()?
-            .push(&values)
-            .map_err(|error| CliError::run(&error))
-    }
-
-    fn writer(&mut self) -> Result<&mut Writer, CliError> {
-        let writer = match self.writer.take() {
-            Some(writer) => writer,
-            None => {
-                let tensors = std::mem::take(&mut self.tensors);
-                Writer::create(&self.path, tensors, &self.metadata)
-                    .map_err(|error| CliError::run(&error))?
-            }
-        };
-        Ok(self.writer.insert(writer))
-    }
-
-    fn finish(&mut self) -> Result<(), CliError> {
-        self.writer()?;
-        let writer = self.writer.take().map_or(Ok(()), Writer::finish);
-        writer.map_err(|error| CliError::run(&error))
-    }
-}
-
 impl Finished<'_> {
-    /// Writes trace, weights and result, and gives the result.
+    /// Writes result and trace beside the weights, which are safe already. Where that folder has no room
+    /// for them, they go to another one.
     ///
-    /// Errors: a file that cannot be written; none is left half-written.
-    pub fn save(&mut self) -> Result<Value, CliError> {
-        let output = &self.run.output;
-        let record = trace::record(self.program, &self.traces());
-        write_whole(&output.join(TRACE), &record.to_string())?;
-        self.weights.finish()?;
-        let result = self.result()?;
-        write_whole(&output.join(RESULT), &pretty(&result)?)?;
-        Ok(result)
+    /// Errors: a result that JSON cannot hold.
+    pub fn save(&mut self) -> Result<Saved, CliError> {
+        let mut faults = self.weights.faults.clone();
+        let weights = self.weights.folder().join(WEIGHTS);
+        let folders = once(self.weights.folder().to_owned())
+            .chain(rescue_folders(self.weights.output.path()));
+        let mut saved = None;
+        for folder in folders {
+            match self.save_result(&weights, &folder)? {
+                Ok(result) => {
+                    saved = Some((folder, result));
+                    break;
+                }
+                Err(error) => faults.push(format!(
+                    "{} cannot hold the result ({error})",
+                    folder.display()
+                )),
+            }
+        }
+        let Some((folder, mut result)) = saved else {
+            let files = Files {
+                weights,
+                records: None,
+            };
+            let result = self.result(&files)?;
+            return Ok(Saved {
+                result,
+                files,
+                faults,
+            });
+        };
+        // The trace is the largest of these and the easiest to do without.
+        let record = trace::record(self.program, &self.traces()).to_string();
+        if let Err(error) = durable::write_whole(&folder.join(TRACE), record.as_bytes()) {
+            faults.push(format!(
+                "the trace cannot be written to {} ({error})",
+                folder.display()
+            ));
+            result["files"]["trace"] = Value::Null;
+            // The old text stands where the new one has no room either.
+            let _ = durable::write_whole(&folder.join(RESULT), pretty(&result)?.as_bytes());
+        }
+        let files = Files {
+            weights,
+            records: Some(folder),
+        };
+        Ok(Saved {
+            result,
+            files,
+            faults,
+        })
+    }
+
+    /// Writes prediction and result to a folder, which is made if there is none.
+    fn save_result(
+        &mut self,
+        weights: &Path,
+        folder: &Path,
+    ) -> Result<io::Result<Value>, CliError> {
+        let files = Files {
+            weights: weights.to_owned(),
+            records: Some(folder.to_owned()),
+        };
+        let result = self.result(&files)?;
+        let prediction = self.prediction.as_ref().map(pretty).transpose()?;
+        let text = pretty(&result)?;
+        let is_asked_for = folder == self.weights.output.path();
+        let write = || {
+            if !folder.is_dir() {
+                fs::create_dir(folder)?;
+            }
+            match prediction {
+                // What was written before the run.
+                Some(_) if is_asked_for => self.weights.output.place_prediction()?,
+                Some(text) => durable::write_whole(&folder.join(PREDICTION), text.as_bytes())?,
+                None => {}
+            }
+            durable::write_whole(&folder.join(RESULT), text.as_bytes())
+        };
+        let written = write();
+        if written.is_err() && !is_asked_for {
+            // Whatever is in it is worth keeping.
+            let _ = fs::remove_dir(folder);
+        }
+        Ok(written.map(|()| result))
     }
 
     fn traces(&self) -> Vec<Trace> {
@@ -203,7 +238,7 @@ impl Finished<'_> {
         samples as f64 / seconds.0
     }
 
-    fn result(&self) -> Result<Value, CliError> {
+    fn result(&self, files: &Files) -> Result<Value, CliError> {
         let run = self.run;
         let first = self.first();
         let epochs: Vec<Value> = first
@@ -219,7 +254,7 @@ impl Finished<'_> {
                 })
             })
             .collect();
-        let file = |name: &str| run.output.join(name).display().to_string();
+        let record = |name: &str| files.record(name).map(|path| path.display().to_string());
         Ok(json!({
             "model": run.model,
             "data": run.data.display().to_string(),
@@ -241,10 +276,10 @@ impl Finished<'_> {
             "comparison": self.comparison().map(serde_json::to_value).transpose()?,
             "tasks": self.task_records(),
             "files": {
-                "trace": file(TRACE),
-                "weights": file(WEIGHTS),
-                "result": file(RESULT),
-                "prediction": self.prediction.as_ref().map(|_| file(PREDICTION)),
+                "trace": record(TRACE),
+                "weights": files.weights.display().to_string(),
+                "result": record(RESULT),
+                "prediction": self.prediction.as_ref().and_then(|_| record(PREDICTION)),
             },
             "warnings": self.warnings,
         }))
@@ -360,7 +395,7 @@ impl Finished<'_> {
     }
 
     /// Writes what people want to know.
-    pub fn write_report(&self, out: &mut dyn Write) -> Result<(), CliError> {
+    pub fn write_report(&self, files: &Value, out: &mut dyn Write) -> Result<(), CliError> {
         let first = self.first();
         let arenas = self.footprints.iter().map(Footprint::arena);
         let largest = arenas.max().unwrap_or_default();
@@ -407,8 +442,12 @@ impl Finished<'_> {
             self.write_errors(validation, out)?;
         }
         writeln!(out)?;
-        for (name, file) in [("trace", TRACE), ("weights", WEIGHTS), ("result", RESULT)] {
-            writeln!(out, "{name:8} {}", self.run.output.join(file).display())?;
+        for name in ["trace", "weights", "result"] {
+            writeln!(
+                out,
+                "{name:8} {}",
+                files[name].as_str().unwrap_or("not written")
+            )?;
         }
         Ok(())
     }

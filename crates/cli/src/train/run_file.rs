@@ -10,10 +10,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 17] = [
     "model",
     "data",
     "output",
+    "overwrite",
     "ranks",
     "threads",
     "strategy",
@@ -46,6 +47,8 @@ pub struct RunFile {
     pub data: PathBuf,
     /// Folder of the results.
     pub output: PathBuf,
+    /// Whether a run that the folder holds may be lost; false if not said.
+    pub overwrite: bool,
     /// Ranks that train together; 1 if not said.
     pub ranks: usize,
     /// Threads of the kernels of each rank; 1 if not said.
@@ -119,6 +122,9 @@ impl RunFile {
             model: top.need("model", top.text("model", model)?, model)?,
             data: top.need("data", top.text("data", path)?, path)?.into(),
             output: top.need("output", top.text("output", path)?, path)?.into(),
+            overwrite: top
+                .read("overwrite", "true or false", DeValue::as_bool)?
+                .unwrap_or(false),
             ranks: top.count("ranks")?.unwrap_or(1),
             threads: top.count("threads")?.unwrap_or(1),
             strategy: top

@@ -46,7 +46,7 @@ fn trained(folder: &Path, mut command: Command, case: &Case) -> Value {
         case.model, case.strategy, case.batch
     );
     fs::write(folder.join("run.toml"), run).unwrap();
-    command.args(["--no-prediction", "--json"]);
+    command.args(["--no-prediction", "--json", "--overwrite"]);
     let result = succeed(command.current_dir(folder));
     let result: Value = serde_json::from_slice(&result).unwrap();
     result["memory"].clone()

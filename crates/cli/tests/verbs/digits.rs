@@ -188,7 +188,7 @@ fn train(folder: &Path, ranks: usize, strategy: &str, kernels: &str) -> Value {
     );
     let run = folder.join("run.toml");
     fs::write(&run, text).unwrap();
-    let mut command = partita(&["train", run.to_str().unwrap(), "--json"]);
+    let mut command = partita(&["train", run.to_str().unwrap(), "--json", "--overwrite"]);
     let output = command.env("XDG_CACHE_HOME", folder).output().unwrap();
     assert!(output.status.success(), "{}", error_text(&output));
     serde_json::from_slice(&output.stdout).unwrap()

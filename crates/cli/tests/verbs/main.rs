@@ -12,6 +12,8 @@ mod digits;
 mod doctor;
 mod here;
 mod models;
+#[cfg(unix)]
+mod output;
 mod planning;
 mod predicting;
 mod programs;

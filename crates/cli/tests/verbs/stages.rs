@@ -243,7 +243,7 @@ fn a_pipeline_trains_like_one_rank_and_is_told_in_full() {
              [schedule]\nkind = \"constant\"\nlearning_rate = 1e-3\n"
         );
         fs::write(&file, text).unwrap();
-        let mut command = partita(&["train", file.to_str().unwrap(), "--json"]);
+        let mut command = partita(&["train", file.to_str().unwrap(), "--json", "--overwrite"]);
         command
             .env("XDG_CACHE_HOME", folder.path())
             .current_dir(folder.path());

@@ -92,6 +92,7 @@ fn train(folder: &TempDir, run: &str) -> Result<Value, String> {
     let request = TrainRequest {
         run_file,
         json: true,
+        overwrite: true,
         ..TrainRequest::default()
     };
     let mut out = Vec::new();

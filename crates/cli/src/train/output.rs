@@ -1,0 +1,341 @@
+//! The output folder of a run: checked before anything starts, locked while the run trains, and written
+//! so that files of two runs never stand side by side.
+
+use super::run_file::RunFile;
+use crate::error::CliError;
+use partita_data::durable::{
+    FolderLock, NewFile, file_bytes_max, free_bytes, is_temporary, parent, sync_folder,
+};
+use partita_graph::Graph;
+use partita_run::Session;
+use partita_space::Bytes;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// When which task ran.
+pub const TRACE: &str = "trace.json";
+/// Parameters and states.
+pub const WEIGHTS: &str = "weights.safetensors";
+/// All figures.
+pub const RESULT: &str = "result.json";
+/// The prediction.
+pub const PREDICTION: &str = "prediction.json";
+/// Held by an advisory lock while a run trains and writes.
+const LOCK: &str = "train.lock";
+
+const FILES: [&str; 4] = [RESULT, WEIGHTS, TRACE, PREDICTION];
+/// Files that take a training to make again.
+const FILES_OF_A_RUN: [&str; 3] = [RESULT, WEIGHTS, TRACE];
+/// Files that say something of the weights beside them.
+const FILES_ABOUT_WEIGHTS: [&str; 3] = [RESULT, TRACE, PREDICTION];
+
+/// Bytes of an event in a trace, at most.
+const EVENT_BYTES: u64 = 256;
+/// Bytes of a task in a result, at most.
+const TASK_BYTES: u64 = 256;
+/// Bytes of everything whose number does not depend on the program.
+const REST_BYTES: u64 = 1 << 18;
+
+/// Bytes that the files of a run take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    weights: Bytes,
+    /// Trace, result and prediction.
+    records: Bytes,
+}
+
+impl Room {
+    /// As far as it is known without a program.
+    pub fn of_model(graph: &Graph, run: &RunFile) -> Self {
+        let elements: usize = graph.parameters.iter().map(|one| one.volume()).sum();
+        Self {
+            weights: Bytes((elements * run.precision.dtype().size()) as u64),
+            records: Bytes(REST_BYTES),
+        }
+    }
+
+    /// Of a run that keeps the traces of so many steps and a prediction of so many bytes.
+    pub fn of_session(session: &Session<'_>, traces: usize, prediction: usize) -> Self {
+        let program = session.main_program();
+        let bytes = |tensor: partita_run::Lasting| {
+            (tensor.dims.iter().product::<usize>() * tensor.dtype.size()) as u64
+        };
+        let ranks = 0..program.mesh.ranks();
+        let tasks = |rank| program.body(rank).tasks.len() as u64;
+        let events: u64 = ranks.map(tasks).sum::<u64>() * traces as u64;
+        let bodies: u64 = program
+            .bodies
+            .iter()
+            .map(|body| body.tasks.len() as u64)
+            .sum();
+        // The trace holds the text with its line breaks escaped.
+        let texts = (2 * program.to_text().len() + prediction) as u64;
+        Self {
+            weights: Bytes(session.lasting().into_iter().map(bytes).sum()),
+            records: Bytes(events * EVENT_BYTES + bodies * TASK_BYTES + texts + REST_BYTES),
+        }
+    }
+
+    fn all(self) -> Bytes {
+        Bytes(self.weights.0 + self.records.0)
+    }
+}
+
+/// Makes sure that the files of a run can be written, and leaves no trace of that.
+///
+/// Errors: something in the place of the folder or of a file, a run that would be lost, another run that
+/// writes there, no right to write, too little room.
+pub fn check(run: &RunFile, room: Room) -> Result<(), CliError> {
+    let path = run.output.as_path();
+    if !path.is_dir() && fs::symlink_metadata(path).is_ok() {
+        let found = match path.exists() {
+            true => "is a file",
+            false => "is a link to nothing",
+        };
+        return Err(refusal(
+            path,
+            &format!("{found}, and results need a folder"),
+        ));
+    }
+    let folder = path.ancestors().find(|folder| folder.exists());
+    let folder = folder
+        .filter(|found| !found.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    if !folder.is_dir() {
+        let found = format!("cannot be made, as {} is a file", folder.display());
+        return Err(refusal(path, &found));
+    }
+    if folder == path {
+        check_contents(run)?;
+        if let Some(process) = FolderLock::holder(path, LOCK) {
+            return Err(locked(path, Some(process)));
+        }
+    }
+    // Rights, quotas and read-only file systems are told by trying alone.
+    NewFile::create(&folder.join(RESULT))
+        .map_err(|error| refusal(path, &format!("cannot be written to: {error}")))?;
+    check_room(path, folder, room)
+}
+
+/// Nothing stands in the place of a file, and no run would be lost without the user's word.
+fn check_contents(run: &RunFile) -> Result<(), CliError> {
+    let path = run.output.as_path();
+    let at = |name: &str| fs::symlink_metadata(path.join(name)).ok();
+    if let Some(name) = FILES
+        .iter()
+        .find(|name| at(name).is_some_and(|it| it.is_dir()))
+    {
+        let found = format!("holds a folder `{name}`, where the run writes a file");
+        return Err(refusal(path, &found));
+    }
+    let found: Vec<&str> = FILES_OF_A_RUN
+        .into_iter()
+        .filter(|name| at(name).is_some())
+        .collect();
+    if found.is_empty() || run.overwrite {
+        return Ok(());
+    }
+    Err(CliError::User(format!(
+        "output = \"{}\" holds a run already ({}), which would be lost; nearest is output = \"{}\", or \
+         replace that run with `--overwrite`, or with `overwrite = true` in the run file",
+        path.display(),
+        found.join(", "),
+        free_name(path).display()
+    )))
+}
+
+fn check_room(path: &Path, folder: &Path, room: Room) -> Result<(), CliError> {
+    let files = format!(
+        "the files of the run take about {} ({} of weights)",
+        room.all(),
+        room.weights
+    );
+    let largest = room.weights.max(room.records);
+    if let Some(limit) = file_bytes_max().filter(|&limit| limit < largest.0) {
+        return Err(CliError::User(format!(
+            "{files}, and a file of this process may have {} (`ulimit -f`); possible is a limit of {largest} \
+             or more, nearest is `ulimit -f unlimited`",
+            Bytes(limit)
+        )));
+    }
+    // Where the system does not tell, the end of the run will.
+    let free = free_bytes(folder).ok().flatten();
+    match free.filter(|&free| free < room.all().0) {
+        None => Ok(()),
+        Some(free) => Err(CliError::User(format!(
+            "output = \"{}\" is on a file system with {} left, and {files}; free some, or name a folder on \
+             another one",
+            path.display(),
+            Bytes(free)
+        ))),
+    }
+}
+
+fn refusal(path: &Path, found: &str) -> CliError {
+    CliError::User(format!(
+        "output = \"{}\" {found}; possible is any folder that can be written to, nearest is output = \"{}\"",
+        path.display(),
+        free_name(path).display()
+    ))
+}
+
+fn locked(path: &Path, process: Option<String>) -> CliError {
+    let process = process.filter(|process| !process.is_empty());
+    let process = process.map_or_else(String::new, |process| format!(" (process {process})"));
+    CliError::User(format!(
+        "output = \"{}\" is in use: another run{process} trains and will write there; wait for its end, or \
+         name a folder of its own, nearest is output = \"{}\"",
+        path.display(),
+        free_name(path).display()
+    ))
+}
+
+/// The path itself with the first number that nothing has.
+fn free_name(path: &Path) -> PathBuf {
+    let numbered = |number: u32| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!("-{number}"));
+        PathBuf::from(name)
+    };
+    let is_free = |path: &PathBuf| fs::symlink_metadata(path).is_err();
+    let free = (2..1000).map(numbered).find(is_free);
+    free.unwrap_or_else(|| numbered(1000))
+}
+
+/// The folder of the results, which is this run's alone. A run that fails leaves it as it was.
+pub struct Output {
+    path: PathBuf,
+    is_new: bool,
+    /// None on a file system without locks.
+    lock: Option<FolderLock>,
+    /// Written before the run that it is about, and put in its place beside the weights.
+    prediction: Option<NewFile>,
+}
+
+impl Output {
+    /// Makes the folder if there is none, and takes it for this run.
+    ///
+    /// Errors: those of [`check`], which looks again; a prediction that cannot be written.
+    pub fn open(run: &RunFile, room: Room, prediction: Option<&str>) -> Result<Self, CliError> {
+        let path = run.output.as_path();
+        check(run, room)?;
+        let is_new = !path.exists();
+        fs::create_dir_all(path).map_err(|error| CliError::file("made", path.display(), &error))?;
+        let mut output = Self {
+            path: path.to_owned(),
+            is_new,
+            lock: None,
+            prediction: None,
+        };
+        output.take_lock()?;
+        // Another run may have come to its end meanwhile.
+        check_contents(run)?;
+        if output.lock.is_some() {
+            output.remove_temporaries();
+        }
+        if let Some(text) = prediction {
+            let write = || {
+                let mut file = NewFile::create(&path.join(PREDICTION))?;
+                file.write_all(text.as_bytes())?;
+                file.sync()?;
+                Ok(file)
+            };
+            let written: io::Result<NewFile> = write();
+            output.prediction = Some(written.map_err(|error| {
+                let file = path.join(PREDICTION);
+                CliError::Run(format!("{} cannot be written: {error}", file.display()))
+            })?);
+        }
+        Ok(output)
+    }
+
+    fn take_lock(&mut self) -> Result<(), CliError> {
+        match FolderLock::take(&self.path, LOCK) {
+            Ok(Some(lock)) => {
+                self.lock = Some(lock);
+                Ok(())
+            }
+            Ok(None) => {
+                // Whoever has the lock has the folder.
+                self.is_new = false;
+                Err(locked(&self.path, FolderLock::holder(&self.path, LOCK)))
+            }
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
+            Err(error) => Err(refusal(&self.path, &format!("cannot be locked: {error}"))),
+        }
+    }
+
+    /// What runs leave that were killed while they wrote: nobody else has the folder now.
+    fn remove_temporaries(&self) {
+        let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
+        for entry in entries {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            if FILES.iter().any(|file| is_temporary(&name, file)) {
+                // What cannot be removed is in nobody's way.
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+
+    /// Where the weights will stand.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the folder is no longer the one that was taken: it was removed, renamed or replaced.
+    pub fn is_gone(&self) -> bool {
+        match &self.lock {
+            Some(lock) => !lock.is_in_place(),
+            None => !self.path.is_dir(),
+        }
+    }
+
+    /// Puts the weights in their place. What tells of other weights goes first, for good, so that at no
+    /// time files of two runs stand side by side; the prediction of this run comes after.
+    pub fn place_weights(&mut self, weights: NewFile) -> io::Result<()> {
+        for name in FILES_ABOUT_WEIGHTS {
+            match fs::remove_file(self.path.join(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                Ok(()) | Err(_) => {}
+            }
+        }
+        sync_folder(&self.path)?;
+        weights.place()?;
+        self.is_new = false;
+        Ok(())
+    }
+
+    /// Puts the prediction in its place.
+    pub fn place_prediction(&mut self) -> io::Result<()> {
+        self.prediction.take().map_or(Ok(()), NewFile::place)
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        let is_gone = self.is_gone();
+        self.prediction = None;
+        self.lock = None;
+        if self.is_new && !is_gone {
+            // A folder that is not empty is not this run's alone, and the error of the run is the one to tell.
+            let _ = fs::remove_dir(&self.path);
+        }
+    }
+}
+
+/// Folders that can take what the output folder cannot: beside it, in the home folder, among temporary
+/// files, at last in memory. None of them exists.
+pub fn rescue_folders(output: &Path) -> Vec<PathBuf> {
+    let output = std::path::absolute(output).unwrap_or_else(|_| output.to_owned());
+    let name = output.file_name().unwrap_or_default().to_string_lossy();
+    let name = format!("{name}-rescued-{}", std::process::id());
+    let mut folders = vec![parent(&output).to_owned()];
+    folders.extend(std::env::home_dir());
+    folders.push(std::env::temp_dir());
+    folders.push(PathBuf::from("/dev/shm"));
+    folders.retain(|folder| folder.is_dir());
+    folders.dedup();
+    folders.into_iter().map(|it| it.join(&name)).collect()
+}
