@@ -370,9 +370,12 @@ impl Here {
                 .kernels_among(&self.cores, who, seat, self.threads);
             made.map(drop).map_err(|error| CliError::user(&error))
         };
-        std::thread::scope(|scope| match scope.spawn(make).join() {
-            Ok(end) => end,
-            Err(panic) => resume_unwind(panic),
+        std::thread::scope(|scope| {
+            let builder = std::thread::Builder::new().name("kernels".to_owned());
+            let thread = builder.spawn_scoped(scope, make).map_err(|error| {
+                CliError::Run(format!("no thread could be started for kernels: {error}"))
+            })?;
+            thread.join().unwrap_or_else(|panic| resume_unwind(panic))
         })
     }
 

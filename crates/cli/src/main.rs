@@ -1,5 +1,7 @@
 //! The binary `partita`; the library of the same name holds all of it.
 
+mod allocator;
+
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

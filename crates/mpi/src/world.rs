@@ -12,6 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -72,6 +73,9 @@ pub enum WorldError {
         /// `MPI_TAG_UB`.
         max: u64,
     },
+    /// The system gives no memory for packets.
+    #[error("{0}")]
+    Memory(String),
 }
 
 /// How a rank takes part.
@@ -170,8 +174,15 @@ impl World {
 
     /// Does long work on a thread of its own, while this one tells the others that the rank lives.
     pub fn while_pulsing<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
-        thread::scope(|scope| {
-            let worker = scope.spawn(work);
+        // Of one who gets no thread the others hear nothing until the work is done.
+        let work = Mutex::new(Some(work));
+        let take = || work.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let do_it = || take().map(|work| work());
+        let done = thread::scope(|scope| {
+            let builder = thread::Builder::new().name("work".to_owned());
+            let Ok(worker) = builder.spawn_scoped(scope, do_it) else {
+                return do_it();
+            };
             let start = Instant::now();
             let mut last = Instant::now();
             let mut failed: Option<Timeout> = None;
@@ -194,7 +205,8 @@ impl World {
                 Ok(answer) => answer,
                 Err(panic) => std::panic::resume_unwind(panic),
             }
-        })
+        });
+        done.expect("work is done by the thread that takes it")
     }
 
     /// Rank 0 is heard by all, and hears all.
@@ -282,7 +294,7 @@ impl World {
     /// `collectives`. `spin` is how long a rank that waits tries again at once: none where ranks share
     /// cores. A failure of another rank sets `cancel`.
     ///
-    /// Errors: more messages than tags, a call that fails.
+    /// Errors: more messages than tags, a call that fails, no memory for packets.
     pub fn transport<'w>(
         &self,
         mesh: Mesh,
@@ -314,7 +326,8 @@ impl World {
         );
         let mut messages = MessageTransport::new(mesh, mail);
         if library.is_none() {
-            messages.reserve(programs.iter().copied());
+            let reserved = messages.reserve(programs.iter().copied());
+            reserved.map_err(|error| WorldError::Memory(error.to_string()))?;
         }
         Ok(MpiTransport::new(messages, library))
     }

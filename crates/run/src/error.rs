@@ -1,5 +1,5 @@
 use partita_program::Role;
-use partita_space::{Rank, Seconds};
+use partita_space::{Bytes, Rank, Seconds};
 use serde::{Deserialize, Serialize};
 
 /// Why a run ended early.
@@ -93,6 +93,19 @@ pub enum RunError {
         /// Why.
         reason: String,
     },
+    /// The system gives no memory for what a rank holds.
+    #[error(
+        "rank {rank}: the system gives no memory for its {what} of {bytes}; give its process more \
+         (`ulimit -v` shows the limit of its address space), lower the batch, or split over more ranks"
+    )]
+    Memory {
+        /// Whose.
+        rank: Rank,
+        /// `arena`, `packets`.
+        what: String,
+        /// How much.
+        bytes: Bytes,
+    },
     /// What was done is not what the program says.
     #[error("rank {rank}: the step {what}: counted {counted}, expected {expected}")]
     Tally {
@@ -141,6 +154,7 @@ impl RunError {
             | RunError::Source { .. }
             | RunError::Algorithm { .. }
             | RunError::Kernels { .. }
+            | RunError::Memory { .. }
             | RunError::Tally { .. }
             | RunError::NotFinite { .. } => 0,
             RunError::Lost { .. } | RunError::Message { .. } => 1,

@@ -5,6 +5,7 @@
 //! Knows: programs, the traits of a world (kernels, transport, source, clock), the arena.
 //! Must not know: models, strategies, how a program was made, or which world it runs on.
 
+pub mod allocation;
 mod driver;
 mod error;
 mod footprint;

@@ -1,7 +1,9 @@
 //! The arena of a rank and the views into it.
 
+use crate::RunError;
+use crate::allocation::handling_failure;
 use partita_program::{Body, Buffer, Dtype, View};
-use partita_space::Bytes;
+use partita_space::{Bytes, Rank};
 use std::cell::{RefCell, UnsafeCell};
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -45,20 +47,38 @@ unsafe impl Sync for Arena {}
 
 impl Arena {
     /// An arena of at least `bytes`.
+    ///
+    /// Panics where the system has no memory for it; [`Self::of_rank`] says so.
     pub fn new(bytes: Bytes) -> Self {
-        let lines = bytes.0.div_ceil(64) as usize;
-        let layout = std::alloc::Layout::array::<UnsafeCell<Line>>(lines.max(1))
-            .expect("an arena fits the address space");
+        let arena = Self::if_possible(bytes);
+        arena.unwrap_or_else(|| panic!("the system gives no memory for an arena of {bytes}"))
+    }
+
+    /// The arena of a rank.
+    ///
+    /// Errors: the system has no memory for it.
+    pub fn of_rank(rank: Rank, bytes: Bytes) -> Result<Self, RunError> {
+        Self::if_possible(bytes).ok_or_else(|| RunError::Memory {
+            rank,
+            what: "arena".to_owned(),
+            bytes,
+        })
+    }
+
+    fn if_possible(bytes: Bytes) -> Option<Self> {
+        let lines = usize::try_from(bytes.0.div_ceil(64)).ok()?;
+        let layout = std::alloc::Layout::array::<UnsafeCell<Line>>(lines.max(1)).ok()?;
         // SAFETY: the layout is not of size zero, zero bytes are a valid `Line`, and the box is
         // given exactly the allocation made for its type and length.
         let words = unsafe {
-            let start = std::alloc::alloc_zeroed(layout).cast::<UnsafeCell<Line>>();
+            let start = handling_failure(|| std::alloc::alloc_zeroed(layout));
+            let start = start.cast::<UnsafeCell<Line>>();
             if start.is_null() {
-                std::alloc::handle_alloc_error(layout);
+                return None;
             }
             Box::from_raw(std::ptr::slice_from_raw_parts_mut(start, lines.max(1)))
         };
-        Self { words }
+        Some(Self { words })
     }
 
     /// Size.
@@ -503,6 +523,7 @@ impl<T: Element> BlockMut<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::{Arena, Dtype, View};
+    use crate::{Packet, RunError};
     use partita_program::{Body, Buffer, BufferId, Role};
     use partita_space::Bytes;
 
@@ -532,6 +553,24 @@ mod tests {
             start: [0, 0, 0, first, 0],
             extent: [1, 1, 1, count, 4],
         }
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_an_error_of_the_rank() {
+        // More than an address space has.
+        let bytes = Bytes(1 << 62);
+        let Err(error) = Arena::of_rank(3, bytes) else {
+            panic!("an arena of {bytes}");
+        };
+        assert!(matches!(error, RunError::Memory { rank: 3, .. }));
+        let text = error.to_string();
+        assert!(
+            text.contains("rank 3") && text.contains("arena of 4194304.00 TiB"),
+            "{text}"
+        );
+        assert_eq!(Packet::if_possible(Dtype::F32, 1 << 59), None);
+        let packet = Packet::if_possible(Dtype::F64, 10).unwrap();
+        assert!(packet.room() >= 10 && packet.is_empty());
     }
 
     #[test]

@@ -76,10 +76,22 @@ impl<M: Mail> MessageTransport<M> {
     }
 
     /// Makes the packets that these programs need, as [`packet_bytes`] counts them.
-    pub fn reserve<'p>(&mut self, programs: impl IntoIterator<Item = &'p Program>) {
-        for room in stock::stock(programs, self.rank, self.mail.carriage()) {
-            self.mail.give_back(self.rank, stock::make(room));
+    ///
+    /// Errors: the system has no memory for them.
+    pub fn reserve<'p>(
+        &mut self,
+        programs: impl IntoIterator<Item = &'p Program>,
+    ) -> Result<(), RunError> {
+        let rooms = stock::stock(programs, self.rank, self.mail.carriage());
+        for &room in &rooms {
+            let packet = stock::make(room).ok_or_else(|| RunError::Memory {
+                rank: self.rank,
+                what: "packets".to_owned(),
+                bytes: stock::bytes(&rooms),
+            })?;
+            self.mail.give_back(self.rank, packet);
         }
+        Ok(())
     }
 
     /// What carries the messages.

@@ -133,11 +133,16 @@ fn make_wave<T: Send + 'static>(
     for (share, part) in wave.chunks(wave.len().div_ceil(threads)).enumerate() {
         let (one, sender) = (one.clone(), sender.clone());
         let numbers: Vec<u64> = part.iter().map(|&(_, number)| number).collect();
-        thread::spawn(move || {
+        let make = move || {
             let made: Result<Vec<T>, SynthError> = numbers.into_iter().map(one).collect();
             // Nobody listens any more once a stop was asked for.
             let _ = sender.send((share, made));
-        });
+        };
+        let thread = thread::Builder::new().name(format!("sample {share}"));
+        thread.spawn(make).map_err(|error| {
+            let kind = "no thread could be started to make samples";
+            CliError::Run(format!("{kind}: {error}; choose fewer threads"))
+        })?;
     }
     drop(sender);
     let mut parts = BTreeMap::new();

@@ -66,7 +66,7 @@ pub fn play_rank<'w>(
     mut listener: Option<Listener>,
 ) -> Result<(Outcome, Arena), RunError> {
     let mesh = session.main_program().mesh;
-    let mut arena = Arena::new(session.arena_bytes(rank));
+    let mut arena = Arena::of_rank(rank, session.arena_bytes(rank))?;
     arena.touch();
     let kernels = world
         .kernels
@@ -108,7 +108,7 @@ pub fn play(
     });
     let was_asked = AtomicBool::new(false);
     let results = launch(parts.collect(), world.cancel, |rank, mut part: Part| {
-        part.transport.reserve(session.programs());
+        part.transport.reserve(session.programs())?;
         let waker = Box::new(part.transport.mail().waker());
         let (slot, slots) = (rank, mesh.ranks());
         let (seat, transport) = (Seat { slot, slots }, Box::new(part.transport));

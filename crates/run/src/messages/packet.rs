@@ -1,3 +1,4 @@
+use crate::allocation::handling_failure;
 use crate::{Element, Memory};
 use partita_program::{Dtype, View};
 use std::ops::AddAssign;
@@ -85,6 +86,15 @@ impl Packet {
             Dtype::F64 => Packet::F64(Vec::with_capacity(elements)),
             Dtype::I16 => Packet::I16(Vec::with_capacity(elements)),
         }
+    }
+
+    /// The same, if the system has memory for it.
+    pub fn if_possible(dtype: Dtype, elements: usize) -> Option<Self> {
+        let mut packet = Packet::with_room(dtype, 0);
+        let reserved = handling_failure(
+            || on_elements!(&mut packet, own => own.try_reserve_exact(elements).is_ok()),
+        );
+        reserved.then_some(packet)
     }
 
     /// Takes the smallest of the free packets with room for so many elements, or makes one.

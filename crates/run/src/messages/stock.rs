@@ -45,12 +45,15 @@ pub fn packet_bytes<'p>(
     rank: Rank,
     carriage: Carriage,
 ) -> Bytes {
-    let rooms = stock(programs, rank, carriage).into_iter();
-    Bytes(
-        rooms
-            .map(|(dtype, room)| (dtype.size() * room) as u64)
-            .sum(),
-    )
+    bytes(&stock(programs, rank, carriage))
+}
+
+/// Bytes of so many packets.
+pub(super) fn bytes(rooms: &[Room]) -> Bytes {
+    let rooms = rooms.iter();
+    rooms
+        .map(|(dtype, room)| Bytes((dtype.size() * room) as u64))
+        .sum()
 }
 
 /// The packets that are taken and returned in a step of each program, one after the other.
@@ -247,9 +250,9 @@ impl Step<'_> {
     }
 }
 
-/// A packet of this room, every page of it touched.
-pub(super) fn make((dtype, elements): Room) -> Packet {
-    let mut packet = Packet::with_room(dtype, elements);
+/// A packet of this room, every page of it touched; none where the system has no memory for it.
+pub(super) fn make((dtype, elements): Room) -> Option<Packet> {
+    let mut packet = Packet::if_possible(dtype, elements)?;
     packet.resize(elements);
-    packet
+    Some(packet)
 }
