@@ -4,8 +4,10 @@
 //! parallel file systems often refuse locks. No object times are written: same input, same bytes.
 
 use std::io::Read as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
+use partita_run::allocation::handling_failure;
 use rust_hdf5::{DatatypeMessage, H5Dataset, H5File};
 
 use crate::error::{DataError, nearest};
@@ -64,16 +66,13 @@ pub(crate) struct SourceArray {
 impl SourceFile {
     pub(crate) fn open(path: &Path) -> Result<Self, DataError> {
         let length_bytes = check_signature(path)?;
-        let file =
-            H5File::options()
-                .no_locking()
-                .open(path)
-                .map_err(|error| DataError::Unreadable {
-                    path: path.to_path_buf(),
-                    key: None,
-                    sample: None,
-                    reason: error.to_string(),
-                })?;
+        let file = guarded(|| H5File::options().no_locking().open(path));
+        let file = file.map_err(|reason| DataError::Unreadable {
+            path: path.to_path_buf(),
+            key: None,
+            sample: None,
+            reason,
+        })?;
         Ok(Self {
             path: path.to_path_buf(),
             length_bytes,
@@ -103,15 +102,15 @@ impl SourceFile {
                 nearest,
             });
         }
-        let unreadable = |error: rust_hdf5::Hdf5Error| DataError::Unreadable {
+        let unreadable = |reason: String| DataError::Unreadable {
             path: self.path.clone(),
             key: Some(key.to_string()),
             sample: None,
-            reason: error.to_string(),
+            reason,
         };
-        let array = self.file.dataset(key).map_err(unreadable)?;
-        let element = element_of(&array.datatype().map_err(unreadable)?);
-        let stored = stored_of(&array).map_err(unreadable)?;
+        let array = guarded(|| self.file.dataset(key)).map_err(unreadable)?;
+        let element = element_of(&guarded(|| array.datatype()).map_err(unreadable)?);
+        let stored = guarded(|| stored_of(&array)).map_err(unreadable)?;
         self.check_room(key, &array, &stored)?;
         Ok(SourceArray {
             path: self.path.clone(),
@@ -178,11 +177,11 @@ impl SourceArray {
         if out.is_empty() {
             return Ok(());
         }
-        let result = match out {
+        let result = guarded(|| match out {
             Samples::I16(values) => self.array.read_slice_into(values, &starts, &counts),
             Samples::F32(values) => self.array.read_slice_into(values, &starts, &counts),
-        };
-        result.map_err(|error| self.unreadable(&starts, error.to_string()))
+        });
+        result.map_err(|reason| self.unreadable(&starts, reason))
     }
 
     /// Gives `out` the array's element type and `elements` elements.
@@ -202,16 +201,14 @@ impl SourceArray {
         counts: &[usize],
     ) -> Result<Vec<f32>, DataError> {
         let values = match &self.element {
-            Element::Float32 => self.array.read_slice::<f32>(starts, counts),
-            Element::Float64 => self
-                .array
-                .read_slice::<f64>(starts, counts)
+            Element::Float32 => guarded(|| self.array.read_slice::<f32>(starts, counts)),
+            Element::Float64 => guarded(|| self.array.read_slice::<f64>(starts, counts))
                 .map(|values| values.into_iter().map(|value| value as f32).collect()),
             Element::Int16 | Element::Other(_) => {
                 return Err(self.wrong_dtype("float32 or float64"));
             }
         };
-        values.map_err(|error| self.unreadable(starts, error.to_string()))
+        values.map_err(|reason| self.unreadable(starts, reason))
     }
 
     /// Element type of a volume array.
@@ -421,6 +418,19 @@ fn check_signature(path: &Path) -> Result<u64, DataError> {
         path: path.to_path_buf(),
         found,
     })
+}
+
+/// Calls the library to read.
+///
+/// It decodes whole headers before any of their numbers can be looked at from here, and computes with them
+/// in 32 bits in places (the width in bits of an element of 2^29 bytes), which panics where overflow is
+/// checked. What leads there is avoided as far as it is known; the rest ends here, with the file that is
+/// being read, which is then given up. Memory that it asks for and does not get, it reports.
+fn guarded<T>(call: impl FnOnce() -> rust_hdf5::Result<T>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(|| handling_failure(call))) {
+        Ok(answer) => answer.map_err(|error| error.to_string()),
+        Err(_) => Err("its headers are damaged: they hold sizes that cannot be".to_owned()),
+    }
 }
 
 fn element_of(datatype: &DatatypeMessage) -> Element {

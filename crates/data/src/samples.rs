@@ -4,6 +4,8 @@ use std::collections::TryReserveError;
 
 use serde::{Deserialize, Serialize};
 
+use partita_run::allocation::handling_failure;
+
 use crate::slab::Region4;
 
 /// Shape of one sample, (C, D, H, W).
@@ -123,11 +125,13 @@ impl Samples {
         }
         match self {
             Samples::I16(values) => {
-                values.try_reserve_exact(len.saturating_sub(values.len()))?;
+                let more = len.saturating_sub(values.len());
+                handling_failure(|| values.try_reserve_exact(more))?;
                 values.resize(len, 0);
             }
             Samples::F32(values) => {
-                values.try_reserve_exact(len.saturating_sub(values.len()))?;
+                let more = len.saturating_sub(values.len());
+                handling_failure(|| values.try_reserve_exact(more))?;
                 values.resize(len, 0.0);
             }
         }

@@ -82,7 +82,7 @@ fn corrupt_headers_are_refused() {
     let path = folder.path().join("corrupt.h5");
     let mut random = Random(20_260);
     let long = std::env::var("PARTITA_TEST_LONG").is_ok();
-    let rounds = if long { 20_000 } else { 400 };
+    let rounds = if long { 20_000 } else { 200 };
     for name in [
         "contiguous_int16.h5",
         "big_endian_int16.h5",
