@@ -624,3 +624,38 @@ fn a_refused_call_leaves_the_builder_as_it_was() {
     let names: Vec<&str> = graph.parameters.iter().map(|p| p.name.as_str()).collect();
     assert_eq!(names, ["c.weight", "c.bias"]);
 }
+
+#[test]
+fn sizes_that_cannot_be_counted() {
+    // 2^40 outputs of 2^20 taps each.
+    check(
+        &refusal("input x channels=1 extent=2097152x2097152\np = max_pool x kernel=1024 stride=2"),
+        &["`p`", "flop per sample", "too many"],
+    );
+    // Each padding alone would fit.
+    let pads = "a = conv x filters=1 kernel=1x1 pad=1073741824x0 bias=false\n\
+                b = conv x filters=1 kernel=1x1 pad=0x1073741824 bias=false\n\
+                c = slice x start=0 channels=1\nf = flatten c\n";
+    let error = refusal(&format!(
+        "input x channels=1 extent=1x1\n{pads}\
+         g = flatten a\nh = flatten b\ns = concat f g h\nl = linear s features=1 bias=true\n\
+         loss = mse l"
+    ));
+    check(&error, &["`x`", "padding", "too many"]);
+    let layers: String = (1..=256)
+        .map(|i| {
+            format!(
+                "r{i} = relu {}\n",
+                if i == 1 {
+                    "x".into()
+                } else {
+                    format!("r{}", i - 1)
+                }
+            )
+        })
+        .collect();
+    let error = refusal(&format!(
+        "input x channels=1 extent=16777216x16777216\n{layers}loss = mse r256"
+    ));
+    check(&error, &["`r256`", "all layers up to it", "too many"]);
+}

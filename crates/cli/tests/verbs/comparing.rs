@@ -101,3 +101,43 @@ fn files_of_another_kind_are_refused() {
     let text = refusal(&compare(&prediction, &trace));
     assert!(text.contains("on rank 7"), "{text}");
 }
+
+#[test]
+fn a_program_that_was_changed_is_refused_before_it_is_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let (prediction, trace) = files(folder.path(), 1.0);
+    let whole = fs::read_to_string(&trace).unwrap();
+    let start = whole.find("classes ").unwrap() + "classes ".len();
+    let end = start + whole[start..].find("\\n").unwrap();
+    let replaced = |at: std::ops::Range<usize>, with: &str| {
+        let text = format!("{}{with}{}", &whole[..at.start], &whole[at.end..]);
+        fs::write(&trace, text).unwrap();
+        refusal(&compare(&prediction, &trace))
+    };
+    for (classes, reason) in [
+        ("0*1", "classes are given for 1 ranks, the mesh has 2"),
+        ("5*2", "of class 5"),
+        ("0*99999999999", "of the 2 of the mesh 2 are left"),
+        ("0*2274450605487904", "of the 2 of the mesh 2 are left"),
+    ] {
+        let text = replaced(start..end, classes);
+        assert!(text.contains("is no trace"), "{text}");
+        assert!(text.contains(reason), "{classes}: {text}");
+    }
+    let start = whole.find("mesh ").unwrap() + "mesh ".len();
+    let end = start + whole[start..].find("\\n").unwrap();
+    for (mesh, reason) in [
+        ("(1,0,1,1,1,1,1)", "extent 0"),
+        ("(1,99999999999,1,1,1,1,1)", "at most 1048576"),
+    ] {
+        let text = replaced(start..end, mesh);
+        assert!(text.contains(reason), "{mesh}: {text}");
+    }
+    // Elements of the first buffer.
+    let start = whole.find("buffer b0 ").unwrap();
+    let times = start + whole[start..].find("x").unwrap();
+    let end = times + whole[times..].find(' ').unwrap();
+    let start = whole[..times].rfind(' ').unwrap() + 1;
+    let text = replaced(start..end, "2274450605487904x1x1x1x1");
+    assert!(text.contains("elements"), "{text}");
+}

@@ -95,7 +95,7 @@ fn strategies_that_do_not_fit_are_refused_with_the_nearest() {
             "2",
             "2",
             "data=4294967296,depth=4294967296",
-            "at most 1048576 are possible",
+            "nearest is `data=1048576`",
         ),
     ] {
         let text = refusal(&lower(ranks, batch, strategy));
@@ -119,6 +119,8 @@ fn numbers_that_make_no_sense_are_refused() {
         );
     }
     let text = refusal(&lower("99999999999999999999", "1", "data=1"));
+    assert!(text.contains("1048576"), "{text}");
+    let text = refusal(&lower("1", "99999999999999999999", "data=1"));
     assert!(text.contains("16777216"), "{text}");
     let plan = [
         "plan",
@@ -131,6 +133,68 @@ fn numbers_that_make_no_sense_are_refused() {
         "16",
     ];
     assert!(refusal(&plan).contains("16GiB"));
+}
+
+#[test]
+fn sizes_that_cannot_be_counted_are_refused_by_name() {
+    for (strategy, expected) in [
+        (
+            "micro=2,stages=[1|1],schedule=gems*9223372036854775808",
+            "nearest is `schedule=gems*16384`",
+        ),
+        (
+            "micro=2,stages=[1|1],schedule=interleaved*9223372036854775808",
+            "nearest is `schedule=interleaved*16384`",
+        ),
+        (
+            "data=2,micro=9223372036854775808",
+            "nearest is `micro=16384`",
+        ),
+    ] {
+        let text = refusal(&lower("2", "2", strategy));
+        assert!(text.contains(expected), "{strategy}: {text}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("large.model");
+    let head = "model m\ninput x channels=1 extent=2097152x2097152\n";
+    let pooled = "p = max_pool x kernel=1024 stride=1024\nf = flatten p\n";
+    let tail = "l = linear f features=2 bias=true\nloss = mse l\n";
+    std::fs::write(&path, [head, pooled, tail].concat()).unwrap();
+    let model = path.to_str().unwrap();
+    for verb in ["lower", "predict"] {
+        let batch = [verb, model, "--ranks", "1", "--batch", "65"];
+        let text = refusal(&[&batch[..], &["--strategy", "data=1"]].concat());
+        assert!(text.contains("nearest is a mini-batch of 64"), "{text}");
+    }
+    let plan = ["plan", model, "--ranks", "1", "--batch", "65"];
+    let text = refusal(&[&plan[..], &["--machine", "lassen", "--no-io"]].concat());
+    assert!(text.contains("nearest is a mini-batch of 64"), "{text}");
+    let large = pooled.replace("kernel=1024", "kernel=2097152 pad=1048576");
+    std::fs::write(&path, [head, &large, tail].concat()).unwrap();
+    let text = refusal(&["inspect", model]);
+    assert!(
+        text.contains("`p`") && text.contains("are too many"),
+        "{text}"
+    );
+}
+
+/// A process that gets less address space than it needs says so and ends as after other failures.
+#[cfg(target_os = "linux")]
+#[test]
+fn memory_that_the_system_does_not_give_is_told() {
+    let call = format!(
+        "ulimit -v 60000; exec {} lower resnet1001v2@1024 --ranks 8 --batch 8 \
+         --strategy data=2,height=4 --json",
+        env!("CARGO_BIN_EXE_partita")
+    );
+    let output = std::process::Command::new("sh")
+        .args(["-c", &call])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("gives no more memory"), "{text}");
+    assert!(text.contains("ulimit -v"), "{text}");
 }
 
 #[test]
