@@ -20,6 +20,12 @@ pub struct GraphBuilder {
     graph: Graph,
     ids: HashMap<String, NodeId>,
     totals: Totals,
+    parameter_ids: HashMap<String, ParameterId>,
+    /// As [`Graph::needs_gradient`], of the nodes so far.
+    needs_gradient: Vec<bool>,
+    /// The first loss, auxiliary or not, and the first of each tensor.
+    first_loss: Option<NodeId>,
+    loss_of: HashMap<NodeId, NodeId>,
 }
 
 /// Where a parameter of a node comes from, if it does not start by its role's default.
@@ -41,11 +47,14 @@ impl GraphBuilder {
             nodes: Vec::new(),
             parameters: Vec::new(),
         };
-        let ids = HashMap::new();
         Ok(Self {
             graph,
-            ids,
+            ids: HashMap::new(),
             totals: Totals::default(),
+            parameter_ids: HashMap::new(),
+            needs_gradient: Vec::new(),
+            first_loss: None,
+            loss_of: HashMap::new(),
         })
     }
 
@@ -319,16 +328,10 @@ impl GraphBuilder {
 
     /// The parameter of this name, `layer.role`.
     pub fn find_parameter(&self, name: &str) -> Result<ParameterId, GraphError> {
-        let parameters = &self.graph.parameters;
-        let found = parameters
-            .iter()
-            .position(|parameter| parameter.name == name);
-        found.map(ParameterId).ok_or_else(|| {
-            unknown_name(
-                "parameter",
-                name,
-                parameters.iter().map(|p| p.name.as_str()),
-            )
+        let found = self.parameter_ids.get(name).copied();
+        found.ok_or_else(|| {
+            let parameters = self.graph.parameters.iter();
+            unknown_name("parameter", name, parameters.map(|p| p.name.as_str()))
         })
     }
 
@@ -384,32 +387,26 @@ impl GraphBuilder {
 
     /// All losses are of one kind and shape, each of a tensor of its own.
     fn check_losses(&self, name: &str, op: &Op, inputs: &[NodeId]) -> Result<(), GraphError> {
-        if op.loss().is_none() {
+        let (Some(_), Some(first)) = (op.loss(), self.first_loss) else {
             return Ok(());
+        };
+        let (shape, other) = (self.shape(inputs[0]), self.graph.node(first));
+        if (op.keyword(), shape) != (other.op.keyword(), other.shape) {
+            return Err(GraphError::LossesDiffer {
+                node: name.to_owned(),
+                asked: format!("{} of {shape}", op.keyword()),
+                first: other.name.clone(),
+                expected: format!("{} of {}", other.op.keyword(), other.shape),
+            });
         }
-        for other in self
-            .graph
-            .nodes
-            .iter()
-            .filter(|node| node.op.loss().is_some())
-        {
-            let shape = self.shape(inputs[0]);
-            let node = name.to_owned();
-            let first = other.name.clone();
-            if (op.keyword(), shape) != (other.op.keyword(), other.shape) {
-                return Err(GraphError::LossesDiffer {
-                    node,
-                    asked: format!("{} of {shape}", op.keyword()),
-                    first,
-                    expected: format!("{} of {}", other.op.keyword(), other.shape),
-                });
-            }
-            if inputs == other.inputs {
-                let input = self.graph.node(inputs[0]).name.clone();
-                return Err(GraphError::LossTwice { node, input, first });
-            }
+        match self.loss_of.get(&inputs[0]) {
+            None => Ok(()),
+            Some(&first) => Err(GraphError::LossTwice {
+                node: name.to_owned(),
+                input: self.graph.node(inputs[0]).name.clone(),
+                first: self.graph.node(first).name.clone(),
+            }),
         }
-        Ok(())
     }
 
     /// An embedding reads what no parameter changes.
@@ -419,9 +416,8 @@ impl GraphBuilder {
         op: &Op,
         inputs: &[NodeId],
     ) -> Result<(), GraphError> {
-        let needs_gradient = self.graph.needs_gradient();
         match (op, inputs) {
-            (Op::Embedding { .. }, &[input]) if needs_gradient[input.0] => {
+            (Op::Embedding { .. }, &[input]) if self.needs_gradient[input.0] => {
                 Err(GraphError::EmbeddingOfTrained {
                     node: name.to_owned(),
                     input: self.graph.node(input).name.clone(),
@@ -507,8 +503,10 @@ impl GraphBuilder {
         match found {
             Resolved::Existing(id) => id,
             Resolved::New(parameter) => {
+                let id = ParameterId(self.graph.parameters.len());
+                self.parameter_ids.insert(parameter.name.clone(), id);
                 self.graph.parameters.push(parameter);
-                ParameterId(self.graph.parameters.len() - 1)
+                id
             }
         }
     }
@@ -530,6 +528,13 @@ impl GraphBuilder {
         });
         let id = NodeId(self.graph.nodes.len() - 1);
         self.ids.insert(name.to_owned(), id);
+        let needs_gradient = self.graph.needs_gradient_after(id, &self.needs_gradient);
+        self.needs_gradient.push(needs_gradient);
+        let node = self.graph.node(id);
+        if node.op.loss().is_some() {
+            self.first_loss.get_or_insert(id);
+            self.loss_of.entry(node.inputs[0]).or_insert(id);
+        }
         id
     }
 }

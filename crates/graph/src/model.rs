@@ -193,12 +193,18 @@ impl Graph {
     /// backward-data pass.
     pub fn needs_gradient(&self) -> Vec<bool> {
         let mut needs: Vec<bool> = Vec::with_capacity(self.nodes.len());
-        for node in &self.nodes {
-            let trained = |&id: &ParameterId| self.parameter(id).role.is_trained();
-            let trains = node.parameters.iter().any(trained);
-            needs.push(trains || node.inputs.iter().any(|input| needs[input.0]));
+        for id in 0..self.nodes.len() {
+            needs.push(self.needs_gradient_after(NodeId(id), &needs));
         }
         needs
+    }
+
+    /// The same of one node, where it is known of those before.
+    pub(crate) fn needs_gradient_after(&self, id: NodeId, before: &[bool]) -> bool {
+        let node = self.node(id);
+        let trained = |&id: &ParameterId| self.parameter(id).role.is_trained();
+        let trains = node.parameters.iter().any(trained);
+        trains || node.inputs.iter().any(|input| before[input.0])
     }
 
     /// Per node, whether the loss depends on it; not so the auxiliary losses and what only they read.
