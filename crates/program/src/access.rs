@@ -381,6 +381,10 @@ macro_rules! operands {
     };
 }
 
+/// So many parts are compared with each other; of more, as of the updates of all parameters, what each has
+/// touched is noted.
+const FEW_PARTS: usize = 8;
+
 /// Whether an earlier part that touched `other` leaves a view to a later part.
 fn is_at_hand(view: &View, access: Access, other: &View, earlier: Access) -> bool {
     let usable = earlier.writes() || access == Read;
@@ -412,6 +416,10 @@ impl Kernel {
     /// again.
     pub fn each_access(&self, f: &mut dyn FnMut(&View, Access)) {
         let parts = self.parts();
+        if parts.len() > FEW_PARTS {
+            let all = self.accesses();
+            return all.iter().for_each(|(view, access)| f(view, *access));
+        }
         for (index, part) in parts.iter().enumerate() {
             part.each_operand(&mut |view, access| {
                 let earlier = &parts[..index];

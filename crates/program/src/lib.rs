@@ -15,6 +15,7 @@ mod menu;
 mod program;
 pub mod random;
 mod task;
+mod task_set;
 mod text;
 pub mod verify;
 
@@ -30,4 +31,5 @@ pub use task::{
     Collective, CollectiveKind, Exchange, Group, Item, Lane, Load, Origin, Phase, Receive, Send,
     Task, TaskId, When, Work,
 };
+pub use task_set::TaskSet;
 pub use text::ParseError;

@@ -6,37 +6,37 @@
 //! Of which micro-batches a gradient is follows from the tensors that its kernels read. Sums,
 //! messages and copies hand it on. Over which ranks of a mesh it is a sum is another question, of `partial`.
 
+mod uses;
+
+use self::uses::{Numbers, Uses};
 use super::collectives::Groups;
 use super::{Case, Fault};
 use crate::{
     Access, Body, BufferId, Collective, CollectiveKind, Exchange, Group, Kernel, Role, View, Work,
 };
-use partita_space::{Grid, Rank, Region};
+use partita_space::{Rank, Region};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-
-/// The mesh of a gradient of a parameter, and the first sample of the micro-batch.
-type Use = (Option<Grid>, usize);
 
 /// What elements hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Contents {
     /// Uses of which they hold gradients; of what is no gradient of a parameter without a mesh.
-    uses: BTreeSet<Use>,
+    uses: Uses,
     /// Of a parameter: whether it has moved in this step.
     has_moved: bool,
 }
 
 impl Contents {
-    /// Of the micro-batch from a sample on.
-    fn of(first: usize) -> Self {
+    /// Of one micro-batch.
+    fn of(number: u32) -> Self {
         Self {
-            uses: BTreeSet::from([(None, first)]),
+            uses: Uses::of(None, number),
             has_moved: false,
         }
     }
 
     fn join(mut self, other: &Self) -> Self {
-        self.uses.extend(&other.uses);
+        self.uses.join(&other.uses);
         self.has_moved &= other.has_moved;
         self
     }
@@ -66,6 +66,7 @@ enum Gradient {
 pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     let mut groups = Groups::default();
     let mut given = Given::new();
+    let numbers = Numbers::new(case.bodies().map(|(_, body)| body));
     // What ranks get depends on what others have got: again until nothing new is known.
     let (uses, plays) = loop {
         let (mut next, mut sums) = (Given::new(), Sums::new());
@@ -76,6 +77,7 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
                 case,
                 class,
                 body,
+                numbers: &numbers,
                 contents: initial(body),
                 groups: &mut groups,
                 given: &given,
@@ -104,8 +106,9 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
         faults.extend(seen.faults);
         for (task, view, got) in seen.updates {
             let all = uses.get(&gradient(case, class, &view));
-            let mut missing = all.into_iter().flatten().filter(|one| !got.contains(one));
-            if let Some(&(on, sample)) = missing.next() {
+            let missing = all.map_or(Vec::new(), |all| got.missing(all));
+            let missing = missing.iter().map(|&(on, at)| (on, numbers.sample(at)));
+            if let Some((on, sample)) = missing.min() {
                 faults.push(Fault::GradientIncomplete {
                     site: case.site(class, task),
                     spot: case.spot(class, &view),
@@ -117,7 +120,7 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
         for (name, got) in seen.outputs {
             let missing = samples
                 .iter()
-                .find(|&&sample| !got.contains(&(None, sample)));
+                .find(|&&sample| !got.contains(None, numbers.of(sample)));
             faults.extend(missing.map(|&sample| Fault::OutputIncomplete {
                 class,
                 rank: case.representatives[class],
@@ -189,13 +192,13 @@ fn initial(body: &Body) -> Vec<Vec<(Region, Contents)>> {
 #[derive(Default)]
 struct Seen {
     /// Updates with their gradients and the uses that these hold.
-    updates: Vec<(usize, View, BTreeSet<Use>)>,
+    updates: Vec<(usize, View, Uses)>,
     /// Tensors of parameters that move.
     moved: BTreeSet<u32>,
     /// First samples of micro-batches.
     samples: BTreeSet<usize>,
     /// Outputs with the micro-batches that they are of.
-    outputs: Vec<(String, BTreeSet<Use>)>,
+    outputs: Vec<(String, Uses)>,
     faults: Vec<Fault>,
 }
 
@@ -207,12 +210,13 @@ struct Play<'a, 'p> {
     case: &'a Case<'p>,
     class: usize,
     body: &'p Body,
+    numbers: &'a Numbers,
     contents: Vec<Vec<(Region, Contents)>>,
     groups: &'a mut Groups,
     given: &'a Given,
     next: &'a mut Given,
     sums: &'a mut Sums,
-    uses: &'a mut BTreeMap<Gradient, BTreeSet<Use>>,
+    uses: &'a mut BTreeMap<Gradient, Uses>,
     seen: Seen,
 }
 
@@ -228,7 +232,7 @@ impl<'p> Play<'_, 'p> {
                 Work::Collective(collective) => self.collective(collective),
                 Work::Load(load) => {
                     let first = load.place.micro.map_or(0, |(first, _)| first);
-                    let contents = Contents::of(first);
+                    let contents = Contents::of(self.numbers.of(first));
                     self.write(&load.target, Some(contents));
                 }
             }
@@ -249,7 +253,7 @@ impl<'p> Play<'_, 'p> {
         if is_tensor(self.role(view)) {
             let home = self.case.home(self.class, view)?;
             let first = home.place.micro.map_or(0, |(first, _)| first);
-            return (!region.is_empty()).then(|| Contents::of(first));
+            return (!region.is_empty()).then(|| Contents::of(self.numbers.of(first)));
         }
         let pieces = self.contents[view.buffer.0 as usize].iter();
         let touched = pieces.filter(|(piece, _)| !piece.intersect(&region).is_empty());
@@ -368,7 +372,7 @@ impl<'p> Play<'_, 'p> {
         let home = self.case.home(self.class, parameter);
         self.seen.moved.extend(home.map(|home| home.tensor));
         let moved = Contents {
-            uses: BTreeSet::new(),
+            uses: Uses::default(),
             has_moved: true,
         };
         self.write(parameter, Some(moved));
@@ -378,7 +382,7 @@ impl<'p> Play<'_, 'p> {
     fn computes(&mut self, task: usize, kernel: &Kernel) {
         let accesses = kernel.accesses();
         self.one_micro_batch(task, &accesses);
-        let mut uses = BTreeSet::new();
+        let mut uses = Uses::default();
         for (view, access) in &accesses {
             let Some(contents) = self.read(view).filter(|_| access.reads()) else {
                 continue;
@@ -394,7 +398,7 @@ impl<'p> Play<'_, 'p> {
                 });
             }
             if *access == Access::Read {
-                uses.extend(contents.uses);
+                uses.join(&contents.uses);
             }
         }
         for (view, access) in accesses {
@@ -407,9 +411,9 @@ impl<'p> Play<'_, 'p> {
                     .case
                     .home(self.class, &view)
                     .and_then(|home| home.place.on);
-                uses = uses.into_iter().map(|(_, sample)| (on, sample)).collect();
+                uses = uses.with_mesh(on);
                 let key = gradient(self.case, self.class, &view);
-                self.uses.entry(key).or_default().extend(&uses);
+                self.uses.entry(key).or_default().join(&uses);
             }
             let contents = Contents {
                 uses,
@@ -437,7 +441,7 @@ impl<'p> Play<'_, 'p> {
                 | Role::Workspace => false,
             };
             let contents = self.read(view).filter(|_| counts).unwrap_or_default();
-            for (_, sample) in contents.uses {
+            for sample in contents.uses.numbers().map(|at| self.numbers.sample(at)) {
                 if *first.get_or_insert(sample) != sample {
                     self.seen.faults.push(Fault::MicroBatches {
                         site: self.case.site(self.class, task),

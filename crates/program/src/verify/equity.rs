@@ -1,5 +1,5 @@
 use super::collectives::collectives_of;
-use super::matching::{exchanges, messages};
+use super::matching::{Exchanges, messages};
 use super::{Case, Fault};
 use crate::{CollectiveKind, Group, Place, View, Work};
 use partita_space::{AXES, Axis, AxisList, AxisSet, Coord, Grid, Interval, Mesh, Offset, Rank};
@@ -10,10 +10,10 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 ///
 /// With this, what is found true of a representative's messages is true of every rank's.
 pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
-    let tasks = exchanges(case);
+    let exchanges = Exchanges::of(case);
     let uses: Vec<Uses> = case
         .bodies()
-        .map(|(class, _)| Uses::of(case, class, &tasks))
+        .map(|(class, _)| Uses::of(case, class, &exchanges))
         .collect();
     let all_groups: BTreeSet<Group> = uses.iter().flat_map(|uses| &uses.groups).copied().collect();
     let numbers: HashMap<Group, Vec<u32>> = all_groups
@@ -22,11 +22,16 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
         .collect();
     let mesh = &case.program.mesh;
     let coords: Vec<Coord> = (0..mesh.ranks()).map(|rank| mesh.coord(rank)).collect();
-    for (class, uses) in uses.iter().enumerate() {
+    let mut ranks: Vec<Vec<Rank>> = vec![Vec::new(); uses.len()];
+    for (rank, &class) in case.program.class_of.iter().enumerate() {
+        ranks[class as usize].push(rank);
+    }
+    for (class, (uses, ranks)) in uses.iter().zip(&ranks).enumerate() {
         Class {
             case,
             class,
             uses,
+            ranks,
             coords: &coords,
             numbers: &numbers,
         }
@@ -99,7 +104,7 @@ struct Uses {
 }
 
 impl Uses {
-    fn of(case: &Case<'_>, class: usize, tasks: &[HashMap<u32, usize>]) -> Self {
+    fn of(case: &Case<'_>, class: usize, exchanges: &Exchanges) -> Self {
         let mut uses = Self::default();
         let body = &case.program.bodies[class];
         let homes = body
@@ -113,7 +118,7 @@ impl Uses {
                 Work::Compute { .. } | Work::Exchange(_) | Work::Collective(_) => {}
             }
         }
-        uses.exchanges(case, class, tasks);
+        uses.exchanges(case, class, exchanges);
         uses.collectives(case, class);
         uses
     }
@@ -124,8 +129,8 @@ impl Uses {
             .extend(parts.filter(|part| !part.axes.is_empty()));
     }
 
-    fn exchanges(&mut self, case: &Case<'_>, class: usize, tasks: &[HashMap<u32, usize>]) {
-        for message in messages(case, tasks, class) {
+    fn exchanges(&mut self, case: &Case<'_>, class: usize, exchanges: &Exchanges) {
+        for message in messages(case, exchanges, class) {
             let offset = message.offset;
             self.offsets.insert(offset);
             let Some((peer, view)) = message.other.filter(|(_, view)| !view.is_empty()) else {
@@ -226,6 +231,8 @@ struct Class<'a, 'p> {
     case: &'a Case<'p>,
     class: usize,
     uses: &'a Uses,
+    /// All of the class.
+    ranks: &'a [Rank],
     coords: &'a [Coord],
     numbers: &'a HashMap<Group, Vec<u32>>,
 }
@@ -233,27 +240,24 @@ struct Class<'a, 'p> {
 impl Class<'_, '_> {
     /// Reports each relation at most once, for the first rank that breaks it.
     fn check(&self, faults: &mut Vec<Fault>) {
-        let class_of = &self.case.program.class_of;
-        let ranks: Vec<Rank> = (0..class_of.len())
-            .filter(|&rank| class_of[rank] as usize == self.class)
-            .collect();
+        let (class_of, ranks) = (&self.case.program.class_of, self.ranks);
         let mesh = &self.case.program.mesh;
         let uses = self.uses;
         for &offset in &uses.offsets {
             let peer = |rank| mesh.neighbor(rank, offset).map(|peer| class_of[peer]);
             let what = || format!("class of the rank at {offset:?}");
-            self.compare(&ranks, peer, what, faults);
+            self.compare(ranks, peer, what, faults);
         }
         for group in &uses.groups {
             let number = |rank: Rank| self.numbers[group][rank];
             let what = || format!("classes of the group along {}", group.axes);
-            self.compare(&ranks, number, what, faults);
+            self.compare(ranks, number, what, faults);
         }
         // Parts depend on few coordinates: one rank stands for all that have them.
         let mut known = HashMap::new();
         let mut distinct = |parts: [Part; 2]| -> Vec<Rank> {
             let known = known.entry(parts.map(|part| (part.axes, part.on)));
-            let ranks = known.or_insert_with(|| self.distinct(&ranks, parts));
+            let ranks = known.or_insert_with(|| self.distinct(ranks, parts));
             ranks.clone()
         };
         for part in &uses.parts {

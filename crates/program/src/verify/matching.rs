@@ -28,6 +28,56 @@ pub(super) fn exchanges_of<'p>(
     })
 }
 
+/// The messages of all exchanges in an order in which they are found by peer and part, however many an
+/// exchange has.
+pub(super) struct Exchanges {
+    /// For each class, the task of each exchange by its sequence; the first where one comes twice.
+    tasks: Vec<HashMap<u32, usize>>,
+    /// For each class and task, sends and receives by peer and part; those of one key stay in their order.
+    sorted: Vec<HashMap<usize, [Vec<u32>; 2]>>,
+}
+
+impl Exchanges {
+    pub fn of(case: &Case<'_>) -> Self {
+        let by = |count: usize, key: &dyn Fn(usize) -> (Offset, u32)| {
+            let mut order: Vec<u32> = (0..count as u32).collect();
+            order.sort_by_key(|&at| key(at as usize));
+            order
+        };
+        let sorted = case.bodies().map(|(class, _)| {
+            let all = exchanges_of(case, class).map(
+                |(
+                    id,
+                    Exchange {
+                        sends, receives, ..
+                    },
+                )| {
+                    let sends = by(sends.len(), &|at| (sends[at].to, sends[at].part));
+                    let receives = by(receives.len(), &|at| (receives[at].from, receives[at].part));
+                    (id, [sends, receives])
+                },
+            );
+            all.collect()
+        });
+        Self {
+            tasks: exchanges(case),
+            sorted: sorted.collect(),
+        }
+    }
+}
+
+/// The first of sorted messages with this key.
+fn first_of<'m, M>(
+    messages: &'m [M],
+    order: &[u32],
+    key: (Offset, u32),
+    of: impl Fn(&M) -> (Offset, u32),
+) -> Option<&'m M> {
+    let at = order.partition_point(|&at| of(&messages[at as usize]) < key);
+    let found = order.get(at).map(|&at| &messages[at as usize]);
+    found.filter(|message| of(message) == key)
+}
+
 /// A message between a representative and a peer: where the representative has it, and the peer.
 pub(super) struct Message {
     /// From the representative to the peer.
@@ -39,17 +89,13 @@ pub(super) struct Message {
 }
 
 /// Messages out of and into the representative of a class.
-pub(super) fn messages(
-    case: &Case<'_>,
-    tasks: &[HashMap<u32, usize>],
-    class: usize,
-) -> Vec<Message> {
+pub(super) fn messages(case: &Case<'_>, exchanges: &Exchanges, class: usize) -> Vec<Message> {
     let rank = case.representatives[class];
     let mut messages = Vec::new();
     for (id, exchange) in exchanges_of(case, class) {
         let at = At {
             case,
-            tasks,
+            exchanges,
             class,
             id,
             sequence: exchange.sequence,
@@ -78,10 +124,10 @@ pub(super) fn messages(
 /// Each message of a representative has its counterpart at the peer, of the same part, length, type
 /// and global region.
 pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
-    let tasks = exchanges(case);
+    let exchanges = Exchanges::of(case);
     for (class, _) in case.bodies() {
         for (id, exchange) in exchanges_of(case, class) {
-            let first = tasks[class][&exchange.sequence];
+            let first = exchanges.tasks[class][&exchange.sequence];
             if first != id {
                 faults.push(Fault::SequenceTwice {
                     site: case.site(class, id),
@@ -91,7 +137,7 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
             }
             let at = At {
                 case,
-                tasks: &tasks,
+                exchanges: &exchanges,
                 class,
                 id,
                 sequence: exchange.sequence,
@@ -110,7 +156,7 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
 /// An exchange of a representative.
 struct At<'a, 'p> {
     case: &'a Case<'p>,
-    tasks: &'a [HashMap<u32, usize>],
+    exchanges: &'a Exchanges,
     class: usize,
     id: usize,
     sequence: u32,
@@ -134,26 +180,30 @@ impl<'p> At<'_, 'p> {
         }
     }
 
-    /// The exchange of the same sequence on another rank.
-    fn exchange_of(&self, peer: Rank) -> Option<&'p Exchange> {
+    /// The exchange of the same sequence on another rank, with its task.
+    fn exchange_of(&self, peer: Rank) -> Option<(usize, &'p Exchange)> {
         let class = self.case.class_of(peer);
-        let &task = self.tasks[class].get(&self.sequence)?;
+        let &task = self.exchanges.tasks[class].get(&self.sequence)?;
         match &self.case.program.bodies[class].tasks[task].work {
-            Work::Exchange(exchange) => Some(exchange),
+            Work::Exchange(exchange) => Some((task, exchange)),
             Work::Compute { .. } | Work::Collective(_) | Work::Load(_) => None,
         }
     }
 
     fn receive_of(&self, send: &Send, peer: Rank) -> Option<&'p Receive> {
-        let back = send.to.reversed();
-        let mut receives = self.exchange_of(peer)?.receives.iter();
-        receives.find(|receive| receive.from == back && receive.part == send.part)
+        let (task, exchange) = self.exchange_of(peer)?;
+        let [_, order] = &self.exchanges.sorted[self.case.class_of(peer)][&task];
+        let key = (send.to.reversed(), send.part);
+        first_of(&exchange.receives, order, key, |receive| {
+            (receive.from, receive.part)
+        })
     }
 
     fn send_of(&self, receive: &Receive, peer: Rank) -> Option<&'p Send> {
-        let back = receive.from.reversed();
-        let mut sends = self.exchange_of(peer)?.sends.iter();
-        sends.find(|send| send.to == back && send.part == receive.part)
+        let (task, exchange) = self.exchange_of(peer)?;
+        let [order, _] = &self.exchanges.sorted[self.case.class_of(peer)][&task];
+        let key = (receive.from.reversed(), receive.part);
+        first_of(&exchange.sends, order, key, |send| (send.to, send.part))
     }
 
     fn send(&self, send: &Send) -> Option<Fault> {

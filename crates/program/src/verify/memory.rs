@@ -1,11 +1,11 @@
-use super::order::{Done, Order};
+use super::order::{Ends, Order};
 use super::structure::end_of;
 use super::{Case, Fault, adjoint};
 use crate::{
     Access, Body, Buffer, Collective, CollectiveKind, Home, Kernel, Lane, Role, View, Work,
 };
 use partita_space::Region;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// No race, no buffer in another's memory while that is in use, and nothing read that was not
 /// written.
@@ -166,13 +166,16 @@ impl Memory<'_, '_> {
         for (buffer, touches) in self.accesses.iter().enumerate() {
             // Of a serial lane the last touches only can be open, and are looked at from the end.
             let mut serial: [Vec<usize>; Lane::ALL.len()] = Default::default();
-            let mut others = Vec::new();
+            // Of the others those that write, and those that only read, which are in the way of writers.
+            let mut others: [Vec<usize>; 2] = Default::default();
             for (i, second) in touches.iter().enumerate() {
                 let is_open = |&first: &usize| {
                     let first = touches[first].task;
                     !self.order.is_before(first, second.task)
                 };
-                let mut open: Vec<usize> = others.iter().copied().filter(is_open).collect();
+                let writes = usize::from(second.access.writes());
+                let in_the_way = others[..=writes].iter().flatten().copied();
+                let mut open: Vec<usize> = in_the_way.filter(is_open).collect();
                 for lane in &serial {
                     open.extend(lane.iter().rev().copied().take_while(is_open));
                 }
@@ -182,7 +185,7 @@ impl Memory<'_, '_> {
                 }
                 match self.order.serial_lane(second.task) {
                     Some(lane) => serial[lane].push(i),
-                    None => others.push(i),
+                    None => others[usize::from(!second.access.writes())].push(i),
                 }
             }
         }
@@ -210,31 +213,42 @@ impl Memory<'_, '_> {
             if touches.is_empty() && !is_kept {
                 continue;
             }
-            let (mut tasks, mut before) = (self.order.none(), self.order.all());
-            for touch in touches {
-                self.order.add(&mut tasks, touch.task);
-                self.order.keep_before(&mut before, touch.task);
-            }
+            let tasks = touches.iter().map(|touch| touch.task);
             used.push(Used {
                 buffer,
                 start: u128::from(held.offset.0),
                 end: end_of(held),
-                tasks,
-                before,
+                ends: self.order.ends(self.body, tasks),
             });
         }
         used.sort_by_key(|used| (used.start, used.buffer));
-        for (i, first) in used.iter().enumerate() {
-            let rest = used[i + 1..].iter();
-            for second in rest.take_while(|second| second.start < first.end) {
-                let is_kept = |used: &Used| self.body.buffers[used.buffer].role.is_persistent();
-                let overlap = second.start < second.end && first.start < first.end;
-                if overlap && (is_kept(first) || is_kept(second)) {
-                    faults.extend(self.sharing_fault(first, second));
-                }
+        self.kept_apart(&used, faults);
+        self.successors(&mut used, faults);
+    }
+
+    /// Nothing lies in the memory of what outlives the step. Only pairs with such a buffer are looked at:
+    /// transient ones share memory, each with as many as there are micro-batches.
+    fn kept_apart(&self, used: &[Used], faults: &mut Vec<Fault>) {
+        let is_kept = |used: &Used| self.body.buffers[used.buffer].role.is_persistent();
+        // The greatest end up to each; what begins before a buffer may reach into it.
+        let mut ends: Vec<u128> = Vec::with_capacity(used.len());
+        for one in used {
+            ends.push(one.end.max(ends.last().copied().unwrap_or(0)));
+        }
+        let mut pairs = BTreeSet::new();
+        for (at, kept) in used.iter().enumerate().filter(|(_, used)| is_kept(used)) {
+            let before = (0..at).rev().take_while(|&other| ends[other] > kept.start);
+            pairs.extend(before.map(|other| (other, at)));
+            let after = at + 1..used.len();
+            let after = after.take_while(|&other| used[other].start < kept.end);
+            pairs.extend(after.map(|other| (at, other)));
+        }
+        for (first, second) in pairs {
+            let (first, second) = (&used[first], &used[second]);
+            if second.start < second.end && first.start < first.end && second.start < first.end {
+                faults.extend(self.sharing_fault(first, second));
             }
         }
-        self.successors(&mut used, faults);
     }
 
     /// Of transient buffers each with those that had its memory right before it, byte by byte: that all
@@ -283,7 +297,7 @@ impl Memory<'_, '_> {
                 other: self.label(other.buffer),
             });
         }
-        if a.tasks.lies_in(&b.before) || b.tasks.lies_in(&a.before) {
+        if self.order.all_before(&a.ends, &b.ends) || self.order.all_before(&b.ends, &a.ends) {
             return None;
         }
         // Told in the order in which they start to be used.
@@ -623,9 +637,7 @@ struct Used {
     buffer: usize,
     start: u128,
     end: u128,
-    tasks: Done,
-    /// What has completed before any of `tasks` starts.
-    before: Done,
+    ends: Ends,
 }
 
 fn is_redundant(buffer: &Buffer) -> bool {

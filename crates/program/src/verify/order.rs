@@ -1,4 +1,4 @@
-use crate::{Body, Lane};
+use crate::{Body, Lane, TaskSet};
 
 /// For each task those that have completed whenever it starts, whatever the timing; and at the end, one
 /// more, all tasks: what is read after the step.
@@ -10,9 +10,8 @@ pub(super) struct Order {
     seats: Vec<Seat>,
     /// Per task, how many of each serial lane have completed.
     first: Vec<[u32; LANES]>,
-    /// Per task, which others have, `words` each.
-    others: Vec<u64>,
-    words: usize,
+    /// Per task, which others have.
+    others: Vec<TaskSet>,
 }
 
 const LANES: usize = Lane::ALL.len();
@@ -43,12 +42,10 @@ impl Order {
         };
         let mut seats: Vec<Seat> = body.tasks.iter().map(seat).collect();
         seats.push(END);
-        let words = others.div_ceil(64);
         let mut order = Self {
             first: vec![[0; LANES]; seats.len()],
-            others: vec![0; seats.len() * words],
+            others: vec![TaskSet::default(); seats.len()],
             seats,
-            words,
         };
         let mut last: [Option<usize>; LANES] = [None; LANES];
         for (id, task) in body.tasks.iter().enumerate() {
@@ -72,12 +69,8 @@ impl Order {
     fn follow(&mut self, id: usize, before: usize) {
         let (earlier, later) = self.first.split_at_mut(id);
         raise(&mut later[0], &earlier[before]);
-        let (earlier, later) = self.others.split_at_mut(id * self.words);
-        let row = &earlier[before * self.words..(before + 1) * self.words];
-        later
-            .iter_mut()
-            .zip(row)
-            .for_each(|(mine, theirs)| *mine |= theirs);
+        let (earlier, later) = self.others.split_at_mut(id);
+        later[0].join(&earlier[before]);
     }
 
     fn insert(&mut self, id: usize, done: usize) {
@@ -86,7 +79,7 @@ impl Order {
                 let first = &mut self.first[id][lane];
                 *first = (*first).max(at + 1);
             }
-            Seat::Other(at) => self.others[id * self.words + at / 64] |= 1 << (at % 64),
+            Seat::Other(at) => self.others[id].insert(at),
         }
     }
 
@@ -94,7 +87,7 @@ impl Order {
     pub fn is_before(&self, done: usize, id: usize) -> bool {
         match self.seats[done] {
             Seat::Serial(lane, at) => at < self.first[id][lane],
-            Seat::Other(at) => self.others[id * self.words + at / 64] >> (at % 64) & 1 == 1,
+            Seat::Other(at) => self.others[id].has(at),
         }
     }
 
@@ -106,60 +99,52 @@ impl Order {
         }
     }
 
-    /// No task.
-    pub fn none(&self) -> Done {
-        Done {
-            first: [0; LANES],
-            others: vec![0; self.words],
+    /// The first and the last of some tasks, given in their order. The first of each lane starts before the
+    /// others there, and the last of a serial lane completes after them; in the other lanes any may complete
+    /// last.
+    pub fn ends(&self, body: &Body, tasks: impl DoubleEndedIterator<Item = usize> + Clone) -> Ends {
+        let mut ends = Ends::default();
+        let lane = |id: usize| {
+            body.tasks
+                .get(id)
+                .map_or(LANES, |task| task.work.lane() as usize)
+        };
+        let mut known = [false; LANES + 1];
+        for id in tasks.clone() {
+            if !std::mem::replace(&mut known[lane(id)], true) {
+                ends.first.push(id);
+            }
         }
+        let mut known = [false; LANES + 1];
+        for id in tasks.rev() {
+            let is_serial = self.serial_lane(id).is_some();
+            let is_known = is_serial && std::mem::replace(&mut known[lane(id)], true);
+            if !is_known && ends.last.last() != Some(&id) {
+                ends.last.push(id);
+            }
+        }
+        ends
     }
 
-    /// All tasks.
-    pub fn all(&self) -> Done {
-        Done {
-            first: [u32::MAX; LANES],
-            others: vec![u64::MAX; self.words],
-        }
+    /// Whether all tasks with these ends have completed whenever one of the others starts.
+    pub fn all_before(&self, done: &Ends, others: &Ends) -> bool {
+        let mut pairs = done.last.iter().flat_map(|&done| {
+            let starts = others.first.iter();
+            starts.map(move |&id| (done, id))
+        });
+        pairs.all(|(done, id)| self.is_before(done, id))
     }
+}
 
-    /// Adds a task, and with one of a serial lane those before it there.
-    pub fn add(&self, done: &mut Done, id: usize) {
-        match self.seats[id] {
-            Seat::Serial(lane, at) => done.first[lane] = done.first[lane].max(at + 1),
-            Seat::Other(at) => done.others[at / 64] |= 1 << (at % 64),
-        }
-    }
-
-    /// Keeps what has completed when a task starts.
-    pub fn keep_before(&self, done: &mut Done, id: usize) {
-        for (mine, theirs) in done.first.iter_mut().zip(&self.first[id]) {
-            *mine = (*mine).min(*theirs);
-        }
-        let row = &self.others[id * self.words..(id + 1) * self.words];
-        done.others
-            .iter_mut()
-            .zip(row)
-            .for_each(|(mine, theirs)| *mine &= theirs);
-    }
+/// Of the tasks that touch a buffer those that tell when it is in use.
+#[derive(Default)]
+pub(super) struct Ends {
+    first: Vec<usize>,
+    last: Vec<usize>,
 }
 
 fn raise(mine: &mut [u32; LANES], theirs: &[u32; LANES]) {
     for (mine, theirs) in mine.iter_mut().zip(theirs) {
         *mine = (*mine).max(*theirs);
-    }
-}
-
-/// A set of tasks; with one of a serial lane it holds all before it there.
-pub(super) struct Done {
-    first: [u32; LANES],
-    others: Vec<u64>,
-}
-
-impl Done {
-    pub fn lies_in(&self, other: &Self) -> bool {
-        let mut first = self.first.iter().zip(&other.first);
-        let mut others = self.others.iter().zip(&other.others);
-        first.all(|(mine, theirs)| mine <= theirs)
-            && others.all(|(mine, theirs)| mine & !theirs == 0)
     }
 }

@@ -1,8 +1,9 @@
 use super::collectives::{Groups, collectives, collectives_of};
 use super::matching::{exchanges, exchanges_of};
 use super::{Case, Fault};
-use crate::Lane;
-use std::collections::VecDeque;
+use crate::{Group, Lane};
+use partita_space::Rank;
+use std::collections::{HashMap, VecDeque};
 
 /// The step ends under any timing, with sends that wait for their receivers: starts and completions
 /// of the tasks of all classes have an order. With an order for classes there is one for ranks, since
@@ -26,9 +27,14 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
 }
 
 /// Starts and completions of the tasks of all classes, and which comes before which.
+///
+/// Each collective of a group has one more event, after those tasks: all members have started it. So its
+/// edges are as many as its members, not pairs of them.
 struct Events {
     /// The number of each class's first event.
     first: Vec<usize>,
+    /// Starts and completions; events with larger numbers are those of collectives.
+    of_tasks: usize,
     next: Vec<Vec<u32>>,
 }
 
@@ -42,6 +48,7 @@ impl Events {
         }
         let mut events = Self {
             first,
+            of_tasks: count,
             next: vec![Vec::new(); count],
         };
         for (class, body) in case.bodies() {
@@ -106,14 +113,24 @@ impl Events {
     fn collectives(&mut self, case: &Case<'_>) {
         let tasks = collectives(case);
         let mut groups = Groups::default();
+        let mut all_started: HashMap<(Rank, Group, u32), usize> = HashMap::new();
         for (class, _) in case.bodies() {
             for (id, collective) in collectives_of(case, class) {
-                for &member in &groups.of(case, class, collective.group()).firsts {
-                    let member = case.class_of(member);
-                    if let Some(&task) = tasks[member].get(&collective.sequence) {
-                        self.edge(self.start(member, task), self.end(class, id));
-                    }
-                }
+                let (kind, sequence) = (collective.group(), collective.sequence);
+                let group = groups.of(case, class, kind);
+                let event = *all_started
+                    .entry((group.members[0], kind, sequence))
+                    .or_insert_with(|| {
+                        self.next.push(Vec::new());
+                        let event = self.next.len() - 1;
+                        for member in group.firsts.iter().map(|&rank| case.class_of(rank)) {
+                            if let Some(&task) = tasks[member].get(&sequence) {
+                                self.edge(self.start(member, task), event);
+                            }
+                        }
+                        event
+                    });
+                self.edge(event, self.end(class, id));
             }
         }
     }
@@ -162,7 +179,7 @@ impl Events {
         Some(self.shortest(event, &waits))
     }
 
-    /// The shortest cycle through an event that lies on one.
+    /// The shortest cycle through an event that lies on one; only starts and completions are told.
     fn shortest(&self, from: usize, waits: &[u32]) -> Vec<usize> {
         let mut before = vec![usize::MAX; self.next.len()];
         let mut queue = VecDeque::from([from]);
@@ -181,6 +198,7 @@ impl Events {
             event = before[event];
         }
         cycle.reverse();
+        cycle.retain(|&event| event < self.of_tasks);
         cycle
     }
 
@@ -207,4 +225,72 @@ fn neighbors(case: &Case<'_>, class: usize) -> Vec<(Lane, usize, usize)> {
         }
     }
     pairs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Body, Collective, CollectiveKind, Dtype, Origin, Phase, Program, ProgramKind, Task, View,
+        Work,
+    };
+    use partita_space::{Axis, AxisSet, Mesh};
+
+    /// So many ranks, each a class of its own, which take part in two sums over all of them.
+    fn sums(ranks: usize) -> Program {
+        let sum = |sequence: u32| Task {
+            origin: Origin {
+                layer: "c".to_owned(),
+                phase: Phase::Reduce,
+                turn: 0,
+            },
+            after: Vec::new(),
+            work: Work::Collective(Collective {
+                sequence,
+                group: AxisSet::of([Axis::Width]),
+                on: None,
+                kind: CollectiveKind::AllReduce {
+                    view: View::of(crate::BufferId(0), &partita_space::Region::default()),
+                },
+            }),
+        };
+        let body = Body {
+            tasks: vec![sum(1), sum(2)],
+            ..Body::default()
+        };
+        Program {
+            title: "sums".to_owned(),
+            kind: ProgramKind::Train,
+            dtype: Dtype::F32,
+            batch: 1,
+            mesh: Mesh::new([1, 1, 1, ranks, 1, 1, 1]),
+            bodies: vec![body; ranks],
+            class_of: (0..ranks as u32).collect(),
+        }
+    }
+
+    #[test]
+    fn edges_are_as_many_as_members_of_collectives_and_cycles_are_still_found() {
+        let edges = |program: &Program| {
+            let events = Events::of(&Case::new(program));
+            events.next.iter().map(Vec::len).sum::<usize>()
+        };
+        // Of each task from its start to its end and to and from the collective, and from one to the next.
+        assert_eq!(edges(&sums(10)), 10 * (2 * 3 + 1));
+        assert_eq!(edges(&sums(1000)), 1000 * (2 * 3 + 1));
+        let mut program = sums(3);
+        let mut faults = Vec::new();
+        check(&Case::new(&program), &mut faults);
+        assert!(faults.is_empty(), "{faults:?}");
+        // The second waits for the first on one rank, and the first for the second on another.
+        program.bodies[0].tasks[1].after = vec![crate::TaskId(0)];
+        program.bodies[1].tasks.swap(0, 1);
+        program.bodies[1].tasks[1].after = vec![crate::TaskId(0)];
+        check(&Case::new(&program), &mut faults);
+        let [Fault::Cycle { chain, .. }] = &faults[..] else {
+            panic!("{faults:?}");
+        };
+        assert_eq!(chain.len(), 5, "{chain:?}");
+        assert_eq!(chain[0], chain[4]);
+    }
 }

@@ -1,0 +1,102 @@
+//! Sets of tasks of one lane in which, as a rule, all are that come before some task.
+
+/// Places in a lane: all before some place, and single ones behind it.
+///
+/// Tasks of exchanges and collectives complete in any order, but those long ago have all completed. So a
+/// set for each task of a long program takes little memory, and little time to join.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TaskSet {
+    /// Words of 64 places at the beginning that are full.
+    full: usize,
+    /// Those behind them.
+    words: Vec<u64>,
+}
+
+impl TaskSet {
+    /// Whether a place is in the set.
+    pub fn has(&self, place: usize) -> bool {
+        let word = place / 64;
+        let open = word.checked_sub(self.full);
+        let word = open.map_or(u64::MAX, |open| self.words.get(open).copied().unwrap_or(0));
+        word >> (place % 64) & 1 == 1
+    }
+
+    /// Adds a place.
+    pub fn insert(&mut self, place: usize) {
+        let Some(open) = (place / 64).checked_sub(self.full) else {
+            return;
+        };
+        if open >= self.words.len() {
+            self.words.resize(open + 1, 0);
+        }
+        self.words[open] |= 1 << (place % 64);
+        self.trim();
+    }
+
+    /// Adds all of another set.
+    pub fn join(&mut self, other: &Self) {
+        if other.full > self.full {
+            let gone = (other.full - self.full).min(self.words.len());
+            self.words.drain(..gone);
+            self.full = other.full;
+        }
+        let theirs = other.words.iter().skip(self.full - other.full);
+        if self.words.len() < theirs.len() {
+            self.words.resize(theirs.len(), 0);
+        }
+        let pairs = self.words.iter_mut().zip(theirs);
+        pairs.for_each(|(mine, theirs)| *mine |= theirs);
+        self.trim();
+    }
+
+    fn trim(&mut self) {
+        let full = self.words.iter().take_while(|&&word| word == u64::MAX);
+        let full = full.count();
+        if full > 0 {
+            self.words.drain(..full);
+            self.full += full;
+        }
+    }
+
+    /// Words that are kept one by one.
+    #[cfg(test)]
+    fn kept(&self) -> usize {
+        self.words.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn a_set_has_what_was_put_in_and_keeps_only_what_lies_behind_the_first_gap() {
+        let mut seed = 1u64;
+        let mut draw = |most: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) % most
+        };
+        let mut all = vec![(TaskSet::default(), BTreeSet::new())];
+        for _ in 0..2000 {
+            let known = &all[draw(all.len() as u64) as usize];
+            let (mut set, mut plain) = known.clone();
+            for _ in 0..draw(90) {
+                let place = draw(400) as usize;
+                set.insert(place);
+                plain.insert(place);
+            }
+            let (other, theirs) = &all[draw(all.len() as u64) as usize];
+            set.join(other);
+            plain.extend(theirs);
+            assert!((0..700).all(|place| set.has(place) == plain.contains(&place)));
+            all.push((set, plain));
+        }
+        let mut long = TaskSet::default();
+        for place in 0..100_000 {
+            long.insert(place);
+            assert!(long.kept() <= 1, "{place}");
+        }
+        assert!(long.has(99_999) && !long.has(100_000));
+    }
+}
