@@ -2,22 +2,20 @@
 
 use crate::depend::{depend, ordered_by_lane, users};
 use crate::lowering::LowerError;
-use partita_program::{Body, Role};
+use crate::timeline::Timeline;
+use partita_program::{Body, Lane, Role};
 use partita_space::Bytes;
 use partita_space::limits::{BYTES_MAX, ELEMENTS_MAX};
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 const ALIGNMENT: u64 = 64;
 
-/// A buffer with its place in memory, and its first and last task. There are many, and small ones are
-/// looked through faster.
+/// A buffer with its place in memory, and its first task.
 struct Placed {
     start: u64,
-    end: u64,
-    id: u32,
-    birth: u32,
-    death: u32,
+    id: usize,
+    birth: usize,
 }
 
 /// Gives every buffer its offset and every task its dependencies.
@@ -45,38 +43,23 @@ pub(crate) fn plan(body: &mut Body) -> Result<(), LowerError> {
         .collect();
     transient.sort_by_key(|&id| (Reverse(body.buffers[id].bytes().0), id));
     // What can be read after the step lives to its end.
-    let outputs: Vec<usize> = body
-        .outputs
-        .iter()
+    let outputs = body.outputs.iter();
+    let outputs: HashSet<usize> = outputs
         .map(|output| output.view.buffer.0 as usize)
         .collect();
-    // By their offsets.
-    let mut placed: Vec<Placed> = Vec::new();
+    let end = body.tasks.len();
+    let mut timeline = Timeline::new(end + 1);
+    let mut placed: Vec<Placed> = Vec::with_capacity(transient.len());
     let mut top = floor;
     for id in transient {
         let size = aligned(body.buffers[id].bytes().0);
-        let (birth, last) = (users[id][0] as u32, users[id][users[id].len() - 1]);
-        let death = if outputs.contains(&id) {
-            u32::MAX
-        } else {
-            last as u32
-        };
-        let busy = placed
-            .iter()
-            .filter(|other| birth <= other.death && other.birth <= death);
-        let start = lowest_gap(floor, size, busy.map(|other| (other.start, other.end)));
-        let end = start + size;
+        let (birth, last) = (users[id][0], users[id][users[id].len() - 1]);
+        let death = if outputs.contains(&id) { end } else { last };
+        let start = timeline.lowest((birth, death), floor, size);
+        timeline.take((birth, death), start, start + size);
         body.buffers[id].offset = Bytes(start);
-        top = top.max(end);
-        let at = placed.partition_point(|other| (other.start, other.end) < (start, end));
-        let new = Placed {
-            start,
-            end,
-            id: id as u32,
-            birth,
-            death,
-        };
-        placed.insert(at, new);
+        top = top.max(start + size);
+        placed.push(Placed { start, id, birth });
     }
     let mut extra = Vec::new();
     for (first, second) in successions(body, placed) {
@@ -117,7 +100,6 @@ fn successions(body: &Body, mut placed: Vec<Placed>) -> Vec<(usize, usize)> {
     let mut last: BTreeMap<u64, (u64, usize)> = BTreeMap::new();
     let mut pairs = Vec::new();
     for Placed { start, id, .. } in placed {
-        let id = id as usize;
         let end = start + body.buffers[id].bytes().0;
         let before = last.range(..end).rev();
         let before = before.map(|(&from, &(to, who))| (from, to, who));
@@ -146,26 +128,27 @@ fn aligned(bytes: u64) -> u64 {
     bytes.next_multiple_of(ALIGNMENT)
 }
 
-/// Beside ranges that come by their starts.
-fn lowest_gap(floor: u64, size: u64, busy: impl Iterator<Item = (u64, u64)>) -> u64 {
-    let mut offset = floor;
-    for (start, end) in busy {
-        if offset + size <= start {
-            break;
-        }
-        offset = offset.max(end);
-    }
-    offset
-}
-
+/// Orders all tasks of the first list before all of the second. The others follow from those that come
+/// last and first of a serial lane.
 fn order(body: &Body, first: &[usize], second: &[usize], extra: &mut Vec<(usize, usize)>) {
-    for &after in second {
-        for &before in first {
+    let lasts = one_of_each_lane(body, first.iter().rev());
+    for after in one_of_each_lane(body, second.iter()) {
+        for &before in &lasts {
             if !ordered_by_lane(body, before, after) {
                 extra.push((before, after));
             }
         }
     }
+}
+
+/// The first of these tasks in each serial lane, and all of the other lanes.
+fn one_of_each_lane<'t>(body: &Body, tasks: impl Iterator<Item = &'t usize>) -> Vec<usize> {
+    let mut known = [false; Lane::ALL.len()];
+    let is_new = |&&task: &&usize| {
+        let lane = body.tasks[task].work.lane();
+        !(lane.is_serial() && std::mem::replace(&mut known[lane as usize], true))
+    };
+    tasks.filter(is_new).copied().collect()
 }
 
 /// Order of persistent roles in the arena: what every program of a run shares comes first.

@@ -63,18 +63,18 @@ fn joins(graph: &Graph, readers: &[Vec<NodeId>]) -> Vec<usize> {
 
 /// Nodes on the ways from a fork to its join.
 fn between(readers: &[Vec<NodeId>], fork: usize, join: usize) -> Vec<usize> {
-    let mut reached = vec![false; join + 1];
-    reached[fork] = true;
+    let mut reached = vec![false; join - fork + 1];
+    reached[0] = true;
     let mut nodes = Vec::new();
     for id in fork..join {
-        if !reached[id] {
+        if !reached[id - fork] {
             continue;
         }
         if id > fork {
             nodes.push(id);
         }
         for reader in readers[id].iter().filter(|reader| reader.0 <= join) {
-            reached[reader.0] = true;
+            reached[reader.0 - fork] = true;
         }
     }
     nodes
@@ -82,29 +82,37 @@ fn between(readers: &[Vec<NodeId>], fork: usize, join: usize) -> Vec<usize> {
 
 /// The parts into which nodes fall that read nothing of each other.
 fn parts(graph: &Graph, nodes: &[usize]) -> Block {
+    // Of each node an earlier one of its part, or itself.
     let mut part_of: Vec<usize> = (0..nodes.len()).collect();
     for (at, &id) in nodes.iter().enumerate() {
         for input in &graph.nodes[id].inputs {
             let Ok(other) = nodes.binary_search(&input.0) else {
                 continue;
             };
-            let (a, b) = (part_of[at], part_of[other]);
-            let joined = part_of.iter_mut().filter(|part| **part == a.max(b));
-            joined.for_each(|part| *part = a.min(b));
+            let (a, b) = (first_of(&mut part_of, at), first_of(&mut part_of, other));
+            part_of[a.max(b)] = a.min(b);
         }
     }
     let mut parts: Block = Vec::new();
-    let mut known: Vec<usize> = Vec::new();
-    for (&id, part) in nodes.iter().zip(part_of) {
-        let at = known.iter().position(|&known| known == part);
-        let at = at.unwrap_or_else(|| {
-            known.push(part);
+    let mut number_of = vec![usize::MAX; nodes.len()];
+    for (at, &id) in nodes.iter().enumerate() {
+        let number = &mut number_of[first_of(&mut part_of, at)];
+        if *number == usize::MAX {
+            *number = parts.len();
             parts.push(Vec::new());
-            parts.len() - 1
-        });
-        parts[at].push(id);
+        }
+        parts[*number].push(id);
     }
     parts
+}
+
+/// The first node of a part; the way there becomes shorter.
+fn first_of(part_of: &mut [usize], mut at: usize) -> usize {
+    while part_of[at] != at {
+        part_of[at] = part_of[part_of[at]];
+        at = part_of[at];
+    }
+    at
 }
 
 /// Branches of a block in groups of ranks: of each group its first coordinate along the axis, how many

@@ -11,7 +11,7 @@ use partita_graph::NodeId;
 use partita_program::{Body, Group, Place, ProgramKind, Work};
 use partita_space::{AXES, Axis, AxisList, AxisSet, Coord, Interval, Mesh, Offset, Rank};
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::hash::Hash;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 /// The class of each rank, numbered by first appearance, and the first rank of each class.
@@ -70,11 +70,14 @@ pub(crate) fn by_bodies(
     let models = if is_even { each } else { world.ranks() };
     let mut bodies: Vec<Body> = Vec::new();
     let mut body_of: Vec<usize> = Vec::new();
+    let mut alike: HashMap<u64, Vec<usize>> = HashMap::new();
     for rank in 0..models {
         let body = lower(rank)?;
-        let known = bodies.iter().position(|known| *known == body);
+        let alike = alike.entry(fingerprint(&body)).or_default();
+        let known = alike.iter().copied().find(|&known| bodies[known] == body);
         body_of.push(known.unwrap_or(bodies.len()));
         if known.is_none() {
+            alike.push(bodies.len());
             bodies.push(body);
         }
     }
@@ -99,6 +102,28 @@ pub(crate) fn by_bodies(
         all,
         class_of.into_iter().map(|class| class as u32).collect(),
     ))
+}
+
+/// A number that is the same of equal bodies, and as a rule of no others.
+fn fingerprint(body: &Body) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for buffer in &body.buffers {
+        (buffer.dims, buffer.offset.0).hash(&mut hasher);
+    }
+    for task in &body.tasks {
+        (&task.origin, &task.after).hash(&mut hasher);
+        match &task.work {
+            Work::Exchange(exchange) => {
+                exchange.sequence.hash(&mut hasher);
+                let sends = exchange.sends.iter().map(|send| send.to);
+                let receives = exchange.receives.iter().map(|receive| receive.from);
+                sends.chain(receives).for_each(|way| way.hash(&mut hasher));
+            }
+            Work::Collective(collective) => collective.sequence.hash(&mut hasher),
+            Work::Compute { .. } | Work::Load(_) => {}
+        }
+    }
+    hasher.finish()
 }
 
 /// Closes the gaps between the numbers of exchanges and collectives.
@@ -183,6 +208,9 @@ fn peers(body: &Body) -> (BTreeSet<Offset>, BTreeSet<Group>) {
 fn bundles(mesh: &Mesh, network: &Network) -> Vec<AxisList> {
     let mut bundles: Vec<AxisSet> = AXES.map(|axis| AxisSet::of([axis])).to_vec();
     let mut join = |set: AxisSet| {
+        if set.is_empty() {
+            return;
+        }
         let (joined, apart): (Vec<_>, Vec<_>) = bundles
             .iter()
             .partition(|bundle| bundle.iter().any(|axis| set.has(axis)));

@@ -1,6 +1,6 @@
 //! Which task must wait for which: derived from what they read and write, in the order of the list.
 
-use partita_program::{Access, Body, Lane, TaskId};
+use partita_program::{Access, Body, Lane, TaskId, TaskSet};
 use partita_space::Region;
 
 /// Sets `after` of every task: each conflicting pair of accesses is ordered as in the list, pairs of
@@ -8,30 +8,56 @@ use partita_space::Region;
 pub(crate) fn depend(body: &mut Body, extra: &[(usize, usize)]) {
     let tasks = body.tasks.len();
     let mut needs: Vec<Vec<usize>> = vec![Vec::new(); tasks];
-    let mut accesses: Vec<Vec<(usize, Region, bool)>> = vec![Vec::new(); body.buffers.len()];
+    let mut buffers: Vec<Touched> = Vec::new();
+    buffers.resize_with(body.buffers.len(), Touched::default);
     for (id, task) in body.tasks.iter().enumerate() {
         let own = task.accesses();
-        for (view, access) in &own {
+        let own = own.iter().map(|(view, access)| {
             let writes = *access != Access::Read;
-            let region = view.region();
-            for (other, other_region, other_writes) in &accesses[view.buffer.0 as usize] {
-                let conflict = (writes || *other_writes)
-                    && !ordered_by_lane(body, *other, id)
-                    && !region.intersect(other_region).is_empty();
-                if conflict {
-                    needs[id].push(*other);
-                }
-            }
+            (view.buffer.0 as usize, view.region(), writes)
+        });
+        for (buffer, region, writes) in own.clone() {
+            let conflicts = buffers[buffer].conflicts(&region, writes);
+            needs[id].extend(conflicts.filter(|&other| !ordered_by_lane(body, other, id)));
         }
-        for (view, access) in own {
-            let touch = (id, view.region(), access != Access::Read);
-            accesses[view.buffer.0 as usize].push(touch);
+        for (buffer, region, writes) in own {
+            buffers[buffer].add(id, region, writes);
         }
     }
     for &(before, after) in extra {
         needs[after].push(before);
     }
     reduce(body, needs);
+}
+
+/// How tasks have touched a buffer, as far as later ones must know: after a write, what touched nothing
+/// but what it writes comes before it, and so before all that comes after it.
+#[derive(Default)]
+struct Touched {
+    reads: Vec<(usize, Region)>,
+    writes: Vec<(usize, Region)>,
+}
+
+impl Touched {
+    fn conflicts(&self, region: &Region, writes: bool) -> impl Iterator<Item = usize> {
+        let reads = if writes { &self.reads[..] } else { &[] };
+        let all = reads.iter().chain(&self.writes);
+        let met = all.filter(|(_, other)| !region.intersect(other).is_empty());
+        met.map(|&(task, _)| task)
+    }
+
+    fn add(&mut self, task: usize, region: Region, writes: bool) {
+        if region.is_empty() {
+            return;
+        }
+        if !writes {
+            return self.reads.push((task, region));
+        }
+        for known in [&mut self.reads, &mut self.writes] {
+            known.retain(|(_, other)| !region.holds(other));
+        }
+        self.writes.push((task, region));
+    }
 }
 
 /// Keeps of each task's needs those that no other need, and no serial lane, implies.
@@ -67,9 +93,8 @@ struct Done {
     seats: Vec<(Lane, usize)>,
     /// Per task, how many of each serial lane.
     first: Vec<[u32; LANES]>,
-    /// Per task, which others, `words` each.
-    others: Vec<u64>,
-    words: usize,
+    /// Per task, which others.
+    others: Vec<TaskSet>,
 }
 
 impl Done {
@@ -86,19 +111,17 @@ impl Done {
                 (lane, *next - 1)
             })
             .collect();
-        let words = others.div_ceil(64);
         Self {
             first: vec![[0; LANES]; seats.len()],
-            others: vec![0; seats.len() * words],
+            others: vec![TaskSet::default(); seats.len()],
             seats,
-            words,
         }
     }
 
     fn has(&self, id: usize, other: usize) -> bool {
         match self.seats[other] {
             (lane, at) if lane.is_serial() => at < self.first[id][lane as usize] as usize,
-            (_, at) => self.others[id * self.words + at / 64] >> (at % 64) & 1 == 1,
+            (_, at) => self.others[id].has(at),
         }
     }
 
@@ -107,15 +130,14 @@ impl Done {
         for lane in 0..LANES {
             self.first[id][lane] = self.first[id][lane].max(self.first[other][lane]);
         }
-        for word in 0..self.words {
-            self.others[id * self.words + word] |= self.others[other * self.words + word];
-        }
+        let (earlier, later) = self.others.split_at_mut(id);
+        later[0].join(&earlier[other]);
         match self.seats[other] {
             (lane, at) if lane.is_serial() => {
                 let first = &mut self.first[id][lane as usize];
                 *first = (*first).max(at as u32 + 1);
             }
-            (_, at) => self.others[id * self.words + at / 64] |= 1 << (at % 64),
+            (_, at) => self.others[id].insert(at),
         }
     }
 }

@@ -213,18 +213,18 @@ impl<'a> Emit<'a> {
                 continue;
             }
             self.board(slot.micro);
-            let layers: Vec<NodeId> = self.layers_of(slot.stage).collect();
+            let layers = &plan.layers_of[slot.stage];
             match slot.pass {
                 Pass::Forward => {
-                    self.forward(&layers);
+                    self.forward(layers);
                     self.next_loads(at, slot);
                     if trains {
-                        self.forget(&layers);
+                        self.forget(layers);
                     }
                 }
                 Pass::Backward => {
                     self.defers = self.request.strategy.schedule.splits_weights();
-                    self.backward(&layers);
+                    self.backward(layers);
                     self.defers = false;
                 }
                 Pass::Weights => self.deferred_gradients(),
@@ -238,12 +238,6 @@ impl<'a> Emit<'a> {
         }
         self.report_across();
         self.first_loads(When::Next);
-    }
-
-    fn layers_of(&self, stage: usize) -> impl Iterator<Item = NodeId> + use<'a> {
-        let layers = self.network.layers.iter().enumerate();
-        let here = layers.filter(move |(_, layer)| layer.stage == stage);
-        here.map(|(id, _)| NodeId(id))
     }
 
     /// Where layers run on all ranks, all number alike without gaps; else the first numbers are those of
@@ -278,9 +272,8 @@ impl<'a> Emit<'a> {
     /// The turn in which a change of distribution is received by ranks of the stage of a layer, forward
     /// or back.
     pub fn turn_of_receiver(&self, stage: usize, layer: NodeId, pass: Pass) -> u32 {
-        let is_it = |slot: &Slot| (slot.micro, slot.stage, slot.pass) == (self.micro, stage, pass);
-        let slot = self.plan.slots.iter().position(is_it);
-        self.turn_of(slot.expect("every stage takes every micro-batch"), layer)
+        let slot = self.plan.slot_of.get(&(self.micro, stage, pass));
+        self.turn_of(*slot.expect("every stage takes every micro-batch"), layer)
     }
 
     /// Numbers for so many layers or parameters; gives the one before the first.

@@ -28,6 +28,9 @@ use std::collections::{BTreeMap, HashMap};
 /// Axes of a tensor's dims (N, D, H, W, C).
 type Axes = [AxisList; 5];
 
+/// A node of the model, and how it lies.
+type Lying = (NodeId, Axes);
+
 /// The network of a model under a strategy for mini-batches of so many samples.
 ///
 /// Errors: layers that the model lacks, dims that a layer cannot carry, splits finer than the dim, one
@@ -108,6 +111,8 @@ struct Layout<'a> {
     parameters: Vec<Vec<(Place, NodeId)>>,
     /// Elements that move, of the movements that were looked at.
     moved: RefCell<HashMap<(Mesh, Place, AxisSet, Place), f64>>,
+    /// Where gradients are handed on to, from layers of a site that lie so.
+    ways: RefCell<HashMap<(usize, NodeId, Axes), Option<Lying>>>,
 }
 
 impl<'a> Layout<'a> {
@@ -137,6 +142,7 @@ impl<'a> Layout<'a> {
             readers: readers(graph.nodes.iter().map(|node| &node.inputs[..])),
             parameters: vec![Vec::new(); graph.parameters.len()],
             moved: RefCell::default(),
+            ways: RefCell::default(),
         };
         for index in 0..graph.nodes.len() {
             layout.add(NodeId(index))?;
@@ -278,47 +284,62 @@ impl<'a> Layout<'a> {
 
     /// Axes along which the only reader of a layer that lies so adds to its gradient.
     fn due(&self, id: NodeId, axes: &Axes) -> AxisSet {
-        match &self.graph.node(id).op {
-            Op::Flatten
-            | Op::Concat
-            | Op::Slice { .. }
-            | Op::Positions
-            | Op::Gelu
-            | Op::Dropout { .. }
-            | Op::LeakyRelu { .. } => {}
-            Op::Input
-            | Op::Convolution(_)
-            | Op::TransposedConvolution(_)
-            | Op::Pool(_)
-            | Op::BatchNorm { .. }
-            | Op::Linear { .. }
-            | Op::Add
-            | Op::Embedding { .. }
-            | Op::LayerNorm { .. }
-            | Op::Attention { .. }
-            | Op::Loss(_)
-            | Op::AuxiliaryLoss { .. } => return AxisSet::NONE,
-        }
-        let &[reader] = &self.readers[id.0][..] else {
-            return AxisSet::NONE;
-        };
-        if self.placement.site_of[reader.0] != self.placement.site_of[id.0] {
-            return AxisSet::NONE;
-        }
-        let node = self.graph.node(reader);
-        if !node.op.has_weights() {
-            let (reads, made) = self.following(reader, *axes);
-            return match node.inputs[0] == id && reads == *axes {
-                true => self.due(reader, &made),
+        let (mut id, mut axes) = (id, *axes);
+        loop {
+            let Some((last, lies)) = self.handed_on(id, axes) else {
+                return AxisSet::NONE;
+            };
+            let reader = self.readers[last.0][0];
+            let node = self.graph.node(reader);
+            if !node.op.has_weights() {
+                let (reads, made) = self.following(reader, lies);
+                if node.inputs[0] != last || reads != lies {
+                    return AxisSet::NONE;
+                }
+                (id, axes) = (reader, made);
+                continue;
+            }
+            let (mut wanted, filters, channels) = self.weighted_axes(reader, lies);
+            wanted[4] = channels;
+            return match groups(&node.op) == 1 && wanted == lies {
+                true => filters.set(),
                 false => AxisSet::NONE,
             };
         }
-        let (mut wanted, filters, channels) = self.weighted_axes(reader, *axes);
-        wanted[4] = channels;
-        match groups(&node.op) == 1 && wanted == *axes {
-            true => filters.set(),
-            false => AxisSet::NONE,
-        }
+    }
+
+    /// The last of the layers that hand a gradient on from one to the other as it is, the only reader of
+    /// which has weights or is a flatten, and how it lies; none where the way ends otherwise. What such a
+    /// reader does may depend on layers that are still to come, the way to it does not, and is kept: every
+    /// layer of a long chain asks for it.
+    fn handed_on(&self, id: NodeId, axes: Axes) -> Option<Lying> {
+        let (mut id, mut axes) = (id, axes);
+        let mut way = Vec::new();
+        let end = loop {
+            if let Some(&known) = self.ways.borrow().get(&(self.site, id, axes)) {
+                break known;
+            }
+            way.push((self.site, id, axes));
+            let &[reader] = &self.readers[id.0][..] else {
+                break None;
+            };
+            let is_here = self.placement.site_of[reader.0] == self.placement.site_of[id.0];
+            if !is_here || !hands_on(&self.graph.node(id).op) {
+                break None;
+            }
+            let node = self.graph.node(reader);
+            if node.op.has_weights() || matches!(node.op, Op::Flatten) {
+                break Some((id, axes));
+            }
+            let (reads, made) = self.following(reader, axes);
+            if node.inputs[0] != id || reads != axes {
+                break None;
+            }
+            (id, axes) = (reader, made);
+        };
+        let mut ways = self.ways.borrow_mut();
+        ways.extend(way.into_iter().map(|from| (from, end)));
+        end
     }
 
     /// A layer with weights (C, F): each rank reads its share of the channels and computes its share
@@ -601,6 +622,31 @@ fn border(op: &Op) -> Border {
         | Op::Attention { .. }
         | Op::Loss(_)
         | Op::AuxiliaryLoss { .. } => Border::Inside,
+    }
+}
+
+/// Whether the gradient of an input is linear in that of the output, whatever the values.
+fn hands_on(op: &Op) -> bool {
+    match op {
+        Op::Flatten
+        | Op::Concat
+        | Op::Slice { .. }
+        | Op::Positions
+        | Op::Gelu
+        | Op::Dropout { .. }
+        | Op::LeakyRelu { .. } => true,
+        Op::Input
+        | Op::Convolution(_)
+        | Op::TransposedConvolution(_)
+        | Op::Pool(_)
+        | Op::BatchNorm { .. }
+        | Op::Linear { .. }
+        | Op::Add
+        | Op::Embedding { .. }
+        | Op::LayerNorm { .. }
+        | Op::Attention { .. }
+        | Op::Loss(_)
+        | Op::AuxiliaryLoss { .. } => false,
     }
 }
 

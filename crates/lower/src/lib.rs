@@ -30,6 +30,7 @@ mod schedule;
 mod sequence;
 mod storage;
 mod strategy;
+mod timeline;
 mod update;
 
 pub use lowering::{LowerError, Request, SampleFormat, lower, lower_rank, lower_ranks};

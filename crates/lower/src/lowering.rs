@@ -7,15 +7,16 @@ use crate::geometry::Rows;
 use crate::lay_out::lay_out;
 use crate::network::{Network, positions};
 use crate::placement::Placement;
-use crate::schedule::{self, Schedule, Slot};
+use crate::schedule::{self, Pass, Schedule, Slot};
 use crate::storage::Storages;
 use crate::{Strategy, StrategyError};
-use partita_graph::{Graph, Op};
+use partita_graph::{Graph, NodeId, Op};
 use partita_program::verify::{Faults, verify_sizes};
 use partita_program::{
     Body, Dtype, Menu, MenuError, Optimizer, Place, Program, ProgramKind, Transform,
 };
 use partita_space::{Axis, AxisList, AxisSet, Grid, Mesh, Rank};
+use std::collections::HashMap;
 
 /// How samples are stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -158,6 +159,10 @@ pub(crate) struct Plan {
     pub replica_of: Vec<usize>,
     /// In the order that all ranks keep.
     pub slots: Vec<Slot>,
+    /// Which of them takes a micro-batch through a stage.
+    pub slot_of: HashMap<(usize, usize, Pass), usize>,
+    /// Of each stage, in the order of the network.
+    pub layers_of: Vec<Vec<NodeId>>,
     /// Of each parameter those that hold it, the ranks first that keep the state of its optimizer.
     pub holders: Vec<Vec<Place>>,
     /// Of each parameter with several holders, on which of them it has gradients that are partial along
@@ -216,6 +221,8 @@ impl Plan {
             placement,
             networks,
             replica_of,
+            slot_of: slots_by_work(&slots),
+            layers_of: layers_by_stage(&network),
             slots,
             holders,
             keys: Vec::new(),
@@ -279,6 +286,20 @@ impl Plan {
             network.layers.iter().all(|layer| is_even(&layer.place)) && !kept.any(along_data)
         })
     }
+}
+
+fn slots_by_work(slots: &[Slot]) -> HashMap<(usize, usize, Pass), usize> {
+    let works = slots.iter().map(|slot| (slot.micro, slot.stage, slot.pass));
+    works.zip(0..).collect()
+}
+
+fn layers_by_stage(network: &Network) -> Vec<Vec<NodeId>> {
+    let stages = network.layers.iter().map(|layer| layer.stage + 1).max();
+    let mut layers_of = vec![Vec::new(); stages.unwrap_or(1)];
+    for (id, layer) in network.layers.iter().enumerate() {
+        layers_of[layer.stage].push(NodeId(id));
+    }
+    layers_of
 }
 
 /// Where there is one stage, micro-batches come one after the other.

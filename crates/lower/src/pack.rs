@@ -13,8 +13,9 @@
 use crate::body::Builder;
 use crate::fuse::compute;
 use partita_program::{
-    Algorithm, Direction, Kernel, KernelShape, MenuError, Role, Taps, Task, View, Work,
+    Algorithm, BufferId, Direction, Kernel, KernelShape, MenuError, Role, Taps, Task, View, Work,
 };
+use std::collections::HashMap;
 
 /// What decides how packed weights look: equal needs are met by the same packed weights.
 #[derive(PartialEq)]
@@ -32,7 +33,6 @@ struct Packing {
     need: Need,
     /// Ascending.
     users: Vec<usize>,
-    is_open: bool,
 }
 
 impl Builder<'_> {
@@ -64,33 +64,41 @@ impl Builder<'_> {
             before.push((users[0], compute(origin, kernel)));
         }
         // Packings are in the order of their first users.
-        for (first, task) in before.into_iter().rev() {
-            self.body.tasks.insert(first, task);
+        let mut before = before.into_iter().peekable();
+        let tasks = std::mem::take(&mut self.body.tasks);
+        self.body.tasks.reserve(tasks.len() + before.len());
+        for (id, task) in tasks.into_iter().enumerate() {
+            let packing = before.next_if(|(first, _)| *first == id);
+            self.body.tasks.extend(packing.map(|(_, task)| task));
+            self.body.tasks.push(task);
         }
         Ok(())
     }
 
     fn packings(&self) -> Result<Vec<Packing>, MenuError> {
         let mut packings: Vec<Packing> = Vec::new();
+        // By the buffers of the weights, packings of weights that are still as they were.
+        let mut open: HashMap<BufferId, Vec<usize>> = HashMap::new();
         for (id, task) in self.body.tasks.iter().enumerate() {
             if let Some(need) = self.need(task)? {
-                let mut open = packings.iter_mut().filter(|packing| packing.is_open);
-                match open.find(|packing| packing.need == need) {
-                    Some(packing) => packing.users.push(id),
-                    None => packings.push(Packing {
-                        need,
-                        users: vec![id],
-                        is_open: true,
-                    }),
+                let open = open.entry(need.w.buffer).or_default();
+                match open.iter().find(|&&at| packings[at].need == need) {
+                    Some(&at) => packings[at].users.push(id),
+                    None => {
+                        open.push(packings.len());
+                        packings.push(Packing {
+                            need,
+                            users: vec![id],
+                        });
+                    }
                 }
             }
             for (view, access) in task.accesses() {
-                let changes = |w: &View| {
-                    let shared = w.region().intersect(&view.region());
-                    access.writes() && w.buffer == view.buffer && !shared.is_empty()
-                };
-                for packing in packings.iter_mut().filter(|one| changes(&one.need.w)) {
-                    packing.is_open = false;
+                if let Some(open) = open.get_mut(&view.buffer)
+                    && access.writes()
+                {
+                    let shared = |w: &View| w.region().intersect(&view.region());
+                    open.retain(|&at| shared(&packings[at].need.w).is_empty());
                 }
             }
         }

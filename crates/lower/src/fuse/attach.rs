@@ -2,6 +2,10 @@ use super::{Fusion, compute};
 use partita_program::{Kernel, Role, Task, View};
 use partita_space::Region;
 
+/// Most kernels that become one, one after the other. Each of them is looked at with all before it, which
+/// in a chain of thousands of activations would take longer than all else.
+const PARTS_MAX: usize = 64;
+
 /// What a kernel works on that others computed, and where it leaves it; `None` if it only reads.
 struct Link {
     on: View,
@@ -153,6 +157,9 @@ impl Fusion<'_> {
         moved: Option<(View, View)>,
     ) -> Option<Kernel> {
         let mut parts = self.kernel(writer)?.parts().to_vec();
+        if parts.len() >= PARTS_MAX {
+            return None;
+        }
         if let Some((on, to)) = moved {
             let all = parts.iter_mut().chain([&mut part]);
             all.for_each(|part| redirect(part, &on, &to));

@@ -34,22 +34,24 @@ impl Layout<'_> {
 
     /// The axes along which the only reader of a layer that lies so, with whatever follows it, reads
     /// shares of the features; none where there are several readers.
-    fn features_read(&self, id: NodeId, axes: Axes) -> AxisList {
-        let &[reader] = &self.readers[id.0][..] else {
-            return AxisList::NONE;
-        };
-        let node = self.graph.node(reader);
-        if node.inputs[0] != id {
-            return AxisList::NONE;
-        }
-        if node.op.has_weights() {
-            let (_, _, channels) = self.weighted_axes(reader, axes);
-            return channels;
-        }
-        let (reads, made) = self.following(reader, axes);
-        match reads == axes {
-            true => self.features_read(reader, made),
-            false => reads[4],
+    fn features_read(&self, mut id: NodeId, mut axes: Axes) -> AxisList {
+        loop {
+            let &[reader] = &self.readers[id.0][..] else {
+                return AxisList::NONE;
+            };
+            let node = self.graph.node(reader);
+            if node.inputs[0] != id {
+                return AxisList::NONE;
+            }
+            if node.op.has_weights() {
+                let (_, _, channels) = self.weighted_axes(reader, axes);
+                return channels;
+            }
+            let (reads, made) = self.following(reader, axes);
+            if reads != axes {
+                return reads[4];
+            }
+            (id, axes) = (reader, made);
         }
     }
 }

@@ -89,39 +89,41 @@ impl Layout<'_> {
 
     /// How the tensor lies to which the value of a layer is added, if it is known and all that reads the
     /// value before lies as it does.
-    fn added_to(&self, id: NodeId) -> Option<Axes> {
-        let &[reader] = &self.readers[id.0][..] else {
-            return None;
-        };
-        if self.placement.site_of[reader.0] != self.placement.site_of[id.0] {
-            return None;
-        }
-        let node = self.graph.node(reader);
-        match &node.op {
-            Op::Add => {
-                let other = node.inputs.iter().find(|&&input| input != id)?;
-                let other = &self.layers[self.of.get(other.0)?.0];
-                let is_here = other.place.on == self.placement.sites[self.site].grids[0];
-                is_here.then_some(other.place.axes)
+    fn added_to(&self, mut id: NodeId) -> Option<Axes> {
+        loop {
+            let &[reader] = &self.readers[id.0][..] else {
+                return None;
+            };
+            if self.placement.site_of[reader.0] != self.placement.site_of[id.0] {
+                return None;
             }
-            Op::BatchNorm { .. }
-            | Op::LeakyRelu { .. }
-            | Op::Dropout { .. }
-            | Op::Positions
-            | Op::LayerNorm { .. }
-            | Op::Gelu => self.added_to(reader),
-            Op::Input
-            | Op::Convolution(_)
-            | Op::TransposedConvolution(_)
-            | Op::Pool(_)
-            | Op::Linear { .. }
-            | Op::Flatten
-            | Op::Concat
-            | Op::Slice { .. }
-            | Op::Embedding { .. }
-            | Op::Attention { .. }
-            | Op::Loss(_)
-            | Op::AuxiliaryLoss { .. } => None,
+            let node = self.graph.node(reader);
+            match &node.op {
+                Op::Add => {
+                    let other = node.inputs.iter().find(|&&input| input != id)?;
+                    let other = &self.layers[self.of.get(other.0)?.0];
+                    let is_here = other.place.on == self.placement.sites[self.site].grids[0];
+                    return is_here.then_some(other.place.axes);
+                }
+                Op::BatchNorm { .. }
+                | Op::LeakyRelu { .. }
+                | Op::Dropout { .. }
+                | Op::Positions
+                | Op::LayerNorm { .. }
+                | Op::Gelu => id = reader,
+                Op::Input
+                | Op::Convolution(_)
+                | Op::TransposedConvolution(_)
+                | Op::Pool(_)
+                | Op::Linear { .. }
+                | Op::Flatten
+                | Op::Concat
+                | Op::Slice { .. }
+                | Op::Embedding { .. }
+                | Op::Attention { .. }
+                | Op::Loss(_)
+                | Op::AuxiliaryLoss { .. } => return None,
+            }
         }
     }
 }

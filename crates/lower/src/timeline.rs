@@ -1,0 +1,164 @@
+//! Which memory is taken when.
+
+use std::collections::BTreeMap;
+
+/// Ranges of memory with the times at which they are taken, in a tree over time.
+///
+/// A node of the tree stands for a run of times, and keeps as ranges that do not touch what is taken through
+/// all of them, and what is taken at some of them but through less than all. So where a thousand buffers lie
+/// side by side, whoever looks for room beside them steps over one range.
+pub(crate) struct Timeline {
+    leaves: usize,
+    through: Vec<Taken>,
+    within: Vec<Taken>,
+}
+
+impl Timeline {
+    /// For times below `count`.
+    pub fn new(count: usize) -> Self {
+        let leaves = count.max(1).next_power_of_two();
+        let nodes = || std::iter::repeat_with(Taken::default).take(2 * leaves);
+        Self {
+            leaves,
+            through: nodes().collect(),
+            within: nodes().collect(),
+        }
+    }
+
+    /// Takes memory from `start` to `end` from the first to the last time.
+    pub fn take(&mut self, (first, last): (usize, usize), start: u64, end: u64) {
+        for node in self.cover(first, last) {
+            self.through[node].add(start, end);
+        }
+        for node in self.above(first, last) {
+            self.within[node].add(start, end);
+        }
+    }
+
+    /// The lowest offset from `floor` on with so much memory that is free from the first to the last time.
+    pub fn lowest(&self, (first, last): (usize, usize), floor: u64, size: u64) -> u64 {
+        let cover = self.cover(first, last);
+        let inside = cover.iter().map(|&node| &self.within[node]);
+        let own = cover.iter().map(|&node| &self.through[node]);
+        let above = self.above(first, last);
+        let around = above.iter().map(|&node| &self.through[node]);
+        let taken: Vec<&Taken> = inside.chain(own).chain(around).collect();
+        let mut offset = floor;
+        loop {
+            let ends = taken.iter().filter_map(|taken| taken.end(offset, size));
+            match ends.max() {
+                Some(end) => offset = end,
+                None => return offset,
+            }
+        }
+    }
+
+    /// The nodes that together stand for just these times.
+    fn cover(&self, first: usize, last: usize) -> Vec<usize> {
+        let (mut low, mut high) = (first + self.leaves, last + self.leaves + 1);
+        let mut nodes = Vec::new();
+        while low < high {
+            if low % 2 == 1 {
+                nodes.push(low);
+                low += 1;
+            }
+            if high % 2 == 1 {
+                high -= 1;
+                nodes.push(high);
+            }
+            (low, high) = (low / 2, high / 2);
+        }
+        nodes
+    }
+
+    /// The nodes above the first and the last time. Below a node of the cover they say nothing new.
+    fn above(&self, first: usize, last: usize) -> Vec<usize> {
+        let (mut low, mut high) = ((first + self.leaves) / 2, (last + self.leaves) / 2);
+        let mut nodes = Vec::new();
+        while high > 0 {
+            nodes.push(high);
+            if low != high {
+                nodes.push(low);
+            }
+            (low, high) = (low / 2, high / 2);
+        }
+        nodes
+    }
+}
+
+/// Ranges that do not touch, by their starts.
+#[derive(Default)]
+struct Taken(BTreeMap<u64, u64>);
+
+impl Taken {
+    fn add(&mut self, mut start: u64, mut end: u64) {
+        if start == end {
+            return;
+        }
+        while let Some((&from, &to)) = self.0.range(..=end).next_back()
+            && to >= start
+        {
+            self.0.remove(&from);
+            (start, end) = (start.min(from), end.max(to));
+        }
+        self.0.insert(start, end);
+    }
+
+    /// Where the last range ends that is in the way of `size` from an offset on.
+    fn end(&self, offset: u64, size: u64) -> Option<u64> {
+        let (_, &end) = self.0.range(..offset + size).next_back()?;
+        (end > offset).then_some(end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lowest_gap_is_that_among_all_ranges_of_the_time() {
+        let mut seed = 3u64;
+        let mut draw = |most: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) % most
+        };
+        for case in 0..200 {
+            let count = 1 + draw(70) as usize;
+            let mut timeline = Timeline::new(count);
+            let mut taken: Vec<(usize, usize, u64, u64)> = Vec::new();
+            for _ in 0..60 {
+                let first = draw(count as u64) as usize;
+                let last = (first + draw(1 + case) as usize).min(count - 1);
+                let size = draw(9);
+                let start = timeline.lowest((first, last), 10, size);
+                let mut fits = taken.clone();
+                fits.retain(|of| of.0 <= last && first <= of.1);
+                assert!(fits.iter().all(|of| start + size <= of.2 || of.3 <= start));
+                for lower in 10..start {
+                    let clash = |of: &(usize, usize, u64, u64)| of.2 < lower + size && lower < of.3;
+                    assert!(fits.iter().any(clash), "{lower} is free, not {start}");
+                }
+                timeline.take((first, last), start, start + size);
+                taken.push((first, last, start, start + size));
+            }
+        }
+    }
+
+    /// The number of ranges that are stepped over stays the same however many buffers lie side by side.
+    #[test]
+    fn what_lies_side_by_side_is_one_range() {
+        let mut timeline = Timeline::new(1000);
+        for at in 0..500u64 {
+            let times = (at as usize, 999 - at as usize);
+            assert_eq!(timeline.lowest(times, 0, 64), 64 * at);
+            timeline.take(times, 64 * at, 64 * at + 64);
+        }
+        assert!(
+            timeline
+                .through
+                .iter()
+                .chain(&timeline.within)
+                .all(|taken| taken.0.len() <= 1)
+        );
+    }
+}
