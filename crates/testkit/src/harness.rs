@@ -1,5 +1,6 @@
 use crate::Case;
 use crate::sequences::embedded_rows;
+use crate::watch::{Noted, Watch, limit};
 use partita_graph::{Graph, Loss, Op, ParameterRole};
 use partita_local::{
     LaunchError, MemorySource, ReferenceKernels, ReferenceMenu, Samples, Stored, connect, launch,
@@ -12,7 +13,7 @@ use partita_run::{
 };
 use partita_space::{Mesh, Rank, Seconds};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 /// Makes the kernels of a rank.
 pub type KernelFactory<'a> = &'a (dyn Fn(Mesh, Rank) -> Box<dyn Kernels> + Sync);
@@ -182,40 +183,96 @@ impl Setup<'_> {
 
 /// Trains a few steps on threads, and evaluates.
 ///
-/// Errors: a rank that fails. Panics where the strategy cannot be lowered.
+/// Errors: a rank that fails. Panics where the strategy cannot be lowered, and where the case does not end
+/// in five minutes, or the seconds that `PARTITA_CASE_SECONDS` says.
 pub fn run(setup: &Setup<'_>) -> Result<Outcome, LaunchError> {
+    let watch = setup.watch(limit());
     let programs = [
         ProgramKind::Fetch,
         ProgramKind::Train,
         ProgramKind::Evaluate,
     ]
-    .map(|kind| setup.program(kind).expect("a case can be lowered"));
-    run_programs(setup, &programs)
+    .map(|kind| {
+        watch.phase(&format!("lowering and verifying the program of {kind:?}"));
+        setup.program(kind).expect("a case can be lowered")
+    });
+    run_watched(setup, &programs, &watch)
 }
 
 /// As [`run`], with the programs given: fetch, train, evaluate.
 ///
-/// Errors: a rank that fails.
+/// Errors: a rank that fails. Panics as [`run`] where the case does not end.
 pub fn run_programs(setup: &Setup<'_>, programs: &[Program; 3]) -> Result<Outcome, LaunchError> {
+    run_watched(setup, programs, &setup.watch(limit()))
+}
+
+/// As [`run_programs`], with the time that the case may take.
+///
+/// Errors: a rank that fails. Panics where the case does not end in this time.
+pub fn run_within(
+    setup: &Setup<'_>,
+    programs: &[Program; 3],
+    limit: Duration,
+) -> Result<Outcome, LaunchError> {
+    run_watched(setup, programs, &setup.watch(limit))
+}
+
+impl Setup<'_> {
+    fn watch(&self, limit: Duration) -> Watch {
+        let model = partita_graph::text::print(self.graph);
+        let batch = self.samples.values.len();
+        let (seed, strategy) = (self.seed, &self.strategy);
+        let name = format!("seed {seed}, batch {batch}, strategy `{strategy}`\n{model}");
+        Watch::start(name, limit)
+    }
+}
+
+fn run_watched(
+    setup: &Setup<'_>,
+    programs: &[Program; 3],
+    watch: &Watch,
+) -> Result<Outcome, LaunchError> {
     let mesh = programs[1].mesh;
-    let cancel = AtomicBool::new(false);
-    let outcomes = launch(connect(mesh, Seconds(0.0)), &cancel, |rank, transport| {
+    watch.phase("running its steps");
+    let seats = watch.seats(mesh.ranks());
+    let parts = connect(mesh, Seconds(0.0)).into_iter().zip(seats).collect();
+    let launched = launch(parts, watch.cancel(), |rank, (transport, seat)| {
         let bytes = programs
             .iter()
             .map(|program| program.body(rank).arena)
             .max();
+        let source = MemorySource::new(Arc::clone(&setup.samples), mesh, rank);
         let mut runner = RankRunner {
             rank,
             arena: Arena::new(bytes.unwrap_or_default()),
-            kernels: (setup.kernels)(mesh, rank),
-            transport: Box::new(transport),
-            source: Box::new(MemorySource::new(Arc::clone(&setup.samples), mesh, rank)),
+            kernels: Box::new(Noted {
+                inner: (setup.kernels)(mesh, rank),
+                seat: Arc::clone(&seat),
+            }),
+            transport: Box::new(Noted {
+                inner: transport,
+                seat: Arc::clone(&seat),
+            }),
+            source: Box::new(Noted {
+                inner: source,
+                seat,
+            }),
             clock: Box::new(SystemClock::start()),
-            cancel: &cancel,
+            cancel: watch.cancel(),
             watchdog: Seconds(30.0),
         };
         play(setup, programs, rank, &mut runner)
-    })?;
+    });
+    watch.check();
+    if let Err(LaunchError::Rank {
+        error: RunError::Stalled { .. },
+        ..
+    }) = &launched
+    {
+        // Whoever gets the error knows one rank of it.
+        eprintln!("{}", watch.report("stood still"));
+    }
+    let outcomes = launched?;
     for other in &outcomes[1..] {
         assert_eq!(other.losses, outcomes[0].losses, "ranks drifted apart");
     }

@@ -18,6 +18,8 @@ mod sequences;
 mod staged;
 mod tied;
 mod trial;
+mod two_stages;
+mod watch;
 
 pub use bench::{Aftermath, Bench};
 pub use branched::random_branched_case;
@@ -25,7 +27,9 @@ pub use cases::{
     Case, random_case, random_encoder_decoder, random_grouped_case, random_layer_case,
 };
 pub use compare::{distance, mismatch};
-pub use harness::{KernelFactory, Outcome, Setup, reference_kernels, run, run_programs};
+pub use harness::{
+    KernelFactory, Outcome, Setup, reference_kernels, run, run_programs, run_within,
+};
 pub use jitter::jittery_kernels;
 pub use kinks::KinkWatch;
 pub use levels::test_levels;
@@ -35,6 +39,7 @@ pub use sequences::random_sequence_case;
 pub use staged::random_staged_case;
 pub use tied::random_tied_case;
 pub use trial::{Data, Finding, Trial};
+pub use two_stages::random_two_stage_case;
 
 // What a setup needs, so that rooms that may not depend on the others can be tested.
 pub use partita_cluster::Machine;

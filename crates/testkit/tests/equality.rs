@@ -7,7 +7,7 @@ use partita_program::{Dtype, Optimizer};
 use partita_testkit::{
     Case, Outcome, Setup, mismatch, random_branched_case, random_case, random_encoder_decoder,
     random_grouped_case, random_layer_case, random_sequence_case, random_staged_case,
-    random_tied_case, reference_kernels, run,
+    random_tied_case, random_two_stage_case, reference_kernels, run,
 };
 
 /// Whether training has gone astray.
@@ -81,6 +81,11 @@ fn stages_equal_one_rank_in_f64() {
 #[test]
 fn stages_that_share_weights_equal_one_rank_in_f64() {
     compare(400, random_tied_case);
+}
+
+#[test]
+fn two_stages_of_different_meshes_equal_one_rank_in_f64() {
+    compare(60, random_two_stage_case);
 }
 
 #[test]
