@@ -4,7 +4,7 @@ CARGO ?= cargo
 PARTITA = target/release/partita
 XTASK = $(CARGO) run --quiet --release --locked --package xtask --
 
-.PHONY: all test test-long test-neon demo bench
+.PHONY: all test test-long fuzz test-neon demo bench
 
 all:
 	$(CARGO) build --release --locked --workspace
@@ -19,8 +19,14 @@ test:
 	$(XTASK) walls
 	$(XTASK) test
 
+# The same tests with more cases, ten minutes of each fuzz target with overflow checks, and Miri, the
+# thread sanitizer and cargo-deny where they are installed; what is not says so.
 test-long:
 	$(XTASK) test --long
+
+# A minute of each fuzz target with overflow checks, and the table of inputs and faults.
+fuzz:
+	$(XTASK) fuzz --seconds 60
 
 # The CPU kernels for 64-bit ARM, in an emulator; loads packages of Debian.
 test-neon:

@@ -1,11 +1,12 @@
 //! The checks of this repository that a compiler does not make.
 //!
 //! Does: `tidy` (rules on the text), `walls` (which crate may depend on which), `test` (the whole
-//! suite with its sum).
+//! suite with its sum), `fuzz` (every reader of users' files, and the table of a record).
 //! Knows: the layout of the repository, `cargo metadata`, the table of rooms in ARCHITECTURE.md.
 //! Must not know: any crate of the workspace. No file is exempted by its name from any rule.
 
 mod dependencies;
+mod long;
 mod matches;
 mod source;
 mod suite;
@@ -17,7 +18,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo run --release -p xtask -- tidy | walls | test [--long]";
+const USAGE: &str = "usage: cargo run --release -p xtask -- tidy | walls | test [--long] | \
+                     fuzz [TARGET...] [--seconds N] [--seed N] [--jobs N] [--keep FOLDER]";
 
 /// One broken rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         ["walls"] => report("walls", walls::check(&root)),
         ["test"] => suite::run(&root, false),
         ["test", "--long"] => suite::run(&root, true),
+        ["fuzz", ref arguments @ ..] => long::fuzz(&root, arguments),
         _ => Err(USAGE.to_owned()),
     };
     match outcome {

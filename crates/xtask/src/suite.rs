@@ -1,16 +1,58 @@
+use crate::long;
 use std::env;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Asks the property tests for many more cases.
-const LONG: &str = "PARTITA_TEST_LONG";
+pub(crate) const LONG: &str = "PARTITA_TEST_LONG";
+/// How long each fuzz target runs.
+const FUZZ_SECONDS: &str = "PARTITA_FUZZ_SECONDS";
 
-/// Runs all tests of the workspace and shows their output as it comes.
+/// One command of the suite.
+pub(crate) struct Step {
+    /// For people.
+    pub(crate) name: &'static str,
+    /// What runs; its output is read.
+    pub(crate) command: Command,
+}
+
+/// Runs all tests of the workspace and shows their output as it comes; in the `long` form also what
+/// [`long::steps`] adds.
 ///
 /// The closing line is `N passed, M failed`, alone. True if something passed, nothing failed and
 /// nothing was left out.
 pub(crate) fn run(root: &Path, long: bool) -> Result<bool, String> {
+    let mut steps = vec![workspace(root, long)];
+    let mut left_out = Vec::new();
+    if long {
+        let more = long::steps(root)?;
+        steps.extend(more.steps);
+        left_out = more.left_out;
+    }
+    let mut tally = Tally::default();
+    for step in &mut steps {
+        if long {
+            println!("xtask: {}", step.name);
+        }
+        take(step, &mut tally)?;
+    }
+    let verdict = tally.verdict();
+    for remark in &verdict.remarks {
+        eprintln!("xtask: {remark}");
+    }
+    for name in left_out {
+        eprintln!("xtask: NOT RUN: {name}");
+    }
+    let closing = format!("{} passed, {} failed", verdict.passed, verdict.failed);
+    println!("{closing}");
+    std::io::stdout()
+        .flush()
+        .map_err(|error| format!("the sum cannot be printed: {error}"))?;
+    Ok(verdict.good)
+}
+
+fn workspace(root: &Path, long: bool) -> Step {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command
@@ -21,35 +63,41 @@ pub(crate) fn run(root: &Path, long: bool) -> Result<bool, String> {
             "--locked",
             "--no-fail-fast",
         ])
-        .current_dir(root)
-        .stdout(Stdio::piped());
+        .current_dir(root);
     if long {
         command.env(LONG, "1");
+        // Ten minutes of each target are taken by a step of their own, with all checks on.
+        if env::var_os(FUZZ_SECONDS).is_none() {
+            command.env(FUZZ_SECONDS, "20");
+        }
     }
-    let mut child = command
+    Step {
+        name: "the tests of the workspace",
+        command,
+    }
+}
+
+/// Runs a step, shows its output, and adds its results.
+fn take(step: &mut Step, tally: &mut Tally) -> Result<(), String> {
+    let name = step.name;
+    let mut child = step
+        .command
+        .stdout(Stdio::piped())
         .spawn()
-        .map_err(|error| format!("cargo cannot be started: {error}"))?;
+        .map_err(|error| format!("{name}: the command cannot be started: {error}"))?;
     let output = child.stdout.take().ok_or("the output of cargo is lost")?;
-    let mut tally = Tally::default();
+    let mut own = Tally::default();
     for line in BufReader::new(output).split(b'\n') {
-        let line = line.map_err(|error| format!("the output of cargo broke off: {error}"))?;
+        let line = line.map_err(|error| format!("{name}: the output broke off: {error}"))?;
         let line = String::from_utf8_lossy(&line);
         println!("{line}");
-        tally.add(&line);
+        own.add(&line);
     }
     let status = child
         .wait()
-        .map_err(|error| format!("cargo cannot be awaited: {error}"))?;
-    let verdict = tally.verdict(status.success());
-    for remark in &verdict.remarks {
-        eprintln!("xtask: {remark}");
-    }
-    let closing = format!("{} passed, {} failed", verdict.passed, verdict.failed);
-    println!("{closing}");
-    std::io::stdout()
-        .flush()
-        .map_err(|error| format!("the sum cannot be printed: {error}"))?;
-    Ok(verdict.good)
+        .map_err(|error| format!("{name}: the command cannot be awaited: {error}"))?;
+    tally.take(own, name, status.success());
+    Ok(())
 }
 
 /// The sums of all `test result:` lines.
@@ -58,6 +106,7 @@ struct Tally {
     passed: u64,
     failed: u64,
     ignored: u64,
+    remarks: Vec<String>,
 }
 
 /// What the closing line says, and whether all is well.
@@ -85,13 +134,24 @@ impl Tally {
         }
     }
 
-    fn verdict(&self, cargo_succeeded: bool) -> Verdict {
-        let mut remarks = Vec::new();
-        let mut failed = self.failed;
-        if !cargo_succeeded && failed == 0 {
-            remarks.push("a build or a test program broke off; counted as one failure".to_owned());
-            failed = 1;
+    /// Adds the results of a step. One that prints none, like a check of licenses, counts as one test.
+    fn take(&mut self, mut step: Tally, name: &str, succeeded: bool) {
+        let is_silent = step.passed + step.failed + step.ignored == 0;
+        if is_silent && succeeded {
+            step.passed = 1;
         }
+        if !succeeded && step.failed == 0 {
+            let remark = "a build or a program broke off; counted as one failure";
+            self.remarks.push(format!("{name}: {remark}"));
+            step.failed = 1;
+        }
+        self.passed += step.passed;
+        self.failed += step.failed;
+        self.ignored += step.ignored;
+    }
+
+    fn verdict(self) -> Verdict {
+        let mut remarks = self.remarks;
         if self.ignored > 0 {
             remarks.push(format!("{} tests are ignored; none may be", self.ignored));
         }
@@ -100,8 +160,8 @@ impl Tally {
         }
         Verdict {
             passed: self.passed,
-            failed,
-            good: failed == 0 && remarks.is_empty(),
+            failed: self.failed,
+            good: self.failed == 0 && remarks.is_empty(),
             remarks,
         }
     }
@@ -112,11 +172,13 @@ mod tests {
     use super::*;
 
     fn verdict(lines: &[&str], cargo_succeeded: bool) -> Verdict {
-        let mut tally = Tally::default();
+        let mut own = Tally::default();
         for line in lines {
-            tally.add(line);
+            own.add(line);
         }
-        tally.verdict(cargo_succeeded)
+        let mut tally = Tally::default();
+        tally.take(own, "tests", cargo_succeeded);
+        tally.verdict()
     }
 
     const GOOD: &str = "test result: ok. 12 passed; 0 failed; 0 ignored; 0 measured; \
@@ -137,8 +199,14 @@ mod tests {
     #[test]
     fn what_is_left_out_is_not_good() {
         assert!(!verdict(&[GOOD, IGNORED], true).good);
-        assert!(!verdict(&[], true).good);
         let broken = verdict(&[GOOD], false);
         assert_eq!((broken.failed, broken.good), (1, false));
+    }
+
+    #[test]
+    fn steps_without_results_count_as_one() {
+        let silent = |succeeded| verdict(&["licenses ok"], succeeded);
+        assert_eq!((silent(true).passed, silent(true).good), (1, true));
+        assert_eq!((silent(false).failed, silent(false).good), (1, false));
     }
 }

@@ -1,0 +1,193 @@
+use super::{put, text, verb};
+use partita_data::{Dataset, INDEX_FILE, Samples, Split, VolumeShape, weights};
+use partita_oracle::fit_line;
+use partita_tune::{Database, LinkTimes, Measurements, Point, Setting};
+use serde::Deserialize;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// Elements of the largest sample that is read: a file of some KiB may say any number of them.
+const ELEMENTS_MAX: usize = 1 << 20;
+/// Samples of a split that are read.
+const SAMPLES_MAX: usize = 8;
+
+/// A run file.
+pub(super) fn run_file(bytes: &[u8], _: &Path) -> Result<(), String> {
+    partita::check_run_file(text(bytes)?).map_err(|refusal| {
+        assert_eq!(refusal.code, 2, "{}", refusal.text);
+        refusal.text
+    })
+}
+
+/// A machine file, calibrated or not, on which a small training is predicted.
+pub(super) fn machine(bytes: &[u8], folder: &Path) -> Result<(), String> {
+    let machine = put(&folder.join("input.toml"), bytes);
+    let model = folder.join("net.model").display().to_string();
+    let split = ["--ranks", "2", "--batch", "2", "--strategy", "depth=2"];
+    let words = [&["predict", &model, "--machine", &machine][..], &split].concat();
+    // Reading is not described of every machine, and what changes would bring takes several simulations.
+    let more: &[&str] = match bytes.len() % 3 {
+        0 => &["--json"],
+        1 => &["--no-io", "--json"],
+        _ => &["--no-io", "--explain"],
+    };
+    verb(&[&words, more].concat()).map(drop)
+}
+
+/// Writes the files of a dataset whose index is the input.
+pub(super) fn write_dataset(folder: &Path) -> io::Result<()> {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../data/tests/fixtures/universes");
+    for name in ["u0.h5", "u1.h5", "u2.h5"] {
+        fs::write(folder.join(name), fs::read(from.join(name))?)?;
+    }
+    Ok(())
+}
+
+/// The index of a dataset.
+pub(super) fn dataset(bytes: &[u8], folder: &Path) -> Result<(), String> {
+    put(&folder.join(INDEX_FILE), bytes);
+    read_all(folder)
+}
+
+/// A dataset of one HDF5 file.
+pub(super) fn hdf5(bytes: &[u8], folder: &Path) -> Result<(), String> {
+    let path = folder.join("input.h5");
+    put(&path, bytes);
+    read_all(&path)
+}
+
+/// All that a dataset holds, as an inspection and as a training read it.
+fn read_all(path: &Path) -> Result<(), String> {
+    let shown = path.display().to_string();
+    verb(&["data", "inspect", &shown, "--json"])?;
+    let dataset = Dataset::open(path).map_err(|error| error.to_string())?;
+    let shape = dataset.shape();
+    let elements = shape
+        .iter()
+        .try_fold(1usize, |product, &extent| product.checked_mul(extent));
+    if elements.is_none_or(|elements| elements > ELEMENTS_MAX) {
+        return Err("more elements than are read here".to_owned());
+    }
+    for split in Split::ALL {
+        read_split(&dataset, split, shape)?;
+    }
+    Ok(())
+}
+
+fn read_split(dataset: &Dataset, split: Split, shape: VolumeShape) -> Result<(), String> {
+    let mut reader = dataset.reader(split);
+    let mut out = Samples::new(dataset.dtype());
+    let [channels, depth, height, width] = shape;
+    for sample in 0..reader.samples().min(SAMPLES_MAX) {
+        let whole = [0..channels, 0..depth, 0..height, 0..width];
+        let part = [
+            0..channels,
+            depth / 2..depth,
+            height / 2..height,
+            0..width.div_ceil(2),
+        ];
+        for region in [whole, part] {
+            let read = reader.read_volume(sample, region, &mut out);
+            read.map_err(|error| error.to_string())?;
+        }
+        match dataset.labels() {
+            None => drop(
+                reader
+                    .read_target(sample)
+                    .map_err(|error| error.to_string())?,
+            ),
+            Some([d, h, w]) => {
+                let region = [0..1, 0..d, 0..h, 0..w];
+                let read = reader.read_labels(sample, region, &mut out);
+                read.map_err(|error| error.to_string())?;
+            }
+        }
+        reader
+            .read_physical(sample)
+            .map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+/// A file of weights: read, written and read again.
+pub(super) fn safetensors(bytes: &[u8], folder: &Path) -> Result<(), String> {
+    let path = folder.join("input.safetensors");
+    put(&path, bytes);
+    let read = weights::load(&path).map_err(|error| error.to_string())?;
+    let copy = folder.join("copy.safetensors");
+    if let Err(error) = weights::save(&copy, &read) {
+        panic!("what was read cannot be written: {error}");
+    }
+    let again = weights::load(&copy);
+    let is_same = again.as_ref().is_ok_and(|again| {
+        again.metadata == read.metadata
+            && again.tensors.keys().eq(read.tensors.keys())
+            && again
+                .tensors
+                .values()
+                .zip(read.tensors.values())
+                .all(|(a, b)| {
+                    // By their text: a value may be no number, which equals nothing.
+                    format!("{a:?}") == format!("{b:?}")
+                })
+    });
+    assert!(is_same, "what is written reads as something else");
+    Ok(())
+}
+
+/// The file of measurements: read, fitted as a prediction does, written and read again.
+pub(super) fn cache(bytes: &[u8], folder: &Path) -> Result<(), String> {
+    #[derive(Deserialize)]
+    struct Stored {
+        settings: Vec<Entry>,
+    }
+    #[derive(Deserialize)]
+    struct Entry {
+        setting: Setting,
+    }
+    let path = folder.join("kernels.json");
+    put(&path, bytes);
+    let mut database = Database::open(&path).map_err(|error| error.to_string())?;
+    let stored: Stored = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    for Entry { setting } in stored.settings.iter().take(8) {
+        let measured = database.measurements(setting);
+        fit(&measured);
+        if let Err(error) = database.keep(setting, &measured) {
+            panic!("what was read cannot be kept: {error}");
+        }
+        let again = Database::open(&path);
+        let again = again.map(|again| format!("{:?}", again.measurements(setting)));
+        let wanted = format!("{:?}", database.measurements(setting));
+        assert_eq!(
+            again.ok(),
+            Some(wanted),
+            "what was kept reads as something else"
+        );
+    }
+    Ok(())
+}
+
+/// Fits all points. That they cannot be fitted is an error, and fine.
+fn fit(measured: &Measurements) {
+    let line = |points: &Vec<Point>| {
+        let points: Vec<_> = points
+            .iter()
+            .map(|point| (point.bytes, point.seconds))
+            .collect();
+        drop(fit_line(&points));
+    };
+    measured.loads.values().for_each(line);
+    let links: Option<&LinkTimes> = measured.links.as_ref();
+    if let Some(links) = links {
+        line(&links.message);
+        for groups in [
+            &links.allreduce,
+            &links.allgather,
+            &links.reduce_scatter,
+            &links.alltoall,
+        ] {
+            groups.values().for_each(line);
+        }
+    }
+}

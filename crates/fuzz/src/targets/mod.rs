@@ -1,0 +1,105 @@
+//! The fuzz targets: each takes the bytes of a file as a user may give it and goes as far with it as
+//! `partita` would without running a training.
+//!
+//! A target gives what the reader refuses as an error. It panics where a promise is broken: what is
+//! accepted must print and read back as the same, and a refusal must be an error of the user, never a
+//! failure of a valid request.
+
+mod files;
+mod models;
+mod programs;
+
+use std::io;
+use std::path::Path;
+
+/// What inputs look like, which decides how they are mutated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Lines of words.
+    Text,
+    /// A binary format.
+    Binary,
+    /// A text inside of a binary format.
+    Mixed,
+}
+
+/// A reader of users' files.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Also the folder of its corpus.
+    pub name: &'static str,
+    /// Of its inputs.
+    pub form: Form,
+    /// Writes the files that all inputs share into a folder.
+    pub prepare: fn(&Path) -> io::Result<()>,
+    /// Runs one input; files of its own go to that folder.
+    ///
+    /// Errors: the text with which the input is refused. Panics where a promise is broken.
+    pub run: fn(&[u8], &Path) -> Result<(), String>,
+}
+
+/// All targets.
+pub const TARGETS: [Target; 11] = [
+    target("model", Form::Text, nothing, models::model),
+    target("zoo", Form::Text, nothing, models::zoo),
+    target(
+        "strategy",
+        Form::Text,
+        models::write_models,
+        models::strategy,
+    ),
+    target("run-file", Form::Text, nothing, files::run_file),
+    target("machine", Form::Text, models::write_models, files::machine),
+    target("dataset", Form::Text, files::write_dataset, files::dataset),
+    target("hdf5", Form::Binary, nothing, files::hdf5),
+    target("safetensors", Form::Mixed, nothing, files::safetensors),
+    target("cache", Form::Text, nothing, files::cache),
+    target("trace", Form::Text, nothing, programs::trace),
+    target("program", Form::Text, nothing, programs::program),
+];
+
+const fn target(
+    name: &'static str,
+    form: Form,
+    prepare: fn(&Path) -> io::Result<()>,
+    run: fn(&[u8], &Path) -> Result<(), String>,
+) -> Target {
+    Target {
+        name,
+        form,
+        prepare,
+        run,
+    }
+}
+
+fn nothing(_: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+/// Runs a verb of `partita`. Panics on a failure that is not an error of the user.
+fn verb(arguments: &[&str]) -> Result<Vec<u8>, String> {
+    let mut out = Vec::new();
+    partita::answer(arguments, &mut out)
+        .map(|()| out)
+        .map_err(|refusal| {
+            assert_eq!(refusal.code, 2, "{arguments:?} failed: {}", refusal.text);
+            assert!(
+                !refusal.text.trim().is_empty(),
+                "{arguments:?} refused without a reason"
+            );
+            refusal.text
+        })
+}
+
+/// The bytes as a text. Errors: they are none; `fs::read_to_string` refuses such files.
+fn text(bytes: &[u8]) -> Result<&str, String> {
+    std::str::from_utf8(bytes).map_err(|error| error.to_string())
+}
+
+/// Writes a file of an input. Panics if the disk does not take it: no input could be run.
+fn put(path: &Path, bytes: &[u8]) -> String {
+    if let Err(error) = std::fs::write(path, bytes) {
+        panic!("{} cannot be written: {error}", path.display());
+    }
+    path.display().to_string()
+}

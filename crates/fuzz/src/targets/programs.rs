@@ -1,0 +1,45 @@
+use super::{put, text, verb};
+use partita_program::verify::verify;
+use partita_program::{Program, itemize, live_at_peak};
+use std::path::Path;
+
+/// What stands between the prediction and the trace of an input.
+const BOUNDARY: &str = "\n=====\n";
+
+/// A prediction and a trace, held against each other.
+pub(super) fn trace(bytes: &[u8], folder: &Path) -> Result<(), String> {
+    let text = text(bytes)?;
+    let (prediction, trace) = text.split_once(BOUNDARY).unwrap_or((text, text));
+    let prediction = put(&folder.join("prediction.json"), prediction.as_bytes());
+    let trace = put(&folder.join("trace.json"), trace.as_bytes());
+    verb(&["compare", &prediction, &trace, "--json"])?;
+    verb(&["compare", &prediction, &trace])?;
+    Ok(())
+}
+
+/// The text of a program: read, printed and read again, counted and verified.
+pub(super) fn program(bytes: &[u8], _: &Path) -> Result<(), String> {
+    let program = Program::parse(text(bytes)?).map_err(|error| error.to_string())?;
+    let printed = program.to_text();
+    // Compared as texts: a constant may be no number, which equals nothing.
+    let again = Program::parse(&printed).map(|again| again.to_text());
+    assert_eq!(
+        again.as_ref(),
+        Ok(&printed),
+        "what is printed reads as another program"
+    );
+    assert_eq!(program.digest().len(), 16);
+    // Figures of a program that is not sound mean nothing.
+    verify(&program).map_err(|faults| faults.to_string())?;
+    program.count();
+    program.memory_max();
+    itemize(&program);
+    program
+        .bodies
+        .iter()
+        .for_each(|body| drop(live_at_peak(body)));
+    program.class_sizes();
+    program.representatives();
+    program.group_sizes();
+    Ok(())
+}

@@ -1,0 +1,162 @@
+use crate::suite::{LONG, Step};
+use std::env;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Flags of stable compilers by which LLVM counts the edges of the control flow for the fuzzer.
+const COUNT_EDGES: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=3 \
+                           -Cllvm-args=-sanitizer-coverage-inline-8bit-counters";
+/// Crates with threads and memory of their own.
+const THREADED: [&str; 4] = ["-p", "partita-run", "-p", "partita-local"];
+
+/// What the long suite adds.
+pub(crate) struct More {
+    pub(crate) steps: Vec<Step>,
+    /// What is not run, and what installs it.
+    pub(crate) left_out: Vec<String>,
+}
+
+/// Ten minutes of each fuzz target with overflow checks and debug assertions; Miri and the thread
+/// sanitizer on what has threads; licenses and advisories of foreign crates.
+pub(crate) fn steps(root: &Path) -> Result<More, String> {
+    let host = host()?;
+    let mut steps = vec![fuzz_tests(root, &host)];
+    let mut left_out = Vec::new();
+    if succeeds(nightly(root).args(["miri", "--version"])) {
+        steps.push(miri(root));
+    } else {
+        left_out.push("Miri; `rustup toolchain install nightly --component miri`".to_owned());
+    }
+    if has_standard_sources(root) {
+        steps.push(thread_sanitizer(root, &host));
+    } else {
+        let install = "`rustup toolchain install nightly --component rust-src`";
+        left_out.push(format!("the thread sanitizer; {install}"));
+    }
+    if !succeeds(cargo(root).args(["deny", "--version"])) {
+        left_out.push("licenses and advisories; `cargo install cargo-deny --locked`".to_owned());
+        return Ok(More { steps, left_out });
+    }
+    steps.push(Step {
+        name: "licenses, bans and sources of foreign crates",
+        command: deny(root, &["licenses", "bans", "sources"]),
+    });
+    if succeeds(cargo(root).args(["deny", "fetch", "db"])) {
+        steps.push(Step {
+            name: "advisories against foreign crates",
+            command: deny(root, &["advisories"]),
+        });
+    } else {
+        left_out.push("advisories; the database of RustSec cannot be fetched".to_owned());
+    }
+    Ok(More { steps, left_out })
+}
+
+/// Fuzzes with all checks on, and prints the table of a record. `arguments` go to the fuzzer.
+pub(crate) fn fuzz(root: &Path, arguments: &[&str]) -> Result<bool, String> {
+    let mut command = checked(root, "run", &host()?);
+    command.args(["--bin", "fuzz", "--", "run"]).args(arguments);
+    let status = command.status();
+    Ok(status
+        .map_err(|error| format!("cargo cannot be started: {error}"))?
+        .success())
+}
+
+fn fuzz_tests(root: &Path, host: &str) -> Step {
+    let mut command = checked(root, "test", host);
+    command.arg("--no-fail-fast").env(LONG, "1");
+    Step {
+        name: "fuzzing with overflow checks",
+        command,
+    }
+}
+
+/// Cargo on the fuzzer, with checks and with counters of edges, in a target folder of its own.
+fn checked(root: &Path, verb: &str, host: &str) -> Command {
+    let mut command = cargo(root);
+    // With `--target` the flags do not reach build scripts, which have no use for counters.
+    command
+        .args([verb, "--profile", "checked", "--locked", "--target", host])
+        .args(["-p", "partita-fuzz"])
+        .env("RUSTFLAGS", COUNT_EDGES)
+        .env("CARGO_TARGET_DIR", root.join("target/fuzz"));
+    command
+}
+
+fn miri(root: &Path) -> Step {
+    let mut command = nightly(root);
+    command
+        .args(["miri", "test", "--locked", "--no-fail-fast"])
+        .args(THREADED)
+        .args(["--lib", "--tests"])
+        .env("MIRIFLAGS", "-Zmiri-disable-isolation")
+        .env("CARGO_TARGET_DIR", root.join("target/miri"));
+    Step {
+        name: "Miri on run and local",
+        command,
+    }
+}
+
+fn thread_sanitizer(root: &Path, host: &str) -> Step {
+    let mut command = nightly(root);
+    // The standard library must be instrumented, too, or its locks look like races.
+    command
+        .args(["test", "--release", "--locked", "--no-fail-fast"])
+        .args(["-Zbuild-std", "--target", host])
+        .args(THREADED)
+        .args(["--lib", "--tests"])
+        .env("RUSTFLAGS", "-Zsanitizer=thread")
+        .env("CARGO_TARGET_DIR", root.join("target/thread-sanitizer"));
+    Step {
+        name: "the thread sanitizer on run and local",
+        command,
+    }
+}
+
+fn deny(root: &Path, checks: &[&str]) -> Command {
+    let mut command = cargo(root);
+    command.args(["deny", "check"]).args(checks);
+    command
+}
+
+fn cargo(root: &Path) -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root);
+    command
+}
+
+/// The cargo of the nightly toolchain, without what the stable one has set for its children.
+fn nightly(root: &Path) -> Command {
+    let mut command = Command::new("rustup");
+    command.args(["run", "nightly", "cargo"]).current_dir(root);
+    for name in ["CARGO", "RUSTUP_TOOLCHAIN", "LD_LIBRARY_PATH"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn succeeds(command: &mut Command) -> bool {
+    let quiet = command.stdout(Stdio::null()).stderr(Stdio::null());
+    quiet.status().is_ok_and(|status| status.success())
+}
+
+fn has_standard_sources(root: &Path) -> bool {
+    let mut command = Command::new("rustup");
+    command.args(["run", "nightly", "rustc", "--print", "sysroot"]);
+    let output = command.current_dir(root).stderr(Stdio::null()).output();
+    output.is_ok_and(|output| {
+        let sysroot = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        let library = Path::new(&sysroot).join("lib/rustlib/src/rust/library");
+        !sysroot.is_empty() && library.is_dir()
+    })
+}
+
+/// The triple of this machine.
+fn host() -> Result<String, String> {
+    let output = Command::new("rustc").arg("-vV").output();
+    let output = output.map_err(|error| format!("rustc cannot be started: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = text.lines().find_map(|line| line.strip_prefix("host: "));
+    line.map(str::to_owned)
+        .ok_or_else(|| "rustc does not say which machine this is".to_owned())
+}
