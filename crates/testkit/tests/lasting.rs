@@ -46,6 +46,11 @@ fn compare(draw: fn(u64) -> Case) {
         let first = program(&case, ProgramKind::Train, case.batch);
         for kind in [ProgramKind::Train, ProgramKind::Evaluate] {
             for batch in [case.batch, 1, 3] {
+                // Of one value a batch norm is not trained, only evaluated.
+                let is_trained = case.strategy.check_norms(&case.graph, batch).is_ok();
+                if kind == ProgramKind::Train && !is_trained {
+                    continue;
+                }
                 let other = program(&case, kind, batch);
                 for rank in 0..first.mesh.ranks() {
                     let [expected, found] = [&first, &other].map(|one| lasting(one, rank));
