@@ -138,6 +138,6 @@ fn a_program_that_was_changed_is_refused_before_it_is_used() {
     let times = start + whole[start..].find("x").unwrap();
     let end = times + whole[times..].find(' ').unwrap();
     let start = whole[..times].rfind(' ').unwrap() + 1;
-    let text = replaced(start..end, "2274450605487904x1x1x1x1");
+    let text = replaced(start..end, "3x3x3x4x2274450605487904");
     assert!(text.contains("elements"), "{text}");
 }
