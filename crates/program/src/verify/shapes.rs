@@ -653,15 +653,8 @@ impl Rules<'_> {
             PoolKind::Max | PoolKind::AverageInside => {}
         }
         for dim in 0..3 {
-            let [stride, dilation, extent] =
-                [taps.stride[dim], taps.dilation[dim], x.extent[dim + 1]].map(|step| step as i64);
-            let meets = |o: usize| {
-                // The first tap that does not lie before the inputs.
-                let first = o as i64 * stride - shift[dim];
-                let tap = -(first.min(0).div_euclid(dilation));
-                tap < taps.kernel[dim] as i64 && first + tap * dilation < extent
-            };
-            if let Some(o) = (0..y.extent[dim + 1]).find(|&o| !meets(o)) {
+            let (inputs, outputs) = (x.extent[dim + 1], y.extent[dim + 1]);
+            if let Some(o) = without_tap(taps, dim, shift[dim], inputs, outputs) {
                 self.shapes.push(format!(
                     "output {o} of {name} {y} along spatial dim {dim} has no tap inside {x}"
                 ));
@@ -670,10 +663,82 @@ impl Rules<'_> {
     }
 }
 
+/// The first of so many outputs of which no tap lies among the inputs.
+///
+/// Only some are looked at, as an image may have any number of positions. Of outputs whose first tap lies before
+/// the inputs, the place of the first tap behind their beginning repeats with the dilation, and the outputs in
+/// front need the most taps. Of the others those whose first tap lies behind the inputs have none.
+fn without_tap(
+    taps: &Taps,
+    dim: usize,
+    shift: i64,
+    inputs: usize,
+    outputs: usize,
+) -> Option<usize> {
+    let [stride, dilation, kernel] =
+        [taps.stride[dim], taps.dilation[dim], taps.kernel[dim]].map(|step| step as i64);
+    let (inputs, outputs) = (inputs as i64, outputs as i64);
+    let meets = |o: i64| {
+        // The first tap that does not lie before the inputs.
+        let first = o * stride - shift;
+        let tap = -(first.min(0).div_euclid(dilation));
+        tap < kernel && first + tap * dilation < inputs
+    };
+    let from = |position: i64| -(-position).div_euclid(stride);
+    let before = from(shift).clamp(0, dilation);
+    let behind = from(shift + inputs).max(0);
+    let found = (0..before).chain([behind]).find(|&o| !meets(o));
+    found.filter(|&o| o < outputs).map(|o| o as usize)
+}
+
 fn vector(channels: usize) -> [usize; 5] {
     [1, 1, 1, 1, channels]
 }
 
 fn sums_of(x: &View) -> [usize; 5] {
     [1, 1, 1, 2, x.extent[4]]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outputs_without_a_tap_are_those_found_one_by_one() {
+        let mut lacking = 0;
+        for case in 0..4 * 3 * 3 * 9 * 5 {
+            let [kernel, stride, dilation] = [case % 4 + 1, case / 4 % 3 + 1, case / 12 % 3 + 1];
+            let (shift, inputs) = ((case / 36 % 9) as i64 - 2, case / 324 + 1);
+            let taps = Taps {
+                kernel: [kernel; 3],
+                stride: [stride; 3],
+                dilation: [dilation; 3],
+            };
+            let has_tap = |o: &usize| {
+                let at = |k: usize| (o * stride + k * dilation) as i64 - shift;
+                (0..kernel).any(|k| (0..inputs as i64).contains(&at(k)))
+            };
+            for outputs in 0..8 {
+                let expected = (0..outputs).find(|o| !has_tap(o));
+                let found = without_tap(&taps, 0, shift, inputs, outputs);
+                assert_eq!(found, expected, "{taps:?} {shift} {inputs} {outputs}");
+                lacking += usize::from(expected.is_some());
+            }
+        }
+        assert!(lacking > 1000, "{lacking} have outputs without a tap");
+    }
+
+    #[test]
+    fn any_number_of_outputs_is_checked_at_once() {
+        let taps = Taps {
+            kernel: [2; 3],
+            stride: [2; 3],
+            dilation: [1; 3],
+        };
+        assert_eq!(without_tap(&taps, 0, 0, 1 << 47, 1 << 46), None);
+        assert_eq!(
+            without_tap(&taps, 0, 0, (1 << 47) - 2, 1 << 46),
+            Some((1 << 46) - 1)
+        );
+    }
 }
