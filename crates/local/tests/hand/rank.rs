@@ -31,7 +31,8 @@ pub fn runner<'w>(
         source: Box::new(MemorySource::new(samples, mesh, rank)),
         clock: Box::new(SystemClock::start()),
         cancel,
-        watchdog: Seconds(0.3),
+        // Miri is slower by orders of magnitude.
+        watchdog: Seconds(if cfg!(miri) { 30.0 } else { 0.3 }),
     }
 }
 
