@@ -76,7 +76,7 @@ fn check_sizes(body: &Body) -> Result<(), LowerError> {
     for buffer in &body.buffers {
         let fail = |what: &'static str, asked: u128, limit: u64| LowerError::TooLarge {
             what: format!("{what} `{}`", buffer.name),
-            asked,
+            asked: asked.to_string(),
             limit,
         };
         let extents = buffer.dims.iter().map(|&extent| extent.max(1) as u128);

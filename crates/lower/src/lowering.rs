@@ -67,8 +67,8 @@ pub enum LowerError {
     TooLarge {
         /// What is counted, and where.
         what: String,
-        /// How many.
-        asked: u128,
+        /// How many, in digits: 64 bits may not hold it.
+        asked: String,
         /// The bound.
         limit: u64,
     },

@@ -324,7 +324,7 @@ fn a_job_that_is_stopped_while_it_starts_goes_on() {
             std::thread::sleep(Duration::from_millis(20));
         }
     };
-    let pipes: Vec<fs::File> = jobs.iter().map(|job| open(job)).collect();
+    let pipes: Vec<fs::File> = jobs.iter().map(open).collect();
     std::thread::sleep(Duration::from_millis(500));
     stop_all(&jobs);
     for (job, mut pipe) in jobs.iter().zip(pipes) {

@@ -52,8 +52,8 @@ pub enum StrategyError {
         layer: String,
         /// Samples.
         batch: usize,
-        /// How many.
-        asked: u128,
+        /// How many, in digits: 64 bits may not hold it.
+        asked: String,
         /// What is counted.
         what: &'static str,
         /// The bound.

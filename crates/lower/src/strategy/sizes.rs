@@ -40,7 +40,7 @@ impl Strategy {
                     return Err(StrategyError::LargeLayer {
                         layer: node.name.clone(),
                         batch,
-                        asked: one * batch as u128,
+                        asked: (one * batch as u128).to_string(),
                         what,
                         limit,
                         nearest: usize::try_from(most).unwrap_or(SAMPLES_MAX).max(1),
