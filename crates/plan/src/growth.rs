@@ -1,9 +1,6 @@
 use partita_graph::Graph;
 use partita_lower::Strategy;
-use partita_space::{AXES, Axis};
-
-/// Ranks of the largest mesh.
-const RANKS_MAX: usize = 1 << 20;
+use partita_space::{AXES, Axis, Mesh};
 
 /// The strategy for twice the ranks: with twice the extent of the first of its axes that the model and
 /// the mini-batch let grow, data before all others.
@@ -26,7 +23,7 @@ pub fn doubled(strategy: &Strategy, graph: &Graph, batch: usize) -> Result<Strat
 /// not to more.
 pub fn ranks_max(strategy: &Strategy, graph: &Graph, batch: usize) -> (usize, String) {
     let mut grown = strategy.clone();
-    while grown.ranks() < RANKS_MAX {
+    while grown.ranks() < Mesh::RANKS_MAX {
         match doubled(&grown, graph, batch) {
             Ok(more) => grown = more,
             Err(reason) => return (grown.ranks(), reason),
@@ -69,6 +66,13 @@ mod tests {
         );
         let reason = next("data=4").unwrap_err();
         assert!(reason.contains("data=8"), "{reason}");
+    }
+
+    #[test]
+    fn no_mesh_grows_beyond_the_largest() {
+        let graph = partita_graph::zoo::build("cosmoflow@32").unwrap();
+        let reason = doubled(&asked("data=786432"), &graph, 1 << 24).unwrap_err();
+        assert!(reason.contains("1048576"), "{reason}");
     }
 
     #[test]

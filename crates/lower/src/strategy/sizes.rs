@@ -3,6 +3,7 @@
 use super::{Strategy, StrategyError};
 use partita_graph::Graph;
 use partita_space::limits::{ELEMENTS_MAX, FLOPS_MAX, MICRO_BATCHES_MAX, SAMPLES_MAX};
+use partita_space::{Mesh, MeshError};
 
 /// Passes of all stages over all micro-batches of a step, each way.
 const PASSES_MAX: usize = 1 << 20;
@@ -18,6 +19,7 @@ impl Strategy {
                 nearest: batch.clamp(1, SAMPLES_MAX),
             });
         }
+        self.check_mesh()?;
         check_micro(&|| self.to_string(), self.micro)?;
         let stages = self.stage_count().max(1);
         if stages.saturating_mul(self.micro_batches(batch)) > PASSES_MAX {
@@ -49,6 +51,36 @@ impl Strategy {
             }
         }
         Ok(())
+    }
+}
+
+impl Strategy {
+    /// Refuses extents that are not those of a mesh, as a strategy that was not read may have.
+    fn check_mesh(&self) -> Result<(), StrategyError> {
+        // Its own text is that of a strategy with a mesh.
+        let text = || format!("{:?}", self.extents);
+        let ranks = |extents: &[usize; 7]| match Mesh::try_from(*extents) {
+            Ok(mesh) => Ok(mesh.ranks()),
+            Err(MeshError::Empty(axis)) => Err(StrategyError::Value {
+                text: text(),
+                word: format!("{}=0", axis.name()),
+                possible: "a whole number, at least 1".to_owned(),
+                nearest: format!("{}=1", axis.name()),
+            }),
+            Err(MeshError::TooMany) => Ok(usize::MAX),
+        };
+        let mut of_stages = 0usize;
+        for stage in &self.stages {
+            of_stages = of_stages.saturating_add(ranks(&stage.extents)?);
+        }
+        let ranks = ranks(&self.extents)?.saturating_mul(of_stages.max(1));
+        match ranks > Mesh::RANKS_MAX {
+            true => Err(StrategyError::TooMany {
+                text: text(),
+                most: Mesh::RANKS_MAX,
+            }),
+            false => Ok(()),
+        }
     }
 }
 
@@ -95,9 +127,18 @@ mod tests {
             let text = refusal(strategy, batch);
             assert!(text.contains(expected), "{strategy} {batch}: {text}");
         }
+        let graph = partita_graph::zoo::build("cosmoflow@32").unwrap();
+        for (data, expected) in [
+            (0, "nearest is `data=1`"),
+            (1572864, "at most 1048576 are possible"),
+            (usize::MAX, "at most 1048576 are possible"),
+        ] {
+            let strategy = Strategy::hybrid(data, [2, 1, 1]);
+            let text = strategy.check(&graph, 8).unwrap_err().to_string();
+            assert!(text.contains(expected), "{text}");
+        }
         let mut strategy = Strategy::single();
         strategy.micro = usize::MAX;
-        let graph = partita_graph::zoo::build("cosmoflow@32").unwrap();
         let text = strategy.check(&graph, 8).unwrap_err().to_string();
         assert!(text.contains("nearest is `micro=16384`"), "{text}");
     }
