@@ -598,7 +598,10 @@ mod tests {
         let mut arena = Arena::new(body.arena);
         let memory = arena.memory(&body);
         {
-            let (a, b) = (memory.cells::<f32>(&rows(0, 2)), memory.cells(&rows(1, 2)));
+            let (a, b) = (
+                memory.cells::<f32>(&rows(0, 2)),
+                memory.cells::<f32>(&rows(1, 2)),
+            );
             a.set([0, 0, 0, 1, 3], 5.0);
             b.set([0, 0, 0, 1, 0], 7.0);
             assert_eq!(b.get([0, 0, 0, 0, 3]), 5.0);
