@@ -136,6 +136,11 @@ pub(super) fn safetensors(bytes: &[u8], folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
+/// Makes the folder of the measurements.
+pub(super) fn make_cache(folder: &Path) -> io::Result<()> {
+    fs::create_dir(folder.join("cache"))
+}
+
 /// The file of measurements: read, fitted as a prediction does, written and read again.
 pub(super) fn cache(bytes: &[u8], folder: &Path) -> Result<(), String> {
     #[derive(Deserialize)]
@@ -145,6 +150,11 @@ pub(super) fn cache(bytes: &[u8], folder: &Path) -> Result<(), String> {
     #[derive(Deserialize)]
     struct Entry {
         setting: Setting,
+    }
+    // A file that cannot be parsed is renamed and kept: each input has the folder for itself.
+    let folder = folder.join("cache");
+    if let Err(error) = fs::remove_dir_all(&folder).and_then(|()| fs::create_dir(&folder)) {
+        panic!("{} cannot be emptied: {error}", folder.display());
     }
     let path = folder.join("kernels.json");
     put(&path, bytes);

@@ -53,7 +53,7 @@ pub const TARGETS: [Target; 11] = [
     target("dataset", Form::Text, files::write_dataset, files::dataset),
     target("hdf5", Form::Binary, nothing, files::hdf5),
     target("safetensors", Form::Mixed, nothing, files::safetensors),
-    target("cache", Form::Text, nothing, files::cache),
+    target("cache", Form::Text, files::make_cache, files::cache),
     target("trace", Form::Text, nothing, programs::trace),
     target("program", Form::Text, nothing, programs::program),
 ];
