@@ -119,7 +119,7 @@ pub struct LayerChoice {
 impl LayerChoice {
     /// Which layers, as in the text form.
     pub fn layers(&self) -> String {
-        match self.from == self.to {
+        match self.from == self.to && !self.from.is_empty() {
             true => self.from.clone(),
             false => format!("{}..{}", self.from, self.to),
         }

@@ -364,8 +364,7 @@ fn layer_choice(
     words: &str,
 ) -> Result<Option<LayerChoice>, StrategyError> {
     let (from, to) = layers.split_once("..").unwrap_or((layers, layers));
-    let is_open = from.is_empty() && !to.is_empty();
-    if from.is_empty() && !is_open
+    if layers.is_empty()
         || from.contains(char::is_whitespace)
         || to.contains(char::is_whitespace)
     {
@@ -572,6 +571,7 @@ mod tests {
             "micro=4,stages=[..conv1: 1|..: 1],schedule=1f1b",
             "stages=40,schedule=gpipe",
             "height=2; ..conv4: halo=grouped",
+            "height=2; ..: halo=grouped",
         ] {
             assert_eq!(text.parse::<Strategy>().unwrap().to_string(), text);
         }
