@@ -331,7 +331,10 @@ fn stages(text: &str, value: &str) -> Result<Vec<StageChoice>, StrategyError> {
             None => one,
             Some((layers, words)) => {
                 for layers in layers.split('+').map(str::trim) {
-                    if layers.contains(char::is_whitespace) || layers.is_empty() {
+                    if layers.contains(char::is_whitespace)
+                        || layers.is_empty()
+                        || !is_balanced(layers)
+                    {
                         return Err(form(one));
                     }
                     let (from, to) = layers.split_once("..").unwrap_or((layers, layers));
@@ -357,6 +360,16 @@ fn stages(text: &str, value: &str) -> Result<Vec<StageChoice>, StrategyError> {
     list.map(stage).collect()
 }
 
+/// Whether every bracket is closed, as those are by which a list of stages is found in a strategy.
+fn is_balanced(text: &str) -> bool {
+    let step = |depth: u32, letter: char| match letter {
+        '[' => Some(depth + 1),
+        ']' => depth.checked_sub(1),
+        _ => Some(depth),
+    };
+    text.chars().try_fold(0, step) == Some(0)
+}
+
 /// `conv4..fc2: D=-,F=filter+depth`; nothing where no layer is named.
 fn layer_choice(
     text: &str,
@@ -364,10 +377,7 @@ fn layer_choice(
     words: &str,
 ) -> Result<Option<LayerChoice>, StrategyError> {
     let (from, to) = layers.split_once("..").unwrap_or((layers, layers));
-    if layers.is_empty()
-        || from.contains(char::is_whitespace)
-        || to.contains(char::is_whitespace)
-    {
+    if layers.is_empty() || from.contains(char::is_whitespace) || to.contains(char::is_whitespace) {
         return Ok(None);
     }
     let mut choice = LayerChoice {
@@ -569,6 +579,7 @@ mod tests {
             "data=2,branch=4; mixed1..mixed2: branches=[3|1]; b: branches=2; c..: branches=off",
             "micro=2,stages=[..conv1+conv2: 1|pool1+pool2..: 1],schedule=interleaved*2",
             "micro=4,stages=[..conv1: 1|..: 1],schedule=1f1b",
+            "micro=2,stages=[..conv[0]: 1|conv[1]..: 1],schedule=1f1b",
             "stages=40,schedule=gpipe",
             "height=2; ..conv4: halo=grouped",
             "height=2; ..: halo=grouped",
@@ -627,6 +638,8 @@ mod tests {
             "stages=[1|]",
             "stages=[1|x]",
             "stages=[conv1+: 1|1]",
+            "stages=[..conv[: 1|fc..: 1]; micro=2",
+            "stages=[..conv]: 1|fc..: 1]; micro=2",
             "stages=[1|depth=2,depth=2]",
             "stages=0",
             "stages=[1|1",
