@@ -31,7 +31,7 @@ pub fn run(args: &LowerArgs, out: &mut dyn Write) -> Result<(), CliError> {
 
 /// The strategy with the layers of all stages.
 fn stages(args: &LowerArgs, request: &Request<'_>) -> Result<Strategy, CliError> {
-    let strategy = request.strategy.check(request.graph, request.batch);
+    let strategy = request.strategy.check_layout(request.graph, request.batch);
     strategy.map_err(|error| CliError::user(&error))?;
     let Some(name) = &args.machine else {
         let resolved = request.strategy.resolved(request.graph);

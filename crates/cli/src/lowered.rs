@@ -73,7 +73,7 @@ pub fn lower_verified(request: &Request<'_>) -> Result<Program, CliError> {
     // Lowering itself allows ranks without a sample, for the last batch of an epoch.
     let strategy = request.strategy;
     strategy
-        .check(request.graph, request.batch)
+        .check_layout(request.graph, request.batch)
         .map_err(|error| CliError::user(&error))?;
     let program = lower(request).map_err(|error| CliError::user(&error))?;
     check(&program)?;

@@ -280,10 +280,18 @@ impl Strategy {
     /// split finer than what it splits, a mini-batch smaller than the data axis, layers that are not
     /// there, a batch norm over one value.
     pub fn check(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
+        self.check_layout(graph, batch)?;
+        self.check_norms(graph, batch)
+    }
+
+    /// Checks it against a model and a mini-batch, for a program of any kind.
+    ///
+    /// Errors: as [`Self::check`], but for batch norms, of which lowering refuses what cannot be trained.
+    pub fn check_layout(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
         self.check_splits(graph, batch)?;
         let placement = Placement::new(graph, self)?;
         lay_out(graph, self, &placement, batch)?;
-        self.check_norms(graph, batch)
+        Ok(())
     }
 
     /// That batch norms take their statistics over more than one value, as training on a mini-batch of so

@@ -383,7 +383,7 @@ macro_rules! operands {
 
 /// So many parts are compared with each other; of more, as of the updates of all parameters, what each has
 /// touched is noted.
-const FEW_PARTS: usize = 8;
+const FEW_PARTS: usize = 64;
 
 /// Whether an earlier part that touched `other` leaves a view to a later part.
 fn is_at_hand(view: &View, access: Access, other: &View, earlier: Access) -> bool {

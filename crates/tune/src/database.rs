@@ -17,6 +17,9 @@ const FORMAT: u32 = 5;
 /// How long a process waits for another one that writes the file, which takes milliseconds.
 const LOCK_WAIT: Duration = Duration::from_secs(3);
 
+/// No kernel, message or read that is measured takes longer.
+const DAY: Seconds = Seconds(86_400.0);
+
 /// Under what a time was measured; times of different settings are never mixed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Setting {
@@ -143,7 +146,7 @@ impl Measurements {
 
     /// Errors: what no measurement gives.
     fn check(&self) -> Result<(), String> {
-        let is_time = |time: &Seconds| time.0.is_finite() && time.0 >= 0.0;
+        let is_possible = |time: &Seconds| (0.0..=DAY.0).contains(&time.0);
         let links = self.links.iter();
         let of_groups = links.clone().flat_map(LinkTimes::of_groups);
         if of_groups
@@ -156,10 +159,18 @@ impl Measurements {
         let messages = links.flat_map(|links| &links.message);
         let points = of_groups.chain(self.loads.values()).flatten();
         let points = points.chain(messages);
+        // Lines are fitted to the relative errors of points, so that none may take no time.
+        if let Some(point) = points.clone().find(|point| point.seconds.0 == 0.0) {
+            let time = point.seconds;
+            return Err(format!("{time} for {} is not a measured time", point.bytes));
+        }
         let times = points.flat_map(|point| [&point.seconds, &point.host]);
         let kernels = self.kernels.values().flat_map(BTreeMap::values);
-        match times.chain(kernels).find(|time| !is_time(time)) {
-            Some(time) => Err(format!("{time} is not a time")),
+        match times.chain(kernels).find(|time| !is_possible(time)) {
+            Some(time) => Err(format!(
+                "{:e} s is not a time of a kernel, message or read",
+                time.0
+            )),
             None => Ok(()),
         }
     }
@@ -524,6 +535,16 @@ mod tests {
         one.loads.insert("a file".to_owned(), Vec::new());
         whole.keep(&setting(1), &one);
         let empty_list = fs::read(&path).unwrap();
+        let mut timeless = one.clone();
+        let point = Point {
+            bytes: Bytes(64),
+            seconds: Seconds(0.0),
+            host: Seconds(0.0),
+        };
+        timeless.loads.insert("a file".to_owned(), vec![point]);
+        fs::remove_file(&path).unwrap();
+        opened(&path).keep(&setting(1), &timeless);
+        let timeless = fs::read(&path).unwrap();
         one.loads.clear();
         fs::remove_file(&path).unwrap();
         opened(&path).keep(&setting(1), &one);
@@ -531,10 +552,14 @@ mod tests {
         let negative = String::from_utf8(good.clone()).unwrap();
         let negative = negative.replace("1.0", "-1.0").into_bytes();
         assert_ne!(negative, good);
+        let endless = String::from_utf8(good.clone()).unwrap();
+        let endless = endless.replace("1.0", "1e300").into_bytes();
         let wrong = [
             good[..good.len() / 2].to_vec(),
             format!("{{\"format\": {FORMAT}}}").into_bytes(),
             negative,
+            endless,
+            timeless,
             empty_list,
             b"[]".to_vec(),
             b"\xff\xfe".to_vec(),
@@ -557,7 +582,7 @@ mod tests {
         let mut database = opened(&path);
         fs::write(&path, "{").unwrap();
         database.keep(&setting(1), &one);
-        assert!(told(&mut database).contains("measured.corrupt-8.json"));
+        assert!(told(&mut database).contains("measured.corrupt-10.json"));
         assert_eq!(fs::read(&path).unwrap(), good);
     }
 

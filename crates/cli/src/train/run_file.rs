@@ -116,12 +116,17 @@ impl RunFile {
         let epochs = "a whole number, like 20";
         let model = "a name that `partita models` lists, or the path of a model file";
         let strategy = "\"auto\" or a strategy like \"data=2,depth=2\"";
+        let folder = "the path of a folder that exists or can be made, like \"out\"";
+        let output = top.text("output", folder)?;
+        if output.as_deref() == Some("") {
+            return Err(top.refuse("output", folder));
+        }
         let epoch_count = top.need("epochs", top.count("epochs")?, epochs)?;
         let (optimizer, clip) = optimizer(&top)?;
         Ok(Self {
             model: top.need("model", top.text("model", model)?, model)?,
             data: top.need("data", top.text("data", path)?, path)?.into(),
-            output: top.need("output", top.text("output", path)?, path)?.into(),
+            output: top.need("output", output, folder)?.into(),
             overwrite: top
                 .read("overwrite", "true or false", DeValue::as_bool)?
                 .unwrap_or(false),

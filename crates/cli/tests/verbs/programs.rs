@@ -1,4 +1,4 @@
-use crate::command::{answer, assert_keys, json};
+use crate::command::{answer, assert_keys, json, refusal};
 use partita_program::Program;
 use serde_json::Value;
 
@@ -50,6 +50,35 @@ fn counts_in_json_are_those_of_the_text() {
         class["ranks"].as_u64().unwrap() * class["count"]["flops"].as_u64().unwrap()
     };
     assert_eq!(classes.iter().map(flops).sum::<u64>(), count.flops.0);
+}
+
+/// Training takes the statistics of the values at hand, evaluation the running ones.
+#[test]
+fn a_batch_norm_over_one_value_can_be_evaluated() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("one.model");
+    let text = "model one\ninput x channels=2 extent=4\nf = flatten x\n\
+                l = linear f features=4 bias=true\nn = batch_norm l epsilon=1e-5 momentum=0.1\n\
+                loss = mse n\n";
+    std::fs::write(&model, text).unwrap();
+    let model = model.to_str().unwrap();
+    let call = [
+        "lower",
+        model,
+        "--ranks",
+        "1",
+        "--batch",
+        "1",
+        "--strategy",
+        "data=1",
+    ];
+    let refused = refusal(&call);
+    assert!(
+        refused.contains("`n`") && refused.contains("single value"),
+        "{refused}"
+    );
+    let text = answer(&[&call[..], &["--kind", "evaluate"]].concat());
+    assert!(text.contains("kind evaluate"), "{text}");
 }
 
 #[test]

@@ -126,6 +126,11 @@ fn faults_name_key_line_and_what_is_possible() {
             ],
         ),
         (
+            "output = \"runs/demo\"",
+            "output = \"\"",
+            ["line 4", "`output` is \"\"", "path of a folder"],
+        ),
+        (
             "batch = 16",
             "batch = 0",
             ["line 10", "`batch` is 0", "from 1 to"],
