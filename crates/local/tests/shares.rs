@@ -223,10 +223,14 @@ fn every_part_of_an_all_to_all_arrives_where_it_belongs() {
         // Uneven and some empty, other than back.
         |from, to| (3 * from + 2 * to) % 5,
         // Only to the next one, and none to itself.
-        |from, to| if to == from + 1 { 600 } else { 0 },
+        |from, to| match (to == from + 1, cfg!(miri)) {
+            (true, true) => 20,
+            (true, false) => 600,
+            (false, _) => 0,
+        },
         |_, _| 0,
     ];
-    for ranks in 2..=5 {
+    for ranks in 2..=if cfg!(miri) { 3 } else { 5 } {
         for size in sizes {
             for lay in [Lay::Dense, Lay::Gaps, Lay::Gathered] {
                 check_turn::<f32>(ranks, size, Dtype::F32, lay);
