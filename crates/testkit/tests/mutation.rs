@@ -422,9 +422,8 @@ fn mutate_pipeline(program: &Program, draws: &mut Draws) -> Option<(Program, Str
             let last = kernels.len().checked_sub(1)?;
             *kernels[draws.between(0, last)] = false;
         }
-        // A kernel reads what another micro-batch has. Verification does not see all of these yet (seeds 57
-        // and 84), so that only the long tests ask for them.
-        4 if std::env::var("PARTITA_TEST_LONG").is_ok() => {
+        // A kernel reads what another micro-batch has.
+        4 => {
             let body = &mut mutant.bodies[class];
             let at = draws.between(0, body.tasks.len() - 1);
             let accesses = body.tasks[at].accesses();

@@ -3,8 +3,8 @@
 //! that keep it, after the last that reads it as it was. A kernel works on one micro-batch, and what is
 //! said of a step is of all of them.
 //!
-//! Of which micro-batches a gradient is follows from the tensors that its kernels read. Sums,
-//! messages and copies hand it on. Over which ranks of a mesh it is a sum is another question, of `partial`.
+//! Of which micro-batches a gradient is follows from the tensors that its kernels read, and of which it
+//! has to be from the kernels that read the parameter. Sums, messages and copies hand it on. Over which ranks of a mesh it is a sum is another question, of `partial`.
 
 mod uses;
 
@@ -14,7 +14,7 @@ use super::{Case, Fault};
 use crate::{
     Access, Body, BufferId, Collective, CollectiveKind, Exchange, Group, Kernel, Role, View, Work,
 };
-use partita_space::{Rank, Region};
+use partita_space::{Grid, Rank, Region};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// What elements hold.
@@ -56,9 +56,10 @@ type Given = HashMap<(usize, u32, [i32; 7], u32), Contents>;
 /// What all members of a group give to a collective, by the first of them, the group and the sequence.
 type Sums = HashMap<(Rank, Group, u32), Option<Contents>>;
 
-/// A gradient on all ranks, or where it is no part of a tensor that lies with several, on one class.
+/// A parameter or gradient on all ranks, or where it is no part of a tensor that lies with several, on
+/// one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Gradient {
+enum Key {
     Tensor(u32),
     Buffer(usize, BufferId),
 }
@@ -68,9 +69,9 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     let mut given = Given::new();
     let numbers = Numbers::new(case.bodies().map(|(_, body)| body));
     // What ranks get depends on what others have got: again until nothing new is known.
-    let (uses, plays) = loop {
+    let ((uses, readers), plays) = loop {
         let (mut next, mut sums) = (Given::new(), Sums::new());
-        let mut uses = BTreeMap::new();
+        let (mut uses, mut readers) = (BTreeMap::new(), BTreeMap::new());
         let mut plays = Vec::new();
         for (class, body) in case.bodies() {
             let mut play = Play {
@@ -84,6 +85,8 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
                 next: &mut next,
                 sums: &mut sums,
                 uses: &mut uses,
+                readers: &mut readers,
+                packed: HashMap::new(),
                 seen: Seen::default(),
             };
             play.run();
@@ -91,7 +94,7 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
             plays.push((contents, seen));
         }
         if next == given {
-            break (uses, plays);
+            break ((uses, readers), plays);
         }
         given = next;
     };
@@ -104,10 +107,11 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     let samples: BTreeSet<usize> = samples.copied().collect();
     for (class, (contents, seen)) in plays.into_iter().enumerate() {
         faults.extend(seen.faults);
-        for (task, view, got) in seen.updates {
-            let all = uses.get(&gradient(case, class, &view));
-            let missing = all.map_or(Vec::new(), |all| got.missing(all));
-            let missing = missing.iter().map(|&(on, at)| (on, numbers.sample(at)));
+        for (task, [parameter, view], got) in seen.updates {
+            let given = uses.get(&key(case, class, &view));
+            let all = [given, readers.get(&key(case, class, &parameter))];
+            let missing = all.into_iter().flatten().flat_map(|all| got.missing(all));
+            let missing = missing.map(|(on, at)| (on, numbers.sample(at)));
             if let Some((on, sample)) = missing.min() {
                 faults.push(Fault::GradientIncomplete {
                     site: case.site(class, task),
@@ -156,10 +160,10 @@ fn stale(
     old.collect()
 }
 
-fn gradient(case: &Case<'_>, class: usize, view: &View) -> Gradient {
+fn key(case: &Case<'_>, class: usize, view: &View) -> Key {
     match case.home(class, view) {
-        Some(home) => Gradient::Tensor(home.tensor),
-        None => Gradient::Buffer(class, view.buffer),
+        Some(home) => Key::Tensor(home.tensor),
+        None => Key::Buffer(class, view.buffer),
     }
 }
 
@@ -191,8 +195,8 @@ fn initial(body: &Body) -> Vec<Vec<(Region, Contents)>> {
 /// What is noted of a class.
 #[derive(Default)]
 struct Seen {
-    /// Updates with their gradients and the uses that these hold.
-    updates: Vec<(usize, View, Uses)>,
+    /// Updates with their parameters and gradients, and the uses that the gradients hold.
+    updates: Vec<(usize, [View; 2], Uses)>,
     /// Tensors of parameters that move.
     moved: BTreeSet<u32>,
     /// First samples of micro-batches.
@@ -216,7 +220,12 @@ struct Play<'a, 'p> {
     given: &'a Given,
     next: &'a mut Given,
     sums: &'a mut Sums,
-    uses: &'a mut BTreeMap<Gradient, Uses>,
+    /// Uses of which kernels give gradients.
+    uses: &'a mut BTreeMap<Key, Uses>,
+    /// Uses in which kernels read a parameter.
+    readers: &'a mut BTreeMap<Key, Uses>,
+    /// Weights of which packed ones are made.
+    packed: HashMap<BufferId, View>,
     seen: Seen,
 }
 
@@ -319,7 +328,8 @@ impl<'p> Play<'_, 'p> {
             } => {
                 let uses = self.read(gradient).unwrap_or_default().uses;
                 if !gradient.is_empty() {
-                    self.seen.updates.push((task, *gradient, uses));
+                    let both = [*parameter, *gradient];
+                    self.seen.updates.push((task, both, uses));
                 }
                 self.moves(parameter);
             }
@@ -327,8 +337,11 @@ impl<'p> Play<'_, 'p> {
                 self.moves(mean);
                 self.moves(variance);
             }
+            Kernel::PackWeights { w, packed, .. } => {
+                self.packed.insert(packed.buffer, *w);
+                self.computes(task, kernel);
+            }
             Kernel::Import { .. }
-            | Kernel::PackWeights { .. }
             | Kernel::ConvolutionForward { .. }
             | Kernel::ConvolutionBackwardData { .. }
             | Kernel::ConvolutionBackwardWeight { .. }
@@ -401,18 +414,17 @@ impl<'p> Play<'_, 'p> {
                 uses.join(&contents.uses);
             }
         }
+        for (view, _) in accesses.iter().filter(|(_, access)| access.reads()) {
+            self.parameter_read(view, &uses);
+        }
         for (view, access) in accesses {
             if !access.writes() {
                 continue;
             }
             let mut uses = uses.clone();
             if self.role(&view) == Role::Gradient && !view.is_empty() {
-                let on = self
-                    .case
-                    .home(self.class, &view)
-                    .and_then(|home| home.place.on);
-                uses = uses.with_mesh(on);
-                let key = gradient(self.case, self.class, &view);
+                uses = uses.with_mesh(self.mesh(&view));
+                let key = key(self.case, self.class, &view);
                 self.uses.entry(key).or_default().join(&uses);
             }
             let contents = Contents {
@@ -420,6 +432,36 @@ impl<'p> Play<'_, 'p> {
                 has_moved: false,
             };
             self.put(&view, Some(contents), access == Access::Update);
+        }
+    }
+
+    /// The mesh of ranks that a parameter or gradient lies on.
+    fn mesh(&self, view: &View) -> Option<Grid> {
+        let home = self.case.home(self.class, view);
+        home.and_then(|home| home.place.on)
+    }
+
+    /// A kernel for these micro-batches reads a view, of which the gradient is due if it is a parameter.
+    fn parameter_read(&mut self, view: &View, uses: &Uses) {
+        let parameter = match self.role(view) {
+            Role::Parameter | Role::Gathered => *view,
+            Role::PackedWeights => match self.packed.get(&view.buffer) {
+                Some(parameter) => *parameter,
+                None => return,
+            },
+            Role::State
+            | Role::Optimizer
+            | Role::Gradient
+            | Role::Staging
+            | Role::Activation
+            | Role::ActivationGradient
+            | Role::Statistics
+            | Role::Workspace => return,
+        };
+        if !view.is_empty() {
+            let uses = uses.with_mesh(self.mesh(&parameter));
+            let key = key(self.case, self.class, &parameter);
+            self.readers.entry(key).or_default().join(&uses);
         }
     }
 

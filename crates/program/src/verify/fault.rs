@@ -362,6 +362,8 @@ pub enum Fault {
         spot: Spot,
         sample: usize,
     },
+    #[error("{site} does to {spot} what {first} did before")]
+    Repeated { site: Site, spot: Spot, first: Site },
     #[error(
         "class {class} (rank {rank}): output `{name}` lacks the micro-batch from sample {sample} on"
     )]

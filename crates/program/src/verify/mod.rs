@@ -17,6 +17,7 @@ mod memory;
 mod order;
 mod packed;
 mod partial;
+mod repeated;
 mod shapes;
 mod sizes;
 mod structure;
@@ -48,6 +49,7 @@ pub fn verify(program: &Program) -> Result<(), Faults> {
         partial::check(&case, &mut faults);
         updated::check(&case, &mut faults);
         lost::check(&case, &mut faults);
+        repeated::check(&case, &mut faults);
         carried::check(&case, &mut faults);
     }
     if faults.is_empty() {
