@@ -411,16 +411,18 @@ fn mutate_pipeline(program: &Program, draws: &mut Draws) -> Option<(Program, Str
         }
         3 => {
             let body = &mut mutant.bodies[class];
-            let kernels = body
-                .tasks
-                .iter_mut()
-                .filter_map(|task| match &mut task.work {
-                    Work::Compute { kernel, .. } => accumulates(kernel),
-                    Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => None,
-                });
-            let mut kernels: Vec<&mut bool> = kernels.filter(|accumulate| **accumulate).collect();
+            let kernels = body.tasks.iter_mut().enumerate();
+            let kernels = kernels.filter_map(|(at, task)| match &mut task.work {
+                Work::Compute { kernel, .. } => Some((at, accumulates(kernel)?)),
+                Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => None,
+            });
+            let mut kernels: Vec<(usize, &mut bool)> =
+                kernels.filter(|(_, accumulate)| **accumulate).collect();
             let last = kernels.len().checked_sub(1)?;
-            *kernels[draws.between(0, last)] = false;
+            let (at, accumulate) = &mut kernels[draws.between(0, last)];
+            **accumulate = false;
+            let at = *at;
+            return Some((mutant, format!("t{at} of class {class} no longer adds")));
         }
         // A kernel reads what another micro-batch has.
         4 => {

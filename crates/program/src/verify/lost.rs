@@ -157,6 +157,6 @@ fn is_followed(body: &Body, view: &View) -> bool {
 }
 
 /// Zeros may be overwritten.
-fn is_zero(kernel: &Kernel) -> bool {
+pub(super) fn is_zero(kernel: &Kernel) -> bool {
     matches!(kernel, Kernel::Fill { value, .. } if *value == 0.0)
 }

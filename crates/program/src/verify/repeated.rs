@@ -1,8 +1,10 @@
 //! Nothing is done twice to the same elements: a layer that works in place changes what was written
-//! once, and what an activation gradient contributes to the gradient of a parameter is added once.
+//! once, what an activation gradient contributes to the gradient of a parameter is added once, and
+//! what a layer has written of an activation gradient is added to, not written over.
 //!
 //! A task that takes the tensor of another micro-batch for its own repeats there what another task does.
 
+use super::lost::is_zero;
 use super::memory::without;
 use super::{Case, Fault};
 use crate::{Access, Body, BufferId, Kernel, Role, View, Work};
@@ -15,6 +17,7 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
             body,
             in_place: HashMap::new(),
             contributions: HashMap::new(),
+            written: HashMap::new(),
             repeated: Vec::new(),
         };
         for (id, task) in body.tasks.iter().enumerate() {
@@ -48,6 +51,8 @@ struct Play<'p> {
     in_place: HashMap<BufferId, Vec<(Region, usize)>>,
     /// By the activation gradient and the gradient of a parameter: regions of both, and the tasks.
     contributions: HashMap<[BufferId; 2], Vec<([Region; 2], usize)>>,
+    /// Of activation gradients: what kernels have written, and by which tasks.
+    written: HashMap<BufferId, Vec<(Region, usize)>>,
     repeated: Vec<Again>,
 }
 
@@ -58,6 +63,13 @@ impl Play<'_> {
             .iter()
             .partition(|(view, access)| *access == Access::Write && is_in_place(&accesses, view));
         self.write_anew(&others);
+        let is_zero = is_zero(kernel);
+        for (view, access) in &others {
+            let role = self.body.buffer(view.buffer).role;
+            if *access == Access::Write && role == Role::ActivationGradient {
+                self.write_gradient(task, view, is_zero);
+            }
+        }
         for (view, _) in of_tensors {
             self.change(task, &view);
         }
@@ -101,6 +113,29 @@ impl Play<'_> {
             Self::is_same(self.body, *first, task) && !changed.intersect(&region).is_empty()
         });
         self.repeated.extend(again.map(|&(_, first)| Again {
+            task,
+            view: *view,
+            first,
+        }));
+        known.push((region, task));
+    }
+
+    /// What other layers have written of an activation gradient stays, and is added to.
+    fn write_gradient(&mut self, task: usize, view: &View, is_zero: bool) {
+        let region = view.region();
+        let known = self.written.entry(view.buffer).or_default();
+        if is_zero {
+            let old = std::mem::take(known).into_iter();
+            known.extend(old.flat_map(|(written, task)| {
+                let left = without(vec![written], &region);
+                left.into_iter().map(move |region| (region, task))
+            }));
+            return;
+        }
+        let first = known
+            .iter()
+            .find(|(written, _)| !written.intersect(&region).is_empty());
+        self.repeated.extend(first.map(|&(_, first)| Again {
             task,
             view: *view,
             first,
