@@ -111,12 +111,9 @@ impl<K: Kernels> Kernels for KinkWatch<K> {
         if let Kernel::Fused { parts } = kernel {
             let mut worked = Worked::default();
             for part in parts {
-                worked.flops += self
-                    .execute(part, algorithm, None, memory, inputs, progress)?
-                    .flops;
+                worked += self.execute(part, algorithm, None, memory, inputs, progress)?;
             }
-            worked.bytes = kernel.traffic(&memory.body().buffers).0;
-            return Ok(worked);
+            return Ok(Worked { bytes: 0, ..worked });
         }
         self.watch(kernel, memory);
         self.kernels
