@@ -5,10 +5,10 @@ use partita_cpu::{
     Team, View, ViewMut, Window, adam, add, copy, norm_forward, norm_scratch, norm_statistics,
     pool_backward, pool_forward, sum_of_squares,
 };
-use partita_program::{Algorithm, Dtype, Kernel, View as Place};
-use partita_run::{Inputs, Kernels, Memory, RunError, Worked};
+use partita_program::{Dtype, Kernel};
+use partita_run::{RunError, Worked};
 use partita_space::{Mesh, Rank};
-use partita_testkit::Maker;
+use partita_testkit::{Execute, Maker, around};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -40,26 +40,13 @@ fn count(body: impl FnOnce()) -> usize {
     COUNT.load(Ordering::SeqCst) - before
 }
 
-/// Runs every kernel twice and counts what the second run allocates.
-struct Twice(CpuKernels);
-
-impl Kernels for Twice {
-    fn execute(
-        &mut self,
-        kernel: &Kernel,
-        algorithm: &Algorithm,
-        workspace: Option<&Place>,
-        memory: &Memory<'_>,
-        inputs: &Inputs,
-        progress: &mut dyn FnMut() -> bool,
-    ) -> Result<Worked, RunError> {
-        let mut run = || (self.0).execute(kernel, algorithm, workspace, memory, inputs, progress);
-        run()?;
-        let mut worked = None;
-        let allocations = count(|| worked = Some(run()));
-        assert_eq!(allocations, 0, "allocations of {kernel:?}");
-        worked.expect("it ran")
-    }
+/// Runs a kernel twice and counts what the second run allocates.
+fn twice(kernel: &Kernel, execute: Execute<'_>) -> Result<Worked, RunError> {
+    execute(kernel)?;
+    let mut worked = None;
+    let allocations = count(|| worked = Some(execute(kernel)));
+    assert_eq!(allocations, 0, "allocations of {kernel:?}");
+    worked.expect("it ran")
 }
 
 fn mesh() -> Mesh {
@@ -69,11 +56,12 @@ fn mesh() -> Mesh {
 fn run_twice(maker: &Maker, kernels: &[Kernel], menu: CpuMenu, rank: Rank) {
     for kernel in kernels {
         let team = Team::new(menu.threads, menu.level).expect("the level is available");
-        let mut twice = Twice(CpuKernels::new(mesh(), rank, team));
+        let kernels = Box::new(CpuKernels::new(mesh(), rank, team));
+        let mut twice = around(kernels, |kernel, _, execute| twice(kernel, execute));
         let go = &mut || true;
         let ran = maker
             .bench
-            .run(kernel, &menu, &mut twice, &Maker::inputs(), go);
+            .run(kernel, &menu, &mut *twice, &Maker::inputs(), go);
         assert!(ran.is_ok(), "{}", kernel.name());
     }
 }

@@ -6,7 +6,6 @@
 //! The HDF5 library is named in one module, `hdf5`, and in no public type.
 
 mod dataset;
-pub mod durable;
 mod error;
 mod hdf5;
 mod index;

@@ -8,9 +8,9 @@ use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use partita_files::NewFile;
 use safetensors::{Dtype, SafeTensors};
 
-use crate::durable::NewFile;
 use crate::error::DataError;
 
 /// A tensor with its values in row-major order.

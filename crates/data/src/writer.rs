@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use partita_files::{FolderLock, is_temporary, parent, sync_folder, write_whole};
+
 use crate::dataset::{Dataset, LABEL_KEY, PHYSICAL_KEY, Split, TARGET_KEY, VOLUME_KEY};
-use crate::durable::{FolderLock, is_temporary, parent, sync_folder, write_whole};
 use crate::error::DataError;
 use crate::hdf5::{TargetArray, TargetFile};
 use crate::index::{FORMAT_VERSION, INDEX_FILE, Index, Kind, SplitIndex};

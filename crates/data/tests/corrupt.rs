@@ -4,13 +4,9 @@
 mod made;
 
 use std::alloc::{GlobalAlloc, Layout as Memory, System};
-use std::fs;
-use std::panic::catch_unwind;
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use made::{Random, fixture, whole};
-use partita_data::{DataError, Dataset, Samples, Split};
+use made::{Random, read_damaged};
 
 /// The fixtures have some kilobytes; what is decompressed at once has less than this.
 const ALLOCATION_MAX: usize = 64 << 20;
@@ -49,17 +45,6 @@ unsafe impl GlobalAlloc for Largest {
 #[global_allocator]
 static ALLOCATOR: Largest = Largest;
 
-fn read_all(path: &Path) -> Result<(), DataError> {
-    let dataset = Dataset::open(path)?;
-    let mut reader = dataset.reader(Split::Train);
-    let mut out = Samples::new(dataset.dtype());
-    for n in 0..reader.samples() {
-        reader.read_volume(n, whole(dataset.shape()), &mut out)?;
-        reader.read_target(n)?;
-    }
-    Ok(())
-}
-
 /// Overwrites a few bytes, mostly of the headers.
 fn damage(bytes: &mut [u8], random: &mut Random) {
     for _ in 0..1 + random.below(3) {
@@ -78,12 +63,10 @@ fn damage(bytes: &mut [u8], random: &mut Random) {
 
 #[test]
 fn corrupt_headers_are_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("corrupt.h5");
     let mut random = Random(20_260);
     let long = std::env::var("PARTITA_TEST_LONG").is_ok();
     let rounds = if long { 20_000 } else { 200 };
-    for name in [
+    let names = [
         "contiguous_int16.h5",
         "big_endian_int16.h5",
         "chunked_int16.h5",
@@ -91,25 +74,13 @@ fn corrupt_headers_are_refused() {
         "latest_contiguous_int16.h5",
         "latest_gzip_shuffle_int16.h5",
         "float64.h5",
-    ] {
-        let bytes = fs::read(fixture(name)).unwrap();
-        for round in 0..rounds {
-            let mut corrupt = bytes.clone();
-            damage(&mut corrupt, &mut random);
-            fs::write(&path, &corrupt).unwrap();
-            LARGEST.store(0, Ordering::Relaxed);
-            let outcome = catch_unwind(|| read_all(&path).map_err(|error| error.to_string()));
-            let Ok(answer) = outcome else {
-                panic!("{name}, round {round}: a panic");
-            };
-            if let Err(text) = answer {
-                assert!(text.contains("corrupt.h5"), "{name}, round {round}: {text}");
-            }
-            let largest = LARGEST.load(Ordering::Relaxed);
-            assert!(
-                largest < ALLOCATION_MAX,
-                "{name}, round {round}: {largest} bytes at once"
-            );
-        }
-    }
+    ];
+    let damage = |bytes: &mut [u8]| {
+        damage(bytes, &mut random);
+        LARGEST.store(0, Ordering::Relaxed);
+    };
+    read_damaged(&names, rounds, damage, |case| {
+        let largest = LARGEST.load(Ordering::Relaxed);
+        assert!(largest < ALLOCATION_MAX, "{case}: {largest} bytes at once");
+    });
 }

@@ -74,35 +74,6 @@ pub(crate) fn check_padded_volume(node: &str, volume: u128) -> Result<(), GraphE
     at_most(node, what, volume, ELEMENTS_MAX)
 }
 
-/// [`flops_per_sample`], and what a pooling looks at.
-pub(crate) fn work_per_sample(op: &Op, inputs: &[Shape], output: Shape) -> u128 {
-    match op {
-        Op::Pool(pool) => {
-            let [d, h, w] = output.extent;
-            let taps = pool.window.map(|window| window.kernel);
-            product(&[d, h, w, output.channels]).saturating_mul(product(&taps))
-        }
-        Op::Input
-        | Op::Convolution(_)
-        | Op::TransposedConvolution(_)
-        | Op::BatchNorm { .. }
-        | Op::LeakyRelu { .. }
-        | Op::Linear { .. }
-        | Op::Dropout { .. }
-        | Op::Flatten
-        | Op::Add
-        | Op::Concat
-        | Op::Slice { .. }
-        | Op::Embedding { .. }
-        | Op::Positions
-        | Op::LayerNorm { .. }
-        | Op::Gelu
-        | Op::Attention { .. }
-        | Op::Loss(_)
-        | Op::AuxiliaryLoss { .. } => flops_per_sample(op, inputs, output),
-    }
-}
-
 /// Elements around a tensor, before and after each spatial dim, that an operation reads as padding: zeros,
 /// or those of the other end. A transposed convolution has them around its output.
 pub(crate) fn padding(op: &Op) -> [(usize, usize); 3] {
@@ -133,6 +104,15 @@ pub(crate) fn padding(op: &Op) -> [(usize, usize); 3] {
 /// multiplication of a weight, taps over padding included, `2 * K * C / groups * F * outputs`; of a
 /// transposed convolution as many per input; of attention `4 * C` per pair of positions, masked or not.
 pub(crate) fn flops_per_sample(op: &Op, inputs: &[Shape], output: Shape) -> u128 {
+    if let Op::Pool(_) = op {
+        0
+    } else {
+        work_per_sample(op, inputs, output)
+    }
+}
+
+/// [`flops_per_sample`], and of a pooling the elements that it looks at.
+pub(crate) fn work_per_sample(op: &Op, inputs: &[Shape], output: Shape) -> u128 {
     let Some(input) = inputs.first() else {
         return 0;
     };
@@ -152,8 +132,12 @@ pub(crate) fn flops_per_sample(op: &Op, inputs: &[Shape], output: Shape) -> u128
             let seen = inputs.last().map_or(0, |v| product(&v.extent));
             (4 * product(&[output.volume()])).saturating_mul(seen)
         }
+        Op::Pool(pool) => {
+            let [d, h, w] = output.extent;
+            let taps = pool.window.map(|window| window.kernel);
+            product(&[d, h, w, output.channels]).saturating_mul(product(&taps))
+        }
         Op::Input
-        | Op::Pool(_)
         | Op::BatchNorm { .. }
         | Op::LeakyRelu { .. }
         | Op::Dropout { .. }

@@ -108,14 +108,11 @@ impl<T: Real> Kernels for ReferenceKernels<T> {
             });
         }
         if let Kernel::Fused { parts } = kernel {
-            // One after the other; only what passes between the whole and memory counts.
-            let mut flops = 0;
+            let mut worked = Worked::default();
             for part in parts {
-                let worked = self.execute(part, algorithm, None, memory, inputs, progress)?;
-                flops += worked.flops;
+                worked += self.execute(part, algorithm, None, memory, inputs, progress)?;
             }
-            let bytes = kernel.traffic(&memory.body().buffers).0;
-            return Ok(Worked { flops, bytes });
+            return Ok(Worked { bytes: 0, ..worked });
         }
         let mut call = Call {
             memory,

@@ -1,6 +1,7 @@
 //! What the kernels count from their loops is what the program counts from its views.
 
-use partita_program::{Count, Dtype, Kernel};
+use partita_program::{Dtype, Kernel};
+use partita_run::Worked;
 use partita_space::{Mesh, Rank};
 use partita_testkit::{Maker, ReferenceMenu, reference_kernels};
 
@@ -16,13 +17,8 @@ fn check(dtype: Dtype, seed: u64) {
             .bench
             .run(kernel, &ReferenceMenu, &mut *reference, &inputs, go);
         let worked = ran.expect("the kernel runs to its end").worked;
-        let count = Count::of_kernel(kernel, maker.bench.buffers());
-        let expected = (count.flops.0, count.read.0 + count.written.0);
-        assert_eq!(
-            (worked.flops, worked.bytes),
-            expected,
-            "seed {seed}: {kernel:?}"
-        );
+        let expected = Worked::expected(kernel, maker.bench.buffers());
+        assert_eq!(worked, expected, "seed {seed}: {kernel:?}");
     }
     let mut kinds: Vec<_> = kernels.iter().map(Kernel::name).collect();
     kinds.sort_unstable();

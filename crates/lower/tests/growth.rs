@@ -1,12 +1,12 @@
-//! Lowering and verifying take about eight times as long for what is eight times as large. What grows with
-//! the square takes sixty times as long; on a busy machine the times of one thread stay within a third of
-//! that.
+//! Reading, printing, lowering and verifying take about eight times as long for what is eight times as
+//! large. What grows with the square takes sixty times as long; on a busy machine the times of one thread
+//! stay within a third of that.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod request;
 
-use partita_graph::{Graph, text};
+use partita_graph::{Graph, count, text};
 use partita_lower::{Request, Strategy, lower};
 use partita_program::{Algorithm, Choice, KernelShape, Menu, MenuError, verify};
 use partita_space::Bytes;
@@ -79,6 +79,41 @@ fn model(layers: usize, mut layer: impl FnMut(usize, &str) -> String) -> Graph {
     }
     writeln!(model, "loss = mse {last}").unwrap();
     text::parse(&model).unwrap()
+}
+
+/// Activations, convolutions of which every second one shares the weights of the first, and auxiliary losses.
+fn shared_and_auxiliary(layers: usize) -> String {
+    let mut model = "model long\ninput x channels=1 extent=8\n".to_owned();
+    let conv = "filters=1 kernel=3 pad=1 bias=false";
+    writeln!(model, "l0 = conv x {conv}").unwrap();
+    for at in 1..layers {
+        let last = format!("l{}", at - 1);
+        match at % 4 {
+            0 => writeln!(model, "l{at} = conv {last} {conv}").unwrap(),
+            2 => writeln!(
+                model,
+                "l{at} = conv {last} {conv} weight=l{}.weight",
+                at - 2
+            )
+            .unwrap(),
+            _ => {
+                writeln!(model, "l{at} = relu {last}").unwrap();
+                writeln!(model, "aux{at} = mse {last} weight=0.1").unwrap();
+            }
+        }
+    }
+    writeln!(model, "loss = mse l{}", layers - 1).unwrap();
+    model
+}
+
+#[test]
+fn reading_and_printing_grow_with_the_layers() {
+    check("texts of models", [3_000, 24_000], |layers| {
+        let model = shared_and_auxiliary(layers);
+        let graph = text::parse(&model).unwrap();
+        assert_eq!(count(&graph).layers.len(), graph.nodes.len());
+        assert_eq!(text::parse(&text::print(&graph)).unwrap(), graph);
+    });
 }
 
 #[test]

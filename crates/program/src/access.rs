@@ -1,5 +1,4 @@
-use crate::{Buffer, BufferId, Kernel, View};
-use partita_space::Bytes;
+use crate::{BufferId, Kernel, View};
 use std::collections::HashMap;
 
 /// How a kernel touches a view.
@@ -381,16 +380,6 @@ macro_rules! operands {
     };
 }
 
-/// So many parts are compared with each other; of more, as of the updates of all parameters, what each has
-/// touched is noted.
-const FEW_PARTS: usize = 64;
-
-/// Whether an earlier part that touched `other` leaves a view to a later part.
-fn is_at_hand(view: &View, access: Access, other: &View, earlier: Access) -> bool {
-    let usable = earlier.writes() || access == Read;
-    usable && other.buffer == view.buffer && other.region().holds(&view.region())
-}
-
 impl Kernel {
     /// The kernels that it stands for, in their order: itself, or those that are fused.
     pub fn parts(&self) -> &[Kernel] {
@@ -415,43 +404,19 @@ impl Kernel {
     /// in place comes twice. What one part of a fused kernel leaves to a later one does not come
     /// again.
     pub fn each_access(&self, f: &mut dyn FnMut(&View, Access)) {
-        let parts = self.parts();
-        if parts.len() > FEW_PARTS {
-            let all = self.accesses();
-            return all.iter().for_each(|(view, access)| f(view, *access));
-        }
-        for (index, part) in parts.iter().enumerate() {
-            part.each_operand(&mut |view, access| {
-                let earlier = &parts[..index];
-                if !earlier.iter().any(|earlier| earlier.leaves(view, access)) {
-                    f(view, access);
-                }
-            });
-        }
-    }
-
-    /// Whether a view that is touched after this kernel is still at hand.
-    fn leaves(&self, view: &View, access: Access) -> bool {
-        let mut found = false;
-        self.each_operand(&mut |other, earlier| {
-            found |= is_at_hand(view, access, other, earlier);
-        });
-        found
-    }
-
-    /// The list of [`Self::each_access`], in a time that grows with the number of parts only.
-    pub fn accesses(&self) -> Vec<(View, Access)> {
-        let mut all = Vec::new();
         let Kernel::Fused { parts } = self else {
-            self.each_operand(&mut |view, access| all.push((*view, access)));
-            return all;
+            return self.each_operand(f);
         };
+        // By buffer, so that the time grows with the number of parts only.
         let mut earlier: HashMap<BufferId, Vec<(View, Access)>> = HashMap::new();
         for part in parts {
             part.each_operand(&mut |view, access| {
                 let mut before = earlier.get(&view.buffer).into_iter().flatten();
-                if !before.any(|(other, by)| is_at_hand(view, access, other, *by)) {
-                    all.push((*view, access));
+                let leaves = |(other, by): &(View, Access)| {
+                    (by.writes() || access == Read) && other.region().holds(&view.region())
+                };
+                if !before.any(leaves) {
+                    f(view, access);
                 }
             });
             part.each_operand(&mut |view, access| {
@@ -461,17 +426,13 @@ impl Kernel {
                     .push((*view, access));
             });
         }
-        all
     }
 
-    /// Bytes that pass between the kernel and memory: every view once, an updated one twice.
-    pub fn traffic(&self, buffers: &[Buffer]) -> Bytes {
-        let mut bytes = Bytes(0);
-        self.each_access(&mut |view, access| {
-            let times = u64::from(access.reads()) + u64::from(access.writes());
-            bytes += view.bytes(buffers) * times;
-        });
-        bytes
+    /// The list of [`Self::each_access`].
+    pub fn accesses(&self) -> Vec<(View, Access)> {
+        let mut all = Vec::new();
+        self.each_access(&mut |view, access| all.push((*view, access)));
+        all
     }
 
     /// Whether each element of the target depends on the same element of each operand of its extents, and

@@ -24,7 +24,7 @@ pub use error::RunError;
 pub use footprint::Footprint;
 pub use memory::{Arena, Block, BlockMut, Cells, Element, Memory};
 pub use messages::{Carriage, Key, Mail, MailFault, MessageTransport, Packet, Stage, packet_bytes};
-pub use rank::{RankRunner, StepReport};
+pub use rank::{Counted, RankRunner, StepReport};
 pub use session::{
     ClassCount, End, EpochReport, Initial, Lasting, Outcome, Plan, Played, Progress, Schedule,
     Session, SessionError, Validation, batch_sizes, outlives_programs,

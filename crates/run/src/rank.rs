@@ -1,6 +1,6 @@
 use crate::{
     Arena, Clock, Driver, Event, Inputs, Kernels, Memory, RunError, Source, Trace, Transport,
-    Watchdog,
+    Watchdog, Worked,
 };
 use partita_program::{Body, Count, TaskId, Work};
 use partita_space::{Rank, Seconds};
@@ -43,20 +43,42 @@ pub struct StepReport {
     pub outputs: Vec<Vec<f64>>,
 }
 
-/// What the rank did in a step, as the world counted it.
-#[derive(Default)]
-struct Tally {
-    flops: u64,
-    bytes: u64,
+/// A body, and what each of its steps has to count.
+#[derive(Clone, Copy)]
+pub struct Counted<'b> {
+    body: &'b Body,
+    count: Count,
+    worked: Worked,
+}
+
+impl<'b> From<&'b Body> for Counted<'b> {
+    fn from(body: &'b Body) -> Self {
+        let mut worked = Worked::default();
+        for task in &body.tasks {
+            if let Work::Compute { kernel, .. } = &task.work {
+                worked += Worked::expected(kernel, &body.buffers);
+            }
+        }
+        Self {
+            body,
+            count: body.count(),
+            worked,
+        }
+    }
 }
 
 impl RankRunner<'_> {
-    /// Plays one step of a body.
+    /// Plays one step of a body. Who plays many has it counted once.
     ///
     /// Errors: a failing world, a standstill beyond the watchdog's limit, a cancellation, or a count
     /// that differs from the program's.
-    pub fn step(&mut self, body: &Body, inputs: &Inputs) -> Result<StepReport, RunError> {
-        let expected = body.count();
+    pub fn step<'b>(
+        &mut self,
+        body: impl Into<Counted<'b>>,
+        inputs: &Inputs,
+    ) -> Result<StepReport, RunError> {
+        let counted = body.into();
+        let body = counted.body;
         let mut step = Step {
             rank: self.rank,
             memory: self.arena.memory(body),
@@ -73,7 +95,7 @@ impl RankRunner<'_> {
             started: vec![Seconds(0.0); body.tasks.len()],
             under_way: Vec::new(),
             events: Vec::with_capacity(body.tasks.len()),
-            tally: Tally::default(),
+            worked: Worked::default(),
         };
         let start = step.clock.now();
         step.run()?;
@@ -84,8 +106,8 @@ impl RankRunner<'_> {
             values
         };
         let outputs = body.outputs.iter().map(|output| value(&output.view));
-        let (outputs, tally, events) = (outputs.collect(), step.tally, step.events);
-        self.check_tally(&tally, &expected)?;
+        let (outputs, worked, events) = (outputs.collect(), step.worked, step.events);
+        self.check_tally(worked, &counted)?;
         let trace = Trace {
             rank: self.rank,
             step: inputs.step,
@@ -98,15 +120,12 @@ impl RankRunner<'_> {
         })
     }
 
-    fn check_tally(&mut self, tally: &Tally, expected: &Count) -> Result<(), RunError> {
+    fn check_tally(&mut self, worked: Worked, counted: &Counted<'_>) -> Result<(), RunError> {
+        let expected = &counted.count;
         let [messages, message_bytes, collectives, collective_bytes] = self.transport.take_tally();
         let pairs = [
-            ("flops", tally.flops, expected.flops.0),
-            (
-                "bytes of kernels",
-                tally.bytes,
-                expected.read.0 + expected.written.0,
-            ),
+            ("flops", worked.flops, counted.worked.flops),
+            ("bytes of kernels", worked.bytes, counted.worked.bytes),
             ("messages", messages, expected.messages),
             ("bytes of messages", message_bytes, expected.message_bytes.0),
             ("collectives", collectives, expected.collectives),
@@ -152,7 +171,7 @@ struct Step<'s, 'w> {
     started: Vec<Seconds>,
     under_way: Vec<TaskId>,
     events: Vec<Event>,
-    tally: Tally,
+    worked: Worked,
 }
 
 impl Step<'_, '_> {
@@ -230,7 +249,7 @@ impl Step<'_, '_> {
             transport.advance();
             !cancel.load(Ordering::Relaxed)
         };
-        let worked = self.kernels.execute(
+        self.worked += self.kernels.execute(
             kernel,
             algorithm,
             workspace.as_ref(),
@@ -238,8 +257,6 @@ impl Step<'_, '_> {
             self.inputs,
             &mut progress,
         )?;
-        self.tally.flops += worked.flops;
-        self.tally.bytes += worked.bytes;
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 use crate::{Memory, RunError};
-use partita_program::{Algorithm, Collective, Exchange, Kernel, Load, TaskId, View};
+use partita_program::{Algorithm, Buffer, Collective, Count, Exchange, Kernel, Load, TaskId, View};
 use partita_space::{Rank, Seconds};
+use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
 /// What differs from step to step; no part of the program's identity.
@@ -25,8 +26,31 @@ pub struct Inputs {
 pub struct Worked {
     /// Arithmetic.
     pub flops: u64,
-    /// Bytes read and written.
+    /// Bytes read and written; 0 of a fused kernel, as no loop knows what its parts leave in caches.
     pub bytes: u64,
+}
+
+impl Worked {
+    /// What a kernel has to count.
+    pub fn expected(kernel: &Kernel, buffers: &[Buffer]) -> Self {
+        let count = Count::of_kernel(kernel, buffers);
+        let bytes = if let Kernel::Fused { .. } = kernel {
+            0
+        } else {
+            count.read.0 + count.written.0
+        };
+        Self {
+            flops: count.flops.0,
+            bytes,
+        }
+    }
+}
+
+impl AddAssign for Worked {
+    fn add_assign(&mut self, other: Self) {
+        self.flops += other.flops;
+        self.bytes += other.bytes;
+    }
 }
 
 /// The kernels of a rank.

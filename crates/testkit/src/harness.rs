@@ -245,10 +245,7 @@ fn run_watched(
         let mut runner = RankRunner {
             rank,
             arena: Arena::new(bytes.unwrap_or_default()),
-            kernels: Box::new(Noted {
-                inner: (setup.kernels)(mesh, rank),
-                seat: Arc::clone(&seat),
-            }),
+            kernels: Arc::clone(&seat).noting((setup.kernels)(mesh, rank)),
             transport: Box::new(Noted {
                 inner: transport,
                 seat: Arc::clone(&seat),

@@ -1,61 +1,58 @@
-use partita_program::{Algorithm, Kernel, PoolKind, Taps, View};
-use partita_run::{Inputs, Kernels, Memory, RunError, Worked};
+use crate::around;
+use partita_program::{Kernel, PoolKind, Taps, View};
+use partita_run::{Kernels, Memory, Worked};
 use std::sync::{Arc, Mutex};
 
-/// Wraps f64 kernels and notes how close any activation or maximum comes to a kink: there the
+/// Wraps f64 kernels, and tells how close any activation or maximum has come to a kink: there the
 /// gradient jumps, and rounding decides on which side a value falls.
 ///
 /// A zero, and a tie of equal values, do not count: they come from a ReLU, a dropout, or from copies of
 /// one value, and are the same in any precision.
-pub struct KinkWatch<K> {
-    kernels: K,
-    nearest: Arc<Mutex<f64>>,
-}
-
-impl<K: Kernels> KinkWatch<K> {
-    /// Watches `kernels`; the second part tells the nearest kink so far.
-    pub fn new(kernels: K) -> (Self, Arc<Mutex<f64>>) {
-        let nearest = Arc::new(Mutex::new(f64::INFINITY));
-        (
-            Self {
-                kernels,
-                nearest: Arc::clone(&nearest),
-            },
-            nearest,
-        )
-    }
-
-    fn note(&self, margin: f64) {
-        let mut nearest = self.nearest.lock().expect("nobody panics while noting");
-        if margin != 0.0 {
-            *nearest = nearest.min(margin);
-        }
-    }
-
-    fn watch(&self, kernel: &Kernel, memory: &Memory<'_>) {
-        if let Kernel::LeakyReluForward { x, .. } = kernel {
-            let mut values = Vec::new();
-            memory.pack::<f64>(x, &mut values);
-            values.iter().for_each(|value| self.note(value.abs()));
-        }
-        if let Kernel::PoolForward {
-            kind: PoolKind::Max,
-            x,
-            y,
-            taps,
-            shift,
-        } = kernel
-        {
-            let block = memory.read::<f64>(x);
-            for_each(y.extent, |out| {
-                let inside = window(out, x, taps, *shift).map(|at| block.data()[block.at(at)]);
-                let mut inside: Vec<f64> = inside.collect();
-                inside.sort_by(|a, b| b.total_cmp(a));
-                if let [first, second, ..] = inside[..] {
-                    self.note(first - second);
+pub fn kink_watch(kernels: Box<dyn Kernels>) -> (Box<dyn Kernels>, Arc<Mutex<f64>>) {
+    let nearest = Arc::new(Mutex::new(f64::INFINITY));
+    let noted = Arc::clone(&nearest);
+    let watching = around(kernels, move |kernel, memory, execute| {
+        let mut worked = Worked::default();
+        for part in kernel.parts() {
+            each_margin(part, memory, |margin| {
+                let mut nearest = noted.lock().expect("nobody panics while noting");
+                if margin != 0.0 {
+                    *nearest = nearest.min(margin);
                 }
             });
+            worked += execute(part)?;
         }
+        if let Kernel::Fused { .. } = kernel {
+            worked.bytes = 0;
+        }
+        Ok(worked)
+    });
+    (watching, nearest)
+}
+
+fn each_margin(kernel: &Kernel, memory: &Memory<'_>, mut note: impl FnMut(f64)) {
+    if let Kernel::LeakyReluForward { x, .. } = kernel {
+        let mut values = Vec::new();
+        memory.pack::<f64>(x, &mut values);
+        values.iter().for_each(|value| note(value.abs()));
+    }
+    if let Kernel::PoolForward {
+        kind: PoolKind::Max,
+        x,
+        y,
+        taps,
+        shift,
+    } = kernel
+    {
+        let block = memory.read::<f64>(x);
+        for_each(y.extent, |out| {
+            let inside = window(out, x, taps, *shift).map(|at| block.data()[block.at(at)]);
+            let mut inside: Vec<f64> = inside.collect();
+            inside.sort_by(|a, b| b.total_cmp(a));
+            if let [first, second, ..] = inside[..] {
+                note(first - second);
+            }
+        });
     }
 }
 
@@ -95,31 +92,5 @@ fn for_each(extent: [usize; 5], mut visit: impl FnMut([usize; 5])) {
             rest /= extent[dim];
         }
         visit(index);
-    }
-}
-
-impl<K: Kernels> Kernels for KinkWatch<K> {
-    fn execute(
-        &mut self,
-        kernel: &Kernel,
-        algorithm: &Algorithm,
-        workspace: Option<&View>,
-        memory: &Memory<'_>,
-        inputs: &Inputs,
-        progress: &mut dyn FnMut() -> bool,
-    ) -> Result<Worked, RunError> {
-        if let Kernel::Fused { parts } = kernel {
-            let mut worked = Worked::default();
-            for part in parts {
-                worked.flops += self
-                    .execute(part, algorithm, None, memory, inputs, progress)?
-                    .flops;
-            }
-            worked.bytes = kernel.traffic(&memory.body().buffers).0;
-            return Ok(worked);
-        }
-        self.watch(kernel, memory);
-        self.kernels
-            .execute(kernel, algorithm, workspace, memory, inputs, progress)
     }
 }

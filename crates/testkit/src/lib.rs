@@ -4,6 +4,7 @@
 //! Knows: every room that takes part in a run.
 //! Must not know: how a user calls it; no room depends on it but for its tests.
 
+mod around;
 mod bench;
 mod branched;
 mod cases;
@@ -21,6 +22,7 @@ mod trial;
 mod two_stages;
 mod watch;
 
+pub use around::{Execute, around};
 pub use bench::{Aftermath, Bench};
 pub use branched::random_branched_case;
 pub use cases::{
@@ -31,7 +33,7 @@ pub use harness::{
     KernelFactory, Outcome, Setup, reference_kernels, run, run_programs, run_within,
 };
 pub use jitter::jittery_kernels;
-pub use kinks::KinkWatch;
+pub use kinks::kink_watch;
 pub use levels::test_levels;
 pub use maker::Maker;
 pub use random::Draws;

@@ -1,5 +1,5 @@
 use crate::{
-    Case, Draws, KernelFactory, KinkWatch, Outcome, Setup, mismatch, reference_kernels,
+    Case, Draws, KernelFactory, Outcome, Setup, kink_watch, mismatch, reference_kernels,
     run_programs,
 };
 use partita_cpu::{CpuKernels, CpuMenu, Level, Team};
@@ -282,9 +282,9 @@ fn attempt(setup: &Setup<'_>) -> Result<Outcome, Trouble> {
 fn exact(case: &Case, data: &Data) -> (Outcome, f64) {
     let nearest = Mutex::new(None);
     let kernels = |mesh: Mesh, rank: Rank| -> Box<dyn Kernels> {
-        let (watch, margin) = KinkWatch::new(ReferenceKernels::<f64>::new(mesh, rank));
+        let (kernels, margin) = kink_watch(Box::new(ReferenceKernels::<f64>::new(mesh, rank)));
         *nearest.lock().expect("one rank") = Some(margin);
-        Box::new(watch)
+        kernels
     };
     let outcome = match attempt(&setup(case, data, &kernels)) {
         Ok(outcome) => outcome,

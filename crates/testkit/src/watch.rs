@@ -1,7 +1,8 @@
 //! Ends a case that does not end by itself, and tells what it was and where each rank stood.
 
-use partita_program::{Algorithm, Collective, Exchange, Kernel, Load, TaskId, View, Work};
-use partita_run::{Inputs, Kernels, Memory, RunError, Source, Transport, Worked};
+use crate::around;
+use partita_program::{Collective, Exchange, Load, TaskId, Work};
+use partita_run::{Inputs, Kernels, Memory, RunError, Source, Transport};
 use partita_space::Rank;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -182,6 +183,16 @@ impl Seat {
         self.at(|at| at.is_closed = true);
     }
 
+    /// Kernels that note which of them is under way.
+    pub fn noting(self: Arc<Self>, kernels: Box<dyn Kernels>) -> Box<dyn Kernels> {
+        around(kernels, move |kernel, _, execute| {
+            self.at(|at| at.kernel = Some(kernel.name().to_owned()));
+            let worked = execute(kernel);
+            self.at(|at| at.kernel = None);
+            worked
+        })
+    }
+
     fn begin(&self, task: TaskId, memory: Option<&Memory<'_>>, sequence: u32) {
         let task_of = |memory: &Memory<'_>| {
             let known = &memory.body().tasks[task.0 as usize];
@@ -224,26 +235,6 @@ impl Seat {
 pub(crate) struct Noted<T> {
     pub inner: T,
     pub seat: Arc<Seat>,
-}
-
-impl Kernels for Noted<Box<dyn Kernels>> {
-    fn execute(
-        &mut self,
-        kernel: &Kernel,
-        algorithm: &Algorithm,
-        workspace: Option<&View>,
-        memory: &Memory<'_>,
-        inputs: &Inputs,
-        progress: &mut dyn FnMut() -> bool,
-    ) -> Result<Worked, RunError> {
-        self.seat
-            .at(|at| at.kernel = Some(kernel.name().to_owned()));
-        let worked = self
-            .inner
-            .execute(kernel, algorithm, workspace, memory, inputs, progress);
-        self.seat.at(|at| at.kernel = None);
-        worked
-    }
 }
 
 impl<T: Transport> Transport for Noted<T> {
@@ -324,7 +315,8 @@ mod tests {
     use super::*;
     use crate::{Setup, random_two_stage_case, run_within};
     use partita_local::ReferenceKernels;
-    use partita_program::ProgramKind;
+    use partita_program::{Algorithm, Kernel, ProgramKind, View};
+    use partita_run::Worked;
     use partita_space::Mesh;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -309,7 +309,6 @@ impl Database {
         let Some(store) = &self.store else {
             return Ok(());
         };
-        store.remove_leftovers();
         // Another process that had no lock may have lost what this one wrote.
         let mut written = self.own.clone();
         merge(&mut written, &of_file);

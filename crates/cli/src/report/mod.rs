@@ -15,12 +15,14 @@ use crate::args::PlanArgs;
 use crate::error::CliError;
 use crate::planner::Planner;
 use facts::{Best, Facts};
+use partita_files::NewFile;
 use partita_lower::Request;
 use partita_oracle::CostBasis;
 use partita_plan::Candidate;
 use partition::Partition;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::Path;
 use svg::escape;
 
 const STYLE: &str = include_str!("style.css");
@@ -32,11 +34,7 @@ const DOCTYPE: &str = "<!DOCTYPE html>";
 const REGIONS_MAX: usize = 32;
 
 /// A file under construction beside its place; what is not published leaves nothing.
-#[derive(Debug)]
-pub struct Draft {
-    path: PathBuf,
-    partial: PathBuf,
-}
+pub struct Draft(NewFile);
 
 impl Draft {
     /// Errors: a place where nothing can be written.
@@ -52,28 +50,16 @@ impl Draft {
                 &"it is there and no report; possible are another file, and one that was a report",
             ));
         }
-        let mut partial = path.as_os_str().to_owned();
-        partial.push(".partial");
-        let partial = PathBuf::from(partial);
-        fs::write(&partial, "").map_err(|error| unwritable(&error))?;
-        Ok(Self {
-            path: path.to_owned(),
-            partial,
-        })
+        let file = NewFile::create(path).map_err(|error| unwritable(&error))?;
+        Ok(Self(file))
     }
 
     /// Writes the text and puts it in place, by one rename.
-    pub fn publish(self, text: &str) -> Result<(), CliError> {
-        let written = fs::write(&self.partial, text);
-        let moved = written.and_then(|()| fs::rename(&self.partial, &self.path));
-        moved.map_err(|error| CliError::file("written", self.path.display(), &error))
-    }
-}
-
-impl Drop for Draft {
-    fn drop(&mut self) {
-        // Once published it is not there anymore; else nobody needs it.
-        let _ = fs::remove_file(&self.partial);
+    pub fn publish(mut self, text: &str) -> Result<(), CliError> {
+        let path = self.0.path().to_owned();
+        let written = self.0.write_all(text.as_bytes());
+        let placed = written.and_then(|()| self.0.place());
+        placed.map_err(|error| CliError::file("written", path.display(), &error))
     }
 }
 

@@ -3,8 +3,8 @@
 
 use super::run_file::RunFile;
 use crate::error::CliError;
-use partita_data::durable::{
-    FolderLock, NewFile, file_bytes_max, free_bytes, is_temporary, parent, sync_folder,
+use partita_files::{
+    FolderLock, NewFile, file_bytes_max, free_bytes, parent, remove_temporaries, sync_folder,
 };
 use partita_graph::Graph;
 use partita_run::Session;
@@ -268,14 +268,8 @@ impl Output {
 
     /// What runs leave that were killed while they wrote: nobody else has the folder now.
     fn remove_temporaries(&self) {
-        let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
-        for entry in entries {
-            let name = entry.file_name();
-            let name = name.to_string_lossy();
-            if FILES.iter().any(|file| is_temporary(&name, file)) {
-                // What cannot be removed is in nobody's way.
-                let _ = fs::remove_file(entry.path());
-            }
+        for file in FILES {
+            remove_temporaries(&self.path, file);
         }
     }
 

@@ -6,7 +6,6 @@ use super::weights::SavedWeights;
 use crate::error::CliError;
 use crate::table::{Side, Table, write_pairs};
 use crate::trace;
-use partita_data::durable;
 use partita_oracle::compare::Pair;
 use partita_oracle::{Comparison, Prediction, compare};
 use partita_program::Program;
@@ -87,7 +86,7 @@ impl Saved {
 
 /// Writes a file as a whole, for good.
 pub fn write_whole(path: &Path, text: &str) -> Result<(), CliError> {
-    let written = durable::write_whole(path, text.as_bytes());
+    let written = partita_files::write_whole(path, text.as_bytes());
     written.map_err(|error| CliError::Run(format!("{} cannot be written: {error}", path.display())))
 }
 
@@ -147,14 +146,14 @@ impl Finished<'_> {
         };
         // The trace is the largest of these and the easiest to do without.
         let record = trace::record(self.program, &self.traces()).to_string();
-        if let Err(error) = durable::write_whole(&folder.join(TRACE), record.as_bytes()) {
+        if let Err(error) = partita_files::write_whole(&folder.join(TRACE), record.as_bytes()) {
             faults.push(format!(
                 "the trace cannot be written to {} ({error})",
                 folder.display()
             ));
             result["files"]["trace"] = Value::Null;
             // The old text stands where the new one has no room either.
-            let _ = durable::write_whole(&folder.join(RESULT), pretty(&result)?.as_bytes());
+            let _ = partita_files::write_whole(&folder.join(RESULT), pretty(&result)?.as_bytes());
         }
         let files = Files {
             weights,
@@ -188,10 +187,12 @@ impl Finished<'_> {
             match prediction {
                 // What was written before the run.
                 Some(_) if is_asked_for => self.weights.output.place_prediction()?,
-                Some(text) => durable::write_whole(&folder.join(PREDICTION), text.as_bytes())?,
+                Some(text) => {
+                    partita_files::write_whole(&folder.join(PREDICTION), text.as_bytes())?
+                }
                 None => {}
             }
-            durable::write_whole(&folder.join(RESULT), text.as_bytes())
+            partita_files::write_whole(&folder.join(RESULT), text.as_bytes())
         };
         let written = write();
         if written.is_err() && !is_asked_for {

@@ -222,9 +222,8 @@ fn what_killed_processes_leave_is_cleaned_up_and_does_no_harm() {
     let case = Case::new();
     fs::create_dir_all(case.cache()).unwrap();
     // Numbers of processes end before.
-    for name in ["measured.4294967295.new", "measured.4294967295.reads"] {
-        fs::write(case.cache().join(name), "half of").unwrap();
-    }
+    let name = "measured.json.4294967295-0.partial";
+    fs::write(case.cache().join(name), "half of").unwrap();
     for turn in 0..12 {
         let mut run = case.predict(BATCHES[turn % BATCHES.len()]).spawn().unwrap();
         thread::sleep(Duration::from_millis(8 * turn as u64));

@@ -1,10 +1,14 @@
 //! Cases shared by the tests: the formulas of `fixtures/make.py` and a seeded generator.
 #![allow(dead_code)] // Each test file uses a part of it.
 
+use std::fs;
 use std::ops::Range;
+use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
-use partita_data::{DType, DatasetSpec, Kind, Layout, Samples, VolumeShape};
+use partita_data::{
+    DType, DataError, Dataset, DatasetSpec, Kind, Layout, Samples, Split, VolumeShape,
+};
 
 pub const SHAPE: VolumeShape = [2, 6, 5, 7];
 pub const TARGETS: usize = 4;
@@ -66,6 +70,43 @@ pub fn spec(shape: VolumeShape, dtype: DType, layout: Layout) -> DatasetSpec {
         validation: vec![2],
         test: vec![3, 5],
         spec,
+    }
+}
+
+fn read_all(path: &Path) -> Result<(), DataError> {
+    let dataset = Dataset::open(path)?;
+    let mut reader = dataset.reader(Split::Train);
+    let mut out = Samples::new(dataset.dtype());
+    for n in 0..reader.samples() {
+        reader.read_volume(n, whole(dataset.shape()), &mut out)?;
+        reader.read_target(n)?;
+    }
+    Ok(())
+}
+
+/// Reads fixtures with damage that is drawn anew in each round: no panic, and errors that name the file.
+/// `check` is told which one has been read.
+pub fn read_damaged(
+    names: &[&str],
+    rounds: usize,
+    mut damage: impl FnMut(&mut [u8]),
+    check: impl Fn(&str),
+) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("damaged.h5");
+    for name in names {
+        let bytes = fs::read(fixture(name)).expect("a fixture");
+        for round in 0..rounds {
+            let case = format!("{name}, round {round}");
+            let mut damaged = bytes.clone();
+            damage(&mut damaged);
+            fs::write(&path, &damaged).expect("room for a file");
+            let outcome = catch_unwind(|| read_all(&path).map_err(|error| error.to_string()));
+            if let Err(text) = outcome.unwrap_or_else(|_| panic!("{case}: a panic")) {
+                assert!(text.contains("damaged.h5"), "{case}: {text}");
+            }
+            check(&case);
+        }
     }
 }
 

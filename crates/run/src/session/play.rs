@@ -2,7 +2,7 @@ use super::Session;
 use super::durations::Durations;
 use super::lasting::{Initial, first_not_finite, set_initial};
 use super::turns::Turn;
-use crate::{RankRunner, RunError, StepReport, Trace};
+use crate::{Counted, RankRunner, RunError, StepReport, Trace};
 use partita_program::ProgramKind;
 use partita_space::{Rank, Seconds};
 use serde::{Deserialize, Serialize};
@@ -147,6 +147,8 @@ pub struct Outcome {
 struct Player<'p, 's> {
     session: &'p Session<'s>,
     report: &'p mut dyn FnMut(Progress),
+    /// Of each program, the body that reads the first samples and that of its steps.
+    bodies: Vec<[Counted<'p>; 2]>,
     /// The program whose next samples are staged.
     staged: Option<usize>,
     epochs: Vec<EpochReport>,
@@ -172,9 +174,14 @@ pub(super) fn play(
         &mut runner.arena,
         initial,
     );
+    let bodies = session.played.iter().map(|one| {
+        let programs = [&one.fetch, &one.step];
+        programs.map(|program| Counted::from(program.body(runner.rank)))
+    });
     let mut player = Player {
         session,
         report,
+        bodies: bodies.collect(),
         staged: None,
         epochs: Vec::new(),
         current: EpochReport::default(),
@@ -262,13 +269,13 @@ impl Player<'_, '_> {
         turn: &Turn,
         next: Option<&Turn>,
     ) -> Result<StepReport, RunError> {
-        let played = &self.session.played[turn.program];
+        let [fetch, step] = self.bodies[turn.program];
         if self.staged != Some(turn.program) {
             let inputs = self.session.inputs(turn, None);
-            runner.step(played.fetch.body(runner.rank), &inputs)?;
+            runner.step(fetch, &inputs)?;
         }
         let inputs = self.session.inputs(turn, next);
-        let report = runner.step(played.step.body(runner.rank), &inputs)?;
+        let report = runner.step(step, &inputs)?;
         self.staged = (!inputs.next_samples.is_empty()).then_some(turn.program);
         Ok(report)
     }

@@ -4,8 +4,11 @@
 
 use std::fs;
 use std::io::Write;
+use std::time::{Duration, SystemTime};
 
-use partita_data::durable::{FolderLock, NewFile, free_bytes, is_temporary, write_whole};
+use partita_files::{
+    FolderLock, NewFile, free_bytes, is_temporary, remove_temporaries, scratch, write_whole,
+};
 
 fn names(folder: &std::path::Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();
@@ -50,19 +53,68 @@ fn names_of_others_are_not_taken_for_temporary() {
     }
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn temporaries_of_dead_processes_are_removed_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("measured.json");
+    // Numbers of processes end before.
+    let (dead, alive) = (u32::MAX, std::process::id());
+    let mine = NewFile::create(&path).unwrap();
+    let temporary = names(folder.path()).remove(0);
+    let of_dead = temporary.replace(&format!(".{alive}-"), &format!(".{dead}-"));
+    let old = format!("measured.json.another.host.{dead}-1.partial");
+    let left = [
+        format!("measured.json.another.host.{dead}-0.partial"),
+        format!("measured.json.{alive}-7.partial"),
+        "measured.json".to_owned(),
+        "measured.json.mine.partial".to_owned(),
+        format!("other.json.{dead}-0.partial"),
+    ];
+    let gone = [
+        of_dead,
+        old.clone(),
+        format!("measured.json.{dead}-0.partial"),
+    ];
+    for name in left.iter().chain(&gone) {
+        fs::write(folder.path().join(name), "").unwrap();
+    }
+    let file = fs::File::options()
+        .write(true)
+        .open(folder.path().join(old));
+    let long_ago = SystemTime::now() - Duration::from_secs(48 * 3600);
+    file.unwrap().set_modified(long_ago).unwrap();
+    drop(NewFile::create(&path).unwrap());
+    let mut left: Vec<String> = left.into_iter().chain([temporary]).collect();
+    left.sort();
+    assert_eq!(names(folder.path()), left);
+    drop(mine);
+    remove_temporaries(folder.path(), "measured.json");
+    assert_eq!(
+        names(folder.path()).len(),
+        3,
+        "what is no temporary of this file"
+    );
+}
+
+#[test]
+fn a_scratch_file_has_no_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut file = scratch(&folder.path().join("measured.json")).unwrap();
+    file.write_all(b"content").unwrap();
+    assert!(names(folder.path()).is_empty());
+}
+
 #[cfg(unix)]
 #[test]
 fn links_are_not_followed() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
+    let new = NewFile::create(&at("weights")).unwrap();
+    let temporary = names(folder.path()).remove(0);
+    drop(new);
     fs::write(at("precious"), "precious").unwrap();
-    let pid = std::process::id();
-    for name in [
-        "weights",
-        "weights.partial",
-        &format!("weights.{pid}-0.partial"),
-        "lock",
-    ] {
+    for name in ["weights", "weights.partial", &temporary, "lock"] {
         std::os::unix::fs::symlink(at("precious"), at(name)).unwrap();
     }
     write_whole(&at("weights"), b"new").unwrap();

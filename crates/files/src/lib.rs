@@ -1,12 +1,20 @@
 //! Files that appear whole or not at all, and folders to which one process writes at a time.
+//!
+//! Does: writes files beside their place and renames them, removes what killed processes left of them,
+//! locks folders, and tells how much may be written.
+//! Knows: file systems, and processes of this host.
+//! Must not know: what the files hold, or any other crate of the workspace.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, DirEntry, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Temporary names that are tried, and how often a lock is asked for whose file just went away.
 const ATTEMPTS_MAX: u32 = 1000;
 const SUFFIX: &str = ".partial";
+/// Nobody takes so long to write a file.
+const LEFTOVER_AGE: Duration = Duration::from_secs(24 * 3600);
 
 /// A file that is written beside its place, under a name that no other process has, and renamed once
 /// it is on the device.
@@ -21,15 +29,15 @@ pub struct NewFile {
 }
 
 impl NewFile {
-    /// Starts a file that will stand at `path`.
+    /// Starts a file that will stand at `path`. What killed processes left of such a file goes.
     pub fn create(path: &Path) -> io::Result<Self> {
+        if let Some(name) = path.file_name() {
+            let name = name.to_string_lossy();
+            remove(parent(path), |entry| is_abandoned(entry, &name));
+        }
         for attempt in 0..ATTEMPTS_MAX {
             let partial = partial_path(path, attempt)?;
-            match OpenOptions::new()
-                .write(true)
-                .create_new(true)
-                .open(&partial)
-            {
+            match File::create_new(&partial) {
                 Ok(file) => {
                     return Ok(Self {
                         path: path.to_path_buf(),
@@ -59,11 +67,18 @@ impl NewFile {
 
     /// Puts the file in its place, for good: the device has the file before its name, and the name
     /// when this returns.
-    pub fn place(mut self) -> io::Result<()> {
+    pub fn place(self) -> io::Result<()> {
+        let folder = parent(&self.path).to_owned();
+        self.rename()?;
+        sync_folder(&folder)
+    }
+
+    /// Puts the file in its place once the device has it; the name may take longer.
+    pub fn rename(mut self) -> io::Result<()> {
         self.sync()?;
         fs::rename(&self.partial, &self.path)?;
         self.is_placed = true;
-        sync_folder(parent(&self.path))
+        Ok(())
     }
 }
 
@@ -93,16 +108,74 @@ pub fn write_whole(path: &Path, contents: &[u8]) -> io::Result<()> {
     file.place()
 }
 
+/// A new file without a name: it is gone when it is closed, even by a kill. Until it has none, its name is
+/// one that a [`NewFile`] of this path has.
+pub fn scratch(path: &Path) -> io::Result<File> {
+    NewFile::create(path)?.file.try_clone()
+}
+
 /// Whether `name` is the temporary name of a [`NewFile`] that would stand at `of` in the same folder.
 pub fn is_temporary(name: &str, of: &str) -> bool {
-    let middle = name
-        .strip_prefix(of)
-        .and_then(|rest| rest.strip_prefix('.'))
-        .and_then(|rest| rest.strip_suffix(SUFFIX));
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    middle
-        .and_then(|middle| middle.split_once('-'))
-        .is_some_and(|(process, attempt)| is_number(process) && is_number(attempt))
+    maker(name, of).is_some()
+}
+
+/// Who made a temporary file `OF.HOST.PROCESS-ATTEMPT.partial`: the host and the process.
+fn maker<'n>(name: &'n str, of: &str) -> Option<(Option<&'n str>, u32)> {
+    let rest = name.strip_prefix(of)?.strip_prefix('.')?;
+    let rest = rest.strip_suffix(SUFFIX)?;
+    // Earlier versions named no host.
+    let (host, rest) = rest
+        .rsplit_once('.')
+        .map_or((None, rest), |(host, rest)| (Some(host), rest));
+    let (process, attempt) = rest.split_once('-')?;
+    attempt.parse::<u32>().ok()?;
+    Some((host, process.parse().ok()?))
+}
+
+/// Removes the temporary files in a folder of what would stand there under a name. Only for whoever has the
+/// folder alone: [`NewFile::create`] removes those that no process writes any more.
+pub fn remove_temporaries(folder: &Path, of: &str) {
+    remove(folder, |entry| {
+        is_temporary(&entry.file_name().to_string_lossy(), of)
+    });
+}
+
+/// What cannot be listed or removed takes room and nothing else.
+fn remove(folder: &Path, is_left: impl Fn(&DirEntry) -> bool) {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    for entry in entries.filter(is_left) {
+        let _ = fs::remove_file(entry.path());
+    }
+}
+
+/// Whether the process of a temporary file has ended, as far as that can be known, or it is of the day before.
+fn is_abandoned(entry: &DirEntry, of: &str) -> bool {
+    let name = entry.file_name();
+    maker(&name.to_string_lossy(), of).is_some_and(|(host, process)| {
+        // Of the name itself, even if it is a link.
+        let age = entry.metadata().and_then(|of| of.modified());
+        let age = age.ok().and_then(|time| time.elapsed().ok());
+        has_ended(host, process) || age.is_some_and(|age| age > LEFTOVER_AGE)
+    })
+}
+
+/// False where that cannot be known.
+fn has_ended(on: Option<&str>, process: u32) -> bool {
+    let processes = Path::new("/proc");
+    let is_here = on.is_none_or(|name| name == host());
+    let is_known = processes.join(std::process::id().to_string()).exists();
+    is_here && is_known && !processes.join(process.to_string()).exists()
+}
+
+/// The name of this host, which hosts with a common folder do not share.
+fn host() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim().replace('/', "-");
+    if name.is_empty() {
+        "host".to_owned()
+    } else {
+        name
+    }
 }
 
 fn partial_path(path: &Path, attempt: u32) -> io::Result<PathBuf> {
@@ -111,7 +184,8 @@ fn partial_path(path: &Path, attempt: u32) -> io::Result<PathBuf> {
         io::Error::new(io::ErrorKind::InvalidInput, reason)
     })?;
     let mut partial = name.to_os_string();
-    partial.push(format!(".{}-{attempt}{SUFFIX}", std::process::id()));
+    let (host, process) = (host(), std::process::id());
+    partial.push(format!(".{host}.{process}-{attempt}{SUFFIX}"));
     Ok(path.with_file_name(partial))
 }
 

@@ -1,0 +1,38 @@
+use partita_program::{Algorithm, Kernel, View};
+use partita_run::{Inputs, Kernels, Memory, RunError, Worked};
+
+/// Runs a kernel, or a part of it.
+pub type Execute<'e> = &'e mut dyn FnMut(&Kernel) -> Result<Worked, RunError>;
+
+struct Around<'k, F> {
+    kernels: Box<dyn Kernels + 'k>,
+    execute: F,
+}
+
+/// Kernels that `execute` runs by those given, with what it does before and after.
+pub fn around<'k, F>(kernels: Box<dyn Kernels + 'k>, execute: F) -> Box<dyn Kernels + 'k>
+where
+    F: FnMut(&Kernel, &Memory<'_>, Execute<'_>) -> Result<Worked, RunError> + 'k,
+{
+    Box::new(Around { kernels, execute })
+}
+
+impl<F> Kernels for Around<'_, F>
+where
+    F: FnMut(&Kernel, &Memory<'_>, Execute<'_>) -> Result<Worked, RunError>,
+{
+    fn execute(
+        &mut self,
+        kernel: &Kernel,
+        algorithm: &Algorithm,
+        workspace: Option<&View>,
+        memory: &Memory<'_>,
+        inputs: &Inputs,
+        progress: &mut dyn FnMut() -> bool,
+    ) -> Result<Worked, RunError> {
+        (self.execute)(kernel, memory, &mut |kernel| {
+            self.kernels
+                .execute(kernel, algorithm, workspace, memory, inputs, progress)
+        })
+    }
+}
