@@ -79,6 +79,12 @@ fn answer(graph: &Graph) -> (Shape, bool) {
     (graph.node(last.inputs[0]).shape, is_classifier)
 }
 
+/// For how many classes the model gives scores; none where its targets are numbers.
+pub fn classes(graph: &Graph) -> Option<usize> {
+    let (answer, is_classifier) = answer(graph);
+    is_classifier.then_some(answer.channels)
+}
+
 /// The model tells classes apart, as many as there are or more, and where the dataset has them.
 fn labels_fit(
     run: &RunFile,
