@@ -1,6 +1,7 @@
 //! What is checked before any rank starts. Each error says what was asked, what is possible, and the
 //! nearest valid choice.
 
+use super::free_folder;
 use super::run_file::RunFile;
 use crate::error::CliError;
 use partita_data::{Dataset, Split};
@@ -153,8 +154,9 @@ pub fn output_fits(run: &RunFile) -> Result<(), CliError> {
         false => Ok(()),
         true => Err(CliError::User(format!(
             "output = \"{}\" is the dataset itself, and results would lie among its files; possible is \
-             any other folder, nearest is output = \"out\"",
-            run.output.display()
+             any other folder, nearest is output = \"{}\"",
+            run.output.display(),
+            free_folder::anywhere().display()
         ))),
     }
 }

@@ -4,6 +4,7 @@ pub mod check;
 mod choose;
 pub mod company;
 mod foretell;
+mod free_folder;
 pub mod kernel_set;
 mod memory;
 mod output;
