@@ -4,7 +4,7 @@
 //! one fails, and its hook for that is unstable. So the process ends here, with the code of a failure.
 //! Large ones, of arenas, packets and samples, are handled by who makes them, with an error that says more.
 
-use partita_run::allocation::is_failure_handled;
+use partita_run::allocation::{is_failure_handled, with_named_work};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,14 +51,17 @@ fn end(bytes: usize) {
     if IS_ENDING.swap(true, Ordering::Relaxed) {
         return;
     }
-    let mut text = [0; 256];
+    let mut text = [0; 512];
     let mut rest = &mut text[..];
-    let _ = writeln!(
-        rest,
-        "partita: the system gives no more memory ({bytes} bytes were asked for); give this process more \
-         (`ulimit -v` shows the limit of its address space), or choose a smaller model, mini-batch or \
-         number of ranks"
-    );
+    with_named_work(|work| {
+        let separator = if work.is_empty() { "" } else { " while " };
+        let _ = writeln!(
+            rest,
+            "partita: the system gives no more memory ({bytes} bytes were asked for{separator}{work}); give \
+             this process more (`ulimit -v` shows the limit of its address space), or choose a smaller \
+             model, mini-batch or number of ranks"
+        );
+    });
     let left = rest.len();
     let written = text.len() - left;
     let _ = std::io::stderr().write_all(&text[..written]);

@@ -99,6 +99,7 @@ fn help(warning: &TuneError) -> &'static str {
         | TuneError::Unpinned { .. }
         | TuneError::Kernel { .. }
         | TuneError::Transport { .. }
+        | TuneError::Memory { .. }
         | TuneError::Read { .. }
         | TuneError::Stopped { .. } => "",
     }

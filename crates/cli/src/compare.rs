@@ -2,7 +2,7 @@ use crate::args::CompareArgs;
 use crate::error::CliError;
 use crate::table::{Side, Table, write_json, write_pairs};
 use crate::trace;
-use partita_oracle::compare::Pair;
+use partita_oracle::compare::{CompareError, Pair};
 use partita_oracle::{Comparison, Prediction, compare};
 use std::fs;
 use std::io::Write;
@@ -18,7 +18,14 @@ pub fn run(args: &CompareArgs, out: &mut dyn Write) -> Result<(), CliError> {
         &recorded.digest,
         &recorded.traces,
     )
-    .map_err(|error| CliError::user(&error))?;
+    .map_err(|error| match error {
+        CompareError::Prediction(fault) => {
+            CliError::User(format!("{}: {fault}", args.prediction.display()))
+        }
+        CompareError::Digests { .. } | CompareError::NoTraces | CompareError::Rank { .. } => {
+            CliError::user(&error)
+        }
+    })?;
     if args.json {
         return write_json(out, &comparison);
     }

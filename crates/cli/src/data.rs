@@ -161,7 +161,7 @@ fn data_error(error: DataError) -> CliError {
         | DataError::SampleOutOfRange { .. }
         | DataError::RegionOutOfRange { .. }
         | DataError::Unreadable { .. }
-        | DataError::NoClass { .. }
+        | DataError::NoClass(_)
         | DataError::Untrainable { .. }
         | DataError::Incomplete { .. }
         | DataError::BadIndex { .. }

@@ -10,6 +10,7 @@ use partita_oracle::{
     KernelCost, Known, LinkFit, MeasuredCosts, Mode, Prediction, Sample, fit_line, predict,
 };
 use partita_program::{Dtype, Program};
+use partita_run::allocation::name_work;
 use partita_run::{Kernels, Transport};
 use partita_space::{Bytes, BytesPerSecond, Mesh, Rank, Seconds};
 use partita_tune::{
@@ -337,9 +338,11 @@ impl Here {
                     }
                     is_known
                 };
+                name_work("measuring kernels");
                 let measured = measure(programs, &maker, &is_known, &options, &progress);
                 let measured = measured.map_err(|error| tune_error(&error))?;
                 series.passes.push(measured);
+                name_work("");
             }
         }
         for Series {
@@ -418,10 +421,13 @@ impl Here {
         };
         let progress = |what: &str| {
             cache::before_measuring();
-            say(&format!("measuring {what}"), false);
+            let work = format!("measuring {what}");
+            name_work(&work);
+            say(&work, false);
         };
         let links = measure_links(self.ranks, groups, known, &transports, &progress);
         let links = links.map_err(|error| tune_error(&error))?;
+        name_work("");
         if links != LinkTimes::default() {
             say("measured messages and collectives", true);
             self.keep_links(links);
@@ -551,6 +557,7 @@ fn tune_error(error: &TuneError) -> CliError {
         | TuneError::Unlocked { .. } => CliError::user(error),
         TuneError::Kernel { .. }
         | TuneError::Transport { .. }
+        | TuneError::Memory { .. }
         | TuneError::Read { .. }
         | TuneError::Stopped { .. } => CliError::run(error),
     }

@@ -16,6 +16,9 @@ const UNITS: [(&str, f64); 9] = [
     ("TB", 1e12),
 ];
 
+/// The largest size, 8192 TiB: above, an f64 no longer tells one byte from the next.
+const BYTES_MAX: f64 = 9_007_199_254_740_992.0;
+
 /// A count from 1 to 2^24, the most samples of a step; more of anything is a typing error.
 pub fn count(text: &str) -> Result<usize, String> {
     up_to(SAMPLES_MAX, text)
@@ -77,23 +80,39 @@ pub fn bytes(text: &str) -> Result<Bytes, String> {
         .map(|(_, scale)| scale);
     let bytes = number.parse::<f64>().ok().zip(scale);
     match bytes.map(|(number, scale)| (number * scale).round()) {
-        // Above 2^53 an f64 no longer tells one byte from the next.
-        Some(bytes) if (1.0..=2f64.powi(53)).contains(&bytes) => Ok(Bytes(bytes as u64)),
+        Some(bytes) if (1.0..=BYTES_MAX).contains(&bytes) => Ok(Bytes(bytes as u64)),
         Some(_) | None => {
-            let digits = number.trim_start_matches(['-', '+']);
-            let is_number = digits.parse().is_ok_and(|number: f64| number > 0.0);
-            let mut alike = UNITS.map(|(name, _)| name).into_iter();
-            let close = alike.find(|name| name.eq_ignore_ascii_case(unit));
-            let nearest = match close.filter(|_| is_number) {
-                Some(unit) => format!("; nearest is `{digits}{unit}`"),
+            let nearest = match nearest_bytes(number, unit) {
+                Some(nearest) => format!("; nearest is `{nearest}`"),
                 None => String::new(),
             };
             Err(format!(
-                "possible is a positive number with a unit, like `16GiB`; units are {}{nearest}",
+                "possible is a number with a unit, like `16GiB`, from `1B` to `8192TiB`; units are \
+                 {}{nearest}",
                 UNITS.map(|(name, _)| name).join(", ")
             ))
         }
     }
+}
+
+/// The size that was probably meant, or the end of what is possible on the side where it lies; none of
+/// what is no number.
+fn nearest_bytes(number: &str, unit: &str) -> Option<String> {
+    let digits = number.trim_start_matches(['-', '+']);
+    let magnitude = digits
+        .parse()
+        .ok()
+        .filter(|number: &f64| !number.is_nan())?;
+    // Without a unit, as a machine's memory is told.
+    let meant = if unit.is_empty() { "GiB" } else { unit };
+    let mut alike = UNITS.into_iter();
+    let (name, scale) = alike.find(|(name, _)| name.eq_ignore_ascii_case(meant))?;
+    let bytes = (magnitude * scale).round();
+    Some(match (bytes < 1.0, bytes > BYTES_MAX) {
+        (true, _) => "1B".to_owned(),
+        (_, true) => "8192TiB".to_owned(),
+        (false, false) => format!("{digits}{name}"),
+    })
 }
 
 /// Flops in the unit of published tables, `1183.42 GFlop`, unless that would show none.
@@ -140,6 +159,21 @@ mod tests {
             "", "16", "GiB", "-1GiB", "0GiB", "16gib", "nanGiB", "1e30TB",
         ] {
             assert!(bytes(wrong).is_err(), "{wrong}");
+        }
+        for (wrong, nearest) in [
+            ("18446744073709551616B", "8192TiB"),
+            ("99999999999999tb", "8192TiB"),
+            ("0GiB", "1B"),
+            ("0.1B", "1B"),
+            ("16", "16GiB"),
+            ("16gib", "16GiB"),
+            ("-1GiB", "1GiB"),
+        ] {
+            let error = bytes(wrong).unwrap_err();
+            let (_, suggested) = error.split_once("nearest is `").unwrap();
+            let suggested = suggested.trim_end_matches('`');
+            assert_eq!(suggested, nearest, "{wrong}");
+            assert!(bytes(suggested).is_ok(), "{error}");
         }
         for near in ["16gib", "-16 GiB", "16GIB"] {
             assert!(

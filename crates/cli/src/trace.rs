@@ -5,6 +5,7 @@
 //! `digest` and `program`, the program's text, so that a comparison needs no other file.
 
 use crate::error::CliError;
+use partita_oracle::compare::SECONDS_MAX;
 use partita_program::verify::verify;
 use partita_program::{Program, TaskId};
 use partita_run::{Event, Trace};
@@ -64,8 +65,8 @@ pub fn record(program: &Program, traces: &[Trace]) -> Value {
 
 /// Reads a trace file.
 ///
-/// Errors: a file that cannot be read, is no trace, holds a program with faults, or names tasks that its
-/// program does not have.
+/// Errors: a file that cannot be read, is no trace, holds a program with faults, names no tasks, tasks that
+/// its program does not have or one twice, or times that nothing takes.
 pub fn read(path: &Path) -> Result<Recorded, CliError> {
     let text =
         fs::read_to_string(path).map_err(|error| CliError::file("read", path.display(), &error))?;
@@ -83,11 +84,29 @@ fn parse(text: &str) -> Result<Recorded, String> {
     // What is read may name anything; only then can it be counted and its tasks looked up.
     verify(&program).map_err(|faults| faults.to_string())?;
     let mut by_step: BTreeMap<(usize, u64), Vec<Event>> = BTreeMap::new();
-    for event in file.events.iter().filter(|event| event.ph == "X") {
+    let mut seen: BTreeMap<(usize, u64, u32), usize> = BTreeMap::new();
+    let tasks = file.events.iter().enumerate();
+    for (index, event) in tasks.filter(|(_, event)| event.ph == "X") {
         let (rank, task) = (event.pid, event.args.task);
         let known = rank < program.mesh.ranks() && (task as usize) < program.body(rank).tasks.len();
         if !known {
             return Err(format!("its program has no task {task} on rank {rank}"));
+        }
+        for (key, micros) in [("ts", event.ts), ("dur", event.dur)] {
+            if !(0.0..=1e6 * SECONDS_MAX).contains(&micros) {
+                return Err(format!(
+                    "`{key}` of traceEvents[{index}] (task {task}, rank {rank}) is {micros}; possible is a \
+                     number of microseconds from 0 to {:e}",
+                    1e6 * SECONDS_MAX
+                ));
+            }
+        }
+        let step = event.args.step;
+        if let Some(first) = seen.insert((rank, step, task), index) {
+            return Err(format!(
+                "traceEvents[{first}] and traceEvents[{index}] are both task {task} of rank {rank} in step \
+                 {step}; possible is one event for each task of a step"
+            ));
         }
         by_step
             .entry((rank, event.args.step))
@@ -97,6 +116,12 @@ fn parse(text: &str) -> Result<Recorded, String> {
                 start: Seconds(event.ts / 1e6),
                 end: Seconds((event.ts + event.dur) / 1e6),
             });
+    }
+    if by_step.is_empty() {
+        return Err(
+            "its `traceEvents` hold no task; possible is a task (`\"ph\": \"X\"`) or more"
+                .to_owned(),
+        );
     }
     let traces = by_step
         .into_iter()

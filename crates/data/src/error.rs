@@ -131,21 +131,9 @@ pub enum DataError {
         /// What the HDF5 library found.
         reason: String,
     },
-    /// A label that is no class of the dataset.
-    #[error(
-        "{path}: sample {sample} is labeled with class {class}; the dataset has classes 0 to {last}; mend \
-         the label or name the class in the index"
-    )]
-    NoClass {
-        /// The file.
-        path: PathBuf,
-        /// The sample within the split.
-        sample: usize,
-        /// The label.
-        class: i64,
-        /// The largest class.
-        last: usize,
-    },
+    /// A class number that is none of the dataset's or of the model's.
+    #[error(transparent)]
+    NoClass(Box<NoClass>),
     /// A stored value that no network can be trained on.
     #[error(
         "{path}: key `{key}`, sample {sample} of split {split}, {found}; valid is {expected}; \
@@ -220,6 +208,36 @@ pub enum DataError {
         /// What was found.
         reason: String,
     },
+}
+
+/// A number in the place of a class that is none of the dataset's or of the model's.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{path}: key `{key}`, sample {sample} of split {split}, {position}: {class} is no class number; possible \
+     are the whole numbers 0 to {last}, the classes of the {owner}; nearest is {nearest}; mend or leave out \
+     the sample, or {remedy}"
+)]
+pub struct NoClass {
+    /// The file.
+    pub path: PathBuf,
+    /// The key.
+    pub key: &'static str,
+    /// The split.
+    pub split: &'static str,
+    /// The sample within the split.
+    pub sample: usize,
+    /// Where in the sample it is.
+    pub position: String,
+    /// What is stored.
+    pub class: String,
+    /// The largest class.
+    pub last: usize,
+    /// The class nearest to what is stored.
+    pub nearest: usize,
+    /// `dataset` or `model`.
+    pub owner: &'static str,
+    /// What would make it a class.
+    pub remedy: &'static str,
 }
 
 /// The name nearest to `wanted` by edits, if no more than half of it differs.

@@ -5,6 +5,7 @@
 //! Must not know: models, strategies, how ranks run or talk, machines, time, printing.
 //! The HDF5 library is named in one module, `hdf5`, and in no public type.
 
+mod classes;
 mod dataset;
 mod error;
 mod hdf5;
@@ -21,12 +22,12 @@ pub mod weights;
 mod writer;
 
 pub use dataset::{Dataset, Split};
-pub use error::DataError;
+pub use error::{DataError, NoClass};
 pub use index::{FORMAT_VERSION, INDEX_FILE, Kind};
 pub use inspect::{
     ArraySummary, DatasetSummary, SplitSummary, StorageSummary, ValueSummary, inspect,
 };
 pub use reader::{ReadTally, Reader};
 pub use samples::{DType, Samples, VolumeShape};
-pub use source::{HyperslabSource, Waker, first_sample};
+pub use source::{Accepted, HyperslabSource, Waker, first_sample};
 pub use writer::{DatasetSpec, DatasetWriter, Layout};

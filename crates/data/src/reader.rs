@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use partita_space::Bytes;
 
-use crate::dataset::{Inner, PHYSICAL_KEY, Split, TARGET_KEY};
+use crate::classes::{Classes, Site};
+use crate::dataset::{Inner, LABEL_KEY, PHYSICAL_KEY, Split, TARGET_KEY};
 use crate::error::DataError;
 use crate::hdf5::{SourceArray, SourceFile, Stored};
 use crate::samples::{Samples, VolumeShape};
@@ -134,17 +135,19 @@ impl Reader {
         let [d, h, w] = extent;
         self.check_region(&region, [1, d, h, w])?;
         let mut buffer = Samples::I16(Vec::new());
-        let classes = self.dataset.targets.len();
+        let (classes, split) = (self.dataset.targets.len(), self.split);
         let (file, place) = self.locate(sample)?;
         let labels = file.labels.as_ref().expect("a dataset with labels");
         read_region(labels, place, &region, &mut buffer, out)?;
-        if let Some(class) = stray(out, classes) {
-            return Err(DataError::NoClass {
-                path: file.path.clone(),
+        // None are known of a dataset without names.
+        if classes > 0 {
+            let site = Site {
+                path: &file.path,
+                key: LABEL_KEY,
+                split,
                 sample,
-                class,
-                last: classes - 1,
-            });
+            };
+            Classes::of_dataset(classes).check(site, &region, out)?;
         }
         self.tally.targets += 1;
         self.tally.target_bytes += Bytes(2 * slab::elements(&region) as u64);
@@ -265,15 +268,6 @@ fn read_region(
                 elements,
             })
         }
-    }
-}
-
-/// The first label that is none of so many classes; none are known of a dataset without names.
-fn stray(labels: &Samples, classes: usize) -> Option<i64> {
-    let is_stray = |class: &i64| classes > 0 && !(0..classes as i64).contains(class);
-    match labels {
-        Samples::I16(values) => values.iter().map(|&value| i64::from(value)).find(is_stray),
-        Samples::F32(values) => values.iter().map(|&value| value as i64).find(is_stray),
     }
 }
 

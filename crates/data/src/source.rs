@@ -9,7 +9,8 @@ use partita_run::reading::{BUFFERS_MAX, WAITING_MAX, at_once};
 use partita_run::{Inputs, Memory, RunError, Source};
 use partita_space::{Interval, Mesh, Rank, Region};
 
-use crate::dataset::{Dataset, Split, TARGET_KEY, VOLUME_KEY};
+use crate::classes::{Classes, Site};
+use crate::dataset::{Dataset, LABEL_KEY, Split, TARGET_KEY, VOLUME_KEY};
 use crate::error::DataError;
 use crate::reader::Reader;
 use crate::samples::{DType, Samples};
@@ -28,7 +29,8 @@ pub type Waker = Box<dyn Fn() + Send>;
 /// it is stored or as the program's transform makes it.
 /// A load for the next step where the step inputs list no next samples delivers zeros, and counts
 /// them. Errors are [`RunError::Source`] with the rank, the file, the key, and the sample and position of a
-/// value that is refused.
+/// value that is refused. Targets of a model with scores of classes are class numbers, and refused in the
+/// same way where they are others.
 pub struct HyperslabSource {
     shape: [usize; 4],
     /// (D, H, W, C) of the answer to a sample.
@@ -84,6 +86,24 @@ enum Values {
     Nothing,
 }
 
+/// What a network takes of stored samples.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Accepted {
+    /// What is done to a value on its way into the network.
+    pub transform: Transform,
+    /// For how many classes the network gives scores, where targets are class numbers.
+    pub classes: Option<usize>,
+}
+
+impl From<Transform> for Accepted {
+    fn from(transform: Transform) -> Self {
+        Self {
+            transform,
+            classes: None,
+        }
+    }
+}
+
 /// Number of the first sample of a split among all samples of the dataset.
 pub fn first_sample(dataset: &Dataset, split: Split) -> usize {
     let before = Split::ALL.into_iter().take_while(|&other| other != split);
@@ -91,17 +111,18 @@ pub fn first_sample(dataset: &Dataset, split: Split) -> usize {
 }
 
 impl HyperslabSource {
-    /// The source of this rank of a mesh, whose program takes the samples through `transform`. Files are
-    /// opened at the first load.
+    /// The source of this rank of a mesh, whose program takes what `accepted` says: a [`Transform`] where
+    /// targets are any numbers. Files are opened at the first load.
     ///
     /// Errors: the system gives no thread.
     pub fn new(
         dataset: &Dataset,
         mesh: Mesh,
         rank: Rank,
-        transform: Transform,
+        accepted: impl Into<Accepted>,
         wake: Option<Waker>,
     ) -> Result<Self, RunError> {
+        let accepted = accepted.into();
         let (orders, to_read) = channel();
         let (filled, pieces) = sync_channel(WAITING_MAX);
         let (emptied, blanks) = channel();
@@ -112,7 +133,8 @@ impl HyperslabSource {
             blanks,
             made: 0,
             one: Samples::new(dataset.dtype()),
-            valid: Valid::under(transform),
+            valid: Valid::under(accepted.transform),
+            classes: accepted.classes.filter(|&count| count > 0),
             wake,
         };
         // The thread is left to itself: it ends when the source is dropped, after the read under way.
@@ -319,6 +341,8 @@ struct Worker {
     /// The last sample of a piece of several.
     one: Samples,
     valid: Valid,
+    /// Of the model, where targets are class numbers; at least 1.
+    classes: Option<usize>,
     wake: Option<Waker>,
 }
 
@@ -418,6 +442,10 @@ impl Worker {
                     let reader = &mut self.readers[split];
                     let row = reader.read_target(sample)?;
                     check_target(reader, sample, &row)?;
+                    if let Some(classes) = self.classes {
+                        let site = site(reader, sample, TARGET_KEY);
+                        Classes::of_model(classes).check_row(site, &row)?;
+                    }
                     values.extend_from_slice(&row[range.clone()]);
                 }
                 Ok(Values::Targets(values))
@@ -427,7 +455,12 @@ impl Worker {
                 let mut one = Samples::new(DType::Int16);
                 for &sample in samples {
                     let (split, sample) = self.locate(sample);
-                    self.readers[split].read_labels(sample, region.clone(), &mut one)?;
+                    let reader = &mut self.readers[split];
+                    reader.read_labels(sample, region.clone(), &mut one)?;
+                    if let Some(classes) = self.classes {
+                        let site = site(reader, sample, LABEL_KEY);
+                        Classes::of_model(classes).check(site, region, &one)?;
+                    }
                     one.write_f32(&mut labels);
                     values.extend_from_slice(&labels);
                 }
@@ -446,6 +479,15 @@ impl Worker {
             sample -= reader.samples();
         }
         (last, sample)
+    }
+}
+
+fn site<'a>(reader: &'a Reader, sample: usize, key: &'static str) -> Site<'a> {
+    Site {
+        path: reader.file(sample),
+        key,
+        split: reader.split(),
+        sample,
     }
 }
 

@@ -23,22 +23,28 @@ pub(crate) struct Valid {
     transform: Transform,
     low: f32,
     high: f32,
+    /// The same bounds as they are, where single precision holds neither.
+    exact: [f64; 2],
 }
 
 impl Valid {
     pub(crate) fn under(transform: Transform) -> Self {
-        let (low, high) = match transform {
-            Transform::Identity => (-SEEN_MAX, SEEN_MAX),
+        let exact = match transform {
+            Transform::Identity => [-f64::from(SEEN_MAX), f64::from(SEEN_MAX)],
             Transform::Scale { factor } => {
-                let most = (f64::from(SEEN_MAX) / factor.abs()).min(f64::from(STORED_MAX)) as f32;
-                (-most, most)
+                let most = (f64::from(SEEN_MAX) / factor.abs()).min(f64::from(STORED_MAX));
+                [-most, most]
             }
-            Transform::LogOnePlus => (-1.0, STORED_MAX),
+            Transform::LogOnePlus => [-1.0, f64::from(STORED_MAX)],
         };
+        // Bounds closer to 0 than all other numbers leave 0 inside.
+        let least = f32::from_bits(1);
+        let [low, high] = exact.map(|bound| bound as f32);
         Self {
             transform,
-            low,
-            high,
+            low: low.min(-least),
+            high: high.max(least),
+            exact,
         }
     }
 
@@ -109,7 +115,11 @@ impl Valid {
                 format!("a number above -1 and below {STORED_MAX:e}, for log1p takes ln(1 + x)")
             }
             Transform::Identity | Transform::Scale { .. } => {
-                format!("a number between {:e} and {:e}", self.low, self.high)
+                let [low, high] = self.exact.map(|bound| match (bound as f32).is_normal() {
+                    true => format!("{:e}", bound as f32),
+                    false => format!("{bound:e}"),
+                });
+                format!("a number between {low} and {high}")
             }
         }
     }
@@ -167,6 +177,23 @@ mod tests {
         }
         let square = SEEN_MAX * SEEN_MAX;
         assert!(square.is_infinite() && SEEN_MAX.next_down().powi(2).is_finite());
+    }
+
+    #[test]
+    fn bounds_are_told_as_they_are() {
+        let factor = 1e300;
+        let valid = Valid::under(Transform::Scale { factor });
+        let expected = valid.expected();
+        let bounds = expected.strip_prefix("a number between ").unwrap();
+        let (low, high) = bounds.split_once(" and ").unwrap();
+        let [low, high] = [low, high].map(|bound| bound.parse::<f64>().unwrap());
+        assert!(low < 0.0 && high > 0.0, "{expected}");
+        let seen = high * factor / f64::from(SEEN_MAX);
+        assert!((seen - 1.0).abs() < 1e-9, "{expected}");
+        let zeros = Samples::F32(vec![0.0, -0.0]);
+        assert_eq!(valid.first_outside(&zeros), None);
+        let least = Samples::F32(vec![0.0, f32::from_bits(1)]);
+        assert_eq!(valid.first_outside(&least), Some((1, f32::from_bits(1))));
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod check;
 mod choices;
 mod flatten;
 mod roles;
+mod shared;
 mod shares;
 
 pub(crate) use self::choices::layers;
@@ -36,6 +37,23 @@ type Lying = (NodeId, Axes);
 /// Errors: layers that the model lacks, dims that a layer cannot carry, splits finer than the dim, one
 /// parameter split in two ways.
 pub(crate) fn lay_out(
+    graph: &Graph,
+    strategy: &Strategy,
+    placement: &Placement,
+    batch: usize,
+) -> Result<Network, StrategyError> {
+    lay_out_once(graph, strategy, placement, batch).map_err(|error| match error {
+        StrategyError::Shared(mut shared) => {
+            shared.nearest = shared::nearest(graph, strategy, batch, &shared);
+            StrategyError::Shared(shared)
+        }
+        other => other,
+    })
+}
+
+/// As [`lay_out`], without looking for the nearest strategy where layers share a parameter that they split
+/// differently.
+fn lay_out_once(
     graph: &Graph,
     strategy: &Strategy,
     placement: &Placement,
@@ -411,8 +429,14 @@ impl<'a> Layout<'a> {
             // Samples are not stored by channels, and these may be few.
             filters = filters.then(channels);
             channels = AxisList::NONE;
-        } else if is_said == [false; 2] && self.take_turns(id, &known, &axes, (filters, channels)) {
-            std::mem::swap(&mut filters, &mut channels);
+        } else if is_said == [false; 2] {
+            let turns = || self.take_turns(id, &known, &axes, (filters, channels));
+            if self
+                .turns_as_shared(id, filters, channels)
+                .unwrap_or_else(turns)
+            {
+                std::mem::swap(&mut filters, &mut channels);
+            }
         }
         (axes, filters, channels)
     }
@@ -526,17 +550,11 @@ impl<'a> Layout<'a> {
     ) -> Result<(), StrategyError> {
         let node = self.graph.node(id);
         for &parameter in &node.parameters {
-            match (&node.op, self.graph.parameter(parameter).role) {
-                // A transposed convolution keeps the weights of the convolution whose adjoint it is.
-                (Op::TransposedConvolution(convolution), ParameterRole::Weight) => {
-                    match convolution.groups > 1 {
-                        true => self.keep(id, parameter, channels, filters)?,
-                        false => self.keep(id, parameter, filters, channels)?,
-                    }
-                }
-                (_, ParameterRole::Weight) => self.keep(id, parameter, channels, filters)?,
-                _ => self.keep(id, parameter, AxisList::NONE, filters)?,
-            }
+            let [rows, columns] = match self.graph.parameter(parameter).role {
+                ParameterRole::Weight => rows_and_columns(&node.op, channels, filters),
+                _ => [AxisList::NONE, filters],
+            };
+            self.keep(id, parameter, rows, columns)?;
         }
         Ok(())
     }
@@ -554,10 +572,9 @@ impl<'a> Layout<'a> {
         place.axes[4] = columns;
         let [own, mirrored] = self.placement.sites[self.site].grids;
         place.on = own;
-        let is_mirrored = |known: &Place| {
-            let has_replicas = self.strategy.schedule.replicas() > 1;
-            has_replicas && known.on == mirrored && known.axes != place.axes
-        };
+        let has_replicas = self.strategy.schedule.replicas() > 1;
+        let is_mirrored =
+            |known: &Place| has_replicas && known.on == mirrored && known.axes != place.axes;
         let places = &mut self.parameters[parameter.0];
         // The second replica of one layer has the ranks of another one in the first.
         let other = places.iter().find(|(known, _)| is_mirrored(known));
@@ -569,13 +586,17 @@ impl<'a> Layout<'a> {
         if known.0 == place {
             return Ok(());
         }
-        let name = |id: NodeId| self.graph.node(id).name.clone();
-        Err(StrategyError::Shared {
-            strategy: self.strategy.to_string(),
-            first: name(known.1),
-            second: name(id),
-            parameter: self.graph.parameter(parameter).name.clone(),
-        })
+        let known = *known;
+        Err(self.shared(parameter, known, (place, id)))
+    }
+}
+
+/// Axes of the last two dims of the weights of a layer that reads these channels and gives these filters.
+fn rows_and_columns(op: &Op, channels: AxisList, filters: AxisList) -> [AxisList; 2] {
+    match op {
+        // A transposed convolution keeps the weights of the convolution whose adjoint it is.
+        Op::TransposedConvolution(convolution) if convolution.groups == 1 => [filters, channels],
+        _ => [channels, filters],
     }
 }
 

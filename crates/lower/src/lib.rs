@@ -37,5 +37,6 @@ pub use lowering::{LowerError, Request, SampleFormat, lower, lower_rank, lower_r
 pub use placement::balanced;
 pub use schedule::{Pass, Schedule, Slot, fitting_micro, forward_slots, slots};
 pub use strategy::{
-    Branches, Halo, LayerChoice, LayerDim, Shard, StageChoice, Strategy, StrategyError,
+    Branches, Halo, LayerChoice, LayerDim, Shard, SharedParameter, Sharer, StageChoice, Strategy,
+    StrategyError,
 };

@@ -83,22 +83,43 @@ fn site(strategy: &Strategy, stage: usize) -> Site {
     }
 }
 
+/// That the model has a layer for each stage.
+pub(crate) fn check_stage_count(graph: &Graph, strategy: &Strategy) -> Result<(), StrategyError> {
+    match strategy.stage_count() < graph.nodes.len() {
+        true => Ok(()),
+        false => Err(too_many_stages(graph, strategy)),
+    }
+}
+
+fn too_many_stages(graph: &Graph, strategy: &Strategy) -> StrategyError {
+    let layers = graph.nodes.len() - 1;
+    StrategyError::TooManyStages {
+        strategy: strategy.to_string(),
+        model: graph.name.clone(),
+        layers,
+        stages: strategy.stage_count(),
+        nearest: fewer_stages(strategy, layers),
+    }
+}
+
+/// The words by which a model of so many layers has one for each stage.
+fn fewer_stages(strategy: &Strategy, layers: usize) -> String {
+    let (places, chunks) = (strategy.stages.len(), strategy.schedule.chunks());
+    match layers / places.max(1) {
+        0 => format!("{} stages", layers / chunks.min(layers).max(1)),
+        1 if chunks > 1 => "schedule=1f1b".to_owned(),
+        most if chunks > 1 => format!("schedule=interleaved*{most}"),
+        _ => format!("{} stages", layers.min(places)),
+    }
+}
+
 /// The nodes of each stage, by hand or as equal as they can be.
 fn ranges(
     graph: &Graph,
     strategy: &Strategy,
     stages: usize,
 ) -> Result<Vec<Range<usize>>, StrategyError> {
-    let layers = graph.nodes.len() - 1;
-    let too_many = || StrategyError::TooManyStages {
-        strategy: strategy.to_string(),
-        model: graph.name.clone(),
-        layers,
-        stages,
-    };
-    if stages > layers {
-        return Err(too_many());
-    }
+    check_stage_count(graph, strategy)?;
     if strategy.has_layers() {
         return by_hand(graph, strategy);
     }
@@ -114,7 +135,7 @@ fn ranges(
         let ranks = Mesh::new(strategy.stages[stage % strategy.stages.len()].extents).ranks();
         (ends[range.end] - ends[range.start]) / ranks as f64
     };
-    balanced(graph.nodes.len(), stages, &cost).ok_or_else(too_many)
+    balanced(graph.nodes.len(), stages, &cost).ok_or_else(|| too_many_stages(graph, strategy))
 }
 
 /// About what each node costs. What a layer without weights costs is what it reads and writes; a hundred

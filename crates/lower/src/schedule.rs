@@ -12,6 +12,12 @@ use places::lists;
 use std::cmp::Reverse;
 use std::fmt;
 
+/// Most turns of a replica in [`Schedule::Gems`]: in each of them both take a micro-batch.
+pub const REPETITIONS_MAX: usize = MICRO_BATCHES_MAX / 2;
+
+/// Most stages on a place in [`Schedule::Interleaved`].
+pub const CHUNKS_MAX: usize = MICRO_BATCHES_MAX;
+
 /// In which order stages take micro-batches. The text form is `sequential`, `gpipe`, `1f1b`,
 /// `interleaved*2`, `zero-bubble`, `gems`, `gems*2` or `chimera`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -120,23 +126,20 @@ impl Schedule {
         }
     }
 
-    /// From the text form; none of anything else, or of numbers beyond [`MICRO_BATCHES_MAX`].
+    /// From the text form; none of anything else, or of numbers that no mini-batch or model allows.
     pub fn parse(text: &str) -> Option<Self> {
         let (name, count) = match text.split_once('*') {
             Some((name, count)) => (name, Some(count.parse::<usize>().ok()?)),
             None => (text, None),
         };
-        if count.is_some_and(|count| count > MICRO_BATCHES_MAX) {
-            return None;
-        }
         Some(match (name, count) {
             ("sequential", None) => Self::Sequential,
             ("gpipe", None) => Self::GPipe,
             ("1f1b", None) => Self::OneForwardOneBackward,
-            ("interleaved", Some(chunks @ 2..)) => Self::Interleaved { chunks },
+            ("interleaved", Some(chunks @ 2..=CHUNKS_MAX)) => Self::Interleaved { chunks },
             ("zero-bubble", None) => Self::ZeroBubble,
             ("gems", None) => Self::Gems { repetitions: 1 },
-            ("gems", Some(repetitions @ 1..)) => Self::Gems { repetitions },
+            ("gems", Some(repetitions @ 1..=REPETITIONS_MAX)) => Self::Gems { repetitions },
             ("chimera", None) => Self::Chimera,
             _ => return None,
         })

@@ -5,11 +5,11 @@ mod sizes;
 mod stages;
 mod text;
 
-pub use error::StrategyError;
+pub use error::{SharedParameter, Sharer, StrategyError};
 
 use crate::branches::blocks;
 use crate::lay_out::{lay_out, layers};
-use crate::placement::Placement;
+use crate::placement::{Placement, check_stage_count};
 use crate::schedule::Schedule;
 use partita_graph::{Graph, Node, Op};
 use partita_space::{AXES, Axis, AxisList, AxisSet, Mesh};
@@ -333,15 +333,15 @@ impl Strategy {
     /// Errors: as [`Self::check`].
     pub fn check_splits(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
         self.check_axes(graph, batch)?;
+        check_stage_count(graph, self)?;
         self.check_schedule(batch)?;
-        let nearest = self.fitting_micro(batch);
-        if nearest != self.micro {
+        if !self.is_micro_fitting(batch) {
             return Err(StrategyError::Micro {
                 strategy: self.to_string(),
                 micro: self.micro,
                 batch,
                 data: self.data_parts(),
-                nearest,
+                nearest: self.fitting_micro(batch),
             });
         }
         self.check_named_axes(graph, &Placement::new(graph, self)?)
@@ -383,15 +383,19 @@ impl Strategy {
         })
     }
 
-    /// The most micro-batches up to those asked for that are of one size, leave samples to all ranks of
-    /// the data axes and can be scheduled; if none can, those that one replica can take.
-    fn fitting_micro(&self, batch: usize) -> usize {
+    /// Whether the micro-batches are of one size and leave samples to all ranks of the data axes.
+    fn is_micro_fitting(&self, batch: usize) -> bool {
+        batch.is_multiple_of(self.micro) && self.micro <= batch / self.data_parts()
+    }
+
+    /// The most micro-batches below those asked for that can be scheduled and fit; else what else can be.
+    fn fitting_micro(&self, batch: usize) -> String {
         let most = self.micro.min(batch / self.data_parts());
-        let divides = |parts: &usize| batch.is_multiple_of(*parts);
-        let fits = |parts: &usize| divides(parts) && self.can_schedule(*parts);
-        let scheduled = (1..=most).rev().find(fits);
-        let any = scheduled.or_else(|| (1..=most).rev().find(divides));
-        any.unwrap_or(1)
+        let fits = |parts: &usize| batch.is_multiple_of(*parts) && self.can_schedule(*parts);
+        match (1..=most).rev().find(fits) {
+            Some(micro) => format!("micro={micro}"),
+            None => self.nearest_micro(batch),
+        }
     }
 
     /// Checks the axes alone.

@@ -5,7 +5,7 @@
 mod request;
 
 use partita_graph::{Graph, text};
-use partita_lower::{Request, Strategy, lower};
+use partita_lower::{Request, Strategy, StrategyError, lower};
 use partita_program::{Program, ProgramKind, Work, verify};
 use request::request;
 
@@ -134,8 +134,66 @@ fn replicas_on_the_same_ranks_must_split_a_parameter_alike() {
     // Stages on ranks of their own may.
     assert_eq!(refused("; c7e: F=-", "1f1b"), None);
     let error = refused("; c7e: F=-", "gems").unwrap();
-    for part in ["`e1`", "`c7e`", "`e1.weight`", "say the same of both"] {
+    for part in [
+        "`e1` and `c7e` share `e1.weight`",
+        "`e1` has C=-,F=filter (as usual, nothing is said of it)",
+        "`c7e` has C=-,F=- (`c7e: F=-`)",
+    ] {
         assert!(error.contains(part), "{part:?} is not in {error:?}");
+    }
+}
+
+/// Layers in front of which axes change roles, or might, and that share their weights.
+const TURNING: &str = "model m
+input x channels=1 extent=8
+a = embedding x rows=5 channels=4
+e1 = conv a filters=4 kernel=3 pad=1 bias=true
+r = relu e1
+m1 = conv r filters=6 kernel=3 pad=1 bias=true
+m2 = conv m1 filters=4 kernel=3 pad=1 bias=true
+e2 = conv m2 filters=4 kernel=3 pad=1 bias=true weight=e1.weight
+b = embedding x rows=5 channels=4 weight=a.weight
+s = add e2 b
+f = flatten s
+l = linear f features=4 bias=true
+loss = softmax_cross_entropy l
+";
+
+#[test]
+fn layers_that_share_weights_take_the_same_turns_where_nothing_is_said_of_them() {
+    let graph = text::parse(TURNING).unwrap();
+    for strategy in [
+        "filter=2,channel=2",
+        "filter=2,channel=2; m1: C=-",
+        "channel=2; m2: C=-",
+        "micro=4,stages=[1|channel=2|channel=2|1],schedule=gems",
+        "micro=4,stages=[channel=2|1|1|channel=2],schedule=chimera",
+    ] {
+        program(&graph, strategy, None);
+    }
+}
+
+#[test]
+fn the_strategy_that_a_refusal_of_shared_parameters_names_is_accepted() {
+    let (tied, turning) = (text::parse(TIED).unwrap(), text::parse(TURNING).unwrap());
+    for (graph, strategy) in [
+        (&tied, "filter=2; c7e: F=-"),
+        (&tied, "filter=2; e1: F=-"),
+        (&tied, "width=2; c1: W=-,F=width"),
+        (
+            &tied,
+            "micro=4,stages=[filter=2|filter=2],schedule=gems; c7e: F=-",
+        ),
+        (&turning, "filter=2,channel=2; e1: F=filter+channel,C=-"),
+        (&turning, "filter=2,channel=2; a..r: F=-; m2..: C=-"),
+    ] {
+        let parsed: Strategy = strategy.parse().unwrap();
+        let Err(StrategyError::Shared(shared)) = parsed.check(graph, 4) else {
+            panic!("{strategy} is not refused for what layers share");
+        };
+        let nearest = shared.nearest.trim_matches('`');
+        assert!(nearest.starts_with(&parsed.to_string()), "{nearest}");
+        program(graph, nearest, None);
     }
 }
 

@@ -23,9 +23,9 @@ pub enum CompareError {
         /// Of the program given.
         program: String,
     },
-    /// The prediction has no table of tasks.
-    #[error("the prediction holds no tasks; predict again with tasks")]
-    NoTasks,
+    /// The prediction is none of a program.
+    #[error(transparent)]
+    Prediction(#[from] PredictionFault),
     /// Nothing was measured.
     #[error("no traces were given")]
     NoTraces,
@@ -38,6 +38,59 @@ pub enum CompareError {
         ranks: usize,
     },
 }
+
+/// What a prediction cannot hold.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PredictionFault {
+    /// No table of tasks, or an empty one.
+    #[error(
+        "the prediction holds no tasks; predict again with tasks, as `partita predict --tasks --json` does"
+    )]
+    NoTasks,
+    /// A time that nothing takes.
+    #[error(
+        "{entry} is {seconds}; possible is a number of seconds from 0 to {SECONDS_MAX:e}; predict again with \
+         tasks"
+    )]
+    Seconds {
+        /// The key, with the task that it is of.
+        entry: String,
+        /// As it is, in digits.
+        seconds: String,
+    },
+    /// A task that the program lacks.
+    #[error(
+        "tasks[{index}] is task {task} of class {class}; possible are {possible}; predict again with tasks"
+    )]
+    Task {
+        /// Its number in the list.
+        index: usize,
+        /// Class.
+        class: u32,
+        /// Number in the body of the class.
+        task: u32,
+        /// What the program has.
+        possible: String,
+    },
+    /// A task with two times.
+    #[error(
+        "tasks[{first}] and tasks[{second}] are both task {task} of class {class}; possible is one entry for \
+         each task; predict again with tasks"
+    )]
+    Twice {
+        /// Number in the list.
+        first: usize,
+        /// Number in the list.
+        second: usize,
+        /// Class.
+        class: u32,
+        /// Number in the body of the class.
+        task: u32,
+    },
+}
+
+/// Longest time that is taken for one: three decades.
+pub const SECONDS_MAX: f64 = 1e9;
 
 /// Predicted and measured seconds of one heading.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -93,7 +146,8 @@ impl Pair {
 /// ranks, under the digest that was recorded with them. Each task counts with the median over a
 /// rank's steps, then with the mean over the ranks of its class.
 ///
-/// Errors: three digests that are not one; no tasks; no traces; a rank outside the program.
+/// Errors: three digests that are not one; no tasks, tasks that are given twice or that the program lacks,
+/// times that nothing takes; no traces; a rank outside the program.
 pub fn compare(
     prediction: &Prediction,
     program: &Program,
@@ -108,7 +162,7 @@ pub fn compare(
             program: digest,
         });
     }
-    let tasks = prediction.tasks.as_ref().ok_or(CompareError::NoTasks)?;
+    let tasks = tasks_of(prediction, program)?;
     if traces.is_empty() {
         return Err(CompareError::NoTraces);
     }
@@ -146,6 +200,63 @@ pub fn compare(
             .map(|(phase, sum)| (phase, sum.pair()))
             .collect(),
     })
+}
+
+/// The tasks of a prediction of this program, each once and with a time.
+fn tasks_of<'p>(
+    prediction: &'p Prediction,
+    program: &Program,
+) -> Result<&'p [TaskPrediction], PredictionFault> {
+    let check = |entry: &dyn Fn() -> String, Seconds(seconds): Seconds| match (0.0..=SECONDS_MAX)
+        .contains(&seconds)
+    {
+        true => Ok(()),
+        false => Err(PredictionFault::Seconds {
+            entry: entry(),
+            seconds: seconds.to_string(),
+        }),
+    };
+    let tasks = prediction.tasks.as_deref().unwrap_or_default();
+    if tasks.is_empty() {
+        return Err(PredictionFault::NoTasks);
+    }
+    check(
+        &|| "iteration_seconds".to_owned(),
+        prediction.iteration_seconds,
+    )?;
+    let mut seen = HashMap::new();
+    for (index, one) in tasks.iter().enumerate() {
+        let (class, task) = (one.class, one.task);
+        let count = |class: u32| {
+            program
+                .bodies
+                .get(class as usize)
+                .map(|body| body.tasks.len())
+        };
+        if count(class).is_none_or(|count| task as usize >= count) {
+            let possible = match count(class) {
+                Some(count) => format!("tasks 0 to {} of that class", count.saturating_sub(1)),
+                None => format!("classes 0 to {}", program.bodies.len().saturating_sub(1)),
+            };
+            return Err(PredictionFault::Task {
+                index,
+                class,
+                task,
+                possible,
+            });
+        }
+        if let Some(first) = seen.insert((class, task), index) {
+            return Err(PredictionFault::Twice {
+                first,
+                second: index,
+                class,
+                task,
+            });
+        }
+        let entry = || format!("`seconds` of tasks[{index}] (task {task} of class {class})");
+        check(&entry, one.seconds)?;
+    }
+    Ok(tasks)
 }
 
 /// Mean over the measured ranks of a class of the medians over their steps, by (class, task).

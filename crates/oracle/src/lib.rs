@@ -15,7 +15,7 @@ mod linear;
 pub mod prediction;
 pub mod simulate;
 
-pub use compare::{CompareError, Comparison, compare};
+pub use compare::{CompareError, Comparison, PredictionFault, compare};
 pub use cost::{
     Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, Known, MessageCost,
 };

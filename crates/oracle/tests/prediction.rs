@@ -8,7 +8,7 @@ mod table;
 
 use partita_oracle::{
     Blocks, CompareError, CostError, Costs, KernelCost, LinkFit, MachineCosts, MeasuredCosts, Mode,
-    Prediction, compare, predict, simulate,
+    Prediction, PredictionFault, compare, predict, simulate,
 };
 use partita_program::{Algorithm, Count, Dtype, Kernel, KernelShape, Taps, View};
 use partita_run::Trace;
@@ -104,14 +104,16 @@ fn a_comparison_finds_the_stretch_and_refuses_strangers() {
         compare(&prediction, &program, &digest, &[]),
         Err(CompareError::NoTraces)
     );
-    let bare = Prediction {
-        tasks: None,
-        ..prediction
-    };
-    assert_eq!(
-        compare(&bare, &program, &digest, &traces),
-        Err(CompareError::NoTasks)
-    );
+    for tasks in [None, Some(Vec::new())] {
+        let bare = Prediction {
+            tasks,
+            ..prediction.clone()
+        };
+        assert_eq!(
+            compare(&bare, &program, &digest, &traces),
+            Err(CompareError::Prediction(PredictionFault::NoTasks))
+        );
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Memory that the system may not give, asked for by those who can say what it was for.
 
 use std::cell::Cell;
+use std::sync::Mutex;
 
 thread_local! {
     static IS_HANDLED: Cell<bool> = const { Cell::new(false) };
@@ -19,6 +20,25 @@ pub fn handling_failure<R>(ask: impl FnOnce() -> R) -> R {
     ask()
 }
 
+/// What this process does that takes memory, in words; nothing unless it says so.
+static WORK: Mutex<String> = Mutex::new(String::new());
+
+/// Says what is done from now on, for whoever has to tell that there is no memory for it.
+pub fn name_work(what: &str) {
+    if let Ok(mut work) = WORK.lock() {
+        work.clear();
+        work.push_str(what);
+    }
+}
+
+/// What was named last; allocates nothing and waits for nobody.
+pub fn with_named_work(tell: impl FnOnce(&str)) {
+    match WORK.try_lock() {
+        Ok(work) => tell(&work),
+        Err(_) => tell(""),
+    }
+}
+
 /// Whether who asks for memory on this thread looks at what comes of it.
 pub fn is_failure_handled() -> bool {
     // While a thread ends, nobody does.
@@ -28,6 +48,16 @@ pub fn is_failure_handled() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn work_that_was_named_is_told() {
+        name_work("measuring");
+        let mut told = String::new();
+        with_named_work(|work| told.push_str(work));
+        name_work("");
+        with_named_work(|work| assert_eq!(work, ""));
+        assert_eq!(told, "measuring");
+    }
 
     #[test]
     fn failures_are_handled_inside_only() {

@@ -1,5 +1,5 @@
 use partita_run::RunError;
-use partita_space::Rank;
+use partita_space::{Bytes, Rank};
 use std::path::PathBuf;
 
 /// Why something could not be measured, or a measurement not kept.
@@ -31,6 +31,20 @@ pub enum TuneError {
         what: String,
         /// What the transport returned.
         source: Box<RunError>,
+    },
+    /// The system gives no memory for what is measured.
+    #[error(
+        "rank {rank}: the system gives no memory for the {bytes} with which {what} are measured; give this \
+         process more (`ulimit -v` shows the limit of its address space), or measure once without that \
+         limit: times are kept"
+    )]
+    Memory {
+        /// Who asked.
+        rank: Rank,
+        /// `kernels`, `allreduces`.
+        what: &'static str,
+        /// How much.
+        bytes: Bytes,
     },
     /// A read failed while it was measured.
     #[error("rank {rank} could not read while reading was measured: {reason}")]

@@ -1,5 +1,7 @@
 use crate::TuneError;
-use partita_space::Rank;
+use partita_run::Arena;
+use partita_run::allocation::handling_failure;
+use partita_space::{Bytes, Rank};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Lets ranks start at the same moment.
@@ -124,6 +126,25 @@ pub(crate) fn together<P: Send, R: Send>(
         return Err(stopped("another rank left early".to_owned()));
     }
     Ok(results)
+}
+
+/// Memory with which a rank measures.
+///
+/// Errors: the system gives none.
+pub(crate) fn memory_of(what: &'static str, rank: Rank, bytes: Bytes) -> Result<Arena, TuneError> {
+    Arena::of_rank(rank, bytes).map_err(|_| TuneError::Memory { rank, what, bytes })
+}
+
+/// Zeros to be written to and read.
+///
+/// Errors: the system gives no memory for them.
+pub(crate) fn zeros(what: &'static str, rank: Rank, words: usize) -> Result<Vec<u64>, TuneError> {
+    let mut zeros = Vec::new();
+    let reserved = handling_failure(|| zeros.try_reserve_exact(words));
+    let bytes = Bytes(8 * words as u64);
+    reserved.map_err(|_| TuneError::Memory { rank, what, bytes })?;
+    zeros.resize(words, 0);
+    Ok(zeros)
 }
 
 /// The middle of a list, the upper one of two; 0 of none.

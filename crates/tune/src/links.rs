@@ -1,5 +1,5 @@
 use crate::TuneError;
-use crate::gate::{Stop, median_of_slowest, together};
+use crate::gate::{Stop, median_of_slowest, memory_of, together};
 use partita_program::{
     Body, Buffer, BufferId, Collective, CollectiveKind, Dtype, Exchange, Origin, Phase, Program,
     ProgramKind, Receive, Role, Send, Task, TaskId, View, Work,
@@ -172,7 +172,7 @@ pub fn measure_links_of_rank(
         let mut transport = transports(&sweep.program())?;
         // Ranks leave a sum over all of them at about the same moment.
         let barrier = barrier();
-        let mut arena = Arena::new(barrier.arena);
+        let mut arena = memory_of(sweep.what, rank, barrier.arena)?;
         let all = sweep.repeats(rank, transport.as_mut(), &mut |transport| match once(
             &barrier, &mut arena, transport,
         ) {
@@ -337,7 +337,8 @@ impl Sweep {
         let body_of = |trial: &'_ Trial| trial.bodies.get(rank).cloned().flatten();
         let bodies: Vec<Option<Body>> = self.trials.iter().map(body_of).collect();
         let sizes = bodies.iter().flatten().map(|body| body.arena);
-        let mut arena = Arena::new(sizes.max().unwrap_or_default());
+        let bytes = sizes.max().unwrap_or_default();
+        let mut arena = memory_of(self.what, rank, bytes)?;
         arena.touch();
         let mut all = Vec::with_capacity(self.trials.len());
         for (trial, body) in self.trials.iter().zip(&bodies) {

@@ -1,6 +1,6 @@
 use crate::TuneError;
 use crate::contents::{fill, warm};
-use crate::gate::{Gate, Stop, median, median_of_slowest, together};
+use crate::gate::{Gate, Stop, median, median_of_slowest, memory_of, together, zeros};
 use crate::job::{Job, KernelKey, jobs};
 use partita_program::{Features, Program};
 use partita_run::{Arena, Inputs, Kernels};
@@ -95,7 +95,7 @@ pub fn measure(
     let repeats: Vec<AtomicUsize> = jobs.iter().map(|_| AtomicUsize::new(0)).collect();
     let ranks = options.concurrency.max(1);
     let times = together("kernels", vec![(); ranks], |gate, slot, ()| {
-        let mut bench = Bench::new(&jobs, options, slot);
+        let mut bench = Bench::new(&jobs, options, slot)?;
         let mut times = Vec::with_capacity(jobs.len());
         for (index, job) in jobs.iter().enumerate() {
             bench.prepare(job, kernels);
@@ -205,18 +205,18 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(jobs: &[Job], options: &Options, slot: usize) -> Self {
+    fn new(jobs: &[Job], options: &Options, slot: usize) -> Result<Self, TuneError> {
         let arena = jobs.iter().map(|job| job.body.arena).max();
         let rest = jobs.iter().map(|job| job.rest.0).max().unwrap_or(0);
         let flush = options.flush.0 / options.concurrency.max(1) as u64;
-        Self {
+        Ok(Self {
             slot,
-            arena: Arena::new(arena.unwrap_or_default()),
-            other: vec![0; (rest.min(flush) / 8) as usize],
+            arena: memory_of("kernels", slot, arena.unwrap_or_default())?,
+            other: zeros("kernels", slot, (rest.min(flush) / 8) as usize)?,
             budget: options.budget.0,
             repeats: options.repeats,
             kernels: None,
-        }
+        })
     }
 
     fn prepare(&mut self, job: &Job, maker: &KernelMaker<'_>) {

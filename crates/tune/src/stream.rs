@@ -1,5 +1,5 @@
 use crate::TuneError;
-use crate::gate::{median_of_slowest, together};
+use crate::gate::{median_of_slowest, together, zeros};
 use partita_space::{Bytes, BytesPerSecond};
 use std::hint::black_box;
 use std::time::Instant;
@@ -13,9 +13,10 @@ const REPEATS: usize = 6;
 /// Errors: a thread that cannot be started.
 pub fn measure_memory(ranks: usize, bytes: Bytes) -> Result<BytesPerSecond, TuneError> {
     let words = (bytes.0 / 8) as usize;
-    let times = together("memory", vec![(); ranks.max(1)], |gate, _, ()| {
-        let source = vec![1u64; words];
-        let mut target = vec![0u64; words];
+    let times = together("memory", vec![(); ranks.max(1)], |gate, rank, ()| {
+        let mut source = zeros("copies of memory", rank, words)?;
+        source.fill(1);
+        let mut target = zeros("copies of memory", rank, words)?;
         let mut times = Vec::with_capacity(REPEATS);
         for turn in 0..=REPEATS {
             gate.wait()?;

@@ -1,6 +1,7 @@
 //! What is checked before any rank starts. Each error says what was asked, what is possible, and the
 //! nearest valid choice.
 
+use super::free_folder;
 use super::run_file::RunFile;
 use crate::error::CliError;
 use partita_data::{Dataset, Split};
@@ -79,6 +80,12 @@ fn answer(graph: &Graph) -> (Shape, bool) {
     (graph.node(last.inputs[0]).shape, is_classifier)
 }
 
+/// For how many classes the model gives scores; none where its targets are numbers.
+pub fn classes(graph: &Graph) -> Option<usize> {
+    let (answer, is_classifier) = answer(graph);
+    is_classifier.then_some(answer.channels)
+}
+
 /// The model tells classes apart, as many as there are or more, and where the dataset has them.
 fn labels_fit(
     run: &RunFile,
@@ -147,8 +154,9 @@ pub fn output_fits(run: &RunFile) -> Result<(), CliError> {
         false => Ok(()),
         true => Err(CliError::User(format!(
             "output = \"{}\" is the dataset itself, and results would lie among its files; possible is \
-             any other folder, nearest is output = \"out\"",
-            run.output.display()
+             any other folder, nearest is output = \"{}\"",
+            run.output.display(),
+            free_folder::anywhere().display()
         ))),
     }
 }

@@ -4,6 +4,7 @@ pub mod check;
 mod choose;
 pub mod company;
 mod foretell;
+mod free_folder;
 pub mod kernel_set;
 mod memory;
 mod output;
@@ -27,11 +28,11 @@ use company::Company;
 use memory::Mark;
 use output::{Output, Room};
 use partita_data::{
-    DType, Dataset, HyperslabSource, Split, Waker, first_sample, order::epoch_order,
+    Accepted, DType, Dataset, HyperslabSource, Split, Waker, first_sample, order::epoch_order,
 };
 use partita_graph::{Graph, initial_part};
 use partita_lower::Strategy;
-use partita_program::{Buffer, ProgramKind, Role, Transform};
+use partita_program::{Buffer, ProgramKind, Role};
 use partita_run::{End, Footprint, Plan, RunError, Session, Source, SystemClock, kept_name};
 use partita_space::{Bytes, Mesh, Rank};
 use ranks::{Listener, World};
@@ -263,13 +264,17 @@ fn train<'r>(
     let open = || Output::open(run, room, text.as_deref());
     let output = company.speaks().then(open).transpose()?;
     let mark = Mark::set();
+    let accepted = Accepted {
+        transform: run.transform,
+        classes: check::classes(task.graph),
+    };
     let world = World {
         kernels: run.kernels,
         precision: run.precision,
         threads: run.threads,
         watchdog: run.watchdog,
         cancel: task.cancel,
-        source: &|rank, wake| source(dataset, program.mesh, rank, run.transform, wake),
+        source: &|rank, wake| source(dataset, program.mesh, rank, accepted, wake),
         clock: SystemClock::start(),
         initial: &|buffer, elements| initial(task.graph, run.seed, buffer, elements),
     };
@@ -319,10 +324,10 @@ fn source(
     dataset: &Dataset,
     mesh: Mesh,
     rank: Rank,
-    transform: Transform,
+    accepted: Accepted,
     wake: Option<Waker>,
 ) -> Result<Box<dyn Source>, RunError> {
-    let source = HyperslabSource::new(dataset, mesh, rank, transform, wake)?;
+    let source = HyperslabSource::new(dataset, mesh, rank, accepted, wake)?;
     Ok(Box::new(source))
 }
 

@@ -1,6 +1,7 @@
 //! The output folder of a run: checked before anything starts, locked while the run trains, and written
 //! so that files of two runs never stand side by side.
 
+use super::free_folder;
 use super::run_file::RunFile;
 use crate::error::CliError;
 use partita_files::{
@@ -98,10 +99,7 @@ pub fn check(run: &RunFile, room: Room) -> Result<(), CliError> {
             &format!("{found}, and results need a folder"),
         ));
     }
-    let folder = path.ancestors().find(|folder| folder.exists());
-    let folder = folder
-        .filter(|found| !found.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
+    let folder = free_folder::existing(path);
     if !folder.is_dir() {
         let found = format!("cannot be made, as {} is a file", folder.display());
         return Err(refusal(path, &found));
@@ -141,7 +139,7 @@ fn check_contents(run: &RunFile) -> Result<(), CliError> {
          replace that run with `--overwrite`, or with `overwrite = true` in the run file",
         path.display(),
         found.join(", "),
-        free_name(path).display()
+        free_folder::beside(path).display()
     )))
 }
 
@@ -176,7 +174,7 @@ fn refusal(path: &Path, found: &str) -> CliError {
     CliError::User(format!(
         "output = \"{}\" {found}; possible is any folder that can be written to, nearest is output = \"{}\"",
         path.display(),
-        free_name(path).display()
+        free_folder::beside(path).display()
     ))
 }
 
@@ -187,26 +185,15 @@ fn locked(path: &Path, process: Option<String>) -> CliError {
         "output = \"{}\" is in use: another run{process} trains and will write there; wait for its end, or \
          name a folder of its own, nearest is output = \"{}\"",
         path.display(),
-        free_name(path).display()
+        free_folder::beside(path).display()
     ))
-}
-
-/// The path itself with the first number that nothing has.
-fn free_name(path: &Path) -> PathBuf {
-    let numbered = |number: u32| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(format!("-{number}"));
-        PathBuf::from(name)
-    };
-    let is_free = |path: &PathBuf| fs::symlink_metadata(path).is_err();
-    let free = (2..1000).map(numbered).find(is_free);
-    free.unwrap_or_else(|| numbered(1000))
 }
 
 /// The folder of the results, which is this run's alone. A run that fails leaves it as it was.
 pub struct Output {
     path: PathBuf,
-    is_new: bool,
+    /// Folders that are there for this run alone, the outermost first: its own and those around it.
+    made: Vec<PathBuf>,
     /// None on a file system without locks.
     lock: Option<FolderLock>,
     /// Written before the run that it is about, and put in its place beside the weights.
@@ -220,14 +207,13 @@ impl Output {
     pub fn open(run: &RunFile, room: Room, prediction: Option<&str>) -> Result<Self, CliError> {
         let path = run.output.as_path();
         check(run, room)?;
-        let is_new = !path.exists();
-        fs::create_dir_all(path).map_err(|error| CliError::file("made", path.display(), &error))?;
         let mut output = Self {
             path: path.to_owned(),
-            is_new,
+            made: Vec::new(),
             lock: None,
             prediction: None,
         };
+        output.make_folders()?;
         output.take_lock()?;
         // Another run may have come to its end meanwhile.
         check_contents(run)?;
@@ -250,6 +236,21 @@ impl Output {
         Ok(output)
     }
 
+    fn make_folders(&mut self) -> Result<(), CliError> {
+        let missing = self.path.ancestors().take_while(|folder| !folder.exists());
+        let missing = missing.filter(|folder| !folder.as_os_str().is_empty());
+        let missing: Vec<PathBuf> = missing.map(Path::to_owned).collect();
+        for folder in missing.into_iter().rev() {
+            match fs::create_dir(&folder) {
+                Ok(()) => self.made.push(folder),
+                // By another run at the same moment, or by its other name, as `new/..` is the present one.
+                Err(_) if folder.is_dir() => {}
+                Err(error) => return Err(CliError::file("made", folder.display(), &error)),
+            }
+        }
+        Ok(())
+    }
+
     fn take_lock(&mut self) -> Result<(), CliError> {
         match FolderLock::take(&self.path, LOCK) {
             Ok(Some(lock)) => {
@@ -258,7 +259,7 @@ impl Output {
             }
             Ok(None) => {
                 // Whoever has the lock has the folder.
-                self.is_new = false;
+                self.made.clear();
                 Err(locked(&self.path, FolderLock::holder(&self.path, LOCK)))
             }
             Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
@@ -297,7 +298,7 @@ impl Output {
         }
         sync_folder(&self.path)?;
         weights.place()?;
-        self.is_new = false;
+        self.made.clear();
         Ok(())
     }
 
@@ -309,12 +310,14 @@ impl Output {
 
 impl Drop for Output {
     fn drop(&mut self) {
-        let is_gone = self.is_gone();
+        let is_gone = self.lock.is_some() && self.is_gone();
         self.prediction = None;
         self.lock = None;
-        if self.is_new && !is_gone {
-            // A folder that is not empty is not this run's alone, and the error of the run is the one to tell.
-            let _ = fs::remove_dir(&self.path);
+        if !is_gone {
+            // A folder that is not empty is not this run's alone, nor are those around it, and the error of
+            // the run is the one to tell.
+            let mut made = self.made.iter().rev();
+            let _ = made.all(|folder| fs::remove_dir(folder).is_ok());
         }
     }
 }

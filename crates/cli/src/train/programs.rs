@@ -2,7 +2,7 @@ use super::run_file::RunFile;
 use crate::error::CliError;
 use partita_data::DType;
 use partita_graph::Graph;
-use partita_lower::{Request, SampleFormat, Strategy, lower};
+use partita_lower::{Request, SampleFormat, Strategy, StrategyError, lower};
 use partita_program::{Dtype, Menu, Program, ProgramKind, verify};
 use partita_run::{Played, batch_sizes};
 
@@ -45,7 +45,7 @@ pub fn programs(
 
 /// That the smaller last mini-batch of an epoch can be trained on, where there is one.
 ///
-/// Errors: a batch norm over a single value, with the nearest size of mini-batches that has none.
+/// Errors: a batch norm over a single value, with the nearest strategy and size of mini-batches that have none.
 fn check_last(
     graph: &Graph,
     strategy: &Strategy,
@@ -60,20 +60,37 @@ fn check_last(
     let Err(error) = is_trained(batch) else {
         return Ok(());
     };
+    let StrategyError::OneValue { layer, micro, .. } = &error else {
+        return Err(CliError::user(&error));
+    };
+    let rest = samples % batch;
     let suits = |other: &usize| {
         (1..=samples).contains(other)
             && is_trained(*other).is_ok()
             && strategy.check(graph, *other).is_ok()
     };
     let others = (1..batch).flat_map(|by| [batch - by, batch + by]);
-    let nearest = match others.into_iter().find(suits) {
-        Some(other) => format!("batch={other}"),
-        None => format!("batch={batch} with a number of samples that it divides"),
+    let size = others.into_iter().find(suits);
+    let with_fewer = |&fewer: &usize| {
+        let mut other = strategy.clone();
+        other.micro = fewer;
+        other.check(graph, batch).is_ok() && other.check_norms(graph, rest).is_ok()
+    };
+    let fewer = (1..strategy.micro).rev().find(with_fewer);
+    let choices = [
+        fewer.map(|micro| format!("micro={micro} in the strategy")),
+        size.map(|batch| format!("batch = {batch}")),
+    ];
+    let choices: Vec<String> = choices.into_iter().flatten().collect();
+    let nearest = match choices.is_empty() {
+        false => choices.join(", or "),
+        true => format!("batch = {batch} with a number of samples that it divides"),
     };
     Err(CliError::User(format!(
-        "the last mini-batch of an epoch has {} of {samples} training samples: {error}; the nearest \
-         size of mini-batches whose last one is large enough is {nearest}",
-        samples % batch
+        "the last mini-batch of an epoch has {rest} of {samples} training samples: there, in training under \
+         `{strategy}`, the batch norm `{layer}` takes the mean and the variance of each channel over a single \
+         value in one of {micro} micro-batch(es); at least 2 values are needed, the nearest valid choice is \
+         {nearest}"
     )))
 }
 
@@ -141,17 +158,34 @@ mod tests {
             assert_eq!(check(strategy, samples, batch), None);
         }
         for (strategy, samples, batch, parts) in [
-            ("data=1", 17, 4, ["1 of 17", "`n`", "batch=3"]),
+            ("data=1", 17, 4, ["1 of 17", "`n`", "batch = 3"]),
+            ("data=1,micro=1", 3, 2, ["1 of 3", "`n`", "batch = 3"]),
             (
                 "data=2,micro=2",
                 11,
                 8,
-                ["3 of 11", "2 micro-batch(es)", "batch=6"],
+                [
+                    "3 of 11",
+                    "2 micro-batch(es)",
+                    "micro=1 in the strategy, or batch = 6",
+                ],
             ),
         ] {
             let error = check(strategy, samples, batch).unwrap();
             for part in parts {
                 assert!(error.contains(part), "{part:?} is not in {error:?}");
+            }
+            // What is suggested is accepted.
+            let (_, nearest) = error.split_once("nearest valid choice is ").unwrap();
+            for choice in nearest.split(", or ") {
+                let (other, size) = match choice.strip_suffix(" in the strategy") {
+                    Some(micro) => (format!("data=2,{micro}"), batch),
+                    None => {
+                        let size = choice.strip_prefix("batch = ").unwrap().parse().unwrap();
+                        (strategy.to_owned(), size)
+                    }
+                };
+                assert_eq!(check(&other, samples, size), None, "{error}");
             }
         }
     }

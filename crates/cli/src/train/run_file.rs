@@ -143,9 +143,7 @@ impl RunFile {
             transform: transform(&top)?.unwrap_or(Transform::Identity),
             watchdog: watchdog(&top)?.unwrap_or(WATCHDOG),
             collectives: Collectives::Ordered,
-            memory: top.read("memory", "a size like \"16GiB\"", |value| {
-                number::bytes(value.as_str()?).ok()
-            })?,
+            memory: memory(&top)?,
             optimizer,
             clip,
             schedule: schedule(&top, epoch_count)?,
@@ -165,7 +163,8 @@ fn transform(top: &Section<'_>) -> Result<Option<Transform>, CliError> {
         let scale = table.iter().find(|(key, _)| key.get_ref() == "scale");
         let factor = scale.and_then(|(_, value)| float(value.get_ref()));
         return match (factor, table.len()) {
-            (Some(factor), 1) => Ok(Some(Transform::Scale { factor })),
+            (Some(factor), 1) if is_scale(factor) => Ok(Some(Transform::Scale { factor })),
+            (Some(factor), 1) => Err(top.refuse("transform", &possible_scales(factor))),
             (Some(_) | None, _) => Err(top.refuse("transform", expected)),
         };
     }
@@ -174,6 +173,32 @@ fn transform(top: &Section<'_>) -> Result<Option<Transform>, CliError> {
         Some("log1p") => Some(Transform::LogOnePlus),
         Some(_) | None => None,
     })
+}
+
+fn memory(top: &Section<'_>) -> Result<Option<Bytes>, CliError> {
+    let Some(text) = top.text("memory", "a size like \"16GiB\"")? else {
+        return Ok(None);
+    };
+    let refuse = |expected: String| {
+        let expected = expected.replace("possible is ", "").replace('`', "\"");
+        top.refuse("memory", &expected)
+    };
+    number::bytes(&text).map(Some).map_err(refuse)
+}
+
+/// Whether single precision holds a factor: kernels multiply in it, by what would be 0 or infinite.
+fn is_scale(factor: f64) -> bool {
+    (factor as f32).is_normal()
+}
+
+fn possible_scales(asked: f64) -> String {
+    let (least, most) = (f32::MIN_POSITIVE, f32::MAX);
+    let magnitude = asked.abs().clamp(least.into(), most.into()) as f32;
+    let nearest = magnitude.copysign(asked as f32);
+    format!(
+        "{{scale = NUMBER}} of a magnitude from {least:e} to {most:e}, which single precision holds; nearest \
+         is {{scale = {nearest:e}}}"
+    )
 }
 
 fn watchdog(top: &Section<'_>) -> Result<Option<Seconds>, CliError> {

@@ -103,6 +103,76 @@ fn files_of_another_kind_are_refused() {
 }
 
 #[test]
+fn times_and_tasks_that_cannot_be_are_refused_with_file_and_entry() {
+    let folder = tempfile::tempdir().unwrap();
+    let (prediction, trace) = files(folder.path(), 1.0);
+    let read = |path: &Path| -> Value {
+        serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+    };
+    let (predicted, recorded) = (read(&prediction), read(&trace));
+    let said = |path: &Path, whole: &Value, change: &dyn Fn(&mut Value)| {
+        let mut changed = whole.clone();
+        change(&mut changed);
+        fs::write(path, changed.to_string()).unwrap();
+        let text = refusal(&compare(&prediction, &trace));
+        fs::write(path, whole.to_string()).unwrap();
+        assert!(text.contains(path.to_str().unwrap()), "{text}");
+        assert!(
+            text.contains("possible") || text.contains("predict again"),
+            "{text}"
+        );
+        text
+    };
+    type Change = (&'static str, fn(&mut Value));
+    let changes: [Change; 7] = [
+        ("`seconds` of tasks[3]", |all| {
+            all["tasks"][3]["seconds"] = record!(-1e-3)
+        }),
+        ("is 1e300", |all| {
+            all["tasks"][3]["seconds"] = record!(1e300)
+        }),
+        ("iteration_seconds is -1", |all| {
+            all["iteration_seconds"] = record!(-1.0)
+        }),
+        ("holds no tasks", |all| all["tasks"] = record!([])),
+        ("tasks[2] and tasks[5] are both task", |all| {
+            all["tasks"][5] = all["tasks"][2].clone();
+        }),
+        ("tasks[1] is task 99999 of class 0", |all| {
+            all["tasks"][1]["task"] = record!(99999)
+        }),
+        ("of class 7; possible are classes 0 to", |all| {
+            all["tasks"][1]["class"] = record!(7);
+        }),
+    ];
+    for (expected, change) in changes {
+        let text = said(&prediction, &predicted, &change);
+        let expected = expected.replace("1e300", &1e300.to_string());
+        assert!(text.contains(&expected), "{text}");
+    }
+    let changes: [Change; 5] = [
+        ("`dur` of traceEvents[3] (task", |all| {
+            all["traceEvents"][3]["dur"] = record!(-1.0);
+        }),
+        ("`ts` of traceEvents[3] (task", |all| {
+            all["traceEvents"][3]["ts"] = record!(1e200);
+        }),
+        ("`dur` of traceEvents[0] (task", |all| {
+            all["traceEvents"][0]["dur"] = record!(1e16);
+        }),
+        ("hold no task", |all| all["traceEvents"] = record!([])),
+        ("traceEvents[2] and traceEvents[4] are both task", |all| {
+            all["traceEvents"][4] = all["traceEvents"][2].clone();
+        }),
+    ];
+    for (expected, change) in changes {
+        let text = said(&trace, &recorded, &change);
+        assert!(text.contains(expected), "{text}");
+    }
+    answer(&compare(&prediction, &trace));
+}
+
+#[test]
 fn a_program_that_was_changed_is_refused_before_it_is_used() {
     let folder = tempfile::tempdir().unwrap();
     let (prediction, trace) = files(folder.path(), 1.0);

@@ -1,4 +1,5 @@
 use crate::command::{assert_keys, error_text, partita};
+use crate::trainee::Case;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -42,6 +43,32 @@ fn ranks_that_share_cores_are_told() {
         "{answer}"
     );
     assert!(error_text(&ask("plan", &[])).contains("they take turns"));
+}
+
+/// Whatever is measured first has too little room: what it is and how much it takes are named.
+#[cfg(target_os = "linux")]
+#[test]
+fn measurements_without_memory_end_with_what_was_asked_for() {
+    let case = Case::new();
+    let text = fs::read_to_string(case.run_file("run.toml", 1, "ranks = 2")).unwrap();
+    fs::write(case.path("run.toml"), text.replace("data=1", "auto")).unwrap();
+    for kibibytes in [120_000, 200_000, 300_000] {
+        let script = format!("ulimit -v {kibibytes}; exec \"$0\" train run.toml");
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", &script, env!("CARGO_BIN_EXE_partita")]);
+        let cache = case.path(&kibibytes.to_string());
+        command
+            .current_dir(case.folder())
+            .env("XDG_CACHE_HOME", cache);
+        let output = command.output().unwrap();
+        let text = error_text(&output);
+        assert_eq!(output.status.code(), Some(1), "{kibibytes}: {text}");
+        assert!(!text.contains("panicked"), "{kibibytes}: {text}");
+        for part in ["gives no", "`ulimit -v`", "measur"] {
+            assert!(text.contains(part), "{kibibytes}: {text}");
+        }
+        assert!(!case.path("out").exists(), "{kibibytes}");
+    }
 }
 
 /// A call whose measurements lie in the folder.

@@ -150,6 +150,27 @@ fn what_cannot_be_written_is_refused_before_the_training() {
 }
 
 #[test]
+fn the_folder_that_a_refusal_suggests_can_be_written_to() {
+    let case = Case::new();
+    let text = fs::read_to_string(case.run_file("run.toml", 1, "")).unwrap();
+    fs::create_dir_all(case.path("q2/trace.json")).unwrap();
+    fs::create_dir(case.path("result.json")).unwrap();
+    for output in ["/proc/out", "./q2/", ".", "tiny.model/out", "set"] {
+        let with = |output: &str| {
+            let text = text.replace("\"out\"", &format!("\"{output}\""));
+            fs::write(case.path("run.toml"), text).unwrap();
+            case.command("run.toml")
+        };
+        let said = refusal(&mut with(output));
+        let (_, nearest) = said.split_once("nearest is output = \"").unwrap();
+        let (nearest, _) = nearest.split_once('"').unwrap();
+        assert!(!case.path(nearest).exists(), "{output}: {said}");
+        succeed(&mut with(nearest));
+        assert_eq!(names(&case.path(nearest)), WRITTEN, "{output}: {said}");
+    }
+}
+
+#[test]
 fn a_limit_of_files_is_told_before_the_training() {
     let case = Case::new();
     case.run_file("run.toml", 1, "");

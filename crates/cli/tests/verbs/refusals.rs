@@ -104,6 +104,35 @@ fn strategies_that_do_not_fit_are_refused_with_the_nearest() {
 }
 
 #[test]
+fn what_a_refusal_suggests_is_possible() {
+    let staged = "micro=2,stages=[1|1]";
+    for asked in [
+        "schedule=gems*1000000",
+        "schedule=gems*0",
+        "schedule=gems*16384",
+    ] {
+        let text = refusal(&lower("2", "2", &format!("{staged},{asked}")));
+        let (_, nearest) = text.split_once("nearest is `").unwrap();
+        let nearest = nearest.trim_end().trim_end_matches('`');
+        answer(&lower("2", "2", &format!("{staged},{nearest}")));
+    }
+    let text = refusal(&lower("2", "2", "depth=2.5"));
+    assert!(text.contains("nearest is `depth=2`"), "{text}");
+    answer(&lower("2", "2", "depth=2"));
+    let plan = |memory: &str| {
+        let asked = ["--ranks", "1", "--batch", "1", "--memory", memory];
+        let machine = ["--machine", "lassen", "--no-io"];
+        [&["plan", "cosmoflow@32"][..], &asked, &machine]
+            .concat()
+            .join(" ")
+    };
+    let memory = plan("18446744073709551616B");
+    let text = refusal(&memory.split(' ').collect::<Vec<_>>());
+    assert!(text.contains("nearest is `8192TiB`"), "{text}");
+    answer(&plan("8192TiB").split(' ').collect::<Vec<_>>());
+}
+
+#[test]
 fn numbers_that_make_no_sense_are_refused() {
     for (ranks, batch) in [
         ("0", "1"),
@@ -140,11 +169,11 @@ fn sizes_that_cannot_be_counted_are_refused_by_name() {
     for (strategy, expected) in [
         (
             "micro=2,stages=[1|1],schedule=gems*9223372036854775808",
-            "nearest is `schedule=gems*16384`",
+            "with N from 1 to 8192; nearest is `schedule=gems`",
         ),
         (
             "micro=2,stages=[1|1],schedule=interleaved*9223372036854775808",
-            "nearest is `schedule=interleaved*16384`",
+            "nearest is `schedule=interleaved*2`",
         ),
         (
             "data=2,micro=9223372036854775808",

@@ -30,6 +30,24 @@ fn signals_that_are_inherited_as_ignored_stay_so() {
 }
 
 #[test]
+fn folders_that_a_run_made_go_with_it_and_no_others() {
+    let case = Case::new();
+    let text = std::fs::read_to_string(case.run_file("run.toml", 1_000_000, "")).unwrap();
+    std::fs::create_dir(case.path("mine")).unwrap();
+    for (output, gone) in [("runs/deep/out", "runs"), ("mine/deep/out", "mine/deep")] {
+        let text = text.replace("\"out\"", &format!("\"{output}\""));
+        std::fs::write(case.path("run.toml"), text).unwrap();
+        let trainee = Trainee::start(&mut case.command("run.toml"));
+        assert!(case.path(output).is_dir());
+        trainee.signal("TERM");
+        let (status, said) = trainee.end();
+        assert_eq!(status.code(), Some(130), "{said}");
+        assert!(!case.path(gone).exists(), "{gone} is left");
+    }
+    assert!(case.path("mine").is_dir());
+}
+
+#[test]
 fn signals_that_are_not_ignored_end_a_run_in_order() {
     for (signal, ignored) in [
         ("HUP", ""),

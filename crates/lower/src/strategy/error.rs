@@ -1,5 +1,36 @@
 //! Why a strategy is refused.
 
+/// A parameter that two layers share and split in different ways.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "strategy `{strategy}`: `{}` and `{}` share `{parameter}` and split it differently: `{}` has {} ({}), `{}` \
+     has {} ({}); the nearest valid choice is {nearest}",
+    layers[0].name, layers[1].name,
+    layers[0].name, layers[0].split, layers[0].origin,
+    layers[1].name, layers[1].split, layers[1].origin
+)]
+pub struct SharedParameter {
+    /// The strategy.
+    pub strategy: String,
+    /// Who shares it.
+    pub layers: [Sharer; 2],
+    /// What they share.
+    pub parameter: String,
+    /// What would be valid.
+    pub nearest: String,
+}
+
+/// How a layer splits a parameter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sharer {
+    /// Its name.
+    pub name: String,
+    /// As words for layers: `C=-,F=filter`.
+    pub split: String,
+    /// The words that say so, or that it is so where nothing is said.
+    pub origin: String,
+}
+
 /// A strategy that cannot be read, or cannot be used here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StrategyError {
@@ -64,8 +95,7 @@ pub enum StrategyError {
     /// More passes of stages over micro-batches than can be put in order.
     #[error(
         "strategy `{strategy}`: {stages} stages with {micro} micro-batches each are more than {most} \
-         passes each way; the nearest valid choice is micro={}",
-        (most / stages).max(1)
+         passes each way; the nearest valid choice is {nearest}"
     )]
     Passes {
         /// The strategy.
@@ -76,6 +106,8 @@ pub enum StrategyError {
         micro: usize,
         /// The bound.
         most: usize,
+        /// What would be valid.
+        nearest: String,
     },
     /// What is said of some layers is not of the form.
     #[error(
@@ -238,25 +270,13 @@ pub enum StrategyError {
         nearest: usize,
     },
     /// Layers that share a parameter split it in different ways.
-    #[error(
-        "strategy `{strategy}`: `{first}` and `{second}` share `{parameter}` and split it differently; \
-         say the same of both"
-    )]
-    Shared {
-        /// The strategy.
-        strategy: String,
-        /// A layer.
-        first: String,
-        /// Another one.
-        second: String,
-        /// What they share.
-        parameter: String,
-    },
+    #[error(transparent)]
+    Shared(Box<SharedParameter>),
     /// Micro-batches of different sizes, or of fewer samples than ranks of the data axis.
     #[error(
         "strategy `{strategy}`: a mini-batch of {batch} is not divisible into {micro} micro-batches of at \
          least {data} sample(s), one for each rank of the data axis; the nearest valid choice is \
-         micro={nearest}"
+         {nearest}"
     )]
     Micro {
         /// The strategy.
@@ -267,8 +287,8 @@ pub enum StrategyError {
         batch: usize,
         /// Extent of the data axis.
         data: usize,
-        /// A number that divides.
-        nearest: usize,
+        /// What divides.
+        nearest: String,
     },
     /// Statistics of a batch norm over one value.
     #[error(
@@ -417,7 +437,7 @@ pub enum StrategyError {
     /// More stages than there are layers.
     #[error(
         "strategy `{strategy}`: {model} has {layers} layers, too few for {stages} stages; at most \
-         {layers} are possible"
+         {layers} are possible; the nearest valid choice is {nearest}"
     )]
     TooManyStages {
         /// The strategy.
@@ -428,6 +448,8 @@ pub enum StrategyError {
         layers: usize,
         /// Stages asked for.
         stages: usize,
+        /// What would be valid.
+        nearest: String,
     },
     /// Layers chosen by hand that leave gaps or are not said of all stages.
     #[error(

@@ -6,7 +6,7 @@ use partita_space::limits::{ELEMENTS_MAX, FLOPS_MAX, MICRO_BATCHES_MAX, SAMPLES_
 use partita_space::{Mesh, MeshError};
 
 /// Passes of all stages over all micro-batches of a step, each way.
-const PASSES_MAX: usize = 1 << 20;
+pub(super) const PASSES_MAX: usize = 1 << 20;
 
 impl Strategy {
     /// Refuses what would need more than 64 bits later: then no product of extents, samples and ranks
@@ -28,6 +28,10 @@ impl Strategy {
                 stages,
                 micro: self.micro,
                 most: PASSES_MAX,
+                nearest: match stages > PASSES_MAX {
+                    true => format!("fewer than {PASSES_MAX} stages"),
+                    false => self.nearest_micro(batch),
+                },
             });
         }
         let held = graph.padded_volumes().into_iter();

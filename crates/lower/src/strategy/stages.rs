@@ -1,6 +1,8 @@
 //! What a strategy says of stages and of the order in which they work.
 
+use super::sizes::PASSES_MAX;
 use super::{Strategy, StrategyError};
+use partita_space::limits::{MICRO_BATCHES_MAX, SAMPLES_MAX};
 use partita_space::{Axis, AxisSet, Mesh};
 
 impl Strategy {
@@ -102,24 +104,38 @@ impl Strategy {
         if self.micro.is_multiple_of(multiple) {
             return Ok(());
         }
-        let most = batch / self.data_parts();
-        let fits = |micro: &usize| batch.is_multiple_of(*micro) && micro.is_multiple_of(multiple);
-        let distance = |micro: &usize| micro.abs_diff(self.micro);
-        let nearest = (1..=most).filter(fits).min_by_key(distance);
         Err(StrategyError::Scheduled {
             strategy: self.to_string(),
             schedule: schedule.to_string(),
             multiple,
             micro: self.micro,
-            nearest: match nearest {
-                Some(micro) => format!("micro={micro}"),
-                None => {
-                    let micro = self.micro.next_multiple_of(multiple);
-                    let least = batch.max(micro * self.data_parts());
-                    let batch = least.next_multiple_of(micro);
-                    format!("micro={micro} with a mini-batch of {batch}")
-                }
-            },
+            nearest: self.nearest_micro(batch),
         })
+    }
+
+    /// Micro-batches next to those asked for that can be scheduled and divide the mini-batch, with a sample
+    /// for each rank of the data axes; else with another mini-batch, or another schedule.
+    pub(super) fn nearest_micro(&self, batch: usize) -> String {
+        let data = self.data_parts();
+        let most = (PASSES_MAX / self.stage_count().max(1)).min(MICRO_BATCHES_MAX);
+        let fits = |micro: &usize| batch.is_multiple_of(*micro) && self.can_schedule(*micro);
+        let distance = |micro: &usize| micro.abs_diff(self.micro);
+        let own = (1..=most.min(batch / data))
+            .filter(fits)
+            .min_by_key(distance);
+        if let Some(micro) = own {
+            return format!("micro={micro}");
+        }
+        let larger = |micro: &usize| {
+            let least = batch.max(micro * data).next_multiple_of(*micro);
+            (self.can_schedule(*micro) && least <= SAMPLES_MAX).then_some((*micro, least))
+        };
+        let other = (1..=most).filter_map(|micro| larger(&micro));
+        if let Some((micro, batch)) = other.min_by_key(|(micro, _)| distance(micro)) {
+            return format!("micro={micro} with a mini-batch of {batch}");
+        }
+        let all = self.micro.min(batch / data);
+        let micro = (1..=all).rev().find(|&micro| batch.is_multiple_of(micro));
+        format!("schedule=1f1b,micro={}", micro.unwrap_or(1))
     }
 }

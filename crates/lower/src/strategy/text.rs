@@ -3,7 +3,7 @@
 use super::{
     Branches, Halo, LayerChoice, LayerDim, RANKS_MAX, Shard, StageChoice, Strategy, StrategyError,
 };
-use crate::schedule::Schedule;
+use crate::schedule::{CHUNKS_MAX, REPETITIONS_MAX, Schedule};
 use partita_graph::nearest;
 use partita_space::limits::MICRO_BATCHES_MAX;
 use partita_space::{AXES, Axis, AxisList, AxisSet};
@@ -252,16 +252,21 @@ fn counted(text: &str, name: &str, value: &str, most: usize) -> Result<usize, St
     number(value)
         .filter(|&number| number <= most)
         .ok_or_else(|| {
-            let digits: String = value.chars().filter(char::is_ascii_digit).collect();
-            let is_zero = digits.bytes().all(|digit| digit == b'0');
-            // Digits that are no number are those of a larger one.
-            let meant = number(&digits).unwrap_or(if is_zero { 1 } else { most });
+            let meant = meant(value);
             let possible = match meant >= most {
                 true => format!("a whole number from 1 to {most}"),
                 false => "a whole number, at least 1".to_owned(),
             };
             unknown_value(text, (name, value), &possible, meant.min(most))
         })
+}
+
+/// The whole number next below what was said, or that of its digits, without a sign; at least 1.
+fn meant(value: &str) -> usize {
+    let digits = || -> String { value.chars().filter(char::is_ascii_digit).collect() };
+    let said = value.parse().or_else(|_| digits().parse());
+    // A cast ends at the largest number, and makes 0 of what is none.
+    (said.map_or(1.0, f64::abs) as usize).max(1)
 }
 
 /// One of some words.
@@ -519,17 +524,20 @@ fn near<'w>(name: &str, words: impl Iterator<Item = &'w str>) -> Option<&'w str>
 }
 
 fn unknown_schedule(text: &str, value: &str) -> StrategyError {
-    let times = value.split_once('*').filter(|(name, times)| {
-        let is_number = !times.is_empty() && times.bytes().all(|digit| digit.is_ascii_digit());
-        is_number && ["gems", "interleaved"].contains(name)
-    });
-    if let Some((name, times)) = times
-        && times.bytes().any(|digit| digit > b'1')
-    {
-        let least = if name == "gems" { 1 } else { 2 };
-        let possible = format!("{name}*N with N from {least} to {MICRO_BATCHES_MAX}");
-        let nearest = format!("{name}*{MICRO_BATCHES_MAX}");
-        return unknown_value(text, ("schedule", value), &possible, nearest);
+    match value.split_once('*') {
+        Some(("gems", times)) => {
+            let possible = format!("gems*N with N from 1 to {REPETITIONS_MAX}");
+            let nearest = near_gems(text, times);
+            return unknown_value(text, ("schedule", value), &possible, nearest);
+        }
+        Some(("interleaved", _)) => {
+            let possible = format!(
+                "interleaved*N with N from 2 to {CHUNKS_MAX}, as long as the model has N layers for each stage"
+            );
+            // How many layers there are is not known here; this takes the fewest.
+            return unknown_value(text, ("schedule", value), &possible, "interleaved*2");
+        }
+        Some(_) | None => {}
     }
     let possible = [
         "sequential",
@@ -554,6 +562,31 @@ fn unknown_schedule(text: &str, value: &str) -> StrategyError {
             format!("; the nearest valid choice is schedule={known}")
         }),
     }
+}
+
+/// The repetitions next to those asked for that the micro-batches of the strategy allow; where they are
+/// not even, other micro-batches, too.
+fn near_gems(text: &str, times: &str) -> String {
+    let micro = |word: &str| {
+        word.trim()
+            .strip_prefix("micro")?
+            .trim()
+            .strip_prefix('=')?
+            .trim()
+            .parse()
+            .ok()
+    };
+    let micro: Option<usize> = text.split([',', ';']).find_map(micro);
+    let possible =
+        micro.filter(|&micro| micro % 2 == 0 && (1..=MICRO_BATCHES_MAX).contains(&micro));
+    let (suffix, turns) = possible.map_or((",micro=2", 1), |micro| ("", micro / 2));
+    let asked = meant(times);
+    let fits = |repetitions: &usize| turns.is_multiple_of(*repetitions);
+    let nearest = (1..=turns)
+        .filter(fits)
+        .min_by_key(|one| one.abs_diff(asked));
+    let repetitions = nearest.unwrap_or(1);
+    format!("{}{suffix}", Schedule::Gems { repetitions })
 }
 
 #[cfg(test)]
@@ -653,13 +686,33 @@ mod tests {
         for (text, nearest) in [
             (
                 "schedule=gems*9223372036854775808; stages=2",
-                "schedule=gems*16384",
+                "schedule=gems,micro=2",
             ),
-            ("schedule=gems*16385; stages=2", "schedule=gems*16384"),
+            (
+                "schedule=gems*8193; stages=2,micro=16384",
+                "schedule=gems*8192",
+            ),
+            (
+                "schedule=gems*16385; stages=2, micro = 12",
+                "schedule=gems*6",
+            ),
+            ("schedule=gems*0; stages=2,micro=12", "schedule=gems"),
+            ("schedule=gems*x; stages=2,micro=12", "schedule=gems"),
+            ("schedule=gems*0; stages=2,micro=3", "schedule=gems,micro=2"),
             (
                 "stages=2,schedule=interleaved*99999999999999999999",
-                "schedule=interleaved*16384",
+                "schedule=interleaved*2",
             ),
+            ("stages=2,schedule=interleaved*1", "schedule=interleaved*2"),
+            ("depth=2.5", "depth=2"),
+            ("depth=2.", "depth=2"),
+            ("depth=0.5", "depth=1"),
+            ("depth=1e3", "depth=1000"),
+            ("depth=-4", "depth=4"),
+            ("depth=nan", "depth=1"),
+            ("depth=inf", "depth=1048576"),
+            ("depth=0x2", "depth=2"),
+            ("micro=2.5", "micro=2"),
             ("micro=9223372036854775808", "micro=16384"),
             ("data=99999999999999999999", "data=1048576"),
             ("data=4294967296,depth=4294967296", "data=1048576"),

@@ -220,3 +220,84 @@ fn models_that_answer_otherwise_are_refused() {
         assert!(error.contains(expected), "{error}");
     }
 }
+
+#[test]
+fn class_numbers_out_of_range_are_named_with_file_sample_and_position() {
+    let folder = tempfile::tempdir().unwrap();
+    let set = folder.path().join("set");
+    fs::write(
+        folder.path().join("net.model"),
+        LEVELS.replace("16x16x16", "8x8x8"),
+    )
+    .unwrap();
+    let names = ["a", "b", "c", "d"].map(str::to_owned).to_vec();
+    // At (D, H, W) = (5, 2, 1) of one sample, which the second of two slabs holds.
+    write(&set, [1, 8, 8, 8], [8; 3], names, [6, 2], |index| {
+        let mut labels = vec![0; 512];
+        labels[5 * 64 + 2 * 8 + 1] = if index == 4 { 3 } else { 2 };
+        (vec![1; 512], labels)
+    });
+    let run = "batch = 2\nepochs = 1\nranks = 2\nstrategy = \"depth=2\"\n[schedule]\n\
+               learning_rate = 0.001\n";
+    let place = [
+        "key `labels`, sample 4 of split train, at (C, D, H, W) = (0, 5, 2, 1): 3 is no class number",
+        "0 to 2",
+        "nearest is 2",
+    ];
+    let refused = |file: &str, owner: &str| {
+        let error = train(&folder, run).unwrap_err();
+        for part in place.into_iter().chain([file, owner]) {
+            assert!(error.contains(part), "{part:?} is not in {error:?}");
+        }
+        assert!(!folder.path().join("out").exists(), "{error}");
+    };
+    // An index that names fewer classes than the file has.
+    let index = set.join("dataset.toml");
+    let text = fs::read_to_string(&index).unwrap();
+    let fewer = text.replace(", \"d\"", "").replace("    \"d\",\n", "");
+    assert_ne!(text, fewer);
+    fs::write(&index, fewer).unwrap();
+    refused("train.h5: key", "the classes of the dataset");
+    // A file alone names none; the model has three.
+    let file = fs::read(set.join("train.h5")).unwrap();
+    fs::remove_dir_all(&set).unwrap();
+    fs::write(&set, file).unwrap();
+    refused("set: key", "the classes of the model");
+}
+
+/// One number per sample as its class.
+#[test]
+fn numbers_that_are_no_classes_are_named_with_file_and_sample() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("net.model"), PICTURES).unwrap();
+    let spec = DatasetSpec {
+        kind: Kind::Cosmology,
+        shape: [3, 1, 16, 16],
+        dtype: DType::Float32,
+        targets: vec!["class".to_owned()],
+        labels: None,
+        layout: Layout::Contiguous,
+        train: (0..6).collect(),
+        validation: Vec::new(),
+        test: Vec::new(),
+        spec: toml::Table::new(),
+    };
+    let mut writer = DatasetWriter::create(folder.path().join("set"), &spec).unwrap();
+    while let Some(index) = writer.next_universe(Split::Train) {
+        let class = [if index == 3 { 0.5 } else { 1.0 }];
+        let values = Samples::F32(vec![1.0; 3 * 256]);
+        writer
+            .append(Split::Train, &values, &class, &class)
+            .unwrap();
+    }
+    writer.finish().unwrap();
+    let run = "batch = 2\nepochs = 1\nranks = 2\nstrategy = \"data=2\"\n[schedule]\n\
+               learning_rate = 0.001\n";
+    let error = train(&folder, run).unwrap_err();
+    for part in [
+        "train.h5: key `unitPar`, sample 3 of split train, target 0: 0.5 is no class number",
+        "0 to 3, the classes of the model",
+    ] {
+        assert!(error.contains(part), "{part:?} is not in {error:?}");
+    }
+}

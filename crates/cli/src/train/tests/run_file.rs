@@ -209,3 +209,28 @@ fn faults_name_key_line_and_what_is_possible() {
         assert!(!error.contains('\n'), "one paragraph: {error}");
     }
 }
+
+#[test]
+fn scales_and_sizes_beyond_what_is_held_are_refused_with_ones_that_are_read() {
+    let suggested = |error: String| -> String {
+        let (_, nearest) = error.split_once("nearest is ").unwrap();
+        nearest.to_owned()
+    };
+    let scale = "transform = { scale = 0.01 }";
+    for asked in ["1e300", "-1e300", "0", "-1e-300"] {
+        let error = refused(scale, &format!("transform = {{ scale = {asked} }}"));
+        assert!(
+            error.contains("line 13") && error.contains("single precision"),
+            "{error}"
+        );
+        let nearest = format!("transform = {}", suggested(error));
+        RunFile::parse(&FULL.replace(scale, &nearest), "RUN.toml").unwrap();
+    }
+    let memory = "memory = \"16GiB\"";
+    for asked in ["18446744073709551616B", "0GiB", "16 gib", "16"] {
+        let error = refused(memory, &format!("memory = \"{asked}\""));
+        assert!(error.contains("line 15"), "{error}");
+        let nearest = format!("memory = {}", suggested(error));
+        RunFile::parse(&FULL.replace(memory, &nearest), "RUN.toml").unwrap();
+    }
+}

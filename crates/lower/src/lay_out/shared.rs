@@ -1,0 +1,191 @@
+//! Parameters that several layers share, which split them alike where they are on the same ranks.
+//!
+//! Example: under `filter=2,channel=2` the first of two convolutions reads channels along `channel` and gives
+//! filters along `filter`. The second one, which shares its weights, does so as well, though less might move
+//! if the two axes changed roles.
+
+use super::{Layout, lay_out_once, rows_and_columns};
+use crate::placement::Placement;
+use crate::strategy::LayerDim;
+use crate::{SharedParameter, Sharer, Strategy, StrategyError};
+use partita_graph::{Graph, NodeId, ParameterId, ParameterRole};
+use partita_program::Place;
+use partita_space::{Axis, AxisList};
+
+impl Layout<'_> {
+    /// Whether the axes of filters and channels change roles in a layer whose weights another one on the
+    /// same ranks has already; none where none has, or neither way is like it.
+    pub(super) fn turns_as_shared(
+        &self,
+        id: NodeId,
+        filters: AxisList,
+        channels: AxisList,
+    ) -> Option<bool> {
+        let node = self.graph.node(id);
+        let is_weight =
+            |one: &&ParameterId| self.graph.parameter(**one).role == ParameterRole::Weight;
+        let weight = node.parameters.iter().find(is_weight)?;
+        let [own, mirrored] = self.placement.sites[self.site].grids;
+        let has_replicas = self.strategy.schedule.replicas() > 1;
+        let mut places = self.parameters[weight.0].iter().map(|(place, _)| place);
+        let known = places.find(|known| known.on == own || has_replicas && known.on == mirrored)?;
+        let is_known = |channels, filters| {
+            let [rows, columns] = rows_and_columns(&node.op, channels, filters);
+            known.axes[3] == rows && known.axes[4] == columns
+        };
+        match (is_known(channels, filters), is_known(filters, channels)) {
+            (true, _) => Some(false),
+            (false, true) => Some(true),
+            (false, false) => None,
+        }
+    }
+
+    /// That two layers split a parameter differently. The nearest strategy is still to be found.
+    pub(super) fn shared(
+        &self,
+        parameter: ParameterId,
+        known: (Place, NodeId),
+        other: (Place, NodeId),
+    ) -> StrategyError {
+        StrategyError::Shared(Box::new(SharedParameter {
+            strategy: self.strategy.to_string(),
+            layers: [known, other].map(|(place, id)| self.sharer(parameter, &place, id)),
+            parameter: self.graph.parameter(parameter).name.clone(),
+            nearest: String::new(),
+        }))
+    }
+
+    fn sharer(&self, parameter: ParameterId, place: &Place, id: NodeId) -> Sharer {
+        let (node, [rows, columns]) = (self.graph.node(id), [place.axes[3], place.axes[4]]);
+        let is_weight = self.graph.parameter(parameter).role == ParameterRole::Weight;
+        // Rows and columns change places where channels and filters do.
+        let [channels, filters] = rows_and_columns(&node.op, rows, columns);
+        let split = match (node.op.has_weights(), is_weight) {
+            (true, true) => vec![(LayerDim::C, channels), (LayerDim::F, filters)],
+            (true, false) => vec![(LayerDim::F, columns)],
+            (false, _) => vec![(LayerDim::C, columns)],
+        };
+        let choices = self.strategy.layers.iter().rev();
+        let says = |choice: &&crate::LayerChoice| {
+            let is_said = |(dim, _): &(LayerDim, AxisList)| choice.dims[*dim as usize].is_some();
+            let ids = super::layers(self.graph, self.strategy, choice).unwrap_or_default();
+            split.iter().any(is_said) && ids.contains(&id.0)
+        };
+        Sharer {
+            name: node.name.clone(),
+            origin: match choices.into_iter().find(says) {
+                Some(choice) => format!("`{choice}`"),
+                None => "as usual, nothing is said of it".to_owned(),
+            },
+            split: words(&split),
+        }
+    }
+}
+
+/// As a strategy says it of layers.
+fn words(split: &[(LayerDim, AxisList)]) -> String {
+    let word = |(dim, axes): &(LayerDim, AxisList)| match axes.is_empty() {
+        true => format!("{}=-", dim.name()),
+        false => format!("{}={axes}", dim.name()),
+    };
+    split.iter().map(word).collect::<Vec<_>>().join(",")
+}
+
+/// Parameters for which more is said before a strategy is given up.
+const ROUNDS: usize = 4;
+
+/// What is said so that layers split a parameter alike, the least first.
+#[derive(Clone, Copy)]
+enum Remedy {
+    /// Of the second layer what the first one has.
+    SecondAsFirst,
+    /// The other way round.
+    FirstAsSecond,
+    /// Of all that share the parameter what the first one has.
+    AllAsFirst,
+    /// Or the second one.
+    AllAsSecond,
+    /// That none splits it.
+    Whole,
+}
+
+impl Remedy {
+    const ALL: [Self; 5] = [
+        Self::SecondAsFirst,
+        Self::FirstAsSecond,
+        Self::AllAsFirst,
+        Self::AllAsSecond,
+        Self::Whole,
+    ];
+
+    fn words(self, graph: &Graph, shared: &SharedParameter) -> String {
+        let [first, second] = &shared.layers;
+        let of = |layer: &str, split: &str| format!("; {layer}: {split}");
+        let of_all = |split: &str| -> String {
+            let sharing = graph.nodes.iter().filter(|node| {
+                let mut ids = node.parameters.iter();
+                ids.any(|&id| graph.parameter(id).name == shared.parameter)
+            });
+            sharing.map(|node| of(&node.name, split)).collect()
+        };
+        match self {
+            Self::SecondAsFirst => of(&second.name, &first.split),
+            Self::FirstAsSecond => of(&first.name, &second.split),
+            Self::AllAsFirst => of_all(&first.split),
+            Self::AllAsSecond => of_all(&second.split),
+            Self::Whole => {
+                let dims = first
+                    .split
+                    .split(',')
+                    .filter_map(|word| word.split_once('='));
+                let words: Vec<String> = dims.map(|(dim, _)| format!("{dim}=-")).collect();
+                of_all(&words.join(","))
+            }
+        }
+    }
+
+    /// The strategy with these words for the parameter, and for others of which the same is then true.
+    fn apply(self, graph: &Graph, shared: &SharedParameter, batch: usize) -> Option<String> {
+        let mut text = format!("{}{}", shared.strategy, self.words(graph, shared));
+        for _ in 0..ROUNDS {
+            match lies(graph, &text.parse().ok()?, batch) {
+                Ok(()) => return Some(text),
+                Err(StrategyError::Shared(other)) if other.parameter != shared.parameter => {
+                    text += &self.words(graph, &other);
+                }
+                Err(_) => return None,
+            }
+        }
+        None
+    }
+}
+
+/// The strategy nearest to one in which layers share a parameter that they split differently: it says of one
+/// of them, or of all, what another one has.
+pub(super) fn nearest(
+    graph: &Graph,
+    strategy: &Strategy,
+    batch: usize,
+    shared: &SharedParameter,
+) -> String {
+    let mut remedies = Remedy::ALL.into_iter();
+    let said = remedies.find_map(|remedy| remedy.apply(graph, shared, batch));
+    let mut one_replica = strategy.clone();
+    one_replica.schedule = crate::Schedule::default();
+    let mut extents = [1; 7];
+    extents[Axis::Data.index()] = strategy.ranks();
+    let others = [one_replica, Strategy::of(extents)];
+    let mut others = others
+        .iter()
+        .filter(|other| lies(graph, other, batch).is_ok());
+    match said.or_else(|| others.next().map(Strategy::to_string)) {
+        Some(nearest) => format!("`{nearest}`"),
+        None => "a model in which each of them has weights of its own".to_owned(),
+    }
+}
+
+fn lies(graph: &Graph, strategy: &Strategy, batch: usize) -> Result<(), StrategyError> {
+    strategy.check_splits(graph, batch)?;
+    let placement = Placement::new(graph, strategy)?;
+    lay_out_once(graph, strategy, &placement, batch).map(drop)
+}
