@@ -148,7 +148,7 @@ fn shares_of_a_sum_are_the_bits_of_an_allreduce() {
     // Below and above a block of additions, none alike, and members without a share.
     // Blocks are small under Miri.
     let (sizes, ranks) = match cfg!(miri) {
-        true => ([2, 0, 67, 1, 35], 3..=3),
+        true => ([2, 0, 37, 1, 35], 3..=3),
         false => ([2, 0, 3001, 1, 2100], 2..=5),
     };
     for ranks in ranks {
@@ -158,7 +158,10 @@ fn shares_of_a_sum_are_the_bits_of_an_allreduce() {
             for lay in [Lay::Dense, Lay::Gaps, Lay::Gathered] {
                 for in_place in [false, true] {
                     check_sum::<f32>(&shares, Dtype::F32, lay, in_place);
-                    check_sum::<f64>(&shares, Dtype::F64, lay, in_place);
+                    // Under Miri one type serves for all.
+                    if !cfg!(miri) {
+                        check_sum::<f64>(&shares, Dtype::F64, lay, in_place);
+                    }
                 }
             }
         }
@@ -238,7 +241,10 @@ fn every_part_of_an_all_to_all_arrives_where_it_belongs() {
         for size in sizes {
             for lay in [Lay::Dense, Lay::Gaps, Lay::Gathered] {
                 check_turn::<f32>(ranks, size, Dtype::F32, lay);
-                check_turn::<f64>(ranks, size, Dtype::F64, lay);
+                // As above.
+                if !cfg!(miri) {
+                    check_turn::<f64>(ranks, size, Dtype::F64, lay);
+                }
             }
         }
     }

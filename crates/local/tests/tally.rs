@@ -40,6 +40,9 @@ fn check(dtype: Dtype, seed: u64) {
 fn every_kernel_counts_what_the_program_counts() {
     for seed in 0..if cfg!(miri) { 1 } else { 20 } {
         check(Dtype::F32, seed);
-        check(Dtype::F64, seed);
+        // Under Miri one type serves for all.
+        if !cfg!(miri) {
+            check(Dtype::F64, seed);
+        }
     }
 }
