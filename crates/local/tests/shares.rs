@@ -13,7 +13,7 @@ use std::ops::AddAssign;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-const STEPS: usize = 3;
+const STEPS: usize = if cfg!(miri) { 2 } else { 3 };
 
 /// Where the elements of the collectives lie.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -146,15 +146,22 @@ where
 #[test]
 fn shares_of_a_sum_are_the_bits_of_an_allreduce() {
     // Below and above a block of additions, none alike, and members without a share.
-    let sizes = [2, 0, 3001, 1, 2100];
-    for ranks in 2..=5 {
+    // Blocks are small under Miri.
+    let (sizes, ranks) = match cfg!(miri) {
+        true => ([2, 0, 37, 1, 35], 3..=3),
+        false => ([2, 0, 3001, 1, 2100], 2..=5),
+    };
+    for ranks in ranks {
         let mut backwards = sizes[..ranks].to_vec();
         backwards.reverse();
         for shares in [vec![3; ranks], sizes[..ranks].to_vec(), backwards] {
             for lay in [Lay::Dense, Lay::Gaps, Lay::Gathered] {
                 for in_place in [false, true] {
                     check_sum::<f32>(&shares, Dtype::F32, lay, in_place);
-                    check_sum::<f64>(&shares, Dtype::F64, lay, in_place);
+                    // Under Miri one type serves for all.
+                    if !cfg!(miri) {
+                        check_sum::<f64>(&shares, Dtype::F64, lay, in_place);
+                    }
                 }
             }
         }
@@ -230,11 +237,14 @@ fn every_part_of_an_all_to_all_arrives_where_it_belongs() {
         },
         |_, _| 0,
     ];
-    for ranks in 2..=if cfg!(miri) { 3 } else { 5 } {
+    for ranks in if cfg!(miri) { 3..=3 } else { 2..=5 } {
         for size in sizes {
             for lay in [Lay::Dense, Lay::Gaps, Lay::Gathered] {
                 check_turn::<f32>(ranks, size, Dtype::F32, lay);
-                check_turn::<f64>(ranks, size, Dtype::F64, lay);
+                // As above.
+                if !cfg!(miri) {
+                    check_turn::<f64>(ranks, size, Dtype::F64, lay);
+                }
             }
         }
     }

@@ -4,20 +4,26 @@ use partita_program::{Dtype, Kernel};
 use partita_run::Worked;
 use partita_space::{Mesh, Rank};
 use partita_testkit::{Maker, ReferenceMenu, reference_kernels};
+use std::collections::BTreeSet;
 
 fn check(dtype: Dtype, seed: u64) {
     let mesh = Mesh::new([2, 1, 2, 1, 1, 1, 1]);
     let rank = (seed % 4) as Rank;
     let mut maker = Maker::new(seed, dtype);
-    let kernels = maker.all(&mesh, rank);
+    let mut kernels = maker.all(&mesh, rank);
+    if cfg!(miri) {
+        // One of each kind.
+        let mut seen = BTreeSet::new();
+        kernels.retain(|kernel| seen.insert(kernel.name()));
+    }
     for kernel in &kernels {
+        // A run takes as long as the bench has buffers.
+        let (bench, kernel) = maker.bench.of_kernel(kernel);
         let mut reference = reference_kernels(dtype)(mesh, rank);
         let (inputs, go) = (Maker::inputs(), &mut || true);
-        let ran = maker
-            .bench
-            .run(kernel, &ReferenceMenu, &mut *reference, &inputs, go);
+        let ran = bench.run(&kernel, &ReferenceMenu, &mut *reference, &inputs, go);
         let worked = ran.expect("the kernel runs to its end").worked;
-        let expected = Worked::expected(kernel, maker.bench.buffers());
+        let expected = Worked::expected(&kernel, bench.buffers());
         assert_eq!(worked, expected, "seed {seed}: {kernel:?}");
     }
     let mut kinds: Vec<_> = kernels.iter().map(Kernel::name).collect();
@@ -30,6 +36,9 @@ fn check(dtype: Dtype, seed: u64) {
 fn every_kernel_counts_what_the_program_counts() {
     for seed in 0..if cfg!(miri) { 1 } else { 20 } {
         check(Dtype::F32, seed);
-        check(Dtype::F64, seed);
+        // Under Miri one type serves for all.
+        if !cfg!(miri) {
+            check(Dtype::F64, seed);
+        }
     }
 }

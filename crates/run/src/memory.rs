@@ -556,6 +556,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri ends the process where memory is refused")]
     fn memory_that_is_not_there_is_an_error_of_the_rank() {
         // More than an address space has.
         let bytes = Bytes(1 << 62);

@@ -8,8 +8,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long a rank sleeps at most before it looks around again.
-const NAP: Duration = Duration::from_millis(20);
+/// How long a rank sleeps at most before it looks around again. Long under Miri, where ranks that look
+/// around take most of the time.
+const NAP: Duration = Duration::from_millis(if cfg!(miri) { 1000 } else { 20 });
 
 /// One rank with everything it needs to run programs.
 pub struct RankRunner<'w> {

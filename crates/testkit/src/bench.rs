@@ -4,6 +4,7 @@ use partita_program::{
 };
 use partita_run::{Arena, Inputs, Kernels, RunError, Worked};
 use partita_space::Bytes;
+use std::collections::BTreeMap;
 
 /// Buffers with contents, on which kernels run one by one, as often as wanted from the same start.
 #[derive(Default)]
@@ -77,6 +78,21 @@ impl Bench {
             start,
             extent,
         }
+    }
+
+    /// A bench with the operands of a kernel alone, and the kernel on it.
+    pub fn of_kernel(&self, kernel: &Kernel) -> (Self, Kernel) {
+        let mut bench = Self::default();
+        let mut moved = BTreeMap::new();
+        let mut kernel = kernel.clone();
+        kernel.each_operand_mut(&mut |view, _| {
+            let at = view.buffer.0 as usize;
+            view.buffer = *moved.entry(at).or_insert_with(|| {
+                let Buffer { dtype, dims, .. } = self.body.buffers[at];
+                bench.put(dtype, dims, self.contents[at].clone()).buffer
+            });
+        });
+        (bench, kernel)
     }
 
     /// Runs a kernel on the contents as they were put, with the algorithm and the workspace (full of

@@ -28,6 +28,12 @@ impl Maker {
         self.draws.between(low, high)
     }
 
+    /// One of the sizes; of the first three under Miri, which is slower by orders of magnitude.
+    fn size(&mut self, sizes: &[usize]) -> usize {
+        let most = if cfg!(miri) { 3 } else { sizes.len() };
+        self.draws.pick(&sizes[..most.min(sizes.len())])
+    }
+
     /// A drawn box of these extents inside a larger buffer.
     pub fn view(&mut self, extent: [usize; 5]) -> View {
         self.bench.framed(self.dtype, extent, 1.0, &mut self.draws)
@@ -53,9 +59,10 @@ impl Maker {
 
     /// Extents, with channels for whole and partial vectors of every level.
     fn extent(&mut self) -> [usize; 5] {
-        let channels = self.draws.pick(&[1, 2, 3, 4, 8, 16, 17, 33]);
-        let [n, d] = [0; 2].map(|_| self.pick(1, 3));
-        [n, d, self.pick(1, 5), self.pick(1, 9), channels]
+        let channels = self.size(&[1, 2, 3, 4, 8, 16, 17, 33]);
+        let most = if cfg!(miri) { [2; 4] } else { [3, 3, 5, 9] };
+        let [n, d, h, w] = most.map(|most| self.pick(1, most));
+        [n, d, h, w, channels]
     }
 
     fn convolutions(&mut self, extent: [usize; 5], accumulate: bool) -> Vec<Kernel> {
@@ -67,7 +74,7 @@ impl Maker {
         };
         let groups = self.pick(1, 2);
         let [n, d, h, w, c] = extent;
-        let f = groups * self.draws.pick(&[1, 3, 4, 16, 20]);
+        let f = groups * self.size(&[1, 3, 4, 16, 20]);
         let input = |dim: usize, out: usize| {
             (out - 1) * taps.stride[dim] + (taps.kernel[dim] - 1) * taps.dilation[dim] + 1
         };
@@ -361,7 +368,7 @@ impl Maker {
 
     fn linears(&mut self, extent: [usize; 5], accumulate: bool) -> Vec<Kernel> {
         let [n, _, h, d, c] = extent;
-        let features = self.draws.pick(&[1, 4, 16, 19]);
+        let features = self.size(&[1, 4, 16, 19]);
         let [y, dy] = [0; 2].map(|_| self.view([n, 1, 1, 1, features]));
         let bias = self.vector(features);
         let mut kernels = Vec::new();

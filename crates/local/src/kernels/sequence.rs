@@ -183,17 +183,12 @@ mod tests {
 
     #[test]
     fn the_normal_distribution_is_exact() {
-        // Miri makes exponentials inexact by some units in the last place, at random.
-        let slack = if cfg!(miri) { 16.0 } else { 1.0 };
         // To 17 digits by mpmath 1.3, ncdf.
         for (x, expected) in NORMAL {
             let got = normal_below(x);
+            assert!((got - expected).abs() < 3e-16, "{x}: {got} {expected}");
             assert!(
-                (got - expected).abs() < slack * 3e-16,
-                "{x}: {got} {expected}"
-            );
-            assert!(
-                (got / expected - 1.0).abs() < slack * 4e-14,
+                (got / expected - 1.0).abs() < 4e-14,
                 "{x}: {got} {expected}"
             );
         }

@@ -134,8 +134,9 @@ impl Addends {
     }
 }
 
-/// Elements that are added before the next ones: few enough to stay in the nearest cache.
-const BLOCK: usize = 2048;
+/// Elements that are added before the next ones: few enough to stay in the nearest cache. Few under Miri,
+/// so that its small tests have sums of several blocks.
+const BLOCK: usize = if cfg!(miri) { 32 } else { 2048 };
 
 /// `own` becomes the sum of the parts in order, itself at place `me` among them, and so does each part
 /// where `answers`.

@@ -94,7 +94,10 @@ impl Maker {
     /// One kernel for each rule; the parameters are some rows each of a tensor.
     fn fused_updates(&mut self, clipped: bool) -> Vec<Kernel> {
         let sizes: Vec<usize> = (0..PARAMETERS).map(|_| self.pick(1, 3)).collect();
-        let (rows, channels) = (sizes.iter().sum(), self.pick(1, 40));
+        let (rows, channels) = (
+            sizes.iter().sum(),
+            self.pick(1, if cfg!(miri) { 3 } else { 40 }),
+        );
         let mut kernels = self.updates([1, 1, 1, rows, channels], clipped);
         kernels.retain(|kernel| matches!(kernel, Kernel::Update { .. }));
         let fused = kernels.iter().map(|kernel| {

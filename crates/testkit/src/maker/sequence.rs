@@ -134,9 +134,9 @@ impl Maker {
     }
 
     fn attention(&mut self, accumulate: bool) -> Vec<Kernel> {
-        let (heads, of_head) = (self.pick(1, 3), self.draws.pick(&[1, 2, 5, 8, 16, 20]));
+        let (heads, of_head) = (self.pick(1, 3), self.size(&[1, 2, 5, 8, 16, 20]));
         let n = self.pick(1, 3);
-        let [outer, inner] = [0; 2].map(|_| self.draws.pick(&[1, 2, 7, 16, 19, 40]));
+        let [outer, inner] = [0; 2].map(|_| self.size(&[1, 2, 7, 16, 19, 40]));
         let (of_q, of_k) = (
             [n, 1, 1, outer, heads * of_head],
             [n, 1, 1, inner, heads * of_head],
