@@ -1,6 +1,6 @@
 //! Folders that can be suggested for results, where the one that was asked for cannot take them.
 
-use partita_data::durable::NewFile;
+use partita_files::NewFile;
 use std::fs;
 use std::path::{Path, PathBuf};
 
