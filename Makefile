@@ -47,3 +47,4 @@ bench:
 	python3 bench/record_branches.py
 	python3 bench/record_accuracy.py
 	python3 bench/record_convolutions.py
+	python3 bench/record_threads.py
