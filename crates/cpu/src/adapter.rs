@@ -19,7 +19,7 @@ pub use menu::CpuMenu;
 use crate::grid::{Call, Canceled};
 use crate::team::Team;
 use operand::{Input, Output, vector};
-use partita_program::{Algorithm, Kernel, View};
+use partita_program::{Algorithm, Family, Kernel, View};
 use partita_run::{Block, Inputs, Kernels, Memory, RunError, Worked};
 use partita_space::{Coord, Mesh, Rank};
 use tail::Tail;
@@ -142,63 +142,23 @@ impl Kernels for CpuKernels {
         };
         // Small kernels end before they would ask.
         run.go_on()?;
-        match kernel {
-            Kernel::Fused { parts } => {
-                let worked = fused::execute(parts, &mut run)?;
+        match kernel.family() {
+            Family::Fused => {
+                let worked = fused::execute(kernel.parts(), &mut run)?;
                 Ok(Worked { bytes: 0, ..worked })
             }
-            Kernel::Fill { .. }
-            | Kernel::Copy { .. }
-            | Kernel::Import { .. }
-            | Kernel::LeakyReluForward { .. }
-            | Kernel::LeakyReluBackward { .. }
-            | Kernel::Add { .. } => pointwise::execute(kernel, &mut run),
-            Kernel::Dropout { .. } => dropout::execute(kernel, &self.mesh, &self.coord, &mut run),
-            Kernel::PackWeights { .. }
-            | Kernel::ConvolutionForward { .. }
-            | Kernel::ConvolutionBackwardData { .. }
-            | Kernel::ConvolutionBackwardWeight { .. }
-            | Kernel::BiasBackward { .. } => {
-                convolution::execute(kernel, &Tail::default(), &mut run)
+            Family::Contents | Family::Pointwise => {
+                pointwise::execute(kernel, (&self.mesh, &self.coord), &mut run)
             }
-            Kernel::PoolForward { .. } | Kernel::PoolBackward { .. } => {
-                pool::execute(kernel, &Tail::default(), &mut run)
-            }
-            Kernel::BatchNormStatistics { .. }
-            | Kernel::BatchNormForward { .. }
-            | Kernel::BatchNormRunning { .. }
-            | Kernel::BatchNormInference { .. }
-            | Kernel::BatchNormBackwardStatistics { .. }
-            | Kernel::BatchNormBackwardData { .. }
-            | Kernel::BatchNormBackwardParameters { .. } => {
-                norm::execute(kernel, &Tail::default(), &mut run)
-            }
-            Kernel::LinearForward { .. }
-            | Kernel::LinearBackwardData { .. }
-            | Kernel::LinearBackwardWeight { .. } => {
-                linear::execute(kernel, &Tail::default(), &mut run)
-            }
-            Kernel::MeanSquaredError { .. }
-            | Kernel::SoftmaxCrossEntropy { .. }
-            | Kernel::OutputErrors { .. }
-            | Kernel::ClassCounts { .. } => loss::execute(kernel, self.rank, &mut run),
-            Kernel::EmbeddingForward { .. }
-            | Kernel::EmbeddingBackward { .. }
-            | Kernel::Positions { .. }
-            | Kernel::LayerNormStatistics { .. }
-            | Kernel::LayerNormForward { .. }
-            | Kernel::LayerNormBackwardStatistics { .. }
-            | Kernel::LayerNormBackwardData { .. }
-            | Kernel::LayerNormBackwardParameters { .. }
-            | Kernel::GeluForward { .. }
-            | Kernel::GeluBackward { .. }
-            | Kernel::AttentionForward { .. }
-            | Kernel::AttentionBackward { .. } => {
+            Family::Convolution => convolution::execute(kernel, &Tail::default(), &mut run),
+            Family::Pool => pool::execute(kernel, &Tail::default(), &mut run),
+            Family::BatchNorm => norm::execute(kernel, &Tail::default(), &mut run),
+            Family::Linear => linear::execute(kernel, &Tail::default(), &mut run),
+            Family::Loss => loss::execute(kernel, self.rank, &mut run),
+            Family::LayerNorm | Family::Sequence => {
                 sequence::execute(kernel, (&self.mesh, self.rank, &self.coord), &mut run)
             }
-            Kernel::SumOfSquares { .. } | Kernel::Update { .. } => {
-                update::execute(kernel, &mut run)
-            }
+            Family::Update => update::execute(kernel, &mut run),
         }
     }
 }

@@ -19,14 +19,14 @@ fn passing(kernel: &Kernel) -> Vec<(View, Access)> {
     let (mut passing, mut touched) = (Vec::new(), Vec::new());
     for part in kernel.parts() {
         let earlier: Vec<(View, Access)> = touched.clone();
-        part.each_operand(&mut |view, access| {
+        for (view, access) in part.accesses() {
             let is_left = earlier.iter().any(|(other, by)| {
                 let is_inside = other.buffer == view.buffer && other.region().holds(&view.region());
                 is_inside && (by.writes() || access == Access::Read)
             });
-            passing.extend((!is_left).then_some((*view, access)));
-            touched.push((*view, access));
-        });
+            passing.extend((!is_left).then_some((view, access)));
+            touched.push((view, access));
+        }
     }
     passing
 }

@@ -1,5 +1,6 @@
 mod attention;
 mod convolution;
+mod gelu;
 mod layer_norm;
 mod linear;
 mod loss;
@@ -10,7 +11,7 @@ mod sequence;
 mod update;
 
 use crate::values::Values;
-use partita_program::{Algorithm, Choice, Kernel, KernelShape, Menu, MenuError, View};
+use partita_program::{Algorithm, Choice, Family, Kernel, KernelShape, Menu, MenuError, View};
 use partita_run::{Element, Inputs, Kernels, Memory, RunError, Worked};
 use partita_space::{Bytes, Coord, Mesh, Rank};
 use std::marker::PhantomData;
@@ -119,59 +120,21 @@ impl<T: Real> Kernels for ReferenceKernels<T> {
             inputs,
             progress,
         };
-        match kernel {
-            Kernel::Fused { .. } => unreachable!("a fused kernel is executed part by part"),
-            Kernel::Fill { .. }
-            | Kernel::Copy { .. }
-            | Kernel::Import { .. }
-            | Kernel::BiasBackward { .. }
-            | Kernel::LeakyReluForward { .. }
-            | Kernel::LeakyReluBackward { .. }
-            | Kernel::Dropout { .. }
-            | Kernel::Add { .. } => pointwise::execute(kernel, &self.mesh, &self.coord, &mut call),
-            Kernel::PackWeights { .. } => panic!("the reference kernels take plain weights"),
-            Kernel::ConvolutionForward { .. }
-            | Kernel::ConvolutionBackwardData { .. }
-            | Kernel::ConvolutionBackwardWeight { .. } => {
-                convolution::execute::<T>(kernel, &mut self.scratch, &mut call)
+        match kernel.family() {
+            Family::Fused => unreachable!("a fused kernel is executed part by part"),
+            Family::Contents | Family::Pointwise => {
+                pointwise::execute(kernel, &self.mesh, &self.coord, &mut call)
             }
-            Kernel::PoolForward { .. } | Kernel::PoolBackward { .. } => {
-                pool::execute(kernel, &mut self.scratch, &mut call)
-            }
-            Kernel::BatchNormStatistics { .. }
-            | Kernel::BatchNormForward { .. }
-            | Kernel::BatchNormRunning { .. }
-            | Kernel::BatchNormInference { .. }
-            | Kernel::BatchNormBackwardStatistics { .. }
-            | Kernel::BatchNormBackwardData { .. }
-            | Kernel::BatchNormBackwardParameters { .. } => norm::execute(kernel, &mut call),
-            Kernel::LinearForward { .. }
-            | Kernel::LinearBackwardData { .. }
-            | Kernel::LinearBackwardWeight { .. } => {
-                linear::execute::<T>(kernel, &mut self.scratch, &mut call)
-            }
-            Kernel::MeanSquaredError { .. }
-            | Kernel::SoftmaxCrossEntropy { .. }
-            | Kernel::OutputErrors { .. }
-            | Kernel::ClassCounts { .. } => loss::execute(kernel, self.rank, &mut call),
-            Kernel::EmbeddingForward { .. }
-            | Kernel::EmbeddingBackward { .. }
-            | Kernel::Positions { .. }
-            | Kernel::GeluForward { .. }
-            | Kernel::GeluBackward { .. } => {
+            Family::Convolution => convolution::execute::<T>(kernel, &mut self.scratch, &mut call),
+            Family::Pool => pool::execute(kernel, &mut self.scratch, &mut call),
+            Family::BatchNorm => norm::execute(kernel, &mut call),
+            Family::LayerNorm => layer_norm::execute(kernel, &mut call),
+            Family::Linear => linear::execute::<T>(kernel, &mut self.scratch, &mut call),
+            Family::Sequence => {
                 sequence::execute(kernel, (&self.mesh, self.rank, &self.coord), &mut call)
             }
-            Kernel::LayerNormStatistics { .. }
-            | Kernel::LayerNormForward { .. }
-            | Kernel::LayerNormBackwardStatistics { .. }
-            | Kernel::LayerNormBackwardData { .. }
-            | Kernel::LayerNormBackwardParameters { .. } => layer_norm::execute(kernel, &mut call),
-            Kernel::AttentionForward { .. } | Kernel::AttentionBackward { .. } => {
-                attention::execute(kernel, &mut call)
-            }
-            Kernel::SumOfSquares { .. } | Kernel::Update { .. } => {
-                update::execute(kernel, &mut call)
-            }
+            Family::Loss => loss::execute(kernel, self.rank, &mut call),
+            Family::Update => update::execute(kernel, &mut call),
         }
     }
 }

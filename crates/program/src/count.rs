@@ -1,4 +1,4 @@
-use crate::{Buffer, Kernel, Optimizer, Taps, Task, View, Work};
+use crate::{Buffer, Kernel, Task, View, Work};
 use partita_space::{Bytes, Flops};
 use serde::{Deserialize, Serialize};
 use std::iter::Sum;
@@ -77,7 +77,7 @@ impl Count {
     /// window (padding included); attention 2 per multiply-add of its products of matrices, masked
     /// pairs included, two of them forward, and backward two and one for each wanted gradient; a
     /// pooling one per tap and output; memory-bound kernels a fixed number per element (see
-    /// `flops_per_element`). Bytes: every view that is read or written once;
+    /// [`Kernel::descriptor`]). Bytes: every view that is read or written once;
     /// a view that is updated counts as both; workspace does not count.
     pub fn of(task: &Task, buffers: &[Buffer]) -> Self {
         WideCount::of(task, buffers).narrow()
@@ -125,8 +125,8 @@ impl WideCount {
 
     fn of_kernel(kernel: &Kernel, buffers: &[Buffer]) -> Self {
         let mut count = [0; 8];
-        count[0] = flops(kernel);
-        kernel.each_access(&mut |view, access| {
+        count[0] = kernel.descriptor().flops;
+        for (view, access) in kernel.accesses() {
             let bytes = u128::from(view.bytes(buffers).0);
             if access.reads() {
                 count[1] += bytes;
@@ -134,7 +134,7 @@ impl WideCount {
             if access.writes() {
                 count[2] += bytes;
             }
-        });
+        }
         Self(count)
     }
 
@@ -174,159 +174,5 @@ impl WideCount {
             collective_bytes: Bytes(collective_bytes),
             load_bytes: Bytes(load_bytes),
         }
-    }
-}
-
-/// At most the product of five views and their windows: below 2^128, or cut there.
-fn product(factors: &[usize]) -> u128 {
-    factors.iter().fold(1, |product: u128, &factor| {
-        product.saturating_mul(factor as u128)
-    })
-}
-
-/// Of outputs that read `inputs` channels in so many groups; weights may be packed and say nothing.
-fn convolution(outputs: &View, inputs: usize, groups: usize, taps: &Taps) -> u128 {
-    let channels = inputs / groups.max(1);
-    product(&[2, outputs.volume(), channels]).saturating_mul(product(&taps.kernel))
-}
-
-fn linear(rows: &View, w: &View) -> u128 {
-    product(&[2, rows.extent[0], w.extent[3], w.extent[4]])
-}
-
-/// Of so many products of matrices over all heads.
-fn attention(q: &View, k: &View, products: usize) -> u128 {
-    product(&[2, products, q.volume(), k.extent[3]])
-}
-
-fn flops(kernel: &Kernel) -> u128 {
-    match kernel {
-        Kernel::Fused { parts } => parts.iter().map(flops).fold(0, u128::saturating_add),
-        Kernel::ConvolutionForward {
-            x, y, taps, groups, ..
-        } => convolution(y, x.extent[4], *groups, taps),
-        Kernel::ConvolutionBackwardData {
-            dy,
-            dx,
-            taps,
-            groups,
-            ..
-        } => convolution(dy, dx.extent[4], *groups, taps),
-        Kernel::ConvolutionBackwardWeight {
-            x,
-            dy,
-            taps,
-            groups,
-            ..
-        } => convolution(dy, x.extent[4], *groups, taps),
-        Kernel::LinearForward { x, w, .. } => linear(x, w),
-        Kernel::LinearBackwardData { dy, w, .. } => linear(dy, w),
-        Kernel::LinearBackwardWeight { dy, dw, .. } => linear(dy, dw),
-        Kernel::AttentionForward { q, k, .. } => attention(q, k, 2),
-        Kernel::AttentionBackward {
-            q, k, dq, dk, dv, ..
-        } => {
-            let wanted = [dq, dk, dv].into_iter().flatten().count();
-            attention(q, k, 2 + wanted)
-        }
-        Kernel::PoolForward { y, taps, .. } => {
-            product(&[y.volume()]).saturating_mul(product(&taps.kernel))
-        }
-        Kernel::PoolBackward { dy, taps, .. } => {
-            product(&[dy.volume()]).saturating_mul(product(&taps.kernel))
-        }
-        Kernel::SumOfSquares { sources, .. } => {
-            sources.iter().map(|view| 2 * view.volume() as u128).sum()
-        }
-        Kernel::BatchNormRunning { .. }
-        | Kernel::BatchNormBackwardParameters { .. }
-        | Kernel::Fill { .. }
-        | Kernel::Copy { .. }
-        | Kernel::Import { .. }
-        | Kernel::PackWeights { .. }
-        | Kernel::BiasBackward { .. }
-        | Kernel::BatchNormStatistics { .. }
-        | Kernel::BatchNormForward { .. }
-        | Kernel::BatchNormInference { .. }
-        | Kernel::BatchNormBackwardStatistics { .. }
-        | Kernel::BatchNormBackwardData { .. }
-        | Kernel::LeakyReluForward { .. }
-        | Kernel::LeakyReluBackward { .. }
-        | Kernel::Dropout { .. }
-        | Kernel::Add { .. }
-        | Kernel::EmbeddingForward { .. }
-        | Kernel::EmbeddingBackward { .. }
-        | Kernel::Positions { .. }
-        | Kernel::LayerNormStatistics { .. }
-        | Kernel::LayerNormForward { .. }
-        | Kernel::LayerNormBackwardStatistics { .. }
-        | Kernel::LayerNormBackwardData { .. }
-        | Kernel::LayerNormBackwardParameters { .. }
-        | Kernel::GeluForward { .. }
-        | Kernel::GeluBackward { .. }
-        | Kernel::MeanSquaredError { .. }
-        | Kernel::SoftmaxCrossEntropy { .. }
-        | Kernel::OutputErrors { .. }
-        | Kernel::ClassCounts { .. }
-        | Kernel::Update { .. } => {
-            let (elements, each) = flops_per_element(kernel);
-            elements.volume() as u128 * u128::from(each)
-        }
-    }
-}
-
-/// The view whose elements are counted, and the flops for each.
-fn flops_per_element(kernel: &Kernel) -> (&View, u64) {
-    match kernel {
-        Kernel::Fill { target, .. } => (target, 0),
-        Kernel::Copy {
-            target, accumulate, ..
-        } => (target, u64::from(*accumulate)),
-        Kernel::Import { target, .. } => (target, 1),
-        Kernel::PackWeights { packed, .. } => (packed, 0),
-        Kernel::BiasBackward { dy, .. } => (dy, 1),
-        Kernel::BatchNormStatistics { x, .. } => (x, 3),
-        Kernel::BatchNormForward { x, .. } | Kernel::BatchNormInference { x, .. } => (x, 2),
-        Kernel::BatchNormRunning { mean, .. } => (mean, 8),
-        Kernel::BatchNormBackwardStatistics { x, .. } => (x, 5),
-        Kernel::BatchNormBackwardData { x, .. } => (x, 6),
-        Kernel::BatchNormBackwardParameters { dgamma, .. } => (dgamma, 2),
-        Kernel::LeakyReluForward { x, .. } => (x, 1),
-        Kernel::LeakyReluBackward { dy, .. } => (dy, 1),
-        Kernel::Dropout { x, .. } => (x, 1),
-        Kernel::Add { y, .. } => (y, 1),
-        Kernel::EmbeddingForward { y, .. } => (y, 0),
-        Kernel::EmbeddingBackward { dy, .. } => (dy, 1),
-        Kernel::Positions { y, .. } => (y, 1),
-        Kernel::LayerNormStatistics { x, .. } => (x, 3),
-        Kernel::LayerNormForward { x, .. } => (x, 4),
-        Kernel::LayerNormBackwardStatistics { x, .. } => (x, 6),
-        Kernel::LayerNormBackwardData { x, .. } => (x, 7),
-        Kernel::LayerNormBackwardParameters { x, .. } => (x, 5),
-        // With an error function, and its derivative.
-        Kernel::GeluForward { x, .. } => (x, 20),
-        Kernel::GeluBackward { x, .. } => (x, 30),
-        Kernel::MeanSquaredError { x, .. } => (x, 4),
-        Kernel::SoftmaxCrossEntropy { x, .. } => (x, 5),
-        Kernel::OutputErrors { x, .. } => (x, 4),
-        Kernel::ClassCounts { x, .. } => (x, 1),
-        Kernel::Update {
-            rule, parameter, ..
-        } => match rule {
-            Optimizer::Sgd { .. } => (parameter, 6),
-            Optimizer::Adam { .. } => (parameter, 14),
-        },
-        Kernel::ConvolutionForward { .. }
-        | Kernel::ConvolutionBackwardData { .. }
-        | Kernel::ConvolutionBackwardWeight { .. }
-        | Kernel::PoolForward { .. }
-        | Kernel::PoolBackward { .. }
-        | Kernel::LinearForward { .. }
-        | Kernel::LinearBackwardData { .. }
-        | Kernel::LinearBackwardWeight { .. }
-        | Kernel::AttentionForward { .. }
-        | Kernel::AttentionBackward { .. }
-        | Kernel::SumOfSquares { .. }
-        | Kernel::Fused { .. } => panic!("{} is not counted by element", kernel.name()),
     }
 }

@@ -47,7 +47,12 @@ impl KernelShape<'_> {
         let buffer = |view: &View| &self.buffers[view.buffer.0 as usize];
         let held: usize = buffer(largest).dims.iter().product();
         let is_packed = |view: &View| buffer(view).role == Role::PackedWeights;
-        let (taps, stride, groups) = window(&parts[0]);
+        let volume = |extents: &[usize; 3]| extents.iter().product();
+        let window = parts[0].descriptor().window.map(|window| {
+            let taps = window.taps;
+            (taps.volume(), volume(&taps.stride), window.groups)
+        });
+        let (taps, stride, groups) = window.unwrap_or((1, 1, 1));
         let [n, d, h, w, _] = largest.extent;
         let ln = |extent: usize| (extent.max(1) as f64).ln();
         let flag = |holds: bool| if holds { 1.0 } else { 0.0 };
@@ -83,20 +88,4 @@ impl KernelShape<'_> {
             ],
         }
     }
-}
-
-/// Taps, stride and groups; one of each where there is no window.
-fn window(kernel: &Kernel) -> (usize, usize, usize) {
-    let volume = |extents: &[usize; 3]| extents.iter().product();
-    if let Kernel::ConvolutionForward { taps, groups, .. }
-    | Kernel::ConvolutionBackwardData { taps, groups, .. }
-    | Kernel::ConvolutionBackwardWeight { taps, groups, .. }
-    | Kernel::PackWeights { taps, groups, .. } = kernel
-    {
-        return (taps.volume(), volume(&taps.stride), *groups);
-    }
-    if let Kernel::PoolForward { taps, .. } | Kernel::PoolBackward { taps, .. } = kernel {
-        return (taps.volume(), volume(&taps.stride), 1);
-    }
-    (1, 1, 1)
 }

@@ -1,3 +1,4 @@
+use crate::each_view::EachView;
 use crate::{Place, View};
 use serde::{Deserialize, Serialize};
 
@@ -76,354 +77,381 @@ pub enum Optimizer {
     },
 }
 
-/// A computation on local views. Letters: x input, y output, w weight, d... gradient of.
-///
-/// Activations are (N, D, H, W, C), weights (Kd, Kh, Kw, C / groups, F), vectors (1, 1, 1, 1, F).
-/// The `w` of a convolution may be packed weights instead: all of a buffer of that role.
-/// `accumulate` adds to the target instead of replacing it. Input `i` of a window kernel belongs to
-/// output `o` and tap `k` if `i + shift = o * stride + k * dilation`, all counted from the starts of
-/// the views.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the fields are named by the letters above")]
-pub enum Kernel {
-    /// Does what its parts would do one after the other, in one pass over memory: what a part writes
-    /// is still at hand when a later part reads or changes it. Parts are not fused themselves.
-    Fused { parts: Vec<Kernel> },
-    /// Sets every element.
-    Fill { target: View, value: f64 },
-    /// Copies or adds a view to another of the same volume and dtype, both taken in memory order: with
-    /// equal extents a copy of a box, else a change of shape.
-    Copy {
-        source: View,
-        target: View,
-        accumulate: bool,
-    },
-    /// (N, C, D, H, W) as stored to (N, D, H, W, C), cast and transformed.
-    Import {
-        source: View,
-        target: View,
-        transform: Transform,
-    },
-    /// Brings weights into the form in which the convolutions of the same direction, taps and groups
-    /// take them. Only the implementation knows that form; `packed` is all of its buffer.
-    PackWeights {
-        w: View,
-        packed: View,
-        direction: Direction,
-        taps: Taps,
-        groups: usize,
-    },
-    /// The view `x` holds every input of every tap: shift 0 and nothing is clipped. It is also the
-    /// data gradient of a transposed convolution, which may add.
-    ConvolutionForward {
-        x: View,
-        w: View,
-        bias: Option<View>,
-        y: View,
-        taps: Taps,
-        groups: usize,
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        accumulate: bool,
-    },
-    /// Outputs outside `dy` contribute nothing. It is also a transposed convolution of `dy`, which may
-    /// have a bias.
-    ConvolutionBackwardData {
-        dy: View,
-        w: View,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        bias: Option<View>,
-        dx: View,
-        taps: Taps,
-        shift: [i64; 3],
-        groups: usize,
-        accumulate: bool,
-    },
-    /// As forward, summed over samples and positions; of a transposed convolution `x` is the gradient
-    /// of the output and `dy` the input.
-    ConvolutionBackwardWeight {
-        x: View,
-        dy: View,
-        dw: View,
-        taps: Taps,
-        groups: usize,
-        accumulate: bool,
-    },
-    /// Sum of `dy` over samples and positions.
-    BiasBackward {
-        dy: View,
-        db: View,
-        accumulate: bool,
-    },
-    /// Taps outside `x` lie outside the image and do not count.
-    PoolForward {
-        kind: PoolKind,
-        x: View,
-        y: View,
-        taps: Taps,
-        shift: [i64; 3],
-    },
-    /// `dx` has the geometry of `x` in the forward kernel; `x` is read by a maximum only.
-    PoolBackward {
-        kind: PoolKind,
-        x: Option<View>,
-        dy: View,
-        dx: View,
-        taps: Taps,
-        shift: [i64; 3],
-        accumulate: bool,
-    },
-    /// `sums` is (1, 1, 1, 2, C) in f64: sums of x and of x squared.
-    BatchNormStatistics {
-        x: View,
-        sums: View,
-        accumulate: bool,
-    },
-    /// Normalizes by the moments in `sums` over `count` elements per channel.
-    BatchNormForward {
-        x: View,
-        sums: View,
-        gamma: View,
-        beta: View,
-        y: View,
-        count: u64,
-        epsilon: f64,
-    },
-    /// Moves the running statistics toward those of this step.
-    BatchNormRunning {
-        sums: View,
-        mean: View,
-        variance: View,
-        count: u64,
-        momentum: f64,
-    },
-    /// Normalizes by the running statistics.
-    BatchNormInference {
-        x: View,
-        mean: View,
-        variance: View,
-        gamma: View,
-        beta: View,
-        y: View,
-        epsilon: f64,
-    },
-    /// `gradient_sums` is (1, 1, 1, 2, C) in f64: sums of dy and of dy times the normalized x.
-    BatchNormBackwardStatistics {
-        x: View,
-        sums: View,
-        dy: View,
-        gradient_sums: View,
-        count: u64,
-        epsilon: f64,
-        accumulate: bool,
-    },
-    /// Gradient of the input from complete sums.
-    BatchNormBackwardData {
-        x: View,
-        sums: View,
-        gamma: View,
-        dy: View,
-        gradient_sums: View,
-        dx: View,
-        count: u64,
-        epsilon: f64,
-        accumulate: bool,
-    },
-    /// Gradients of gamma and beta from complete sums.
-    BatchNormBackwardParameters {
-        gradient_sums: View,
-        dgamma: View,
-        dbeta: View,
-        accumulate: bool,
-    },
-    /// `y` may be `x`.
-    LeakyReluForward {
-        x: View,
-        y: View,
-        negative_slope: f64,
-    },
-    /// Takes the sign from `y`; `dx` may be `dy`.
-    LeakyReluBackward {
-        y: View,
-        dy: View,
-        dx: View,
-        negative_slope: f64,
-        accumulate: bool,
-    },
-    /// Rows are samples.
-    LinearForward {
-        x: View,
-        w: View,
-        bias: Option<View>,
-        y: View,
-    },
-    /// `dx = dy w'`
-    LinearBackwardData {
-        dy: View,
-        w: View,
-        dx: View,
-        accumulate: bool,
-    },
-    /// `dw = x' dy`
-    LinearBackwardWeight {
-        x: View,
-        dy: View,
-        dw: View,
-        accumulate: bool,
-    },
-    /// Zeroes elements by a draw keyed by (seed, epoch, sample, `operation`, element); `y` may be `x`.
-    /// The view begins `low` elements before what the rank owns of the tensor at `place`. The same
-    /// kernel serves forward (x, y) and backward (dy, dx).
-    Dropout {
-        x: View,
-        y: View,
-        rate: f64,
-        operation: u32,
-        place: Place,
-        #[serde(default, skip_serializing_if = "is_zero")]
-        low: [usize; 5],
-        accumulate: bool,
-    },
-    /// `y = a + b`
-    Add { a: View, b: View, y: View },
-    /// Rows of `w` (1, 1, 1, rows, C) by the class numbers in `x` (N, D, H, W, 1).
-    EmbeddingForward { x: View, w: View, y: View },
-    /// Sums of `dy` over the samples and positions of each class number, one row each.
-    EmbeddingBackward {
-        x: View,
-        dy: View,
-        dw: View,
-        accumulate: bool,
-    },
-    /// Adds `sin(w / 10000^(c / C))` where the channel `c` is even, and where it is odd the cosine of
-    /// the channel before, `w` and `c` counted in the whole tensor at `place`, C its channels. The view
-    /// begins `low` elements before what the rank owns of it.
-    Positions {
-        x: View,
-        y: View,
-        place: Place,
-        #[serde(default, skip_serializing_if = "is_zero")]
-        low: [usize; 5],
-    },
-    /// `sums` is (N, D, H, W, 2) in f64: sums over channels of x and of x squared.
-    LayerNormStatistics { x: View, sums: View },
-    /// Normalizes by the moments in `sums` over `count` channels.
-    LayerNormForward {
-        x: View,
-        sums: View,
-        gamma: View,
-        beta: View,
-        y: View,
-        count: u64,
-        epsilon: f64,
-    },
-    /// `gradient_sums` is (N, D, H, W, 2) in f64: sums over channels of dy times gamma, and of that
-    /// times the normalized x.
-    LayerNormBackwardStatistics {
-        x: View,
-        sums: View,
-        gamma: View,
-        dy: View,
-        gradient_sums: View,
-        count: u64,
-        epsilon: f64,
-    },
-    /// Gradient of the input from complete sums.
-    LayerNormBackwardData {
-        x: View,
-        sums: View,
-        gamma: View,
-        dy: View,
-        gradient_sums: View,
-        dx: View,
-        count: u64,
-        epsilon: f64,
-        accumulate: bool,
-    },
-    /// Gradients of gamma and beta, summed over samples and positions.
-    LayerNormBackwardParameters {
-        x: View,
-        sums: View,
-        dy: View,
-        dgamma: View,
-        dbeta: View,
-        count: u64,
-        epsilon: f64,
-        accumulate: bool,
-    },
-    /// `y = x / 2 (1 + erf(x / sqrt(2)))`
-    GeluForward { x: View, y: View },
-    /// The derivative is taken at `x`.
-    GeluBackward {
-        x: View,
-        dy: View,
-        dx: View,
-        accumulate: bool,
-    },
-    /// For each sample and each of `heads` ranges of equally many channels, K of them:
-    /// `softmax(q k' / sqrt(K)) v` over positions along W; `q` and `y` are (N, 1, 1, W, C), `k` and `v`
-    /// of another W. With `causal` position `i` of q sees positions 0 to `i`.
-    AttentionForward {
-        q: View,
-        k: View,
-        v: View,
-        y: View,
-        heads: usize,
-        causal: bool,
-    },
-    /// Those gradients that are wanted; `accumulate` is said of dq, dk and dv.
-    AttentionBackward {
-        q: View,
-        k: View,
-        v: View,
-        dy: View,
-        dq: Option<View>,
-        dk: Option<View>,
-        dv: Option<View>,
-        heads: usize,
-        causal: bool,
-        accumulate: [bool; 3],
-    },
-    /// `loss` (one f64) becomes the sum of squares over `count`, times `weight`; `dx` its gradient.
-    MeanSquaredError {
-        x: View,
-        target: View,
-        dx: Option<View>,
-        loss: View,
-        count: u64,
-        #[serde(default = "one", skip_serializing_if = "is_one")]
-        weight: f64,
-    },
-    /// `target` (N, D, H, W, 1) holds class numbers; the sum is over positions, divided by `count`
-    /// and times `weight`. All classes share `smoothing` of what is expected, the target has the rest.
-    SoftmaxCrossEntropy {
-        x: View,
-        target: View,
-        dx: Option<View>,
-        loss: View,
-        count: u64,
-        #[serde(default = "one", skip_serializing_if = "is_one")]
-        weight: f64,
-        #[serde(default, skip_serializing_if = "is_none")]
-        smoothing: f64,
-    },
-    /// `errors` is (1, 1, 1, 2, C) in f64: sums of absolute and of squared errors per channel.
-    OutputErrors { x: View, target: View, errors: View },
-    /// `counts` is (1, 1, 1, 3, C) in f64: per class the positions of `target` (N, D, H, W, 1) that
-    /// are of it and whose greatest element of `x` is its, all those whose greatest element is its,
-    /// and all those that are of it. The first of equals is the greatest.
-    ClassCounts { x: View, target: View, counts: View },
-    /// `total` (one f64) becomes the sum of squares over all views.
-    SumOfSquares { sources: Vec<View>, total: View },
-    /// One step of the optimizer, learning rate and step count from the step inputs. `moments` are
-    /// the velocity, or first and second moment. With `clip`, gradients are scaled by
-    /// `min(1, maximum / (sqrt(total) + 1e-6))`.
-    Update {
-        rule: Optimizer,
-        parameter: View,
-        gradient: View,
-        moments: Vec<View>,
-        clip: Option<(View, f64)>,
-    },
+/// Defines the kernels, and from their fields what goes through all views of one to change them.
+macro_rules! kernels {
+    (
+        $(#[$meta:meta])*
+        pub enum Kernel {
+            $( $(#[$of_kind:meta])* $kind:ident {
+                $( $(#[$of_field:meta])* $field:ident: $type:ty ),* $(,)?
+            }, )*
+        }
+    ) => {
+        $(#[$meta])*
+        pub enum Kernel {
+            $( $(#[$of_kind])* $kind { $( $(#[$of_field])* $field: $type ),* }, )*
+        }
+
+        impl EachView for Kernel {
+            fn each_view_mut(&mut self, f: &mut dyn FnMut(&mut View)) {
+                match self {
+                    $( Kernel::$kind { $( $field ),* } => { $( $field.each_view_mut(f); )* } )*
+                }
+            }
+        }
+    };
+}
+
+kernels! {
+    /// A computation on local views. Letters: x input, y output, w weight, d... gradient of.
+    ///
+    /// Activations are (N, D, H, W, C), weights (Kd, Kh, Kw, C / groups, F), vectors (1, 1, 1, 1, F).
+    /// The `w` of a convolution may be packed weights instead: all of a buffer of that role.
+    /// `accumulate` adds to the target instead of replacing it. Input `i` of a window kernel belongs to
+    /// output `o` and tap `k` if `i + shift = o * stride + k * dilation`, all counted from the starts of
+    /// the views.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[allow(missing_docs, reason = "the fields are named by the letters above")]
+    pub enum Kernel {
+        /// Does what its parts would do one after the other, in one pass over memory: what a part writes
+        /// is still at hand when a later part reads or changes it. Parts are not fused themselves.
+        Fused { parts: Vec<Kernel> },
+        /// Sets every element.
+        Fill { target: View, value: f64 },
+        /// Copies or adds a view to another of the same volume and dtype, both taken in memory order: with
+        /// equal extents a copy of a box, else a change of shape.
+        Copy {
+            source: View,
+            target: View,
+            accumulate: bool,
+        },
+        /// (N, C, D, H, W) as stored to (N, D, H, W, C), cast and transformed.
+        Import {
+            source: View,
+            target: View,
+            transform: Transform,
+        },
+        /// Brings weights into the form in which the convolutions of the same direction, taps and groups
+        /// take them. Only the implementation knows that form; `packed` is all of its buffer.
+        PackWeights {
+            w: View,
+            packed: View,
+            direction: Direction,
+            taps: Taps,
+            groups: usize,
+        },
+        /// The view `x` holds every input of every tap: shift 0 and nothing is clipped. It is also the
+        /// data gradient of a transposed convolution, which may add.
+        ConvolutionForward {
+            x: View,
+            w: View,
+            bias: Option<View>,
+            y: View,
+            taps: Taps,
+            groups: usize,
+            #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+            accumulate: bool,
+        },
+        /// Outputs outside `dy` contribute nothing. It is also a transposed convolution of `dy`, which may
+        /// have a bias.
+        ConvolutionBackwardData {
+            dy: View,
+            w: View,
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            bias: Option<View>,
+            dx: View,
+            taps: Taps,
+            shift: [i64; 3],
+            groups: usize,
+            accumulate: bool,
+        },
+        /// As forward, summed over samples and positions; of a transposed convolution `x` is the gradient
+        /// of the output and `dy` the input.
+        ConvolutionBackwardWeight {
+            x: View,
+            dy: View,
+            dw: View,
+            taps: Taps,
+            groups: usize,
+            accumulate: bool,
+        },
+        /// Sum of `dy` over samples and positions.
+        BiasBackward {
+            dy: View,
+            db: View,
+            accumulate: bool,
+        },
+        /// Taps outside `x` lie outside the image and do not count.
+        PoolForward {
+            kind: PoolKind,
+            x: View,
+            y: View,
+            taps: Taps,
+            shift: [i64; 3],
+        },
+        /// `dx` has the geometry of `x` in the forward kernel; `x` is read by a maximum only.
+        PoolBackward {
+            kind: PoolKind,
+            x: Option<View>,
+            dy: View,
+            dx: View,
+            taps: Taps,
+            shift: [i64; 3],
+            accumulate: bool,
+        },
+        /// `sums` is (1, 1, 1, 2, C) in f64: sums of x and of x squared.
+        BatchNormStatistics {
+            x: View,
+            sums: View,
+            accumulate: bool,
+        },
+        /// Normalizes by the moments in `sums` over `count` elements per channel.
+        BatchNormForward {
+            x: View,
+            sums: View,
+            gamma: View,
+            beta: View,
+            y: View,
+            count: u64,
+            epsilon: f64,
+        },
+        /// Moves the running statistics toward those of this step.
+        BatchNormRunning {
+            sums: View,
+            mean: View,
+            variance: View,
+            count: u64,
+            momentum: f64,
+        },
+        /// Normalizes by the running statistics.
+        BatchNormInference {
+            x: View,
+            mean: View,
+            variance: View,
+            gamma: View,
+            beta: View,
+            y: View,
+            epsilon: f64,
+        },
+        /// `gradient_sums` is (1, 1, 1, 2, C) in f64: sums of dy and of dy times the normalized x.
+        BatchNormBackwardStatistics {
+            x: View,
+            sums: View,
+            dy: View,
+            gradient_sums: View,
+            count: u64,
+            epsilon: f64,
+            accumulate: bool,
+        },
+        /// Gradient of the input from complete sums.
+        BatchNormBackwardData {
+            x: View,
+            sums: View,
+            gamma: View,
+            dy: View,
+            gradient_sums: View,
+            dx: View,
+            count: u64,
+            epsilon: f64,
+            accumulate: bool,
+        },
+        /// Gradients of gamma and beta from complete sums.
+        BatchNormBackwardParameters {
+            gradient_sums: View,
+            dgamma: View,
+            dbeta: View,
+            accumulate: bool,
+        },
+        /// `y` may be `x`.
+        LeakyReluForward {
+            x: View,
+            y: View,
+            negative_slope: f64,
+        },
+        /// Takes the sign from `y`; `dx` may be `dy`.
+        LeakyReluBackward {
+            y: View,
+            dy: View,
+            dx: View,
+            negative_slope: f64,
+            accumulate: bool,
+        },
+        /// Rows are samples.
+        LinearForward {
+            x: View,
+            w: View,
+            bias: Option<View>,
+            y: View,
+        },
+        /// `dx = dy w'`
+        LinearBackwardData {
+            dy: View,
+            w: View,
+            dx: View,
+            accumulate: bool,
+        },
+        /// `dw = x' dy`
+        LinearBackwardWeight {
+            x: View,
+            dy: View,
+            dw: View,
+            accumulate: bool,
+        },
+        /// Zeroes elements by a draw keyed by (seed, epoch, sample, `operation`, element); `y` may be `x`.
+        /// The view begins `low` elements before what the rank owns of the tensor at `place`. The same
+        /// kernel serves forward (x, y) and backward (dy, dx).
+        Dropout {
+            x: View,
+            y: View,
+            rate: f64,
+            operation: u32,
+            place: Place,
+            #[serde(default, skip_serializing_if = "is_zero")]
+            low: [usize; 5],
+            accumulate: bool,
+        },
+        /// `y = a + b`
+        Add { a: View, b: View, y: View },
+        /// Rows of `w` (1, 1, 1, rows, C) by the class numbers in `x` (N, D, H, W, 1).
+        EmbeddingForward { x: View, w: View, y: View },
+        /// Sums of `dy` over the samples and positions of each class number, one row each.
+        EmbeddingBackward {
+            x: View,
+            dy: View,
+            dw: View,
+            accumulate: bool,
+        },
+        /// Adds `sin(w / 10000^(c / C))` where the channel `c` is even, and where it is odd the cosine of
+        /// the channel before, `w` and `c` counted in the whole tensor at `place`, C its channels. The view
+        /// begins `low` elements before what the rank owns of it.
+        Positions {
+            x: View,
+            y: View,
+            place: Place,
+            #[serde(default, skip_serializing_if = "is_zero")]
+            low: [usize; 5],
+        },
+        /// `sums` is (N, D, H, W, 2) in f64: sums over channels of x and of x squared.
+        LayerNormStatistics { x: View, sums: View },
+        /// Normalizes by the moments in `sums` over `count` channels.
+        LayerNormForward {
+            x: View,
+            sums: View,
+            gamma: View,
+            beta: View,
+            y: View,
+            count: u64,
+            epsilon: f64,
+        },
+        /// `gradient_sums` is (N, D, H, W, 2) in f64: sums over channels of dy times gamma, and of that
+        /// times the normalized x.
+        LayerNormBackwardStatistics {
+            x: View,
+            sums: View,
+            gamma: View,
+            dy: View,
+            gradient_sums: View,
+            count: u64,
+            epsilon: f64,
+        },
+        /// Gradient of the input from complete sums.
+        LayerNormBackwardData {
+            x: View,
+            sums: View,
+            gamma: View,
+            dy: View,
+            gradient_sums: View,
+            dx: View,
+            count: u64,
+            epsilon: f64,
+            accumulate: bool,
+        },
+        /// Gradients of gamma and beta, summed over samples and positions.
+        LayerNormBackwardParameters {
+            x: View,
+            sums: View,
+            dy: View,
+            dgamma: View,
+            dbeta: View,
+            count: u64,
+            epsilon: f64,
+            accumulate: bool,
+        },
+        /// `y = x / 2 (1 + erf(x / sqrt(2)))`
+        GeluForward { x: View, y: View },
+        /// The derivative is taken at `x`.
+        GeluBackward {
+            x: View,
+            dy: View,
+            dx: View,
+            accumulate: bool,
+        },
+        /// For each sample and each of `heads` ranges of equally many channels, K of them:
+        /// `softmax(q k' / sqrt(K)) v` over positions along W; `q` and `y` are (N, 1, 1, W, C), `k` and `v`
+        /// of another W. With `causal` position `i` of q sees positions 0 to `i`.
+        AttentionForward {
+            q: View,
+            k: View,
+            v: View,
+            y: View,
+            heads: usize,
+            causal: bool,
+        },
+        /// Those gradients that are wanted; `accumulate` is said of dq, dk and dv.
+        AttentionBackward {
+            q: View,
+            k: View,
+            v: View,
+            dy: View,
+            dq: Option<View>,
+            dk: Option<View>,
+            dv: Option<View>,
+            heads: usize,
+            causal: bool,
+            accumulate: [bool; 3],
+        },
+        /// `loss` (one f64) becomes the sum of squares over `count`, times `weight`; `dx` its gradient.
+        MeanSquaredError {
+            x: View,
+            target: View,
+            dx: Option<View>,
+            loss: View,
+            count: u64,
+            #[serde(default = "one", skip_serializing_if = "is_one")]
+            weight: f64,
+        },
+        /// `target` (N, D, H, W, 1) holds class numbers; the sum is over positions, divided by `count`
+        /// and times `weight`. All classes share `smoothing` of what is expected, the target has the rest.
+        SoftmaxCrossEntropy {
+            x: View,
+            target: View,
+            dx: Option<View>,
+            loss: View,
+            count: u64,
+            #[serde(default = "one", skip_serializing_if = "is_one")]
+            weight: f64,
+            #[serde(default, skip_serializing_if = "is_none")]
+            smoothing: f64,
+        },
+        /// `errors` is (1, 1, 1, 2, C) in f64: sums of absolute and of squared errors per channel.
+        OutputErrors { x: View, target: View, errors: View },
+        /// `counts` is (1, 1, 1, 3, C) in f64: per class the positions of `target` (N, D, H, W, 1) that
+        /// are of it and whose greatest element of `x` is its, all those whose greatest element is its,
+        /// and all those that are of it. The first of equals is the greatest.
+        ClassCounts { x: View, target: View, counts: View },
+        /// `total` (one f64) becomes the sum of squares over all views.
+        SumOfSquares { sources: Vec<View>, total: View },
+        /// One step of the optimizer, learning rate and step count from the step inputs. `moments` are
+        /// the velocity, or first and second moment. With `clip`, gradients are scaled by
+        /// `min(1, maximum / (sqrt(total) + 1e-6))`.
+        Update {
+            rule: Optimizer,
+            parameter: View,
+            gradient: View,
+            moments: Vec<View>,
+            clip: Option<(View, f64)>,
+        },
+    }
 }
 
 /// The weight of a loss that is not auxiliary.
@@ -446,52 +474,22 @@ fn is_zero(low: &[usize; 5]) -> bool {
 }
 
 impl Kernel {
-    /// Name of the kind, as printed in reports and menus; of a fused kernel that of the first part.
+    /// Name of the kind, as printed in reports and catalogs; of a fused kernel that of the first part.
     pub fn name(&self) -> &'static str {
-        match self {
-            Kernel::Fused { parts } => parts.first().map_or("fused", Kernel::name),
-            Kernel::Fill { .. } => "fill",
-            Kernel::Copy { .. } => "copy",
-            Kernel::Import { .. } => "import",
-            Kernel::PackWeights { .. } => "pack_weights",
-            Kernel::ConvolutionForward { .. } => "convolution_forward",
-            Kernel::ConvolutionBackwardData { .. } => "convolution_backward_data",
-            Kernel::ConvolutionBackwardWeight { .. } => "convolution_backward_weight",
-            Kernel::BiasBackward { .. } => "bias_backward",
-            Kernel::PoolForward { .. } => "pool_forward",
-            Kernel::PoolBackward { .. } => "pool_backward",
-            Kernel::BatchNormStatistics { .. } => "batch_norm_statistics",
-            Kernel::BatchNormForward { .. } => "batch_norm_forward",
-            Kernel::BatchNormRunning { .. } => "batch_norm_running",
-            Kernel::BatchNormInference { .. } => "batch_norm_inference",
-            Kernel::BatchNormBackwardStatistics { .. } => "batch_norm_backward_statistics",
-            Kernel::BatchNormBackwardData { .. } => "batch_norm_backward_data",
-            Kernel::BatchNormBackwardParameters { .. } => "batch_norm_backward_parameters",
-            Kernel::LeakyReluForward { .. } => "leaky_relu_forward",
-            Kernel::LeakyReluBackward { .. } => "leaky_relu_backward",
-            Kernel::LinearForward { .. } => "linear_forward",
-            Kernel::LinearBackwardData { .. } => "linear_backward_data",
-            Kernel::LinearBackwardWeight { .. } => "linear_backward_weight",
-            Kernel::Dropout { .. } => "dropout",
-            Kernel::Add { .. } => "add",
-            Kernel::EmbeddingForward { .. } => "embedding_forward",
-            Kernel::EmbeddingBackward { .. } => "embedding_backward",
-            Kernel::Positions { .. } => "positions",
-            Kernel::LayerNormStatistics { .. } => "layer_norm_statistics",
-            Kernel::LayerNormForward { .. } => "layer_norm_forward",
-            Kernel::LayerNormBackwardStatistics { .. } => "layer_norm_backward_statistics",
-            Kernel::LayerNormBackwardData { .. } => "layer_norm_backward_data",
-            Kernel::LayerNormBackwardParameters { .. } => "layer_norm_backward_parameters",
-            Kernel::GeluForward { .. } => "gelu_forward",
-            Kernel::GeluBackward { .. } => "gelu_backward",
-            Kernel::AttentionForward { .. } => "attention_forward",
-            Kernel::AttentionBackward { .. } => "attention_backward",
-            Kernel::MeanSquaredError { .. } => "mean_squared_error",
-            Kernel::SoftmaxCrossEntropy { .. } => "softmax_cross_entropy",
-            Kernel::OutputErrors { .. } => "output_errors",
-            Kernel::ClassCounts { .. } => "class_counts",
-            Kernel::SumOfSquares { .. } => "sum_of_squares",
-            Kernel::Update { .. } => "update",
+        self.descriptor().name
+    }
+
+    /// The kernels that it stands for, in their order: itself, or those that are fused.
+    pub fn parts(&self) -> &[Kernel] {
+        if let Kernel::Fused { parts } = self {
+            parts
+        } else {
+            std::slice::from_ref(self)
         }
+    }
+
+    /// Goes through all views, those of fused parts included, to change them.
+    pub fn each_view_mut(&mut self, f: &mut dyn FnMut(&mut View)) {
+        EachView::each_view_mut(self, f);
     }
 }

@@ -8,6 +8,8 @@
 mod access;
 mod buffer;
 mod count;
+pub mod descriptor;
+mod each_view;
 mod features;
 mod itemize;
 mod kernel;
@@ -22,6 +24,8 @@ pub mod verify;
 pub use access::Access;
 pub use buffer::{Buffer, BufferId, Dtype, Home, Place, Role, View, ViewError};
 pub use count::Count;
+use descriptor::Constant;
+pub use descriptor::Family;
 pub use features::Features;
 pub use itemize::{Heading, Itemized, itemize, itemize_body, live_at_peak};
 pub use kernel::{Direction, Kernel, Optimizer, PoolKind, Taps, Transform};

@@ -1,4 +1,4 @@
-use crate::{Buffer, Kernel, Role};
+use crate::{Buffer, Constant, Kernel, Role};
 use partita_space::Bytes;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -44,11 +44,12 @@ impl KernelShape<'_> {
             let part = |kernel| KernelShape { kernel, buffers }.signature();
             return parts.iter().map(part).collect::<Vec<_>>().join(" + ");
         }
-        let views: Vec<String> = self
-            .kernel
-            .accesses()
+        let descriptor = self.kernel.descriptor();
+        let views: Vec<String> = descriptor
+            .operands
             .iter()
-            .map(|(view, _)| {
+            .map(|operand| {
+                let view = operand.view;
                 let buffer = &self.buffers[view.buffer.0 as usize];
                 let join = |dims: &[usize]| {
                     dims.iter()
@@ -69,102 +70,10 @@ impl KernelShape<'_> {
                 )
             })
             .collect();
-        format!(
-            "{} {} | {}",
-            self.kernel.name(),
-            self.constants(),
-            views.join(" | ")
-        )
-    }
-
-    fn constants(&self) -> String {
-        match self.kernel {
-            Kernel::PackWeights {
-                direction,
-                taps,
-                groups,
-                ..
-            } => format!("{direction:?} {taps:?} {groups}"),
-            Kernel::ConvolutionForward {
-                taps,
-                groups,
-                accumulate: true,
-                ..
-            } => format!("{taps:?} {groups} true"),
-            Kernel::ConvolutionForward { taps, groups, .. }
-            | Kernel::ConvolutionBackwardWeight { taps, groups, .. } => {
-                format!("{taps:?} {groups}")
-            }
-            Kernel::ConvolutionBackwardData {
-                taps,
-                groups,
-                shift,
-                accumulate,
-                ..
-            } => {
-                format!("{taps:?} {groups} {shift:?} {accumulate}")
-            }
-            Kernel::PoolForward {
-                kind, taps, shift, ..
-            } => format!("{kind:?} {taps:?} {shift:?}"),
-            Kernel::PoolBackward {
-                kind,
-                taps,
-                shift,
-                accumulate,
-                ..
-            } => {
-                format!("{kind:?} {taps:?} {shift:?} {accumulate}")
-            }
-            Kernel::Import { transform, .. } => format!("{transform:?}"),
-            Kernel::Update { rule, clip, .. } => format!("{rule:?} {}", clip.is_some()),
-            Kernel::Copy { accumulate, .. }
-            | Kernel::BiasBackward { accumulate, .. }
-            | Kernel::BatchNormStatistics { accumulate, .. }
-            | Kernel::BatchNormBackwardStatistics { accumulate, .. }
-            | Kernel::BatchNormBackwardData { accumulate, .. }
-            | Kernel::BatchNormBackwardParameters { accumulate, .. }
-            | Kernel::LeakyReluBackward { accumulate, .. }
-            | Kernel::LinearBackwardData { accumulate, .. }
-            | Kernel::LinearBackwardWeight { accumulate, .. }
-            | Kernel::EmbeddingBackward { accumulate, .. }
-            | Kernel::LayerNormBackwardData { accumulate, .. }
-            | Kernel::LayerNormBackwardParameters { accumulate, .. }
-            | Kernel::GeluBackward { accumulate, .. }
-            | Kernel::Dropout { accumulate, .. } => format!("{accumulate}"),
-            Kernel::AttentionForward { heads, causal, .. } => format!("{heads} {causal}"),
-            Kernel::AttentionBackward {
-                dq,
-                dk,
-                dv,
-                heads,
-                causal,
-                accumulate,
-                ..
-            } => {
-                let wanted = [dq, dk, dv].map(Option::is_some);
-                format!("{heads} {causal} {wanted:?} {accumulate:?}")
-            }
-            Kernel::Fused { .. }
-            | Kernel::Fill { .. }
-            | Kernel::BatchNormForward { .. }
-            | Kernel::BatchNormRunning { .. }
-            | Kernel::BatchNormInference { .. }
-            | Kernel::LeakyReluForward { .. }
-            | Kernel::LinearForward { .. }
-            | Kernel::Add { .. }
-            | Kernel::EmbeddingForward { .. }
-            | Kernel::Positions { .. }
-            | Kernel::LayerNormStatistics { .. }
-            | Kernel::LayerNormForward { .. }
-            | Kernel::LayerNormBackwardStatistics { .. }
-            | Kernel::GeluForward { .. }
-            | Kernel::MeanSquaredError { .. }
-            | Kernel::SoftmaxCrossEntropy { .. }
-            | Kernel::OutputErrors { .. }
-            | Kernel::ClassCounts { .. }
-            | Kernel::SumOfSquares { .. } => String::new(),
-        }
+        let constants = descriptor.constants.iter();
+        let constants: Vec<String> = constants.map(Constant::to_string).collect();
+        let (name, constants) = (descriptor.name, constants.join(" "));
+        format!("{name} {constants} | {}", views.join(" | "))
     }
 }
 

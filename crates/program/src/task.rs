@@ -376,7 +376,7 @@ impl Task {
             Work::Compute {
                 kernel, workspace, ..
             } => {
-                kernel.each_operand_mut(&mut |view, _| f(view));
+                kernel.each_view_mut(f);
                 workspace.iter_mut().for_each(f);
             }
             Work::Exchange(exchange) => {

@@ -85,7 +85,7 @@ impl Bench {
         let mut bench = Self::default();
         let mut moved = BTreeMap::new();
         let mut kernel = kernel.clone();
-        kernel.each_operand_mut(&mut |view, _| {
+        kernel.each_view_mut(&mut |view| {
             let at = view.buffer.0 as usize;
             view.buffer = *moved.entry(at).or_insert_with(|| {
                 let Buffer { dtype, dims, .. } = self.body.buffers[at];

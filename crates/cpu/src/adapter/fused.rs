@@ -10,54 +10,25 @@ type Suits = fn(&Tail<'_>, &View, &[Buffer]) -> bool;
 
 /// The view that a kernel computes, if later parts may go on with it, and which of them.
 fn output(kernel: &Kernel) -> Option<(&View, Suits)> {
-    match kernel {
-        Kernel::ConvolutionForward { y: out, .. }
-        | Kernel::ConvolutionBackwardData { dx: out, .. } => {
-            Some((out, |tail, out, _| tail.suits_product(out)))
-        }
-        Kernel::LinearForward { y: out, .. } | Kernel::LinearBackwardData { dx: out, .. } => {
-            Some((out, |tail, out, buffers| tail.suits_rows(out, buffers)))
-        }
-        Kernel::BatchNormForward { y, .. } | Kernel::BatchNormInference { y, .. } => {
-            Some((y, |tail, _, _| tail.suits_normalization()))
-        }
-        Kernel::Add { y, .. } => Some((y, |tail, _, _| tail.suits_addition())),
-        Kernel::PoolForward { y, .. } => Some((y, |tail, _, _| tail.suits_pooling())),
-        Kernel::PoolBackward { dx, .. } => Some((dx, |tail, _, _| tail.suits_pooling_backward())),
-        Kernel::Fused { .. }
-        | Kernel::Fill { .. }
-        | Kernel::Copy { .. }
-        | Kernel::Import { .. }
-        | Kernel::PackWeights { .. }
-        | Kernel::ConvolutionBackwardWeight { .. }
-        | Kernel::BiasBackward { .. }
-        | Kernel::BatchNormStatistics { .. }
-        | Kernel::BatchNormRunning { .. }
-        | Kernel::BatchNormBackwardStatistics { .. }
-        | Kernel::BatchNormBackwardData { .. }
-        | Kernel::BatchNormBackwardParameters { .. }
-        | Kernel::LeakyReluForward { .. }
-        | Kernel::LeakyReluBackward { .. }
-        | Kernel::LinearBackwardWeight { .. }
-        | Kernel::Dropout { .. }
-        | Kernel::EmbeddingForward { .. }
-        | Kernel::EmbeddingBackward { .. }
-        | Kernel::Positions { .. }
-        | Kernel::LayerNormStatistics { .. }
-        | Kernel::LayerNormForward { .. }
-        | Kernel::LayerNormBackwardStatistics { .. }
-        | Kernel::LayerNormBackwardData { .. }
-        | Kernel::LayerNormBackwardParameters { .. }
-        | Kernel::GeluForward { .. }
-        | Kernel::GeluBackward { .. }
-        | Kernel::AttentionForward { .. }
-        | Kernel::AttentionBackward { .. }
-        | Kernel::MeanSquaredError { .. }
-        | Kernel::SoftmaxCrossEntropy { .. }
-        | Kernel::OutputErrors { .. }
-        | Kernel::ClassCounts { .. }
-        | Kernel::SumOfSquares { .. }
-        | Kernel::Update { .. } => None,
+    if let Kernel::ConvolutionForward { y: out, .. }
+    | Kernel::ConvolutionBackwardData { dx: out, .. } = kernel
+    {
+        Some((out, |tail, out, _| tail.suits_product(out)))
+    } else if let Kernel::LinearForward { y: out, .. }
+    | Kernel::LinearBackwardData { dx: out, .. } = kernel
+    {
+        Some((out, |tail, out, buffers| tail.suits_rows(out, buffers)))
+    } else if let Kernel::BatchNormForward { y, .. } | Kernel::BatchNormInference { y, .. } = kernel
+    {
+        Some((y, |tail, _, _| tail.suits_normalization()))
+    } else if let Kernel::Add { y, .. } = kernel {
+        Some((y, |tail, _, _| tail.suits_addition()))
+    } else if let Kernel::PoolForward { y, .. } = kernel {
+        Some((y, |tail, _, _| tail.suits_pooling()))
+    } else if let Kernel::PoolBackward { dx, .. } = kernel {
+        Some((dx, |tail, _, _| tail.suits_pooling_backward()))
+    } else {
+        None
     }
 }
 

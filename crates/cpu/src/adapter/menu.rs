@@ -14,7 +14,7 @@ use crate::norm::norm_scratch;
 use crate::simd::Level;
 use crate::team::TeamKind;
 use partita_program::{
-    Algorithm, Buffer, Choice, Dtype, Kernel, KernelShape, Menu, MenuError, Role, View,
+    Algorithm, Buffer, Choice, Dtype, Family, Kernel, KernelShape, Menu, MenuError, Role, View,
 };
 use partita_space::Bytes;
 
@@ -90,58 +90,14 @@ impl CpuMenu {
     /// Scratch of a kernel in elements of f32.
     fn workspace(&self, kernel: &Kernel, buffers: &[Buffer]) -> usize {
         let team = self.team();
-        match kernel {
-            Kernel::Copy { source, target, .. } => {
-                match (
-                    buffers[source.buffer.0 as usize].dtype,
-                    Route::of(source, target, buffers),
-                ) {
-                    (Dtype::F32, Route::Packed) => source.volume(),
-                    (Dtype::F32, Route::Boxes | Route::Flat) | (Dtype::F64 | Dtype::I16, _) => 0,
-                }
-            }
-            Kernel::ConvolutionForward { .. }
-            | Kernel::ConvolutionBackwardData { .. }
-            | Kernel::ConvolutionBackwardWeight { .. } => convolutions(team, kernel, buffers),
-            Kernel::LinearForward { .. }
-            | Kernel::LinearBackwardData { .. }
-            | Kernel::LinearBackwardWeight { .. } => linear(team, kernel, buffers),
-            Kernel::BiasBackward { dy: x, .. }
-            | Kernel::BatchNormStatistics { x, .. }
-            | Kernel::BatchNormForward { x, .. }
-            | Kernel::BatchNormInference { x, .. }
-            | Kernel::BatchNormBackwardStatistics { x, .. }
-            | Kernel::BatchNormBackwardData { x, .. } => norm_scratch(team, x.extent[4]),
-            Kernel::Fused { parts } => self.fused(parts, buffers),
-            Kernel::EmbeddingForward { .. }
-            | Kernel::EmbeddingBackward { .. }
-            | Kernel::Positions { .. }
-            | Kernel::LayerNormStatistics { .. }
-            | Kernel::LayerNormForward { .. }
-            | Kernel::LayerNormBackwardStatistics { .. }
-            | Kernel::LayerNormBackwardData { .. }
-            | Kernel::LayerNormBackwardParameters { .. }
-            | Kernel::GeluForward { .. }
-            | Kernel::GeluBackward { .. }
-            | Kernel::AttentionForward { .. }
-            | Kernel::AttentionBackward { .. } => sequence::scratch(team, kernel),
-            Kernel::Fill { .. }
-            | Kernel::Import { .. }
-            | Kernel::PackWeights { .. }
-            | Kernel::PoolForward { .. }
-            | Kernel::PoolBackward { .. }
-            | Kernel::BatchNormRunning { .. }
-            | Kernel::BatchNormBackwardParameters { .. }
-            | Kernel::LeakyReluForward { .. }
-            | Kernel::LeakyReluBackward { .. }
-            | Kernel::Dropout { .. }
-            | Kernel::Add { .. }
-            | Kernel::MeanSquaredError { .. }
-            | Kernel::SoftmaxCrossEntropy { .. }
-            | Kernel::OutputErrors { .. }
-            | Kernel::ClassCounts { .. }
-            | Kernel::SumOfSquares { .. }
-            | Kernel::Update { .. } => 0,
+        match kernel.family() {
+            Family::Fused => self.fused(kernel.parts(), buffers),
+            Family::Contents => copy_scratch(kernel, buffers),
+            Family::Convolution => convolution_scratch(team, kernel, buffers),
+            Family::BatchNorm => batch_norm_scratch(team, kernel),
+            Family::Linear => linear(team, kernel, buffers),
+            Family::LayerNorm | Family::Sequence => sequence::scratch(team, kernel),
+            Family::Pointwise | Family::Pool | Family::Loss | Family::Update => 0,
         }
     }
 
@@ -165,6 +121,41 @@ impl CpuMenu {
             norm_scratch(team, channels)
         };
         own + tail.scales(channels) + if is_summed { sums } else { 0 }
+    }
+}
+
+fn copy_scratch(kernel: &Kernel, buffers: &[Buffer]) -> usize {
+    let Kernel::Copy { source, target, .. } = kernel else {
+        return 0;
+    };
+    let dtype = buffers[source.buffer.0 as usize].dtype;
+    match (dtype, Route::of(source, target, buffers)) {
+        (Dtype::F32, Route::Packed) => source.volume(),
+        (Dtype::F32, Route::Boxes | Route::Flat) | (Dtype::F64 | Dtype::I16, _) => 0,
+    }
+}
+
+fn convolution_scratch(team: TeamKind, kernel: &Kernel, buffers: &[Buffer]) -> usize {
+    if let Kernel::BiasBackward { dy, .. } = kernel {
+        norm_scratch(team, dy.extent[4])
+    } else if let Kernel::PackWeights { .. } = kernel {
+        0
+    } else {
+        convolutions(team, kernel, buffers)
+    }
+}
+
+fn batch_norm_scratch(team: TeamKind, kernel: &Kernel) -> usize {
+    if let Kernel::BatchNormStatistics { x, .. }
+    | Kernel::BatchNormForward { x, .. }
+    | Kernel::BatchNormInference { x, .. }
+    | Kernel::BatchNormBackwardStatistics { x, .. }
+    | Kernel::BatchNormBackwardData { x, .. } = kernel
+    {
+        norm_scratch(team, x.extent[4])
+    } else {
+        // Numbers for each channel alone.
+        0
     }
 }
 

@@ -1,17 +1,24 @@
 use super::operand::{Wide, dense};
+use super::sequence::worked;
 use super::tail::Tail;
-use super::{Run, touched};
+use super::{Run, dropout, touched};
 use crate::elementwise::{
     Activation, accumulate as add_to, activate, activate_backward, activate_backward_in_place,
     activate_in_place, add, copy as copy_to, fill,
 };
 use crate::grid::{Call, Canceled, View, ViewMut, Work};
 use crate::import::{Planes, Transform, import};
+use crate::{gelu_backward, gelu_forward};
 use partita_program::{Buffer, Dtype, Kernel, View as Place};
 use partita_run::{Element, RunError, Worked};
+use partita_space::{Coord, Mesh};
 use std::ops::AddAssign;
 
-pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
+pub(super) fn execute(
+    kernel: &Kernel,
+    (mesh, coord): (&Mesh, &Coord),
+    run: &mut Run<'_, '_>,
+) -> Result<Worked, RunError> {
     match kernel {
         Kernel::Fill { target, value } => fill_box(target, *value, run),
         Kernel::Copy {
@@ -41,6 +48,23 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, 
                 activate_back([y, dy, dx], activation(*negative_slope), *accumulate, run)
             }
         },
+        Kernel::GeluForward { x, y } => {
+            let (x, mut y) = (run.input(x), run.output(y));
+            let work = run.compute(|call| gelu_forward(call, x.view(), y.view()))?;
+            Ok(worked(work))
+        }
+        Kernel::GeluBackward {
+            x,
+            dy,
+            dx,
+            accumulate,
+        } => {
+            let (x, dy, mut dx) = (run.input(x), run.input(dy), run.output(dx));
+            let work = run
+                .compute(|call| gelu_backward(call, x.view(), dy.view(), dx.view(), *accumulate))?;
+            Ok(worked(work))
+        }
+        Kernel::Dropout { .. } => dropout::execute(kernel, mesh, coord, run),
         Kernel::Add { a, b, y } => sum([a, b, y], &Tail::default(), run),
         other => panic!("{} is not computed element by element", other.name()),
     }

@@ -2,9 +2,8 @@ use super::operand::Output;
 use super::{Run, touched};
 use crate::attention::{Heads, attention_backward, attention_forward, attention_scratch};
 use crate::positions::{
-    Corner, RowGradient, RowNorm, add_positions, embed, embed_backward, gelu_backward,
-    gelu_forward, row_backward, row_backward_parameters, row_backward_statistics, row_norm,
-    row_statistics,
+    Corner, RowGradient, RowNorm, add_positions, embed, embed_backward, row_backward,
+    row_backward_parameters, row_backward_statistics, row_norm, row_statistics,
 };
 use crate::team::TeamKind;
 use partita_program::{Kernel, View};
@@ -35,9 +34,7 @@ pub(super) fn scratch(team: TeamKind, kernel: &Kernel) -> usize {
         | Kernel::LayerNormForward { .. }
         | Kernel::LayerNormBackwardStatistics { .. }
         | Kernel::LayerNormBackwardData { .. }
-        | Kernel::LayerNormBackwardParameters { .. }
-        | Kernel::GeluForward { .. }
-        | Kernel::GeluBackward { .. } => 0,
+        | Kernel::LayerNormBackwardParameters { .. } => 0,
         other => panic!("{} does not work on sequences", other.name()),
     }
 }
@@ -77,22 +74,6 @@ pub(super) fn execute(
             let work = run.compute(|call| add_positions(call, corner, x.view(), y.view()))?;
             Ok(worked(work))
         }
-        Kernel::GeluForward { x, y } => {
-            let (x, mut y) = (run.input(x), run.output(y));
-            let work = run.compute(|call| gelu_forward(call, x.view(), y.view()))?;
-            Ok(worked(work))
-        }
-        Kernel::GeluBackward {
-            x,
-            dy,
-            dx,
-            accumulate,
-        } => {
-            let (x, dy, mut dx) = (run.input(x), run.input(dy), run.output(dx));
-            let work = run
-                .compute(|call| gelu_backward(call, x.view(), dy.view(), dx.view(), *accumulate))?;
-            Ok(worked(work))
-        }
         Kernel::AttentionForward { .. } | Kernel::AttentionBackward { .. } => {
             attention(kernel, run)
         }
@@ -106,7 +87,7 @@ pub(super) fn execute(
     }
 }
 
-fn worked(work: crate::grid::Work) -> Worked {
+pub(super) fn worked(work: crate::grid::Work) -> Worked {
     Worked {
         flops: work.flops,
         bytes: work.bytes,

@@ -28,83 +28,41 @@ impl<'k> Tail<'k> {
         let mut tail = Tail::default();
         let mut stage = 0;
         for part in parts {
-            let (at, fits) = match part {
-                Kernel::BatchNormInference { x, y, .. } => {
-                    tail.inference = Some(part);
-                    (1, x == out && y == out)
-                }
-                Kernel::Add { a, b, y } => {
-                    let other = if a == out { b } else { a };
-                    tail.add = Some(other);
-                    (2, y == out && other != out && (a == out || b == out))
-                }
-                Kernel::LeakyReluForward {
-                    x,
-                    y,
-                    negative_slope,
-                } => {
-                    tail.slope = Some(*negative_slope);
-                    (3, x == out && y == out)
-                }
-                Kernel::LeakyReluBackward {
-                    y,
-                    dy,
-                    dx,
-                    negative_slope,
-                    accumulate: false,
-                } => {
-                    tail.mask = Some((dx, y, *negative_slope));
-                    let inside = dx.buffer == out.buffer
-                        && out.region().holds(&dx.region())
-                        && [0, 4].iter().all(|&dim| dx.extent[dim] == out.extent[dim]);
-                    (4, dx == dy && inside)
-                }
-                Kernel::BatchNormStatistics { x, .. } => {
-                    tail.sums = Some(part);
-                    (5, x == out)
-                }
-                Kernel::BatchNormBackwardStatistics { dy, .. } => {
-                    tail.sums = Some(part);
-                    (5, dy == out)
-                }
-                Kernel::LeakyReluBackward { .. }
-                | Kernel::ConvolutionForward { .. }
-                | Kernel::ConvolutionBackwardData { .. }
-                | Kernel::LinearForward { .. }
-                | Kernel::LinearBackwardData { .. }
-                | Kernel::BatchNormForward { .. }
-                | Kernel::PoolForward { .. }
-                | Kernel::PoolBackward { .. }
-                | Kernel::Fused { .. }
-                | Kernel::Fill { .. }
-                | Kernel::Copy { .. }
-                | Kernel::Import { .. }
-                | Kernel::PackWeights { .. }
-                | Kernel::ConvolutionBackwardWeight { .. }
-                | Kernel::BiasBackward { .. }
-                | Kernel::BatchNormRunning { .. }
-                | Kernel::BatchNormBackwardData { .. }
-                | Kernel::BatchNormBackwardParameters { .. }
-                | Kernel::LinearBackwardWeight { .. }
-                | Kernel::Dropout { .. }
-                | Kernel::EmbeddingForward { .. }
-                | Kernel::EmbeddingBackward { .. }
-                | Kernel::Positions { .. }
-                | Kernel::LayerNormStatistics { .. }
-                | Kernel::LayerNormForward { .. }
-                | Kernel::LayerNormBackwardStatistics { .. }
-                | Kernel::LayerNormBackwardData { .. }
-                | Kernel::LayerNormBackwardParameters { .. }
-                | Kernel::GeluForward { .. }
-                | Kernel::GeluBackward { .. }
-                | Kernel::AttentionForward { .. }
-                | Kernel::AttentionBackward { .. }
-                | Kernel::MeanSquaredError { .. }
-                | Kernel::SoftmaxCrossEntropy { .. }
-                | Kernel::OutputErrors { .. }
-                | Kernel::ClassCounts { .. }
-                | Kernel::SumOfSquares { .. }
-                | Kernel::Update { .. } => return None,
+            let (at, fits) = if let Kernel::BatchNormInference { x, y, .. } = part {
+                tail.inference = Some(part);
+                (1, x == out && y == out)
+            } else if let Kernel::Add { a, b, y } = part {
+                let other = if a == out { b } else { a };
+                tail.add = Some(other);
+                (2, y == out && other != out && (a == out || b == out))
+            } else if let Kernel::LeakyReluForward {
+                x,
+                y,
+                negative_slope,
+            } = part
+            {
+                tail.slope = Some(*negative_slope);
+                (3, x == out && y == out)
+            } else if let Kernel::LeakyReluBackward {
+                y,
+                dy,
+                dx,
+                negative_slope,
+                accumulate: false,
+            } = part
+            {
+                tail.mask = Some((dx, y, *negative_slope));
+                let inside = dx.buffer == out.buffer
+                    && out.region().holds(&dx.region())
+                    && [0, 4].iter().all(|&dim| dx.extent[dim] == out.extent[dim]);
+                (4, dx == dy && inside)
+            } else if let Kernel::BatchNormStatistics { x: of, .. }
+            | Kernel::BatchNormBackwardStatistics { dy: of, .. } = part
+            {
+                tail.sums = Some(part);
+                (5, of == out)
+            } else {
+                return None;
             };
             if !fits || at <= stage {
                 return None;

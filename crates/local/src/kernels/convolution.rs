@@ -1,4 +1,4 @@
-use super::pointwise::touched;
+use super::pointwise::{bias_backward, touched};
 use super::{Call, Real};
 use crate::values::each_position;
 use partita_program::{Kernel, Taps, View};
@@ -44,6 +44,8 @@ pub(super) fn execute<T: Real>(
             groups,
             accumulate,
         } => backward_weight::<T>([x, dy, dw], taps, *groups, *accumulate, scratch, call),
+        Kernel::BiasBackward { dy, db, accumulate } => bias_backward(dy, db, *accumulate, call),
+        Kernel::PackWeights { .. } => panic!("the reference kernels take plain weights"),
         other => panic!("{} is no convolution", other.name()),
     }
 }

@@ -1,4 +1,4 @@
-use super::Call;
+use super::{Call, gelu};
 use crate::values::{each_element, entry};
 use partita_program::random::Draws;
 use partita_program::{Kernel, Transform, View};
@@ -23,7 +23,6 @@ pub(super) fn execute(
             target,
             transform,
         } => import(source, target, *transform, call),
-        Kernel::BiasBackward { dy, db, accumulate } => bias_backward(dy, db, *accumulate, call),
         Kernel::LeakyReluForward {
             x,
             y,
@@ -54,6 +53,13 @@ pub(super) fn execute(
             };
             dropout([x, y], &mask, *accumulate, call)
         }
+        Kernel::GeluForward { x, y } => gelu::forward([x, y], call),
+        Kernel::GeluBackward {
+            x,
+            dy,
+            dx,
+            accumulate,
+        } => gelu::backward([x, dy, dx], *accumulate, call),
         Kernel::Add { a, b, y } => add([a, b, y], call),
         other => panic!("{} is not computed element by element", other.name()),
     }
@@ -142,7 +148,7 @@ fn import(
     })
 }
 
-fn bias_backward(
+pub(super) fn bias_backward(
     dy: &View,
     db: &View,
     accumulate: bool,

@@ -1,4 +1,5 @@
 use super::{Fusion, compute};
+use partita_program::descriptor::FusionRole;
 use partita_program::{Kernel, Role, Task, View};
 use partita_space::Region;
 
@@ -14,62 +15,15 @@ struct Link {
 
 /// The operands by which a kernel can become part of the kernel before it.
 fn links(kernel: &Kernel) -> Vec<Link> {
-    let changed = |on: &View, to: &View| Link {
+    let link = |on: &View, to: Option<&View>| Link {
         on: *on,
-        to: Some(*to),
+        to: to.copied(),
     };
-    let read = |on: &View| Link { on: *on, to: None };
-    match kernel {
-        Kernel::LeakyReluForward { x, y, .. } | Kernel::BatchNormInference { x, y, .. } => {
-            vec![changed(x, y)]
-        }
-        Kernel::Add { a, b, y } => vec![changed(a, y), changed(b, y)],
-        Kernel::LeakyReluBackward {
-            dy,
-            dx,
-            accumulate: false,
-            ..
-        } => vec![changed(dy, dx)],
-        Kernel::BatchNormStatistics { x, .. } => vec![read(x)],
-        Kernel::BatchNormBackwardStatistics { dy, .. } => vec![read(dy)],
-        Kernel::LeakyReluBackward { .. }
-        | Kernel::Fused { .. }
-        | Kernel::Fill { .. }
-        | Kernel::Copy { .. }
-        | Kernel::Import { .. }
-        | Kernel::PackWeights { .. }
-        | Kernel::ConvolutionForward { .. }
-        | Kernel::ConvolutionBackwardData { .. }
-        | Kernel::ConvolutionBackwardWeight { .. }
-        | Kernel::BiasBackward { .. }
-        | Kernel::PoolForward { .. }
-        | Kernel::PoolBackward { .. }
-        | Kernel::BatchNormForward { .. }
-        | Kernel::BatchNormRunning { .. }
-        | Kernel::BatchNormBackwardData { .. }
-        | Kernel::BatchNormBackwardParameters { .. }
-        | Kernel::LinearForward { .. }
-        | Kernel::LinearBackwardData { .. }
-        | Kernel::LinearBackwardWeight { .. }
-        | Kernel::Dropout { .. }
-        | Kernel::EmbeddingForward { .. }
-        | Kernel::EmbeddingBackward { .. }
-        | Kernel::Positions { .. }
-        | Kernel::LayerNormStatistics { .. }
-        | Kernel::LayerNormForward { .. }
-        | Kernel::LayerNormBackwardStatistics { .. }
-        | Kernel::LayerNormBackwardData { .. }
-        | Kernel::LayerNormBackwardParameters { .. }
-        | Kernel::GeluForward { .. }
-        | Kernel::GeluBackward { .. }
-        | Kernel::AttentionForward { .. }
-        | Kernel::AttentionBackward { .. }
-        | Kernel::MeanSquaredError { .. }
-        | Kernel::SoftmaxCrossEntropy { .. }
-        | Kernel::OutputErrors { .. }
-        | Kernel::ClassCounts { .. }
-        | Kernel::SumOfSquares { .. }
-        | Kernel::Update { .. } => Vec::new(),
+    match kernel.descriptor().fusion {
+        FusionRole::No => Vec::new(),
+        FusionRole::Reads(on) => vec![link(on, None)],
+        FusionRole::Changes(on, to) => vec![link(on, Some(to))],
+        FusionRole::ChangesEither(both, to) => both.map(|on| link(on, Some(to))).into(),
     }
 }
 
@@ -233,7 +187,7 @@ impl Fusion<'_> {
         let start: [usize; 5] =
             std::array::from_fn(|dim| (region.0[dim].start - on.start[dim] as i64) as usize);
         assert_eq!(on.extent[4], region.0[4].len(), "channels stay together");
-        part.each_operand_mut(&mut |view, _| {
+        part.each_view_mut(&mut |view| {
             let is_tensor = match self.body.buffer(view.buffer).role {
                 Role::Activation | Role::ActivationGradient => true,
                 Role::Parameter
@@ -268,7 +222,7 @@ fn set_accumulate(kernel: &mut Kernel, later: bool) {
 
 /// Views of the buffer of `on` become views around `to`, which has its extents.
 fn redirect(kernel: &mut Kernel, on: &View, to: &View) {
-    kernel.each_operand_mut(&mut |view, _| {
+    kernel.each_view_mut(&mut |view| {
         if view.buffer == on.buffer {
             view.buffer = to.buffer;
             for dim in 0..5 {

@@ -1,19 +1,10 @@
 //! Kernels by the roofline.
 
 use super::saturation::Extents;
-use partita_program::{Kernel, KernelShape, Taps, View};
+use partita_program::KernelShape;
+use partita_program::descriptor::Cost;
+pub use partita_program::descriptor::Pass;
 use partita_space::{Bytes, BytesPerSecond, Flops, FlopsPerSecond, Seconds};
-
-/// Which pass of a convolution or linear layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pass {
-    /// y from x and w.
-    Forward,
-    /// dx from dy and w.
-    BackwardData,
-    /// dw from x and dy.
-    BackwardWeight,
-}
 
 /// Which rate of a device a kernel is held against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,97 +40,35 @@ pub fn roofline(
     launch + (flops / rate).max(traffic / memory)
 }
 
-/// The character of a kernel. A convolution counts as 3D when its window or its data have depth.
+/// The character of a kernel, which is that of its first part. A convolution counts as 3D when its window
+/// or its data have depth.
 pub fn character(shape: &KernelShape<'_>) -> Character {
-    match &shape.kernel.parts()[0] {
-        Kernel::Fused { .. } => panic!("the parts of a fused kernel are not fused themselves"),
-        Kernel::ConvolutionForward {
-            x, y, taps, groups, ..
-        } => convolution(taps, *groups, [x, y, y], Pass::Forward),
-        Kernel::ConvolutionBackwardData {
-            dy,
-            dx,
-            taps,
-            groups,
-            ..
-        } => convolution(taps, *groups, [dx, dy, dx], Pass::BackwardData),
-        Kernel::ConvolutionBackwardWeight {
-            x,
-            dy,
-            taps,
-            groups,
-            ..
-        } => convolution(taps, *groups, [x, dy, dy], Pass::BackwardWeight),
-        Kernel::LinearForward { .. } => Character::Linear {
-            pass: Pass::Forward,
-        },
-        Kernel::LinearBackwardData { .. } => Character::Linear {
-            pass: Pass::BackwardData,
-        },
-        Kernel::LinearBackwardWeight { .. } => Character::Linear {
-            pass: Pass::BackwardWeight,
-        },
-        // Of its backward products as many are of one kind as of the other.
-        Kernel::AttentionForward { .. } => Character::Linear {
-            pass: Pass::Forward,
-        },
-        Kernel::AttentionBackward { .. } => Character::Linear {
-            pass: Pass::BackwardData,
-        },
-        Kernel::Fill { .. }
-        | Kernel::Copy { .. }
-        | Kernel::Import { .. }
-        | Kernel::PackWeights { .. }
-        | Kernel::BiasBackward { .. }
-        | Kernel::PoolForward { .. }
-        | Kernel::PoolBackward { .. }
-        | Kernel::BatchNormStatistics { .. }
-        | Kernel::BatchNormForward { .. }
-        | Kernel::BatchNormRunning { .. }
-        | Kernel::BatchNormInference { .. }
-        | Kernel::BatchNormBackwardStatistics { .. }
-        | Kernel::BatchNormBackwardData { .. }
-        | Kernel::BatchNormBackwardParameters { .. }
-        | Kernel::LeakyReluForward { .. }
-        | Kernel::LeakyReluBackward { .. }
-        | Kernel::Dropout { .. }
-        | Kernel::Add { .. }
-        | Kernel::EmbeddingForward { .. }
-        | Kernel::EmbeddingBackward { .. }
-        | Kernel::Positions { .. }
-        | Kernel::LayerNormStatistics { .. }
-        | Kernel::LayerNormForward { .. }
-        | Kernel::LayerNormBackwardStatistics { .. }
-        | Kernel::LayerNormBackwardData { .. }
-        | Kernel::LayerNormBackwardParameters { .. }
-        | Kernel::GeluForward { .. }
-        | Kernel::GeluBackward { .. }
-        | Kernel::MeanSquaredError { .. }
-        | Kernel::SoftmaxCrossEntropy { .. }
-        | Kernel::OutputErrors { .. }
-        | Kernel::ClassCounts { .. }
-        | Kernel::SumOfSquares { .. }
-        | Kernel::Update { .. } => Character::Memory,
-    }
-}
-
-/// `input` and `output` are those of the layer; the kernel goes through the positions of `written`.
-fn convolution(
-    taps: &Taps,
-    groups: usize,
-    [input, output, written]: [&View; 3],
-    pass: Pass,
-) -> Character {
-    let has_depth = taps.kernel[0] > 1 || output.extent[1] > 1;
-    let [_, depth, height, width, _] = written.extent;
-    let plane = height.min(width);
-    Character::Convolution {
-        spatial_dims: if has_depth { 3 } else { 2 },
-        pass,
-        extents: Extents {
-            channels: input.extent[4] / groups,
-            thickness: if has_depth { plane.min(depth) } else { plane },
-        },
+    let descriptor = shape.kernel.parts()[0].descriptor();
+    match (descriptor.cost, descriptor.window) {
+        (Cost::Memory, _) => Character::Memory,
+        (Cost::Linear { pass }, _) => Character::Linear { pass },
+        (
+            Cost::Convolution {
+                pass,
+                input,
+                output,
+                written,
+            },
+            Some(window),
+        ) => {
+            let has_depth = window.taps.kernel[0] > 1 || output.extent[1] > 1;
+            let [_, depth, height, width, _] = written.extent;
+            let plane = height.min(width);
+            Character::Convolution {
+                spatial_dims: if has_depth { 3 } else { 2 },
+                pass,
+                extents: Extents {
+                    channels: input.extent[4] / window.groups,
+                    thickness: if has_depth { plane.min(depth) } else { plane },
+                },
+            }
+        }
+        (Cost::Convolution { .. }, None) => panic!("a convolution has a window"),
     }
 }
 

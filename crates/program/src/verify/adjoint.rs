@@ -1,5 +1,6 @@
 use super::{Case, Fault};
-use crate::{Body, Home, Kernel, Work};
+use crate::descriptor::{Cost, Pass, Window};
+use crate::{Body, Home, Kernel, View, Work};
 use partita_space::{Coord, Interval, Rank, Region};
 
 /// A data gradient that reads zeros where other ranks own outputs leaves out their contribution; then
@@ -18,7 +19,7 @@ pub(super) fn check(
     let Work::Compute { kernel, .. } = &body.tasks[task].work else {
         return;
     };
-    let Some(Kernel::ConvolutionBackwardData { dy, .. }) = data_gradient(kernel) else {
+    let Some(DataGradient { dy, .. }) = data_gradient(kernel) else {
         return;
     };
     let Some(home) = case.home(class, dy) else {
@@ -38,10 +39,28 @@ pub(super) fn check(
     }
 }
 
+struct DataGradient<'p> {
+    dy: &'p View,
+    dx: &'p View,
+    window: Window<'p>,
+}
+
 /// The data gradient of a convolution among the parts of a kernel.
-fn data_gradient(kernel: &Kernel) -> Option<&Kernel> {
-    let is_it = |part: &&Kernel| matches!(part, Kernel::ConvolutionBackwardData { .. });
-    kernel.parts().iter().find(is_it)
+fn data_gradient(kernel: &Kernel) -> Option<DataGradient<'_>> {
+    kernel.parts().iter().find_map(|part| {
+        let descriptor = part.descriptor();
+        let Cost::Convolution {
+            pass: Pass::BackwardData,
+            input: dx,
+            output: dy,
+            ..
+        } = descriptor.cost
+        else {
+            return None;
+        };
+        let window = descriptor.window?;
+        Some(DataGradient { dy, dx, window })
+    })
 }
 
 /// Ranks that own part of a region of a buffer and hold it for the same other axes as this rank.
@@ -86,16 +105,10 @@ fn reaches_all(case: &Case<'_>, rank: Rank, layer: &str) -> bool {
         Work::Compute { kernel, .. } => data_gradient(kernel),
         Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => None,
     });
-    let Some(Kernel::ConvolutionBackwardData {
-        dy,
-        dx,
-        taps,
-        shift,
-        ..
-    }) = found
-    else {
+    let Some(DataGradient { dy, dx, window }) = found else {
         return false;
     };
+    let Window { taps, shift, .. } = window;
     let (Some(dy_home), Some(dx_home)) = (case.home(class, dy), case.home(class, dx)) else {
         return false;
     };

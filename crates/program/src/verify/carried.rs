@@ -11,6 +11,7 @@ mod uses;
 use self::uses::{Numbers, Uses};
 use super::collectives::Groups;
 use super::{Case, Fault};
+use crate::descriptor::Flow;
 use crate::{
     Access, Body, BufferId, Collective, CollectiveKind, Exchange, Group, Kernel, Role, View, Work,
 };
@@ -307,24 +308,23 @@ impl<'p> Play<'_, 'p> {
     }
 
     fn kernel(&mut self, task: usize, kernel: &Kernel) {
-        match kernel {
-            Kernel::Fused { parts } => parts.iter().for_each(|part| self.kernel(task, part)),
-            Kernel::Fill { target, .. } => self.write(target, None),
-            Kernel::Copy {
-                source,
-                target,
-                accumulate,
-            } => {
-                if is_tensor(self.role(target)) {
-                    self.one_micro_batch(task, &kernel.accesses());
-                }
+        let descriptor = kernel.descriptor();
+        let operands = descriptor.operands.iter();
+        match descriptor.flow {
+            Flow::Clears { .. } => operands.for_each(|target| self.write(target.view, None)),
+            Flow::Copies { source } => {
                 let contents = self.read(source);
-                self.put(target, contents, *accumulate);
+                for target in operands.filter(|operand| operand.access.writes()) {
+                    if is_tensor(self.role(target.view)) {
+                        self.one_micro_batch(task, &kernel.accesses());
+                    }
+                    let adds = target.access.reads();
+                    self.put(target.view, contents.clone(), adds);
+                }
             }
-            Kernel::Update {
+            Flow::Updates {
                 parameter,
                 gradient,
-                ..
             } => {
                 let uses = self.read(gradient).unwrap_or_default().uses;
                 if !gradient.is_empty() {
@@ -333,51 +333,15 @@ impl<'p> Play<'_, 'p> {
                 }
                 self.moves(parameter);
             }
-            Kernel::BatchNormRunning { mean, variance, .. } => {
-                self.moves(mean);
-                self.moves(variance);
+            Flow::Tracks => {
+                let moved = operands.filter(|operand| operand.access.writes());
+                moved.for_each(|operand| self.moves(operand.view));
             }
-            Kernel::PackWeights { w, packed, .. } => {
+            Flow::Packs { w, packed, .. } => {
                 self.packed.insert(packed.buffer, *w);
                 self.computes(task, kernel);
             }
-            Kernel::Import { .. }
-            | Kernel::ConvolutionForward { .. }
-            | Kernel::ConvolutionBackwardData { .. }
-            | Kernel::ConvolutionBackwardWeight { .. }
-            | Kernel::BiasBackward { .. }
-            | Kernel::PoolForward { .. }
-            | Kernel::PoolBackward { .. }
-            | Kernel::BatchNormStatistics { .. }
-            | Kernel::BatchNormForward { .. }
-            | Kernel::BatchNormInference { .. }
-            | Kernel::BatchNormBackwardStatistics { .. }
-            | Kernel::BatchNormBackwardData { .. }
-            | Kernel::BatchNormBackwardParameters { .. }
-            | Kernel::LeakyReluForward { .. }
-            | Kernel::LeakyReluBackward { .. }
-            | Kernel::LinearForward { .. }
-            | Kernel::LinearBackwardData { .. }
-            | Kernel::LinearBackwardWeight { .. }
-            | Kernel::Dropout { .. }
-            | Kernel::Add { .. }
-            | Kernel::EmbeddingForward { .. }
-            | Kernel::EmbeddingBackward { .. }
-            | Kernel::Positions { .. }
-            | Kernel::LayerNormStatistics { .. }
-            | Kernel::LayerNormForward { .. }
-            | Kernel::LayerNormBackwardStatistics { .. }
-            | Kernel::LayerNormBackwardData { .. }
-            | Kernel::LayerNormBackwardParameters { .. }
-            | Kernel::GeluForward { .. }
-            | Kernel::GeluBackward { .. }
-            | Kernel::AttentionForward { .. }
-            | Kernel::AttentionBackward { .. }
-            | Kernel::MeanSquaredError { .. }
-            | Kernel::SoftmaxCrossEntropy { .. }
-            | Kernel::OutputErrors { .. }
-            | Kernel::ClassCounts { .. }
-            | Kernel::SumOfSquares { .. } => self.computes(task, kernel),
+            Flow::Computes => self.computes(task, kernel),
         }
     }
 

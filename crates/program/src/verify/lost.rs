@@ -1,5 +1,6 @@
 use super::memory::without;
 use super::{Case, Fault};
+use crate::descriptor::Flow;
 use crate::{Access, Body, Kernel, Role, View, Work};
 use partita_space::Region;
 use std::collections::BTreeSet;
@@ -23,7 +24,7 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
         let kernels = body.tasks.iter().flat_map(|task| task.work.kernels());
         let moved: BTreeSet<Option<u32>> = kernels
             .filter_map(|kernel| {
-                let Kernel::Update { gradient, .. } = kernel else {
+                let Flow::Updates { gradient, .. } = kernel.descriptor().flow else {
                     return None;
                 };
                 Some(tensor(gradient))
@@ -55,7 +56,7 @@ fn is_summed(body: &Body, task: usize, view: &View) -> bool {
     let sums = |part: &Kernel| {
         let mut accesses = part.accesses().into_iter();
         let writes = accesses.any(|(to, access)| access.writes() && to.buffer == view.buffer);
-        writes && !matches!(part, Kernel::Copy { .. })
+        writes && !matches!(part.descriptor().flow, Flow::Copies { .. })
     };
     body.tasks[task].work.kernels().iter().any(sums)
 }
@@ -158,5 +159,5 @@ fn is_followed(body: &Body, view: &View) -> bool {
 
 /// Zeros may be overwritten.
 pub(super) fn is_zero(kernel: &Kernel) -> bool {
-    matches!(kernel, Kernel::Fill { value, .. } if *value == 0.0)
+    matches!(kernel.descriptor().flow, Flow::Clears { zeros: true })
 }

@@ -1,6 +1,7 @@
 use super::order::{Ends, Order};
 use super::structure::end_of;
 use super::{Case, Fault, adjoint};
+use crate::descriptor::{Extents, Flow, Operand};
 use crate::{
     Access, Body, Buffer, Collective, CollectiveKind, Home, Kernel, Lane, Role, View, Work,
 };
@@ -67,7 +68,7 @@ fn accesses(body: &Body) -> Vec<Vec<Touch>> {
             Work::Compute {
                 kernel, workspace, ..
             } => {
-                let is_fill = matches!(kernel, Kernel::Fill { .. });
+                let is_fill = matches!(kernel.descriptor().flow, Flow::Clears { .. });
                 let by = if is_fill { By::Fill } else { By::Kernel };
                 for (view, access) in kernel.accesses() {
                     push(id, &view, access, by);
@@ -454,13 +455,11 @@ impl Memory<'_, '_> {
         let within = within.filter(|(view, access)| *access == Access::Read && is_it(view));
         let mut open = within.fold(open, |open, (view, _)| without(open, &view.region()));
         let spreads = |part: &Kernel| {
-            if let Kernel::ConvolutionForward { x, .. }
-            | Kernel::ConvolutionBackwardWeight { x, .. } = part
-            {
-                is_it(x)
-            } else {
-                false
-            }
+            let operands = part.descriptor().operands;
+            let is_window =
+                |operand: &Operand<'_>| matches!(operand.extents, Extents::Window { .. });
+            let mut inputs = operands.iter().filter(|operand| is_window(operand));
+            inputs.any(|operand| is_it(operand.view))
         };
         open.retain(|region| {
             let common = |touch: &&Touch| {
@@ -554,7 +553,8 @@ impl Memory<'_, '_> {
     }
 
     fn copies(&self, task: usize) -> bool {
-        matches!(self.parts(task), [Kernel::Copy { .. }, ..])
+        let first = self.parts(task).first().map(|part| part.descriptor().flow);
+        matches!(first, Some(Flow::Copies { .. }))
     }
 
     /// The part of `regions` that a kernel has written last before a task starts.

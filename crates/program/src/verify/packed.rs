@@ -2,6 +2,7 @@
 
 use super::order::Order;
 use super::{Case, Fault};
+use crate::descriptor::{Cost, Extents, Flow, Pass, Window};
 use crate::{Access, Body, BufferId, Direction, Kernel, Role, Taps, View};
 
 /// What packed weights are good for.
@@ -11,6 +12,17 @@ struct Use<'p> {
     taps: &'p Taps,
     groups: usize,
     channels: [usize; 2],
+}
+
+impl<'p> Use<'p> {
+    fn of(window: &Window<'p>, direction: Direction, channels: [usize; 2]) -> Self {
+        Self {
+            direction,
+            taps: window.taps,
+            groups: window.groups,
+            channels,
+        }
+    }
 }
 
 /// A kernel that packs weights.
@@ -49,26 +61,21 @@ fn packers(body: &Body) -> Vec<Packer<'_>> {
     let mut packers = Vec::new();
     for (task, entry) in body.tasks.iter().enumerate() {
         for kernel in entry.work.kernels() {
-            if let Kernel::PackWeights {
+            let descriptor = kernel.descriptor();
+            if let Flow::Packs {
                 w,
                 packed,
                 direction,
-                taps,
-                groups,
-            } = kernel
+            } = descriptor.flow
+                && let Some(window) = descriptor.window
             {
                 let [.., inputs, outputs] = w.extent;
-                let of = Use {
-                    direction: *direction,
-                    taps,
-                    groups: *groups,
-                    channels: [inputs.saturating_mul(*groups), outputs],
-                };
+                let channels = [inputs.saturating_mul(window.groups), outputs];
                 packers.push(Packer {
                     task,
                     w,
                     packed,
-                    of,
+                    of: Use::of(&window, direction, channels),
                     changes: changes(body, w),
                 });
             }
@@ -90,41 +97,26 @@ fn changes(body: &Body, of: &View) -> Vec<usize> {
 
 /// The weights of a kernel that may be packed, and for what.
 fn wanted(kernel: &Kernel) -> Option<(&View, Use<'_>)> {
-    if let Kernel::ConvolutionForward {
-        x,
-        w,
-        y,
-        taps,
-        groups,
+    let descriptor = kernel.descriptor();
+    let Cost::Convolution {
+        pass,
+        input,
+        output,
         ..
-    } = kernel
-    {
-        let of = Use {
-            direction: Direction::Forward,
-            taps,
-            groups: *groups,
-            channels: [x.extent[4], y.extent[4]],
-        };
-        Some((w, of))
-    } else if let Kernel::ConvolutionBackwardData {
-        dy,
-        w,
-        dx,
-        taps,
-        groups,
-        ..
-    } = kernel
-    {
-        let of = Use {
-            direction: Direction::BackwardData,
-            taps,
-            groups: *groups,
-            channels: [dx.extent[4], dy.extent[4]],
-        };
-        Some((w, of))
-    } else {
-        None
-    }
+    } = descriptor.cost
+    else {
+        return None;
+    };
+    let direction = match pass {
+        Pass::Forward => Direction::Forward,
+        Pass::BackwardData => Direction::BackwardData,
+        Pass::BackwardWeight => return None,
+    };
+    let channels = [input.extent[4], output.extent[4]];
+    let of = Use::of(&descriptor.window?, direction, channels);
+    let mut operands = descriptor.operands.into_iter();
+    let w = operands.find(|operand| matches!(operand.extents, Extents::Weights { .. }))?;
+    Some((w.view, of))
 }
 
 struct Packing<'a, 'p> {
@@ -188,14 +180,18 @@ impl Packing<'_, '_> {
 
     /// Whether a kernel touches packed weights only where it packs them or takes weights.
     fn is_proper(&self, kernel: &Kernel) -> bool {
-        let mut touched = 0;
-        kernel.each_operand(&mut |view, _| touched += usize::from(self.is_packed(view.buffer)));
-        let proper = if let Kernel::PackWeights { packed, .. } = kernel {
-            self.is_packed(packed.buffer)
-        } else {
-            wanted(kernel).is_some_and(|(w, _)| self.is_packed(w.buffer))
+        let descriptor = kernel.descriptor();
+        let operands = descriptor.operands.iter();
+        let touched = operands.filter(|operand| self.is_packed(operand.view.buffer));
+        let proper = match descriptor.flow {
+            Flow::Packs { packed, .. } => self.is_packed(packed.buffer),
+            Flow::Computes
+            | Flow::Clears { .. }
+            | Flow::Copies { .. }
+            | Flow::Updates { .. }
+            | Flow::Tracks => wanted(kernel).is_some_and(|(w, _)| self.is_packed(w.buffer)),
         };
-        touched == usize::from(proper)
+        touched.count() == usize::from(proper)
     }
 
     fn reader(&self, task: usize, w: &View, of: &Use<'_>, faults: &mut Vec<Fault>) {

@@ -5,14 +5,11 @@
 //! addend along the axes of the split, and so does a sum over samples and positions that are split; a
 //! reduction takes its group away. Between them it is handed on.
 
-mod sequence;
-
 use super::collectives::Groups;
 use super::lost::unread;
 use super::{Case, Fault};
-use crate::{
-    Body, BufferId, Collective, CollectiveKind, Exchange, Group, Kernel, PoolKind, View, Work,
-};
+use crate::descriptor::{Flow, Layout, Operand, Over, SumRole};
+use crate::{Body, BufferId, Collective, CollectiveKind, Exchange, Group, Kernel, View, Work};
 use partita_space::{AxisList, AxisSet, Offset, Rank, Region};
 use std::collections::HashMap;
 
@@ -219,19 +216,16 @@ impl<'p> Play<'_, 'p> {
         self.write(view, if state == State::Mixed { WHOLE } else { state });
     }
 
-    /// For what is not linear in these.
-    fn need_whole(&mut self, views: &[&View]) {
-        for view in views {
-            let state = self.read(view);
-            let reason = match state {
-                State::Nothing | WHOLE => continue,
-                State::Due(axes) => {
-                    format!("holds addends of a sum due along {axes}, read as if it were taken")
-                }
-                State::Mixed => "holds addends of different sums".to_owned(),
-            };
-            self.fault(view, reason);
-        }
+    /// For what is not linear in it.
+    fn need_whole(&mut self, view: &View) {
+        let reason = match self.read(view) {
+            State::Nothing | WHOLE => return,
+            State::Due(axes) => {
+                format!("holds addends of a sum due along {axes}, read as if it were taken")
+            }
+            State::Mixed => "holds addends of different sums".to_owned(),
+        };
+        self.fault(view, reason);
     }
 
     /// Axes of the dims of what a view holds.
@@ -247,137 +241,100 @@ impl<'p> Play<'_, 'p> {
     }
 
     fn kernel(&mut self, kernel: &Kernel) {
-        match kernel {
-            Kernel::Fused { parts } => parts.iter().for_each(|part| self.kernel(part)),
-            Kernel::Fill { target, value } => {
-                let state = if *value == 0.0 { State::Nothing } else { WHOLE };
-                self.write(target, state);
+        let descriptor = kernel.descriptor();
+        let summed = self.layout(&descriptor.layout);
+        for operand in &descriptor.operands {
+            if let SumRole::Whole = operand.sum_role {
+                self.need_whole(operand.view);
             }
-            Kernel::Copy {
-                source: x,
-                target: y,
-                accumulate,
-            }
-            | Kernel::Dropout {
-                x, y, accumulate, ..
-            } => {
-                let state = self.read(x);
-                self.put(y, state, *accumulate);
-            }
-            Kernel::Add { a, b, y } => {
-                let state = self.read(a).join(self.read(b));
-                self.put(y, state, false);
-            }
-            Kernel::Import { target, .. } => self.write(target, WHOLE),
-            Kernel::PackWeights { w, packed, .. } => {
-                self.need_whole(&[w]);
-                self.packed.insert(packed.buffer, *w);
-                self.write(packed, WHOLE);
-            }
-            Kernel::Update {
-                parameter,
-                gradient,
-                moments,
-                clip,
+        }
+        if let Flow::Packs { w, packed, .. } = descriptor.flow {
+            self.packed.insert(packed.buffer, *w);
+        }
+        let state = self.combined(&descriptor.operands);
+        if let Layout::Product {
+            to,
+            bias: Some(bias),
+            ..
+        } = descriptor.layout
+            && let State::Due(due) = state.along(summed)
+            && !self.is_first(to, due)
+        {
+            let reason = format!("is added by several ranks of a sum due along {due}");
+            self.fault(bias, reason);
+        }
+        for operand in &descriptor.operands {
+            let SumRole::Result(over) = operand.sum_role else {
+                continue;
+            };
+            let state = match over {
+                Over::Nothing => state,
+                Over::Zeros => State::Nothing,
+                Over::Positions(view) => state.along(self.positions(view)),
+                Over::Channels(view) => state.along(self.channels(view)),
+                Over::All(views) => {
+                    let states = views.iter().map(|view| state.along(self.split(view)));
+                    states.fold(State::Nothing, State::join)
+                }
+                Over::Products => state.along(summed),
+            };
+            self.put(operand.view, state, operand.access.reads());
+        }
+    }
+
+    /// What linear operands give together, each for itself or as factors.
+    fn combined(&self, operands: &[Operand<'_>]) -> State {
+        let mut all = None;
+        for operand in operands {
+            let (state, is_factor) = match operand.sum_role {
+                SumRole::Whole | SumRole::Result(_) => continue,
+                SumRole::Linear => (self.read(operand.view), false),
+                SumRole::Factor => (self.read(operand.view), true),
+            };
+            all = Some(match all {
+                None => state,
+                Some(all) if is_factor => state.times(all),
+                Some(all) => state.join(all),
+            });
+        }
+        all.unwrap_or(WHOLE)
+    }
+
+    /// Checks how operands lie on the ranks. Axes along which products are summed, if it has any.
+    fn layout(&mut self, layout: &Layout<'_>) -> AxisSet {
+        match *layout {
+            Layout::Any => {}
+            Layout::Product {
+                from,
+                to,
+                w,
+                is_forward,
                 ..
             } => {
-                self.need_whole(&[parameter, gradient]);
-                moments.iter().for_each(|moment| self.need_whole(&[moment]));
-                clip.iter().for_each(|(total, _)| self.need_whole(&[total]));
+                let [rows, columns] = self.shares(w);
+                let wanted = match is_forward {
+                    true => [rows, columns],
+                    false => [columns, rows],
+                };
+                let summed = self.shared(from, to, wanted, rows.is_empty());
+                return summed.unwrap_or_default();
+            }
+            Layout::ProductGradient { x, dy, dw } => {
+                let [rows, columns] = self.shares(dw);
+                self.shared(x, dy, [rows, columns], rows.is_empty());
+            }
+            Layout::Table { w, y } => self.columns(w, y),
+            Layout::Sequences { inputs, y } => self.sequences(inputs, y),
+            Layout::OwnShare {
+                parameter,
+                gradient,
+            } => {
                 if self.axes(parameter) != self.axes(gradient) {
                     self.fault(gradient, "is not the own share of the parameter".to_owned());
                 }
             }
-            Kernel::ConvolutionForward { .. }
-            | Kernel::ConvolutionBackwardData { .. }
-            | Kernel::LinearForward { .. }
-            | Kernel::LinearBackwardData { .. }
-            | Kernel::ConvolutionBackwardWeight { .. }
-            | Kernel::LinearBackwardWeight { .. }
-            | Kernel::BiasBackward { .. } => self.product(kernel),
-            Kernel::PoolForward { .. }
-            | Kernel::PoolBackward { .. }
-            | Kernel::LeakyReluForward { .. }
-            | Kernel::LeakyReluBackward { .. } => self.pointwise(kernel),
-            Kernel::EmbeddingForward { .. }
-            | Kernel::EmbeddingBackward { .. }
-            | Kernel::Positions { .. }
-            | Kernel::LayerNormStatistics { .. }
-            | Kernel::LayerNormForward { .. }
-            | Kernel::LayerNormBackwardStatistics { .. }
-            | Kernel::LayerNormBackwardData { .. }
-            | Kernel::LayerNormBackwardParameters { .. }
-            | Kernel::GeluForward { .. }
-            | Kernel::GeluBackward { .. }
-            | Kernel::AttentionForward { .. }
-            | Kernel::AttentionBackward { .. } => self.sequence(kernel),
-            Kernel::BatchNormStatistics { .. }
-            | Kernel::BatchNormForward { .. }
-            | Kernel::BatchNormRunning { .. }
-            | Kernel::BatchNormInference { .. }
-            | Kernel::BatchNormBackwardStatistics { .. }
-            | Kernel::BatchNormBackwardData { .. }
-            | Kernel::BatchNormBackwardParameters { .. } => self.norm(kernel),
-            Kernel::MeanSquaredError { .. }
-            | Kernel::SoftmaxCrossEntropy { .. }
-            | Kernel::OutputErrors { .. }
-            | Kernel::ClassCounts { .. }
-            | Kernel::SumOfSquares { .. } => self.total(kernel),
         }
-    }
-
-    /// What weights multiply.
-    fn product(&mut self, kernel: &Kernel) {
-        match kernel {
-            Kernel::ConvolutionForward {
-                x,
-                w,
-                bias,
-                y,
-                accumulate,
-                ..
-            } => self.multiply((x, w, y), bias.as_ref(), true, *accumulate),
-            Kernel::LinearForward { x, w, bias, y } => {
-                self.multiply((x, w, y), bias.as_ref(), true, false);
-            }
-            Kernel::ConvolutionBackwardData {
-                dy,
-                w,
-                bias,
-                dx,
-                accumulate,
-                ..
-            } => self.multiply((dy, w, dx), bias.as_ref(), false, *accumulate),
-            Kernel::LinearBackwardData {
-                dy,
-                w,
-                dx,
-                accumulate,
-            } => self.multiply((dy, w, dx), None, false, *accumulate),
-            Kernel::ConvolutionBackwardWeight {
-                x,
-                dy,
-                dw,
-                accumulate,
-                ..
-            }
-            | Kernel::LinearBackwardWeight {
-                x,
-                dy,
-                dw,
-                accumulate,
-            } => {
-                let [rows, columns] = self.shares(dw);
-                self.shared(x, dy, [rows, columns], rows.is_empty());
-                let state = self.read(x).times(self.read(dy));
-                self.put(dw, state.along(self.positions(dy)), *accumulate);
-            }
-            Kernel::BiasBackward { dy, db, accumulate } => {
-                let state = self.read(dy).along(self.positions(dy));
-                self.put(db, state, *accumulate);
-            }
-            other => panic!("{} has no weights", other.name()),
-        }
+        AxisSet::NONE
     }
 
     /// Axes of the last two dims of weights or their gradient.
@@ -416,32 +373,6 @@ impl<'p> Play<'_, 'p> {
         None
     }
 
-    fn multiply(
-        &mut self,
-        (x, w, y): (&View, &View, &View),
-        bias: Option<&View>,
-        is_forward: bool,
-        accumulate: bool,
-    ) {
-        self.need_whole(&[w]);
-        let [rows, columns] = self.shares(w);
-        let wanted = match is_forward {
-            true => [rows, columns],
-            false => [columns, rows],
-        };
-        let summed = self.shared(x, y, wanted, rows.is_empty());
-        let summed = summed.unwrap_or_default();
-        let state = self.read(x).along(summed);
-        if let (Some(bias), State::Due(due)) = (bias, state) {
-            self.need_whole(&[bias]);
-            if !self.is_first(y, due) {
-                let reason = format!("is added by several ranks of a sum due along {due}");
-                self.fault(bias, reason);
-            }
-        }
-        self.put(y, state, accumulate);
-    }
-
     /// Whether all ranks of the class are the first along these axes of the mesh of a tensor.
     fn is_first(&self, of: &View, axes: AxisSet) -> bool {
         let program = self.case.program;
@@ -459,164 +390,37 @@ impl<'p> Play<'_, 'p> {
             })
     }
 
-    fn pointwise(&mut self, kernel: &Kernel) {
-        match kernel {
-            Kernel::PoolForward { kind, x, y, .. } => {
-                if *kind == PoolKind::Max {
-                    self.need_whole(&[x]);
-                }
-                let state = self.read(x);
-                self.put(y, state, false);
-            }
-            Kernel::PoolBackward {
-                x,
-                dy,
-                dx,
-                accumulate,
-                ..
-            } => {
-                x.iter().for_each(|x| self.need_whole(&[x]));
-                let state = self.read(dy);
-                self.put(dx, state, *accumulate);
-            }
-            Kernel::LeakyReluForward { x, y, .. } => {
-                self.need_whole(&[x]);
-                self.write(y, WHOLE);
-            }
-            Kernel::LeakyReluBackward {
-                y,
-                dy,
-                dx,
-                accumulate,
-                ..
-            } => {
-                self.need_whole(&[y]);
-                let state = self.read(dy);
-                self.put(dx, state, *accumulate);
-            }
-            other => panic!("{} is more than pointwise", other.name()),
+    /// Axes that split the channels.
+    fn channels(&self, view: &View) -> AxisSet {
+        self.axes(view).unwrap_or_default()[4].set()
+    }
+
+    /// Rows are whole, and columns lie as the channels do.
+    fn columns(&mut self, w: &View, y: &View) {
+        let [rows, columns] = self.shares(w);
+        let of_y = self.axes(y).unwrap_or_default()[4];
+        if !rows.is_empty() || of_y != columns {
+            let reason = format!(
+                "has its channels on `{of_y}`, and the rows and columns of the weights are on `{rows}` \
+                 and `{columns}`"
+            );
+            self.fault(y, reason);
         }
     }
 
-    fn norm(&mut self, kernel: &Kernel) {
-        match kernel {
-            Kernel::BatchNormStatistics {
-                x,
-                sums,
-                accumulate,
-            } => {
-                self.need_whole(&[x]);
-                self.put(sums, WHOLE.along(self.positions(x)), *accumulate);
+    /// All channels lie alike, and no rank lacks a part of a sequence.
+    fn sequences(&mut self, inputs: [&View; 3], y: &View) {
+        let of_y = self.axes(y).unwrap_or_default()[4];
+        for view in inputs {
+            let axes = self.axes(view).unwrap_or_default();
+            if !axes[3].is_empty() || axes[4] != of_y {
+                let reason = format!(
+                    "has W on `{}` and its channels on `{}`; attention reads whole sequences, its \
+                     channels on `{of_y}`",
+                    axes[3], axes[4]
+                );
+                self.fault(view, reason);
             }
-            Kernel::BatchNormForward {
-                x,
-                sums,
-                gamma,
-                beta,
-                y,
-                ..
-            } => {
-                self.need_whole(&[x, sums, gamma, beta]);
-                self.write(y, WHOLE);
-            }
-            Kernel::BatchNormRunning {
-                sums,
-                mean,
-                variance,
-                ..
-            } => self.need_whole(&[sums, mean, variance]),
-            Kernel::BatchNormInference {
-                x,
-                mean,
-                variance,
-                gamma,
-                beta,
-                y,
-                ..
-            } => {
-                self.need_whole(&[x, mean, variance, gamma, beta]);
-                self.write(y, WHOLE);
-            }
-            Kernel::BatchNormBackwardStatistics {
-                x,
-                sums,
-                dy,
-                gradient_sums,
-                accumulate,
-                ..
-            } => {
-                self.need_whole(&[x, sums]);
-                let state = self.read(dy).along(self.positions(dy));
-                self.put(gradient_sums, state, *accumulate);
-            }
-            Kernel::BatchNormBackwardData {
-                x,
-                sums,
-                gamma,
-                dy,
-                gradient_sums,
-                dx,
-                accumulate,
-                ..
-            } => {
-                self.need_whole(&[x, sums, gamma, dy, gradient_sums]);
-                self.put(dx, WHOLE, *accumulate);
-            }
-            Kernel::BatchNormBackwardParameters {
-                gradient_sums,
-                dgamma,
-                dbeta,
-                accumulate,
-            } => {
-                let state = self.read(gradient_sums);
-                self.put(dgamma, state, *accumulate);
-                self.put(dbeta, state, *accumulate);
-            }
-            other => panic!("{} is no batch norm", other.name()),
-        }
-    }
-
-    /// Sums of what is not linear over all that a rank owns.
-    fn total(&mut self, kernel: &Kernel) {
-        match kernel {
-            Kernel::MeanSquaredError {
-                x,
-                target,
-                dx,
-                loss,
-                ..
-            }
-            | Kernel::SoftmaxCrossEntropy {
-                x,
-                target,
-                dx,
-                loss,
-                ..
-            } => {
-                self.need_whole(&[x, target]);
-                dx.iter().for_each(|dx| self.write(dx, WHOLE));
-                self.put(loss, WHOLE.along(self.split(x)), false);
-            }
-            Kernel::OutputErrors {
-                x,
-                target,
-                errors: sums,
-            }
-            | Kernel::ClassCounts {
-                x,
-                target,
-                counts: sums,
-            } => {
-                self.need_whole(&[x, target]);
-                self.put(sums, WHOLE.along(self.positions(x)), false);
-            }
-            Kernel::SumOfSquares { sources, total } => {
-                sources.iter().for_each(|source| self.need_whole(&[source]));
-                let states = sources.iter().map(|source| WHOLE.along(self.split(source)));
-                let state = states.fold(State::Nothing, State::join);
-                self.put(total, state, false);
-            }
-            other => panic!("{} is no total", other.name()),
         }
     }
 

@@ -1,6 +1,7 @@
 use super::{Fault, Site};
 use crate::count::WideCount;
-use crate::{Body, Exchange, Home, Kernel, Place, Program, Taps, Work};
+use crate::descriptor::Window;
+use crate::{Body, Exchange, Home, Kernel, Place, Program, Work};
 use partita_space::limits::{BYTES_MAX, ELEMENTS_MAX, SAMPLES_MAX};
 use partita_space::{Grid, Mesh, Offset, Rank};
 
@@ -161,74 +162,24 @@ impl Sizes<'_, '_> {
     }
 
     fn kernel(&mut self, at: &dyn Fn() -> String, kernel: &Kernel) {
-        match kernel {
-            Kernel::ConvolutionForward { y, taps, .. }
-            | Kernel::ConvolutionBackwardWeight { dy: y, taps, .. } => {
-                self.window(at, &y.extent, taps, &[0; 3]);
-            }
-            Kernel::ConvolutionBackwardData {
-                dy: y, taps, shift, ..
-            }
-            | Kernel::PoolForward { y, taps, shift, .. }
-            | Kernel::PoolBackward {
-                dy: y, taps, shift, ..
-            } => self.window(at, &y.extent, taps, shift),
-            Kernel::PackWeights { taps, .. } => self.window(at, &[1; 5], taps, &[0; 3]),
-            Kernel::Dropout { place, low, .. } | Kernel::Positions { place, low, .. } => {
-                self.place(at, place);
-                self.low(at, low);
-            }
-            Kernel::Fused { .. }
-            | Kernel::Fill { .. }
-            | Kernel::Copy { .. }
-            | Kernel::Import { .. }
-            | Kernel::BiasBackward { .. }
-            | Kernel::BatchNormStatistics { .. }
-            | Kernel::BatchNormForward { .. }
-            | Kernel::BatchNormRunning { .. }
-            | Kernel::BatchNormInference { .. }
-            | Kernel::BatchNormBackwardStatistics { .. }
-            | Kernel::BatchNormBackwardData { .. }
-            | Kernel::BatchNormBackwardParameters { .. }
-            | Kernel::LeakyReluForward { .. }
-            | Kernel::LeakyReluBackward { .. }
-            | Kernel::LinearForward { .. }
-            | Kernel::LinearBackwardData { .. }
-            | Kernel::LinearBackwardWeight { .. }
-            | Kernel::Add { .. }
-            | Kernel::EmbeddingForward { .. }
-            | Kernel::EmbeddingBackward { .. }
-            | Kernel::LayerNormStatistics { .. }
-            | Kernel::LayerNormForward { .. }
-            | Kernel::LayerNormBackwardStatistics { .. }
-            | Kernel::LayerNormBackwardData { .. }
-            | Kernel::LayerNormBackwardParameters { .. }
-            | Kernel::GeluForward { .. }
-            | Kernel::GeluBackward { .. }
-            | Kernel::AttentionForward { .. }
-            | Kernel::AttentionBackward { .. }
-            | Kernel::MeanSquaredError { .. }
-            | Kernel::SoftmaxCrossEntropy { .. }
-            | Kernel::OutputErrors { .. }
-            | Kernel::ClassCounts { .. }
-            | Kernel::SumOfSquares { .. }
-            | Kernel::Update { .. } => {}
+        let descriptor = kernel.descriptor();
+        if let Some(window) = descriptor.window {
+            self.window(at, &window);
+        }
+        if let Some((place, low)) = descriptor.place {
+            self.place(at, place);
+            self.low(at, low);
         }
     }
 
     /// What outputs reach to, from the first tap of the first to the last tap of the last.
-    fn window(
-        &mut self,
-        at: &dyn Fn() -> String,
-        outputs: &[usize; 5],
-        taps: &Taps,
-        shift: &[i64; 3],
-    ) {
+    fn window(&mut self, at: &dyn Fn() -> String, window: &Window<'_>) {
         for dim in 0..3 {
             let steps = |times: usize, step: usize| (times.max(1) - 1) as u128 * step as u128;
-            let reach = steps(outputs[dim + 1], taps.stride[dim])
+            let taps = window.taps;
+            let reach = steps(window.outputs[dim + 1], taps.stride[dim])
                 .saturating_add(steps(taps.kernel[dim], taps.dilation[dim]))
-                .saturating_add(u128::from(shift[dim].unsigned_abs()));
+                .saturating_add(u128::from(window.shift[dim].unsigned_abs()));
             self.most(at, "inputs along its window", reach, ELEMENTS_MAX);
         }
     }

@@ -1,15 +1,16 @@
 use super::memory::without;
 use super::{Case, Fault};
-use crate::{Body, Kernel, Role, View};
+use crate::descriptor::Flow;
+use crate::{Body, Role, View};
 
 /// What an update moves apart from where the parameter is kept comes back to all that is kept of it.
 pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     for (class, body) in case.bodies() {
         for (id, task) in body.tasks.iter().enumerate() {
             for part in task.work.kernels() {
-                let Kernel::Update {
+                let Flow::Updates {
                     parameter: moved, ..
-                } = part
+                } = part.descriptor().flow
                 else {
                     continue;
                 };

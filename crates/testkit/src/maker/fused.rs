@@ -105,7 +105,7 @@ impl Maker {
             let parts = sizes.iter().map(|&size| {
                 let (mut part, first) = (kernel.clone(), next);
                 next += size;
-                part.each_operand_mut(&mut |view, _| {
+                part.each_view_mut(&mut |view| {
                     if view.extent[3] == rows {
                         (view.start[3], view.extent[3]) = (first, size);
                     }

@@ -1,0 +1,78 @@
+//! What works element by element.
+
+use super::*;
+
+pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
+    match kernel {
+        Kernel::LeakyReluForward { x, y, .. } => {
+            let operands = [read("x", x), write("y", y).like("x", x)];
+            Descriptor::new("leaky_relu_forward", each(x, 1), operands)
+                .fusion(FusionRole::Changes(x, y))
+                .elementwise()
+        }
+        Kernel::LeakyReluBackward {
+            y,
+            dy,
+            dx,
+            accumulate,
+            ..
+        } => {
+            let fusion = match accumulate {
+                true => FusionRole::No,
+                false => FusionRole::Changes(dy, dx),
+            };
+            let operands = [
+                read("y", y),
+                linear("dy", dy).like("y", y),
+                result("dx", dx, *accumulate).like("y", y),
+            ];
+            Descriptor::new("leaky_relu_backward", each(dy, 1), operands)
+                .fusion(fusion)
+                .elementwise()
+                .constant(accumulate)
+        }
+        // With an error function, and its derivative.
+        Kernel::GeluForward { x, y } => {
+            let operands = [read("x", x), write("y", y).like("x", x)];
+            Descriptor::new("gelu_forward", each(x, 20), operands)
+        }
+        Kernel::GeluBackward {
+            x,
+            dy,
+            dx,
+            accumulate,
+        } => {
+            let operands = [
+                read("x", x),
+                linear("dy", dy).like("x", x),
+                result("dx", dx, *accumulate).like("x", x),
+            ];
+            Descriptor::new("gelu_backward", each(x, 30), operands).constant(accumulate)
+        }
+        Kernel::Dropout {
+            x,
+            y,
+            place,
+            low,
+            accumulate,
+            ..
+        } => {
+            let operands = [linear("x", x), result("y", y, *accumulate).like("x", x)];
+            Descriptor::new("dropout", each(x, 1), operands)
+                .placed(place, low)
+                .elementwise()
+                .constant(accumulate)
+        }
+        Kernel::Add { a, b, y } => {
+            let operands = [
+                linear("a", a),
+                linear("b", b).like("a", a),
+                write("y", y).like("a", a),
+            ];
+            Descriptor::new("add", each(y, 1), operands)
+                .fusion(FusionRole::ChangesEither([a, b], y))
+                .elementwise()
+        }
+        other => panic!("{other:?} is described elsewhere"),
+    }
+}

@@ -1,0 +1,45 @@
+use crate::{Direction, Optimizer, Place, PoolKind, Taps, Transform, View};
+
+/// A field of a kernel, which may hold views.
+pub(crate) trait EachView {
+    /// Goes through its views to change them.
+    fn each_view_mut(&mut self, f: &mut dyn FnMut(&mut View));
+}
+
+impl EachView for View {
+    fn each_view_mut(&mut self, f: &mut dyn FnMut(&mut View)) {
+        f(self);
+    }
+}
+
+impl<T: EachView> EachView for Option<T> {
+    fn each_view_mut(&mut self, f: &mut dyn FnMut(&mut View)) {
+        self.iter_mut().for_each(|field| field.each_view_mut(f));
+    }
+}
+
+impl<T: EachView> EachView for Vec<T> {
+    fn each_view_mut(&mut self, f: &mut dyn FnMut(&mut View)) {
+        self.iter_mut().for_each(|field| field.each_view_mut(f));
+    }
+}
+
+impl<T: EachView> EachView for (T, f64) {
+    fn each_view_mut(&mut self, f: &mut dyn FnMut(&mut View)) {
+        self.0.each_view_mut(f);
+    }
+}
+
+/// Fields without views.
+macro_rules! constants {
+    ($($type:ty),*) => {
+        $( impl EachView for $type {
+            fn each_view_mut(&mut self, _: &mut dyn FnMut(&mut View)) {}
+        } )*
+    };
+}
+
+constants!(
+    bool, f64, u32, u64, usize, [bool; 3], [i64; 3], [usize; 5], Direction, Optimizer, Place,
+    PoolKind, Taps, Transform
+);
