@@ -21,6 +21,8 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::panic::resume_unwind;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 /// What is said of the machine in reports.
 pub const NAME: &str = "here";
@@ -536,10 +538,21 @@ fn reads(ranks: usize) -> Result<Vec<Point>, CliError> {
     measure_load(ranks, &READ_SIZES, &read).map_err(|error| tune_error(&error))
 }
 
-/// Tells how far a measurement is, over the line before; silent where nobody can look on.
+/// How often a file gets a line about what takes long.
+const SECONDS_BETWEEN_LINES: u64 = 10;
+
+/// Tells how far a measurement is: on a terminal over the line before, elsewhere in a line of its own where
+/// it takes long.
 pub fn say(text: &str, is_last: bool) {
+    static LAST: Mutex<Option<Instant>> = Mutex::new(None);
     let mut screen = io::stderr();
     if !io::IsTerminal::is_terminal(&screen) {
+        let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = last.get_or_insert_with(Instant::now).elapsed();
+        if since.as_secs() >= SECONDS_BETWEEN_LINES && !text.is_empty() {
+            *last = Some(Instant::now());
+            let _ = writeln!(screen, "partita: {text}");
+        }
         return;
     }
     // What cannot be shown is not needed for the answer.

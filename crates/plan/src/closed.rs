@@ -54,8 +54,13 @@ impl<'a> Forms<'a> {
         costs: &'a dyn StageCosts,
     ) -> Result<Self, LayersError> {
         let graph = training.graph;
-        let samples = training.batch.div_ceil(ranks);
         let strategy = Strategy::single();
+        // Two samples where one alone leaves a batch norm a single value: its other values are on other ranks.
+        let samples = training.batch.div_ceil(ranks);
+        let samples = match strategy.check_norms(graph, samples) {
+            Ok(()) => samples,
+            Err(_) => samples.max(2),
+        };
         let request = Request {
             strategy: &strategy,
             batch: samples,

@@ -20,10 +20,15 @@ pub fn choose_strategy(
     here: Ranks,
 ) -> Result<Strategy, CliError> {
     let (batch, ranks) = (run.batch, run.ranks);
-    let Some(first) = first_fitting(graph, batch, ranks) else {
-        let fewer = (1..ranks)
-            .rev()
-            .find(|&fewer| first_fitting(graph, batch, fewer).is_some());
+    let fitting = |ranks| first_of(ranks, |one| one.check(graph, batch).is_ok());
+    let Some(first) = fitting(ranks) else {
+        // A batch norm over a single value is no better on any number of ranks.
+        let laid_out = first_of(ranks, |one| one.check_layout(graph, batch).is_ok());
+        if let Some(one) = laid_out {
+            let norms = one.check_norms(graph, batch);
+            norms.map_err(|error| CliError::User(format!("strategy = \"auto\": {error}")))?;
+        }
+        let fewer = (1..ranks).rev().find(|&fewer| fitting(fewer).is_some());
         return Err(CliError::User(format!(
             "strategy = \"auto\": {} with batch = {batch} cannot be split over {ranks} ranks; \
              nearest possible is ranks = {}",
@@ -50,7 +55,8 @@ pub fn choose_strategy(
     }
 }
 
-fn first_fitting(graph: &Graph, batch: usize, ranks: usize) -> Option<Strategy> {
+/// The first strategy over samples and positions of which something holds.
+fn first_of(ranks: usize, holds: impl Fn(&Strategy) -> bool) -> Option<Strategy> {
     let splits = |data: usize| {
         let rest = ranks / data;
         divisors(rest).into_iter().flat_map(move |depth| {
@@ -60,7 +66,7 @@ fn first_fitting(graph: &Graph, batch: usize, ranks: usize) -> Option<Strategy> 
         })
     };
     let mut candidates = divisors(ranks).into_iter().flat_map(splits);
-    candidates.find(|strategy| strategy.check(graph, batch).is_ok())
+    candidates.find(holds)
 }
 
 /// Largest first.

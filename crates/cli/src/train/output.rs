@@ -127,10 +127,7 @@ fn check_contents(run: &RunFile) -> Result<(), CliError> {
         let found = format!("holds a folder `{name}`, where the run writes a file");
         return Err(refusal(path, &found));
     }
-    let found: Vec<&str> = FILES_OF_A_RUN
-        .into_iter()
-        .filter(|name| at(name).is_some())
-        .collect();
+    let found = files_of_a_run(path);
     if found.is_empty() || run.overwrite {
         return Ok(());
     }
@@ -141,6 +138,11 @@ fn check_contents(run: &RunFile) -> Result<(), CliError> {
         found.join(", "),
         free_folder::beside(path).display()
     )))
+}
+
+fn files_of_a_run(path: &Path) -> Vec<&'static str> {
+    let is_there = |name: &&str| fs::symlink_metadata(path.join(name)).is_ok();
+    FILES_OF_A_RUN.into_iter().filter(is_there).collect()
 }
 
 fn check_room(path: &Path, folder: &Path, room: Room) -> Result<(), CliError> {
@@ -194,6 +196,8 @@ pub struct Output {
     path: PathBuf,
     /// Folders that are there for this run alone, the outermost first: its own and those around it.
     made: Vec<PathBuf>,
+    /// Whether files of a run in the folder may be replaced.
+    overwrite: bool,
     /// None on a file system without locks.
     lock: Option<FolderLock>,
     /// Written before the run that it is about, and put in its place beside the weights.
@@ -210,6 +214,7 @@ impl Output {
         let mut output = Self {
             path: path.to_owned(),
             made: Vec::new(),
+            overwrite: run.overwrite,
             lock: None,
             prediction: None,
         };
@@ -289,7 +294,17 @@ impl Output {
 
     /// Puts the weights in their place. What tells of other weights goes first, for good, so that at no
     /// time files of two runs stand side by side; the prediction of this run comes after.
+    ///
+    /// Errors: the files of a run that came there meanwhile, which may not be replaced; those of the system.
     pub fn place_weights(&mut self, weights: NewFile) -> io::Result<()> {
+        let found = files_of_a_run(&self.path);
+        if !found.is_empty() && !self.overwrite {
+            let found = found.join(", ");
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                format!("files of another run came there while this one trained: {found}"),
+            ));
+        }
         for name in FILES_ABOUT_WEIGHTS {
             match fs::remove_file(self.path.join(name)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -223,6 +223,22 @@ fn weights_are_not_lost_with_the_folder() {
     }
 }
 
+#[test]
+fn a_run_that_comes_while_another_trains_is_kept() {
+    let case = Case::new();
+    case.run_file("run.toml", 120, "");
+    let trainee = Trainee::start(&mut case.command("run.toml"));
+    let rescued = case.path(&format!("out-rescued-{}", trainee.id()));
+    let other = case.path("out/result.json");
+    trainee.while_stopped(|| fs::write(&other, "of another run").unwrap());
+    let (status, said) = trainee.end();
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(said.contains("files of another run came there"), "{said}");
+    assert_rescued(&said, &rescued);
+    assert_eq!(fs::read_to_string(other).unwrap(), "of another run");
+    assert!(!case.path("out/weights.safetensors").exists());
+}
+
 /// Fills a small file system before a run, and while another one trains. `$0` is the binary.
 const FULL: &str = "
 mount -t tmpfs -o size=2m tmpfs small || exit 99

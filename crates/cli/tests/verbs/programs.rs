@@ -1,4 +1,5 @@
 use crate::command::{answer, assert_keys, json, refusal};
+use crate::trainee::Case;
 use partita_program::Program;
 use serde_json::Value;
 
@@ -79,6 +80,36 @@ fn a_batch_norm_over_one_value_can_be_evaluated() {
     );
     let text = answer(&[&call[..], &["--kind", "evaluate"]].concat());
     assert!(text.contains("kind evaluate"), "{text}");
+    // Of a mini-batch over two ranks it has two values, though each rank has one.
+    let two = ["--ranks", "2", "--batch", "2", "--no-io"];
+    for verb in [&["plan"][..], &["predict", "--strategy", "data=2"]] {
+        let call = [verb, &[model, "--machine", "lassen"], &two].concat();
+        let text = answer(&call);
+        assert!(text.contains("data=2"), "{call:?}: {text}");
+    }
+}
+
+#[test]
+fn auto_names_the_batch_norm_over_one_value() {
+    let case = Case::new();
+    let text = "model tiny\ninput x channels=1 extent=8x8x8\nf = flatten x\n\
+                fc = linear f features=2 bias=true\nn = batch_norm fc epsilon=1e-5 momentum=0.1\n\
+                loss = mse n\n";
+    std::fs::write(case.path("tiny.model"), text).unwrap();
+    let run = case.run_file("run.toml", 1, "");
+    let auto = std::fs::read_to_string(&run).unwrap();
+    let auto = auto
+        .replace("\"data=1\"", "\"auto\"")
+        .replace("batch = 2", "batch = 1");
+    std::fs::write(&run, auto).unwrap();
+    let output = case.command("run.toml").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    let named = said.contains("auto") && said.contains("`n`");
+    assert!(
+        named && said.contains("nearest valid choice is a mini-batch of 2"),
+        "{said}"
+    );
 }
 
 #[test]
