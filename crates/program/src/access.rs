@@ -1,5 +1,4 @@
-use crate::{BufferId, Kernel, View};
-use std::collections::HashMap;
+use crate::{Kernel, View};
 
 /// How a kernel touches a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,33 +35,34 @@ impl Kernel {
     /// again.
     pub fn accesses(&self) -> Vec<(View, Access)> {
         let Kernel::Fused { parts } = self else {
-            return self.operands();
+            let operands = self.descriptor().operands.into_iter();
+            return operands
+                .map(|operand| (*operand.view, operand.access))
+                .collect();
         };
-        // By buffer, so that the time grows with the number of parts only.
-        let mut earlier: HashMap<BufferId, Vec<(View, Access)>> = HashMap::new();
         let mut all = Vec::new();
-        for part in parts {
-            let operands = part.operands();
-            all.extend(operands.iter().filter(|(view, access)| {
-                let mut before = earlier.get(&view.buffer).into_iter().flatten();
-                let leaves = |(other, by): &(View, Access)| {
-                    (by.writes() || *access == Access::Read) && other.region().holds(&view.region())
+        for (at, part) in parts.iter().enumerate() {
+            let operands = part.descriptor().operands.into_iter();
+            all.extend(operands.map(|operand| (at, (*operand.view, operand.access))));
+        }
+        // By buffer, so that the time grows with the number of parts only.
+        let mut order: Vec<usize> = (0..all.len()).collect();
+        order.sort_by_key(|&at| all[at].1.0.buffer);
+        let mut is_left = vec![false; all.len()];
+        for of_one in order.chunk_by(|&a, &b| all[a].1.0.buffer == all[b].1.0.buffer) {
+            for (before, &at) in of_one.iter().enumerate() {
+                let (part, (view, access)) = all[at];
+                let leaves = |&earlier: &usize| {
+                    let (by_part, (other, by)) = all[earlier];
+                    by_part < part
+                        && (by.writes() || access == Access::Read)
+                        && other.region().holds(&view.region())
                 };
-                !before.any(leaves)
-            }));
-            for (view, access) in operands {
-                earlier.entry(view.buffer).or_default().push((view, access));
+                is_left[at] = of_one[..before].iter().any(leaves);
             }
         }
-        all
-    }
-
-    /// Every view of every part, and how that part touches it.
-    pub(crate) fn operands(&self) -> Vec<(View, Access)> {
-        let operands = self.descriptor().operands.into_iter();
-        operands
-            .map(|operand| (*operand.view, operand.access))
-            .collect()
+        let passing = all.into_iter().zip(is_left).filter(|(_, is_left)| !is_left);
+        passing.map(|((_, access), _)| access).collect()
     }
 
     /// Whether each element of the target depends on the same element of each operand of its extents, and

@@ -18,7 +18,7 @@ mod update;
 
 pub use operand::{Elements, Extents, Operand, Over, SumRole};
 
-use crate::{Direction, Kernel, Place, Taps, View};
+use crate::{Access, Direction, Kernel, Place, Taps, View};
 use operand::*;
 use std::fmt::{self, Debug};
 
@@ -48,7 +48,7 @@ pub struct Descriptor<'k> {
     /// and an operand may be the target.
     pub is_elementwise: bool,
     /// Constants that its time may depend on, as they stand in its signature.
-    pub constants: Vec<Constant<'k>>,
+    pub constants: [Option<Constant<'k>>; 4],
     /// What is wrong with it, apart from single operands.
     pub violations: Vec<String>,
 }
@@ -223,10 +223,28 @@ impl fmt::Display for Constant<'_> {
 }
 
 impl<'k> Descriptor<'k> {
-    fn new(name: &'static str, flops: u128, operands: impl Into<Vec<Operand<'k>>>) -> Self {
+    /// The views of a kernel that is not fused, and how it touches them. A view that is read and written in
+    /// place comes twice.
+    pub fn accesses(&self) -> Vec<(View, Access)> {
+        let operands = self.operands.iter();
+        operands
+            .map(|operand| (*operand.view, operand.access))
+            .collect()
+    }
+
+    /// Whether it leaves zeros.
+    pub fn is_zero(&self) -> bool {
+        matches!(self.flow, Flow::Clears { zeros: true })
+    }
+
+    #[inline]
+    fn new(name: &'static str, flops: u128, first: impl IntoIterator<Item = Operand<'k>>) -> Self {
+        // As many as most kernels have: programs are described again and again.
+        let mut operands = Vec::with_capacity(6);
+        operands.extend(first);
         Self {
             name,
-            operands: operands.into(),
+            operands,
             flops,
             cost: Cost::Memory,
             window: None,
@@ -235,37 +253,44 @@ impl<'k> Descriptor<'k> {
             flow: Flow::Computes,
             fusion: FusionRole::No,
             is_elementwise: false,
-            constants: Vec::new(),
+            constants: [None; 4],
             violations: Vec::new(),
         }
     }
 
+    #[inline]
     fn cost(self, cost: Cost<'k>) -> Self {
         Self { cost, ..self }
     }
 
+    #[inline]
     fn window(self, window: Window<'k>) -> Self {
         let window = Some(window);
         Self { window, ..self }
     }
 
+    #[inline]
     fn placed(self, place: &'k Place, low: &'k [usize; 5]) -> Self {
         let place = Some((place, low));
         Self { place, ..self }
     }
 
+    #[inline]
     fn layout(self, layout: Layout<'k>) -> Self {
         Self { layout, ..self }
     }
 
+    #[inline]
     fn flow(self, flow: Flow<'k>) -> Self {
         Self { flow, ..self }
     }
 
+    #[inline]
     fn fusion(self, fusion: FusionRole<'k>) -> Self {
         Self { fusion, ..self }
     }
 
+    #[inline]
     fn elementwise(self) -> Self {
         let is_elementwise = true;
         Self {
@@ -275,23 +300,27 @@ impl<'k> Descriptor<'k> {
     }
 
     /// One more constant.
-    fn constant(mut self, field: &'k dyn Debug) -> Self {
-        self.constants.push(Constant::Field(field));
-        self
+    #[inline]
+    fn constant(self, field: &'k dyn Debug) -> Self {
+        self.and_constant(Constant::Field(field))
     }
 
-    fn flag(mut self, constant: Constant<'k>) -> Self {
-        self.constants.push(constant);
+    #[inline]
+    fn and_constant(mut self, constant: Constant<'k>) -> Self {
+        let free = self.constants.iter_mut().find(|place| place.is_none());
+        *free.expect("no kernel has more constants") = Some(constant);
         self
     }
 
     /// One more operand, where there is one.
+    #[inline]
     fn and(mut self, operands: impl IntoIterator<Item = Operand<'k>>) -> Self {
         self.operands.extend(operands);
         self
     }
 
     /// Something has to hold.
+    #[inline]
     fn require(mut self, holds: bool, otherwise: impl FnOnce() -> String) -> Self {
         if !holds {
             self.violations.push(otherwise());
@@ -300,6 +329,7 @@ impl<'k> Descriptor<'k> {
     }
 
     /// A number has to be another one.
+    #[inline]
     fn equal(self, what: &str, got: usize, expected: usize) -> Self {
         self.require(got == expected, || {
             format!("{what} are {got}, {expected} are expected")
@@ -307,6 +337,7 @@ impl<'k> Descriptor<'k> {
     }
 
     /// Something is divided by the number of elements.
+    #[inline]
     fn counts(self, count: u64) -> Self {
         self.require(count > 0, || "counts no element".to_owned())
     }

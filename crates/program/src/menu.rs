@@ -70,7 +70,7 @@ impl KernelShape<'_> {
                 )
             })
             .collect();
-        let constants = descriptor.constants.iter();
+        let constants = descriptor.constants.iter().flatten();
         let constants: Vec<String> = constants.map(Constant::to_string).collect();
         let (name, constants) = (descriptor.name, constants.join(" "));
         format!("{name} {constants} | {}", views.join(" | "))

@@ -117,6 +117,7 @@ pub enum Over<'k> {
 }
 
 impl<'k> Operand<'k> {
+    #[inline]
     fn new(name: &'static str, view: &'k View, access: Access, sum_role: SumRole<'k>) -> Self {
         Self {
             name,
@@ -128,32 +129,39 @@ impl<'k> Operand<'k> {
         }
     }
 
+    #[inline]
     pub(super) fn elements(self, elements: Elements<'k>) -> Self {
         Self { elements, ..self }
     }
 
+    #[inline]
     pub(super) fn extents(self, extents: Extents<'k>) -> Self {
         Self { extents, ..self }
     }
 
+    #[inline]
     pub(super) fn like(self, name: &'static str, view: &'k View) -> Self {
         self.extents(Extents::Like(name, view))
     }
 
+    #[inline]
     pub(super) fn of(self, extents: [usize; 5]) -> Self {
         self.extents(Extents::Are(extents))
     }
 
     /// A number for each channel.
+    #[inline]
     pub(super) fn vector(self, channels: usize) -> Self {
         self.of([1, 1, 1, 1, channels])
     }
 
     /// Sums in f64.
+    #[inline]
     pub(super) fn sums_of(self, extents: [usize; 5]) -> Self {
         self.elements(Elements::Sums).of(extents)
     }
 
+    #[inline]
     pub(super) fn over(self, over: Over<'k>) -> Self {
         let sum_role = SumRole::Result(over);
         Self { sum_role, ..self }
@@ -161,31 +169,37 @@ impl<'k> Operand<'k> {
 }
 
 /// Read, and must be no partial sum.
+#[inline]
 pub(super) fn read<'k>(name: &'static str, view: &'k View) -> Operand<'k> {
     Operand::new(name, view, Access::Read, SumRole::Whole)
 }
 
 /// Read, and may be a partial sum.
+#[inline]
 pub(super) fn linear<'k>(name: &'static str, view: &'k View) -> Operand<'k> {
     Operand::new(name, view, Access::Read, SumRole::Linear)
 }
 
 /// Read, and multiplied with another one.
+#[inline]
 pub(super) fn factor<'k>(name: &'static str, view: &'k View) -> Operand<'k> {
     Operand::new(name, view, Access::Read, SumRole::Factor)
 }
 
 /// Read and changed, whatever is written besides.
+#[inline]
 pub(super) fn state<'k>(name: &'static str, view: &'k View) -> Operand<'k> {
     Operand::new(name, view, Access::Update, SumRole::Whole)
 }
 
 /// Written.
+#[inline]
 pub(super) fn write<'k>(name: &'static str, view: &'k View) -> Operand<'k> {
     Operand::new(name, view, Access::Write, SumRole::Result(Over::Nothing))
 }
 
 /// Written, or added to what is there.
+#[inline]
 pub(super) fn result<'k>(name: &'static str, view: &'k View, accumulate: bool) -> Operand<'k> {
     let access = if accumulate {
         Access::Update

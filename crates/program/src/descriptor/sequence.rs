@@ -95,7 +95,7 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
                 })
                 .constant(heads)
                 .constant(causal)
-                .flag(Constant::Flags(wanted))
+                .and_constant(Constant::Flags(wanted))
                 .constant(accumulate)
         }
         other => panic!("{other:?} is described elsewhere"),

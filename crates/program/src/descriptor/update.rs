@@ -8,7 +8,7 @@ pub(super) fn describe<'k>(kernel: &'k Kernel) -> Descriptor<'k> {
         Kernel::SumOfSquares { sources, total } => {
             let flops = sources.iter().map(|view| each(view, 2));
             let flops = flops.fold(0, u128::saturating_add);
-            let operands: Vec<_> = sources.iter().map(|view| read("source", view)).collect();
+            let operands = sources.iter().map(|view| read("source", view));
             let total = write("total", total).sums_of(SCALAR);
             Descriptor::new("sum_of_squares", flops, operands).and([total.over(Over::All(sources))])
         }
@@ -43,7 +43,7 @@ pub(super) fn describe<'k>(kernel: &'k Kernel) -> Descriptor<'k> {
                     gradient,
                 })
                 .constant(rule)
-                .flag(Constant::Flag(clip.is_some()))
+                .and_constant(Constant::Flag(clip.is_some()))
         }
         other => panic!("{other:?} is described elsewhere"),
     }

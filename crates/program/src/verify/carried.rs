@@ -316,7 +316,7 @@ impl<'p> Play<'_, 'p> {
                 let contents = self.read(source);
                 for target in operands.filter(|operand| operand.access.writes()) {
                     if is_tensor(self.role(target.view)) {
-                        self.one_micro_batch(task, &kernel.accesses());
+                        self.one_micro_batch(task, &descriptor.accesses());
                     }
                     let adds = target.access.reads();
                     self.put(target.view, contents.clone(), adds);
@@ -339,9 +339,9 @@ impl<'p> Play<'_, 'p> {
             }
             Flow::Packs { w, packed, .. } => {
                 self.packed.insert(packed.buffer, *w);
-                self.computes(task, kernel);
+                self.computes(task, descriptor.accesses());
             }
-            Flow::Computes => self.computes(task, kernel),
+            Flow::Computes => self.computes(task, descriptor.accesses()),
         }
     }
 
@@ -356,8 +356,7 @@ impl<'p> Play<'_, 'p> {
     }
 
     /// A kernel that takes parameters as they were, and may give a gradient.
-    fn computes(&mut self, task: usize, kernel: &Kernel) {
-        let accesses = kernel.accesses();
+    fn computes(&mut self, task: usize, accesses: Vec<(View, Access)>) {
         self.one_micro_batch(task, &accesses);
         let mut uses = Uses::default();
         for (view, access) in &accesses {

@@ -54,9 +54,10 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
 /// Whether a task computes a sum itself, and does not only bring it.
 fn is_summed(body: &Body, task: usize, view: &View) -> bool {
     let sums = |part: &Kernel| {
-        let mut accesses = part.accesses().into_iter();
-        let writes = accesses.any(|(to, access)| access.writes() && to.buffer == view.buffer);
-        writes && !matches!(part.descriptor().flow, Flow::Copies { .. })
+        let descriptor = part.descriptor();
+        let mut operands = descriptor.operands.iter();
+        let writes = operands.any(|to| to.access.writes() && to.view.buffer == view.buffer);
+        writes && !matches!(descriptor.flow, Flow::Copies { .. })
     };
     body.tasks[task].work.kernels().iter().any(sums)
 }
@@ -95,8 +96,11 @@ impl Backward {
         for (task, entry) in body.tasks.iter().enumerate().rev() {
             let steps: Vec<(bool, Vec<(View, Access)>)> = match &entry.work {
                 Work::Compute { kernel, .. } => {
-                    let parts = kernel.parts().iter();
-                    parts.map(|part| (is_zero(part), part.accesses())).collect()
+                    let parts = kernel.parts().iter().map(Kernel::descriptor);
+                    // Zeros may be overwritten.
+                    parts
+                        .map(|part| (part.is_zero(), part.accesses()))
+                        .collect()
                 }
                 Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => {
                     vec![(false, entry.accesses())]
@@ -155,9 +159,4 @@ fn is_followed(body: &Body, view: &View) -> bool {
         | Role::Workspace => false,
     };
     is_value && !view.is_empty()
-}
-
-/// Zeros may be overwritten.
-pub(super) fn is_zero(kernel: &Kernel) -> bool {
-    matches!(kernel.descriptor().flow, Flow::Clears { zeros: true })
 }

@@ -4,7 +4,6 @@
 //!
 //! A task that takes the tensor of another micro-batch for its own repeats there what another task does.
 
-use super::lost::is_zero;
 use super::memory::without;
 use super::{Case, Fault};
 use crate::{Access, Body, BufferId, Kernel, Role, View, Work};
@@ -58,12 +57,12 @@ struct Play<'p> {
 
 impl Play<'_> {
     fn kernel(&mut self, task: usize, kernel: &Kernel) {
-        let accesses = kernel.accesses();
+        let descriptor = kernel.descriptor();
+        let (is_zero, accesses) = (descriptor.is_zero(), descriptor.accesses());
         let (of_tensors, others): (Vec<_>, Vec<_>) = accesses
             .iter()
             .partition(|(view, access)| *access == Access::Write && is_in_place(&accesses, view));
         self.write_anew(&others);
-        let is_zero = is_zero(kernel);
         for (view, access) in &others {
             let role = self.body.buffer(view.buffer).role;
             if *access == Access::Write && role == Role::ActivationGradient {
