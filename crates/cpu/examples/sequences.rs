@@ -3,7 +3,9 @@
 //! `cargo run --release -p partita-cpu --example sequences -- [samples] [length] [channels] [heads] [threads]`
 
 use partita_cpu::{CpuKernels, CpuMenu, Level, Team};
-use partita_program::{Body, Buffer, BufferId, Dtype, Kernel, KernelShape, Menu, Role, Taps, View};
+use partita_program::{
+    Activation, Body, Buffer, BufferId, Dtype, Kernel, KernelShape, Menu, Role, Taps, View,
+};
 use partita_run::{Arena, Inputs, Kernels};
 use partita_space::{Bytes, Mesh};
 use std::time::Instant;
@@ -220,8 +222,13 @@ fn norms(
 
 fn pointwise([x, y, dy, dx, ..]: [View; 8], numbers: View, w: View) -> Named {
     let kernels = [
-        Kernel::GeluForward { x, y },
-        Kernel::GeluBackward {
+        Kernel::ActivationForward {
+            function: Activation::Gelu,
+            x,
+            y,
+        },
+        Kernel::ActivationBackward {
+            function: Activation::Gelu,
             x,
             dy,
             dx,

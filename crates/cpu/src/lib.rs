@@ -35,8 +35,10 @@ mod positions;
 mod probe;
 mod wave;
 
+mod activation;
 mod adapter;
 
+pub use activation::{Function, Gelu, Silu, activation_backward, activation_forward};
 pub use adapter::{CpuKernels, CpuMenu};
 pub use attention::{Heads, attention_backward, attention_forward, attention_scratch};
 pub use conv_data::{
@@ -66,9 +68,8 @@ pub use pool::{PoolKind, Pooling};
 pub use pool_backward::{PoolMask, pool_backward};
 pub use pool_forward::pool_forward;
 pub use positions::{
-    Corner, RowGradient, RowNorm, add_positions, embed, embed_backward, gelu_backward,
-    gelu_forward, row_backward, row_backward_parameters, row_backward_statistics, row_norm,
-    row_statistics,
+    Corner, RowGradient, RowNorm, add_positions, embed, embed_backward, row_backward,
+    row_backward_parameters, row_backward_statistics, row_norm, row_statistics,
 };
 pub use probe::multiply_adds;
 pub use simd::Level;

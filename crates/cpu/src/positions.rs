@@ -1,11 +1,10 @@
 //! Kernels that work on the channels of one position at a time: layer norm, embeddings, the sinusoids of
-//! positions, GELU.
+//! positions.
 
 use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work};
 use crate::rows::Rows;
 use crate::simd::{Op, Simd};
 use crate::team::ELEMENT;
-use crate::wave::{gelu, gelu_slope};
 use std::ops::Range;
 
 /// Elements whose sums are taken together.
@@ -18,7 +17,7 @@ const STRIPE: usize = 512;
 /// # Safety
 /// The box has the position, and nobody writes it.
 #[inline(always)]
-unsafe fn read<'a>(rows: &Rows<'a>, position: usize) -> &'a [f32] {
+pub(crate) unsafe fn read<'a>(rows: &Rows<'a>, position: usize) -> &'a [f32] {
     // SAFETY: as the caller says.
     unsafe { std::slice::from_raw_parts(start(rows, position), rows.grid.channels) }
 }
@@ -28,7 +27,7 @@ unsafe fn read<'a>(rows: &Rows<'a>, position: usize) -> &'a [f32] {
 /// # Safety
 /// The box has the position, and nobody else touches it.
 #[inline(always)]
-unsafe fn write<'a>(rows: &Rows<'a>, position: usize) -> &'a mut [f32] {
+pub(crate) unsafe fn write<'a>(rows: &Rows<'a>, position: usize) -> &'a mut [f32] {
     // SAFETY: as the caller says.
     unsafe { std::slice::from_raw_parts_mut(start(rows, position), rows.grid.channels) }
 }
@@ -50,7 +49,7 @@ unsafe fn start(rows: &Rows<'_>, position: usize) -> *mut f32 {
 /// # Safety
 /// What the operation says of its pointers holds for any range of positions, and ranges do not touch
 /// what others write.
-unsafe fn each_range<O: Op<Out = ()>>(
+pub(crate) unsafe fn each_range<O: Op<Out = ()>>(
     call: &mut Call,
     grid: &Grid,
     cost: u64,
@@ -63,94 +62,6 @@ unsafe fn each_range<O: Op<Out = ()>>(
             // SAFETY: as the caller says; the team has the level, and each position is in one range.
             unsafe { level.run(op(positions)) };
         })
-}
-
-/// y = x / 2 (1 + erf(x / sqrt(2))). Counts 20 flops an element.
-///
-/// Errors of all kernels of this module: [`Canceled`]. They panic if boxes differ in shape.
-pub fn gelu_forward(call: &mut Call, x: View, y: ViewMut) -> Result<Work, Canceled> {
-    x.grid.assert_like(y.grid);
-    let (x, y) = (Rows::from(x), Rows::from(y));
-    // SAFETY: boxes of one shape, of which y is borrowed alone.
-    unsafe { each_range(call, y.grid, 2, |positions| Gate { x, y, positions })? };
-    Ok(Work {
-        flops: 20 * y.grid.elements() as u64,
-        bytes: x.grid.bytes() + y.grid.bytes(),
-    })
-}
-
-/// Pointers: the boxes have the positions, and nobody else touches these of y.
-struct Gate<'a> {
-    x: Rows<'a>,
-    y: Rows<'a>,
-    positions: Range<usize>,
-}
-
-impl Op for Gate<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        for at in self.positions {
-            // SAFETY: each position is in one range.
-            let (x, y) = unsafe { (read(&self.x, at), write(&self.y, at)) };
-            y.iter_mut().zip(x).for_each(|(y, x)| *y = gelu(*x));
-        }
-    }
-}
-
-/// dx (+)= dy times the derivative at x. Counts 30 flops an element.
-pub fn gelu_backward(
-    call: &mut Call,
-    x: View,
-    dy: View,
-    dx: ViewMut,
-    accumulate: bool,
-) -> Result<Work, Canceled> {
-    x.grid.assert_like(dx.grid);
-    dy.grid.assert_like(dx.grid);
-    let (x, dy, dx) = (Rows::from(x), Rows::from(dy), Rows::from(dx));
-    // SAFETY: boxes of one shape, of which dx is borrowed alone.
-    unsafe {
-        each_range(call, dx.grid, 2, |positions| GateBack {
-            x,
-            dy,
-            dx,
-            accumulate,
-            positions,
-        })?;
-    }
-    Ok(Work {
-        flops: 30 * dx.grid.elements() as u64,
-        bytes: (3 + u64::from(accumulate)) * dx.grid.bytes(),
-    })
-}
-
-/// Pointers: the boxes have the positions, and nobody else touches these of dx.
-struct GateBack<'a> {
-    x: Rows<'a>,
-    dy: Rows<'a>,
-    dx: Rows<'a>,
-    accumulate: bool,
-    positions: Range<usize>,
-}
-
-impl Op for GateBack<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        for at in self.positions {
-            // SAFETY: each position is in one range.
-            let (x, dy, dx) =
-                unsafe { (read(&self.x, at), read(&self.dy, at), write(&self.dx, at)) };
-            let all = dx.iter_mut().zip(dy).zip(x);
-            match self.accumulate {
-                true => all.for_each(|((dx, dy), x)| *dx += *dy * gelu_slope(*x)),
-                false => all.for_each(|((dx, dy), x)| *dx = *dy * gelu_slope(*x)),
-            }
-        }
-    }
 }
 
 /// Where a part of a tensor begins, along W and C, and the channels of the whole.
@@ -166,6 +77,8 @@ pub struct Corner {
 
 /// y = x and the sinusoids of its positions along W, with scratch for W * C elements. Counts one flop an
 /// element.
+///
+/// Errors of all kernels of this module: [`Canceled`]. They panic if boxes differ in shape.
 pub fn add_positions(
     call: &mut Call,
     corner: Corner,

@@ -1,8 +1,8 @@
 use crate::infer::{check_initialization, check_input, infer, list, parameter_shapes};
 use crate::sizes::{Totals, check_padded_volume, check_parameter_volume, product};
 use crate::{
-    Convolution, Graph, GraphError, Initialization, Loss, Node, NodeId, Op, Parameter, ParameterId,
-    ParameterRole, Pool, Shape, TransposedConvolution, nearest,
+    Activation, Convolution, Graph, GraphError, Initialization, Loss, Node, NodeId, Op, Parameter,
+    ParameterId, ParameterRole, Pool, Shape, TransposedConvolution, nearest,
 };
 use partita_space::Window;
 use std::collections::HashMap;
@@ -210,9 +210,14 @@ impl GraphBuilder {
         self.node(name, Op::LayerNorm { epsilon }, &[input], &[])
     }
 
-    /// A GELU.
-    pub fn gelu(&mut self, name: &str, input: NodeId) -> Result<NodeId, GraphError> {
-        self.node(name, Op::Gelu, &[input], &[])
+    /// A smooth function of each element.
+    pub fn activation(
+        &mut self,
+        name: &str,
+        activation: Activation,
+        input: NodeId,
+    ) -> Result<NodeId, GraphError> {
+        self.node(name, Op::Activation(activation), &[input], &[])
     }
 
     /// Attention of q to k and v, in that order.

@@ -155,7 +155,7 @@ fn memory_bytes(node: &Node, in_head: bool) -> Bytes {
         | Op::Embedding { .. }
         | Op::Positions
         | Op::LayerNorm { .. }
-        | Op::Gelu
+        | Op::Activation(_)
         | Op::Attention { .. } => u64::from(!in_head),
     };
     Bytes(BYTES_PER_ELEMENT * times * node.shape.volume() as u64)

@@ -64,7 +64,7 @@ pub(crate) fn infer(
             extent: [1; 3],
             channels: input.volume(),
         },
-        Op::Add => input,
+        Op::Add | Op::Activation(_) => input,
         Op::Concat => Shape {
             channels: inputs
                 .iter()
@@ -75,7 +75,6 @@ pub(crate) fn infer(
         | Op::Embedding { .. }
         | Op::Positions
         | Op::LayerNorm { .. }
-        | Op::Gelu
         | Op::Attention { .. } => sequence::infer(node, op, inputs)?,
     };
     check_sizes(node, op, inputs, shape)?;
@@ -158,7 +157,7 @@ pub(crate) fn parameter_shapes(op: &Op, input: Shape) -> Vec<(ParameterRole, [us
         | Op::Concat
         | Op::Slice { .. }
         | Op::Positions
-        | Op::Gelu
+        | Op::Activation(_)
         | Op::Attention { .. }
         | Op::Loss(_)
         | Op::AuxiliaryLoss { .. } => Vec::new(),
@@ -218,7 +217,7 @@ fn check_inputs(node: &str, op: &Op, inputs: &[Shape]) -> Result<Shape, GraphErr
         | Op::Embedding { .. }
         | Op::Positions
         | Op::LayerNorm { .. }
-        | Op::Gelu
+        | Op::Activation(_)
         | Op::Loss(_)
         | Op::AuxiliaryLoss { .. } => 1,
     };

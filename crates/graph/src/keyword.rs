@@ -1,4 +1,4 @@
-use crate::{Loss, Op, PoolKind};
+use crate::{Activation, Loss, Op, PoolKind};
 
 /// The words of the text form that name operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(crate) enum Keyword {
     Embedding,
     Positions,
     LayerNorm,
-    Gelu,
+    Activation(Activation),
     Attention,
     Mse,
     SoftmaxCrossEntropy,
@@ -28,7 +28,7 @@ pub(crate) enum Keyword {
 
 impl Keyword {
     /// All words that may follow `NAME =`.
-    pub(crate) const OPERATIONS: [Keyword; 20] = [
+    pub(crate) const OPERATIONS: [Keyword; 21] = [
         Self::Conv,
         Self::ConvTranspose,
         Self::MaxPool,
@@ -45,7 +45,8 @@ impl Keyword {
         Self::Embedding,
         Self::Positions,
         Self::LayerNorm,
-        Self::Gelu,
+        Self::Activation(Activation::Gelu),
+        Self::Activation(Activation::Silu),
         Self::Attention,
         Self::Mse,
         Self::SoftmaxCrossEntropy,
@@ -73,7 +74,7 @@ impl Keyword {
             Op::Embedding { .. } => Self::Embedding,
             Op::Positions => Self::Positions,
             Op::LayerNorm { .. } => Self::LayerNorm,
-            Op::Gelu => Self::Gelu,
+            Op::Activation(activation) => Self::Activation(*activation),
             Op::Attention { .. } => Self::Attention,
             Op::Loss(loss) | Op::AuxiliaryLoss { loss, .. } => match loss {
                 Loss::MeanSquaredError => Self::Mse,
@@ -102,7 +103,7 @@ impl Keyword {
             Self::Embedding => "embedding",
             Self::Positions => "positions",
             Self::LayerNorm => "layer_norm",
-            Self::Gelu => "gelu",
+            Self::Activation(activation) => activation.name(),
             Self::Attention => "attention",
             Self::Mse => "mse",
             Self::SoftmaxCrossEntropy => "softmax_cross_entropy",
@@ -165,7 +166,7 @@ impl Keyword {
             | Self::Add
             | Self::Concat
             | Self::Positions
-            | Self::Gelu => &[],
+            | Self::Activation(_) => &[],
         }
     }
 }

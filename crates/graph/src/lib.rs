@@ -26,5 +26,5 @@ pub use model::{
     Graph, Initialization, Node, NodeId, Parameter, ParameterId, ParameterRole, Shape, fans,
 };
 pub use nearest::nearest;
-pub use op::{Convolution, Loss, Op, Pool, PoolKind, TransposedConvolution};
+pub use op::{Activation, Convolution, Loss, Op, Pool, PoolKind, TransposedConvolution};
 pub use walk::{needed_by_last, readers};

@@ -68,8 +68,8 @@ pub enum Op {
         /// Added to the variance.
         epsilon: f64,
     },
-    /// `y = x / 2 (1 + erf(x / sqrt(2)))`
-    Gelu,
+    /// A smooth function of each element.
+    Activation(Activation),
     /// Of sequences q, k, v along W, for each head, a range of `channels / heads` channels:
     /// `softmax(q k' / sqrt(channels / heads)) v`, the softmax over the positions of k and v.
     Attention {
@@ -109,7 +109,7 @@ impl Op {
             | Self::Slice { .. }
             | Self::Positions
             | Self::LayerNorm { .. }
-            | Self::Gelu
+            | Self::Activation(_)
             | Self::Attention { .. }
             | Self::Loss(_)
             | Self::AuxiliaryLoss { .. } => false,
@@ -143,7 +143,7 @@ impl Op {
             | Self::Embedding { .. }
             | Self::Positions
             | Self::LayerNorm { .. }
-            | Self::Gelu
+            | Self::Activation(_)
             | Self::Attention { .. } => None,
         }
     }
@@ -167,10 +167,32 @@ impl Op {
             | Self::Embedding { .. }
             | Self::Positions
             | Self::LayerNorm { .. }
-            | Self::Gelu
+            | Self::Activation(_)
             | Self::Attention { .. }
             | Self::Loss(_)
             | Self::AuxiliaryLoss { .. } => None,
+        }
+    }
+}
+
+/// Smooth functions of one element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `x / 2 (1 + erf(x / sqrt(2)))`
+    Gelu,
+    /// `x / (1 + exp(-x))`
+    Silu,
+}
+
+impl Activation {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Gelu, Self::Silu];
+
+    /// The word of the text form.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gelu => "gelu",
+            Self::Silu => "silu",
         }
     }
 }

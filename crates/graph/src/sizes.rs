@@ -93,7 +93,7 @@ pub(crate) fn padding(op: &Op) -> [(usize, usize); 3] {
         | Op::Embedding { .. }
         | Op::Positions
         | Op::LayerNorm { .. }
-        | Op::Gelu
+        | Op::Activation(_)
         | Op::Attention { .. }
         | Op::Loss(_)
         | Op::AuxiliaryLoss { .. } => [(0, 0); 3],
@@ -148,7 +148,7 @@ pub(crate) fn work_per_sample(op: &Op, inputs: &[Shape], output: Shape) -> u128 
         | Op::Embedding { .. }
         | Op::Positions
         | Op::LayerNorm { .. }
-        | Op::Gelu
+        | Op::Activation(_)
         | Op::Loss(_)
         | Op::AuxiliaryLoss { .. } => 0,
     }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // The setting for tests leaves out their helper functions.
 
 use partita_graph::{
-    Convolution, Graph, GraphBuilder, Initialization, Loss, NodeId, Op, ParameterRole,
+    Activation, Convolution, Graph, GraphBuilder, Initialization, Loss, NodeId, Op, ParameterRole,
     ParameterSource, Pool, PoolKind, TransposedConvolution, text,
 };
 use partita_space::Window;
@@ -180,7 +180,7 @@ impl Random {
             9 => Op::LayerNorm {
                 epsilon: self.real() + 1e-9,
             },
-            10 => Op::Gelu,
+            10 => Op::Activation(Activation::ALL[self.below(Activation::ALL.len())]),
             11 => match self.below(3) {
                 0 => Op::Positions,
                 1 => Op::Slice {

@@ -1,6 +1,6 @@
+mod activation;
 mod attention;
 mod convolution;
-mod gelu;
 mod layer_norm;
 mod linear;
 mod loss;

@@ -226,7 +226,7 @@ impl Emit<'_> {
             | Op::Embedding { .. }
             | Op::Positions
             | Op::LayerNorm { .. }
-            | Op::Gelu
+            | Op::Activation(_)
             | Op::Attention { .. } => self.sequence_backward(id, &layer, &op),
             Op::Concat => {
                 for input in 0..self.layer(id).inputs.len() {

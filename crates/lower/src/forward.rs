@@ -182,7 +182,7 @@ impl Emit<'_> {
             | Op::Embedding { .. }
             | Op::Positions
             | Op::LayerNorm { .. }
-            | Op::Gelu
+            | Op::Activation(_)
             | Op::Attention { .. } => self.sequence(id, &layer, &op),
             Op::Loss(loss) => {
                 self.loss(id, &layer, loss, 1.0);

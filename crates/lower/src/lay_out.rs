@@ -639,7 +639,7 @@ fn border(op: &Op) -> Border {
         | Op::Embedding { .. }
         | Op::Positions
         | Op::LayerNorm { .. }
-        | Op::Gelu
+        | Op::Activation(_)
         | Op::Attention { .. }
         | Op::Loss(_)
         | Op::AuxiliaryLoss { .. } => Border::Inside,
@@ -653,7 +653,7 @@ fn hands_on(op: &Op) -> bool {
         | Op::Concat
         | Op::Slice { .. }
         | Op::Positions
-        | Op::Gelu
+        | Op::Activation(_)
         | Op::Dropout { .. }
         | Op::LeakyRelu { .. } => true,
         Op::Input

@@ -89,7 +89,7 @@ fn read_backward(op: &Op) -> Backward {
         | Op::BatchNorm { .. }
         | Op::Embedding { .. }
         | Op::LayerNorm { .. }
-        | Op::Gelu
+        | Op::Activation(_)
         | Op::Attention { .. } => Backward::Input,
         Op::Pool(pool) => match pool.kind {
             PoolKind::Max => Backward::Input,

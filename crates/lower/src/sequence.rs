@@ -3,8 +3,8 @@
 use crate::backward::BACKWARD;
 use crate::emit::Emit;
 use crate::network::positions;
-use partita_graph::{NodeId, Op};
-use partita_program::{Dtype, Kernel, Phase, Role, View};
+use partita_graph::{self as graph, NodeId, Op};
+use partita_program::{Activation, Dtype, Kernel, Phase, Role, View};
 use partita_space::{Interval, Region};
 
 impl Emit<'_> {
@@ -25,7 +25,14 @@ impl Emit<'_> {
                 self.elementwise(id, layer, |x, y| Kernel::Positions { x, y, place, low });
             }
             &Op::LayerNorm { epsilon } => self.layer_norm(id, layer, epsilon),
-            Op::Gelu => self.elementwise(id, layer, |x, y| Kernel::GeluForward { x, y }),
+            &Op::Activation(activation) => {
+                let function = function(activation);
+                self.elementwise(id, layer, |x, y| Kernel::ActivationForward {
+                    function,
+                    x,
+                    y,
+                });
+            }
             &Op::Attention { heads, causal } => {
                 let [k, v] = [1, 2].map(|index| self.read_value(id, index));
                 let heads = self.own_heads(id, heads);
@@ -66,13 +73,16 @@ impl Emit<'_> {
                 });
             }
             &Op::LayerNorm { epsilon } => self.layer_norm_backward(id, layer, epsilon),
-            Op::Gelu => {
-                let x = self.read_value(id, 0);
-                self.pass_back(id, 0, layer, |dy, dx, accumulate| Kernel::GeluBackward {
-                    x,
-                    dy,
-                    dx,
-                    accumulate,
+            &Op::Activation(activation) => {
+                let (x, function) = (self.read_value(id, 0), function(activation));
+                self.pass_back(id, 0, layer, |dy, dx, accumulate| {
+                    Kernel::ActivationBackward {
+                        function,
+                        x,
+                        dy,
+                        dx,
+                        accumulate,
+                    }
                 });
             }
             &Op::Attention { heads, causal } => self.attention_backward(id, layer, heads, causal),
@@ -253,5 +263,12 @@ impl Emit<'_> {
             self.builder.kernel(layer, BACKWARD, kernel);
             left = later;
         }
+    }
+}
+
+fn function(activation: graph::Activation) -> Activation {
+    match activation {
+        graph::Activation::Gelu => Activation::Gelu,
+        graph::Activation::Silu => Activation::Silu,
     }
 }

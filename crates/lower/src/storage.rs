@@ -140,7 +140,7 @@ fn reads_own_output(layer: &Layer) -> bool {
             | Op::Embedding { .. }
             | Op::Positions
             | Op::LayerNorm { .. }
-            | Op::Gelu
+            | Op::Activation(_)
             | Op::Attention { .. },
         ) => false,
     }

@@ -99,7 +99,9 @@ fn rows(graph: &Graph) -> Vec<LayerChoice> {
                 is_split[at] = !is_row[at];
             }
             Op::Attention { .. } => is_split[at] = node.inputs.iter().all(|id| is_split[id.0]),
-            Op::LeakyRelu { .. } | Op::Gelu | Op::Dropout { .. } => is_split[at] = is_split[input],
+            Op::LeakyRelu { .. } | Op::Activation(_) | Op::Dropout { .. } => {
+                is_split[at] = is_split[input]
+            }
             Op::Input
             | Op::TransposedConvolution(_)
             | Op::Pool(_)

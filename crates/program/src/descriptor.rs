@@ -378,8 +378,8 @@ impl Kernel {
             Kernel::Fill { .. } | Kernel::Copy { .. } | Kernel::Import { .. } => Family::Contents,
             Kernel::LeakyReluForward { .. }
             | Kernel::LeakyReluBackward { .. }
-            | Kernel::GeluForward { .. }
-            | Kernel::GeluBackward { .. }
+            | Kernel::ActivationForward { .. }
+            | Kernel::ActivationBackward { .. }
             | Kernel::Dropout { .. }
             | Kernel::Add { .. } => Family::Pointwise,
             Kernel::PackWeights { .. }

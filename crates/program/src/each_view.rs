@@ -1,4 +1,4 @@
-use crate::{Direction, Optimizer, Place, PoolKind, Taps, Transform, View};
+use crate::{Activation, Direction, Optimizer, Place, PoolKind, Taps, Transform, View};
 
 /// A field of a kernel, which may hold views.
 pub(crate) trait EachView {
@@ -40,6 +40,6 @@ macro_rules! constants {
 }
 
 constants!(
-    bool, f64, u32, u64, usize, [bool; 3], [i64; 3], [usize; 5], Direction, Optimizer, Place,
-    PoolKind, Taps, Transform
+    bool, f64, u32, u64, usize, [bool; 3], [i64; 3], [usize; 5], Activation, Direction, Optimizer,
+    Place, PoolKind, Taps, Transform
 );

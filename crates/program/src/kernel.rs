@@ -40,6 +40,15 @@ pub enum PoolKind {
     AverageInside,
 }
 
+/// Smooth functions of one element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Activation {
+    /// `x / 2 (1 + erf(x / sqrt(2)))`
+    Gelu,
+    /// `x / (1 + exp(-x))`
+    Silu,
+}
+
 /// What is done to a stored value on its way into the network.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Transform {
@@ -377,10 +386,15 @@ kernels! {
             epsilon: f64,
             accumulate: bool,
         },
-        /// `y = x / 2 (1 + erf(x / sqrt(2)))`
-        GeluForward { x: View, y: View },
+        /// `y = function(x)`
+        ActivationForward {
+            function: Activation,
+            x: View,
+            y: View,
+        },
         /// The derivative is taken at `x`.
-        GeluBackward {
+        ActivationBackward {
+            function: Activation,
             x: View,
             dy: View,
             dx: View,

@@ -28,7 +28,7 @@ use descriptor::Constant;
 pub use descriptor::Family;
 pub use features::Features;
 pub use itemize::{Heading, Itemized, itemize, itemize_body, live_at_peak};
-pub use kernel::{Direction, Kernel, Optimizer, PoolKind, Taps, Transform};
+pub use kernel::{Activation, Direction, Kernel, Optimizer, PoolKind, Taps, Transform};
 pub use menu::{Algorithm, Choice, KernelShape, Menu, MenuError, UnpinnedMenu};
 pub use program::{Body, Output, Program, ProgramKind};
 pub use task::{

@@ -2,7 +2,8 @@ mod borders;
 
 use crate::Draws;
 use partita_graph::{
-    Convolution, Graph, GraphBuilder, Loss, NodeId, Op, Pool, PoolKind, TransposedConvolution,
+    Activation, Convolution, Graph, GraphBuilder, Loss, NodeId, Op, Pool, PoolKind,
+    TransposedConvolution,
 };
 use partita_lower::{Halo, LayerChoice, Shard, Strategy};
 use partita_space::{AXES, Axis, AxisList, Window};
@@ -327,7 +328,7 @@ impl Sketch {
         self.trunk.push(self.head);
     }
 
-    /// A layer norm, a GELU, or one behind the other.
+    /// A layer norm, a smooth activation, or one behind the other.
     fn norm_and_gate(&mut self, draws: &mut Draws) {
         let which = draws.between(1, 3);
         if which & 1 != 0 {
@@ -336,9 +337,10 @@ impl Sketch {
             self.head = norm.expect("a layer norm fits anywhere");
         }
         if which & 2 != 0 {
-            let name = self.name("gelu");
-            let gate = self.builder.gelu(&name, self.head);
-            self.head = gate.expect("a GELU fits anywhere");
+            let name = self.name("gate");
+            let activation = draws.pick(&Activation::ALL);
+            let gate = self.builder.activation(&name, activation, self.head);
+            self.head = gate.expect("an activation fits anywhere");
         }
     }
 

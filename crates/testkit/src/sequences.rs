@@ -4,7 +4,7 @@ use crate::cases::or_short;
 use crate::cases::random_layer_strategy;
 use crate::{Case, Draws};
 use partita_graph::{
-    Convolution, Graph, GraphBuilder, Loss, NodeId, Op, ParameterRole, ParameterSource,
+    Activation, Convolution, Graph, GraphBuilder, Loss, NodeId, Op, ParameterRole, ParameterSource,
 };
 use partita_space::Window;
 
@@ -178,7 +178,7 @@ impl Sketch {
             2 => self.pointwise(draws),
             _ => {
                 let parts = [self.half(0), self.half(1)];
-                let gate = self.node("gelu", Op::Gelu, &parts[..1]);
+                let gate = self.node("gelu", gate(draws), &parts[..1]);
                 self.head = self.node("joint", Op::Concat, &[parts[1], gate]);
             }
         }
@@ -203,7 +203,7 @@ impl Sketch {
     fn pointwise(&mut self, draws: &mut Draws) {
         let wide = self.convolution(self.head, draws.between(3, 9), 1, 1);
         let op = match draws.one_in(2) {
-            true => Op::Gelu,
+            true => gate(draws),
             false => Op::LeakyRelu {
                 negative_slope: 0.1,
             },
@@ -265,7 +265,7 @@ impl Sketch {
             let aux = Op::AuxiliaryLoss { loss, weight: 0.4 };
             self.node("aux", aux, &[self.head]);
             self.head = match self.builder.shape(self.head).extent {
-                [1, 1, 1] => self.node("gate", Op::Gelu, &[self.head]),
+                [1, 1, 1] => self.node("gate", gate(draws), &[self.head]),
                 _ => self.convolution(self.head, answers, 1, 1),
             };
         }
@@ -273,4 +273,9 @@ impl Sketch {
         built.expect("a loss fits");
         self.builder.build().expect("every node is read")
     }
+}
+
+/// One of the smooth activations.
+fn gate(draws: &mut Draws) -> Op {
+    Op::Activation(draws.pick(&Activation::ALL))
 }

@@ -212,7 +212,7 @@ fn roles(op: &Op) -> Vec<ParameterRole> {
         | Op::Concat
         | Op::Slice { .. }
         | Op::Positions
-        | Op::Gelu
+        | Op::Activation(_)
         | Op::Attention { .. }
         | Op::Loss(_)
         | Op::AuxiliaryLoss { .. } => Vec::new(),

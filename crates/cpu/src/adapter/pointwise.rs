@@ -2,14 +2,14 @@ use super::operand::{Wide, dense};
 use super::sequence::worked;
 use super::tail::Tail;
 use super::{Run, dropout, touched};
+use crate::activation::{Function, Gelu, Silu, activation_backward, activation_forward};
 use crate::elementwise::{
     Activation, accumulate as add_to, activate, activate_backward, activate_backward_in_place,
     activate_in_place, add, copy as copy_to, fill,
 };
 use crate::grid::{Call, Canceled, View, ViewMut, Work};
 use crate::import::{Planes, Transform, import};
-use crate::{gelu_backward, gelu_forward};
-use partita_program::{Buffer, Dtype, Kernel, View as Place};
+use partita_program::{Activation as Smooth, Buffer, Dtype, Kernel, View as Place};
 use partita_run::{Element, RunError, Worked};
 use partita_space::{Coord, Mesh};
 use std::ops::AddAssign;
@@ -48,25 +48,38 @@ pub(super) fn execute(
                 activate_back([y, dy, dx], activation(*negative_slope), *accumulate, run)
             }
         },
-        Kernel::GeluForward { x, y } => {
+        Kernel::ActivationForward { function, .. }
+        | Kernel::ActivationBackward { function, .. } => match function {
+            Smooth::Gelu => smooth::<Gelu>(kernel, run),
+            Smooth::Silu => smooth::<Silu>(kernel, run),
+        },
+        Kernel::Dropout { .. } => dropout::execute(kernel, mesh, coord, run),
+        Kernel::Add { a, b, y } => sum([a, b, y], &Tail::default(), run),
+        other => panic!("{} is not computed element by element", other.name()),
+    }
+}
+
+fn smooth<F: Function>(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
+    match kernel {
+        Kernel::ActivationForward { x, y, .. } => {
             let (x, mut y) = (run.input(x), run.output(y));
-            let work = run.compute(|call| gelu_forward(call, x.view(), y.view()))?;
+            let work = run.compute(|call| activation_forward::<F>(call, x.view(), y.view()))?;
             Ok(worked(work))
         }
-        Kernel::GeluBackward {
+        Kernel::ActivationBackward {
             x,
             dy,
             dx,
             accumulate,
+            ..
         } => {
             let (x, dy, mut dx) = (run.input(x), run.input(dy), run.output(dx));
-            let work = run
-                .compute(|call| gelu_backward(call, x.view(), dy.view(), dx.view(), *accumulate))?;
+            let work = run.compute(|call| {
+                activation_backward::<F>(call, x.view(), dy.view(), dx.view(), *accumulate)
+            })?;
             Ok(worked(work))
         }
-        Kernel::Dropout { .. } => dropout::execute(kernel, mesh, coord, run),
-        Kernel::Add { a, b, y } => sum([a, b, y], &Tail::default(), run),
-        other => panic!("{} is not computed element by element", other.name()),
+        other => panic!("{} is no activation", other.name()),
     }
 }
 

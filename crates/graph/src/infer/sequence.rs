@@ -30,7 +30,6 @@ pub(super) fn infer(node: &str, op: &Op, inputs: &[Shape]) -> Result<Shape, Grap
             check_epsilon(node, epsilon)?;
             Ok(input)
         }
-        Op::Gelu => Ok(input),
         &Op::Attention { heads, causal: _ } => {
             for &input in inputs {
                 check_sequence(node, op, input)?;

@@ -204,7 +204,7 @@ fn parse_op(keyword: Keyword, attributes: &Attributes, rank: usize) -> Result<Op
         Keyword::LayerNorm => Op::LayerNorm {
             epsilon: attributes.real("epsilon")?,
         },
-        Keyword::Gelu => Op::Gelu,
+        Keyword::Activation(activation) => Op::Activation(activation),
         Keyword::Attention => Op::Attention {
             heads: attributes.whole("heads", None)?,
             causal: attributes.flag("causal")?,
@@ -314,7 +314,7 @@ fn parse_sources(
         | Keyword::Concat
         | Keyword::Slice
         | Keyword::Positions
-        | Keyword::Gelu
+        | Keyword::Activation(_)
         | Keyword::Attention
         | Keyword::Mse
         | Keyword::SoftmaxCrossEntropy => &[],

@@ -68,7 +68,9 @@ fn attributes(op: &Op, rank: usize) -> Vec<(&'static str, String)> {
         Op::Attention { heads, causal } => {
             vec![("heads", heads.to_string()), ("causal", causal.to_string())]
         }
-        Op::Input | Op::Flatten | Op::Add | Op::Concat | Op::Positions | Op::Gelu => Vec::new(),
+        Op::Input | Op::Flatten | Op::Add | Op::Concat | Op::Positions | Op::Activation(_) => {
+            Vec::new()
+        }
     }
     .into_iter()
     .chain(no_bias(op))
@@ -93,7 +95,7 @@ fn no_bias(op: &Op) -> Option<(&'static str, String)> {
         | Op::Embedding { .. }
         | Op::Positions
         | Op::LayerNorm { .. }
-        | Op::Gelu
+        | Op::Activation(_)
         | Op::Attention { .. }
         | Op::Loss(_)
         | Op::AuxiliaryLoss { .. } => false,

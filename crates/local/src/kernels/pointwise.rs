@@ -1,4 +1,4 @@
-use super::{Call, gelu};
+use super::{Call, activation};
 use crate::values::{each_element, entry};
 use partita_program::random::Draws;
 use partita_program::{Kernel, Transform, View};
@@ -53,13 +53,16 @@ pub(super) fn execute(
             };
             dropout([x, y], &mask, *accumulate, call)
         }
-        Kernel::GeluForward { x, y } => gelu::forward([x, y], call),
-        Kernel::GeluBackward {
+        Kernel::ActivationForward { function, x, y } => {
+            activation::forward(*function, [x, y], call)
+        }
+        Kernel::ActivationBackward {
+            function,
             x,
             dy,
             dx,
             accumulate,
-        } => gelu::backward([x, dy, dx], *accumulate, call),
+        } => activation::backward(*function, [x, dy, dx], *accumulate, call),
         Kernel::Add { a, b, y } => add([a, b, y], call),
         other => panic!("{} is not computed element by element", other.name()),
     }

@@ -148,7 +148,7 @@ fn kind(op: &Op) -> &'static str {
         Op::TransposedConvolution(_) => "the transposed convolution",
         Op::Pool(_) => "the pooling",
         Op::BatchNorm { .. } => "the batch norm",
-        Op::LeakyRelu { .. } => "the activation",
+        Op::LeakyRelu { .. } | Op::Activation(_) => "the activation",
         Op::Linear { .. } => "the linear layer",
         Op::Dropout { .. } => "the dropout",
         Op::Flatten => "the flatten",
@@ -158,7 +158,6 @@ fn kind(op: &Op) -> &'static str {
         Op::Embedding { .. } => "the embedding",
         Op::Positions => "the sum with positions",
         Op::LayerNorm { .. } => "the layer norm",
-        Op::Gelu => "the activation",
         Op::Attention { .. } => "the attention",
         Op::Loss(_) => "the loss",
         Op::AuxiliaryLoss { .. } => "the auxiliary loss",
@@ -180,7 +179,7 @@ fn possible(node: &Node) -> &'static str {
         | Op::Dropout { .. }
         | Op::Positions
         | Op::LayerNorm { .. }
-        | Op::Gelu
+        | Op::Activation(_)
         | Op::Add => "N, D, H, W and C",
     }
 }

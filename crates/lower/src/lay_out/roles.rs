@@ -110,7 +110,7 @@ impl Layout<'_> {
                 | Op::Dropout { .. }
                 | Op::Positions
                 | Op::LayerNorm { .. }
-                | Op::Gelu => id = reader,
+                | Op::Activation(_) => id = reader,
                 Op::Input
                 | Op::Convolution(_)
                 | Op::TransposedConvolution(_)

@@ -1,6 +1,7 @@
 //! What works element by element.
 
 use super::*;
+use crate::Activation;
 
 pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
     match kernel {
@@ -31,12 +32,17 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
                 .elementwise()
                 .constant(accumulate)
         }
-        // With an error function, and its derivative.
-        Kernel::GeluForward { x, y } => {
+        Kernel::ActivationForward { function, x, y } => {
             let operands = [read("x", x), write("y", y).like("x", x)];
-            Descriptor::new("gelu_forward", each(x, 20), operands)
+            let (name, flops) = match function {
+                // With an error function.
+                Activation::Gelu => ("gelu_forward", 20),
+                Activation::Silu => ("silu_forward", 20),
+            };
+            Descriptor::new(name, each(x, flops), operands)
         }
-        Kernel::GeluBackward {
+        Kernel::ActivationBackward {
+            function,
             x,
             dy,
             dx,
@@ -47,7 +53,11 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
                 linear("dy", dy).like("x", x),
                 result("dx", dx, *accumulate).like("x", x),
             ];
-            Descriptor::new("gelu_backward", each(x, 30), operands).constant(accumulate)
+            let (name, flops) = match function {
+                Activation::Gelu => ("gelu_backward", 30),
+                Activation::Silu => ("silu_backward", 25),
+            };
+            Descriptor::new(name, each(x, flops), operands).constant(accumulate)
         }
         Kernel::Dropout {
             x,

@@ -1,5 +1,5 @@
 use super::Maker;
-use partita_program::{Dtype, Kernel, Place, View};
+use partita_program::{Activation, Dtype, Kernel, Place, View};
 use partita_space::{Axis, AxisList, Mesh, Rank};
 
 impl Maker {
@@ -117,14 +117,21 @@ impl Maker {
         }
     }
 
-    fn gates(&mut self, accumulate: bool) -> [Kernel; 2] {
+    fn gates(&mut self, accumulate: bool) -> Vec<Kernel> {
+        let all = [Activation::Gelu, Activation::Silu];
+        let kernels = all.map(|function| self.gate(function, accumulate));
+        kernels.into_iter().flatten().collect()
+    }
+
+    fn gate(&mut self, function: Activation, accumulate: bool) -> [Kernel; 2] {
         let extent = self.extent();
         let y = self.view(extent);
         let x = self.bench.framed(self.dtype, extent, 4.0, &mut self.draws);
         let [dy, dx] = [0; 2].map(|_| self.view(extent));
         [
-            Kernel::GeluForward { x, y },
-            Kernel::GeluBackward {
+            Kernel::ActivationForward { function, x, y },
+            Kernel::ActivationBackward {
+                function,
                 x,
                 dy,
                 dx,

@@ -1,7 +1,9 @@
+//! Smooth functions of one element.
+
 use super::Call;
 use super::pointwise::touched;
 use crate::values::each_element;
-use partita_program::View;
+use partita_program::{Activation, View};
 use partita_run::{RunError, Worked};
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
@@ -28,20 +30,56 @@ fn normal_below(x: f64) -> f64 {
     if x > 0.0 { 1.0 - above } else { above }
 }
 
-pub(super) fn forward([x, y]: [&View; 2], call: &mut Call<'_, '_>) -> Result<Worked, RunError> {
+/// `1 / (1 + exp(-x))`, without overflow.
+fn sigmoid(x: f64) -> f64 {
+    let small = (-x.abs()).exp();
+    let part = if x > 0.0 { 1.0 } else { small };
+    part / (1.0 + small)
+}
+
+fn value(function: Activation, x: f64) -> f64 {
+    match function {
+        Activation::Gelu => x * normal_below(x),
+        Activation::Silu => x * sigmoid(x),
+    }
+}
+
+fn slope(function: Activation, x: f64) -> f64 {
+    match function {
+        Activation::Gelu => {
+            let density = (-0.5 * x * x).exp() / (2.0 * PI).sqrt();
+            normal_below(x) + x * density
+        }
+        Activation::Silu => sigmoid(x) * (1.0 + x * sigmoid(-x)),
+    }
+}
+
+/// Nominal flops of an element, forward and backward.
+fn flops(function: Activation) -> [u64; 2] {
+    match function {
+        Activation::Gelu => [20, 30],
+        Activation::Silu => [20, 25],
+    }
+}
+
+pub(super) fn forward(
+    function: Activation,
+    [x, y]: [&View; 2],
+    call: &mut Call<'_, '_>,
+) -> Result<Worked, RunError> {
     assert_eq!(x.extent, y.extent, "{x} and {y} have one shape");
     let (x, y) = (call.values(x), call.values(y));
     let visits = each_element(y.extent(), call.progress, |i| {
-        let value = x.get(i);
-        y.set(i, value * normal_below(value));
+        y.set(i, value(function, x.get(i)));
     })?;
     Ok(Worked {
-        flops: 20 * visits,
+        flops: flops(function)[0] * visits,
         bytes: x.bytes() + y.bytes(),
     })
 }
 
 pub(super) fn backward(
+    function: Activation,
     [x, dy, dx]: [&View; 3],
     accumulate: bool,
     call: &mut Call<'_, '_>,
@@ -50,20 +88,17 @@ pub(super) fn backward(
     assert_eq!(x.extent, dx.extent, "{x} and {dx} have one shape");
     let (x, dy, dx) = (call.values(x), call.values(dy), call.values(dx));
     let visits = each_element(dy.extent(), call.progress, |i| {
-        let value = x.get(i);
-        let density = (-0.5 * value * value).exp() / (2.0 * PI).sqrt();
-        let slope = normal_below(value) + value * density;
-        dx.put(i, slope * dy.get(i), accumulate);
+        dx.put(i, slope(function, x.get(i)) * dy.get(i), accumulate);
     })?;
     Ok(Worked {
-        flops: 30 * visits,
+        flops: flops(function)[1] * visits,
         bytes: x.bytes() + dy.bytes() + touched(dx.bytes(), accumulate),
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::normal_below;
+    use super::*;
 
     #[test]
     fn the_normal_distribution_is_exact() {
@@ -75,6 +110,33 @@ mod tests {
                 (got / expected - 1.0).abs() < 4e-14,
                 "{x}: {got} {expected}"
             );
+        }
+    }
+
+    #[test]
+    fn slopes_are_those_of_the_values() {
+        for function in [Activation::Gelu, Activation::Silu] {
+            for i in -60..=60 {
+                let (x, h) = (f64::from(i) / 8.0, 1e-5);
+                let ends = [x + h, x - h].map(|x| value(function, x));
+                let expected = (ends[0] - ends[1]) / (2.0 * h);
+                let got = slope(function, x);
+                assert!(
+                    (got - expected).abs() < 1e-9,
+                    "{function:?} at {x}: {got} {expected}"
+                );
+            }
+        }
+        // By mpmath 1.3.
+        let silu = [-800.0, -3.0, 0.5, 40.0].map(|x| value(Activation::Silu, x));
+        let expected = [
+            0.0,
+            -0.142_277_619_538_707_5,
+            0.311_229_665_600_995_14,
+            40.0,
+        ];
+        for (got, expected) in silu.into_iter().zip(expected) {
+            assert!((got - expected).abs() < 1e-15, "{got} {expected}");
         }
     }
 
