@@ -19,6 +19,7 @@ mod job;
 mod tile;
 mod walk;
 
+pub mod activation;
 mod attention;
 mod elementwise;
 mod import;
@@ -35,10 +36,8 @@ mod positions;
 mod probe;
 mod wave;
 
-mod activation;
 mod adapter;
 
-pub use activation::{Function, Gelu, Silu, activation_backward, activation_forward};
 pub use adapter::{CpuKernels, CpuMenu};
 pub use attention::{Heads, attention_backward, attention_forward, attention_scratch};
 pub use conv_data::{

@@ -28,7 +28,12 @@ pub(crate) enum Keyword {
 
 impl Keyword {
     /// All words that may follow `NAME =`.
-    pub(crate) const OPERATIONS: [Keyword; 21] = [
+    pub(crate) fn operations() -> impl Iterator<Item = Keyword> {
+        let activations = Activation::ALL.map(Self::Activation);
+        Self::OTHERS.into_iter().chain(activations)
+    }
+
+    const OTHERS: [Keyword; 19] = [
         Self::Conv,
         Self::ConvTranspose,
         Self::MaxPool,
@@ -45,8 +50,6 @@ impl Keyword {
         Self::Embedding,
         Self::Positions,
         Self::LayerNorm,
-        Self::Activation(Activation::Gelu),
-        Self::Activation(Activation::Silu),
         Self::Attention,
         Self::Mse,
         Self::SoftmaxCrossEntropy,

@@ -49,6 +49,11 @@ pub enum Activation {
     Silu,
 }
 
+impl Activation {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Gelu, Self::Silu];
+}
+
 /// What is done to a stored value on its way into the network.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Transform {

@@ -6,6 +6,7 @@
 //! Must not know: any crate of the workspace. No file is exempted by its name from any rule.
 
 mod dependencies;
+mod kinds;
 mod long;
 mod matches;
 mod source;

@@ -5,6 +5,7 @@
 
 use crate::Fault;
 use crate::dependencies;
+use crate::kinds::{KERNELS, Kinds};
 use crate::matches;
 use crate::source::{Source, line_of, words};
 use std::fs;
@@ -19,6 +20,8 @@ const OPENING_LINES_MIN: usize = 5;
 const UNFINISHED: [&str; 4] = ["todo!", "unimplemented!", "dbg!", "#[ignore"];
 /// Module names that name nothing.
 const EMPTY_NAMES: [&str; 5] = ["utils", "util", "common", "misc", "helpers"];
+/// Rooms that are no part of the product.
+const TESTING_ROOMS: [&str; 3] = ["testkit", "fuzz", "xtask"];
 /// Rooms that may print.
 const PRINTERS: [&str; 4] = ["cli", "xtask", "testkit", "fuzz"];
 /// Rooms that may read the environment.
@@ -31,9 +34,14 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Fault>, String> {
     let mut paths = Vec::new();
     collect(root, "crates", &mut paths)?;
     let mut faults = Vec::new();
+    let mut kinds = Kinds::of(&Source::new(&read(root, KERNELS)?).code);
     for path in &paths {
         if path.ends_with(".rs") {
-            faults.extend(check_file(path, &read(root, path)?));
+            let file = File::new(path, &read(root, path)?);
+            faults.extend(check_file(&file));
+            if !TESTING_ROOMS.contains(&file.room.as_str()) {
+                kinds.note(path, &file.product_code);
+            }
         } else if path.ends_with("/Cargo.toml") {
             faults.extend(dependencies::inherited(&manifest(root, path)?, path));
         }
@@ -41,12 +49,12 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Fault>, String> {
     let document = read(root, "DEPENDENCIES.md")?;
     let root_manifest = manifest(root, "Cargo.toml")?;
     faults.extend(dependencies::documented(&root_manifest, &document));
+    faults.extend(kinds.faults());
     Ok(faults)
 }
 
 /// All faults of one Rust file.
-fn check_file(path: &str, text: &str) -> Vec<Fault> {
-    let file = File::new(path, text);
+fn check_file(file: &File) -> Vec<Fault> {
     let rules = [
         length,
         unfinished,
@@ -57,7 +65,7 @@ fn check_file(path: &str, text: &str) -> Vec<Fault> {
         printing,
         environment,
     ];
-    rules.iter().flat_map(|rule| rule(&file)).collect()
+    rules.iter().flat_map(|rule| rule(file)).collect()
 }
 
 /// A Rust file as the rules see it.
@@ -223,7 +231,7 @@ mod tests {
     const LIB: &str = "//! 1\n//! 2\n//! 3\n//! 4\n//! 5\n";
 
     fn lines(path: &str, text: &str) -> Vec<usize> {
-        check_file(path, text)
+        check_file(&File::new(path, text))
             .iter()
             .map(|fault| fault.line)
             .collect()

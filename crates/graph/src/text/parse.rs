@@ -114,15 +114,13 @@ fn bad_form(line: usize, words: &[&str]) -> TextError {
 }
 
 fn find_keyword(line: usize, word: &str) -> Result<Keyword, TextError> {
-    let found = Keyword::OPERATIONS
-        .into_iter()
-        .find(|keyword| keyword.name() == word);
+    let found = Keyword::operations().find(|keyword| keyword.name() == word);
     found.ok_or_else(|| {
-        let names = Keyword::OPERATIONS.map(Keyword::name);
+        let names: Vec<&str> = Keyword::operations().map(Keyword::name).collect();
         TextError::UnknownOperation {
             line,
             asked: word.to_owned(),
-            possible: list(names),
+            possible: list(names.iter().copied()),
             nearest: nearest(word, names).unwrap_or("conv").to_owned(),
         }
     })

@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn slopes_are_those_of_the_values() {
-        for function in [Activation::Gelu, Activation::Silu] {
+        for function in Activation::ALL {
             for i in -60..=60 {
                 let (x, h) = (f64::from(i) / 8.0, 1e-5);
                 let ends = [x + h, x - h].map(|x| value(function, x));

@@ -80,7 +80,10 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
                 .fusion(FusionRole::Changes(x, y))
                 .elementwise()
         }
-        other => describe_backward(other),
+        Kernel::BatchNormBackwardStatistics { .. }
+        | Kernel::BatchNormBackwardData { .. }
+        | Kernel::BatchNormBackwardParameters { .. } => describe_backward(kernel),
+        other => panic!("{other:?} is described elsewhere"),
     }
 }
 

@@ -33,7 +33,10 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
             ];
             Descriptor::new("layer_norm_forward", each(x, 4), operands).counts(*count)
         }
-        other => describe_backward(other),
+        Kernel::LayerNormBackwardStatistics { .. }
+        | Kernel::LayerNormBackwardData { .. }
+        | Kernel::LayerNormBackwardParameters { .. } => describe_backward(kernel),
+        other => panic!("{other:?} is described elsewhere"),
     }
 }
 

@@ -118,8 +118,7 @@ impl Maker {
     }
 
     fn gates(&mut self, accumulate: bool) -> Vec<Kernel> {
-        let all = [Activation::Gelu, Activation::Silu];
-        let kernels = all.map(|function| self.gate(function, accumulate));
+        let kernels = Activation::ALL.map(|function| self.gate(function, accumulate));
         kernels.into_iter().flatten().collect()
     }
 
