@@ -1,4 +1,5 @@
 use crate::Fault;
+use std::collections::BTreeSet;
 use toml::{Table, Value};
 
 /// Foreign dependencies of the workspace without a line in DEPENDENCIES.md, and the reverse.
@@ -52,6 +53,20 @@ pub(crate) fn inherited(manifest: &Table, path: &str) -> Vec<Fault> {
         }
     }
     faults
+}
+
+/// Foreign dependencies of the workspace that none of its crates takes.
+pub(crate) fn used(root_manifest: &Table, manifests: &[Table]) -> Vec<Fault> {
+    let sections = manifests.iter().flat_map(sections);
+    let taken: BTreeSet<&String> = sections.flat_map(Table::keys).collect();
+    let unused = foreign(root_manifest);
+    let unused = unused.iter().filter(|name| !taken.contains(name));
+    let fault = |name: &String| Fault {
+        path: "Cargo.toml".to_owned(),
+        line: 0,
+        message: format!("no crate takes `{name}`: leave it out"),
+    };
+    unused.map(fault).collect()
 }
 
 fn foreign(root_manifest: &Table) -> Vec<String> {
@@ -108,6 +123,19 @@ mod tests {
             (4, "DEPENDENCIES.md")
         );
         assert!(faults[1].message.contains("`gone`"));
+    }
+
+    #[test]
+    fn a_dependency_that_nobody_takes_is_a_fault() {
+        let root = "[workspace.dependencies]\nserde = \"1\"\nrayon = \"1\"\nlibc = \"0.2\"\n\
+                    ours = { path = \"crates/ours\" }";
+        let crates = [
+            "[dependencies]\nserde.workspace = true",
+            "[target.'cfg(unix)'.dev-dependencies]\nlibc = { workspace = true }",
+        ];
+        let faults = used(&table(root), &crates.map(table));
+        let messages: Vec<&str> = faults.iter().map(|fault| &*fault.message).collect();
+        assert_eq!(messages, ["no crate takes `rayon`: leave it out"]);
     }
 
     #[test]

@@ -34,6 +34,7 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Fault>, String> {
     let mut paths = Vec::new();
     collect(root, "crates", &mut paths)?;
     let mut faults = Vec::new();
+    let mut manifests = Vec::new();
     let mut kinds = Kinds::of(&Source::new(&read(root, KERNELS)?).code);
     for path in &paths {
         if path.ends_with(".rs") {
@@ -43,12 +44,15 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Fault>, String> {
                 kinds.note(path, &file.product_code);
             }
         } else if path.ends_with("/Cargo.toml") {
-            faults.extend(dependencies::inherited(&manifest(root, path)?, path));
+            let manifest = manifest(root, path)?;
+            faults.extend(dependencies::inherited(&manifest, path));
+            manifests.push(manifest);
         }
     }
     let document = read(root, "DEPENDENCIES.md")?;
     let root_manifest = manifest(root, "Cargo.toml")?;
     faults.extend(dependencies::documented(&root_manifest, &document));
+    faults.extend(dependencies::used(&root_manifest, &manifests));
     faults.extend(kinds.faults());
     Ok(faults)
 }
