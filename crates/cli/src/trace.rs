@@ -2,7 +2,9 @@
 //!
 //! An object in the Chrome trace format, which Perfetto draws as it is: `traceEvents` hold the tasks
 //! (`ts` and `dur` in microseconds, `pid` the rank, `args.task` and `args.step`); beside them stand
-//! `digest` and `program`, the program's text, so that a comparison needs no other file.
+//! `digest` and `program`, the program's text, so that a comparison needs no other file, and `steps` and
+//! `span_us`, the steps that are held and the microseconds from the first start to the last end, so that
+//! a part of a trace is not taken for the whole.
 
 use crate::error::CliError;
 use partita_oracle::compare::SECONDS_MAX;
@@ -12,7 +14,7 @@ use partita_run::{Event, Trace};
 use partita_space::Seconds;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -33,6 +35,10 @@ pub struct Recorded {
 struct File {
     digest: String,
     program: String,
+    /// None where an earlier version wrote it.
+    steps: Option<BTreeSet<u64>>,
+    /// None where an earlier version wrote it, or no step is held.
+    span_us: Option<[f64; 2]>,
     #[serde(rename = "traceEvents")]
     events: Vec<ChromeEvent>,
 }
@@ -58,9 +64,15 @@ pub fn record(program: &Program, traces: &[Trace]) -> Value {
         .iter()
         .flat_map(|trace| trace.to_chrome(program.body(trace.rank)))
         .collect();
+    let steps: BTreeSet<u64> = traces.iter().map(|trace| trace.step).collect();
+    let all = || traces.iter().flat_map(|trace| &trace.events);
+    let start = all().map(|event| event.start.0).reduce(f64::min);
+    let end = all().map(|event| event.end.0).reduce(f64::max);
     json!({
         "digest": program.digest(),
         "program": program.to_text(),
+        "steps": steps,
+        "span_us": start.zip(end).map(|(start, end)| [1e6 * start, 1e6 * end]),
         "displayTimeUnit": "ms",
         "traceEvents": events,
     })
@@ -70,7 +82,7 @@ pub fn record(program: &Program, traces: &[Trace]) -> Value {
 ///
 /// Errors: a file that cannot be read, is no trace, holds a program with faults or one of another digest,
 /// events of another kind, no tasks, tasks that its program does not have or one twice, times that nothing
-/// takes, or an order that no rank follows.
+/// takes, an order that no rank follows, or other steps or another span than it names.
 pub fn read(path: &Path) -> Result<Recorded, CliError> {
     let text =
         fs::read_to_string(path).map_err(|error| CliError::file("read", path.display(), &error))?;
@@ -114,6 +126,7 @@ fn parse(text: &str) -> Result<Recorded, String> {
         ));
     }
     check_order(&program, &by_step)?;
+    check_whole(&file, &by_step)?;
     let event = |(task, (_, event)): (u32, (usize, &ChromeEvent))| Event {
         task: TaskId(task),
         start: Seconds(event.ts / 1e6),
@@ -142,10 +155,47 @@ impl ChromeEvent {
         self.ts + self.dur
     }
 
-    /// Microseconds by which what follows it may start before its end: both were rounded.
     fn is_before(&self, later: &Self) -> bool {
-        self.end() <= later.ts + 0.01 + 1e-12 * later.ts
+        is_until(self.end(), later.ts)
     }
+}
+
+/// Whether a time in microseconds is at most another: both were rounded.
+fn is_until(time: f64, other: f64) -> bool {
+    time <= other + 0.01 + 1e-12 * other
+}
+
+/// Whether the events are of the steps and the span that the file names, and none of the steps is missing.
+fn check_whole(file: &File, by_step: &ByStep<'_>) -> Result<(), String> {
+    let found: BTreeSet<u64> = by_step.keys().map(|&(_, step)| step).collect();
+    let steps = file.steps.as_ref().unwrap_or(&found);
+    if let Some(step) = steps.difference(&found).next() {
+        return Err(format!(
+            "`traceEvents` have no task of step {step}; possible is a task or more of each of its `steps`"
+        ));
+    }
+    for (index, event) in file.events.iter().enumerate() {
+        let (task, rank, step) = (event.args.task, event.pid, event.args.step);
+        if !steps.contains(&step) {
+            let possible: Vec<String> = steps.iter().map(u64::to_string).collect();
+            return Err(format!(
+                "`step` of traceEvents[{index}] (task {task}, rank {rank}) is {step}; possible are its \
+                 `steps` {}",
+                possible.join(", ")
+            ));
+        }
+        if let Some([start, end]) = file.span_us
+            && !(is_until(start, event.ts) && is_until(event.end(), end))
+        {
+            return Err(format!(
+                "traceEvents[{index}] (task {task}, rank {rank}, step {step}) lasts from {} to {} us; \
+                 possible is from {start} to {end}, its `span_us`",
+                event.ts,
+                event.end()
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn check_event(program: &Program, index: usize, event: &ChromeEvent) -> Result<(), String> {

@@ -26,6 +26,7 @@ fn files(folder: &Path, slower: f64) -> (PathBuf, PathBuf) {
     let program = Program::parse(&text).unwrap();
     let predicted: Value = serde_json::from_str(&prediction).unwrap();
     let mut events = Vec::new();
+    let mut end = 0.0f64;
     for rank in 0..2 {
         let mut clock = 0.0;
         for task in predicted["tasks"].as_array().unwrap() {
@@ -39,9 +40,11 @@ fn files(folder: &Path, slower: f64) -> (PathBuf, PathBuf) {
             }));
             clock += micros;
         }
+        end = end.max(clock);
     }
     let trace = record!({
         "digest": program.digest(), "program": text, "traceEvents": events,
+        "steps": [3], "span_us": [0.0, end],
     });
     let paths = (folder.join("prediction.json"), folder.join("trace.json"));
     fs::write(&paths.0, prediction).unwrap();
@@ -158,7 +161,7 @@ fn times_and_tasks_that_cannot_be_are_refused_with_file_and_entry() {
         let expected = expected.replace("1e300", &1e300.to_string());
         assert!(text.contains(&expected), "{text}");
     }
-    let changes: [Change; 13] = [
+    let changes: [Change; 15] = [
         ("step 3 has task 2 of rank 0 (", |all| {
             all["traceEvents"].as_array_mut().unwrap().remove(2);
         }),
@@ -170,9 +173,14 @@ fn times_and_tasks_that_cannot_be_are_refused_with_file_and_entry() {
             let events = all["traceEvents"].as_array_mut().unwrap();
             events.retain(|event| event["args"]["task"] == 5);
         }),
-        ("step 3 has task 4 of rank 0 (", |all| {
+        ("is 1099511627776; possible are its `steps` 3", |all| {
             all["traceEvents"][4]["args"]["step"] = record!(1u64 << 40);
             all["traceEvents"][4]["ts"] = record!(1e12);
+        }),
+        ("no task of step 2", |all| all["steps"] = record!([2, 3])),
+        ("its `span_us`", |all| {
+            let last = all["traceEvents"].as_array().unwrap().len() - 1;
+            all["traceEvents"][last]["dur"] = record!(1e7);
         }),
         ("`ph` of traceEvents[4] is \"B\"", |all| {
             all["traceEvents"][4]["ph"] = record!("B");
@@ -213,7 +221,11 @@ fn times_and_tasks_that_cannot_be_are_refused_with_file_and_entry() {
 fn steps_follow_one_another_and_a_kind_without_time_has_no_accuracy() {
     let folder = tempfile::tempdir().unwrap();
     let (prediction, trace) = files(folder.path(), 1.0);
-    let whole: Value = serde_json::from_str(&fs::read_to_string(&trace).unwrap()).unwrap();
+    let mut whole: Value = serde_json::from_str(&fs::read_to_string(&trace).unwrap()).unwrap();
+    // As earlier versions wrote it.
+    for key in ["steps", "span_us"] {
+        whole.as_object_mut().unwrap().remove(key);
+    }
     let events = whole["traceEvents"].as_array().unwrap();
     let with_next = |later: f64| {
         let next = events.iter().cloned().map(|mut event| {
