@@ -125,8 +125,8 @@ fn parse(text: &str) -> Result<Recorded, String> {
             "its `traceEvents` hold no task; possible is a task (`\"ph\": \"{COMPLETE}\"`) or more"
         ));
     }
-    check_order(&program, &by_step)?;
     check_whole(&file, &by_step)?;
+    check_order(&program, &by_step)?;
     let event = |(task, (_, event)): (u32, (usize, &ChromeEvent))| Event {
         task: TaskId(task),
         start: Seconds(event.ts / 1e6),

@@ -192,6 +192,7 @@ fn times_and_tasks_that_cannot_be_are_refused_with_file_and_entry() {
         }),
         ("which waits for it, starts at", |all| {
             all["traceEvents"][0]["dur"] = record!(1e10);
+            all.as_object_mut().unwrap().remove("span_us");
         }),
         ("`digest` is 0123456789abcdef", |all| {
             all["digest"] = record!("0123456789abcdef");
