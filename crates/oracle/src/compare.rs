@@ -175,6 +175,8 @@ pub struct Comparison {
     pub digest: String,
     /// Steps of the measured run.
     pub steps: usize,
+    /// Predicted tasks of classes without ranks, which no trace is of; they count on neither side.
+    pub tasks_unmeasured: usize,
     /// The time of a step: the median over the steps of the slowest rank's.
     pub iteration: Pair,
     /// All kernels together.
@@ -232,18 +234,21 @@ pub fn compare(
     let mut sums = Sums::default();
     let ranks = program.mesh.ranks() as f64;
     let sizes = program.class_sizes();
+    let mut tasks_unmeasured = 0;
     for task in tasks {
-        // A class without ranks is not measured.
-        if let Some(seconds) = measured.task(task) {
-            let weight = sizes[task.class as usize] as f64 / ranks;
-            let work = &program.bodies[task.class as usize].tasks[task.task as usize].work;
-            sums.add(task, weight, seconds, work.lane());
-        }
+        let Some(seconds) = measured.task(task) else {
+            tasks_unmeasured += 1;
+            continue;
+        };
+        let weight = sizes[task.class as usize] as f64 / ranks;
+        let work = &program.bodies[task.class as usize].tasks[task.task as usize].work;
+        sums.add(task, weight, seconds, work.lane());
     }
     let (steps, iteration) = iteration(traces);
     Ok(Comparison {
         digest,
         steps,
+        tasks_unmeasured,
         iteration: Pair::new(prediction.iteration_seconds, Seconds(iteration)),
         compute: sums.compute.pair(),
         by_kind: sums

@@ -85,7 +85,7 @@ fn a_comparison_finds_the_stretch_and_refuses_strangers() {
     assert!((slower.iteration.accuracy - 0.8).abs() < 1e-9);
     assert!((slower.compute.accuracy - 0.8).abs() < 1e-9);
     assert!((slower.by_phase["backward"].accuracy - 0.8).abs() < 1e-9);
-    assert_eq!(slower.steps, 1);
+    assert_eq!((slower.steps, slower.tasks_unmeasured), (1, 0));
 
     let other = spatial([1, 4, 1, 1, 1, 1, 1], 4, 6);
     let traces = stretched(&simulation, 1.0);
