@@ -289,7 +289,7 @@ pub struct MakingArgs {
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
     /// Names the dataset; same seed and options, same bytes
-    #[arg(long, value_name = "S", default_value_t = 2019)]
+    #[arg(long, value_name = "S", default_value_t = 2019, allow_negative_numbers = true, value_parser = number::seed)]
     pub seed: u64,
     /// Share of the samples that steer the training
     #[arg(long, value_name = "SHARE", default_value = "0.1", allow_negative_numbers = true, value_parser = number::share)]
@@ -311,7 +311,7 @@ pub struct SegmentationArgs {
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::count)]
     pub volumes: usize,
     /// Voxels a side, 8 to 1024
-    #[arg(long, value_name = "VOXELS", allow_negative_numbers = true, value_parser = number::count)]
+    #[arg(long, value_name = "VOXELS", allow_negative_numbers = true, value_parser = number::within::<8, 1024>)]
     pub grid: usize,
 }
 
@@ -324,10 +324,10 @@ pub struct ShapesArgs {
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::count)]
     pub images: usize,
     /// Pixels a side, 16 to 4096
-    #[arg(long, value_name = "PIXELS", allow_negative_numbers = true, value_parser = number::count)]
+    #[arg(long, value_name = "PIXELS", allow_negative_numbers = true, value_parser = number::within::<16, 4096>)]
     pub size: usize,
     /// Classes, 2 to 1000: ten shapes, then with textures of the figure, then of the ground
-    #[arg(long, value_name = "C", default_value_t = 10, allow_negative_numbers = true, value_parser = number::count)]
+    #[arg(long, value_name = "C", default_value_t = 10, allow_negative_numbers = true, value_parser = number::within::<2, 1000>)]
     pub classes: usize,
 }
 
@@ -343,7 +343,7 @@ pub struct DigitsArgs {
     #[arg(long, value_enum)]
     pub task: DigitsTaskName,
     /// Digits of a string, or of a number of a sum at most, 1 to 512
-    #[arg(long, value_name = "DIGITS", allow_negative_numbers = true, value_parser = number::count)]
+    #[arg(long, value_name = "DIGITS", allow_negative_numbers = true, value_parser = number::within::<1, 512>)]
     pub digits: usize,
     /// Strings of any number of digits from 1 on, as those of sums always are
     #[arg(long)]
@@ -362,7 +362,7 @@ pub struct CosmologyArgs {
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::count)]
     pub universes: usize,
     /// Voxels a side: a power of two from 16 to 512
-    #[arg(long, value_name = "VOXELS", allow_negative_numbers = true, value_parser = number::count)]
+    #[arg(long, value_name = "VOXELS", allow_negative_numbers = true, value_parser = number::universe_grid)]
     pub grid: usize,
     /// How far n_s reaches to either side of 0.96, as a share of it, at most 0.1
     #[arg(long, value_name = "SHARE", default_value = "0.1", allow_negative_numbers = true, value_parser = number::spread)]

@@ -18,13 +18,20 @@ pub fn run(args: &CompareArgs, out: &mut dyn Write) -> Result<(), CliError> {
         &recorded.digest,
         &recorded.traces,
     )
-    .map_err(|error| match error {
-        CompareError::Prediction(fault) => {
-            CliError::User(format!("{}: {fault}", args.prediction.display()))
-        }
-        CompareError::Digests { .. } | CompareError::NoTraces | CompareError::Rank { .. } => {
-            CliError::user(&error)
-        }
+    .map_err(|error| {
+        let (predicted, measured) = (args.prediction.display(), args.trace.display());
+        CliError::User(match error {
+            CompareError::Prediction(fault) => format!("{predicted}: {fault}"),
+            CompareError::Digests { prediction, .. } => format!(
+                "{predicted} is of program {prediction}, {measured} is of program {}; predict and measure \
+                 the same program",
+                recorded.digest
+            ),
+            CompareError::NoTraces
+            | CompareError::Rank { .. }
+            | CompareError::Times { .. }
+            | CompareError::NoTime { .. } => format!("{measured}: {error}"),
+        })
     })?;
     if args.json {
         return write_json(out, &comparison);
@@ -41,6 +48,14 @@ fn read_prediction(path: &Path) -> Result<Prediction, CliError> {
             path.display()
         ))
     })
+}
+
+/// An accuracy as tables show it; none of what was predicted but took no time.
+pub fn accuracy(pair: &Pair) -> String {
+    match pair.accuracy.is_finite() {
+        true => format!("{:.1} %", 100.0 * pair.accuracy),
+        false => "-".to_owned(),
+    }
 }
 
 fn write_report(comparison: &Comparison, out: &mut dyn Write) -> Result<(), CliError> {
@@ -63,7 +78,7 @@ fn write_report(comparison: &Comparison, out: &mut dyn Write) -> Result<(), CliE
             name.to_owned(),
             pair.predicted.to_string(),
             pair.measured.to_string(),
-            format!("{:.1} %", 100.0 * pair.accuracy),
+            accuracy(pair),
         ]);
     };
     row("iteration", &comparison.iteration);

@@ -262,7 +262,17 @@ impl SourceArray {
 /// An HDF5 file being written.
 pub(crate) struct TargetFile {
     path: PathBuf,
-    file: H5File,
+    /// None once it is closed.
+    file: Option<H5File>,
+}
+
+impl Drop for TargetFile {
+    fn drop(&mut self) {
+        // Left to itself the library would print what it cannot write. What is not closed is removed.
+        if let Some(file) = self.file.take() {
+            let _ = file.close_no_sync();
+        }
+    }
 }
 
 /// An array of a file being written.
@@ -280,7 +290,7 @@ impl TargetFile {
             .map_err(|error| unwritable(path, &error))?;
         Ok(Self {
             path: path.to_path_buf(),
-            file,
+            file: Some(file),
         })
     }
 
@@ -309,7 +319,8 @@ impl TargetFile {
         shape: &[usize],
         layout: &Layout,
     ) -> Result<TargetArray, DataError> {
-        let builder = self.file.new_dataset::<T>().shape(shape);
+        let file = self.file.as_ref().expect("only closing takes the file");
+        let builder = file.new_dataset::<T>().shape(shape);
         let builder = match layout {
             Layout::Contiguous => builder,
             Layout::Chunked {
@@ -337,9 +348,9 @@ impl TargetFile {
     }
 
     /// Writes what is pending and waits until the device has it.
-    pub(crate) fn close(self) -> Result<(), DataError> {
-        let path = self.path;
-        self.file.close().map_err(|error| unwritable(&path, &error))
+    pub(crate) fn close(mut self) -> Result<(), DataError> {
+        let closed = self.file.take().map_or(Ok(()), H5File::close);
+        closed.map_err(|error| unwritable(&self.path, &error))
     }
 }
 

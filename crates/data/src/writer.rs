@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use partita_files::{FolderLock, is_temporary, parent, sync_folder, write_whole};
+use partita_space::Bytes;
 
 use crate::dataset::{Dataset, LABEL_KEY, PHYSICAL_KEY, Split, TARGET_KEY, VOLUME_KEY};
 use crate::error::DataError;
@@ -57,6 +58,21 @@ pub struct DatasetSpec {
     pub test: Vec<u64>,
     /// What the maker was asked for; stands in the index file under `[spec]`.
     pub spec: toml::Table,
+}
+
+impl DatasetSpec {
+    /// What a sample takes, compression left aside: its volume, what it is answered with, its number in the
+    /// index file.
+    pub fn sample_bytes(&self) -> Bytes {
+        /// Digits of a number and what separates it from the next.
+        const NUMBER: usize = 12;
+        let volume = self.shape.iter().product::<usize>() * self.dtype.size_bytes();
+        let answer = match self.labels {
+            Some(extent) => extent.iter().product::<usize>() * DType::Int16.size_bytes(),
+            None => 2 * self.targets.len() * DType::Float32.size_bytes(),
+        };
+        Bytes((volume + answer + NUMBER) as u64)
+    }
 }
 
 /// Writes a dataset folder: `train.h5`, `validation.h5`, `test.h5` (none for an empty split),

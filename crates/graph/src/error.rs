@@ -477,7 +477,7 @@ pub enum GraphError {
     /// A vector with an initialization that is made for weights, running statistics that would be
     /// drawn, or a number that is not finite, or negative where it is a width.
     #[error(
-        "`{node}`: its {role} cannot start with {asked}: possible is a finite constant, for what is trained also normal:WIDTH and uniform:WIDTH, for a weight also glorot_uniform, he_normal and he_normal_fan_out; nearest is {nearest}"
+        "`{node}`: its {role} cannot start with {asked}: possible is a constant that f32 holds, for what is trained also normal:WIDTH and uniform:WIDTH, for a weight also glorot_uniform, he_normal and he_normal_fan_out; nearest is {nearest}"
     )]
     Initialization {
         /// The node.

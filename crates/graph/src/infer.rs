@@ -28,8 +28,9 @@ pub(crate) fn infer(
         }
         &Op::AuxiliaryLoss { loss, weight } => {
             check_loss(node, loss)?;
-            let ok = weight.is_finite() && weight > 0.0;
-            in_range(node, "weight", ok, weight, "finite and above 0", 1.0)?;
+            let ok = weight > 0.0 && in_f32(weight);
+            let possible = "finite and above 0, as f32 holds it";
+            in_range(node, "weight", ok, weight, possible, 1.0)?;
             input
         }
         Op::Convolution(convolution) => infer_convolution(node, convolution, input, spatial_rank)?,
@@ -42,22 +43,12 @@ pub(crate) fn infer(
             input
         }
         &Op::LeakyRelu { negative_slope } => {
-            let ok = negative_slope.is_finite() && negative_slope >= 0.0;
-            in_range(
-                node,
-                "slope",
-                ok,
-                negative_slope,
-                "finite and at least 0",
-                0.0,
-            )?;
+            check_slope(node, negative_slope)?;
             input
         }
         &Op::Linear { features, bias: _ } => infer_linear(node, features, input)?,
         &Op::Dropout { rate } => {
-            let nearest = if rate >= 1.0 { 0.99 } else { 0.0 };
-            let ok = (0.0..1.0).contains(&rate);
-            in_range(node, "rate", ok, rate, "at least 0 and below 1", nearest)?;
+            check_share(node, "rate", rate)?;
             input
         }
         Op::Flatten => Shape {
@@ -176,9 +167,9 @@ pub(crate) fn check_initialization(
         | Initialization::HeNormal
         | Initialization::HeNormalFanOut => role == ParameterRole::Weight,
         Initialization::Normal(width) | Initialization::Uniform(width) => {
-            role.is_trained() && width.is_finite() && width >= 0.0
+            role.is_trained() && in_f32(width) && width >= 0.0
         }
-        Initialization::Constant(value) => value.is_finite(),
+        Initialization::Constant(value) => in_f32(value),
     };
     if ok {
         return Ok(());
@@ -433,8 +424,9 @@ fn infer_linear(node: &str, features: usize, input: Shape) -> Result<Shape, Grap
 fn check_batch_norm(node: &str, epsilon: f64, momentum: f64) -> Result<(), GraphError> {
     check_epsilon(node, epsilon)?;
     let nearest = if momentum > 1.0 { 1.0 } else { 0.0 };
-    let ok = (0.0..=1.0).contains(&momentum);
-    in_range(node, "momentum", ok, momentum, "0 to 1", nearest)
+    let ok = (0.0..=1.0).contains(&momentum) && in_f32(momentum);
+    let possible = "0 to 1, as f32 holds it";
+    in_range(node, "momentum", ok, momentum, possible, nearest)
 }
 
 fn check_loss(node: &str, loss: Loss) -> Result<(), GraphError> {
@@ -442,22 +434,37 @@ fn check_loss(node: &str, loss: Loss) -> Result<(), GraphError> {
         Loss::MeanSquaredError => 0.0,
         Loss::SoftmaxCrossEntropy { smoothing } => smoothing,
     };
-    let ok = (0.0..1.0).contains(&smoothing);
-    let nearest = if smoothing >= 1.0 { 0.99 } else { 0.0 };
-    in_range(
-        node,
-        "smoothing",
-        ok,
-        smoothing,
-        "at least 0 and below 1",
-        nearest,
-    )
+    check_share(node, "smoothing", smoothing)
+}
+
+/// Kernels divide by what is left of 1.
+fn check_share(node: &str, key: &'static str, share: f64) -> Result<(), GraphError> {
+    let ok = share >= 0.0 && in_f32(share) && (share as f32) < 1.0;
+    let nearest = if share as f32 >= 1.0 { 0.99 } else { 0.0 };
+    let possible = "at least 0 and below 1, as f32 holds it";
+    in_range(node, key, ok, share, possible, nearest)
+}
+
+fn check_slope(node: &str, slope: f64) -> Result<(), GraphError> {
+    let most = f64::from(f32::MAX);
+    let ok = slope >= 0.0 && in_f32(slope);
+    let nearest = if slope > most { most } else { 0.0 };
+    let [asked, nearest] = [slope, nearest].map(|number| match number.abs() < 1e6 {
+        true => number.to_string(),
+        false => format!("{number:e}"),
+    });
+    let possible = "finite and at least 0, as f32 holds it";
+    in_range(node, "slope", ok, asked, possible, nearest)
+}
+
+/// Whether kernels have it: f32 makes it neither infinite nor, unless it is that, 0.
+fn in_f32(number: f64) -> bool {
+    number == 0.0 || (number as f32).is_normal()
 }
 
 fn check_epsilon(node: &str, epsilon: f64) -> Result<(), GraphError> {
     // Kernels add it in f32.
-    let in_f32 = f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX);
-    let ok = in_f32.contains(&epsilon);
+    let ok = epsilon > 0.0 && in_f32(epsilon);
     in_range(
         node,
         "epsilon",

@@ -64,6 +64,38 @@ fn attributes_out_of_range() {
             ["slope=NaN", "at least 0", "nearest is 0"],
         ),
         (
+            "d = leaky_relu c slope=1e39",
+            [
+                "slope=1e39",
+                "as f32 holds it",
+                "nearest is 3.4028234663852886e38",
+            ],
+        ),
+        (
+            "d = leaky_relu c slope=1e-60",
+            ["slope=0.000", "as f32 holds it", "nearest is 0"],
+        ),
+        (
+            "d = dropout c rate=0.9999999999",
+            ["rate=0.9999999999", "as f32 holds it", "nearest is 0.99"],
+        ),
+        (
+            "d = dropout c rate=1e-60",
+            ["rate=0.000", "as f32 holds it", "nearest is 0"],
+        ),
+        (
+            "d = batch_norm c epsilon=1e-5 momentum=1e-60",
+            ["momentum=0.000", "as f32 holds it", "nearest is 0"],
+        ),
+        (
+            "d = conv c filters=2 kernel=1 bias=false init=normal:1e39",
+            ["normal:1e39", "f32", "nearest is 0"],
+        ),
+        (
+            "d = mse c weight=1e39",
+            ["weight=1", "as f32 holds it", "nearest is 1"],
+        ),
+        (
             "d = dropout c rate=1",
             ["rate=1", "below 1", "nearest is 0.99"],
         ),
@@ -402,7 +434,7 @@ fn parameters() {
         &[
             "`d`: its bias",
             "he_normal",
-            "finite constant",
+            "a constant that f32 holds",
             "nearest is 0",
         ],
     );

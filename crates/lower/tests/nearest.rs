@@ -91,6 +91,8 @@ fn a_suggested_word_is_accepted() {
             3,
             "multiples of 3",
         ),
+        ("stages=0", 2, "`stages=0` is not possible"),
+        ("stages=-2", 2, "at least 1"),
         ("width=2.5", 2, "a whole number"),
         ("width=1e400", 2, "1048576"),
         ("data=2,micro=2.5", 4, "a whole number"),

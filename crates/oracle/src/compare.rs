@@ -1,11 +1,11 @@
 //! Predicted against measured seconds.
 
 use crate::prediction::{Prediction, TaskPrediction};
-use partita_program::{Lane, Program};
+use partita_program::{Lane, Program, Task};
 use partita_run::Trace;
 use partita_space::{Rank, Seconds};
 use serde::Serialize;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Why a prediction and traces cannot be compared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -36,6 +36,36 @@ pub enum CompareError {
         rank: Rank,
         /// Of the program.
         ranks: usize,
+    },
+    /// A task that a step does not have once.
+    #[error(
+        "step {step} has task {task} of rank {rank}{what} {times} times; possible is each of the {tasks} \
+         tasks of that rank once in each step, as `partita train` writes them"
+    )]
+    Times {
+        /// Whose.
+        rank: Rank,
+        /// Number of the step.
+        step: u64,
+        /// Number in the body of the rank.
+        task: u32,
+        /// Its layer and work in parentheses, where the program has it.
+        what: String,
+        /// How often it is there.
+        times: usize,
+        /// How many the rank has.
+        tasks: usize,
+    },
+    /// A step in which no task takes time.
+    #[error(
+        "all tasks of rank {rank} in step {step} together take 0 s; possible is a time above 0, as \
+         `partita train` measures it"
+    )]
+    NoTime {
+        /// Whose.
+        rank: Rank,
+        /// Number of the step.
+        step: u64,
     },
 }
 
@@ -87,6 +117,38 @@ pub enum PredictionFault {
         /// Number in the body of the class.
         task: u32,
     },
+    /// A task that is described as another.
+    #[error(
+        "`{key}` of tasks[{index}] (task {task} of class {class}) is `{asked}`; possible is `{possible}`, as \
+         the program has it; predict again with tasks"
+    )]
+    Described {
+        /// The key.
+        key: &'static str,
+        /// Number in the list.
+        index: usize,
+        /// Class.
+        class: u32,
+        /// Number in the body of the class.
+        task: u32,
+        /// As it is.
+        asked: String,
+        /// As the program has it.
+        possible: String,
+    },
+    /// A task of the program that has no entry.
+    #[error(
+        "`tasks` lacks task {task} of class {class}{what}; possible is one entry for each task; predict again \
+         with tasks"
+    )]
+    Lacking {
+        /// Class.
+        class: u32,
+        /// Number in the body of the class.
+        task: u32,
+        /// Its layer and work in parentheses.
+        what: String,
+    },
 }
 
 /// Longest time that is taken for one: three decades.
@@ -113,7 +175,7 @@ pub struct Comparison {
     pub digest: String,
     /// Steps of the measured run.
     pub steps: usize,
-    /// Predicted tasks of which no trace was given; they count on neither side.
+    /// Predicted tasks of classes without ranks, which no trace is of; they count on neither side.
     pub tasks_unmeasured: usize,
     /// The time of a step: the median over the steps of the slowest rank's.
     pub iteration: Pair,
@@ -142,12 +204,13 @@ impl Pair {
     }
 }
 
-/// Compares a prediction that has tasks with the traces of a run: any number of steps of any of the
+/// Compares a prediction that has tasks with the traces of a run: any number of steps of all
 /// ranks, under the digest that was recorded with them. Each task counts with the median over a
 /// rank's steps, then with the mean over the ranks of its class.
 ///
-/// Errors: three digests that are not one; no tasks, tasks that are given twice or that the program lacks,
-/// times that nothing takes; no traces; a rank outside the program.
+/// Errors: three digests that are not one; no tasks, tasks that are missing, given twice, described as
+/// others or that the program lacks, times that nothing takes; no traces; a rank outside the program; a step
+/// that does not have each task of each rank once, or takes no time.
 pub fn compare(
     prediction: &Prediction,
     program: &Program,
@@ -166,21 +229,20 @@ pub fn compare(
     if traces.is_empty() {
         return Err(CompareError::NoTraces);
     }
-    let measured = Measured::new(program, traces)?;
+    check_traces(program, traces)?;
+    let measured = Measured::new(program, traces);
     let mut sums = Sums::default();
     let ranks = program.mesh.ranks() as f64;
     let sizes = program.class_sizes();
     let mut tasks_unmeasured = 0;
     for task in tasks {
-        let body = program.bodies.get(task.class as usize);
-        let work = body.and_then(|body| body.tasks.get(task.task as usize));
-        match (work, measured.task(task)) {
-            (Some(work), Some(seconds)) => {
-                let weight = sizes[task.class as usize] as f64 / ranks;
-                sums.add(task, weight, seconds, work.work.lane());
-            }
-            (Some(_) | None, _) => tasks_unmeasured += 1,
-        }
+        let Some(seconds) = measured.task(task) else {
+            tasks_unmeasured += 1;
+            continue;
+        };
+        let weight = sizes[task.class as usize] as f64 / ranks;
+        let work = &program.bodies[task.class as usize].tasks[task.task as usize].work;
+        sums.add(task, weight, seconds, work.lane());
     }
     let (steps, iteration) = iteration(traces);
     Ok(Comparison {
@@ -227,24 +289,7 @@ fn tasks_of<'p>(
     let mut seen = HashMap::new();
     for (index, one) in tasks.iter().enumerate() {
         let (class, task) = (one.class, one.task);
-        let count = |class: u32| {
-            program
-                .bodies
-                .get(class as usize)
-                .map(|body| body.tasks.len())
-        };
-        if count(class).is_none_or(|count| task as usize >= count) {
-            let possible = match count(class) {
-                Some(count) => format!("tasks 0 to {} of that class", count.saturating_sub(1)),
-                None => format!("classes 0 to {}", program.bodies.len().saturating_sub(1)),
-            };
-            return Err(PredictionFault::Task {
-                index,
-                class,
-                task,
-                possible,
-            });
-        }
+        check_described(program, index, one)?;
         if let Some(first) = seen.insert((class, task), index) {
             return Err(PredictionFault::Twice {
                 first,
@@ -256,7 +301,124 @@ fn tasks_of<'p>(
         let entry = || format!("`seconds` of tasks[{index}] (task {task} of class {class})");
         check(&entry, one.seconds)?;
     }
+    for (class, (body, &ranks)) in program
+        .bodies
+        .iter()
+        .zip(&program.class_sizes())
+        .enumerate()
+    {
+        let (class, all) = (class as u32, 0..body.tasks.len() as u32);
+        let lacking = all
+            .into_iter()
+            .find(|&task| !seen.contains_key(&(class, task)));
+        if let (Some(task), 1..) = (lacking, ranks) {
+            let what = described(body.tasks.get(task as usize));
+            return Err(PredictionFault::Lacking { class, task, what });
+        }
+    }
     Ok(tasks)
+}
+
+/// Whether an entry is of a task of the program and says of it what the program says.
+fn check_described(
+    program: &Program,
+    index: usize,
+    one: &TaskPrediction,
+) -> Result<(), PredictionFault> {
+    let (class, task) = (one.class, one.task);
+    let body = program.bodies.get(class as usize);
+    let Some(known) = body.and_then(|body| body.tasks.get(task as usize)) else {
+        let possible = match body {
+            Some(body) => format!(
+                "tasks 0 to {} of that class",
+                body.tasks.len().saturating_sub(1)
+            ),
+            None => format!("classes 0 to {}", program.bodies.len().saturating_sub(1)),
+        };
+        return Err(PredictionFault::Task {
+            index,
+            class,
+            task,
+            possible,
+        });
+    };
+    for (key, asked, possible) in [
+        ("kind", one.kind.as_str(), known.work.name()),
+        ("phase", one.phase.name(), known.origin.phase.name()),
+        ("layer", &one.layer, &known.origin.layer),
+    ] {
+        if asked != possible {
+            return Err(PredictionFault::Described {
+                key,
+                index,
+                class,
+                task,
+                asked: asked.to_owned(),
+                possible: possible.to_owned(),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn described(task: Option<&Task>) -> String {
+    task.map_or_else(String::new, |task| {
+        format!(" ({} of `{}`)", task.work.name(), task.origin.layer)
+    })
+}
+
+/// Whether each step that there is has each task of each rank once, and takes time.
+fn check_traces(program: &Program, traces: &[Trace]) -> Result<(), CompareError> {
+    let ranks = program.mesh.ranks();
+    let mut seen: BTreeMap<u64, BTreeSet<Rank>> = BTreeMap::new();
+    for trace in traces {
+        let (rank, step) = (trace.rank, trace.step);
+        if rank >= ranks {
+            return Err(CompareError::Rank { rank, ranks });
+        }
+        let tasks = &program.body(rank).tasks;
+        // A second trace of the step has all of its tasks once more.
+        let before = usize::from(!seen.entry(step).or_default().insert(rank));
+        let mut times = vec![before; tasks.len()];
+        let mut unknown = None;
+        for event in &trace.events {
+            match times.get_mut(event.task.0 as usize) {
+                Some(times) => *times += 1,
+                None => unknown = Some((event.task.0 as usize, 1)),
+            }
+        }
+        let wrong = times.into_iter().enumerate().find(|&(_, times)| times != 1);
+        if let Some((task, times)) = unknown.or(wrong) {
+            return Err(times_of(program, rank, step, task, times));
+        }
+        let seconds: f64 = trace
+            .events
+            .iter()
+            .map(|event| (event.end - event.start).0)
+            .sum();
+        if seconds <= 0.0 && !tasks.is_empty() {
+            return Err(CompareError::NoTime { rank, step });
+        }
+    }
+    for (step, seen) in seen {
+        let lacks = |&rank: &Rank| !seen.contains(&rank) && !program.body(rank).tasks.is_empty();
+        if let Some(rank) = (0..ranks).find(lacks) {
+            return Err(times_of(program, rank, step, 0, 0));
+        }
+    }
+    Ok(())
+}
+
+fn times_of(program: &Program, rank: Rank, step: u64, task: usize, times: usize) -> CompareError {
+    let tasks = &program.body(rank).tasks;
+    CompareError::Times {
+        rank,
+        step,
+        task: task as u32,
+        what: described(tasks.get(task)),
+        times,
+        tasks: tasks.len(),
+    }
 }
 
 /// Mean over the measured ranks of a class of the medians over their steps, by (class, task).
@@ -265,15 +427,10 @@ struct Measured {
 }
 
 impl Measured {
-    fn new(program: &Program, traces: &[Trace]) -> Result<Self, CompareError> {
+    /// Of traces of this program.
+    fn new(program: &Program, traces: &[Trace]) -> Self {
         let mut samples: HashMap<(Rank, u32), Vec<f64>> = HashMap::new();
         for trace in traces {
-            if trace.rank >= program.mesh.ranks() {
-                return Err(CompareError::Rank {
-                    rank: trace.rank,
-                    ranks: program.mesh.ranks(),
-                });
-            }
             for event in &trace.events {
                 let seconds = (event.end - event.start).0;
                 samples
@@ -288,7 +445,7 @@ impl Measured {
             entry.0 += median(&mut seconds);
             entry.1 += 1;
         }
-        Ok(Self { by_task })
+        Self { by_task }
     }
 
     fn task(&self, task: &TaskPrediction) -> Option<f64> {

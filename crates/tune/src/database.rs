@@ -1,4 +1,4 @@
-use crate::store::{Store, scratch};
+use crate::store::{Store, check_regular, scratch};
 use crate::{KernelKey, LinkTimes, Measured, Point, TuneError};
 use partita_program::Features;
 use partita_space::Seconds;
@@ -339,7 +339,7 @@ fn merge(own: &mut Settings, newer: &Settings) {
 }
 
 fn read(path: &Path) -> io::Result<Content> {
-    let text = match fs::read(path) {
+    let text = match check_regular(path).and_then(|()| fs::read(path)) {
         Ok(text) => text,
         // That nothing can be written there is found out before something is measured.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
@@ -636,6 +636,34 @@ mod tests {
         assert!(told(&mut database).contains("cannot be read"));
         database.keep(&setting(1), &times(&[(1, 1.0)]));
         assert!(database.measurements(&setting(1)).has(&key(1)));
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_pipe_or_a_device_in_the_place_of_a_file_is_not_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("measured.json");
+        let pipe = |name: &str| {
+            let made = std::process::Command::new("mkfifo")
+                .arg(folder.path().join(name))
+                .status();
+            assert!(made.unwrap().success());
+        };
+        pipe("measured.json");
+        let said = told(&mut Database::open(&path));
+        assert!(said.contains("it is no regular file"), "{said}");
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+        let said = told(&mut Database::open(&path));
+        assert!(said.contains("it is no regular file"), "{said}");
+        fs::remove_file(&path).unwrap();
+        fs::remove_file(folder.path().join("measured.lock")).unwrap();
+        pipe("measured.lock");
+        let mut database = opened(&path);
+        database.keep(&setting(1), &times(&[(1, 1.0)]));
+        let said = told(&mut database);
+        assert!(said.contains("measured.lock cannot be locked"), "{said}");
+        assert!(opened(&path).measurements(&setting(1)).has(&key(1)));
     }
 
     #[test]

@@ -22,6 +22,16 @@ pub(crate) struct Store {
     stem: String,
 }
 
+/// Opening a pipe or a device may wait for ever.
+///
+/// Errors: none is there, or it is no regular file.
+pub(crate) fn check_regular(path: &Path) -> io::Result<()> {
+    match fs::metadata(path)?.is_file() {
+        true => Ok(()),
+        false => Err(io::Error::other("it is no regular file")),
+    }
+}
+
 impl Store {
     pub(crate) fn new(path: &Path) -> Self {
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
@@ -66,7 +76,10 @@ impl Store {
         };
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false);
-        let opened = fs::create_dir_all(&self.folder).and_then(|()| options.open(&path));
+        let made = fs::create_dir_all(&self.folder).map(|()| path.exists());
+        let opened = made
+            .and_then(|exists| if exists { check_regular(&path) } else { Ok(()) })
+            .and_then(|()| options.open(&path));
         let file = opened.map_err(|error| failed(&error))?;
         let start = Instant::now();
         loop {

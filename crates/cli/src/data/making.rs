@@ -4,10 +4,13 @@ use crate::error::CliError;
 use crate::interrupt;
 use indicatif::{ProgressBar, ProgressStyle};
 use partita_data::{DataError, DatasetSpec, DatasetWriter, Split};
+use partita_files::free_bytes;
+use partita_space::Bytes;
 use partita_synth::SynthError;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::num::NonZeroUsize;
+use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
@@ -75,6 +78,7 @@ impl<'a> Making<'a> {
     ) -> Result<(), CliError> {
         interrupt::listen()?;
         let path = &self.args.out;
+        self.check_room(spec)?;
         let mut writer = DatasetWriter::create(path, spec).map_err(data_error)?;
         let available = || thread::available_parallelism().ok().map(NonZeroUsize::get);
         let threads = self.args.threads.or_else(available).unwrap_or(1);
@@ -101,6 +105,37 @@ impl<'a> Making<'a> {
         bar.finish_and_clear();
         writer.finish().map_err(data_error)?;
         write_summary(path, out)
+    }
+}
+
+impl Making<'_> {
+    /// Whether the disk has room for all samples, as far as it tells.
+    fn check_room(&self, spec: &DatasetSpec) -> Result<(), CliError> {
+        /// Headers of the files, and the index without the numbers of the samples.
+        const BESIDE: u64 = 1 << 20;
+        let path = &self.args.out;
+        let folders = || path.ancestors().skip(1).chain([Path::new(".")]);
+        let existing = folders().find(|folder| folder.is_dir());
+        let free = existing.and_then(|folder| free_bytes(folder).ok().flatten());
+        let Bytes(each) = spec.sample_bytes();
+        let needed = (each * self.samples as u64).saturating_add(BESIDE);
+        let Some(free) = free.filter(|&free| free < needed) else {
+            return Ok(());
+        };
+        let (noun, samples) = (self.noun, self.samples);
+        let way_out = match free.saturating_sub(BESIDE) / each {
+            0 => "possible is a folder on a file system with more room".to_owned(),
+            most => format!(
+                "possible are 1 to {most} {noun} there, nearest is `--{noun} {most}`, or a folder on a file \
+                 system with more room"
+            ),
+        };
+        Err(CliError::User(format!(
+            "{samples} {noun} take {} at {}, and {} are free there; {way_out}",
+            Bytes(needed),
+            path.display(),
+            Bytes(free)
+        )))
     }
 }
 

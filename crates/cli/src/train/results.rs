@@ -3,6 +3,7 @@ use super::memory;
 use super::output::{PREDICTION, RESULT, TRACE, WEIGHTS, rescue_folders};
 use super::run_file::RunFile;
 use super::weights::SavedWeights;
+use crate::compare::accuracy;
 use crate::error::CliError;
 use crate::table::{Side, Table, write_pairs};
 use crate::trace;
@@ -534,7 +535,7 @@ impl Finished<'_> {
             ("accuracy", Side::Right),
         ]);
         let mut row = |name: &str, pair: &Pair| {
-            let accuracy = format!("{:.1} %", 100.0 * pair.accuracy);
+            let accuracy = accuracy(pair);
             let (predicted, measured) = (pair.predicted.to_string(), pair.measured.to_string());
             table.row(vec![name.to_owned(), predicted, measured, accuracy]);
         };

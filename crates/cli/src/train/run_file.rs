@@ -33,9 +33,8 @@ const ADAM_KEYS: [&str; 6] = ["kind", "beta1", "beta2", "epsilon", "weight_decay
 const SGD_KEYS: [&str; 4] = ["kind", "momentum", "weight_decay", "clip"];
 const SCHEDULE_KEYS: [&str; 3] = ["kind", "learning_rate", "final_factor"];
 const CONSTANT_KEYS: [&str; 2] = ["kind", "learning_rate"];
-const NOT_NEGATIVE: &str = "a number from 0 on";
-const POSITIVE: &str = "a number above 0";
-const BELOW_ONE: &str = "a number from 0 up to, but not including, 1";
+const NOT_NEGATIVE: &str = "a number from 0 on that single precision holds";
+const BELOW_ONE: &str = "a number from 0 up to, but not including, 1 in single precision";
 const WATCHDOG: Seconds = Seconds(60.0);
 
 /// A run as the user described it. Paths are as given, from where the command was started.
@@ -243,14 +242,17 @@ fn optimizer(top: &Section<'_>) -> Result<(Optimizer, Option<f64>), CliError> {
         Rule::Sgd => &SGD_KEYS,
     })?;
     let share = |key, default| {
-        let number = section.number(key, BELOW_ONE, |number| (0.0..1.0).contains(&number))?;
+        // In single precision, in which kernels divide by what is left of 1.
+        let is_share = |number: f64| number >= 0.0 && (number as f32) < 1.0;
+        let number = section.number(key, BELOW_ONE, is_share)?;
         Ok::<f64, CliError>(number.unwrap_or(default))
     };
-    let decay = section.number("weight_decay", NOT_NEGATIVE, |number| number >= 0.0)?;
+    let is_decay = |number: f64| number == 0.0 || number > 0.0 && is_scale(number);
+    let decay = section.number("weight_decay", NOT_NEGATIVE, is_decay)?;
     let decay = decay.unwrap_or(0.0);
     let optimizer = match rule {
         Rule::Adam => {
-            let epsilon = section.number("epsilon", POSITIVE, |number| number > 0.0)?;
+            let epsilon = section.single("epsilon", 1e-8)?;
             adam(
                 share("beta1", 0.9)?,
                 share("beta2", 0.999)?,
@@ -263,10 +265,7 @@ fn optimizer(top: &Section<'_>) -> Result<(Optimizer, Option<f64>), CliError> {
             weight_decay: decay,
         },
     };
-    Ok((
-        optimizer,
-        section.number("clip", POSITIVE, |number| number > 0.0)?,
-    ))
+    Ok((optimizer, section.single("clip", 1.0)?))
 }
 
 #[derive(Clone, Copy)]
@@ -288,7 +287,7 @@ fn schedule(top: &Section<'_>, epochs: usize) -> Result<Schedule, CliError> {
     let course = section
         .choice("kind", &courses)?
         .unwrap_or(Course::Constant);
-    let rate = section.number("learning_rate", POSITIVE, |number| number > 0.0)?;
+    let rate = section.single("learning_rate", 1e-3)?;
     let rate = section.need("learning_rate", rate, "a number above 0, like 0.001")?;
     let factor = "a number from 0 to 1";
     let final_factor = section.number("final_factor", factor, |n| (0.0..=1.0).contains(&n))?;

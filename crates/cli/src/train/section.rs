@@ -123,9 +123,11 @@ impl<'t> Section<'t> {
 
     /// A whole number from 0 on.
     pub fn natural(&self, key: &str) -> Result<Option<u64>, CliError> {
-        self.read(key, "a whole number from 0 on", |value| {
-            u64::try_from(whole(value)?).ok()
-        })
+        self.read(
+            key,
+            "a whole number from 0 to 9223372036854775807",
+            |value| u64::try_from(whole(value)?).ok(),
+        )
     }
 
     /// A number with a condition, told in words.
@@ -137,6 +139,25 @@ impl<'t> Section<'t> {
     ) -> Result<Option<f64>, CliError> {
         self.read(key, expected, |value| {
             float(value).filter(|&number| holds(number))
+        })
+    }
+
+    /// A number above 0 that is neither 0 nor infinite in single precision, in which kernels take it.
+    /// What is no number is answered with a usual one.
+    pub fn single(&self, key: &str, usual: f64) -> Result<Option<f64>, CliError> {
+        let (least, most) = (f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX));
+        let asked = self.get(key).and_then(|value| any_float(value.get_ref()));
+        let nearest = match asked.filter(|number| !number.is_nan()) {
+            Some(number) => number.clamp(least, most),
+            None => usual,
+        };
+        let expected = format!(
+            "a number from {:e} to {:e}, which single precision holds, like {usual}; nearest is {:e}",
+            least as f32, most as f32, nearest as f32
+        );
+        // What is suggested is as short as single precision allows, so it may lie just outside.
+        self.number(key, &expected, |number| {
+            number > 0.0 && (number as f32).is_normal()
         })
     }
 
@@ -196,14 +217,18 @@ fn whole(value: &DeValue<'_>) -> Option<i64> {
 
 /// A finite number, whole or not.
 pub fn float(value: &DeValue<'_>) -> Option<f64> {
-    let number = match value {
-        DeValue::Integer(_) => whole(value)? as f64,
-        DeValue::Float(number) => number.as_str().parse().ok()?,
+    any_float(value).filter(|number| number.is_finite())
+}
+
+/// A number, infinite ones and what is none of them among them.
+fn any_float(value: &DeValue<'_>) -> Option<f64> {
+    match value {
+        DeValue::Integer(_) => Some(whole(value)? as f64),
+        DeValue::Float(number) => number.as_str().parse().ok(),
         DeValue::String(_)
         | DeValue::Boolean(_)
         | DeValue::Datetime(_)
         | DeValue::Array(_)
-        | DeValue::Table(_) => return None,
-    };
-    number.is_finite().then_some(number)
+        | DeValue::Table(_) => None,
+    }
 }

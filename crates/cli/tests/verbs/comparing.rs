@@ -26,6 +26,7 @@ fn files(folder: &Path, slower: f64) -> (PathBuf, PathBuf) {
     let program = Program::parse(&text).unwrap();
     let predicted: Value = serde_json::from_str(&prediction).unwrap();
     let mut events = Vec::new();
+    let mut end = 0.0f64;
     for rank in 0..2 {
         let mut clock = 0.0;
         for task in predicted["tasks"].as_array().unwrap() {
@@ -39,12 +40,11 @@ fn files(folder: &Path, slower: f64) -> (PathBuf, PathBuf) {
             }));
             clock += micros;
         }
+        end = end.max(clock);
     }
-    events.push(
-        record!({ "ph": "M", "pid": 0, "ts": 0, "dur": 0, "args": { "task": 0, "step": 0 } }),
-    );
     let trace = record!({
         "digest": program.digest(), "program": text, "traceEvents": events,
+        "steps": [3], "span_us": [0.0, end],
     });
     let paths = (folder.join("prediction.json"), folder.join("trace.json"));
     fs::write(&paths.0, prediction).unwrap();
@@ -124,7 +124,18 @@ fn times_and_tasks_that_cannot_be_are_refused_with_file_and_entry() {
         text
     };
     type Change = (&'static str, fn(&mut Value));
-    let changes: [Change; 7] = [
+    let changes: [Change; 10] = [
+        ("`kind` of tasks[3] (task 3 of class 0) is `magic`", |all| {
+            all["tasks"][3]["kind"] = record!("magic")
+        }),
+        ("`phase` of tasks[3]", |all| {
+            let other = ["load", "update"].map(|phase| record!(phase));
+            let same = all["tasks"][3]["phase"] == other[0];
+            all["tasks"][3]["phase"] = other[usize::from(same)].clone();
+        }),
+        ("lacks task 2 of class 0 (", |all| {
+            all["tasks"].as_array_mut().unwrap().remove(2);
+        }),
         ("`seconds` of tasks[3]", |all| {
             all["tasks"][3]["seconds"] = record!(-1e-3)
         }),
@@ -150,7 +161,42 @@ fn times_and_tasks_that_cannot_be_are_refused_with_file_and_entry() {
         let expected = expected.replace("1e300", &1e300.to_string());
         assert!(text.contains(&expected), "{text}");
     }
-    let changes: [Change; 5] = [
+    let changes: [Change; 15] = [
+        ("step 3 has task 2 of rank 0 (", |all| {
+            all["traceEvents"].as_array_mut().unwrap().remove(2);
+        }),
+        ("step 3 has task 0 of rank 1 (", |all| {
+            let events = all["traceEvents"].as_array_mut().unwrap();
+            events.retain(|event| event["pid"] == 0);
+        }),
+        (") 0 times; possible is each of the", |all| {
+            let events = all["traceEvents"].as_array_mut().unwrap();
+            events.retain(|event| event["args"]["task"] == 5);
+        }),
+        ("is 1099511627776; possible are its `steps` 3", |all| {
+            all["traceEvents"][4]["args"]["step"] = record!(1u64 << 40);
+            all["traceEvents"][4]["ts"] = record!(1e12);
+        }),
+        ("no task of step 2", |all| all["steps"] = record!([2, 3])),
+        ("its `span_us`", |all| {
+            let last = all["traceEvents"].as_array().unwrap().len() - 1;
+            all["traceEvents"][last]["dur"] = record!(1e7);
+        }),
+        ("`ph` of traceEvents[4] is \"B\"", |all| {
+            all["traceEvents"][4]["ph"] = record!("B");
+        }),
+        ("rank 0 in step 3 together take 0 s", |all| {
+            for event in all["traceEvents"].as_array_mut().unwrap() {
+                event["dur"] = record!(0);
+            }
+        }),
+        ("which waits for it, starts at", |all| {
+            all["traceEvents"][0]["dur"] = record!(1e10);
+            all.as_object_mut().unwrap().remove("span_us");
+        }),
+        ("`digest` is 0123456789abcdef", |all| {
+            all["digest"] = record!("0123456789abcdef");
+        }),
         ("`dur` of traceEvents[3] (task", |all| {
             all["traceEvents"][3]["dur"] = record!(-1.0);
         }),
@@ -170,6 +216,51 @@ fn times_and_tasks_that_cannot_be_are_refused_with_file_and_entry() {
         assert!(text.contains(expected), "{text}");
     }
     answer(&compare(&prediction, &trace));
+}
+
+#[test]
+fn steps_follow_one_another_and_a_kind_without_time_has_no_accuracy() {
+    let folder = tempfile::tempdir().unwrap();
+    let (prediction, trace) = files(folder.path(), 1.0);
+    let mut whole: Value = serde_json::from_str(&fs::read_to_string(&trace).unwrap()).unwrap();
+    // As earlier versions wrote it.
+    for key in ["steps", "span_us"] {
+        whole.as_object_mut().unwrap().remove(key);
+    }
+    let events = whole["traceEvents"].as_array().unwrap();
+    let with_next = |later: f64| {
+        let next = events.iter().cloned().map(|mut event| {
+            event["args"]["step"] = record!(4);
+            event["ts"] = record!(event["ts"].as_f64().unwrap() + later);
+            event
+        });
+        let mut both = whole.clone();
+        both["traceEvents"] = events.iter().cloned().chain(next).collect();
+        fs::write(&trace, both.to_string()).unwrap();
+    };
+    with_next(1e9);
+    assert_eq!(
+        json(&[&compare(&prediction, &trace)[..], &["--json"]].concat())["steps"],
+        2
+    );
+    with_next(0.0);
+    let text = refusal(&compare(&prediction, &trace));
+    assert!(text.contains("which is of a later step"), "{text}");
+    let mut still = whole.clone();
+    let predicted: Value = serde_json::from_str(&fs::read_to_string(&prediction).unwrap()).unwrap();
+    let kind = "allreduce";
+    for event in still["traceEvents"].as_array_mut().unwrap() {
+        let mut tasks = predicted["tasks"].as_array().unwrap().iter();
+        // Each rank is a class of its own.
+        let is_of =
+            |task: &&Value| task["class"] == event["pid"] && task["task"] == event["args"]["task"];
+        if tasks.find(is_of).unwrap()["kind"] == kind {
+            event["dur"] = record!(0);
+        }
+    }
+    fs::write(&trace, still.to_string()).unwrap();
+    let text = answer(&compare(&prediction, &trace));
+    assert!(text.contains(kind) && !text.contains("inf"), "{text}");
 }
 
 #[test]

@@ -123,6 +123,100 @@ fn what_cannot_be_made_is_refused_before_anything_is_written() {
 }
 
 #[test]
+fn what_a_disk_cannot_hold_is_refused_with_what_it_can() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("not/there/universes");
+    let made = |universes: &str| {
+        let head = ["data", "cosmology", "--out", out.to_str().unwrap()];
+        refusal(&[&head[..], &["--grid", "512", "--universes", universes]].concat())
+    };
+    let text = made("1000000");
+    assert!(text.contains("1000000 universes take"), "{text}");
+    assert!(text.contains("are free there; possible "), "{text}");
+    // Others write to the disk, too, so that a few samples fewer or more may fit by now.
+    if let Some((_, most)) = text.split_once("possible are 1 to ") {
+        let most: usize = most.split_once(' ').unwrap().0.parse().unwrap();
+        let text = made(&(2 * most + 100).to_string());
+        assert!(text.contains("are free there"), "{text}");
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+#[cfg(unix)]
+fn a_file_that_may_not_grow_ends_the_making_with_one_message() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("universes");
+    let script = "ulimit -f 64 && exec \"$0\" data cosmology --out \"$1\" --grid 16 --universes 40";
+    let run = Command::new("bash")
+        .args([
+            "-c",
+            script,
+            env!("CARGO_BIN_EXE_partita"),
+            out.to_str().unwrap(),
+        ])
+        .output()
+        .unwrap();
+    let text = error_text(&run);
+    assert_eq!(run.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("cannot be written") && !text.contains("rust-hdf5"),
+        "{text}"
+    );
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_number_that_is_suggested_is_accepted() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("set");
+    let out = out.to_str().unwrap();
+    // Each case lacks what it must have in the end, so that nothing is made.
+    for (verb, option, asked, range, nearest) in [
+        (
+            "cosmology",
+            "--grid",
+            "0",
+            "a power of two from 16 to 512",
+            "16",
+        ),
+        (
+            "cosmology",
+            "--grid",
+            "100",
+            "a power of two from 16 to 512",
+            "128",
+        ),
+        ("segmentation", "--grid", "0", "from 8 to 1024", "8"),
+        ("shapes", "--size", "1", "from 16 to 4096", "16"),
+        ("shapes", "--classes", "1001", "from 2 to 1000", "1000"),
+        ("digits", "--digits", "0", "from 1 to 512", "1"),
+        (
+            "digits",
+            "--seed",
+            "-1",
+            "from 0 to 18446744073709551615",
+            "0",
+        ),
+        (
+            "digits",
+            "--seed",
+            "99999999999999999999999",
+            "from 0 to 18446744073709551615",
+            "18446744073709551615",
+        ),
+    ] {
+        let said =
+            |value: &str| refusal(&["data", verb, "--out", out, &format!("{option}={value}")]);
+        let text = said(asked);
+        assert!(text.contains(range), "{text}");
+        assert!(text.contains(&format!("nearest is {nearest}")), "{text}");
+        let text = said(nearest);
+        assert!(text.contains("required"), "{text}");
+    }
+}
+
+#[test]
 #[cfg(unix)]
 fn ctrl_c_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();

@@ -158,7 +158,7 @@ fn strings_that_cannot_be_made_are_refused_before_anything_is_written() {
         (
             "sort",
             &["--samples", "10", "--digits", "513"],
-            "expected 1 to 512, got 513",
+            "from 1 to 512; nearest is 512",
         ),
         (
             "sort",

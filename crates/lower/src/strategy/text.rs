@@ -323,7 +323,7 @@ fn stages(text: &str, value: &str) -> Result<Vec<StageChoice>, StrategyError> {
         layers: Vec::new(),
         extents: [1; 7],
     };
-    if number(value).is_some() {
+    if value.parse::<f64>().is_ok() {
         return Ok(vec![single; counted(text, "stages", value, RANKS_MAX)?]);
     }
     let inner = value

@@ -226,6 +226,17 @@ fn scales_and_sizes_beyond_what_is_held_are_refused_with_ones_that_are_read() {
         let nearest = format!("transform = {}", suggested(error));
         RunFile::parse(&FULL.replace(scale, &nearest), "RUN.toml").unwrap();
     }
+    let rate = "learning_rate = 0.001";
+    for asked in ["1e300", "1e-300", "0", "0.0", "-1", "inf", "-inf", "nan"] {
+        let error = refused(rate, &format!("learning_rate = {asked}"));
+        assert!(
+            error.contains("from 1.1754944e-38 to 3.4028235e38"),
+            "{error}"
+        );
+        let nearest = format!("learning_rate = {}", suggested(error));
+        RunFile::parse(&FULL.replace(rate, &nearest), "RUN.toml").unwrap();
+    }
+    refused("momentum = 0.9", "momentum = 0.9999999999");
     let memory = "memory = \"16GiB\"";
     for asked in ["18446744073709551616B", "0GiB", "16 gib", "16"] {
         let error = refused(memory, &format!("memory = \"{asked}\""));
