@@ -5,6 +5,8 @@ use crate::{Bench, Draws};
 use partita_program::{Dtype, Kernel, Optimizer, Place, PoolKind, Taps, Transform, View};
 use partita_run::Inputs;
 use partita_space::{Axis, AxisList, Mesh, Rank};
+use std::collections::HashSet;
+use std::mem::discriminant;
 
 /// Makes kernels of every kind on random geometries, and the buffers on which they work.
 pub struct Maker {
@@ -15,6 +17,18 @@ pub struct Maker {
 }
 
 impl Maker {
+    /// Kinds of kernels that it makes: all but the packing of weights, whose form implementations choose.
+    pub const KINDS: usize = 42;
+
+    /// How many kinds there are among kernels.
+    pub fn kinds(kernels: &[Kernel]) -> usize {
+        kernels
+            .iter()
+            .map(discriminant)
+            .collect::<HashSet<_>>()
+            .len()
+    }
+
     /// Of kernels of programs in `dtype`.
     pub fn new(seed: u64, dtype: Dtype) -> Self {
         Self {
