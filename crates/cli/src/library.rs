@@ -43,15 +43,14 @@ pub const LIBRARIES: [Library; 4] = [
     },
     Library {
         name: "CUDA",
-        purpose: "ranks on NVIDIA GPUs",
+        purpose: "ranks on NVIDIA GPUs (planned)",
         stems: &["libcuda.so"],
         hints: &["/usr/local/nvidia", "/usr/lib/wsl"],
-        remedy: "install NVIDIA's driver on a machine with a GPU (Debian: apt-get install \
-                 nvidia-driver)",
+        remedy: NOT_USED,
     },
     Library {
         name: "cuDNN",
-        purpose: "kernels on NVIDIA GPUs",
+        purpose: "kernels on NVIDIA GPUs (planned)",
         stems: &["libcudnn.so"],
         hints: &[
             "$CUDNN_HOME",
@@ -60,18 +59,19 @@ pub const LIBRARIES: [Library; 4] = [
             "$CUDA_PATH",
             "/usr/local/cuda",
         ],
-        remedy: "install cuDNN for the CUDA of the driver (pip install nvidia-cudnn-cu12) and add \
-                 its lib folder to LD_LIBRARY_PATH",
+        remedy: NOT_USED,
     },
     Library {
         name: "NCCL",
-        purpose: "collectives between NVIDIA GPUs",
+        purpose: "collectives between NVIDIA GPUs (planned)",
         stems: &["libnccl.so"],
         hints: &["$NCCL_HOME", "$CUDA_HOME", "$CUDA_PATH", "/usr/local/cuda"],
-        remedy: "install NCCL for the CUDA of the driver (pip install nvidia-nccl-cu12) and add its \
-                 lib folder to LD_LIBRARY_PATH",
+        remedy: NOT_USED,
     },
 ];
+
+/// Training on GPUs is not there yet.
+const NOT_USED: &str = "nothing to install: training runs on CPUs today, with or without it";
 
 /// Where a library was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
