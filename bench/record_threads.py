@@ -40,7 +40,8 @@ class Leveled(Training):
 
 
 def record(options, folder):
-    head = contest.head(options, folder, "record_threads.py", ["--steps", options.steps])
+    words = ["--steps", options.steps, *(["--before", "PATH"] if options.before else [])]
+    head = contest.head(options, folder, "record_threads.py", words)
     shapes("resnet50@224", IMAGES).make(options, folder)
     levels = LEVELS.get(head["machine"]["simd"], ("portable",))
     racers = [Leveled(options, folder, way, level) for level in levels for way in WAYS]
