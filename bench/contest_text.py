@@ -41,5 +41,16 @@ def disturbance(record, turns):
     )
 
 
+def step_seconds(contender):
+    """The median of the turns."""
+    return median(turn["step_seconds"] for turn in contender["turns"])
+
+
+def spread(contender):
+    """The median of the turns, [least .. most]."""
+    times = [turn["step_seconds"] for turn in contender["turns"]]
+    return f"{median(times):.4f} [{min(times):.4f} .. {max(times):.4f}]"
+
+
 def percent(share):
     return f"{100 * share:.1f} %"

@@ -1,8 +1,6 @@
 """The text of a record of halo exchanges; measures nothing."""
 
-from statistics import median
-
-from contest_text import circumstances, disturbance
+from contest_text import circumstances, disturbance, spread, step_seconds
 
 
 def write(record, raw_name):
@@ -32,10 +30,6 @@ def head(record, raw_name):
     return "\n".join(lines)
 
 
-def seconds(contender):
-    return median(turn["step_seconds"] for turn in contender["turns"])
-
-
 def network(entry):
     name = entry["model"].removesuffix(".model")
     lines = [
@@ -46,11 +40,10 @@ def network(entry):
     ]
     first = entry["contenders"][0]
     for contender in entry["contenders"]:
-        times = [turn["step_seconds"] for turn in contender["turns"]]
         lines.append(
             f"| `{contender['facts']['strategy']}` | {contender['messages']}"
             f" | {contender['message_bytes'] / 1e6:.2f} | {contender['flops'] / 1e9:.2f}"
-            f" | {seconds(contender):.4f} [{min(times):.4f} .. {max(times):.4f}]"
-            f" | {seconds(contender) / seconds(first):.3f} |"
+            f" | {spread(contender)}"
+            f" | {step_seconds(contender) / step_seconds(first):.3f} |"
         )
     return "\n".join(lines)

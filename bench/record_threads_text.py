@@ -1,8 +1,6 @@
 """The text of a record of threads beside ranks; measures nothing."""
 
-from statistics import median
-
-from contest_text import circumstances, disturbance
+from contest_text import circumstances, disturbance, spread, step_seconds
 
 
 def write(record, raw_name):
@@ -28,18 +26,13 @@ def head(record, raw_name):
     return "\n".join(lines)
 
 
-def seconds(contender):
-    return median(turn["step_seconds"] for turn in contender["turns"])
-
-
 def table(contenders, level):
     contenders = [c for c in contenders if c["facts"]["level"] == level]
-    one = seconds(next(c for c in contenders if c["cores"] == 1))
+    one = step_seconds(next(c for c in contenders if c["cores"] == 1))
     lines = [f"## `PARTITA_VECTORS={level}`", "", "| cores | seconds a step | of one thread |", "|---|---:|---:|"]
     for contender in contenders:
-        times = [turn["step_seconds"] for turn in contender["turns"]]
         lines.append(
-            f"| {contender['facts']['way']} | {seconds(contender):.4f} [{min(times):.4f} .. {max(times):.4f}]"
-            f" | {one / seconds(contender):.2f} x |"
+            f"| {contender['facts']['way']} | {spread(contender)}"
+            f" | {one / step_seconds(contender):.2f} x |"
         )
     return "\n".join(lines)

@@ -37,6 +37,7 @@ mod vectors;
 
 mod cache;
 mod error;
+mod free_folder;
 mod number;
 mod table;
 

@@ -35,15 +35,12 @@ impl Kernel {
     /// again.
     pub fn accesses(&self) -> Vec<(View, Access)> {
         let Kernel::Fused { parts } = self else {
-            let operands = self.descriptor().operands.into_iter();
-            return operands
-                .map(|operand| (*operand.view, operand.access))
-                .collect();
+            return self.descriptor().accesses();
         };
         let mut all = Vec::new();
         for (at, part) in parts.iter().enumerate() {
-            let operands = part.descriptor().operands.into_iter();
-            all.extend(operands.map(|operand| (at, (*operand.view, operand.access))));
+            let operands = part.descriptor().accesses().into_iter();
+            all.extend(operands.map(|operand| (at, operand)));
         }
         // By buffer, so that the time grows with the number of parts only.
         let mut order: Vec<usize> = (0..all.len()).collect();

@@ -495,7 +495,10 @@ fn is_zero(low: &[usize; 5]) -> bool {
 impl Kernel {
     /// Name of the kind, as printed in reports and catalogs; of a fused kernel that of the first part.
     pub fn name(&self) -> &'static str {
-        self.descriptor().name
+        // Of other parts nothing is asked.
+        self.parts()
+            .first()
+            .map_or("fused", |first| first.descriptor().name)
     }
 
     /// The kernels that it stands for, in their order: itself, or those that are fused.

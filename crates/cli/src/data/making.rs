@@ -1,6 +1,7 @@
 use super::{data_error, write_summary};
 use crate::args::MakingArgs;
 use crate::error::CliError;
+use crate::free_folder;
 use crate::interrupt;
 use indicatif::{ProgressBar, ProgressStyle};
 use partita_data::{DataError, DatasetSpec, DatasetWriter, Split};
@@ -10,7 +11,6 @@ use partita_synth::SynthError;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::num::NonZeroUsize;
-use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
@@ -114,9 +114,7 @@ impl Making<'_> {
         /// Headers of the files, and the index without the numbers of the samples.
         const BESIDE: u64 = 1 << 20;
         let path = &self.args.out;
-        let folders = || path.ancestors().skip(1).chain([Path::new(".")]);
-        let existing = folders().find(|folder| folder.is_dir());
-        let free = existing.and_then(|folder| free_bytes(folder).ok().flatten());
+        let free = free_bytes(free_folder::existing(path)).ok().flatten();
         let Bytes(each) = spec.sample_bytes();
         let needed = (each * self.samples as u64).saturating_add(BESIDE);
         let Some(free) = free.filter(|&free| free < needed) else {

@@ -1,9 +1,9 @@
 //! What is checked before any rank starts. Each error says what was asked, what is possible, and the
 //! nearest valid choice.
 
-use super::free_folder;
 use super::run_file::RunFile;
 use crate::error::CliError;
+use crate::free_folder;
 use partita_data::{Dataset, Split};
 use partita_graph::{Graph, Loss, Op, Shape, zoo};
 use partita_lower::Strategy;

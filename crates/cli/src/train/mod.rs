@@ -4,7 +4,6 @@ pub mod check;
 mod choose;
 pub mod company;
 mod foretell;
-mod free_folder;
 pub mod kernel_set;
 mod memory;
 mod output;

@@ -1,9 +1,9 @@
 //! The output folder of a run: checked before anything starts, locked while the run trains, and written
 //! so that files of two runs never stand side by side.
 
-use super::free_folder;
 use super::run_file::RunFile;
 use crate::error::CliError;
+use crate::free_folder;
 use partita_files::{
     FolderLock, NewFile, file_bytes_max, free_bytes, parent, remove_temporaries, sync_folder,
 };

@@ -88,15 +88,22 @@ impl Rules<'_> {
     }
 
     fn kernel(&mut self, kernel: &Kernel) {
-        let descriptor = kernel.descriptor();
-        for operand in &descriptor.operands {
-            self.elements(operand);
-            self.extents(operand);
+        let parts = kernel.parts();
+        if let Kernel::Fused { .. } = kernel {
+            let nested = |part: &Kernel| matches!(part, Kernel::Fused { .. });
+            if parts.len() < 2 || parts.iter().any(nested) {
+                let reason = "two or more kernels are fused, none of them fused itself";
+                self.shapes.push(reason.to_owned());
+            }
         }
-        for part in kernel.parts() {
-            self.taps(part.descriptor().window);
+        for descriptor in parts.iter().map(Kernel::descriptor) {
+            for operand in &descriptor.operands {
+                self.elements(operand);
+                self.extents(operand);
+            }
+            self.taps(descriptor.window);
+            self.shapes.extend(descriptor.violations);
         }
-        self.shapes.extend(descriptor.violations);
     }
 
     fn elements(&mut self, operand: &Operand<'_>) {
