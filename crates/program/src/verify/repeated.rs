@@ -1,6 +1,6 @@
 //! Nothing is done twice to the same elements: a layer that works in place changes what was written
 //! once, what an activation gradient contributes to the gradient of a parameter is added once, and
-//! what a layer has written of an activation gradient is added to, not written over.
+//! what a layer or another rank has written of an activation gradient is added to, not written over.
 //!
 //! A task that takes the tensor of another micro-batch for its own repeats there what another task does.
 
@@ -25,7 +25,9 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
                     kernel.parts().iter().for_each(|part| play.kernel(id, part));
                 }
                 Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => {
-                    play.write_anew(&task.accesses());
+                    let accesses = task.accesses();
+                    play.write_anew(&accesses);
+                    play.receive_gradients(id, &accesses);
                 }
             }
         }
@@ -50,7 +52,7 @@ struct Play<'p> {
     in_place: HashMap<BufferId, Vec<(Region, usize)>>,
     /// By the activation gradient and the gradient of a parameter: regions of both, and the tasks.
     contributions: HashMap<[BufferId; 2], Vec<([Region; 2], usize)>>,
-    /// Of activation gradients: what kernels have written, and by which tasks.
+    /// Of activation gradients: what kernels have written or other ranks sent, and by which tasks.
     written: HashMap<BufferId, Vec<(Region, usize)>>,
     repeated: Vec<Again>,
 }
@@ -140,6 +142,18 @@ impl Play<'_> {
             first,
         }));
         known.push((region, task));
+    }
+
+    /// What comes from other ranks may lie over a halo that kernels have contributed to and that has
+    /// gone to its owner; kernels add to it.
+    fn receive_gradients(&mut self, task: usize, accesses: &[(View, Access)]) {
+        for (view, access) in accesses {
+            let role = self.body.buffer(view.buffer).role;
+            if *access == Access::Write && role == Role::ActivationGradient {
+                let known = self.written.entry(view.buffer).or_default();
+                known.push((view.region(), task));
+            }
+        }
     }
 
     fn contribute(&mut self, task: usize, dy: View, target: View) {
