@@ -305,14 +305,14 @@ fn norms(team: &mut Team, meter: &mut Meter) {
 }
 
 fn pools(team: &mut Team, meter: &mut Meter) {
-    let average = PoolKind::Average {
-        count_include_pad: false,
-    };
+    let average = PoolKind::AverageInside;
     for (what, kind, taps, shift) in [
         ("max 2/2", PoolKind::Max, 2, 0),
         ("max 3/2/1", PoolKind::Max, 3, -1),
         ("average 2/2", average, 2, 0),
         ("average 3/2/1", average, 3, -1),
+        ("l2 2/2", PoolKind::L2, 2, 0),
+        ("l2 3/2/1", PoolKind::L2, 3, -1),
     ] {
         let xg = Grid::dense(1, EXTENT, CHANNELS);
         let yg = Grid::dense(1, EXTENT.map(|e| e / 2), CHANNELS);

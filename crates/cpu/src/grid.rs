@@ -373,7 +373,7 @@ mod tests {
 
     fn pool_back(shift: i64, at: usize) {
         let pooling = crate::Pooling {
-            kind: crate::PoolKind::Max,
+            kind: partita_program::PoolKind::Max,
             window: window(),
             shift: [0, 0, shift],
         };

@@ -63,7 +63,8 @@ pub use norm::{
     norm_inference, norm_scratch, norm_statistics,
 };
 pub use optimizer::{Adam, Parameter, Sgd, adam, sgd, sum_of_squares};
-pub use pool::{PoolKind, Pooling};
+pub use partita_program::PoolKind;
+pub use pool::Pooling;
 pub use pool_backward::{PoolMask, pool_backward};
 pub use pool_forward::pool_forward;
 pub use positions::{

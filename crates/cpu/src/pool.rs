@@ -1,27 +1,16 @@
-//! Maximum and average pooling; taps outside the box of the input are clipped.
+//! Maximum, average and norm pooling; taps outside the box of the input are clipped.
 //!
 //! Legend: o output, i input position, k tap; i = o * stride + k * dilation + shift.
 
 use crate::grid::{Grid, Window};
-use crate::simd::Simd;
+use crate::simd::{LANES_MAX, Simd};
+use partita_program::PoolKind;
 use std::ops::Range;
-
-/// What a window becomes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PoolKind {
-    /// The maximum; a not-a-number wins.
-    Max,
-    /// The sum, divided by a count.
-    Average {
-        /// Divide by the volume of the window, not by the taps inside the input.
-        count_include_pad: bool,
-    },
-}
 
 /// A pooling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pooling {
-    /// What a window becomes.
+    /// What a window becomes; a not-a-number wins a maximum.
     pub kind: PoolKind,
     /// Taps, strides, dilations.
     pub window: Window,
@@ -83,13 +72,17 @@ impl Pooling {
         from % self.window.dilation[dim] as i64 == 0
     }
 
-    /// 1 over the divisor of a window with `inside` taps inside the input.
+    /// Whether the divisor of an average is the volume of the window, not the taps inside the input.
+    pub(crate) fn counts_padding(&self) -> bool {
+        self.kind == PoolKind::AverageAll
+    }
+
+    /// 1 over the divisor of an average over a window with `inside` taps inside the input.
     #[inline(always)]
-    pub(crate) fn weight(&self, include: bool, inside: usize) -> f32 {
-        let count = if include {
-            self.window.volume()
-        } else {
-            inside
+    pub(crate) fn weight(&self, inside: usize) -> f32 {
+        let count = match self.counts_padding() {
+            true => self.window.volume(),
+            false => inside,
         };
         1.0 / count.max(1) as f32
     }
@@ -115,8 +108,10 @@ impl Pooling {
         })
     }
 
+    /// A tap counts one, and two in a norm, which squares and adds.
     pub(crate) fn flops(&self, y: &Grid) -> u64 {
-        (self.window.volume() * y.elements()) as u64
+        let of_tap = if self.kind == PoolKind::L2 { 2 } else { 1 };
+        (of_tap * self.window.volume() * y.elements()) as u64
     }
 
     pub(crate) fn assert_valid(&self, x: &Grid, y: &Grid) {
@@ -245,6 +240,41 @@ pub(crate) unsafe fn store<S: Simd>(p: *mut f32, lanes: usize, a: S::V) {
         } else {
             S::store_part(p, lanes, a)
         }
+    }
+}
+
+/// Sum of squares over the taps; zero without taps.
+///
+/// # Safety
+/// The processor has the features of `S`; so many lanes can be read from `x` on at each tap.
+#[inline(always)]
+pub(crate) unsafe fn squares<S: Simd>(place: &Place<1>, x: *const f32, lanes: usize) -> S::V {
+    // SAFETY: as the caller says.
+    unsafe {
+        let mut sum = S::splat(0.0);
+        each!(place, |_tap, at| {
+            let x = load::<S>(x.add(at[0]), lanes);
+            sum = S::fma(x, x, sum);
+        });
+        sum
+    }
+}
+
+/// A function of the lanes of two vectors.
+///
+/// # Safety
+/// The processor has the features of `S`.
+#[inline(always)]
+pub(crate) unsafe fn lanes<S: Simd>(a: S::V, b: S::V, of: impl Fn(f32, f32) -> f32) -> S::V {
+    let [mut left, mut right] = [[0.0; LANES_MAX]; 2];
+    // SAFETY: as the caller says; the arrays hold a vector.
+    unsafe {
+        S::store(left.as_mut_ptr(), a);
+        S::store(right.as_mut_ptr(), b);
+        for (a, b) in left[..S::LANES].iter_mut().zip(right) {
+            *a = of(*a, b);
+        }
+        S::load(left.as_ptr())
     }
 }
 

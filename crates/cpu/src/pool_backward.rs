@@ -2,11 +2,12 @@
 //! row by row.
 
 use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work};
-use crate::pool::{Place, PoolKind, Pooling, each, load, maximum, offset, split, store};
+use crate::pool::{Place, Pooling, each, load, maximum, offset, split, store};
 use crate::pool_slabs::slabs;
 use crate::rows::leaky;
 use crate::simd::{Op, Simd};
 use crate::team::ELEMENT;
+use partita_program::PoolKind;
 use std::ops::Range;
 
 /// Outputs in W that are summed together.
@@ -43,12 +44,12 @@ impl PoolMask<'_> {
     }
 }
 
-/// dx (+)= gradient of [`crate::pool_forward`]; the first maximal tap in (d, h, w) order takes it all.
-/// Then, with a `mask`, dx is multiplied by it.
+/// dx (+)= gradient of [`crate::pool_forward`]; the first maximal tap in (d, h, w) order takes it all,
+/// and a norm of zero has none. Then, with a `mask`, dx is multiplied by it.
 ///
-/// Shapes: dx as the input x, dy as the output. x is needed for the maximum only. Without
-/// `accumulate` dx is overwritten. Counts one flop a tap and output, and one an element of the
-/// mask. Bit-reproducible for any number of threads. Errors: [`Canceled`]. Panics if boxes differ,
+/// Shapes: dx as the input x, dy as the output. x is needed for maxima and norms only. Without
+/// `accumulate` dx is overwritten. Counts one flop a tap and output, four of a norm, and one an
+/// element of the mask. Bit-reproducible for any number of threads. Errors: [`Canceled`]. Panics if boxes differ,
 /// or if x is missing.
 pub fn pool_backward(
     call: &mut Call,
@@ -66,15 +67,18 @@ pub fn pool_backward(
         mask.y.grid.elements() as u64
     });
     let read = match (pooling.kind, x) {
-        (PoolKind::Max, Some(x)) => {
+        (PoolKind::Max | PoolKind::L2, Some(x)) => {
             x.grid.assert_like(xg);
             x.grid.bytes()
         }
-        (PoolKind::Max, None) => panic!("the gradient of a maximum needs its input"),
-        (PoolKind::Average { .. }, _) => 0,
+        (PoolKind::Max | PoolKind::L2, None) => {
+            panic!("the gradient of {:?} needs its input", pooling.kind)
+        }
+        (PoolKind::AverageAll | PoolKind::AverageInside, _) => 0,
     };
+    let passes = if pooling.kind == PoolKind::L2 { 2 } else { 1 };
     let work = Work {
-        flops: pooling.flops(yg) + masked,
+        flops: passes * pooling.flops(yg) + masked,
         bytes: read + yg.bytes() + xg.bytes() * (1 + u64::from(accumulate)) + 4 * masked,
     };
     if xg.elements() == 0 {
@@ -92,9 +96,9 @@ pub fn pool_backward(
     unsafe {
         match (pooling.kind, x) {
             (PoolKind::Max, Some(x)) if back.is_tiled() => back.tiles(call, x),
-            (PoolKind::Max, Some(x)) => slabs(&back, call, x),
-            (PoolKind::Max, None) => Ok(()),
-            (PoolKind::Average { count_include_pad }, _) => back.gather(call, count_include_pad),
+            (PoolKind::Max | PoolKind::L2, Some(x)) => slabs(&back, call, x),
+            (PoolKind::Max | PoolKind::L2, None) => Ok(()),
+            (PoolKind::AverageAll | PoolKind::AverageInside, _) => back.gather(call),
         }?;
     }
     Ok(work)
@@ -140,15 +144,11 @@ impl Backward<'_> {
     ///
     /// # Safety
     /// What [`Backward`] says of its pointers holds.
-    unsafe fn gather(&self, call: &mut Call, include: bool) -> Result<(), Canceled> {
+    unsafe fn gather(&self, call: &mut Call) -> Result<(), Canceled> {
         let (level, xg) = (call.team.level(), self.xg);
         let cost = 2 * ELEMENT * (xg.extent[2] * xg.channels) as u64;
         call.team.ranges(call.progress, xg.rows(), cost, &|rows| {
-            let gather = Gather {
-                back: self,
-                include,
-                rows,
-            };
+            let gather = Gather { back: self, rows };
             // SAFETY: as the caller says; each row is in one range, and the team has the level.
             unsafe { level.run(gather) };
         })
@@ -255,7 +255,6 @@ impl Op for Tiles<'_, '_> {
 /// Pointers: these rows of dx, which nobody else touches.
 struct Gather<'a, 'b> {
     back: &'a Backward<'b>,
-    include: bool,
     /// Rows of dx.
     rows: Range<usize>,
 }
@@ -315,12 +314,12 @@ impl Gather<'_, '_> {
                         continue;
                     }
                     let rows = count(0, od) * count(1, oh);
-                    let inside = S::splat(p.weight(self.include, rows * p.window.kernel[2]));
+                    let inside = S::splat(p.weight(rows * p.window.kernel[2]));
                     let from = dy.data.as_ptr().add(offset(yg, n, [od, oh, 0]) + c);
                     for (sum, ow) in sums.iter_mut().zip(chunk.clone()) {
-                        let weight = match self.include || inner.contains(&ow) {
+                        let weight = match p.counts_padding() || inner.contains(&ow) {
                             true => inside,
-                            false => S::splat(p.weight(false, rows * count(2, ow))),
+                            false => S::splat(p.weight(rows * count(2, ow))),
                         };
                         let old = if first { S::splat(0.0) } else { *sum };
                         *sum = S::fma(load::<S>(from.add(ow * yg.pitch[3]), lanes), weight, old);

@@ -1,17 +1,18 @@
 //! Pooling.
 
 use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work};
-use crate::pool::{Place, PoolKind, Pooling, each, load, maximum, offset, split, store};
+use crate::pool::{Place, Pooling, each, lanes, load, maximum, offset, split, squares, store};
 use crate::pool_rows::{Blocks, CLEARED, Columns, Join, Source};
 use crate::simd::{Op, Simd};
 use crate::team::ELEMENT;
+use partita_program::PoolKind;
 use std::ops::Range;
 
-/// y[n, o, c] = maximum or average over the taps inside the input; zero if there are none. With
+/// y[n, o, c] = maximum, average or norm over the taps inside the input; zero if there are none. With
 /// `negative_slope`, times that where not positive.
 ///
-/// Shapes: x (N, D, H, W, C), y likewise with its own extent. Counts one flop a tap and output,
-/// and one an output with a slope. Errors: [`Canceled`]. Panics if samples or channels differ.
+/// Shapes: x (N, D, H, W, C), y likewise with its own extent. Counts one flop a tap and output, two
+/// of a norm, and one an output with a slope. Errors: [`Canceled`]. Panics if samples or channels differ.
 pub fn pool_forward(
     call: &mut Call,
     x: View,
@@ -80,9 +81,26 @@ impl Forward<'_> {
 
 /// How elements of a window become one.
 trait Fold: Copy {
+    /// What an element of the input counts.
+    #[inline(always)]
+    fn element<S: Simd>(x: S::V) -> S::V {
+        x
+    }
     fn fold<S: Simd>(all: S::V, x: S::V) -> S::V;
-    /// What an output is multiplied by.
-    fn weight(self, p: &Pooling, inside: usize) -> f32;
+    /// What a window of so many taps inside the input becomes is multiplied by.
+    #[inline(always)]
+    fn weight(self, _: &Pooling, _: usize) -> f32 {
+        1.0
+    }
+    /// An output from the elements of its window.
+    ///
+    /// # Safety
+    /// The processor has the features of `S`.
+    #[inline(always)]
+    unsafe fn output<S: Simd>(all: S::V, weight: f32) -> S::V {
+        // SAFETY: as the caller says.
+        unsafe { S::mul(all, S::splat(weight)) }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -93,16 +111,10 @@ impl Fold for Larger {
     fn fold<S: Simd>(all: S::V, x: S::V) -> S::V {
         S::max(x, all)
     }
-    #[inline(always)]
-    fn weight(self, _: &Pooling, _: usize) -> f32 {
-        1.0
-    }
 }
 
 #[derive(Clone, Copy)]
-struct Sum {
-    include: bool,
-}
+struct Sum;
 
 impl Fold for Sum {
     #[inline(always)]
@@ -111,7 +123,26 @@ impl Fold for Sum {
     }
     #[inline(always)]
     fn weight(self, p: &Pooling, inside: usize) -> f32 {
-        p.weight(self.include, inside)
+        p.weight(inside)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Norm;
+
+impl Fold for Norm {
+    #[inline(always)]
+    fn element<S: Simd>(x: S::V) -> S::V {
+        S::mul(x, x)
+    }
+    #[inline(always)]
+    fn fold<S: Simd>(all: S::V, x: S::V) -> S::V {
+        S::add(all, x)
+    }
+    #[inline(always)]
+    unsafe fn output<S: Simd>(all: S::V, _: f32) -> S::V {
+        // SAFETY: as the caller says.
+        unsafe { lanes::<S>(all, all, |squares, _| squares.sqrt()) }
     }
 }
 
@@ -125,11 +156,11 @@ impl<F: Fold> Join for Folded<F> {
     type State<S: Simd> = S::V;
     #[inline(always)]
     fn start<S: Simd>(x: S::V, _: S::V) -> S::V {
-        x
+        F::element::<S>(x)
     }
     #[inline(always)]
     fn join<S: Simd>(state: S::V, x: S::V, _: S::V) -> S::V {
-        F::fold::<S>(state, x)
+        F::fold::<S>(state, F::element::<S>(x))
     }
     #[inline(always)]
     unsafe fn put<S: Simd>(self, state: S::V, at: usize) {
@@ -156,11 +187,10 @@ impl Op for Rows<'_> {
         unsafe {
             match self.forward.pooling.kind {
                 PoolKind::Max => self.all::<S, _>(Folded { to, fold: Larger }),
-                PoolKind::Average { count_include_pad } => {
-                    let include = count_include_pad;
-                    let fold = Sum { include };
-                    self.all::<S, _>(Folded { to, fold });
+                PoolKind::AverageAll | PoolKind::AverageInside => {
+                    self.all::<S, _>(Folded { to, fold: Sum });
                 }
+                PoolKind::L2 => self.all::<S, _>(Folded { to, fold: Norm }),
             }
         }
     }
@@ -242,7 +272,7 @@ impl Rows<'_> {
                         3 => row::<S, F>(from, 3, step),
                         count => row::<S, F>(from, count, step),
                     };
-                    let r = self.forward.sloped::<S>(S::mul(r, S::splat(weight)));
+                    let r = self.forward.sloped::<S>(F::output::<S>(r, weight));
                     match at + S::LANES <= c.len() || ow * c.len() + at + S::LANES <= over {
                         true => S::store(to.add(at), r),
                         false => S::store_part(to.add(at), c.len() - at, r),
@@ -289,19 +319,20 @@ impl Op for Outputs<'_> {
                 let taps = [inside(0, od), inside(1, oh), inside(2, ow)];
                 let place = Place::new(p, [xg], (n, [od, oh, ow]), &taps);
                 for c in (0..yg.channels).step_by(S::LANES) {
-                    let lanes = (yg.channels - c).min(S::LANES);
+                    let count = (yg.channels - c).min(S::LANES);
                     // SAFETY: taps inside the input, channels inside the boxes.
                     unsafe {
                         let x = x.data.as_ptr().add(c);
                         let r = match p.kind {
-                            PoolKind::Max => maximum::<S>(&place, x, lanes).0,
-                            PoolKind::Average { count_include_pad } => {
-                                let weight = p.weight(count_include_pad, place.volume());
-                                S::mul(total::<S>(&place, x, lanes), S::splat(weight))
+                            PoolKind::Max => maximum::<S>(&place, x, count).0,
+                            PoolKind::AverageAll | PoolKind::AverageInside => {
+                                let weight = p.weight(place.volume());
+                                Sum::output::<S>(total::<S>(&place, x, count), weight)
                             }
+                            PoolKind::L2 => Norm::output::<S>(squares::<S>(&place, x, count), 1.0),
                         };
                         let to = self.forward.y.get().add(offset(yg, n, [od, oh, ow]) + c);
-                        store::<S>(to, lanes, self.forward.sloped::<S>(r));
+                        store::<S>(to, count, self.forward.sloped::<S>(r));
                     }
                 }
             }

@@ -1,11 +1,12 @@
-//! Gradients of maxima: slabs of dx, each with an owner.
+//! Gradients of maxima and norms: slabs of dx, each with an owner.
 
 use crate::grid::{Call, Canceled, View};
-use crate::pool::{Place, each, load, maximum, offset, store};
+use crate::pool::{Place, each, lanes, load, maximum, offset, squares, store};
 use crate::pool_backward::Backward;
 use crate::pool_rows::{Blocks, CLEARED, Columns, Join, Source};
 use crate::simd::{Level, Op, Simd};
 use crate::team::{ELEMENT, Poll};
+use partita_program::PoolKind;
 use std::ops::Range;
 
 /// Elements of the planes of dx that one plane of windows adds to; they stay in the second cache.
@@ -35,7 +36,10 @@ pub(crate) unsafe fn slabs(back: &Backward, call: &mut Call, x: View) -> Result<
     let depth = depth.next_multiple_of(stride[0]).min(xg.extent[0]);
     let counts = [xg.extent[0].div_ceil(depth), xg.extent[1].div_ceil(height)];
     let units = xg.samples * counts[0] * counts[1];
-    let blocks = Blocks::with_neighbors(p, back.dy.grid);
+    let blocks = match p.kind {
+        PoolKind::Max => Blocks::with_neighbors(p, back.dy.grid),
+        PoolKind::L2 | PoolKind::AverageAll | PoolKind::AverageInside => None,
+    };
     let cost = 4 * ELEMENT * (depth * height * row) as u64;
     call.team.units(call.progress, units, cost, &|unit, poll| {
         let (h, rest) = (unit % counts[1], unit / counts[1]);
@@ -516,7 +520,8 @@ impl Op for Outputs<'_> {
 }
 
 impl Slab<'_, '_> {
-    /// Gives the gradient of one output to its winner, if that lies in the slab.
+    /// Gives the gradient of one output to its winner, or to all its taps by their part in the norm, as
+    /// far as they lie in the slab.
     ///
     /// # Safety
     /// The processor has the features of `S`, what [`Slab`] says of its pointers holds, and the taps lie
@@ -530,21 +535,40 @@ impl Slab<'_, '_> {
     ) {
         let (back, p, n) = (self.back, self.back.pooling, self.n);
         let all = Place::new(p, [self.x.grid], (n, o), all);
-        let own = Place::new(p, [back.xg], (n, o), own);
+        let own = Place::new(p, [back.xg, self.x.grid], (n, o), own);
         let from = offset(back.dy.grid, n, o);
         for c in (0..back.xg.channels).step_by(S::LANES) {
-            let lanes = (back.xg.channels - c).min(S::LANES);
+            let count = (back.xg.channels - c).min(S::LANES);
             // SAFETY: taps inside the input, channels inside the boxes.
             unsafe {
-                let dy = load::<S>(back.dy.data.as_ptr().add(from + c), lanes);
-                let winner = maximum::<S>(&all, self.x.data.as_ptr().add(c), lanes).1;
-                let dx = back.dx.get().add(c);
+                let dy = load::<S>(back.dy.data.as_ptr().add(from + c), count);
+                let (x, dx) = (self.x.data.as_ptr().add(c), back.dx.get().add(c));
+                if p.kind == PoolKind::L2 {
+                    let part = lanes::<S>(dy, squares::<S>(&all, x, count), of_norm);
+                    each!(own, |_tap, at| {
+                        let to = dx.add(at[0]);
+                        let sum =
+                            S::fma(load::<S>(x.add(at[1]), count), part, load::<S>(to, count));
+                        store::<S>(to, count, sum);
+                    });
+                    continue;
+                }
+                let winner = maximum::<S>(&all, x, count).1;
                 each!(own, |tap, at| {
                     let to = dx.add(at[0]);
                     let mine = S::where_eq(winner, S::splat(tap as f32), dy);
-                    store::<S>(to, lanes, S::add(load::<S>(to, lanes), mine));
+                    store::<S>(to, count, S::add(load::<S>(to, count), mine));
                 });
             }
         }
+    }
+}
+
+/// The gradient of a norm over the norm, from the sum of squares.
+#[inline(always)]
+fn of_norm(dy: f32, squares: f32) -> f32 {
+    match squares == 0.0 {
+        true => 0.0,
+        false => dy / squares.sqrt(),
     }
 }

@@ -308,9 +308,7 @@ fn gradients_of_long_rows_of_averages() {
         dilation: [1; 3],
     };
     let pooling = Pooling {
-        kind: PoolKind::Average {
-            count_include_pad: true,
-        },
+        kind: PoolKind::AverageAll,
         window,
         shift: [0, -1, -1],
     };

@@ -14,15 +14,7 @@ struct Case {
 
 impl Case {
     fn new(random: &mut Random) -> Case {
-        let kind = random.pick(&[
-            PoolKind::Max,
-            PoolKind::Average {
-                count_include_pad: true,
-            },
-            PoolKind::Average {
-                count_include_pad: false,
-            },
-        ]);
+        let kind = random.pick(&PoolKind::ALL);
         let mut window = random.window();
         if kind != PoolKind::Max {
             // Divisors that are powers of two keep the average exact.
@@ -91,14 +83,15 @@ impl Case {
 
     fn divisor(&self, inside: usize) -> f64 {
         match self.pooling.kind {
-            PoolKind::Max => 1.0,
-            PoolKind::Average {
-                count_include_pad: true,
-            } => self.pooling.window.volume() as f64,
-            PoolKind::Average {
-                count_include_pad: false,
-            } => inside.max(1) as f64,
+            PoolKind::Max | PoolKind::L2 => 1.0,
+            PoolKind::AverageAll => self.pooling.window.volume() as f64,
+            PoolKind::AverageInside => inside.max(1) as f64,
         }
+    }
+
+    fn norm(&self, taps: &[usize], c: usize) -> f64 {
+        let values = taps.iter().map(|t| f64::from(self.x[t + c]));
+        values.map(|x| x * x).sum::<f64>().sqrt()
     }
 }
 
@@ -182,7 +175,10 @@ fn forward() {
                 let values = taps.iter().map(|t| f64::from(case.x[t + c]));
                 want[offset(&case.yg, n, o) + c] = match case.pooling.kind {
                     PoolKind::Max => values.reduce(f64::max).unwrap_or(0.0),
-                    PoolKind::Average { .. } => values.sum::<f64>() / case.divisor(taps.len()),
+                    PoolKind::L2 => case.norm(&taps, c),
+                    PoolKind::AverageAll | PoolKind::AverageInside => {
+                        values.sum::<f64>() / case.divisor(taps.len())
+                    }
                 };
                 let want = &mut want[offset(&case.yg, n, o) + c];
                 *want *= if *want > 0.0 {
@@ -242,9 +238,14 @@ fn backward() {
                 });
                 match case.pooling.kind {
                     PoolKind::Max => first.into_iter().for_each(|t| gradient[t + c] += dy),
-                    PoolKind::Average { .. } => {
+                    PoolKind::AverageAll | PoolKind::AverageInside => {
                         taps.iter()
                             .for_each(|t| gradient[t + c] += dy / case.divisor(taps.len()));
+                    }
+                    PoolKind::L2 => {
+                        let norm = case.norm(&taps, c);
+                        let taps = taps.iter().filter(|_| norm != 0.0);
+                        taps.for_each(|t| gradient[t + c] += dy * f64::from(case.x[t + c]) / norm);
                     }
                 }
             }
@@ -269,7 +270,9 @@ fn backward() {
             let what = format!("seed {seed} {:?} {} threads", team.level(), team.threads());
             match case.pooling.kind {
                 PoolKind::Max => assert_box(&dxg, &dx, &want, None, &what),
-                PoolKind::Average { .. } => close(&dxg, &dx, &want, &what),
+                PoolKind::AverageAll | PoolKind::AverageInside | PoolKind::L2 => {
+                    close(&dxg, &dx, &want, &what);
+                }
             }
         }
     }
@@ -289,12 +292,7 @@ fn slabs_agree() {
     };
     let mut random = Random(5);
     let (x, dy) = (buffer(&xg, || random.unit()), buffer(&yg, || random.unit()));
-    for kind in [
-        PoolKind::Max,
-        PoolKind::Average {
-            count_include_pad: false,
-        },
-    ] {
+    for kind in [PoolKind::Max, PoolKind::AverageInside, PoolKind::L2] {
         let pooling = Pooling {
             kind,
             window,

@@ -88,9 +88,7 @@ fn calls(team: &mut Team, mut each: impl FnMut()) -> Vec<Watched> {
     };
     let max = pooling(PoolKind::Max, 2, 0);
     let wide = pooling(PoolKind::Max, 3, -1);
-    let include = PoolKind::Average {
-        count_include_pad: true,
-    };
+    let include = PoolKind::AverageAll;
     let average = pooling(include, 3, -1);
     let rule = Adam {
         rate: 0.1,

@@ -6,8 +6,7 @@ pub(crate) enum Keyword {
     Input,
     Conv,
     ConvTranspose,
-    MaxPool,
-    AveragePool,
+    Pool(PoolKind),
     BatchNorm,
     Relu,
     LeakyRelu,
@@ -29,15 +28,20 @@ pub(crate) enum Keyword {
 impl Keyword {
     /// All words that may follow `NAME =`.
     pub(crate) fn operations() -> impl Iterator<Item = Keyword> {
+        let pools = PoolKind::ALL.into_iter().filter(|kind| {
+            *kind
+                != PoolKind::Average {
+                    count_padding: false,
+                }
+        });
         let activations = Activation::ALL.map(Self::Activation);
-        Self::OTHERS.into_iter().chain(activations)
+        let others = Self::OTHERS.into_iter();
+        others.chain(pools.map(Self::Pool)).chain(activations)
     }
 
-    const OTHERS: [Keyword; 19] = [
+    const OTHERS: [Keyword; 17] = [
         Self::Conv,
         Self::ConvTranspose,
-        Self::MaxPool,
-        Self::AveragePool,
         Self::BatchNorm,
         Self::Relu,
         Self::LeakyRelu,
@@ -61,10 +65,7 @@ impl Keyword {
             Op::Input => Self::Input,
             Op::Convolution(_) => Self::Conv,
             Op::TransposedConvolution(_) => Self::ConvTranspose,
-            Op::Pool(pool) => match pool.kind {
-                PoolKind::Max => Self::MaxPool,
-                PoolKind::Average { .. } => Self::AveragePool,
-            },
+            Op::Pool(pool) => Self::Pool(pool.kind),
             Op::BatchNorm { .. } => Self::BatchNorm,
             Op::LeakyRelu { negative_slope } if *negative_slope == 0.0 => Self::Relu,
             Op::LeakyRelu { .. } => Self::LeakyRelu,
@@ -92,8 +93,7 @@ impl Keyword {
             Self::Input => "input",
             Self::Conv => "conv",
             Self::ConvTranspose => "conv_transpose",
-            Self::MaxPool => "max_pool",
-            Self::AveragePool => "average_pool",
+            Self::Pool(kind) => kind.name(),
             Self::BatchNorm => "batch_norm",
             Self::Relu => "relu",
             Self::LeakyRelu => "leaky_relu",
@@ -143,8 +143,8 @@ impl Keyword {
                 "init",
                 "init_bias",
             ],
-            Self::MaxPool => &["kernel", "stride", "pad"],
-            Self::AveragePool => &["kernel", "stride", "pad", "count_padding"],
+            Self::Pool(PoolKind::Average { .. }) => &["kernel", "stride", "pad", "count_padding"],
+            Self::Pool(_) => &["kernel", "stride", "pad"],
             Self::BatchNorm => &[
                 "epsilon",
                 "momentum",

@@ -235,7 +235,7 @@ pub struct TransposedConvolution {
 /// A pooling. Padding never wins a maximum.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pool {
-    /// Maximum or average.
+    /// Maximum, average or Euclidean norm.
     pub kind: PoolKind,
     /// Per spatial dim D, H, W. Dilation is 1; padding is at most half the kernel.
     pub window: [Window; 3],
@@ -251,6 +251,40 @@ pub enum PoolKind {
         /// Divide by the whole window even where it lies over padding.
         count_padding: bool,
     },
+    /// Euclidean norm of the window, `sqrt(sum x^2)`. Where it is zero, so is the gradient.
+    /// Source: PyTorch, `LPPool2d` with `norm_type=2`.
+    L2,
+}
+
+impl PoolKind {
+    /// All kinds.
+    pub const ALL: [Self; 4] = [
+        Self::Max,
+        Self::Average {
+            count_padding: true,
+        },
+        Self::Average {
+            count_padding: false,
+        },
+        Self::L2,
+    ];
+
+    /// Its word in a model's text.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Max => "max_pool",
+            Self::Average { .. } => "average_pool",
+            Self::L2 => "l2_pool",
+        }
+    }
+
+    /// Whether its gradient depends on its input.
+    pub fn backward_reads_input(self) -> bool {
+        match self {
+            Self::Average { .. } => false,
+            Self::Max | Self::L2 => true,
+        }
+    }
 }
 
 /// Losses, as the mean over the mini-batch.

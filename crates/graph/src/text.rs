@@ -18,7 +18,7 @@
 //! loss = mse fc
 //! ```
 //!
-//! The operations are `conv`, `conv_transpose`, `max_pool`, `average_pool`, `batch_norm`, `relu`,
+//! The operations are `conv`, `conv_transpose`, `max_pool`, `average_pool`, `l2_pool`, `batch_norm`, `relu`,
 //! `leaky_relu`, `gelu`, `silu`, `layer_norm`, `linear`, `dropout`, `flatten`, `add`, `concat`, `slice`,
 //! `embedding`, `positions`, `attention`, `mse` and `softmax_cross_entropy`.
 //! `extent` gives W, or HxW, or DxHxW, and with it the spatial dims of the model. A value per dim is

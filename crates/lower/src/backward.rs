@@ -463,10 +463,8 @@ impl Emit<'_> {
             return;
         }
         let (inputs, shift) = self.pool_inputs(id, &pool.window);
-        let x = match pool.kind {
-            partita_graph::PoolKind::Max => Some(self.value(input).view(&inputs)),
-            partita_graph::PoolKind::Average { .. } => None,
-        };
+        let reads_input = pool.kind.backward_reads_input();
+        let x = reads_input.then(|| self.value(input).view(&inputs));
         let (dx, accumulate) = self.contribute(input, &inputs);
         let kernel = Kernel::PoolBackward {
             kind: pool_kind(pool.kind),

@@ -28,6 +28,7 @@ pub(crate) fn pool_kind(kind: PoolKind) -> partita_program::PoolKind {
         PoolKind::Average {
             count_padding: false,
         } => partita_program::PoolKind::AverageInside,
+        PoolKind::L2 => partita_program::PoolKind::L2,
     }
 }
 

@@ -6,7 +6,7 @@
 //! the gradient of a sum is handed on without its inputs.
 
 use crate::emit::Emit;
-use partita_graph::{NodeId, Op, PoolKind};
+use partita_graph::{NodeId, Op};
 use partita_program::Phase;
 
 impl Emit<'_> {
@@ -91,9 +91,9 @@ fn read_backward(op: &Op) -> Backward {
         | Op::LayerNorm { .. }
         | Op::Activation(_)
         | Op::Attention { .. } => Backward::Input,
-        Op::Pool(pool) => match pool.kind {
-            PoolKind::Max => Backward::Input,
-            PoolKind::Average { .. } => Backward::Neither,
+        Op::Pool(pool) => match pool.kind.backward_reads_input() {
+            true => Backward::Input,
+            false => Backward::Neither,
         },
         Op::LeakyRelu { .. } => Backward::Output,
         Op::Input

@@ -38,6 +38,13 @@ pub enum PoolKind {
     AverageAll,
     /// Mean over the taps inside.
     AverageInside,
+    /// Euclidean norm of the taps inside; no gradient where it is zero.
+    L2,
+}
+
+impl PoolKind {
+    /// All kinds.
+    pub const ALL: [Self; 4] = [Self::Max, Self::AverageAll, Self::AverageInside, Self::L2];
 }
 
 /// Smooth functions of one element.

@@ -575,15 +575,7 @@ impl Sketch {
         let name = self.name("pool");
         let rank = self.builder.spatial_rank();
         for _ in 0..20 {
-            let kind = draws.pick(&[
-                PoolKind::Max,
-                PoolKind::Average {
-                    count_padding: true,
-                },
-                PoolKind::Average {
-                    count_padding: false,
-                },
-            ]);
+            let kind = draws.pick(&PoolKind::ALL);
             let window = std::array::from_fn(|dim| {
                 if dim < 3 - rank {
                     return Window::ONE;

@@ -3,7 +3,7 @@ use partita_program::{Kernel, PoolKind, Taps, View};
 use partita_run::{Kernels, Memory, Worked};
 use std::sync::{Arc, Mutex};
 
-/// Wraps f64 kernels, and tells how close any activation or maximum has come to a kink: there the
+/// Wraps f64 kernels, and tells how close any activation, maximum or norm has come to a kink: there the
 /// gradient jumps, and rounding decides on which side a value falls.
 ///
 /// A zero, and a tie of equal values, do not count: they come from a ReLU, a dropout, or from copies of
@@ -35,6 +35,16 @@ fn each_margin(kernel: &Kernel, memory: &Memory<'_>, mut note: impl FnMut(f64)) 
         let mut values = Vec::new();
         memory.pack::<f64>(x, &mut values);
         values.iter().for_each(|value| note(value.abs()));
+    }
+    if let Kernel::PoolForward {
+        kind: PoolKind::L2,
+        y,
+        ..
+    } = kernel
+    {
+        let mut values = Vec::new();
+        memory.pack::<f64>(y, &mut values);
+        values.into_iter().for_each(&mut note);
     }
     if let Kernel::PoolForward {
         kind: PoolKind::Max,

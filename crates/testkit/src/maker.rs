@@ -157,7 +157,6 @@ impl Maker {
         let input: [usize; 3] = input.map(|extent| extent.max(1));
         let x = self.view([n, input[0], input[1], input[2], c]);
         let dx = self.view(x.extent);
-        let kinds = [PoolKind::Max, PoolKind::AverageAll, PoolKind::AverageInside];
         let meets =
             (0..3).all(|dim| (out[dim] - 1) * taps.stride[dim] < input[dim] + shift[dim] as usize);
         let both = |kind| {
@@ -171,7 +170,7 @@ impl Maker {
                 },
                 Kernel::PoolBackward {
                     kind,
-                    x: (kind == PoolKind::Max).then_some(x),
+                    x: [PoolKind::Max, PoolKind::L2].contains(&kind).then_some(x),
                     dy: y,
                     dx,
                     taps,
@@ -180,7 +179,7 @@ impl Maker {
                 },
             ]
         };
-        let defined = kinds
+        let defined = PoolKind::ALL
             .into_iter()
             .filter(|kind| meets || *kind == PoolKind::AverageAll);
         defined.flat_map(both).collect()

@@ -1,20 +1,14 @@
 use super::convolution::window;
 use super::tail::Tail;
 use super::{Run, touched};
-use crate::pool::{PoolKind, Pooling};
+use crate::pool::Pooling;
 use crate::pool_backward::{PoolMask, pool_backward};
 use crate::pool_forward::pool_forward;
-use partita_program::{Kernel, Taps};
+use partita_program::{Kernel, PoolKind, Taps};
 use partita_run::{RunError, Worked};
 
 /// In programs the shift counts from the outputs to the input, here the other way.
-fn pooling(kind: partita_program::PoolKind, taps: &Taps, shift: &[i64; 3]) -> Pooling {
-    let average = |count_include_pad| PoolKind::Average { count_include_pad };
-    let kind = match kind {
-        partita_program::PoolKind::Max => PoolKind::Max,
-        partita_program::PoolKind::AverageAll => average(true),
-        partita_program::PoolKind::AverageInside => average(false),
-    };
+fn pooling(kind: PoolKind, taps: &Taps, shift: &[i64; 3]) -> Pooling {
     Pooling {
         kind,
         window: window(taps),

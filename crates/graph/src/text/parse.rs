@@ -165,11 +165,11 @@ fn parse_op(keyword: Keyword, attributes: &Attributes, rank: usize) -> Result<Op
         Keyword::Input => Op::Input,
         Keyword::Conv => parse_convolution(attributes, rank)?,
         Keyword::ConvTranspose => parse_transposed(attributes, rank)?,
-        Keyword::MaxPool => parse_pool(attributes, rank, PoolKind::Max)?,
-        Keyword::AveragePool => {
+        Keyword::Pool(PoolKind::Average { .. }) => {
             let count_padding = attributes.flag("count_padding")?;
             parse_pool(attributes, rank, PoolKind::Average { count_padding })?
         }
+        Keyword::Pool(kind) => parse_pool(attributes, rank, kind)?,
         Keyword::BatchNorm => Op::BatchNorm {
             epsilon: attributes.real("epsilon")?,
             momentum: attributes.real("momentum")?,
@@ -302,8 +302,7 @@ fn parse_sources(
             ParameterRole::RunningVariance,
         ],
         Keyword::Input
-        | Keyword::MaxPool
-        | Keyword::AveragePool
+        | Keyword::Pool(_)
         | Keyword::Relu
         | Keyword::LeakyRelu
         | Keyword::Dropout

@@ -173,11 +173,8 @@ fn pool_attributes(pool: &Pool, rank: usize) -> Vec<(&'static str, String)> {
         ("stride", per_dim(window, |window| window.stride)),
         ("pad", per_dim(window, padding)),
     ];
-    match pool.kind {
-        PoolKind::Max => {}
-        PoolKind::Average { count_padding } => {
-            attributes.push(("count_padding", count_padding.to_string()));
-        }
+    if let PoolKind::Average { count_padding } = pool.kind {
+        attributes.push(("count_padding", count_padding.to_string()));
     }
     attributes
 }

@@ -80,6 +80,11 @@ fn first_maximum(x: &Values<'_>, inputs: &[[usize; 5]]) -> ([usize; 5], f64) {
     best.unwrap_or_else(|| panic!("a maximum over padding alone"))
 }
 
+fn norm(x: &Values<'_>, inputs: &[[usize; 5]]) -> f64 {
+    let squares = inputs.iter().map(|&i| x.get(i) * x.get(i));
+    squares.sum::<f64>().sqrt()
+}
+
 fn forward(
     kind: PoolKind,
     x: &View,
@@ -99,9 +104,10 @@ fn forward(
             PoolKind::Max => first_maximum(&x, &inputs).1,
             PoolKind::AverageAll => sum() / taps.len() as f64,
             PoolKind::AverageInside => sum() / inputs.len() as f64,
+            PoolKind::L2 => norm(&x, &inputs),
         };
         y.set(o, value);
-        flops += taps.len() as u64;
+        flops += taps.len() as u64 * if kind == PoolKind::L2 { 2 } else { 1 };
     })?;
     Ok(Worked {
         flops,
@@ -138,17 +144,26 @@ fn backward(
                 sums[dense(extent, input)] += share;
             }
         };
+        let x = || {
+            x.as_ref()
+                .unwrap_or_else(|| panic!("the gradient of {kind:?} needs its input"))
+        };
         match kind {
             PoolKind::Max => {
-                let x = x
-                    .as_ref()
-                    .unwrap_or_else(|| panic!("a maximum needs its input"));
-                sums[dense(extent, first_maximum(x, &inputs).0)] += gradient;
+                sums[dense(extent, first_maximum(x(), &inputs).0)] += gradient;
+            }
+            PoolKind::L2 => {
+                let (x, norm) = (x(), norm(x(), &inputs));
+                if norm != 0.0 {
+                    for &input in &inputs {
+                        sums[dense(extent, input)] += gradient / norm * x.get(input);
+                    }
+                }
             }
             PoolKind::AverageAll => spread(gradient / taps.len() as f64),
             PoolKind::AverageInside => spread(gradient / inputs.len() as f64),
         }
-        flops += taps.len() as u64;
+        flops += taps.len() as u64 * if kind == PoolKind::L2 { 4 } else { 1 };
     })?;
     let mut sums = sums.iter();
     each_element(extent, call.progress, |i| {

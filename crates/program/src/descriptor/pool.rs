@@ -3,8 +3,22 @@
 use super::*;
 use crate::PoolKind;
 
-fn flops(outputs: &View, taps: &Taps) -> u128 {
-    each(outputs, 1).saturating_mul(product(&taps.kernel))
+/// A tap counts one, and two in a norm, which squares and adds.
+fn flops(kind: PoolKind, outputs: &View, taps: &Taps) -> u128 {
+    let of_tap = match kind {
+        PoolKind::Max | PoolKind::AverageAll | PoolKind::AverageInside => 1,
+        PoolKind::L2 => 2,
+    };
+    each(outputs, of_tap).saturating_mul(product(&taps.kernel))
+}
+
+/// The gradient of a norm is taken from the norm, which is computed anew.
+fn backward_flops(kind: PoolKind, outputs: &View, taps: &Taps) -> u128 {
+    let passes = match kind {
+        PoolKind::Max | PoolKind::AverageAll | PoolKind::AverageInside => 1,
+        PoolKind::L2 => 2,
+    };
+    flops(kind, outputs, taps).saturating_mul(passes)
 }
 
 pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
@@ -21,7 +35,7 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
                 false => read("x", x),
             };
             let operands = [x.extents(pooled(*kind, "y", y, taps, shift)), write("y", y)];
-            Descriptor::new("pool_forward", flops(y, taps), operands)
+            Descriptor::new("pool_forward", flops(*kind, y, taps), operands)
                 .window(window(taps, shift, y))
                 .constant(kind)
                 .constant(taps)
@@ -38,13 +52,15 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
         } => {
             let of_dx = pooled(*kind, "dy", dy, taps, shift);
             let needs_x = !is_linear(*kind);
-            Descriptor::new("pool_backward", flops(dy, taps), [])
+            Descriptor::new("pool_backward", backward_flops(*kind, dy, taps), [])
                 .and(x.as_ref().map(|x| read("x", x).like("dx", dx)))
                 .and([
                     linear("dy", dy),
                     result("dx", dx, *accumulate).extents(of_dx),
                 ])
-                .require(x.is_some() || !needs_x, || "a maximum needs x".to_owned())
+                .require(x.is_some() || !needs_x, || {
+                    "a maximum or a norm needs x".to_owned()
+                })
                 .require(x.is_none() || needs_x, || {
                     "x is given, but an average does not read it".to_owned()
                 })
@@ -60,7 +76,7 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
 
 fn is_linear(kind: PoolKind) -> bool {
     match kind {
-        PoolKind::Max => false,
+        PoolKind::Max | PoolKind::L2 => false,
         PoolKind::AverageAll | PoolKind::AverageInside => true,
     }
 }
@@ -74,7 +90,7 @@ fn pooled<'k>(
     shift: &'k [i64; 3],
 ) -> Extents<'k> {
     let needs_tap = match kind {
-        PoolKind::AverageAll => false,
+        PoolKind::AverageAll | PoolKind::L2 => false,
         PoolKind::Max | PoolKind::AverageInside => true,
     };
     Extents::Pooled {
