@@ -2,6 +2,7 @@
 
 use crate::emit::NUMBERS;
 use crate::fuse::{compute, fuse};
+use crate::passes::LoweringPass;
 use partita_program::{
     Body, Buffer, BufferId, Collective, CollectiveKind, Dtype, Home, Kernel, KernelShape, Menu,
     MenuError, Origin, Output, Phase, Place, Role, Task, TaskId, View, Work,
@@ -262,19 +263,23 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The body, with fused kernels and weights packed once if `fused`, every kernel chosen, without
-    /// dependencies and offsets.
+    /// The body after a pass, with fused kernels and weights packed once if `fused`, without dependencies
+    /// and offsets.
     ///
     /// Errors: a kernel that the menu lacks.
-    pub fn finish(mut self, fused: bool) -> Result<Body, MenuError> {
+    pub fn finish(mut self, fused: bool, last: LoweringPass) -> Result<Body, MenuError> {
         // What is sent to ranks of a later turn comes in that turn.
         self.body.tasks.sort_by_key(|task| task.origin.turn);
-        if fused {
+        if fused && last >= LoweringPass::Fuse {
             fuse(&mut self.body, self.menu, &self.world);
+        }
+        if fused && last >= LoweringPass::Pack {
             self.pack()?;
         }
-        for id in 0..self.body.tasks.len() {
-            self.choose(id)?;
+        if last >= LoweringPass::Select {
+            for id in 0..self.body.tasks.len() {
+                self.choose(id)?;
+            }
         }
         Ok(self.body)
     }

@@ -23,6 +23,7 @@ mod network;
 mod overlap;
 mod pack;
 mod parameters;
+mod passes;
 mod placement;
 mod recompute;
 mod redistribute;
@@ -34,6 +35,7 @@ mod timeline;
 mod update;
 
 pub use lowering::{LowerError, Request, SampleFormat, lower, lower_rank, lower_ranks};
+pub use passes::{LoweringPass, NoPass, lower_after};
 pub use placement::balanced;
 pub use schedule::{Pass, Schedule, Slot, fitting_micro, forward_slots, slots};
 pub use strategy::{

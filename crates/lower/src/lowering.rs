@@ -6,6 +6,7 @@ use crate::emit::Emit;
 use crate::geometry::Rows;
 use crate::lay_out::lay_out;
 use crate::network::{Network, positions};
+use crate::passes::LoweringPass;
 use crate::placement::Placement;
 use crate::schedule::{self, Pass, Schedule, Slot};
 use crate::storage::Storages;
@@ -92,7 +93,18 @@ impl LowerError {
 /// Errors: a strategy that does not fit the model or the mini-batch, a kernel that the menu lacks, sizes
 /// beyond [`partita_space::limits`].
 pub fn lower(request: &Request<'_>) -> Result<Program, LowerError> {
+    let program = lower_until(request, LoweringPass::Arena)?;
+    verify_sizes(&program).map_err(LowerError::Uncountable)?;
+    Ok(program)
+}
+
+/// What the passes up to one make.
+pub(crate) fn lower_until(
+    request: &Request<'_>,
+    last: LoweringPass,
+) -> Result<Program, LowerError> {
     let plan = Plan::new(request)?;
+    let lower_planned = |rank| lower_planned(request, &plan, rank, last);
     let is_like = request.batch.is_multiple_of(plan.networks.len());
     let (bodies, class_of) = match plan.placement.is_whole() && is_like {
         true => {
@@ -101,20 +113,16 @@ pub fn lower(request: &Request<'_>) -> Result<Program, LowerError> {
             let (kind, shard) = (request.kind, request.strategy.shard);
             let (class_of, ranks) = classes(&plan.world, network, storages, shard, kind);
             let ranks = ranks.into_iter();
-            let bodies: Result<Vec<Body>, LowerError> = ranks
-                .map(|rank| lower_planned(request, &plan, rank))
-                .collect();
+            let bodies: Result<Vec<Body>, LowerError> = ranks.map(lower_planned).collect();
             (bodies?, class_of)
         }
-        false => by_bodies(&plan.world, plan.is_even(), &|rank| {
-            lower_planned(request, &plan, rank)
-        })?,
+        false => by_bodies(&plan.world, plan.is_even(), &lower_planned)?,
     };
     let title = format!(
         "{} batch {} {}",
         request.graph.name, request.batch, request.strategy
     );
-    let program = Program {
+    Ok(Program {
         title,
         kind: request.kind,
         dtype: request.dtype,
@@ -122,9 +130,13 @@ pub fn lower(request: &Request<'_>) -> Result<Program, LowerError> {
         mesh: plan.world,
         bodies,
         class_of,
-    };
-    verify_sizes(&program).map_err(LowerError::Uncountable)?;
-    Ok(program)
+    })
+}
+
+/// The layers with their distributions.
+pub(crate) fn network(request: &Request<'_>) -> Result<Network, LowerError> {
+    let placement = placement(request)?;
+    laid_out(request, &placement)
 }
 
 /// Lowers one rank alone, whatever its class. Where layers run on some ranks only, or micro-batches are of
@@ -133,7 +145,7 @@ pub fn lower(request: &Request<'_>) -> Result<Program, LowerError> {
 /// Errors: as [`lower`].
 pub fn lower_rank(request: &Request<'_>, rank: Rank) -> Result<Body, LowerError> {
     let plan = Plan::new(request)?;
-    lower_planned(request, &plan, rank)
+    lower_planned(request, &plan, rank, LoweringPass::Arena)
 }
 
 /// Some ranks one after the other, each lowered as by [`lower_rank`] when it is asked for.
@@ -146,7 +158,28 @@ pub fn lower_ranks<'a>(
     let plan = Plan::new(request)?;
     Ok(ranks
         .iter()
-        .map(move |&rank| lower_planned(request, &plan, rank)))
+        .map(move |&rank| lower_planned(request, &plan, rank, LoweringPass::Arena)))
+}
+
+/// Where layers run.
+///
+/// Errors: a strategy that does not fit the model or the mini-batch.
+fn placement(request: &Request<'_>) -> Result<Placement, LowerError> {
+    let strategy = request.strategy;
+    // A last partial batch may be smaller than the data axis: some ranks then have no sample.
+    strategy.check_axes(request.graph, request.batch.max(strategy.data_parts()))?;
+    if request.kind == ProgramKind::Train {
+        strategy.check_norms(request.graph, request.batch)?;
+    }
+    Ok(Placement::new(request.graph, strategy)?)
+}
+
+fn laid_out(request: &Request<'_>, placement: &Placement) -> Result<Network, LowerError> {
+    let network = lay_out(request.graph, request.strategy, placement, request.batch)?;
+    Ok(match request.kind {
+        ProgramKind::Evaluate => network.without_auxiliary(),
+        ProgramKind::Train | ProgramKind::Fetch => network,
+    })
 }
 
 /// What all ranks do, and in which order.
@@ -173,17 +206,9 @@ pub(crate) struct Plan {
 impl Plan {
     fn new(request: &Request<'_>) -> Result<Self, LowerError> {
         let strategy = request.strategy;
-        // A last partial batch may be smaller than the data axis: some ranks then have no sample.
-        strategy.check_axes(request.graph, request.batch.max(strategy.data_parts()))?;
-        if request.kind == ProgramKind::Train {
-            strategy.check_norms(request.graph, request.batch)?;
-        }
-        let placement = Placement::new(request.graph, strategy)?;
+        let placement = placement(request)?;
         let parts = strategy.micro_batches(request.batch);
-        let mut network = lay_out(request.graph, strategy, &placement, request.batch)?;
-        if request.kind == ProgramKind::Evaluate {
-            network = network.without_auxiliary();
-        }
+        let network = laid_out(request, &placement)?;
         let slots = slots(strategy, parts, request.kind);
         let mut replica_of = vec![0; parts];
         slots
@@ -316,14 +341,21 @@ fn slots(strategy: &Strategy, micro: usize, kind: ProgramKind) -> Vec<Slot> {
 }
 
 /// Ranks of one class give equal bodies.
-fn lower_planned(request: &Request<'_>, plan: &Plan, rank: Rank) -> Result<Body, LowerError> {
+fn lower_planned(
+    request: &Request<'_>,
+    plan: &Plan,
+    rank: Rank,
+    last: LoweringPass,
+) -> Result<Body, LowerError> {
     let mut emit = Emit::new(request, plan, rank);
     emit.persistent();
     match request.kind {
         ProgramKind::Fetch => emit.fetch(),
         ProgramKind::Train | ProgramKind::Evaluate => emit.step(),
     }
-    let mut body = emit.builder.finish(request.strategy.fuse)?;
-    arena::plan(&mut body)?;
+    let mut body = emit.builder.finish(request.strategy.fuse, last)?;
+    if last >= LoweringPass::Arena {
+        arena::plan(&mut body)?;
+    }
     Ok(body)
 }

@@ -2,15 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod menus;
 mod request;
 
+use menus::{Everything, Packer};
 use partita_graph::text;
 use partita_lower::{Request, SampleFormat, Strategy, lower};
-use partita_program::{
-    Algorithm, Choice, Dtype, Kernel, KernelShape, Menu, MenuError, Optimizer, Role, Transform,
-    UnpinnedMenu, View,
-};
-use partita_space::Bytes;
+use partita_program::{Dtype, Menu, Optimizer, Transform, UnpinnedMenu};
 use request::request;
 use std::path::Path;
 
@@ -51,41 +49,6 @@ k = concat a u
 c = conv k filters=2 kernel=1 bias=false
 loss = mse c
 ";
-
-/// Offers every kernel, fused ones too.
-struct Everything;
-
-impl Menu for Everything {
-    fn choose(&self, _shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
-        Ok(Choice {
-            algorithm: Algorithm("any".to_owned()),
-            workspace: Bytes(0),
-            packed_weights: 0,
-        })
-    }
-}
-
-/// As well, and packs the weights of forward convolutions into rows of eight.
-struct Packer;
-
-impl Menu for Packer {
-    fn choose(&self, shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
-        let choice = Everything.choose(shape)?;
-        let is_packed = |w: &View| shape.buffers[w.buffer.0 as usize].role == Role::PackedWeights;
-        let first = &shape.kernel.parts()[0];
-        let packed_weights = if let Kernel::ConvolutionForward { w, .. } = first
-            && !is_packed(w)
-        {
-            w.volume() / w.extent[4] * 8
-        } else {
-            0
-        };
-        Ok(Choice {
-            packed_weights,
-            ..choice
-        })
-    }
-}
 
 fn check(name: &str, model: &str, strategy: &str, batch: usize, menu: &dyn Menu) {
     let graph = text::parse(model).unwrap();
