@@ -6,16 +6,14 @@ use crate::host::Host;
 use crate::train::check::core_warning;
 use crate::train::kernel_set::{KernelSet, Precision, Seat, cores, spin};
 use partita_local::connect;
-use partita_oracle::{
-    KernelCost, Known, LinkFit, MeasuredCosts, Mode, Prediction, Sample, fit_line, predict,
-};
+use partita_oracle::{MeasuredCosts, Mode, Prediction, Sample, predict, rough_seconds};
 use partita_program::{Dtype, Program};
 use partita_run::allocation::name_work;
 use partita_run::{Kernels, Transport};
-use partita_space::{Bytes, BytesPerSecond, Mesh, Rank, Seconds};
+use partita_space::{Bytes, BytesPerSecond, Mesh, Rank};
 use partita_tune::{
-    KernelKey, LinkTimes, Measured, Measurements, Options, Point, Setting, TuneError,
-    host_seconds_per_byte, measure, measure_links, measure_load, measure_memory, middle,
+    LinkTimes, Measured, Measurements, Options, Point, Setting, TuneError, measure, measure_links,
+    measure_load, measure_memory, middle,
 };
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -167,29 +165,12 @@ impl Here {
 
     /// The kernels known so far, for lower bounds.
     pub fn known(&self) -> MeasuredCosts {
-        let mut costs = MeasuredCosts::default();
-        // Each may have a core to itself for as long as it is timed, but not all of them for a whole step.
-        let threads = (self.ranks * self.threads) as f64;
-        let turns = (threads / self.cores.len() as f64).max(1.0);
-        for (signature, algorithms) in &self.measurements.kernels {
-            for (algorithm, &together) in algorithms {
-                let key = KernelKey {
-                    signature: signature.clone(),
-                    algorithm: algorithm.clone(),
-                };
-                let Some(alone) = self.alone.seconds(&key) else {
-                    continue;
-                };
-                let cost = KernelCost {
-                    // Measured slower alone, something else disturbed it.
-                    alone: alone.min(together),
-                    together: together.max(alone * turns),
-                    known: Known::Measured,
-                };
-                costs.kernels.insert((key.signature, key.algorithm), cost);
-            }
-        }
-        costs
+        MeasuredCosts::of_kernels(
+            &self.measurements,
+            &self.alone,
+            self.ranks * self.threads,
+            self.cores.len(),
+        )
     }
 
     /// All that the program needs, measured.
@@ -204,27 +185,13 @@ impl Here {
     fn fits(&self) -> Result<MeasuredCosts, CliError> {
         let mut costs = self.known();
         if let Some(links) = &self.measurements.links {
-            if !links.message.is_empty() {
-                costs.message = Some(law(&links.message, 2.0)?);
-            }
-            for (&members, points) in &links.allreduce {
-                costs.allreduce.insert(members, law(points, 1.0)?);
-            }
-            for (&members, points) in &links.allgather {
-                costs.allgather.insert(members, law(points, 1.0)?);
-            }
-            for (&members, points) in &links.reduce_scatter {
-                costs.reduce_scatter.insert(members, law(points, 1.0)?);
-            }
-            for (&members, points) in &links.alltoall {
-                costs.alltoall.insert(members, law(points, 1.0)?);
-            }
+            let added = costs.add_links(links);
+            added.map_err(|error| CliError::run(&error))?;
         }
         let reads = self.measurements.loads.get(READS);
-        costs.load = match reads.filter(|_| !self.no_io) {
-            Some(points) => Some(law(points, 1.0)?),
-            None => Some(LinkFit::default()),
-        };
+        let reads = reads.filter(|_| !self.no_io).map(Vec::as_slice);
+        let added = costs.add_reads(reads);
+        added.map_err(|error| CliError::run(&error))?;
         Ok(costs)
     }
 
@@ -261,17 +228,7 @@ impl Here {
 
     /// Those of these kernels that are known with all ranks at work and alone.
     fn samples(&self, measured: &BTreeSet<String>) -> Vec<Sample> {
-        let known = self.known().kernels;
-        let shapes = &self.measurements.shapes;
-        let sample = |((signature, _), cost): (&(String, String), &KernelCost)| {
-            measured.get(signature)?;
-            let features = shapes.get(signature)?.clone();
-            Some(Sample {
-                features,
-                cost: *cost,
-            })
-        };
-        known.iter().filter_map(sample).collect()
+        self.known().samples(&self.measurements, measured)
     }
 
     /// Those that are not known; with a number of passes all anew, but no more of a family than a
@@ -321,6 +278,7 @@ impl Here {
                     flush: self.flush,
                     family_max: anew.map_or(usize::MAX, |_| FAMILY_MAX),
                     repeats: REPEATS,
+                    rough_seconds,
                     ..Options::default()
                 };
                 let working = match series.setting.at_work {
@@ -512,16 +470,6 @@ pub fn memory(ranks: usize) -> Bytes {
         Some(available) => Bytes(available.0 / ranks as u64),
         None => Bytes(u64::MAX),
     }
-}
-
-/// A line through the points. `bytes_per_byte` as in [`host_seconds_per_byte`].
-fn law(points: &[Point], bytes_per_byte: f64) -> Result<LinkFit, CliError> {
-    let pairs: Vec<(Bytes, Seconds)> = points
-        .iter()
-        .map(|point| (point.bytes, point.seconds))
-        .collect();
-    let fit = fit_line(&pairs).map_err(|error| CliError::run(&error))?;
-    Ok(fit.link(host_seconds_per_byte(points, bytes_per_byte)))
 }
 
 /// Times reads of a file written for it.

@@ -5,10 +5,8 @@ use crate::predict::cost_error;
 use crate::train::kernel_set::KernelSet;
 use partita_lower::{Request, Strategy};
 use partita_oracle::closed::Wire;
-use partita_oracle::{Costs, MeasuredCosts, Prediction, predict};
-use partita_plan::{
-    Candidate, Floor, Known, PlanError, PlanRequest, StageCosts, balance, plan, rank_seconds,
-};
+use partita_oracle::{Costs, MeasuredCosts, Prediction, predict, rank_seconds};
+use partita_plan::{Candidate, Floor, Known, PlanError, PlanRequest, StageCosts, balance, plan};
 use partita_program::{Body, Program};
 use partita_space::{Bytes, Mesh, Rank, Seconds};
 use std::cell::RefCell;

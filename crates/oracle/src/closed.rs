@@ -122,6 +122,27 @@ impl Estimate {
     }
 }
 
+/// About how long a step takes under a mixture of forms, which no form describes: the computation in
+/// equal parts, and the longer of the communication of samples with positions (`by_tiles`) and of samples
+/// with filters (`by_shares`), of which the first moves a part alone where filters are shared by `shares`
+/// ranks. `serial` is the step of one of `ranks` ranks alone.
+pub fn of_mixture(
+    serial: &Estimate,
+    [by_tiles, by_shares]: [&Estimate; 2],
+    ranks: usize,
+    shares: usize,
+) -> Seconds {
+    let parts = 1.0 / ranks as f64;
+    let by_tiles = by_tiles.communication;
+    let moved = match shares {
+        1 => by_tiles,
+        _ => by_shares
+            .communication
+            .max(by_tiles * (1.0 / shares as f64)),
+    };
+    serial.compute * parts + moved
+}
+
 /// A training as the closed forms see it.
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'a> {

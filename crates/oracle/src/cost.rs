@@ -6,11 +6,13 @@ pub mod kernel;
 pub mod link;
 mod machine;
 mod measured;
+mod measurements;
 pub mod saturation;
 mod scaled;
 
 pub use machine::MachineCosts;
 pub use measured::{LinkFit, MeasuredCosts};
+pub use measurements::rough_seconds;
 pub use scaled::{Scaled, Speeds};
 
 use partita_program::{Algorithm, Count, Dtype, KernelShape};

@@ -12,6 +12,7 @@ pub mod efficiency;
 pub mod explain;
 pub mod fit;
 mod linear;
+pub mod lower_bound;
 pub mod prediction;
 pub mod simulate;
 
@@ -19,9 +20,10 @@ pub use compare::{CompareError, Comparison, PredictionFault, compare};
 pub use cost::{
     Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, Known, MessageCost,
 };
-pub use cost::{LinkFit, MachineCosts, MeasuredCosts, Scaled, Speeds};
+pub use cost::{LinkFit, MachineCosts, MeasuredCosts, Scaled, Speeds, rough_seconds};
 pub use efficiency::{Efficiency, Errors, Sample, Validation};
 pub use explain::{Change, Finding, Item, Turn, WhatIf, explain, turning_point, what_ifs};
 pub use fit::{FitError, LineFit, fit_line};
+pub use lower_bound::{durations, rank_seconds, task_seconds};
 pub use prediction::{Prediction, TaskPrediction, predict};
 pub use simulate::{Breakdown, Classes, Mode, SimulateError, Simulation, refine, simulate};

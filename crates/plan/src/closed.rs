@@ -1,10 +1,10 @@
-//! The closed forms of the oracle for a model: a table of its layers, and which form a strategy has.
+//! A model as the closed forms of the oracle see it: a table of its layers, and which form a strategy has.
 
 use crate::candidates::SPATIAL;
 use crate::layers::{LayersError, StageCosts, origins};
 use partita_graph::{Graph, Node, Op};
 use partita_lower::{LayerDim, Request, Shard, Strategy, lower_rank};
-use partita_oracle::closed::{Estimate, LayerRow, Split, Table, Wires};
+use partita_oracle::closed::{Estimate, LayerRow, Split, Table, Wires, of_mixture};
 use partita_program::{Lane, Phase, Program, ProgramKind};
 use partita_space::{AXES, Axis, AxisList, Rank, Seconds};
 use std::ops::Range;
@@ -128,16 +128,12 @@ impl<'a> Forms<'a> {
         let tiles: usize = SPATIAL.into_iter().map(extent).product();
         let shares = extent(Axis::Filter).max(extent(Axis::Channel));
         let groups = extent(Axis::Data) * extent(Axis::Branch);
-        let communication = |split: Split| self.estimate(&mixed, &split).communication;
-        let serial = self.estimate(&mixed, &Split::Serial).compute;
-        let by_tiles = communication(Split::DataSpatial([groups, tiles]));
-        let by_shares = communication(Split::DataFilter([groups * tiles, shares]));
-        let parts = 1.0 / strategy.ranks() as f64;
-        let moved = match shares {
-            1 => by_tiles,
-            _ => by_shares.max(by_tiles * (1.0 / shares as f64)),
-        };
-        Some(serial * parts + moved)
+        let estimate = |split: Split| self.estimate(&mixed, &split);
+        let by_tiles = estimate(Split::DataSpatial([groups, tiles]));
+        let by_shares = estimate(Split::DataFilter([groups * tiles, shares]));
+        let serial = estimate(Split::Serial);
+        let forms = [&by_tiles, &by_shares];
+        Some(of_mixture(&serial, forms, strategy.ranks(), shares))
     }
 
     fn estimate(&self, strategy: &Strategy, split: &Split) -> Estimate {

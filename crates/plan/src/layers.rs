@@ -1,11 +1,10 @@
 //! What each layer of a model takes of the ranks of a stage: seconds of a micro-batch, bytes.
 
 use crate::closed::of_one_rank;
-use crate::floor::{durations, task_seconds};
 use partita_graph::Graph;
 use partita_lower::{LowerError, Request, Strategy};
-use partita_oracle::Costs;
 use partita_oracle::closed::Wire;
+use partita_oracle::{Costs, durations, task_seconds};
 use partita_program::{Body, Phase, Program, ProgramKind, Role};
 use partita_space::{AXES, Axis, Bytes, Mesh, Rank, Seconds};
 use std::collections::HashMap;

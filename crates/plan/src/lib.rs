@@ -7,7 +7,6 @@
 mod balance;
 mod candidates;
 mod closed;
-mod floor;
 mod glance;
 mod growth;
 mod layers;
@@ -18,7 +17,6 @@ mod plan;
 pub use balance::{BalanceError, Balanced, balance};
 pub use candidates::{candidates, hybrids};
 pub use closed::{ClosedForm, closed_form};
-pub use floor::{rank_seconds, task_seconds};
 pub use growth::{doubled, ranks_max};
 pub use layers::{Known, StageCosts};
 pub use per_layer::PerLayer;

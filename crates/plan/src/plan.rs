@@ -16,7 +16,7 @@ type Unknown = String;
 /// Says how long a program takes.
 pub type Cost<'a> = dyn Fn(&Program) -> Result<Prediction, Unknown> + 'a;
 
-/// Says how long a step takes at least in which a rank of a mesh does this; [`crate::rank_seconds`] for
+/// Says how long a step takes at least in which a rank of a mesh does this; [`partita_oracle::rank_seconds`] for
 /// costs at hand.
 pub type Floor<'a> = dyn Fn(&Body, Rank, &Mesh) -> Seconds + 'a;
 

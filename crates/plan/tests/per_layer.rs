@@ -6,8 +6,8 @@ mod requests;
 
 use partita_graph::{Graph, text, zoo};
 use partita_lower::{Request, Strategy, lower};
-use partita_oracle::{Costs, MachineCosts, Mode, predict};
-use partita_plan::{Candidate, Known, PerLayer, PlanRequest, plan, rank_seconds};
+use partita_oracle::{Costs, MachineCosts, Mode, predict, rank_seconds};
+use partita_plan::{Candidate, Known, PerLayer, PlanRequest, plan};
 use partita_program::Program;
 use partita_space::{Bytes, Seconds};
 use partita_testkit::Machine;

@@ -6,11 +6,9 @@ use partita_graph::{Graph, zoo};
 use partita_lower::{LowerError, Request, Strategy, lower};
 use partita_oracle::{
     Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost, Mode, Prediction,
-    predict, simulate,
+    predict, rank_seconds, simulate,
 };
-use partita_plan::{
-    Candidate, Known, PlanError, PlanRequest, candidates, pipelines, plan, rank_seconds,
-};
+use partita_plan::{Candidate, Known, PlanError, PlanRequest, candidates, pipelines, plan};
 use partita_program::{
     Algorithm, Body, Buffer, BufferId, Choice, Collective, CollectiveKind, Count, Dtype,
     KernelShape, Menu, MenuError, Optimizer, Origin, Phase, Program, ProgramKind, Role, Task,

@@ -1,7 +1,8 @@
 use crate::TuneError;
 use crate::reuse::{Held, at_hand, buffers_of};
 use partita_program::{
-    Access, Algorithm, Body, Buffer, Features, Kernel, KernelShape, Program, Task, View, Work,
+    Access, Algorithm, Body, Buffer, Count, Features, Kernel, KernelShape, Program, Task, View,
+    Work,
 };
 use partita_space::{Bytes, Mesh, Rank, Seconds};
 use serde::{Deserialize, Serialize};
@@ -52,11 +53,12 @@ impl Job {
 }
 
 /// The kernels of all programs, each key once, without those already known; `cache` is what the caches of
-/// a rank hold.
+/// a rank hold, and `seconds` about how long a task takes.
 pub(crate) fn jobs(
     programs: &[&Program],
     is_known: &dyn Fn(&KernelKey) -> bool,
     cache: Bytes,
+    seconds: fn(&Count) -> Seconds,
 ) -> Result<Vec<Job>, TuneError> {
     let mut seen = BTreeSet::new();
     let mut jobs = Vec::new();
@@ -87,7 +89,7 @@ pub(crate) fn jobs(
                     let signature = key.signature;
                     return Err(TuneError::Unpinned { signature });
                 }
-                let held = held.get_or_insert_with(|| at_hand(body, cache));
+                let held = held.get_or_insert_with(|| at_hand(body, cache, seconds));
                 let one = Occurrence {
                     rank,
                     body,
@@ -202,14 +204,14 @@ fn packed(buffers: &[Buffer], own: &BTreeSet<u32>) -> (Vec<Buffer>, Bytes) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reuse::tests::copies;
+    use crate::reuse::tests::{by_bytes, copies};
 
     /// A kernel that many tasks have is measured as it is found most of the time: here twice cold and
     /// once with what the task before it has touched.
     #[test]
     fn the_middle_of_what_caches_hold_is_measured() {
         let body = copies(&[[0, 1], [1, 2], [2, 3], [0, 4], [5, 1]]);
-        let held = at_hand(&body, Bytes(1 << 16));
+        let held = at_hand(&body, Bytes(1 << 16), by_bytes);
         let count = [1, 3, 4].map(|at: usize| held[at].len());
         assert_eq!(count, [1, 0, 0]);
         let occurrence = |at: usize| Occurrence {

@@ -1,4 +1,6 @@
-use partita_oracle::{Blocks, Costs};
+//! The least that a step takes: what a rank does on its own, were its peers always ready.
+
+use crate::cost::{Blocks, Costs};
 use partita_program::{
     Body, Collective, CollectiveKind, Count, Exchange, KernelShape, Lane, Task, View, Work,
 };
