@@ -11,9 +11,8 @@ use crate::schedule::{self, Pass, Schedule, Slot};
 use crate::storage::Storages;
 use crate::{Strategy, StrategyError};
 use partita_graph::{Graph, NodeId, Op};
-use partita_program::verify::{Faults, verify_sizes};
 use partita_program::{
-    Body, Dtype, Menu, MenuError, Optimizer, Place, Program, ProgramKind, Transform,
+    Body, Dtype, Menu, MenuError, Optimizer, Place, Program, ProgramKind, SizeFaults, Transform,
 };
 use partita_space::{Axis, AxisList, AxisSet, Grid, Mesh, Rank};
 use std::collections::HashMap;
@@ -74,7 +73,7 @@ pub enum LowerError {
     },
     /// Counts of a step over all ranks that 64 bits do not hold.
     #[error("{0}; choose a smaller mini-batch, or fewer ranks")]
-    Uncountable(Faults),
+    Uncountable(SizeFaults),
 }
 
 impl LowerError {
@@ -123,7 +122,7 @@ pub fn lower(request: &Request<'_>) -> Result<Program, LowerError> {
         bodies,
         class_of,
     };
-    verify_sizes(&program).map_err(LowerError::Uncountable)?;
+    program.check_sizes().map_err(LowerError::Uncountable)?;
     Ok(program)
 }
 

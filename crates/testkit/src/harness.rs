@@ -6,7 +6,7 @@ use partita_local::{
     LaunchError, MemorySource, ReferenceKernels, ReferenceMenu, Samples, Stored, connect, launch,
 };
 use partita_lower::{LowerError, Request, SampleFormat, Strategy, lower};
-use partita_program::{Dtype, Menu, Optimizer, Program, ProgramKind, Role, Transform, verify};
+use partita_program::{Dtype, Menu, Optimizer, Program, ProgramKind, Role, Transform};
 use partita_run::{
     Arena, Inputs, Kernels, Memory, RankRunner, RunError, SystemClock, kept_name, put_share,
     share_of,
@@ -174,7 +174,7 @@ impl Setup<'_> {
     /// Panics where verification finds a fault: lowering must never make one.
     pub fn program(&self, kind: ProgramKind) -> Result<Program, LowerError> {
         let program = lower(&self.request(kind))?;
-        if let Err(faults) = verify::verify(&program) {
+        if let Err(faults) = partita_verify::verify(&program) {
             panic!("{}: {faults}", program.title);
         }
         Ok(program)

@@ -49,3 +49,4 @@ pub use partita_cpu::Level;
 pub use partita_graph::text::print;
 pub use partita_local::{ReferenceKernels, ReferenceMenu, Samples, Stored};
 pub use partita_lower::Strategy;
+pub use partita_verify as verify;

@@ -1,10 +1,10 @@
-use super::{Case, Fault, matching::region_difference};
-use crate::{Collective, CollectiveKind, Dtype, Group as Kind, View, Work};
+use crate::{Case, Fault, matching::region_difference};
+use partita_program::{Collective, CollectiveKind, Dtype, Group as Kind, View, Work};
 use partita_space::{Rank, Region};
 use std::collections::HashMap;
 
 /// For each class, the task of each collective by its sequence; the first where one comes twice.
-pub(super) fn collectives(case: &Case<'_>) -> Vec<HashMap<u32, usize>> {
+pub(crate) fn collectives(case: &Case<'_>) -> Vec<HashMap<u32, usize>> {
     case.bodies()
         .map(|(class, _)| {
             let mut tasks = HashMap::new();
@@ -17,7 +17,7 @@ pub(super) fn collectives(case: &Case<'_>) -> Vec<HashMap<u32, usize>> {
 }
 
 /// Collectives of a body with their tasks.
-pub(super) fn collectives_of<'p>(
+pub(crate) fn collectives_of<'p>(
     case: &Case<'p>,
     class: usize,
 ) -> impl Iterator<Item = (usize, &'p Collective)> + use<'p> {
@@ -29,7 +29,7 @@ pub(super) fn collectives_of<'p>(
 }
 
 /// The group of a representative.
-pub(super) struct Group {
+pub(crate) struct Group {
     /// All members, ascending.
     pub members: Vec<Rank>,
     /// The first member of each class among them.
@@ -38,7 +38,7 @@ pub(super) struct Group {
 
 /// Groups of the representatives by their first member, each made once.
 #[derive(Default)]
-pub(super) struct Groups(HashMap<(Rank, Kind), Group>);
+pub(crate) struct Groups(HashMap<(Rank, Kind), Group>);
 
 impl Groups {
     pub fn of(&mut self, case: &Case<'_>, class: usize, kind: Kind) -> &Group {
@@ -58,7 +58,7 @@ impl Groups {
 }
 
 /// Sequences ascend, and all members of a group take part in the same collective.
-pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
+pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     let tasks = collectives(case);
     let mut groups = Groups::default();
     let mut agreed: HashMap<(Rank, Kind, u32), bool> = HashMap::new();

@@ -1,14 +1,14 @@
-use super::collectives::{Groups, collectives, collectives_of};
-use super::matching::{exchanges, exchanges_of};
-use super::{Case, Fault};
-use crate::{Group, Lane};
+use crate::collectives::{Groups, collectives, collectives_of};
+use crate::matching::{exchanges, exchanges_of};
+use crate::{Case, Fault};
+use partita_program::{Group, Lane};
 use partita_space::Rank;
 use std::collections::{HashMap, VecDeque};
 
 /// The step ends under any timing, with sends that wait for their receivers: starts and completions
 /// of the tasks of all classes have an order. With an order for classes there is one for ranks, since
 /// every cycle of ranks is one of their classes.
-pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
+pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     let mut events = Events::of(case);
     for in_order in [false, true] {
         if in_order {
@@ -230,7 +230,7 @@ fn neighbors(case: &Case<'_>, class: usize) -> Vec<(Lane, usize, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
+    use partita_program::{
         Body, Collective, CollectiveKind, Dtype, Origin, Phase, Program, ProgramKind, Task, View,
         Work,
     };
@@ -250,7 +250,10 @@ mod tests {
                 group: AxisSet::of([Axis::Width]),
                 on: None,
                 kind: CollectiveKind::AllReduce {
-                    view: View::of(crate::BufferId(0), &partita_space::Region::default()),
+                    view: View::of(
+                        partita_program::BufferId(0),
+                        &partita_space::Region::default(),
+                    ),
                 },
             }),
         };
@@ -283,9 +286,9 @@ mod tests {
         check(&Case::new(&program), &mut faults);
         assert!(faults.is_empty(), "{faults:?}");
         // The second waits for the first on one rank, and the first for the second on another.
-        program.bodies[0].tasks[1].after = vec![crate::TaskId(0)];
+        program.bodies[0].tasks[1].after = vec![partita_program::TaskId(0)];
         program.bodies[1].tasks.swap(0, 1);
-        program.bodies[1].tasks[1].after = vec![crate::TaskId(0)];
+        program.bodies[1].tasks[1].after = vec![partita_program::TaskId(0)];
         check(&Case::new(&program), &mut faults);
         let [Fault::Cycle { chain, .. }] = &faults[..] else {
             panic!("{faults:?}");

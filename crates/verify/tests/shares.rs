@@ -2,9 +2,9 @@
 //! for the right reason.
 #![allow(clippy::panic, reason = "helpers of tests lie outside test functions")]
 
-use partita_program::verify::{Faults, verify};
 use partita_program::*;
 use partita_space::{Axis, AxisList, AxisSet, Bytes, Mesh, Region, Split};
+use partita_verify::{Faults, verify};
 
 const GRADIENT: u32 = 0;
 const SHARE: u32 = 1;

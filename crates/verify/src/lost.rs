@@ -1,13 +1,13 @@
-use super::memory::without;
-use super::{Case, Fault};
-use crate::descriptor::Flow;
-use crate::{Access, Body, Kernel, Role, View, Work};
+use crate::memory::without;
+use crate::{Case, Fault};
+use partita_program::descriptor::Flow;
+use partita_program::{Access, Body, Kernel, Role, View, Work};
 use partita_space::Region;
 use std::collections::BTreeSet;
 
 /// Nothing is overwritten that nothing has read, no sum is left over, and on ranks that move a parameter
 /// no gradient of it. Elsewhere it may be a replica, of which one is sent.
-pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
+pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     for (class, body) in case.bodies() {
         let mut lost = |(task, view): (usize, View), reason| {
             faults.push(Fault::GradientLost {
@@ -63,7 +63,7 @@ fn is_summed(body: &Body, task: usize, view: &View) -> bool {
 }
 
 /// What of gradients of parameters is written, and not read after that: the tasks that write it last.
-pub(super) fn unread(body: &Body) -> Vec<(usize, View)> {
+pub(crate) fn unread(body: &Body) -> Vec<(usize, View)> {
     let mut unread = Backward::through(body).unread;
     unread.retain(|(_, view)| body.buffer(view.buffer).role == Role::Gradient);
     unread
@@ -81,8 +81,8 @@ struct Backward {
 
 impl Backward {
     fn through(body: &Body) -> Self {
-        let whole = |(id, buffer): (usize, &crate::Buffer)| {
-            vec![buffer.view(crate::BufferId(id as u32)).region()]
+        let whole = |(id, buffer): (usize, &partita_program::Buffer)| {
+            vec![buffer.view(partita_program::BufferId(id as u32)).region()]
         };
         let mut walk = Self {
             dead: vec![Vec::new(); body.buffers.len()],

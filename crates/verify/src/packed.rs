@@ -1,9 +1,9 @@
 //! Packed weights: packed once, used as they were packed, and not outlived by the weights' contents.
 
-use super::order::Order;
-use super::{Case, Fault};
-use crate::descriptor::{Cost, Extents, Flow, Pass, Window};
-use crate::{Access, Body, BufferId, Direction, Kernel, Role, Taps, View};
+use crate::order::Order;
+use crate::{Case, Fault};
+use partita_program::descriptor::{Cost, Extents, Flow, Pass, Window};
+use partita_program::{Access, Body, BufferId, Direction, Kernel, Role, Taps, View};
 
 /// What packed weights are good for.
 #[derive(Clone, Copy, PartialEq)]
@@ -37,7 +37,7 @@ struct Packer<'p> {
 
 /// Packed weights have one packer and otherwise only readers that want what it packs, and between the
 /// two nothing changes the weights.
-pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
+pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     for (class, body) in case.bodies() {
         let packers = packers(body);
         let is_packed = |role| role == Role::PackedWeights;

@@ -1,7 +1,7 @@
 //! Sets of micro-batches and of meshes, kept as runs of numbers: a gradient that all micro-batches add to,
 //! one after the other, is one run however many they are.
 
-use crate::{Body, Work};
+use partita_program::{Body, Work};
 use partita_space::Grid;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

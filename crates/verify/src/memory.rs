@@ -1,8 +1,8 @@
-use super::order::{Ends, Order};
-use super::structure::end_of;
-use super::{Case, Fault, adjoint};
-use crate::descriptor::{Extents, Flow, Operand};
-use crate::{
+use crate::order::{Ends, Order};
+use crate::structure::end_of;
+use crate::{Case, Fault, adjoint};
+use partita_program::descriptor::{Extents, Flow, Operand};
+use partita_program::{
     Access, Body, Buffer, Collective, CollectiveKind, Home, Kernel, Lane, Role, View, Work,
 };
 use partita_space::Region;
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// No race, no buffer in another's memory while that is in use, and nothing read that was not
 /// written.
-pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
+pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     for (class, body) in case.bodies() {
         let body = Memory {
             case,
@@ -355,7 +355,7 @@ impl Memory<'_, '_> {
             let site = self.case.site(self.class, touch.task);
             return Fault::Uninitialized { site, spot };
         }
-        let is_it = |output: &&crate::Output| {
+        let is_it = |output: &&partita_program::Output| {
             output.view.buffer.0 as usize == buffer && output.view.region() == touch.region
         };
         let output = self.body.outputs.iter().find(is_it);
@@ -644,7 +644,7 @@ fn is_redundant(buffer: &Buffer) -> bool {
     buffer.home.as_ref().is_some_and(|home| home.redundant)
 }
 
-pub(super) fn without(open: Vec<Region>, hole: &Region) -> Vec<Region> {
+pub(crate) fn without(open: Vec<Region>, hole: &Region) -> Vec<Region> {
     if open.iter().all(|region| region.intersect(hole).is_empty()) {
         return open;
     }

@@ -1,11 +1,12 @@
 //! Every way in which a program made by hand is broken is refused for the right reason.
 
+#[path = "../../program/tests/hand/mod.rs"]
 mod hand;
 
 use hand::*;
-use partita_program::verify::{Fault, Faults, verify};
 use partita_program::*;
 use partita_space::{Axis, AxisList, AxisSet, Bytes, Mesh};
+use partita_verify::{Fault, Faults, verify};
 
 /// Names of the kinds of all faults.
 fn kinds(program: &Program) -> Vec<String> {
@@ -392,7 +393,7 @@ fn broken_collectives() {
 fn differences(program: &Program, what: &str) -> usize {
     let found = verify(program).expect_err("the classes are none");
     assert!(
-        found.0.iter().any(|fault| kind(fault) == "Inequitable"),
+        found.0.iter().any(|fault| kind(fault) == "NotEquivalent"),
         "{found}"
     );
     found.to_string().matches(what).count()

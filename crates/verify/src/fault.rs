@@ -1,5 +1,7 @@
-use crate::{Program, Role};
-use partita_space::{AxisSet, Bytes, Offset, Rank, Region};
+//! What can be wrong with a program, as data; the messages are for people.
+
+use partita_program::{Role, SizeFault, TaskSite};
+use partita_space::{AxisList, AxisSet, Bytes, Offset, Rank, Region};
 use std::fmt;
 
 /// Faults printed of a longer list.
@@ -23,54 +25,6 @@ impl fmt::Display for Faults {
 }
 
 impl std::error::Error for Faults {}
-
-/// A task of a class, told for the representative of the class.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Site {
-    /// Class of ranks.
-    pub class: usize,
-    /// Its representative.
-    pub rank: Rank,
-    /// Index of the task in the body.
-    pub task: usize,
-    /// Kind of work.
-    pub work: &'static str,
-    /// Layer it comes from.
-    pub layer: String,
-    /// Part of the step.
-    pub phase: &'static str,
-}
-
-impl Site {
-    pub(super) fn of(program: &Program, class: usize, rank: Rank, task: usize) -> Self {
-        let origin = &program.bodies[class].tasks[task];
-        Self {
-            class,
-            rank,
-            task,
-            work: origin.work.name(),
-            layer: origin.origin.layer.clone(),
-            phase: origin.origin.phase.name(),
-        }
-    }
-}
-
-impl fmt::Display for Site {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            class,
-            rank,
-            task,
-            work,
-            layer,
-            phase,
-        } = self;
-        write!(
-            f,
-            "class {class} (rank {rank}) t{task} {work} of {layer}, {phase}"
-        )
-    }
-}
 
 /// A part of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,13 +57,8 @@ pub enum Fault {
     },
     #[error("class {class} has no rank")]
     ClassUnused { class: usize },
-    #[error("{place}: {what} {got}; possible is {possible}")]
-    Size {
-        place: String,
-        what: &'static str,
-        got: String,
-        possible: String,
-    },
+    #[error(transparent)]
+    Size(SizeFault),
     #[error("class {class}: {place} names buffer b{buffer}, the body has {buffers}")]
     NoSuchBuffer {
         class: usize,
@@ -127,9 +76,9 @@ pub enum Fault {
         dims: [usize; 5],
     },
     #[error("{site} waits for t{after}, which does not come before it")]
-    WaitsForLater { site: Site, after: u32 },
+    WaitsForLater { site: TaskSite, after: u32 },
     #[error("{site} lists what it waits for out of order or twice")]
-    WaitsUnsorted { site: Site },
+    WaitsUnsorted { site: TaskSite },
     #[error(
         "class {class} (rank {rank}): b{buffer} ({name}) ends at byte {end} of an arena of {arena}"
     )]
@@ -185,37 +134,41 @@ pub enum Fault {
         reason: String,
     },
     #[error("{site}: {reason}")]
-    Shape { site: Site, reason: String },
+    Shape { site: TaskSite, reason: String },
     #[error("{site}: {reason}")]
-    Dtype { site: Site, reason: String },
+    Dtype { site: TaskSite, reason: String },
     #[error("{site} has no implementation pinned")]
-    Unpinned { site: Site },
+    Unpinned { site: TaskSite },
     #[error("{site} has its workspace in {spot}, a buffer for {role:?}")]
-    WorkspaceRole { site: Site, spot: Spot, role: Role },
+    WorkspaceRole {
+        site: TaskSite,
+        spot: Spot,
+        role: Role,
+    },
     #[error("{site} has the sequence {sequence} of t{first}")]
     SequenceTwice {
-        site: Site,
+        site: TaskSite,
         sequence: u32,
         first: usize,
     },
     #[error("{site} has the sequence {sequence} after {previous}; collectives ascend")]
     SequenceDescends {
-        site: Site,
+        site: TaskSite,
         sequence: u32,
         previous: u32,
     },
     #[error("{site}: part {part} {direction} {offset:?} comes twice")]
     PartTwice {
-        site: Site,
+        site: TaskSite,
         direction: &'static str,
         offset: Offset,
         part: u32,
     },
     #[error("{site}: there is no rank at {offset:?}")]
-    NoPeer { site: Site, offset: Offset },
+    NoPeer { site: TaskSite, offset: Offset },
     #[error("{site}: part {part} of exchange {sequence} to rank {peer}, {spot}, is never received")]
     SendUnmatched {
-        site: Site,
+        site: TaskSite,
         sequence: u32,
         part: u32,
         peer: Rank,
@@ -223,7 +176,7 @@ pub enum Fault {
     },
     #[error("{site}: part {part} of exchange {sequence} from rank {peer}, {spot}, is never sent")]
     ReceiveUnmatched {
-        site: Site,
+        site: TaskSite,
         sequence: u32,
         part: u32,
         peer: Rank,
@@ -231,7 +184,7 @@ pub enum Fault {
     },
     #[error("{site}: {spot}, part {part} to rank {peer}, does not fit {target}: {reason}")]
     MessageDiffers {
-        site: Site,
+        site: TaskSite,
         spot: Spot,
         part: u32,
         peer: Rank,
@@ -240,27 +193,30 @@ pub enum Fault {
     },
     #[error("{site}: rank {member} takes no part in collective {sequence}")]
     MemberMissing {
-        site: Site,
+        site: TaskSite,
         sequence: u32,
         member: Rank,
     },
     #[error("{site}: collective {sequence} is another one on rank {member}: {reason}")]
     CollectiveDiffers {
-        site: Site,
+        site: TaskSite,
         sequence: u32,
         member: Rank,
         reason: String,
     },
     #[error("{site}: collective {sequence} has {got} {what} for {expected} members")]
     PartCount {
-        site: Site,
+        site: TaskSite,
         sequence: u32,
         what: &'static str,
         expected: usize,
         got: usize,
     },
-    #[error("class {class}: rank {rank} does not stand as rank {representative} does: {reason}")]
-    Inequitable {
+    #[error(
+        "class {class}: rank {rank} is not equivalent to rank {representative}, which stands for its \
+         class: {reason}"
+    )]
+    NotEquivalent {
         class: usize,
         rank: Rank,
         representative: Rank,
@@ -274,12 +230,12 @@ pub enum Fault {
     Cycle { chain: Vec<String>, in_order: bool },
     #[error("{first} and t{} {} are not ordered, and one writes {spot}", second.task, second.work)]
     Race {
-        first: Site,
-        second: Site,
+        first: TaskSite,
+        second: TaskSite,
         spot: Spot,
     },
     #[error("{site} touches {spot} twice and writes it")]
-    Overlap { site: Site, spot: Spot },
+    Overlap { site: TaskSite, spot: Spot },
     #[error(
         "class {class} (rank {rank}): {first} and {second} share memory, and {first_use} is not \
          ordered with {second_use}"
@@ -300,56 +256,118 @@ pub enum Fault {
         other: String,
     },
     #[error("{site} reads {spot}, which nothing before it has written")]
-    Uninitialized { site: Site, spot: Spot },
+    Uninitialized { site: TaskSite, spot: Spot },
     #[error("{site}: {spot} holds packed weights, and {reason}")]
     Packed {
-        site: Site,
+        site: TaskSite,
         spot: Spot,
         reason: String,
     },
     #[error("{site} takes packed weights, but {writer} may have changed {weights} since")]
     PackedStale {
-        site: Site,
+        site: TaskSite,
         weights: Spot,
-        writer: Site,
+        writer: TaskSite,
     },
-    #[error("{site}: {spot} {reason}")]
-    Due {
-        site: Site,
+    #[error("{site}: {spot}: partial sum over {axes} is read before its reduction")]
+    PartialSumRead {
+        site: TaskSite,
         spot: Spot,
-        reason: String,
+        axes: AxisSet,
+    },
+    #[error("{site}: {spot} mixes partial sums of different reductions")]
+    PartialSumsMixed { site: TaskSite, spot: Spot },
+    #[error("{site}: {spot} is reduced over {group}, and holds no partial sum")]
+    NotPartial {
+        site: TaskSite,
+        spot: Spot,
+        group: AxisSet,
+    },
+    #[error("{site}: {spot}: partial sum over {axes} is reduced over {group}")]
+    ReducedOverOthers {
+        site: TaskSite,
+        spot: Spot,
+        axes: AxisSet,
+        group: AxisSet,
+    },
+    #[error("{site}: {spot}: partial sum over {axes} is sent along {along} before its reduction")]
+    PartialSumSent {
+        site: TaskSite,
+        spot: Spot,
+        axes: AxisSet,
+        along: AxisSet,
+    },
+    #[error("{site}: {spot}: several ranks of a partial sum over {axes} add the bias")]
+    BiasRepeated {
+        site: TaskSite,
+        spot: Spot,
+        axes: AxisSet,
+    },
+    #[error("{site}: {spot} is not the rank's own share of the parameter")]
+    NotOwnShare { site: TaskSite, spot: Spot },
+    #[error(
+        "{site}: {spot} has its channels on `{channels}`, the other side on `{other}`, and the weights \
+         are on `{rows}` and `{columns}`"
+    )]
+    WeightsMisplaced {
+        site: TaskSite,
+        spot: Spot,
+        channels: AxisList,
+        other: AxisList,
+        rows: AxisList,
+        columns: AxisList,
     },
     #[error(
-        "class {class} (rank {rank}): output `{name}`, {spot}, is an addend of a sum still due"
+        "{site}: {spot} has its channels on `{channels}`, and the rows and columns of the weights are on \
+         `{rows}` and `{columns}`"
     )]
-    OutputDue {
+    TableMisplaced {
+        site: TaskSite,
+        spot: Spot,
+        channels: AxisList,
+        rows: AxisList,
+        columns: AxisList,
+    },
+    #[error(
+        "{site}: {spot} has W on `{positions}` and its channels on `{channels}`; attention reads whole \
+         sequences, its channels on `{wanted}`"
+    )]
+    SequenceMisplaced {
+        site: TaskSite,
+        spot: Spot,
+        positions: AxisList,
+        channels: AxisList,
+        wanted: AxisList,
+    },
+    #[error(
+        "class {class} (rank {rank}): output `{name}`, {spot}, is a partial sum that is not reduced"
+    )]
+    OutputPartial {
         class: usize,
         rank: Rank,
         name: String,
         spot: Spot,
     },
     #[error("{site} updates {spot}, and the parameter that is kept does not get it")]
-    UpdateLost { site: Site, spot: Spot },
+    UpdateLost { site: TaskSite, spot: Spot },
     #[error("{site} writes {spot}, and {reason}")]
     GradientLost {
-        site: Site,
+        site: TaskSite,
         spot: Spot,
         reason: &'static str,
     },
-    #[error(
-        "{site} writes {spot}, an addend of a sum due along {due}, and nothing reads it after that"
-    )]
-    AddendLost {
-        site: Site,
+    #[error("{site} writes {spot}, a partial sum over {axes}, and nothing reads it after that")]
+    PartialSumLost {
+        site: TaskSite,
         spot: Spot,
-        due: AxisSet,
+        axes: AxisSet,
     },
     #[error(
         "{site} moves a parameter by {spot}, which lacks the gradient of the micro-batch from sample \
          {sample} on, of the ranks from {first} on"
     )]
     GradientIncomplete {
-        site: Site,
+        site: TaskSite,
         spot: Spot,
         first: Rank,
         sample: usize,
@@ -358,12 +376,16 @@ pub enum Fault {
         "{site} works on {spot}, of another micro-batch than the rest: from sample {sample} on"
     )]
     MicroBatches {
-        site: Site,
+        site: TaskSite,
         spot: Spot,
         sample: usize,
     },
     #[error("{site} does to {spot} what {first} did before")]
-    Repeated { site: Site, spot: Spot, first: Site },
+    Repeated {
+        site: TaskSite,
+        spot: Spot,
+        first: TaskSite,
+    },
     #[error(
         "class {class} (rank {rank}): output `{name}` lacks the micro-batch from sample {sample} on"
     )]
@@ -380,25 +402,29 @@ pub enum Fault {
         spot: Spot,
     },
     #[error("{site} reads {spot}, which has moved in this step already")]
-    MovedEarly { site: Site, spot: Spot },
+    MovedEarly { site: TaskSite, spot: Spot },
     #[error("{site} reads {spot}, which belongs to another rank and holds a constant")]
-    HaloFilled { site: Site, spot: Spot },
+    HaloFilled { site: TaskSite, spot: Spot },
     #[error(
         "{site}: a message (accumulate={accumulate}) comes to {spot}, where it destroys or is lost"
     )]
     ReceiveMisplaced {
-        site: Site,
+        site: TaskSite,
         spot: Spot,
         accumulate: bool,
     },
     #[error("{site} sends {spot}, the rank's own copy of what others compute")]
-    CopySent { site: Site, spot: Spot },
+    CopySent { site: TaskSite, spot: Spot },
     #[error("{site} reads {spot}, where the rank's own contribution to another rank still stands")]
-    HaloStale { site: Site, spot: Spot },
+    HaloStale { site: TaskSite, spot: Spot },
     #[error("{site} leaves out what {spot} contributes, and rank {owner} does not send it")]
-    ContributionMissing { site: Site, spot: Spot, owner: Rank },
+    ContributionMissing {
+        site: TaskSite,
+        spot: Spot,
+        owner: Rank,
+    },
     #[error("{site} writes {spot} for another rank, and nothing reads it after that")]
-    ContributionLost { site: Site, spot: Spot },
+    ContributionLost { site: TaskSite, spot: Spot },
     #[error("class {class} (rank {rank}): output `{name}` is not written: {spot}")]
     OutputUnwritten {
         class: usize,

@@ -1,10 +1,10 @@
-use super::{Case, Fault, Site};
-use crate::{Body, Buffer, Dtype, Program, Role, View};
+use crate::{Case, Fault};
+use partita_program::{Body, Buffer, Dtype, Program, Role, TaskSite, View};
 use partita_space::Bytes;
 use std::collections::HashSet;
 
 /// Whether every class, buffer and task that is named exists, and views lie inside their buffers.
-pub(super) fn is_indexable(program: &Program, faults: &mut Vec<Fault>) -> bool {
+pub(crate) fn is_indexable(program: &Program, faults: &mut Vec<Fault>) -> bool {
     let before = faults.len();
     classes(program, faults);
     if faults.len() > before {
@@ -13,7 +13,7 @@ pub(super) fn is_indexable(program: &Program, faults: &mut Vec<Fault>) -> bool {
     let ranks = program.representatives();
     for (class, body) in program.bodies.iter().enumerate() {
         for (id, task) in body.tasks.iter().enumerate() {
-            let site = || Site::of(program, class, ranks[class], id);
+            let site = || TaskSite::of(program, class, ranks[class], id);
             for after in task.after.iter().filter(|after| after.0 as usize >= id) {
                 let after = after.0;
                 faults.push(Fault::WaitsForLater {
@@ -76,7 +76,7 @@ fn view_fault(class: usize, body: &Body, view: &View, place: impl Fn() -> String
 }
 
 /// Buffers, names, persistent memory, order of `after`, and form of the outputs.
-pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
+pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     let all = case.program.bodies.iter().flat_map(|body| &body.buffers);
     let mut homes = all.filter_map(|buffer| buffer.home.as_ref());
     let has_sites = homes.any(|home| home.place.on.is_some());
@@ -97,7 +97,7 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
 }
 
 /// One past the last byte of a buffer; counted wide, since extents may come from a text.
-pub(super) fn end_of(buffer: &Buffer) -> u128 {
+pub(crate) fn end_of(buffer: &Buffer) -> u128 {
     let elements = buffer
         .dims
         .iter()
@@ -278,6 +278,6 @@ fn persistent(case: &Case<'_>, class: usize, has_sites: bool, faults: &mut Vec<F
 }
 
 fn may_differ(buffer: &Buffer) -> bool {
-    let split = |home: &crate::Home| !home.place.split_axes().is_empty();
+    let split = |home: &partita_program::Home| !home.place.split_axes().is_empty();
     buffer.role == Role::Staging || buffer.home.as_ref().is_some_and(split)
 }

@@ -1,16 +1,17 @@
-//! Proof, before anything runs, that a program is sound: its structure and shapes, that every message
-//! has its counterpart, that it ends under any timing, that no task reads what is not yet, or no
-//! longer, there, that every sum over ranks is taken once and over the right ones, and that parameters move
-//! by all of their gradients and wherever they are kept.
+//! Proof, before anything runs, that a program is sound.
 //!
-//! Works on one representative of each class of ranks with its real peers; that the other ranks of a
-//! class stand in the same relation to theirs is checked by loops over integers.
+//! Does: checks structure and shapes; that every message has its counterpart; that the program ends under
+//! any timing; that no task reads what is not yet, or no longer, there; that every partial sum is reduced
+//! once, over the right ranks; that parameters are updated by all of their gradients, wherever they are kept.
+//! Knows: programs and their kernels' descriptors. Works on one representative of each class of ranks with
+//! its real peers; that the other ranks of a class are equivalent to it is checked by loops over integers.
+//! Must not know: the model, how a program was lowered, machines, or how programs run.
 
 mod adjoint;
-mod carried;
+mod class_equivalence;
 mod collectives;
-mod equity;
 mod fault;
+mod gradient_flow;
 mod lost;
 mod matching;
 mod memory;
@@ -19,14 +20,13 @@ mod packed;
 mod partial;
 mod repeated;
 mod shapes;
-mod sizes;
 mod structure;
 mod termination;
 mod updated;
 
-pub use fault::{Fault, Faults, Site, Spot};
+pub use fault::{Fault, Faults, Spot};
 
-use crate::{Body, Home, Program, View};
+use partita_program::{Body, Home, Program, SizeFaults, TaskSite, View};
 use partita_space::{Coord, Rank, Region};
 
 /// Checks everything.
@@ -36,13 +36,13 @@ use partita_space::{Coord, Rank, Region};
 /// where sizes are beyond [`partita_space::limits`], or ranks outside of the mesh, only these.
 pub fn verify(program: &Program) -> Result<(), Faults> {
     let mut faults = Vec::new();
-    if structure::is_indexable(program, &mut faults) && sizes::are_bounded(program, &mut faults) {
+    if structure::is_indexable(program, &mut faults) && sizes_are_bounded(program, &mut faults) {
         let case = Case::new(program);
         structure::check(&case, &mut faults);
         shapes::check(&case, &mut faults);
         matching::check(&case, &mut faults);
         collectives::check(&case, &mut faults);
-        equity::check(&case, &mut faults);
+        class_equivalence::check(&case, &mut faults);
         termination::check(&case, &mut faults);
         memory::check(&case, &mut faults);
         packed::check(&case, &mut faults);
@@ -50,7 +50,7 @@ pub fn verify(program: &Program) -> Result<(), Faults> {
         updated::check(&case, &mut faults);
         lost::check(&case, &mut faults);
         repeated::check(&case, &mut faults);
-        carried::check(&case, &mut faults);
+        gradient_flow::check(&case, &mut faults);
     }
     if faults.is_empty() {
         Ok(())
@@ -59,16 +59,12 @@ pub fn verify(program: &Program) -> Result<(), Faults> {
     }
 }
 
-/// The part of [`verify`] that says whether a program can be counted, its text written and its memory
-/// planned: sizes, and what is counted of a step over all ranks, fit in 64 bits.
-///
-/// Errors: all that do not. The program must be indexable, as a lowered one is.
-pub fn verify_sizes(program: &Program) -> Result<(), Faults> {
-    let mut faults = Vec::new();
-    match sizes::are_bounded(program, &mut faults) {
-        true => Ok(()),
-        false => Err(Faults(faults)),
-    }
+fn sizes_are_bounded(program: &Program, faults: &mut Vec<Fault>) -> bool {
+    let found = program.check_sizes();
+    let found = found.map_or_else(|SizeFaults(found)| found, |()| Vec::new());
+    let bounded = found.is_empty();
+    faults.extend(found.into_iter().map(Fault::Size));
+    bounded
 }
 
 /// A program whose indices are known to be good, with its representatives.
@@ -100,8 +96,8 @@ impl<'p> Case<'p> {
         self.program.class_of[rank] as usize
     }
 
-    fn site(&self, class: usize, task: usize) -> Site {
-        Site::of(self.program, class, self.representatives[class], task)
+    fn site(&self, class: usize, task: usize) -> TaskSite {
+        TaskSite::of(self.program, class, self.representatives[class], task)
     }
 
     fn spot(&self, class: usize, view: &View) -> Spot {

@@ -1,30 +1,33 @@
-//! Sums still due: an addend of a sum over ranks is read only by what is linear in it, never meets
-//! what is no addend of the same sum, and the sum is taken once, over just these ranks.
+//! Partial sums: before its reduction, a partial sum over ranks is read only by kernels that are linear in
+//! it, is never mixed with values that are no partial sum of the same reduction, and is reduced once, over
+//! just its ranks.
 //!
-//! What is due follows from the program itself. A product of weights whose channels are split gives an
-//! addend along the axes of the split, and so does a sum over samples and positions that are split; a
-//! reduction takes its group away. Between them it is handed on.
+//! Which values are partial follows from the program itself. A product of weights whose channels are split
+//! is partial over the axes of the split, and so is a sum over samples and positions that are split; a
+//! reduction takes its group away. Copies and messages keep it.
 
-use super::collectives::Groups;
-use super::lost::unread;
-use super::{Case, Fault};
-use crate::descriptor::{Flow, Layout, Operand, Over, SumRole};
-use crate::{Body, BufferId, Collective, CollectiveKind, Exchange, Group, Kernel, View, Work};
+use crate::collectives::Groups;
+use crate::lost::unread;
+use crate::{Case, Fault, Spot};
+use partita_program::descriptor::{Flow, Layout, Operand, Over, SumRole};
+use partita_program::{
+    Body, BufferId, Collective, CollectiveKind, Exchange, Group, Kernel, TaskSite, View, Work,
+};
 use partita_space::{AxisList, AxisSet, Offset, Rank, Region};
 use std::collections::HashMap;
 
 /// What elements are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Zeros, or no contents yet: an addend of any sum.
+    /// Zeros, or no contents yet: a partial sum of any reduction.
     Nothing,
-    /// Addends of sums over ranks that differ along these axes; whole values where there are none.
-    Due(AxisSet),
-    /// Addends of different sums.
+    /// Partial sums over ranks that differ along these axes; whole values where there are none.
+    Partial(AxisSet),
+    /// Partial sums of different reductions.
     Mixed,
 }
 
-const WHOLE: State = State::Due(AxisSet::NONE);
+const WHOLE: State = State::Partial(AxisSet::NONE);
 
 impl State {
     fn join(self, other: Self) -> Self {
@@ -38,13 +41,13 @@ impl State {
     /// After a sum over what differs along more axes.
     fn along(self, more: AxisSet) -> Self {
         match self {
-            State::Due(due) if due.minus(more) == due => State::Due(due.union(more)),
-            State::Due(_) | State::Mixed => State::Mixed,
+            State::Partial(axes) if axes.minus(more) == axes => State::Partial(axes.union(more)),
+            State::Partial(_) | State::Mixed => State::Mixed,
             State::Nothing => State::Nothing,
         }
     }
 
-    /// Of products, of which one factor at most may be an addend.
+    /// Of products, of which one factor at most may be partial.
     fn times(self, other: Self) -> Self {
         match (self, other) {
             (State::Nothing, _) | (_, State::Nothing) => State::Nothing,
@@ -60,12 +63,12 @@ type Given = HashMap<(usize, u32, [i32; 7], u32), State>;
 /// What all members of a group give to a collective, by the first of them, the group and the sequence.
 type Sums = HashMap<(Rank, Group, u32), State>;
 
-pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
+pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     let mut groups = Groups::default();
     let mut given = Given::new();
     let unread: Vec<Vec<(usize, View)>> = case.bodies().map(|(_, body)| unread(body)).collect();
     // What ranks get depends on what others have got: again until nothing new is known. States only
-    // ever rise from nothing over an addend to a mixture.
+    // ever rise from nothing over a partial sum to a mixture.
     loop {
         let (mut next, mut found) = (Given::new(), Vec::new());
         let mut sums = Sums::new();
@@ -137,20 +140,20 @@ impl<'p> Play<'_, 'p> {
             }
         }
         for &(id, view) in self.unread {
-            if let State::Due(due) = self.read(&view)
-                && !due.is_empty()
+            if let State::Partial(axes) = self.read(&view)
+                && !axes.is_empty()
             {
-                self.faults.push(Fault::AddendLost {
+                self.faults.push(Fault::PartialSumLost {
                     site: self.case.site(self.class, id),
                     spot: self.case.spot(self.class, &view),
-                    due,
+                    axes,
                 });
             }
         }
         for output in &self.body.outputs {
             let state = self.read(&output.view);
             if !matches!(state, State::Nothing | WHOLE) {
-                self.faults.push(Fault::OutputDue {
+                self.faults.push(Fault::OutputPartial {
                     class: self.class,
                     rank: self.case.representatives[self.class],
                     name: output.name.clone(),
@@ -160,12 +163,15 @@ impl<'p> Play<'_, 'p> {
         }
     }
 
-    fn fault(&mut self, view: &View, reason: String) {
-        self.faults.push(Fault::Due {
-            site: self.case.site(self.class, self.task),
-            spot: self.case.spot(self.class, view),
-            reason,
-        });
+    /// Notes a fault of the task at hand at what a view holds.
+    fn fault(&mut self, view: &View, fault: impl FnOnce(TaskSite, Spot) -> Fault) {
+        let site = self.case.site(self.class, self.task);
+        let spot = self.case.spot(self.class, view);
+        self.faults.push(fault(site, spot));
+    }
+
+    fn mixed(&mut self, view: &View) {
+        self.fault(view, |site, spot| Fault::PartialSumsMixed { site, spot });
     }
 
     fn read(&self, view: &View) -> State {
@@ -210,7 +216,7 @@ impl<'p> Play<'_, 'p> {
         };
         let state = state.join(before);
         if state == State::Mixed {
-            self.fault(view, "gets addends of different sums".to_owned());
+            self.mixed(view);
         }
         // Told once.
         self.write(view, if state == State::Mixed { WHOLE } else { state });
@@ -218,14 +224,17 @@ impl<'p> Play<'_, 'p> {
 
     /// For what is not linear in it.
     fn need_whole(&mut self, view: &View) {
-        let reason = match self.read(view) {
-            State::Nothing | WHOLE => return,
-            State::Due(axes) => {
-                format!("holds addends of a sum due along {axes}, read as if it were taken")
+        match self.read(view) {
+            State::Nothing | WHOLE => {}
+            State::Partial(axes) => {
+                self.fault(view, |site, spot| Fault::PartialSumRead {
+                    site,
+                    spot,
+                    axes,
+                });
             }
-            State::Mixed => "holds addends of different sums".to_owned(),
-        };
-        self.fault(view, reason);
+            State::Mixed => self.mixed(view),
+        }
     }
 
     /// Axes of the dims of what a view holds.
@@ -257,11 +266,10 @@ impl<'p> Play<'_, 'p> {
             bias: Some(bias),
             ..
         } = descriptor.layout
-            && let State::Due(due) = state.along(summed)
-            && !self.is_first(to, due)
+            && let State::Partial(axes) = state.along(summed)
+            && !self.is_first(to, axes)
         {
-            let reason = format!("is added by several ranks of a sum due along {due}");
-            self.fault(bias, reason);
+            self.fault(bias, |site, spot| Fault::BiasRepeated { site, spot, axes });
         }
         for operand in &descriptor.operands {
             let SumRole::Result(over) = operand.sum_role else {
@@ -330,7 +338,7 @@ impl<'p> Play<'_, 'p> {
                 gradient,
             } => {
                 if self.axes(parameter) != self.axes(gradient) {
-                    self.fault(gradient, "is not the own share of the parameter".to_owned());
+                    self.fault(gradient, |site, spot| Fault::NotOwnShare { site, spot });
                 }
             }
         }
@@ -363,13 +371,15 @@ impl<'p> Play<'_, 'p> {
         if by_groups && [a[4], b[4]] == [wanted[0].then(wanted[1]); 2] {
             return Some(AxisSet::NONE);
         }
-        let [input, output] = wanted.map(|axes| axes.to_string());
-        let reason = format!(
-            "has its channels on `{}`, the other side on `{}`, and the weights are on `{input}` and \
-             `{output}`",
-            a[4], b[4]
-        );
-        self.fault(x, reason);
+        let [rows, columns] = wanted;
+        self.fault(x, |site, spot| Fault::WeightsMisplaced {
+            site,
+            spot,
+            channels: a[4],
+            other: b[4],
+            rows,
+            columns,
+        });
         None
     }
 
@@ -400,11 +410,13 @@ impl<'p> Play<'_, 'p> {
         let [rows, columns] = self.shares(w);
         let of_y = self.axes(y).unwrap_or_default()[4];
         if !rows.is_empty() || of_y != columns {
-            let reason = format!(
-                "has its channels on `{of_y}`, and the rows and columns of the weights are on `{rows}` \
-                 and `{columns}`"
-            );
-            self.fault(y, reason);
+            self.fault(y, |site, spot| Fault::TableMisplaced {
+                site,
+                spot,
+                channels: of_y,
+                rows,
+                columns,
+            });
         }
     }
 
@@ -414,12 +426,13 @@ impl<'p> Play<'_, 'p> {
         for view in inputs {
             let axes = self.axes(view).unwrap_or_default();
             if !axes[3].is_empty() || axes[4] != of_y {
-                let reason = format!(
-                    "has W on `{}` and its channels on `{}`; attention reads whole sequences, its \
-                     channels on `{of_y}`",
-                    axes[3], axes[4]
-                );
-                self.fault(view, reason);
+                self.fault(view, |site, spot| Fault::SequenceMisplaced {
+                    site,
+                    spot,
+                    positions: axes[3],
+                    channels: axes[4],
+                    wanted: of_y,
+                });
             }
         }
     }
@@ -453,9 +466,9 @@ impl<'p> Play<'_, 'p> {
     }
 
     /// The axes of the mesh of a message's tensor along which the receiver lies elsewhere. Where it
-    /// stands in another mesh, addends may go to whoever has the same place in a mesh of the same
-    /// extents, which then takes the sum with its own.
-    fn along(&self, send: &crate::Send) -> AxisSet {
+    /// stands in another mesh, partial sums may go to whoever has the same place in a mesh of the same
+    /// extents, which then reduces them with its own.
+    fn along(&self, send: &partita_program::Send) -> AxisSet {
         let world = &self.case.program.mesh;
         let from = self.case.representatives[self.class];
         let home = self.case.home(self.class, &send.view);
@@ -474,15 +487,17 @@ impl<'p> Play<'_, 'p> {
         AxisSet::of(axes.filter(|axis| steps[axis.index()] != 0))
     }
 
-    /// Addends of a sum stay with their rank, as far as the sum goes.
+    /// Partial sums stay with their rank along the axes of their reduction.
     fn stays(&mut self, view: &View, state: State, along: AxisSet) {
-        if let State::Due(due) = state
-            && due.minus(along) != due
+        if let State::Partial(axes) = state
+            && axes.minus(along) != axes
         {
-            let reason = format!(
-                "holds addends of a sum due along {due}, and goes to ranks along {along} without it"
-            );
-            self.fault(view, reason);
+            self.fault(view, |site, spot| Fault::PartialSumSent {
+                site,
+                spot,
+                axes,
+                along,
+            });
         }
     }
 
@@ -525,18 +540,23 @@ impl<'p> Play<'_, 'p> {
     fn reduced(&mut self, view: &View, state: State, group: AxisSet) -> State {
         match state {
             State::Nothing => State::Nothing,
-            State::Due(due) if group.minus(due).is_empty() => State::Due(due.minus(group)),
-            State::Due(due) => {
-                let reason = if due.is_empty() {
-                    format!("holds no addends, and is summed along {group}")
-                } else {
-                    format!("holds addends of a sum due along {due}, summed along {group}")
-                };
-                self.fault(view, reason);
+            State::Partial(axes) if group.minus(axes).is_empty() => {
+                State::Partial(axes.minus(group))
+            }
+            State::Partial(axes) => {
+                self.fault(view, |site, spot| match axes.is_empty() {
+                    true => Fault::NotPartial { site, spot, group },
+                    false => Fault::ReducedOverOthers {
+                        site,
+                        spot,
+                        axes,
+                        group,
+                    },
+                });
                 WHOLE
             }
             State::Mixed => {
-                self.fault(view, "holds addends of different sums".to_owned());
+                self.mixed(view);
                 WHOLE
             }
         }

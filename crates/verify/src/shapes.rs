@@ -1,9 +1,9 @@
-use super::{Case, Fault, Spot};
-use crate::descriptor::{Elements, Extents, Operand, Window};
-use crate::{Buffer, CollectiveKind, Dtype, Item, Kernel, Load, Role, Taps, View, Work};
+use crate::{Case, Fault, Spot};
+use partita_program::descriptor::{Elements, Extents, Operand, Window};
+use partita_program::{Buffer, CollectiveKind, Dtype, Item, Kernel, Load, Role, Taps, View, Work};
 
 /// Extents and types of every view of every task, pinned algorithms, and workspaces.
-pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
+pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     for (class, body) in case.bodies() {
         for (id, task) in body.tasks.iter().enumerate() {
             let mut rules = Rules {

@@ -1,4 +1,4 @@
-use crate::{Body, Lane, TaskSet};
+use partita_program::{Body, Lane, TaskSet};
 
 /// For each task those that have completed whenever it starts, whatever the timing; and at the end, one
 /// more, all tasks: what is read after the step.
@@ -6,7 +6,7 @@ use crate::{Body, Lane, TaskSet};
 /// A lane starts its tasks in their order, so what has completed at the start of one has completed
 /// at the start of the next; in a serial lane the one has completed as well. So of a serial lane always
 /// a number of first tasks has completed; of the others it may be any.
-pub(super) struct Order {
+pub(crate) struct Order {
     seats: Vec<Seat>,
     /// Per task, how many of each serial lane have completed.
     first: Vec<[u32; LANES]>,
@@ -31,7 +31,7 @@ const END: Seat = Seat::Serial(Lane::Compute as usize, u32::MAX - 1);
 impl Order {
     pub fn new(body: &Body) -> Self {
         let (mut counts, mut others) = ([0; LANES], 0);
-        let seat = |task: &crate::Task| {
+        let seat = |task: &partita_program::Task| {
             let lane = task.work.lane();
             if lane.is_serial() {
                 counts[lane as usize] += 1;
@@ -138,7 +138,7 @@ impl Order {
 
 /// Of the tasks that touch a buffer those that tell when it is in use.
 #[derive(Default)]
-pub(super) struct Ends {
+pub(crate) struct Ends {
     first: Vec<usize>,
     last: Vec<usize>,
 }

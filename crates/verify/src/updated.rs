@@ -1,10 +1,10 @@
-use super::memory::without;
-use super::{Case, Fault};
-use crate::descriptor::Flow;
-use crate::{Body, Role, View};
+use crate::memory::without;
+use crate::{Case, Fault};
+use partita_program::descriptor::Flow;
+use partita_program::{Body, Role, View};
 
 /// What an update moves apart from where the parameter is kept comes back to all that is kept of it.
-pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
+pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     for (class, body) in case.bodies() {
         for (id, task) in body.tasks.iter().enumerate() {
             for part in task.work.kernels() {
@@ -42,7 +42,7 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
 fn is_replaced(body: &Body, after: usize, moved: &View, buffer: usize) -> bool {
     let mut open = vec![
         body.buffers[buffer]
-            .view(crate::BufferId(buffer as u32))
+            .view(partita_program::BufferId(buffer as u32))
             .region(),
     ];
     for task in &body.tasks[after + 1..] {

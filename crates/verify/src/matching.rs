@@ -1,10 +1,10 @@
-use super::{Case, Fault, same_elements};
-use crate::{Exchange, Receive, Send, View, Work};
+use crate::{Case, Fault, same_elements};
+use partita_program::{Exchange, Receive, Send, View, Work};
 use partita_space::{Coord, Offset, Rank};
 use std::collections::HashMap;
 
 /// For each class, the task of each exchange by its sequence; the first where one comes twice.
-pub(super) fn exchanges(case: &Case<'_>) -> Vec<HashMap<u32, usize>> {
+pub(crate) fn exchanges(case: &Case<'_>) -> Vec<HashMap<u32, usize>> {
     case.bodies()
         .map(|(class, _)| {
             let mut tasks = HashMap::new();
@@ -17,7 +17,7 @@ pub(super) fn exchanges(case: &Case<'_>) -> Vec<HashMap<u32, usize>> {
 }
 
 /// Exchanges of a body with their tasks.
-pub(super) fn exchanges_of<'p>(
+pub(crate) fn exchanges_of<'p>(
     case: &Case<'p>,
     class: usize,
 ) -> impl Iterator<Item = (usize, &'p Exchange)> + use<'p> {
@@ -30,7 +30,7 @@ pub(super) fn exchanges_of<'p>(
 
 /// The messages of all exchanges in an order in which they are found by peer and part, however many an
 /// exchange has.
-pub(super) struct Exchanges {
+pub(crate) struct Exchanges {
     /// For each class, the task of each exchange by its sequence; the first where one comes twice.
     tasks: Vec<HashMap<u32, usize>>,
     /// For each class and task, sends and receives by peer and part; those of one key stay in their order.
@@ -79,7 +79,7 @@ fn first_of<'m, M>(
 }
 
 /// A message between a representative and a peer: where the representative has it, and the peer.
-pub(super) struct Message {
+pub(crate) struct Message {
     /// From the representative to the peer.
     pub offset: Offset,
     /// At the representative.
@@ -89,7 +89,7 @@ pub(super) struct Message {
 }
 
 /// Messages out of and into the representative of a class.
-pub(super) fn messages(case: &Case<'_>, exchanges: &Exchanges, class: usize) -> Vec<Message> {
+pub(crate) fn messages(case: &Case<'_>, exchanges: &Exchanges, class: usize) -> Vec<Message> {
     let rank = case.representatives[class];
     let mut messages = Vec::new();
     for (id, exchange) in exchanges_of(case, class) {
@@ -123,7 +123,7 @@ pub(super) fn messages(case: &Case<'_>, exchanges: &Exchanges, class: usize) -> 
 
 /// Each message of a representative has its counterpart at the peer, of the same part, length, type
 /// and global region.
-pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
+pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     let exchanges = Exchanges::of(case);
     for (class, _) in case.bodies() {
         for (id, exchange) in exchanges_of(case, class) {
@@ -281,7 +281,7 @@ impl<'p> At<'_, 'p> {
 
 /// In what the global regions of two views differ, where both buffers have a home. Regions without an
 /// element do not differ.
-pub(super) fn region_difference(
+pub(crate) fn region_difference(
     case: &Case<'_>,
     (class, view): (usize, &View),
     (other_class, other): (usize, &View),

@@ -1,11 +1,12 @@
 //! Packed weights in a program made by hand: counted, printed, and every misuse refused.
 
+#[path = "../../program/tests/hand/mod.rs"]
 mod hand;
 
 use hand::*;
-use partita_program::verify::{Faults, verify};
 use partita_program::*;
 use partita_space::Bytes;
+use partita_verify::{Faults, verify};
 
 const PACKED: u32 = LINE + 1;
 const ELEMENTS: usize = 48;

@@ -1,12 +1,13 @@
 //! Numbers of any size in a program that is read are answered with an error, never with a panic, a wrapped
 //! size or an allocation of what they name.
 
+#[path = "../../program/tests/hand/mod.rs"]
 mod hand;
 
 use hand::*;
-use partita_program::verify::{Fault, Faults, verify};
 use partita_program::*;
 use partita_space::{Grid, Mesh, Offset};
+use partita_verify::{Fault, Faults, verify};
 
 /// Where the numbers of a text stand.
 fn numbers(text: &str) -> Vec<(usize, usize)> {

@@ -4,13 +4,13 @@
 //!
 //! A task that takes the tensor of another micro-batch for its own repeats there what another task does.
 
-use super::memory::without;
-use super::{Case, Fault};
-use crate::{Access, Body, BufferId, Kernel, Role, View, Work};
+use crate::memory::without;
+use crate::{Case, Fault};
+use partita_program::{Access, Body, BufferId, Kernel, Role, View, Work};
 use partita_space::Region;
 use std::collections::HashMap;
 
-pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
+pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     for (class, body) in case.bodies() {
         let mut play = Play {
             body,

@@ -1,13 +1,63 @@
-use super::{Fault, Site};
+//! Bounds on the numbers of a program, below which all that is computed from them fits in 64 bits.
+
 use crate::count::WideCount;
 use crate::descriptor::Window;
-use crate::{Body, Exchange, Home, Kernel, Place, Program, Work};
+use crate::{Body, Exchange, Home, Kernel, Place, Program, TaskSite, Work};
 use partita_space::limits::{BYTES_MAX, ELEMENTS_MAX, SAMPLES_MAX};
 use partita_space::{Grid, Mesh, Offset, Rank};
+use std::fmt;
 
-/// Whether all that is computed from sizes fits in 64 bits, and grids and peers are of the mesh.
-pub(super) fn are_bounded(program: &Program, faults: &mut Vec<Fault>) -> bool {
-    let before = faults.len();
+/// A number of a program beyond its bound.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {what} {got}; possible is {possible}")]
+pub struct SizeFault {
+    /// Which buffer, task or class.
+    pub place: String,
+    /// What is counted.
+    pub what: &'static str,
+    /// How many, in digits: 64 bits may not hold it.
+    pub got: String,
+    /// The bound.
+    pub possible: String,
+}
+
+/// All numbers of a program beyond their bounds: at least one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SizeFaults(pub Vec<SizeFault>);
+
+impl fmt::Display for SizeFaults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((first, others)) = self.0.split_first() else {
+            return write!(f, "no size is too large");
+        };
+        write!(f, "{first}")?;
+        match others.len() {
+            0 => Ok(()),
+            others => write!(f, " (and {others} more)"),
+        }
+    }
+}
+
+impl std::error::Error for SizeFaults {}
+
+impl Program {
+    /// Checks that the program can be counted, its text written and its memory planned: sizes stay
+    /// within [`partita_space::limits`], what is counted of a step over all ranks fits in 64 bits, and
+    /// grids and peers lie in the mesh.
+    ///
+    /// The classes, buffers and tasks that the program names must exist, as in a lowered one.
+    /// Errors: all sizes that are too large.
+    pub fn check_sizes(&self) -> Result<(), SizeFaults> {
+        let mut faults = Vec::new();
+        sizes(self, &mut faults);
+        match faults.is_empty() {
+            true => Ok(()),
+            false => Err(SizeFaults(faults)),
+        }
+    }
+}
+
+fn sizes(program: &Program, faults: &mut Vec<SizeFault>) {
     if program.batch > SAMPLES_MAX {
         let got = program.batch.to_string();
         let possible = format!("at most {SAMPLES_MAX}");
@@ -29,14 +79,13 @@ pub(super) fn are_bounded(program: &Program, faults: &mut Vec<Fault>) -> bool {
         case.buffers(body);
         case.tasks(body);
     }
-    if faults.len() == before {
+    if faults.is_empty() {
         counts(program, faults);
     }
-    faults.len() == before
 }
 
 /// Counts of a step over all ranks.
-fn counts(program: &Program, faults: &mut Vec<Fault>) {
+fn counts(program: &Program, faults: &mut Vec<SizeFault>) {
     let mut all = WideCount::default();
     for (body, ranks) in program.bodies.iter().zip(program.class_sizes()) {
         for task in &body.tasks {
@@ -50,8 +99,8 @@ fn counts(program: &Program, faults: &mut Vec<Fault>) {
     }
 }
 
-fn size(place: String, what: &'static str, got: String, possible: String) -> Fault {
-    Fault::Size {
+fn size(place: String, what: &'static str, got: String, possible: String) -> SizeFault {
+    SizeFault {
         place,
         what,
         got,
@@ -69,7 +118,7 @@ struct Sizes<'p, 'f> {
     program: &'p Program,
     class: usize,
     rank: Rank,
-    faults: &'f mut Vec<Fault>,
+    faults: &'f mut Vec<SizeFault>,
 }
 
 impl Sizes<'_, '_> {
@@ -132,7 +181,7 @@ impl Sizes<'_, '_> {
     fn tasks(&mut self, body: &Body) {
         let (program, class, rank) = (self.program, self.class, self.rank);
         for (id, task) in body.tasks.iter().enumerate() {
-            let place = || Site::of(program, class, rank, id).to_string();
+            let place = || TaskSite::of(program, class, rank, id).to_string();
             match &task.work {
                 Work::Compute { .. } => {
                     for kernel in task.work.kernels() {

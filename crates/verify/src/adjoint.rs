@@ -1,6 +1,6 @@
-use super::{Case, Fault};
-use crate::descriptor::{Cost, Pass, Window};
-use crate::{Body, Home, Kernel, View, Work};
+use crate::{Case, Fault};
+use partita_program::descriptor::{Cost, Pass, Window};
+use partita_program::{Body, Home, Kernel, View, Work};
 use partita_space::{Coord, Interval, Rank, Region};
 
 /// A data gradient that reads zeros where other ranks own outputs leaves out their contribution; then
@@ -8,7 +8,7 @@ use partita_space::{Coord, Interval, Rank, Region};
 /// outputs do.
 ///
 /// `zeros` are regions of the buffer of `dy`, in its indices.
-pub(super) fn check(
+pub(crate) fn check(
     case: &Case<'_>,
     class: usize,
     task: usize,

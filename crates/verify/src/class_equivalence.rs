@@ -1,7 +1,7 @@
-use super::collectives::collectives_of;
-use super::matching::{Exchanges, messages};
-use super::{Case, Fault};
-use crate::{CollectiveKind, Group, Place, View, Work};
+use crate::collectives::collectives_of;
+use crate::matching::{Exchanges, messages};
+use crate::{Case, Fault};
+use partita_program::{CollectiveKind, Group, Place, View, Work};
 use partita_space::{AXES, Axis, AxisList, AxisSet, Coord, Grid, Interval, Mesh, Offset, Rank};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 /// group members, extents of what it owns, and distances between its own regions and its peers'.
 ///
 /// With this, what is found true of a representative's messages is true of every rank's.
-pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
+pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     let exchanges = Exchanges::of(case);
     let uses: Vec<Uses> = case
         .bodies()
@@ -304,7 +304,7 @@ impl Class<'_, '_> {
         let representative = self.case.representatives[self.class];
         let expected = value(representative);
         if let Some(&rank) = ranks.iter().find(|&&rank| value(rank) != expected) {
-            faults.push(Fault::Inequitable {
+            faults.push(Fault::NotEquivalent {
                 class: self.class,
                 rank,
                 representative,

@@ -9,10 +9,10 @@
 mod uses;
 
 use self::uses::{Numbers, Uses};
-use super::collectives::Groups;
-use super::{Case, Fault};
-use crate::descriptor::Flow;
-use crate::{
+use crate::collectives::Groups;
+use crate::{Case, Fault};
+use partita_program::descriptor::Flow;
+use partita_program::{
     Access, Body, BufferId, Collective, CollectiveKind, Exchange, Group, Kernel, Role, View, Work,
 };
 use partita_space::{Grid, Rank, Region};
@@ -65,7 +65,7 @@ enum Key {
     Buffer(usize, BufferId),
 }
 
-pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
+pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     let mut groups = Groups::default();
     let mut given = Given::new();
     let numbers = Numbers::new(case.bodies().map(|(_, body)| body));
