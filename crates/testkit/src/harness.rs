@@ -1,17 +1,16 @@
-use crate::Case;
 use crate::sequences::embedded_rows;
 use crate::watch::{Noted, Watch, limit};
+use crate::{Case, MemorySource, Samples, Stored};
 use partita_graph::{Graph, Loss, Op, ParameterRole};
-use partita_local::{
-    LaunchError, MemorySource, ReferenceKernels, ReferenceMenu, Samples, Stored, connect, launch,
-};
 use partita_lower::{LowerError, Request, SampleFormat, Strategy, lower};
 use partita_program::{Dtype, Menu, Optimizer, Program, ProgramKind, Role, Transform};
+use partita_reference::{ReferenceKernels, ReferenceMenu};
 use partita_run::{
     Arena, Inputs, Kernels, Memory, RankRunner, RunError, SystemClock, kept_name, put_share,
     share_of,
 };
 use partita_space::{Mesh, Rank, Seconds};
+use partita_threads::{LaunchError, connect, launch};
 use std::sync::Arc;
 use std::time::Duration;
 

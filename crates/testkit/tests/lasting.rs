@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use partita_local::ReferenceMenu;
 use partita_lower::{Request, SampleFormat, lower};
 use partita_program::{Buffer, Dtype, Optimizer, Program, ProgramKind, Transform};
 use partita_run::outlives_programs;
+use partita_testkit::ReferenceMenu;
 use partita_testkit::{
     Case, random_branched_case, random_case, random_layer_case, random_sequence_case,
     random_staged_case,

@@ -1,8 +1,9 @@
-use super::Dice;
-use partita_local::{MemorySource, ReferenceKernels, Samples, ThreadTransport};
+use super::bodies::Dice;
 use partita_program::{Body, BufferId, View};
 use partita_run::{Arena, Element, RankRunner, SystemClock};
 use partita_space::{Mesh, Seconds};
+use partita_testkit::{MemorySource, ReferenceKernels, Samples};
+use partita_threads::ThreadTransport;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 

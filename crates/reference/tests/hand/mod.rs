@@ -1,8 +1,7 @@
+//! Bodies made by hand, and kernels run on buffers one by one.
+
 #![allow(dead_code, reason = "each test file uses its own part")]
 
-pub mod rank;
-
-use partita_local::{Real, ReferenceKernels};
 use partita_program::random::unit_draw;
 use partita_program::{
     Algorithm, Body, Buffer, BufferId, Collective, CollectiveKind, Dtype, Exchange, Kernel, Origin,
@@ -10,6 +9,7 @@ use partita_program::{
 };
 use partita_run::{Arena, Inputs, Kernels, RunError, Worked};
 use partita_space::{AxisSet, Bytes, Mesh};
+use partita_testkit::{Real, ReferenceKernels};
 
 /// A stream of seeded draws.
 pub struct Dice {

@@ -2,15 +2,16 @@
 
 mod hand;
 
+use hand::bodies::{add_buffer, add_task, all_reduce, compute, exchange};
 use hand::rank::{IntoElement, addend, data_mesh, get, no_samples, part, runner, set, whole};
-use hand::{add_buffer, add_task, all_reduce, compute, exchange};
-use partita_local::{LaunchError, Samples, Stored, connect, launch};
 use partita_program::{
     Body, BufferId, Collective, CollectiveKind, Dtype, Exchange, Item, Kernel, Load, Place,
     Receive, Send, TaskId, View, When, Work,
 };
 use partita_run::{Arena, Clock, Element, Inputs, RunError, StepReport, SystemClock, Transport};
 use partita_space::{Axis, AxisList, AxisSet, Mesh, Offset, Seconds};
+use partita_testkit::{Samples, Stored};
+use partita_threads::{LaunchError, connect, launch};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -2,12 +2,12 @@
 
 mod hand;
 
+use hand::bodies::{add_buffer, add_task, all_reduce};
 use hand::rank::{IntoElement, addend, data_mesh, get, no_samples, part, runner, set, whole};
-use hand::{add_buffer, add_task, all_reduce};
-use partita_local::{connect, launch};
 use partita_program::{Body, Collective, CollectiveKind, Dtype, TaskId, View, Work};
 use partita_run::{Arena, Element, Inputs, Transport};
 use partita_space::{Axis, AxisSet, Mesh, Seconds};
+use partita_threads::{connect, launch};
 use std::fmt::Debug;
 use std::ops::AddAssign;
 use std::sync::atomic::AtomicBool;

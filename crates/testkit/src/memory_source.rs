@@ -1,5 +1,6 @@
-use crate::values::{Values, each_element};
-use partita_program::{Item, Load, TaskId, When};
+//! A dataset in memory, for tests.
+
+use partita_program::{Dtype, Item, Load, TaskId, View, When};
 use partita_run::{Inputs, Memory, RunError, Source};
 use partita_space::{Mesh, Rank, Region};
 use std::sync::Arc;
@@ -117,7 +118,6 @@ impl MemorySource {
 
     fn deliver(&self, pending: &Pending, memory: &Memory<'_>) -> u64 {
         let load = &pending.load;
-        let target = Values::of(memory, &load.target);
         let owned = load.place.owned(&self.mesh, &self.mesh.coord(self.rank));
         let value = |[n, d, h, w, c]: [usize; 5]| {
             pending.ids.as_ref().map_or(0.0, |ids| {
@@ -131,18 +131,16 @@ impl MemorySource {
             Item::Target => [n, d, h, w, c],
         };
         assert_eq!(
-            target.extent(),
-            expected,
+            load.target.extent, expected,
             "{} takes the rank's part",
             load.target
         );
-        let never_ends = &mut || true;
-        let delivered = each_element(expected, never_ends, |i| match load.item {
-            Item::Sample => target.set(i, value([i[0], i[2], i[3], i[4], i[1]])),
-            Item::Target => target.set(i, value(i)),
+        let values = indices(expected).map(|i| match load.item {
+            Item::Sample => value([i[0], i[2], i[3], i[4], i[1]]),
+            Item::Target => value(i),
         });
-        assert!(delivered.is_ok(), "nothing stops a delivery");
-        target.bytes()
+        write(memory, &load.target, values);
+        load.target.bytes(&memory.body().buffers).0
     }
 
     /// The value at a global (D, H, W, C).
@@ -151,6 +149,31 @@ impl MemorySource {
         match load.item {
             Item::Sample => self.samples.values[id].get(((c * depth + d) * height + h) * width + w),
             Item::Target => self.samples.targets[id][((d * height + h) * width + w) * channels + c],
+        }
+    }
+}
+
+/// All indices of a box, in memory order.
+fn indices([n, d, h, w, c]: [usize; 5]) -> impl Iterator<Item = [usize; 5]> {
+    (0..n * d * h * w * c).map(move |at| {
+        let (at, i4) = (at / c, at % c);
+        let (at, i3) = (at / w, at % w);
+        let (at, i2) = (at / h, at % h);
+        [at / d, at % d, i2, i3, i4]
+    })
+}
+
+/// Writes values in memory order, rounded to the dtype of the buffer; integers saturate.
+fn write(memory: &Memory<'_>, target: &View, values: impl Iterator<Item = f64>) {
+    match memory.body().buffer(target.buffer).dtype {
+        Dtype::F32 => {
+            let values: Vec<f32> = values.map(|value| value as f32).collect();
+            memory.unpack(target, &values, false);
+        }
+        Dtype::F64 => memory.unpack(target, &values.collect::<Vec<_>>(), false),
+        Dtype::I16 => {
+            let values: Vec<i16> = values.map(|value| value as i16).collect();
+            memory.unpack(target, &values, false);
         }
     }
 }
