@@ -20,7 +20,7 @@ pub use cost::{
     Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, Known, MessageCost,
 };
 pub use cost::{LinkFit, MachineCosts, MeasuredCosts, Scaled, Speeds};
-pub use efficiency::{Efficiency, Errors, Sample, Validation};
+pub use efficiency::{Efficiency, Errors, Features, Sample, Validation};
 pub use explain::{Change, Finding, Item, Turn, WhatIf, explain, turning_point, what_ifs};
 pub use fit::{FitError, LineFit, fit_line};
 pub use prediction::{Prediction, TaskPrediction, predict};

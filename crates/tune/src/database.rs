@@ -1,6 +1,6 @@
 use crate::store::{Store, check_regular, scratch};
 use crate::{KernelKey, LinkTimes, Measured, Point, TuneError};
-use partita_program::Features;
+use partita_oracle::Features;
 use partita_space::Seconds;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;

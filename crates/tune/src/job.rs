@@ -1,7 +1,8 @@
 use crate::TuneError;
 use crate::reuse::{Held, at_hand, buffers_of};
+use partita_oracle::Features;
 use partita_program::{
-    Access, Algorithm, Body, Buffer, Features, Kernel, KernelShape, Program, Task, View, Work,
+    Access, Algorithm, Body, Buffer, Kernel, KernelShape, Program, Task, View, Work,
 };
 use partita_space::{Bytes, Mesh, Rank, Seconds};
 use serde::{Deserialize, Serialize};
@@ -148,7 +149,7 @@ impl Occurrence<'_> {
         let warm = warm.map(|held| (whole(&held.buffer), held.age)).collect();
         Job {
             key,
-            features: shape.features(),
+            features: Features::of(&shape),
             mesh: program.mesh,
             rank: self.rank,
             batch: program.batch,

@@ -1,7 +1,8 @@
 //! Tuning: how long kernels, messages and reads take on this machine, measured once and kept.
 //!
 //! Does: times kernels, exchanges, collectives and reads with all ranks at work; keeps a database.
-//! Knows: programs, the traits of `run`, the clock of this machine, one file.
+//! Knows: programs, the traits of `run`, the features by which the oracle tells kernels apart, the clock of
+//! this machine, one file.
 //! Must not know: models, strategies, backends by name, how a time becomes a prediction.
 
 mod contents;

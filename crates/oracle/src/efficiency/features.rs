@@ -1,11 +1,13 @@
-use crate::{Count, Kernel, KernelShape, Role, Transform, View};
+//! The coordinates of a kernel, in which kernels that are near each other take similar times.
+
+use partita_program::{Count, Dtype, KernelShape, Role, View};
 use serde::{Deserialize, Serialize};
 
-/// What a kernel's time is judged by where it was never measured.
+/// What the time of a kernel is estimated from where it was never measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Features {
-    /// Kernels of one family have one law: the name of the first part, with the dtype where it is not
-    /// f32, and with `log` where an import takes logarithms.
+    /// Kernels of one family share a fit: the name of the first part, with the dtype where it is not
+    /// f32, and with `log` where it takes logarithms.
     pub family: String,
     /// [`Count::flops`].
     pub flops: f64,
@@ -34,21 +36,22 @@ impl Features {
     ];
 }
 
-impl KernelShape<'_> {
-    /// What the kernel's time is judged by where it was never measured.
-    pub fn features(&self) -> Features {
-        let count = Count::of_kernel(self.kernel, self.buffers);
-        let parts = self.kernel.parts();
+impl Features {
+    /// Those of a kernel.
+    pub fn of(shape: &KernelShape<'_>) -> Self {
+        let count = Count::of_kernel(shape.kernel, shape.buffers);
+        let parts = shape.kernel.parts();
+        let descriptor = parts[0].descriptor();
         let views: Vec<View> = parts[0].accesses().iter().map(|(view, _)| *view).collect();
         let (flops, bytes) = (count.flops.0 as f64, (count.read + count.written).0 as f64);
         let Some(largest) = views.iter().max_by_key(|view| view.volume()) else {
             panic!("a kernel touches something")
         };
-        let buffer = |view: &View| &self.buffers[view.buffer.0 as usize];
+        let buffer = |view: &View| &shape.buffers[view.buffer.0 as usize];
         let held: usize = buffer(largest).dims.iter().product();
         let is_packed = |view: &View| buffer(view).role == Role::PackedWeights;
         let volume = |extents: &[usize; 3]| extents.iter().product();
-        let window = parts[0].descriptor().window.map(|window| {
+        let window = descriptor.window.map(|window| {
             let taps = window.taps;
             (taps.volume(), volume(&taps.stride), window.groups)
         });
@@ -58,17 +61,13 @@ impl KernelShape<'_> {
         let flag = |holds: bool| if holds { 1.0 } else { 0.0 };
         let dtype = buffer(&views[0]).dtype;
         let mut family = match dtype {
-            crate::Dtype::F32 => parts[0].name().to_owned(),
-            crate::Dtype::F64 | crate::Dtype::I16 => format!("{} {dtype:?}", parts[0].name()),
+            Dtype::F32 => descriptor.name.to_owned(),
+            Dtype::F64 | Dtype::I16 => format!("{} {dtype:?}", descriptor.name),
         };
-        if let Kernel::Import {
-            transform: Transform::LogOnePlus,
-            ..
-        } = parts[0]
-        {
+        if descriptor.takes_logarithms {
             family.push_str(" log");
         }
-        Features {
+        Self {
             family,
             flops,
             bytes,
