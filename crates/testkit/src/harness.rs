@@ -5,10 +5,8 @@ use partita_graph::{Graph, Loss, Op, ParameterRole};
 use partita_lower::{LowerError, Request, SampleFormat, Strategy, lower};
 use partita_program::{Dtype, Menu, Optimizer, Program, ProgramKind, Role, Transform};
 use partita_reference::{ReferenceKernels, ReferenceMenu};
-use partita_run::{
-    Arena, Inputs, Kernels, Memory, RankRunner, RunError, SystemClock, kept_name, put_share,
-    share_of,
-};
+use partita_run::{Arena, Inputs, Kernels, Memory, RankRunner, RunError, SystemClock};
+use partita_session::{persistent_name, put_share, share_of};
 use partita_space::{Mesh, Rank, Seconds};
 use partita_threads::{LaunchError, connect, launch};
 use std::sync::Arc;
@@ -292,7 +290,7 @@ fn together(setup: &Setup<'_>, program: &Program, ranks: &[&[Named]]) -> Vec<Nam
             let mut whole = vec![f64::NAN; parameter.volume()];
             for (rank, held) in ranks.iter().enumerate() {
                 for (name, values) in &held[step] {
-                    if kept_name(name) == parameter.name {
+                    if persistent_name(name) == parameter.name {
                         put(&mut whole, values, program, rank, name);
                     }
                 }
@@ -404,7 +402,7 @@ fn persistent<'m>(
                 .graph
                 .parameters
                 .iter()
-                .position(|p| p.name == kept_name(&buffer.name));
+                .position(|p| p.name == persistent_name(&buffer.name));
             let view = buffer.view(partita_program::BufferId(id as u32));
             (view, named)
         })

@@ -7,9 +7,11 @@ use std::process::{Command, Stdio};
 const COUNT_EDGES: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=3 \
                            -Cllvm-args=-sanitizer-coverage-inline-8bit-counters";
 /// Crates with threads and memory of their own.
-const THREADED: [&str; 6] = [
+const THREADED: [&str; 8] = [
     "-p",
     "partita-run",
+    "-p",
+    "partita-session",
     "-p",
     "partita-reference",
     "-p",
@@ -101,7 +103,7 @@ fn miri(root: &Path) -> Step {
         .env("MIRIFLAGS", "-Zmiri-deterministic-floats")
         .env("CARGO_TARGET_DIR", root.join("target/miri"));
     Step {
-        name: "Miri on run, reference and threads",
+        name: "Miri on run, session, reference and threads",
         command,
     }
 }
@@ -121,7 +123,7 @@ fn thread_sanitizer(root: &Path, host: &str) -> Step {
         .env("TSAN_OPTIONS", "allocator_may_return_null=1")
         .env("CARGO_TARGET_DIR", root.join("target/thread-sanitizer"));
     Step {
-        name: "the thread sanitizer on run, reference and threads",
+        name: "the thread sanitizer on run, session, reference and threads",
         command,
     }
 }

@@ -39,6 +39,7 @@ const WALLS: [Wall; 3] = [
         name: "wall II, the runner knows no model",
         from: &[
             "run",
+            "session",
             "reference",
             "threads",
             "cpu",

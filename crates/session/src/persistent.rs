@@ -1,13 +1,14 @@
-use super::{Session, outlives_programs};
-use crate::messages::{Number, with_type};
-use crate::shares::for_share_rows;
-use crate::{Arena, Memory, Packet, kept_name, put_share};
+//! What persists over the programs of a training: parameters, running statistics and moments.
+
+use crate::session::{Session, persists_over_programs};
+use crate::shares::{for_share_rows, persistent_name, put_share};
 use partita_program::{Body, Buffer, BufferId, Dtype, Home, Program, Role, View};
+use partita_run::{Arena, Element, Memory, Packet};
 use partita_space::{AXES, AxisSet, Coord, Mesh, Rank};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Initial contents of a lasting buffer: those of a range of elements of the tensor of which it holds a
+/// Initial contents of a persistent buffer: those of a range of elements of the tensor of which it holds a
 /// part, in memory order; none for zeros.
 pub type Initial<'i> = dyn Fn(&Buffer, Range<usize>) -> Option<Vec<f64>> + 'i;
 
@@ -16,7 +17,7 @@ const PIECE: usize = 1 << 14;
 
 /// A parameter or a state that a run leaves, and who has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lasting {
+pub struct PersistentTensor {
     /// Of the tensor.
     pub name: String,
     /// Parameter or state.
@@ -31,16 +32,16 @@ pub struct Lasting {
 
 impl Session<'_> {
     /// What the run leaves: wide elements first, then by name.
-    pub fn lasting(&self) -> Vec<Lasting> {
+    pub fn persistent_tensors(&self) -> Vec<PersistentTensor> {
         let program = self.main_program();
-        let mut all: BTreeMap<&str, Lasting> = BTreeMap::new();
+        let mut all: BTreeMap<&str, PersistentTensor> = BTreeMap::new();
         for rank in 0..program.mesh.ranks() {
             let coord = program.mesh.coord(rank);
-            for (id, buffer) in lasting(program.body(rank)) {
+            for (id, buffer) in persistent(program.body(rank)) {
                 if buffer.role == Role::Optimizer || !is_first(buffer, &program.mesh, coord) {
                     continue;
                 }
-                let one = all.entry(&buffer.name).or_insert_with(|| Lasting {
+                let one = all.entry(&buffer.name).or_insert_with(|| PersistentTensor {
                     name: buffer.name.clone(),
                     role: buffer.role,
                     dtype: buffer.dtype,
@@ -50,7 +51,7 @@ impl Session<'_> {
                 one.holders.push((rank, id));
             }
         }
-        let mut all: Vec<Lasting> = all.into_values().collect();
+        let mut all: Vec<PersistentTensor> = all.into_values().collect();
         all.sort_by_key(|one| std::cmp::Reverse(one.dtype.size()));
         all
     }
@@ -65,7 +66,7 @@ impl Session<'_> {
     }
 
     /// A tensor from the shares of its holders, in their order.
-    pub fn whole(&self, tensor: &Lasting, shares: impl Iterator<Item = Packet>) -> Packet {
+    pub fn whole(&self, tensor: &PersistentTensor, shares: impl Iterator<Item = Packet>) -> Packet {
         let program = self.main_program();
         let mut shares = tensor.holders.iter().zip(shares).peekable();
         let elements = tensor.dims.iter().product();
@@ -74,37 +75,49 @@ impl Session<'_> {
         }
         let mut whole = Packet::with_room(tensor.dtype, elements);
         whole.resize(elements);
-        for (&(rank, id), mut share) in shares {
+        for (&(rank, id), share) in shares {
             let (mesh, coord) = (&program.mesh, program.mesh.coord(rank));
             let home = program.body(rank).buffer(id).home;
             let home = home.expect("a tensor with shares has a home");
-            with_type!(tensor.dtype, T => {
-                put_share(T::of(&mut whole), T::of(&mut share), &home, mesh, &coord);
-            });
+            match (&mut whole, &share) {
+                (Packet::F32(whole), Packet::F32(share)) => {
+                    put_share(whole, share, &home, mesh, &coord);
+                }
+                (Packet::F64(whole), Packet::F64(share)) => {
+                    put_share(whole, share, &home, mesh, &coord);
+                }
+                (Packet::I16(whole), Packet::I16(share)) => {
+                    put_share(whole, share, &home, mesh, &coord);
+                }
+                (whole, share) => {
+                    let (whole, share) = (whole.dtype(), share.dtype());
+                    panic!("a share in {share:?} of `{}` in {whole:?}", tensor.name);
+                }
+            }
         }
         whole
     }
 }
 
-fn lasting(body: &Body) -> impl Iterator<Item = (BufferId, &Buffer)> {
+fn persistent(body: &Body) -> impl Iterator<Item = (BufferId, &Buffer)> {
     let ids = (0..).map(BufferId);
     ids.zip(&body.buffers)
-        .filter(|(_, buffer)| outlives_programs(buffer.role))
+        .filter(|(_, buffer)| persists_over_programs(buffer.role))
 }
 
-/// A lasting buffer with values that are infinite or not a number.
-pub(super) struct NotFinite<'b> {
+/// A persistent buffer with values that are infinite or not a number.
+pub(crate) struct NotFinite<'b> {
     pub buffer: &'b Buffer,
     /// The first of them.
     pub value: f64,
     pub count: usize,
 }
 
-/// The first lasting buffer of a rank that is not finite: states before parameters before what the
+/// The first persistent buffer of a rank that is not finite: states before parameters before what the
 /// optimizer keeps, as faults spread in that order.
-pub(super) fn first_not_finite<'b>(body: &'b Body, memory: &Memory<'_>) -> Option<NotFinite<'b>> {
+pub(crate) fn first_not_finite<'b>(body: &'b Body, memory: &Memory<'_>) -> Option<NotFinite<'b>> {
     let found = |role: Role| {
-        let buffers = lasting(body).filter(move |(_, buffer)| buffer.role == role);
+        let buffers = persistent(body).filter(move |(_, buffer)| buffer.role == role);
         buffers.filter_map(|(id, buffer)| {
             let view = buffer.view(id);
             let (count, value) = match buffer.dtype {
@@ -143,15 +156,15 @@ fn is_first(buffer: &Buffer, mesh: &Mesh, coord: Coord) -> bool {
     };
     let mut same = AXES.into_iter().filter(|&axis| !shares.has(axis));
     let is_first = seat.is_some_and(|seat| same.all(|axis| seat[axis.index()] == 0));
-    is_first && kept_name(&buffer.name) == buffer.name
+    is_first && persistent_name(&buffer.name) == buffer.name
 }
 
-/// Fills what outlives the steps with the rank's shares of the initial values, zeros where there are
+/// Fills what persists over programs with the rank's shares of the initial values, zeros where there are
 /// none.
-pub(super) fn set_initial(program: &Program, rank: Rank, arena: &mut Arena, initial: &Initial<'_>) {
+pub(crate) fn set_initial(program: &Program, rank: Rank, arena: &mut Arena, initial: &Initial<'_>) {
     let (body, mesh, coord) = (program.body(rank), &program.mesh, program.mesh.coord(rank));
     let memory = arena.memory(body);
-    for (id, buffer) in lasting(body) {
+    for (id, buffer) in persistent(body) {
         let view = buffer.view(id);
         let rows = |visit: &mut dyn FnMut(usize, usize)| match &buffer.home {
             Some(home) => for_share_rows(home, mesh, &coord, visit),
@@ -166,7 +179,7 @@ pub(super) fn set_initial(program: &Program, rank: Rank, arena: &mut Arena, init
 }
 
 /// Piece by piece, so that no second copy is ever held.
-fn fill<T: Number>(
+fn fill<T: Element + Default>(
     memory: &Memory<'_>,
     view: &View,
     buffer: &Buffer,

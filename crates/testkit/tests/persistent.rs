@@ -1,10 +1,10 @@
-//! What outlives a program lies the same in all programs of a training, whatever their mini-batches.
+//! What persists over programs lies the same in all programs of a training, whatever their mini-batches.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use partita_lower::{Request, SampleFormat, lower};
 use partita_program::{Buffer, Dtype, Optimizer, Program, ProgramKind, Transform};
-use partita_run::outlives_programs;
+use partita_session::persists_over_programs;
 use partita_testkit::ReferenceMenu;
 use partita_testkit::{
     Case, random_branched_case, random_case, random_layer_case, random_sequence_case,
@@ -32,10 +32,10 @@ fn program(case: &Case, kind: ProgramKind, batch: usize) -> Program {
     lower(&request).unwrap_or_else(|error| panic!("seed {} {}: {error}", case.seed, case.strategy))
 }
 
-fn lasting(program: &Program, rank: usize) -> Vec<&Buffer> {
+fn persistent(program: &Program, rank: usize) -> Vec<&Buffer> {
     let buffers = program.body(rank).buffers.iter();
     buffers
-        .filter(|buffer| outlives_programs(buffer.role))
+        .filter(|buffer| persists_over_programs(buffer.role))
         .collect()
 }
 
@@ -53,7 +53,7 @@ fn compare(draw: fn(u64) -> Case) {
                 }
                 let other = program(&case, kind, batch);
                 for rank in 0..first.mesh.ranks() {
-                    let [expected, found] = [&first, &other].map(|one| lasting(one, rank));
+                    let [expected, found] = [&first, &other].map(|one| persistent(one, rank));
                     let is_same = expected == found;
                     assert!(
                         is_same,

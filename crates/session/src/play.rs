@@ -1,9 +1,11 @@
-use super::Session;
-use super::durations::Durations;
-use super::lasting::{Initial, first_not_finite, set_initial};
-use super::turns::Turn;
-use crate::{Counted, RankRunner, RunError, StepReport, Trace};
+//! A session played on one rank.
+
+use crate::durations::Durations;
+use crate::persistent::{Initial, first_not_finite, set_initial};
+use crate::session::Session;
+use crate::turns::Turn;
 use partita_program::ProgramKind;
+use partita_run::{Counted, RankRunner, RunError, StepReport, Trace};
 use partita_space::{Rank, Seconds};
 use serde::{Deserialize, Serialize};
 
@@ -158,7 +160,7 @@ struct Player<'p, 's> {
     steps: u64,
 }
 
-pub(super) fn play(
+pub(crate) fn play(
     session: &Session<'_>,
     runner: &mut RankRunner<'_>,
     initial: &Initial<'_>,
@@ -174,7 +176,7 @@ pub(super) fn play(
         &mut runner.arena,
         initial,
     );
-    let bodies = session.played.iter().map(|one| {
+    let bodies = session.programs.iter().map(|one| {
         let programs = [&one.fetch, &one.step];
         programs.map(|program| Counted::from(program.body(runner.rank)))
     });
@@ -242,7 +244,7 @@ impl Player<'_, '_> {
         Ok(End::Finished)
     }
 
-    /// What outlives the steps is finite after the training of an epoch. A loss may stay finite beside
+    /// What persists is finite after the training of an epoch. A loss may stay finite beside
     /// values that are not: running statistics are not read in training, and the last update by no loss.
     ///
     /// Errors: `NotFinite`, on each rank for its own shares.
@@ -376,7 +378,7 @@ fn output<'r>(
     report: &'r StepReport,
     name: &str,
 ) -> Option<&'r [f64]> {
-    let body = session.played[turn.program].step.body(rank);
+    let body = session.programs[turn.program].step.body(rank);
     let at = body.outputs.iter().position(|output| output.name == name)?;
     Some(&report.outputs[at])
 }

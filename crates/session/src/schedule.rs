@@ -1,3 +1,5 @@
+//! Learning rates over time.
+
 /// The learning rate as a function of the epochs done, steps within an epoch counting as fractions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Schedule {

@@ -1,26 +1,20 @@
-//! A run: many steps of several programs, epoch after epoch, each followed by an evaluation.
+//! The programs of a training and the plan by which they run.
 //!
 //! Every rank derives the same turns from the same plan, so nothing is exchanged about what comes
 //! next. While a step of a program is under way, the samples of its next step are read; where another
 //! program comes next, that program's own fetch program reads its first samples.
 
-mod durations;
-mod lasting;
-mod play;
-mod schedule;
-mod turns;
-
-pub use lasting::{Initial, Lasting};
-pub use play::{ClassCount, End, EpochReport, Outcome, Progress, Validation};
-pub use schedule::Schedule;
-
-use crate::{Carriage, Footprint, RankRunner, packet_bytes, reading};
+use crate::durations;
+use crate::persistent::Initial;
+use crate::play::{self, Outcome, Progress};
+use crate::schedule::Schedule;
 use partita_program::{Body, Buffer, Program, ProgramKind, Role};
+use partita_run::{Carriage, Footprint, RankRunner, RunError, packet_bytes, reading};
 use partita_space::{Bytes, Rank};
 
 /// A program with the fetch program that reads the samples of its first step.
 #[derive(Clone, Debug)]
-pub struct Played {
+pub struct Programs {
     /// Trains or evaluates.
     pub step: Program,
     /// Reads.
@@ -71,8 +65,8 @@ fn verb(kind: ProgramKind) -> &'static str {
 
 /// The programs of a run and the plan by which they are played.
 pub struct Session<'s> {
-    played: Vec<Played>,
-    plan: Plan<'s>,
+    pub(crate) programs: Vec<Programs>,
+    pub(crate) plan: Plan<'s>,
 }
 
 /// Sizes of the steps over so many samples: the full one, and that of the rest.
@@ -90,12 +84,12 @@ impl<'s> Session<'s> {
     ///
     /// Panics where programs do not belong to one run: other meshes, or persistent buffers that lie
     /// elsewhere. Errors: an empty plan, a size without a program.
-    pub fn new(played: Vec<Played>, plan: Plan<'s>) -> Result<Self, SessionError> {
+    pub fn new(programs: Vec<Programs>, plan: Plan<'s>) -> Result<Self, SessionError> {
         let samples = (plan.training_order)(0).len();
         if samples == 0 || plan.epochs == 0 {
             return Err(SessionError::Empty);
         }
-        let session = Self { played, plan };
+        let session = Self { programs, plan };
         let needs = [
             (ProgramKind::Train, samples),
             (ProgramKind::Evaluate, session.plan.validation.len()),
@@ -113,12 +107,12 @@ impl<'s> Session<'s> {
 
     /// The training program of full size, or of all samples where they are fewer.
     pub fn main_program(&self) -> &Program {
-        &self.played[self.main()].step
+        &self.programs[self.main()].step
     }
 
     /// All programs of the run, those that fetch among them.
     pub fn programs(&self) -> impl Iterator<Item = &Program> {
-        self.played.iter().flat_map(|one| [&one.step, &one.fetch])
+        self.programs.iter().flat_map(|one| [&one.step, &one.fetch])
     }
 
     /// Size of the arena in which all programs of a rank can run, one at a time.
@@ -135,7 +129,7 @@ impl<'s> Session<'s> {
         let body = main.body(rank);
         let samples = (self.plan.training_order)(0).len();
         let steps = self.plan.epochs * (samples / main.batch) as u64;
-        let one = Footprint::of_arena(main, rank);
+        let one = Footprint::of(main, rank, carriage);
         let reading = self
             .programs()
             .map(|program| reading::buffer_bytes(program.body(rank)));
@@ -159,31 +153,32 @@ impl<'s> Session<'s> {
         runner: &mut RankRunner<'_>,
         initial: &Initial<'_>,
         report: &mut dyn FnMut(Progress),
-    ) -> Result<Outcome, crate::RunError> {
+    ) -> Result<Outcome, RunError> {
         play::play(self, runner, initial, report)
     }
 
-    fn main(&self) -> usize {
+    pub(crate) fn main(&self) -> usize {
         let samples = (self.plan.training_order)(0).len();
         let batch = self.plan.batch.min(samples);
         let main = self.find(ProgramKind::Train, batch);
         main.expect("a session has a program for its first step")
     }
 
-    fn find(&self, kind: ProgramKind, batch: usize) -> Option<usize> {
-        let fits = |one: &Played| one.step.kind == kind && one.step.batch == batch;
-        self.played.iter().position(fits)
+    pub(crate) fn find(&self, kind: ProgramKind, batch: usize) -> Option<usize> {
+        let fits = |one: &Programs| one.step.kind == kind && one.step.batch == batch;
+        self.programs.iter().position(fits)
     }
 
     fn check_alike(&self) {
         let first = self.main_program();
-        for one in &self.played {
+        for one in &self.programs {
             let (step, fetch) = (&one.step, &one.fetch);
             for program in [step, fetch] {
                 assert_eq!(program.mesh, first.mesh, "mesh of `{}`", program.title);
                 for rank in 0..first.mesh.ranks() {
-                    let (expected, found) = (kept(first.body(rank)), kept(program.body(rank)));
-                    assert_eq!(found, expected, "lasting buffers of `{}`", program.title);
+                    let (expected, found) =
+                        (persistent(first.body(rank)), persistent(program.body(rank)));
+                    assert_eq!(found, expected, "persistent buffers of `{}`", program.title);
                 }
             }
             for rank in 0..first.mesh.ranks() {
@@ -194,8 +189,9 @@ impl<'s> Session<'s> {
     }
 }
 
-/// Whether the contents outlive a change of program.
-pub fn outlives_programs(role: Role) -> bool {
+/// Whether the contents persist from program to program. What is staged persists as well, but only from
+/// step to step of one program.
+pub fn persists_over_programs(role: Role) -> bool {
     match role {
         Role::Parameter | Role::State | Role::Optimizer => true,
         Role::Staging
@@ -209,10 +205,10 @@ pub fn outlives_programs(role: Role) -> bool {
     }
 }
 
-fn kept(body: &Body) -> Vec<&Buffer> {
+fn persistent(body: &Body) -> Vec<&Buffer> {
     body.buffers
         .iter()
-        .filter(|buffer| outlives_programs(buffer.role))
+        .filter(|buffer| persists_over_programs(buffer.role))
         .collect()
 }
 

@@ -57,9 +57,9 @@ pub(crate) fn for_share_rows(
     }
 }
 
-/// The name of the tensor of which a lasting buffer is a copy: where several groups of ranks hold it, all
+/// The name of the tensor of which a persistent buffer is a copy: where several groups of ranks hold it, all
 /// but the first add `@` and a number.
-pub fn kept_name(buffer: &str) -> &str {
+pub fn persistent_name(buffer: &str) -> &str {
     buffer.split_once('@').map_or(buffer, |(name, _)| name)
 }
 

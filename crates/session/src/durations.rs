@@ -1,4 +1,6 @@
-use crate::{Event, Trace};
+//! How long steps and their tasks take: medians over a run, in bounded memory.
+
+use partita_run::{Event, Trace};
 use partita_space::{Bytes, Seconds};
 use std::collections::VecDeque;
 
@@ -8,7 +10,7 @@ const WARM_UP: u64 = 2;
 const HELD_MAX: usize = if cfg!(miri) { 32 } else { 512 };
 
 /// Durations of the training steps of full size and of their tasks, and the last traces.
-pub(super) struct Durations {
+pub(crate) struct Durations {
     kept: usize,
     traces: VecDeque<Trace>,
     seen: u64,
@@ -19,14 +21,14 @@ pub(super) struct Durations {
 }
 
 /// Medians over the measured steps.
-pub(super) struct Medians {
+pub(crate) struct Medians {
     pub steps: u64,
     pub step: Seconds,
     pub tasks: Vec<Seconds>,
 }
 
 /// Bytes held after so many steps of so many tasks, of which the traces of some are kept.
-pub(super) fn bytes(steps: u64, tasks: usize, kept: usize) -> Bytes {
+pub(crate) fn bytes(steps: u64, tasks: usize, kept: usize) -> Bytes {
     let measured = steps.saturating_sub(WARM_UP) as usize;
     let rows = measured.min(HELD_MAX) * (tasks + 1) * size_of::<f32>();
     let traces = measured.min(kept + 1) * tasks * size_of::<Event>();
@@ -101,8 +103,8 @@ impl Durations {
 #[cfg(test)]
 mod tests {
     use super::{Durations, HELD_MAX, WARM_UP};
-    use crate::{Event, Trace};
     use partita_program::TaskId;
+    use partita_run::{Event, Trace};
     use partita_space::Seconds;
 
     fn trace(step: u64, seconds: f64) -> Trace {

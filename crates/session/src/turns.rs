@@ -1,10 +1,12 @@
-use super::Session;
-use crate::Inputs;
+//! Which step comes when.
+
+use crate::session::Session;
 use partita_program::ProgramKind;
+use partita_run::Inputs;
 
 /// A step of one of the programs.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Turn {
+pub(crate) struct Turn {
     /// Index among the played programs.
     pub program: usize,
     pub kind: ProgramKind,
@@ -18,7 +20,7 @@ pub(super) struct Turn {
 
 impl Session<'_> {
     /// All turns of the plan in order, made epoch by epoch.
-    pub(super) fn turns(&self) -> impl Iterator<Item = Turn> + '_ {
+    pub(crate) fn turns(&self) -> impl Iterator<Item = Turn> + '_ {
         (0..self.plan.epochs).flat_map(|epoch| self.epoch(epoch))
     }
 
@@ -51,7 +53,7 @@ impl Session<'_> {
     }
 
     /// What a step of this turn is told; the next turn's samples only where its program is the same.
-    pub(super) fn inputs(&self, turn: &Turn, next: Option<&Turn>) -> Inputs {
+    pub(crate) fn inputs(&self, turn: &Turn, next: Option<&Turn>) -> Inputs {
         let next = next.filter(|next| next.program == turn.program);
         Inputs {
             step: turn.updates + 1,
