@@ -9,6 +9,7 @@ mod arena;
 mod backward;
 mod body;
 mod branches;
+mod check;
 mod classes;
 mod cross;
 mod depend;
@@ -22,10 +23,13 @@ mod lowering;
 mod network;
 mod overlap;
 mod pack;
+mod parameter_gradient;
 mod parameters;
 mod placement;
+mod plan;
 mod recompute;
 mod redistribute;
+mod request;
 mod schedule;
 mod sequence;
 mod storage;
@@ -33,8 +37,9 @@ mod strategy;
 mod timeline;
 mod update;
 
-pub use lowering::{LowerError, Request, SampleFormat, lower, lower_rank, lower_ranks};
+pub use lowering::{lower, lower_rank, lower_ranks};
 pub use placement::balanced;
+pub use request::{LowerError, Request, SampleFormat};
 pub use schedule::{Pass, Schedule, Slot, fitting_micro, forward_slots, slots};
 pub use strategy::{
     Branches, Halo, LayerChoice, LayerDim, Shard, SharedParameter, Sharer, StageChoice, Strategy,
