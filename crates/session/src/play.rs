@@ -160,56 +160,59 @@ struct Player<'p, 's> {
     steps: u64,
 }
 
-pub(crate) fn play(
-    session: &Session<'_>,
-    runner: &mut RankRunner<'_>,
-    initial: &Initial<'_>,
-    report: &mut dyn FnMut(Progress),
-) -> Result<Outcome, RunError> {
-    assert!(
-        runner.arena.bytes() >= session.arena_bytes(runner.rank),
-        "the arena holds every program"
-    );
-    set_initial(
-        session.main_program(),
-        runner.rank,
-        &mut runner.arena,
-        initial,
-    );
-    let bodies = session.programs.iter().map(|one| {
-        let programs = [&one.fetch, &one.step];
-        programs.map(|program| Counted::from(program.body(runner.rank)))
-    });
-    let mut player = Player {
-        session,
-        report,
-        bodies: bodies.collect(),
-        staged: None,
-        epochs: Vec::new(),
-        current: EpochReport::default(),
-        durations: Durations::new(session.plan.traces_kept),
-        main: session.main(),
-        steps: 0,
-    };
-    let start = runner.clock.now();
-    let end = player.run(runner)?;
-    let seconds = runner.clock.now() - start;
-    if runner.rank == 0 && end == End::Finished {
-        let steps = player.steps;
-        (player.report)(Progress::Done { steps, seconds });
+impl Session<'_> {
+    /// Plays the whole plan on a rank. `initial` gives the contents of the parameters, states and
+    /// optimizer buffers, zeros where it gives none. `report` is called on rank 0 only.
+    ///
+    /// A loss that is no number ends the run on every rank alike, with [`End::NotFinite`].
+    /// Errors: those of [`RankRunner::step`]. Panics on an arena smaller than
+    /// [`arena_bytes`](Self::arena_bytes).
+    pub fn play(
+        &self,
+        runner: &mut RankRunner<'_>,
+        initial: &Initial<'_>,
+        report: &mut dyn FnMut(Progress),
+    ) -> Result<Outcome, RunError> {
+        assert!(
+            runner.arena.bytes() >= self.arena_bytes(runner.rank),
+            "the arena holds every program"
+        );
+        set_initial(self.main_program(), runner.rank, &mut runner.arena, initial);
+        let bodies = self.programs.iter().map(|one| {
+            let programs = [&one.fetch, &one.step];
+            programs.map(|program| Counted::from(program.body(runner.rank)))
+        });
+        let mut player = Player {
+            session: self,
+            report,
+            bodies: bodies.collect(),
+            staged: None,
+            epochs: Vec::new(),
+            current: EpochReport::default(),
+            durations: Durations::new(self.plan.traces_kept),
+            main: self.main(),
+            steps: 0,
+        };
+        let start = runner.clock.now();
+        let end = player.run(runner)?;
+        let seconds = runner.clock.now() - start;
+        if runner.rank == 0 && end == End::Finished {
+            let steps = player.steps;
+            (player.report)(Progress::Done { steps, seconds });
+        }
+        let (medians, traces) = player.durations.finish();
+        Ok(Outcome {
+            rank: runner.rank,
+            end,
+            steps: player.steps,
+            seconds,
+            epochs: player.epochs,
+            measured_steps: medians.steps,
+            step_seconds: medians.step,
+            task_seconds: medians.tasks,
+            traces,
+        })
     }
-    let (medians, traces) = player.durations.finish();
-    Ok(Outcome {
-        rank: runner.rank,
-        end,
-        steps: player.steps,
-        seconds,
-        epochs: player.epochs,
-        measured_steps: medians.steps,
-        step_seconds: medians.step,
-        task_seconds: medians.tasks,
-        traces,
-    })
 }
 
 impl Player<'_, '_> {

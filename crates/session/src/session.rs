@@ -5,11 +5,9 @@
 //! program comes next, that program's own fetch program reads its first samples.
 
 use crate::durations;
-use crate::persistent::Initial;
-use crate::play::{self, Outcome, Progress};
 use crate::schedule::Schedule;
 use partita_program::{Body, Buffer, Program, ProgramKind, Role};
-use partita_run::{Carriage, Footprint, RankRunner, RunError, packet_bytes, reading};
+use partita_run::{Carriage, Footprint, packet_bytes, reading};
 use partita_space::{Bytes, Rank};
 
 /// A program with the fetch program that reads the samples of its first step.
@@ -140,21 +138,6 @@ impl<'s> Session<'s> {
             records: durations::bytes(steps, body.tasks.len(), self.plan.traces_kept),
             ..one
         }
-    }
-
-    /// Plays the whole plan on a rank. `initial` gives the contents of the parameters, states and
-    /// optimizer buffers, zeros where it gives none. `report` is called on rank 0 only.
-    ///
-    /// A loss that is no number ends the run on every rank alike, with [`End::NotFinite`].
-    /// Errors: those of [`RankRunner::step`]. Panics on an arena smaller than
-    /// [`arena_bytes`](Self::arena_bytes).
-    pub fn play(
-        &self,
-        runner: &mut RankRunner<'_>,
-        initial: &Initial<'_>,
-        report: &mut dyn FnMut(Progress),
-    ) -> Result<Outcome, RunError> {
-        play::play(self, runner, initial, report)
     }
 
     pub(crate) fn main(&self) -> usize {
