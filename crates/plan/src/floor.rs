@@ -1,3 +1,5 @@
+//! A lower bound on the time of a step from one rank's tasks.
+
 use partita_oracle::{Blocks, Costs};
 use partita_program::{
     Body, Collective, CollectiveKind, Count, Exchange, KernelShape, Lane, Task, View, Work,

@@ -1,3 +1,5 @@
+//! The kernel trait on the plain loops of each family.
+
 mod activation;
 mod attention;
 mod convolution;

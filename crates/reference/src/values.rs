@@ -1,3 +1,5 @@
+//! Views of any dtype, read and written as f64.
+
 use partita_program::{Dtype, View};
 use partita_run::{Cells, Memory, RunError};
 

@@ -1,3 +1,5 @@
+//! Runs a program on ranks that are threads, and gathers what it leaves.
+
 use crate::sequences::embedded_rows;
 use crate::watch::{Noted, Watch, limit};
 use crate::{Case, MemorySource, Samples, Stored};

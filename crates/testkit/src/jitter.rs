@@ -1,3 +1,5 @@
+//! Kernels of adversarial timing.
+
 use crate::{Draws, around};
 use partita_reference::ReferenceKernels;
 use partita_run::Kernels;

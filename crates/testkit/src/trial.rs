@@ -1,3 +1,5 @@
+//! One case under all comparisons: with one rank, with other kernels, in other precision.
+
 use crate::{
     Case, Draws, KernelFactory, Outcome, Samples, Setup, Stored, kink_watch, mismatch,
     reference_kernels, run_programs,

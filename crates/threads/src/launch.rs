@@ -1,3 +1,5 @@
+//! One thread per rank, and the first cause where one fails.
+
 use partita_run::RunError;
 use partita_space::Rank;
 use std::any::Any;

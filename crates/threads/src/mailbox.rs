@@ -1,3 +1,5 @@
+//! Packets from thread to thread.
+
 use partita_program::Dtype;
 use partita_run::{Carriage, Key, Mail, MailFault, Packet};
 use partita_space::Rank;

@@ -1,3 +1,5 @@
+//! The transports of ranks that are threads.
+
 use crate::mailbox::{Mailbox, ThreadMail};
 use partita_run::MessageTransport;
 use partita_space::{Mesh, Seconds};

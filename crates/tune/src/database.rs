@@ -1,3 +1,5 @@
+//! Measured times, kept in one file that processes share.
+
 use crate::store::{Store, check_regular, scratch};
 use crate::{KernelKey, LinkTimes, Measured, Point, TuneError};
 use partita_oracle::Features;

@@ -1,3 +1,5 @@
+//! Kernels taken out of programs, to be measured one by one.
+
 use crate::TuneError;
 use crate::reuse::{Held, at_hand, buffers_of};
 use partita_oracle::Features;

@@ -1,3 +1,5 @@
+//! Times of messages and collectives.
+
 use crate::TuneError;
 use crate::gate::{Stop, median_of_slowest, memory_of, together};
 use partita_program::{

@@ -1,3 +1,5 @@
+//! Times of reads.
+
 use crate::gate::{median_of_slowest, together};
 use crate::{Point, TuneError};
 use partita_space::{Bytes, Rank, Seconds};

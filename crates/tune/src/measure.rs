@@ -1,3 +1,5 @@
+//! Times of kernels.
+
 use crate::TuneError;
 use crate::contents::{fill, warm};
 use crate::gate::{Gate, Stop, median, median_of_slowest, memory_of, together, zeros};

@@ -1,3 +1,5 @@
+//! No contribution to a data gradient is left out.
+
 use crate::{Case, Fault};
 use partita_program::descriptor::{Cost, Pass, Window};
 use partita_program::{Body, Home, Kernel, View, Work};

@@ -1,3 +1,5 @@
+//! The ranks of a class are equivalent.
+
 use crate::collectives::collectives_of;
 use crate::matching::{Exchanges, messages};
 use crate::{Case, Fault};

@@ -1,3 +1,5 @@
+//! The members of a collective agree on it.
+
 use crate::{Case, Fault, matching::region_difference};
 use partita_program::{Collective, CollectiveKind, Dtype, Group as Kind, View, Work};
 use partita_space::{Rank, Region};

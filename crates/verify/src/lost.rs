@@ -1,3 +1,5 @@
+//! No gradient is lost.
+
 use crate::memory::without;
 use crate::{Case, Fault};
 use partita_program::descriptor::Flow;

@@ -1,3 +1,5 @@
+//! Every message has its counterpart.
+
 use crate::{Case, Fault, same_elements};
 use partita_program::{Exchange, Receive, Send, View, Work};
 use partita_space::{Coord, Offset, Rank};

@@ -1,3 +1,5 @@
+//! Memory is written before it is read, without races.
+
 use crate::order::{Ends, Order};
 use crate::structure::end_of;
 use crate::{Case, Fault, adjoint};

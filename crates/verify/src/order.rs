@@ -1,3 +1,5 @@
+//! Which tasks have completed when one starts, whatever the timing.
+
 use partita_program::{Body, Lane, TaskSet};
 
 /// For each task those that have completed whenever it starts, whatever the timing; and at the end, one

@@ -1,3 +1,5 @@
+//! Extents and dtypes of views.
+
 use crate::{Case, Fault, Spot};
 use partita_program::descriptor::{Elements, Extents, Operand, Window};
 use partita_program::{Buffer, CollectiveKind, Dtype, Item, Kernel, Load, Role, Taps, View, Work};

@@ -1,3 +1,5 @@
+//! Whatever a program names exists and is well-formed.
+
 use crate::{Case, Fault};
 use partita_program::{Body, Buffer, Dtype, Program, Role, TaskSite, View};
 use partita_space::Bytes;

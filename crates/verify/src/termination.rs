@@ -1,3 +1,5 @@
+//! The step ends under any timing.
+
 use crate::collectives::{Groups, collectives, collectives_of};
 use crate::matching::{exchanges, exchanges_of};
 use crate::{Case, Fault};

@@ -1,3 +1,5 @@
+//! Updated parameters come back to where they are kept.
+
 use crate::memory::without;
 use crate::{Case, Fault};
 use partita_program::descriptor::Flow;

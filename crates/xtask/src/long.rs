@@ -1,3 +1,5 @@
+//! What the long suite adds.
+
 use crate::suite::{LONG, Step};
 use std::env;
 use std::path::Path;

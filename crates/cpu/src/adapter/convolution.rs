@@ -1,3 +1,5 @@
+//! Convolutions of programs on the kernels of this crate.
+
 use super::operand::Output;
 use super::tail::{Held, Tail};
 use super::{Run, touched};

@@ -1,3 +1,5 @@
+//! Linear layers of programs on the kernels of this crate.
+
 use super::operand::{Input, Output, dense, rows};
 use super::tail::{Held, Tail};
 use super::{Run, touched};

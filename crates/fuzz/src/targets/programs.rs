@@ -1,3 +1,5 @@
+//! Targets that read programs, predictions and traces.
+
 use super::{put, text, verb};
 use partita_program::{Program, itemize, live_at_peak};
 use partita_verify::verify;

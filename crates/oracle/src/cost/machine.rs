@@ -1,3 +1,5 @@
+//! Costs from the facts of a machine file.
+
 use super::collective::{self, Hop, Parts};
 use super::io::{self, FileSystem};
 use super::kernel::{self, Character, Pass};

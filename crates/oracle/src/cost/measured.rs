@@ -1,3 +1,5 @@
+//! Costs measured on this machine.
+
 use super::{Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost};
 use crate::efficiency::{Efficiency, Features};
 use partita_program::{Algorithm, Count, KernelShape};

@@ -1,3 +1,5 @@
+//! Attention.
+
 use super::Call;
 use super::pointwise::touched;
 use crate::values::Values;

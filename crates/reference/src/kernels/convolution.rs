@@ -1,3 +1,5 @@
+//! Convolutions, their gradients, biases and packed weights.
+
 use super::pointwise::{bias_backward, touched};
 use super::{Call, Real};
 use crate::values::each_position;

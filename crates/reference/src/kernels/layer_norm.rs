@@ -1,3 +1,5 @@
+//! Layer norm.
+
 use super::Call;
 use super::pointwise::touched;
 use crate::values::{Values, each_element, entry};

@@ -1,3 +1,5 @@
+//! Linear layers.
+
 use super::convolution::store;
 use super::pointwise::touched;
 use super::{Call, Real};

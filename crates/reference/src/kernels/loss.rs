@@ -1,3 +1,5 @@
+//! Losses, and the errors and class counts beside them.
+
 use super::Call;
 use crate::values::{Values, cell, each_element, each_position, entry};
 use partita_program::{Kernel, View};

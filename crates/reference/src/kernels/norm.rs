@@ -1,3 +1,5 @@
+//! Batch norm.
+
 use super::Call;
 use super::pointwise::touched;
 use crate::values::{Values, cell, each_element, entry};

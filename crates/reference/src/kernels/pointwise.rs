@@ -1,3 +1,5 @@
+//! Fills, copies, imports, additions and functions of single elements.
+
 use super::{Call, activation};
 use crate::values::{each_element, entry};
 use partita_program::random::Draws;

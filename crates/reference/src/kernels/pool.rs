@@ -1,3 +1,5 @@
+//! Poolings.
+
 use super::Call;
 use super::convolution::{Window, dense, tap_list};
 use super::pointwise::touched;

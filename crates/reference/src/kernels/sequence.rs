@@ -1,3 +1,5 @@
+//! Embeddings and positions; attention is called from here.
+
 use super::loss::is_class;
 use super::pointwise::touched;
 use super::{Call, attention};

@@ -1,3 +1,5 @@
+//! The optimizer.
+
 use super::Call;
 use crate::values::{Values, each_element, entry};
 use partita_program::{Kernel, Optimizer, View};

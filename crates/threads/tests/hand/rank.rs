@@ -1,3 +1,5 @@
+//! A rank with its arena, and what lies in it.
+
 use super::bodies::Dice;
 use partita_program::{Body, BufferId, View};
 use partita_run::{Arena, Element, RankRunner, SystemClock};
