@@ -5,7 +5,6 @@ use crate::error::CliError;
 use crate::host::Host;
 use crate::train::check::core_warning;
 use crate::train::kernel_set::{KernelSet, Precision, Seat, cores, spin};
-use partita_local::connect;
 use partita_oracle::{
     KernelCost, Known, LinkFit, MeasuredCosts, Mode, Prediction, Sample, fit_line, predict,
 };
@@ -13,6 +12,7 @@ use partita_program::{Dtype, Program};
 use partita_run::allocation::name_work;
 use partita_run::{Kernels, Transport};
 use partita_space::{Bytes, BytesPerSecond, Mesh, Rank, Seconds};
+use partita_threads::connect;
 use partita_tune::{
     KernelKey, LinkTimes, Measured, Measurements, Options, Point, Setting, TuneError,
     host_seconds_per_byte, measure, measure_links, measure_load, measure_memory, middle,

@@ -9,7 +9,8 @@ use crate::launcher::{self, Launcher};
 use partita_mpi::{Census, Collectives, Library, LoadError, MpiTransport, Setting};
 use partita_mpi::{World as Processes, WorldError};
 use partita_program::Program;
-use partita_run::{Arena, End, Lasting, Outcome, Packet, RunError, Session, Transport};
+use partita_run::{Arena, Packet, RunError, Transport};
+use partita_session::{End, Outcome, PersistentTensor, Session};
 use partita_space::{Bytes, Rank, Seconds};
 use partita_tune::{LinkTimes, OwnTimes, TuneError, measure_links_of_rank};
 use serde::{Deserialize, Serialize};
@@ -321,7 +322,7 @@ impl Job {
         sink: &mut dyn TensorSink,
     ) -> Result<(), CliError> {
         loop {
-            for tensor in session.lasting() {
+            for tensor in session.persistent_tensors() {
                 self.leave(session, &tensor, arena, sink)?;
             }
             let are_safe = match self.rank {
@@ -340,7 +341,7 @@ impl Job {
     fn leave(
         &self,
         session: &Session<'_>,
-        tensor: &Lasting,
+        tensor: &PersistentTensor,
         arena: &mut Arena,
         sink: &mut dyn TensorSink,
     ) -> Result<(), CliError> {

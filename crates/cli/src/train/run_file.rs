@@ -4,7 +4,7 @@ use crate::error::CliError;
 use crate::number;
 use partita_mpi::Collectives;
 use partita_program::{Optimizer, Transform};
-use partita_run::Schedule;
+use partita_session::Schedule;
 use partita_space::{Bytes, Seconds};
 use std::fs;
 use std::path::{Path, PathBuf};

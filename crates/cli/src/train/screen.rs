@@ -1,5 +1,5 @@
 use indicatif::{ProgressBar, ProgressStyle};
-use partita_run::{EpochReport, Progress};
+use partita_session::{EpochReport, Progress};
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
