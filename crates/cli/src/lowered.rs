@@ -1,3 +1,5 @@
+//! Lowers what the user asked for and verifies it.
+
 use crate::args::{KernelSet, KindName, OptimizerName, SampleName, TrainingArgs};
 use crate::error::CliError;
 use crate::{menu, model};

@@ -1,3 +1,5 @@
+//! Resolves MACHINE.
+
 use crate::args::KernelSet;
 use crate::error::CliError;
 use partita_cluster::{Calibration, Machine, MeasuredKernel};

@@ -1,3 +1,5 @@
+//! The menu of a kernel set.
+
 use crate::args::KernelSet;
 use crate::here::THREADS;
 use crate::train::kernel_set;

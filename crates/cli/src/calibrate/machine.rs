@@ -1,3 +1,5 @@
+//! A machine file from what was measured.
+
 use super::day::today;
 use crate::here::{Calibrated, Ranks};
 use crate::host::Host;

@@ -1,3 +1,5 @@
+//! The kernels of a run, their precision, threads and cores.
+
 use crate::host::Host;
 use crate::vectors;
 use partita_cpu::{CpuKernels, CpuMenu, Team, TeamError};

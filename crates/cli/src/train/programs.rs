@@ -1,3 +1,5 @@
+//! Lowers and verifies the programs of a run.
+
 use super::run_file::RunFile;
 use crate::error::CliError;
 use partita_data::DType;

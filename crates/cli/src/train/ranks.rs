@@ -1,3 +1,5 @@
+//! Ranks as threads: each with its kernels, source and transport.
+
 pub use super::kernel_set::Seat;
 use super::kernel_set::{KernelSet, Precision, cores, spin};
 use partita_data::Waker;

@@ -1,3 +1,5 @@
+//! What a run found: figures on the screen and as JSON.
+
 use super::company::Taken;
 use super::memory;
 use super::output::{PREDICTION, RESULT, TRACE, WEIGHTS, rescue_folders};

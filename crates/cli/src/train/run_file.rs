@@ -1,3 +1,5 @@
+//! The run file.
+
 use super::kernel_set::{KernelSet, Precision};
 use super::section::{Section, float, line_at};
 use crate::error::CliError;

@@ -1,3 +1,5 @@
+//! Progress of a run on the terminal.
+
 use indicatif::{ProgressBar, ProgressStyle};
 use partita_session::{EpochReport, Progress};
 use std::io::{self, IsTerminal, Write};

@@ -1,3 +1,5 @@
+//! Reading of run files.
+
 use crate::train::kernel_set::{KernelSet, Precision};
 use crate::train::run_file::RunFile;
 use partita_program::{Optimizer, Transform};

@@ -1,3 +1,5 @@
+//! Sessions on several ranks against one rank.
+
 use crate::train::kernel_set::{KernelSet, Precision};
 use crate::train::ranks::{self, World, play};
 use partita_graph::{Graph, initial_part, text};
