@@ -1,3 +1,5 @@
+//! The command line as clap parses it.
+
 use crate::number;
 use crate::train::TrainRequest;
 use clap::{Args, Parser, Subcommand, ValueEnum};

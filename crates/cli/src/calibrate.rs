@@ -1,3 +1,5 @@
+//! `partita calibrate`: measures this machine and writes a machine file.
+
 mod day;
 mod machine;
 

@@ -1,3 +1,5 @@
+//! `partita compare`: predicted against measured.
+
 use crate::args::CompareArgs;
 use crate::error::CliError;
 use crate::table::{Side, Table, write_json, write_pairs};

@@ -1,3 +1,5 @@
+//! `partita doctor`: what this machine offers.
+
 use crate::args::DoctorArgs;
 use crate::error::CliError;
 use crate::host::Host;

@@ -1,3 +1,5 @@
+//! Errors of verbs and their exit codes.
+
 use std::error::Error;
 use std::fmt::Display;
 use std::io;

@@ -5,12 +5,12 @@ use crate::error::CliError;
 use crate::host::Host;
 use crate::train::check::core_warning;
 use crate::train::kernel_set::{KernelSet, Precision, Seat, cores, spin};
-use partita_local::connect;
-use partita_oracle::{MeasuredCosts, Mode, Prediction, Sample, predict, rough_seconds};
+use partita_oracle::{MeasuredCosts, Mode, Prediction, Sample, predict};
 use partita_program::{Dtype, Program};
 use partita_run::allocation::name_work;
 use partita_run::{Kernels, Transport};
 use partita_space::{Bytes, BytesPerSecond, Mesh, Rank};
+use partita_threads::connect;
 use partita_tune::{
     LinkTimes, Measured, Measurements, Options, Point, Setting, TuneError, measure, measure_links,
     measure_load, measure_memory, middle,
@@ -166,8 +166,8 @@ impl Here {
     /// The kernels known so far, for lower bounds.
     pub fn known(&self) -> MeasuredCosts {
         MeasuredCosts::of_kernels(
-            &self.measurements,
-            &self.alone,
+            &self.measurements.kernels,
+            &self.alone.kernels,
             self.ranks * self.threads,
             self.cores.len(),
         )
@@ -228,7 +228,7 @@ impl Here {
 
     /// Those of these kernels that are known with all ranks at work and alone.
     fn samples(&self, measured: &BTreeSet<String>) -> Vec<Sample> {
-        self.known().samples(&self.measurements, measured)
+        self.known().samples(&self.measurements.shapes, measured)
     }
 
     /// Those that are not known; with a number of passes all anew, but no more of a family than a
@@ -278,7 +278,6 @@ impl Here {
                     flush: self.flush,
                     family_max: anew.map_or(usize::MAX, |_| FAMILY_MAX),
                     repeats: REPEATS,
-                    rough_seconds,
                     ..Options::default()
                 };
                 let working = match series.setting.at_work {

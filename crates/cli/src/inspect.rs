@@ -1,3 +1,5 @@
+//! `partita inspect`: a model's layers, shapes and counts.
+
 use crate::args::InspectArgs;
 use crate::error::CliError;
 use crate::model;

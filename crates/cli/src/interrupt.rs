@@ -1,3 +1,5 @@
+//! An orderly end on signals.
+
 use crate::error::CliError;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;

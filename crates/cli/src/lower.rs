@@ -1,3 +1,5 @@
+//! `partita lower`: the program as text.
+
 use crate::args::LowerArgs;
 use crate::error::CliError;
 use crate::here::{self, Ranks};

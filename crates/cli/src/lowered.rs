@@ -1,10 +1,12 @@
+//! Lowers what the user asked for and verifies it.
+
 use crate::args::{KernelSet, KindName, OptimizerName, SampleName, TrainingArgs};
 use crate::error::CliError;
 use crate::{menu, model};
 use partita_graph::Graph;
 use partita_lower::{Request, SampleFormat, Strategy, lower};
-use partita_program::verify::{Fault, Faults, verify};
 use partita_program::{Dtype, Menu, Optimizer, Program, ProgramKind, Transform};
+use partita_verify::{Fault, Faults, verify};
 
 /// A program that passed `verify`, with what it was made from.
 pub struct Lowered {

@@ -1,8 +1,9 @@
+//! Resolves MACHINE.
+
 use crate::args::KernelSet;
 use crate::error::CliError;
 use partita_cluster::{Calibration, Machine, MeasuredKernel};
-use partita_oracle::{CostBasis, Costs, Mode};
-use partita_program::Features;
+use partita_oracle::{CostBasis, Costs, Features, Mode};
 use std::env;
 use std::path::PathBuf;
 

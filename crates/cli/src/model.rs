@@ -1,3 +1,5 @@
+//! Resolves MODEL.
+
 use crate::error::CliError;
 use partita_graph::{Graph, text, zoo};
 use std::fs;

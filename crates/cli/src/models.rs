@@ -1,3 +1,5 @@
+//! `partita models`: the zoo.
+
 use crate::args::ModelsArgs;
 use crate::error::CliError;
 use crate::number::{gibi, giga, grouped};

@@ -1,3 +1,5 @@
+//! `partita plan`: strategies, best first.
+
 mod answer;
 
 use crate::args::{KindName, PlanArgs, TrainingArgs};

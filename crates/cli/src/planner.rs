@@ -1,3 +1,5 @@
+//! The machine on which trainings are planned: a file, or this one.
+
 use crate::args::PlanArgs;
 use crate::error::CliError;
 use crate::here::{self, Here};

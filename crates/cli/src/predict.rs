@@ -1,3 +1,5 @@
+//! `partita predict`: the time and memory of one strategy.
+
 use crate::args::{KindName, PredictArgs};
 use crate::error::CliError;
 use crate::explain::{self, CostsOf, Explanation, Subject, write_changes, write_findings};

@@ -1,3 +1,5 @@
+//! Searches strategies on a machine.
+
 use crate::error::CliError;
 use crate::here::{Here, Ranks, say};
 use crate::machine;

@@ -1,3 +1,5 @@
+//! Text tables.
+
 use crate::error::CliError;
 use std::io::Write;
 

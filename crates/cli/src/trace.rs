@@ -8,10 +8,10 @@
 
 use crate::error::CliError;
 use partita_oracle::compare::SECONDS_MAX;
-use partita_program::verify::verify;
 use partita_program::{Program, TaskId};
 use partita_run::{Event, Trace};
 use partita_space::Seconds;
+use partita_verify::verify;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,3 +1,5 @@
+//! What a calibration measured on a machine.
+
 use partita_space::Seconds;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -1,3 +1,5 @@
+//! Errors of machine files.
+
 use std::path::PathBuf;
 use thiserror::Error;
 

@@ -1,3 +1,5 @@
+//! Finding machine files: those of this repository, and those of the user.
+
 use crate::error::MachineError;
 use crate::machine::Machine;
 use crate::nearest::nearest;

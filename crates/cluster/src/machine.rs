@@ -1,3 +1,5 @@
+//! A machine as data: nodes, devices, links and file system, each number with its source.
+
 use crate::calibration::Calibration;
 use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Rank, Seconds};
 

@@ -1,3 +1,5 @@
+//! The nearest valid choice in errors.
+
 /// The candidate that `given` was probably meant to be.
 ///
 /// None if even the closest differs in more than half of its letters: such advice misleads.

@@ -1,3 +1,5 @@
+//! Numbers with units in machine files.
+
 use crate::machine::{Half, Share};
 use crate::nearest::nearest;
 use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Seconds};

@@ -1,3 +1,5 @@
+//! Reads a machine file, with the position of every fault.
+
 use crate::error::MachineError;
 use crate::machine::{
     Allreduce, AllreduceLink, Basis, ConvEfficiency, ConvSaturation, Device, DeviceKind,

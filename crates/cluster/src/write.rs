@@ -1,3 +1,5 @@
+//! Writes a machine as a file that reads back equal.
+
 use crate::calibration::{Calibration, CalibrationError, Law, MeasuredKernel};
 use crate::machine::{Basis, ConvEfficiency, Fact, Machine};
 use crate::quantity::Quantity;

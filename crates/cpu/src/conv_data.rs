@@ -4,13 +4,15 @@
 //! stride is 1 and dy is complete, else one per output phase and border. Each box is the forward
 //! kernel on dy with flipped, transposed weights.
 
-use crate::conv_forward::{Convolution, Weights};
+use crate::convolution::{Convolution, Weights};
 use crate::dot;
 use crate::epilogue::{Ending, Epilogue, Total};
 use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work, product};
-use crate::job::{Job, Operand, Place, Taps, Tiles};
+use crate::job::{Job, Operand, Taps};
 use crate::simd::{Level, Op, Simd};
 use crate::team::{ELEMENT, Team, TeamKind};
+use crate::tiles::Tiles;
+use crate::walk::Place;
 
 /// Scratch elements that [`conv_backward_data`] needs for C and F channels and `positions`
 /// elements of dx per channel (of all samples) with plain weights; zero where it reads the weights

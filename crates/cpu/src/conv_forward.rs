@@ -1,84 +1,16 @@
 //! Forward convolution.
 
+use crate::convolution::{Convolution, Weights};
 use crate::epilogue::Epilogue;
-use crate::grid::{Call, Canceled, Shared, View, ViewMut, Window, Work, product};
-use crate::job::{Job, Operand, Place, Taps, Tiles};
+use crate::grid::{Call, Canceled, Shared, View, ViewMut, Work, product};
+use crate::job::{Job, Operand, Taps};
 use crate::simd::Level;
 use crate::team::{ELEMENT, Team, TeamKind};
+use crate::tiles::Tiles;
+use crate::walk::Place;
 
 /// Outputs from which on packing the weights pays.
 const PACK_POSITIONS_MIN: usize = 48;
-
-/// A window and the groups of channels it works on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Convolution {
-    /// Taps, strides, dilations.
-    pub window: Window,
-    /// Groups; divides C and F.
-    pub groups: usize,
-}
-
-/// Weights as a kernel takes them.
-#[derive(Clone, Copy)]
-pub enum Weights<'a> {
-    /// As they are: (Kd, Kh, Kw, C / groups, F).
-    Plain(&'a [f32]),
-    /// As the packing function of the kernel wrote them, on a team of the same level.
-    Packed(&'a [f32]),
-}
-
-impl Convolution {
-    /// Weights (Kd, Kh, Kw, C / groups, F), in elements. Panics where an index cannot count them.
-    pub fn weight_elements(&self, c: usize, f: usize) -> usize {
-        let [d, h, w] = self.window.kernel;
-        product([d, h, w, c / self.groups, f])
-    }
-
-    /// Whether every channel is a group of its own.
-    pub(crate) fn is_depthwise(&self, c: usize, f: usize) -> bool {
-        self.groups > 1 && self.groups == c && self.groups == f
-    }
-
-    /// How many jobs compute it, and the channels in and out of each.
-    pub(crate) fn jobs(&self, c: usize, f: usize) -> (usize, usize, usize) {
-        match self.is_depthwise(c, f) {
-            true => (1, 1, f),
-            false => (self.groups, c / self.groups, f / self.groups),
-        }
-    }
-
-    pub(crate) fn assert_valid(&self, c: usize, f: usize, w: usize) {
-        self.window.assert_valid();
-        assert!(
-            self.groups > 0 && c.is_multiple_of(self.groups) && f.is_multiple_of(self.groups),
-            "{} groups of {c} and {f} channels",
-            self.groups
-        );
-        assert!(
-            w >= self.weight_elements(c, f),
-            "weights of {w} for {self:?}, {c} to {f}"
-        );
-    }
-
-    pub(crate) fn assert_weights(&self, c: usize, f: usize, w: Weights, packed: usize) {
-        match w {
-            Weights::Plain(w) => self.assert_valid(c, f, w.len()),
-            Weights::Packed(w) => {
-                self.assert_valid(c, f, usize::MAX);
-                assert!(
-                    w.len() >= packed,
-                    "packed weights of {}, not {packed}",
-                    w.len()
-                );
-            }
-        }
-    }
-
-    /// Flops of any direction: `2 * positions * volume * C / groups * F`.
-    pub(crate) fn flops(&self, positions: usize, c: usize, f: usize) -> u64 {
-        2 * positions as u64 * self.weight_elements(c, f) as u64
-    }
-}
 
 /// Scratch elements that [`conv_forward`] needs for C and F channels and `positions` outputs
 /// (of all samples) with plain weights; zero where it reads the weights as they are. With packed

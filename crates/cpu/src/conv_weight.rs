@@ -4,7 +4,7 @@
 //! the positions of a block; taps that are neighbors in W are more input channels of one tap.
 //! Legend: Q input channels (taps in W included), V vectors, L lanes.
 
-use crate::conv_forward::Convolution;
+use crate::convolution::Convolution;
 use crate::grid::{Call, Canceled, Grid, Shared, View, Work, part};
 use crate::simd::{LANES_MAX, Level, Op, Simd};
 use crate::team::{Poll, TeamKind};

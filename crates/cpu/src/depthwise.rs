@@ -4,9 +4,10 @@
 //! taps; the weights are used as they lie, (tap, C).
 
 use crate::grid::{Canceled, part};
-use crate::job::{Job, Tiles};
+use crate::job::Job;
 use crate::simd::{Level, Op, Simd};
 use crate::team::{Poll, Team};
+use crate::tiles::Tiles;
 use crate::walk::{P_MAX, Walk};
 use std::ops::Range;
 

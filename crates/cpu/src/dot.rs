@@ -6,9 +6,11 @@
 //! Legend as in `tile`, with the roles of a backward job: C output channels, F input channels.
 
 use crate::grid::{Canceled, part};
-use crate::job::{Job, Place, Tiles};
+use crate::job::Job;
 use crate::simd::{Level, Op, Simd};
 use crate::team::{Poll, Team};
+use crate::tiles::Tiles;
+use crate::walk::Place;
 use crate::walk::{P_MAX, Walk};
 use std::ops::Range;
 

@@ -4,13 +4,13 @@
 //! Sums are taken over a tile in f32, relative to the first value of each channel, and go on in
 //! f64 in slots: each slot sums a fixed share of the positions, and the slots are added in order.
 
-use crate::conv_forward::Convolution;
+use crate::convolution::Convolution;
 use crate::grid::{Grid, View};
-use crate::job::{Place, Tiles};
 use crate::norm::Normalization;
 use crate::simd::{LANES_MAX, Level, Op, Simd};
 use crate::team::TeamKind;
-use crate::walk::P_MAX;
+use crate::tiles::Tiles;
+use crate::walk::{P_MAX, Place};
 use std::marker::PhantomData;
 
 /// Slots per thread; the threads end at about the same time.

@@ -5,11 +5,12 @@
 //! Legend: P positions, V vectors, L lanes, C input channels, F output channels.
 
 use crate::epilogue::Ending;
-use crate::grid::{Canceled, Grid, Shared, part};
+use crate::grid::{Canceled, Shared, part};
 use crate::simd::Level;
 use crate::team::{Poll, Team};
-use crate::tile::{RunArgs, TileArgs, dispatch};
-use crate::walk::{P_MAX, Walk};
+use crate::tile::{RunArgs, Stretch, TileArgs, dispatch};
+use crate::tiles::Tiles;
+use crate::walk::{P_MAX, Place, Walk};
 use std::ops::Range;
 
 /// Stretches of the input that one sweep over the positions covers, at most.
@@ -33,24 +34,6 @@ pub(crate) struct Taps {
     /// Input offset in elements of the first tap, and the step.
     pub x: usize,
     pub x_step: usize,
-}
-
-/// Where the positions of a job lie in a buffer, in elements.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Place {
-    /// Of the position (0, 0, 0, 0).
-    pub base: usize,
-    pub step: [usize; 4],
-}
-
-impl Place {
-    /// Every `step`th position from `first` on, from a channel on.
-    pub(crate) fn new(grid: &Grid, channel: usize, first: [usize; 3], step: [usize; 3]) -> Place {
-        let p = grid.pitch;
-        let base = (0..3).map(|i| first[i] * p[i + 1]).sum::<usize>() + channel;
-        let step = [p[0], step[0] * p[1], step[1] * p[2], step[2] * p[3]];
-        Place { base, step }
-    }
 }
 
 /// Where the weights of a job are.
@@ -97,50 +80,6 @@ pub(crate) struct Job<'a> {
     /// Add to what is there.
     pub accumulate: bool,
     pub ending: Ending<'a>,
-}
-
-/// The tiles of output channels at one level.
-#[derive(Clone, Copy)]
-pub(crate) struct Tiles {
-    pub level: Level,
-    pub f: usize,
-}
-
-impl Tiles {
-    fn vectors(self) -> usize {
-        self.f.div_ceil(self.level.lanes())
-    }
-
-    fn vectors_max(self) -> usize {
-        match self.level {
-            Level::Portable | Level::Avx2 => 2,
-            Level::Neon | Level::Avx512 => 4,
-        }
-    }
-
-    pub(crate) fn count(self) -> usize {
-        self.vectors().div_ceil(self.vectors_max())
-    }
-
-    /// First channel and number of vectors of a tile.
-    pub(crate) fn tile(self, index: usize) -> (usize, usize) {
-        let first = index * self.vectors_max();
-        let v = (self.vectors() - first).min(self.vectors_max());
-        (first * self.level.lanes(), v)
-    }
-
-    /// Channels with the padding.
-    pub(crate) fn padded(self) -> usize {
-        self.vectors() * self.level.lanes()
-    }
-}
-
-/// A stretch of the input against as many consecutive rows of the weights.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Stretch {
-    pub x: usize,
-    pub row: usize,
-    pub len: usize,
 }
 
 /// Where the walk over taps and channels stands.

@@ -12,11 +12,13 @@ mod team;
 mod conv_data;
 mod conv_forward;
 mod conv_weight;
+mod convolution;
 mod depthwise;
 mod dot;
 mod epilogue;
 mod job;
 mod tile;
+mod tiles;
 mod walk;
 
 pub mod activation;
@@ -44,10 +46,9 @@ pub use conv_data::{
     conv_backward_data, conv_backward_data_scratch, pack_backward_data,
     packed_backward_data_elements,
 };
-pub use conv_forward::{
-    Convolution, Weights, conv_forward, conv_forward_scratch, pack_forward, packed_forward_elements,
-};
+pub use conv_forward::{conv_forward, conv_forward_scratch, pack_forward, packed_forward_elements};
 pub use conv_weight::{conv_backward_weight, conv_backward_weight_scratch};
+pub use convolution::{Convolution, Weights};
 pub use elementwise::{
     Activation, Gradient, Mask, accumulate, accumulate_masked, activate, activate_backward,
     activate_backward_in_place, activate_in_place, add, copy, fill, scale,

@@ -4,8 +4,9 @@
 //! gradients; what memory delivers is then the limit, and no matrix product does better.
 
 use crate::conv_data::{conv_backward_data, conv_backward_data_scratch};
-use crate::conv_forward::{Convolution, Weights, conv_forward, conv_forward_scratch};
+use crate::conv_forward::{conv_forward, conv_forward_scratch};
 use crate::conv_weight::{conv_backward_weight, conv_backward_weight_scratch};
+use crate::convolution::{Convolution, Weights};
 use crate::epilogue::Epilogue;
 use crate::grid::{Call, Canceled, Grid, View, ViewMut, Window, Work};
 use crate::team::TeamKind;

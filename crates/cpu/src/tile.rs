@@ -5,9 +5,16 @@
 //! Positions are a list of offsets, so rows, strides and samples need no cases of their own.
 
 use crate::epilogue::{BOXES, Finish, Fresh};
-use crate::job::Stretch;
 use crate::simd::{Level, Op, Simd};
 use crate::walk::{Offsets, P_MAX, Walk};
+
+/// A stretch of the input against as many consecutive rows of the weights.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Stretch {
+    pub x: usize,
+    pub row: usize,
+    pub len: usize,
+}
 
 /// Pointers: the stretches of x at each position, as many rows of w of whole vectors, `width` channels
 /// of y at each position, and of the bias. Nobody else touches those of y.

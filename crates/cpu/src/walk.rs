@@ -1,12 +1,30 @@
 //! Walks over the positions of a job.
 
-use crate::job::Place;
+use crate::grid::Grid;
 
 /// The widest tile in positions.
 pub(crate) const P_MAX: usize = 12;
 
 /// Offsets of the positions of a tile, in elements.
 pub(crate) type Offsets = [usize; P_MAX];
+
+/// Where the positions of a job lie in a buffer, in elements.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Place {
+    /// Of the position (0, 0, 0, 0).
+    pub base: usize,
+    pub step: [usize; 4],
+}
+
+impl Place {
+    /// Every `step`th position from `first` on, from a channel on.
+    pub(crate) fn new(grid: &Grid, channel: usize, first: [usize; 3], step: [usize; 3]) -> Place {
+        let p = grid.pitch;
+        let base = (0..3).map(|i| first[i] * p[i + 1]).sum::<usize>() + channel;
+        let step = [p[0], step[0] * p[1], step[1] * p[2], step[2] * p[3]];
+        Place { base, step }
+    }
+}
 
 /// A walk over the positions of a job, in several boxes.
 pub(crate) struct Walk<const N: usize> {

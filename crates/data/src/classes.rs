@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use crate::dataset::Split;
 use crate::error::{DataError, NoClass};
 use crate::samples::Samples;
 use crate::slab::{self, Region4};
+use crate::split::Split;
 
 /// The class numbers from 0 on that a dataset names or a model tells apart.
 #[derive(Clone, Copy, Debug)]

@@ -1,95 +1,19 @@
 //! A dataset: a folder with an index, or a single HDF5 file.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
 use crate::error::DataError;
-use crate::hdf5::{SourceArray, SourceFile};
+use crate::files::{Files, Inner};
+use crate::hdf5::SourceFile;
 use crate::index::{INDEX_FILE, Index, Kind};
+use crate::keys::{LABEL_KEY, TARGET_KEY, VOLUME_KEY};
 use crate::reader::Reader;
 use crate::samples::{DType, VolumeShape};
-
-/// Key of the volumes, (C, D, H, W) or (N, C, D, H, W).
-pub(crate) const VOLUME_KEY: &str = "full";
-/// Key of the targets, normalized to [-1, 1].
-pub(crate) const TARGET_KEY: &str = "unitPar";
-/// Key of the targets in physical units; may be absent.
-pub(crate) const PHYSICAL_KEY: &str = "physPar";
-
-/// Key of class numbers in place of targets, (1, D, H, W) or (N, 1, D, H, W), int16, D = H = W = 1
-/// where a sample has one class.
-pub(crate) const LABEL_KEY: &str = "labels";
+use crate::split::Split;
 
 /// Longest target vector accepted where no index says its length.
 const TARGETS_MAX: usize = 4096;
-
-/// Part of a dataset; no universe is in two of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Split {
-    /// Samples whose gradients are taken.
-    Train,
-    /// Samples by which training is steered.
-    Validation,
-    /// Samples seen once, at the end.
-    Test,
-}
-
-impl Split {
-    /// All splits, in the order of the index file.
-    pub const ALL: [Split; 3] = [Split::Train, Split::Validation, Split::Test];
-
-    /// Name in the index file and of the split's HDF5 file.
-    pub fn name(self) -> &'static str {
-        match self {
-            Split::Train => "train",
-            Split::Validation => "validation",
-            Split::Test => "test",
-        }
-    }
-}
-
-impl fmt::Display for Split {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// Where the samples of a split lie.
-#[derive(Clone, Debug)]
-pub(crate) enum Files {
-    /// Arrays with a leading dim N in one file.
-    Stacked { path: PathBuf, samples: usize },
-    /// One file per sample.
-    Single(Vec<PathBuf>),
-}
-
-impl Files {
-    pub(crate) fn samples(&self) -> usize {
-        match self {
-            Files::Stacked { samples, .. } => *samples,
-            Files::Single(paths) => paths.len(),
-        }
-    }
-
-    pub(crate) fn paths(&self) -> &[PathBuf] {
-        match self {
-            Files::Stacked { path, .. } => std::slice::from_ref(path),
-            Files::Single(paths) => paths,
-        }
-    }
-
-    /// File of a sample, and its place in it where the file is stacked.
-    pub(crate) fn locate(&self, sample: usize) -> (&Path, Option<usize>) {
-        match self {
-            Files::Stacked { path, .. } => (path, Some(sample)),
-            Files::Single(paths) => (&paths[sample], None),
-        }
-    }
-}
 
 /// A dataset that was found whole: every file is there and the first of each split was checked.
 ///
@@ -97,19 +21,6 @@ impl Files {
 #[derive(Clone, Debug)]
 pub struct Dataset {
     inner: Arc<Inner>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Inner {
-    pub(crate) path: PathBuf,
-    pub(crate) kind: Option<Kind>,
-    pub(crate) shape: VolumeShape,
-    pub(crate) dtype: DType,
-    pub(crate) targets: Vec<String>,
-    pub(crate) labels: Option<[usize; 3]>,
-    pub(crate) splits: [Files; 3],
-    pub(crate) universes: [Vec<u64>; 3],
-    pub(crate) spec: toml::Table,
 }
 
 impl Dataset {
@@ -184,78 +95,6 @@ impl Dataset {
     pub(crate) fn files(&self, split: Split) -> &Files {
         &self.inner.splits[split as usize]
     }
-}
-
-impl Inner {
-    /// Opens the volume array of a file and checks it against the dataset.
-    pub(crate) fn volumes(
-        &self,
-        file: &SourceFile,
-        samples: Option<usize>,
-    ) -> Result<SourceArray, DataError> {
-        let array = file.array(VOLUME_KEY)?;
-        if array.dtype()? != self.dtype {
-            return Err(array.wrong_dtype(self.dtype.name()));
-        }
-        check_shape(array, samples, &self.shape, "C, D, H, W")
-    }
-
-    /// Opens a parameter array of a file and checks it against the dataset.
-    pub(crate) fn parameters(
-        &self,
-        file: &SourceFile,
-        key: &str,
-        samples: Option<usize>,
-    ) -> Result<SourceArray, DataError> {
-        check_shape(file.array(key)?, samples, &[self.targets.len()], "targets")
-    }
-}
-
-impl Inner {
-    /// Opens the class numbers of a file, where the dataset has some, and checks them against it.
-    pub(crate) fn label_array(
-        &self,
-        file: &SourceFile,
-        samples: Option<usize>,
-    ) -> Result<Option<SourceArray>, DataError> {
-        let Some([d, h, w]) = self.labels else {
-            return Ok(None);
-        };
-        let array = file.array(LABEL_KEY)?;
-        if array.dtype()? != DType::Int16 {
-            return Err(array.wrong_dtype(DType::Int16.name()));
-        }
-        check_shape(array, samples, &[1, d, h, w], "1, D, H, W").map(Some)
-    }
-
-    /// Opens the answers of a file, whichever kind they are, and checks them.
-    fn check_answers(&self, file: &SourceFile, samples: Option<usize>) -> Result<(), DataError> {
-        if self.label_array(file, samples)?.is_none() {
-            self.parameters(file, TARGET_KEY, samples)?;
-        }
-        Ok(())
-    }
-}
-
-fn check_shape(
-    array: SourceArray,
-    samples: Option<usize>,
-    each: &[usize],
-    dims: &str,
-) -> Result<SourceArray, DataError> {
-    let expected: Vec<usize> = samples.into_iter().chain(each.iter().copied()).collect();
-    let dims = if samples.is_some() {
-        format!("N, {dims}")
-    } else {
-        dims.to_string()
-    };
-    if array.shape.len() != expected.len() {
-        return Err(array.wrong_rank(&format!("rank {} ({dims})", expected.len())));
-    }
-    if array.shape != expected {
-        return Err(array.wrong_shape(format!("{expected:?} ({dims})")));
-    }
-    Ok(array)
 }
 
 fn open_folder(path: &Path) -> Result<Inner, DataError> {

@@ -11,8 +11,8 @@ use partita_run::allocation::handling_failure;
 use rust_hdf5::{DatatypeMessage, H5Dataset, H5File};
 
 use crate::error::{DataError, nearest};
+use crate::layout::Layout;
 use crate::samples::{DType, Samples};
-use crate::writer::Layout;
 
 /// Element types told apart by this module.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::dataset::Split;
 use crate::error::DataError;
 use crate::samples::{DType, VolumeShape};
+use crate::split::Split;
 
 /// Name of the index file in a dataset folder.
 pub const INDEX_FILE: &str = "dataset.toml";

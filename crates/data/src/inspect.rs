@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use partita_space::Bytes;
 use serde::Serialize;
 
-use crate::dataset::{Dataset, Split};
+use crate::dataset::Dataset;
 use crate::error::DataError;
 use crate::hdf5::{SourceFile, Stored};
 use crate::index::Kind;
 use crate::samples::{DType, Samples};
+use crate::split::Split;
 
 /// Elements that the value summary of a split reads at most.
 const ELEMENTS_MAX: usize = 1 << 24;

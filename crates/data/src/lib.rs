@@ -8,26 +8,32 @@
 mod classes;
 mod dataset;
 mod error;
+mod files;
 mod hdf5;
 mod index;
 mod inspect;
+mod keys;
+mod layout;
 pub mod order;
 mod reader;
 mod samples;
 mod sieve;
 mod slab;
 mod source;
+mod split;
 mod valid;
 pub mod weights;
 mod writer;
 
-pub use dataset::{Dataset, Split};
+pub use dataset::Dataset;
 pub use error::{DataError, NoClass};
 pub use index::{FORMAT_VERSION, INDEX_FILE, Kind};
 pub use inspect::{
     ArraySummary, DatasetSummary, SplitSummary, StorageSummary, ValueSummary, inspect,
 };
+pub use layout::Layout;
 pub use reader::{ReadTally, Reader};
 pub use samples::{DType, Samples, VolumeShape};
 pub use source::{Accepted, HyperslabSource, Waker, first_sample};
-pub use writer::{DatasetSpec, DatasetWriter, Layout};
+pub use split::Split;
+pub use writer::{DatasetSpec, DatasetWriter};

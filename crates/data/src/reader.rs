@@ -6,12 +6,14 @@ use std::sync::Arc;
 use partita_space::Bytes;
 
 use crate::classes::{Classes, Site};
-use crate::dataset::{Inner, LABEL_KEY, PHYSICAL_KEY, Split, TARGET_KEY};
 use crate::error::DataError;
+use crate::files::Inner;
 use crate::hdf5::{SourceArray, SourceFile, Stored};
+use crate::keys::{LABEL_KEY, PHYSICAL_KEY, TARGET_KEY};
 use crate::samples::{Samples, VolumeShape};
 use crate::sieve::{self, Asked};
 use crate::slab::{self, Region4};
+use crate::split::Split;
 
 /// What a reader has asked of its files so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

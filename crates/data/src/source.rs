@@ -10,11 +10,13 @@ use partita_run::{Inputs, Memory, RunError, Source};
 use partita_space::{Interval, Mesh, Rank, Region};
 
 use crate::classes::{Classes, Site};
-use crate::dataset::{Dataset, LABEL_KEY, Split, TARGET_KEY, VOLUME_KEY};
+use crate::dataset::Dataset;
 use crate::error::DataError;
+use crate::keys::{LABEL_KEY, TARGET_KEY, VOLUME_KEY};
 use crate::reader::Reader;
 use crate::samples::{DType, Samples};
 use crate::slab::{self, Region4};
+use crate::split::Split;
 use crate::valid::Valid;
 
 /// Called after each piece was read, by the thread that read it, to wake the rank if it sleeps.

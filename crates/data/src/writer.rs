@@ -6,34 +6,17 @@ use std::path::{Path, PathBuf};
 use partita_files::{FolderLock, is_temporary, parent, sync_folder, write_whole};
 use partita_space::Bytes;
 
-use crate::dataset::{Dataset, LABEL_KEY, PHYSICAL_KEY, Split, TARGET_KEY, VOLUME_KEY};
+use crate::dataset::Dataset;
 use crate::error::DataError;
 use crate::hdf5::{TargetArray, TargetFile};
 use crate::index::{FORMAT_VERSION, INDEX_FILE, Index, Kind, SplitIndex};
+use crate::keys::{LABEL_KEY, PHYSICAL_KEY, TARGET_KEY, VOLUME_KEY};
+use crate::layout::Layout;
 use crate::samples::{DType, Samples, VolumeShape};
+use crate::split::Split;
 
 /// Held (by an advisory lock) while a maker works in a `.partial` folder.
 const LOCK_FILE: &str = "maker.lock";
-
-/// How the volumes lie in their file.
-///
-/// Contiguous is the default choice: a depth slab of all channels is then one read per channel.
-/// Chunks pay where volumes compress well, or where slabs are cut along the width.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Layout {
-    /// One array in C, D, H, W order per sample, sample after sample.
-    #[default]
-    Contiguous,
-    /// Blocks of one sample each.
-    Chunked {
-        /// Extents (C, D, H, W) of a chunk; need not divide the sample's.
-        chunk: VolumeShape,
-        /// Compression level 0 to 9 of gzip; `None` stores chunks as they are.
-        deflate: Option<u32>,
-        /// Whether bytes of equal significance are grouped before compression.
-        shuffle: bool,
-    },
-}
 
 /// What a dataset will hold, fixed before the first sample is written.
 #[derive(Clone, Debug, PartialEq)]

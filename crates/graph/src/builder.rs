@@ -1,3 +1,5 @@
+//! Builds a graph node by node and checks every step.
+
 use crate::infer::{check_initialization, check_input, infer, list, parameter_shapes};
 use crate::sizes::{Totals, check_padded_volume, check_parameter_volume, product};
 use crate::{

@@ -1,3 +1,5 @@
+//! Exact counts of a model per sample: parameters, flops and memory.
+
 use crate::sizes::flops_per_sample;
 use crate::{Graph, Node, Op, ParameterId, Shape};
 use partita_space::{Bytes, Flops};

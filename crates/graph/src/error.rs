@@ -1,3 +1,5 @@
+//! Errors of models.
+
 use crate::Shape;
 use thiserror::Error;
 

@@ -1,3 +1,5 @@
+//! Shape inference.
+
 use crate::sizes::{check_sizes, check_volume};
 use crate::{
     Convolution, GraphError, Initialization, Loss, Op, ParameterRole, Pool, Shape,

@@ -1,3 +1,5 @@
+//! Initial values of parameters, each keyed by seed, name and index.
+
 use crate::{Initialization, Parameter, fans};
 use std::ops::Range;
 

@@ -1,3 +1,5 @@
+//! The words of the text form: operations and their keys.
+
 use crate::{Activation, Loss, Op, PoolKind};
 
 /// The words of the text form that name operations.

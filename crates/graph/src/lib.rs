@@ -13,6 +13,8 @@ mod keyword;
 mod model;
 mod nearest;
 mod op;
+mod parameter;
+mod shape;
 mod sizes;
 pub mod text;
 mod walk;
@@ -22,9 +24,9 @@ pub use builder::{GraphBuilder, ParameterSource};
 pub use count::{Counts, LayerCount, count};
 pub use error::GraphError;
 pub use initialize::{initial_part, initial_values};
-pub use model::{
-    Graph, Initialization, Node, NodeId, Parameter, ParameterId, ParameterRole, Shape, fans,
-};
+pub use model::{Graph, Node};
 pub use nearest::nearest;
 pub use op::{Activation, Convolution, Loss, Op, Pool, PoolKind, TransposedConvolution};
+pub use parameter::{Initialization, Parameter, ParameterRole, fans};
+pub use shape::{NodeId, ParameterId, Shape};
 pub use walk::{needed_by_last, readers};

@@ -1,3 +1,5 @@
+//! The nearest valid choice in errors.
+
 /// The candidate with the fewest typing errors from `asked`, the first of equals; none of none.
 ///
 /// Counts insertions, deletions, replacements and swaps of neighbors.

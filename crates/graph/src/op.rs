@@ -1,3 +1,5 @@
+//! The operations, a closed enum.
+
 use crate::{Initialization, ParameterRole};
 use partita_space::Window;
 

@@ -1,7 +1,7 @@
 //! Where each buffer lies in the arena of its rank.
 
 use crate::depend::{depend, ordered_by_lane, users};
-use crate::lowering::LowerError;
+use crate::request::LowerError;
 use crate::timeline::Timeline;
 use partita_program::{Body, Lane, Role};
 use partita_space::Bytes;

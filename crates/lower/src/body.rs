@@ -1,6 +1,5 @@
 //! The body of one rank while it grows.
 
-use crate::emit::NUMBERS;
 use crate::fuse::{compute, fuse};
 use crate::passes::LoweringPass;
 use partita_program::{
@@ -9,6 +8,10 @@ use partita_program::{
 };
 use partita_space::{AxisSet, Bytes, Coord, Grid, Mesh, Offset, Rank, Region};
 use std::collections::HashMap;
+
+/// Numbers that a layer may use for its exchanges and collectives in a slot, or a parameter for those of
+/// one sum; [`Builder::next_sequence`] gives no more.
+pub(crate) const NUMBERS: u32 = 32;
 
 /// A buffer that holds a region of a tensor, frame included.
 #[derive(Clone, Copy, Debug)]

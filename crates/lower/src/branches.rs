@@ -119,10 +119,21 @@ fn first_of(part_of: &mut [usize], mut at: usize) -> usize {
 /// these are, and its nodes.
 type Groups = Vec<(usize, usize, Vec<usize>)>;
 
+impl Placement {
+    /// The sites of stages and branches.
+    ///
+    /// Errors: stages that the model or its layers cannot give.
+    pub fn new(graph: &Graph, strategy: &Strategy) -> Result<Self, StrategyError> {
+        let mut placement = Self::of_stages(graph, strategy)?;
+        place(graph, strategy, &mut placement)?;
+        Ok(placement)
+    }
+}
+
 /// Puts branches on groups of the ranks of each site with an axis `branch`.
 ///
 /// Errors: branches where there are none, sizes that are not those of the axis.
-pub(crate) fn place(
+fn place(
     graph: &Graph,
     strategy: &Strategy,
     placement: &mut Placement,

@@ -1,10 +1,10 @@
 //! Groups of ranks that do the same: the coarsest partition in which members have equal bodies and
 //! peers in equal classes.
 
-use crate::LowerError;
 use crate::geometry::Geometry;
 use crate::network::{Layer, Network, Step};
 use crate::redistribute::{Stage, way};
+use crate::request::LowerError;
 use crate::storage::{Storage, Storages, contributors, transposed_window, window};
 use crate::strategy::Shard;
 use partita_graph::NodeId;

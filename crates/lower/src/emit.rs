@@ -3,20 +3,17 @@
 //! All ranks go through all slots and layers in one order, so that exchanges and collectives have the
 //! same numbers everywhere; a rank emits what the layers on its ranks ask of it.
 
-use crate::body::{Builder, Held};
-use crate::lowering::{Plan, Request};
+use crate::body::{Builder, Held, NUMBERS};
 use crate::network::{Layer, Network, reads_whole};
-use crate::parameters::{Deferred, Key, ParameterGradient};
+use crate::parameter_gradient::{Deferred, Key, ParameterGradient};
+use crate::plan::Plan;
+use crate::request::Request;
 use crate::schedule::{Pass, Slot};
 use crate::storage::Storages;
 use partita_graph::{Graph, Loss, NodeId, Op, ParameterId};
 use partita_program::{Item, Load, Phase, Place, ProgramKind, Role, View, When, Work};
 use partita_space::{AxisSet, Grid, Rank, Region};
 use std::collections::BTreeMap;
-
-/// Numbers that a layer may use for its exchanges and collectives in a slot, or a parameter for those of
-/// one sum; [`Builder::next_sequence`] gives no more.
-pub(crate) const NUMBERS: u32 = 32;
 
 /// Gradient of a storage while contributions arrive.
 #[derive(Clone, Copy)]

@@ -9,6 +9,7 @@ mod arena;
 mod backward;
 mod body;
 mod branches;
+mod check;
 mod classes;
 mod cross;
 mod depend;
@@ -20,13 +21,17 @@ mod geometry;
 mod lay_out;
 mod lowering;
 mod network;
+mod network_text;
 mod overlap;
 mod pack;
+mod parameter_gradient;
 mod parameters;
 mod passes;
 mod placement;
+mod plan;
 mod recompute;
 mod redistribute;
+mod request;
 mod schedule;
 mod sequence;
 mod storage;
@@ -34,9 +39,10 @@ mod strategy;
 mod timeline;
 mod update;
 
-pub use lowering::{LowerError, Request, SampleFormat, lower, lower_rank, lower_ranks};
-pub use passes::{LoweringPass, NoPass, lower_after};
+pub use lowering::{lower, lower_after, lower_rank, lower_ranks};
+pub use passes::{LoweringPass, NoPass};
 pub use placement::balanced;
+pub use request::{LowerError, Request, SampleFormat};
 pub use schedule::{Pass, Schedule, Slot, fitting_micro, forward_slots, slots};
 pub use strategy::{
     Branches, Halo, LayerChoice, LayerDim, Shard, SharedParameter, Sharer, StageChoice, Strategy,

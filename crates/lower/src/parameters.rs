@@ -1,51 +1,16 @@
 //! What is kept of parameters, and their gradients from the first contribution to the sum over ranks.
 
 use crate::arena;
-use crate::body::Held;
-use crate::emit::{Emit, NUMBERS};
+use crate::body::{Held, NUMBERS};
+use crate::emit::Emit;
 use crate::network::{Network, positions};
+use crate::parameter_gradient::{Deferred, Key, ParameterGradient};
 use crate::redistribute::Destination;
 use crate::strategy::Shard;
 use partita_graph::{NodeId, Op, ParameterId, ParameterRole};
 use partita_program::{Kernel, Optimizer, Phase, Place, Role, View};
 use partita_space::{AxisSet, Grid};
 use std::collections::BTreeMap;
-
-/// A parameter on the ranks of one of its holders, with the axes along which uses of it are partial.
-pub(crate) type Key = (ParameterId, Option<Grid>, AxisSet);
-
-/// A contribution to the gradient of a parameter that waits for its slot.
-pub(crate) struct Deferred {
-    key: Key,
-    node: NodeId,
-    layer: String,
-    kernel: Option<Kernel>,
-}
-
-/// Gradient of a parameter from the uses that are partial along the same axes.
-#[derive(Clone, Copy)]
-pub(crate) struct ParameterGradient {
-    pub held: Held,
-    written: bool,
-    /// Uses whose contribution is still to come before it is summed over ranks.
-    open: usize,
-    /// Uses in a micro-batch.
-    uses: usize,
-    /// Where the own share of the sum goes, and whether a micro-batch has been there before.
-    share: Option<(Held, bool)>,
-}
-
-impl ParameterGradient {
-    pub fn view(&self) -> View {
-        self.held.view(&self.held.region)
-    }
-
-    /// The sum over ranks, once it is complete.
-    pub fn sum(&self) -> View {
-        let held = self.share.map_or(self.held, |(share, _)| share);
-        held.view(&held.region)
-    }
-}
 
 impl Emit<'_> {
     /// Memory for what outlives the step.

@@ -30,14 +30,10 @@ impl Placement {
         self.sites.len() == 1 && self.sites[0].grids[0].is_none()
     }
 
-    /// Errors: stages that the model or its layers cannot give.
-    pub fn new(graph: &Graph, strategy: &Strategy) -> Result<Self, StrategyError> {
-        let mut placement = Self::of_stages(graph, strategy)?;
-        crate::branches::place(graph, strategy, &mut placement)?;
-        Ok(placement)
-    }
-
-    fn of_stages(graph: &Graph, strategy: &Strategy) -> Result<Self, StrategyError> {
+    /// The sites of stages, whose branches run on all ranks of the stage.
+    ///
+    /// Errors: stages that the model cannot give.
+    pub fn of_stages(graph: &Graph, strategy: &Strategy) -> Result<Self, StrategyError> {
         let nodes = graph.nodes.len();
         if strategy.stages.is_empty() {
             let site = Site {

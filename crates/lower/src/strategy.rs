@@ -1,4 +1,4 @@
-//! How the training is split: what the user says, and whether it can be.
+//! How the training is split: what the user says. Whether it can be is checked in `check`.
 
 mod error;
 mod sizes;
@@ -6,13 +6,10 @@ mod stages;
 mod text;
 
 pub use error::{SharedParameter, Sharer, StrategyError};
+pub(crate) use text::check_split;
 
-use crate::branches::blocks;
-use crate::lay_out::{lay_out, layers};
-use crate::placement::{Placement, check_stage_count};
 use crate::schedule::Schedule;
-use partita_graph::{Graph, Node, Op};
-use partita_space::{AXES, Axis, AxisList, AxisSet, Mesh};
+use partita_space::{Axis, AxisList, Mesh};
 
 /// Ranks of the largest mesh.
 const RANKS_MAX: usize = Mesh::RANKS_MAX;
@@ -33,7 +30,7 @@ const RANKS_MAX: usize = Mesh::RANKS_MAX;
 /// `shard=optimizer`, `gradients` or `parameters` shares out what replicas would hold alike.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Strategy {
-    extents: [usize; 7],
+    pub(crate) extents: [usize; 7],
     /// Whether a convolution is split in interior and border so that its exchange can hide.
     pub overlap: bool,
     /// Whether kernels are fused, and weights packed once for several, where the menu offers it.
@@ -274,93 +271,6 @@ impl Strategy {
         })
     }
 
-    /// Checks it against a model and a mini-batch on which it is trained.
-    ///
-    /// Errors: sizes beyond [`partita_space::limits`], an axis that the model or a layer cannot carry, a
-    /// split finer than what it splits, a mini-batch smaller than the data axis, layers that are not
-    /// there, a batch norm over one value.
-    pub fn check(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
-        self.check_layout(graph, batch)?;
-        self.check_norms(graph, batch)
-    }
-
-    /// Checks it against a model and a mini-batch, for a program of any kind.
-    ///
-    /// Errors: as [`Self::check`], but for batch norms, of which lowering refuses what cannot be trained.
-    pub fn check_layout(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
-        self.check_splits(graph, batch)?;
-        let placement = Placement::new(graph, self)?;
-        lay_out(graph, self, &placement, batch)?;
-        Ok(())
-    }
-
-    /// That batch norms take their statistics over more than one value, as training on a mini-batch of so
-    /// many samples needs: of one value the variance is 0, and no gradient passes. The values are those of
-    /// a micro-batch on all ranks, so it does not matter how they are split.
-    ///
-    /// Errors: a batch norm that does not.
-    pub fn check_norms(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
-        let micro = self.micro_batches(batch);
-        // The last micro-batch is the smallest.
-        let is_single = |node: &&Node| {
-            let positions: usize = node.shape.extent.iter().product();
-            matches!(node.op, Op::BatchNorm { .. }) && positions * (batch / micro) < 2
-        };
-        let Some(node) = graph.nodes.iter().find(is_single) else {
-            return Ok(());
-        };
-        // What divides the micro-batches divides the mini-batches of full size, too.
-        let is_possible = |fewer: &usize| {
-            batch / fewer >= 2 && self.micro.is_multiple_of(*fewer) && self.can_schedule(*fewer)
-        };
-        let nearest = (1..micro).rev().find(is_possible);
-        let larger = self.micro * self.data_parts().max(2);
-        let larger = format!("a mini-batch of {larger}");
-        Err(StrategyError::OneValue {
-            strategy: self.to_string(),
-            layer: node.name.clone(),
-            micro,
-            batch,
-            nearest: match nearest {
-                Some(fewer) => format!("micro={fewer}, or {larger}"),
-                None => larger,
-            },
-        })
-    }
-
-    /// All of [`Self::check`] that lowering does not refuse itself.
-    ///
-    /// Errors: as [`Self::check`].
-    pub fn check_splits(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
-        self.check_axes(graph, batch)?;
-        check_stage_count(graph, self)?;
-        self.check_schedule(batch)?;
-        if !self.is_micro_fitting(batch) {
-            return Err(StrategyError::Micro {
-                strategy: self.to_string(),
-                micro: self.micro,
-                batch,
-                data: self.data_parts(),
-                nearest: self.fitting_micro(batch),
-            });
-        }
-        self.check_named_axes(graph, &Placement::new(graph, self)?)
-    }
-
-    /// That every axis named for layers splits the ranks of one of them.
-    fn check_named_axes(&self, graph: &Graph, placement: &Placement) -> Result<(), StrategyError> {
-        for choice in &self.layers {
-            let ids = layers(graph, self, choice)?;
-            let sites = ids
-                .iter()
-                .map(|&id| &placement.sites[placement.site_of[id]]);
-            let meshes = sites.map(|site| site.mesh.split_axes());
-            let split = meshes.fold(AxisSet::NONE, AxisSet::union);
-            text::check_split(self, choice, split)?;
-        }
-        Ok(())
-    }
-
     /// Micro-batches in which a mini-batch is taken: as many as are asked for. A smaller last one of an
     /// epoch has at least one sample in each, whatever the axes, so that they are those of one rank; where
     /// it does not divide, the first ones have a sample more.
@@ -384,86 +294,17 @@ impl Strategy {
     }
 
     /// Whether the micro-batches are of one size and leave samples to all ranks of the data axes.
-    fn is_micro_fitting(&self, batch: usize) -> bool {
+    pub(crate) fn is_micro_fitting(&self, batch: usize) -> bool {
         batch.is_multiple_of(self.micro) && self.micro <= batch / self.data_parts()
     }
 
     /// The most micro-batches below those asked for that can be scheduled and fit; else what else can be.
-    fn fitting_micro(&self, batch: usize) -> String {
+    pub(crate) fn fitting_micro(&self, batch: usize) -> String {
         let most = self.micro.min(batch / self.data_parts());
         let fits = |parts: &usize| batch.is_multiple_of(*parts) && self.can_schedule(*parts);
         match (1..=most).rev().find(fits) {
             Some(micro) => format!("micro={micro}"),
             None => self.nearest_micro(batch),
         }
-    }
-
-    /// Checks the axes alone.
-    pub(crate) fn check_axes(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
-        self.check_sizes(graph, batch)?;
-        self.check_stages()?;
-        match self.stages.is_empty() {
-            true => self.check_extents(graph, batch, &self.extents),
-            false => self.stages.iter().try_for_each(|stage| {
-                let mut extents = stage.extents;
-                extents[Axis::Data.index()] *= self.extent(Axis::Data);
-                self.check_extents(graph, batch, &extents)
-            }),
-        }
-    }
-
-    /// Checks one mesh.
-    fn check_extents(
-        &self,
-        graph: &Graph,
-        batch: usize,
-        extents: &[usize; 7],
-    ) -> Result<(), StrategyError> {
-        let unused = &[Axis::Depth, Axis::Height, Axis::Width][..3 - graph.spatial_rank];
-        let has_branches = !blocks(graph).is_empty();
-        let is_possible =
-            |axis: &Axis| !unused.contains(axis) && (*axis != Axis::Branch || has_branches);
-        for axis in AXES {
-            if extents[axis.index()] > 1 && !is_possible(&axis) && !self.is_named(axis) {
-                let possible = AXES.into_iter().filter(is_possible).map(Axis::name);
-                return Err(StrategyError::Axis {
-                    strategy: self.to_string(),
-                    reason: match axis {
-                        Axis::Branch => format!(
-                            "{} has no fork whose branches join again, which branch would place",
-                            graph.name
-                        ),
-                        _ => format!("no operation of {} carries {}", graph.name, axis.name()),
-                    },
-                    possible: possible.collect::<Vec<_>>().join(", "),
-                });
-            }
-        }
-        let input = graph.nodes[0].shape.extent;
-        let splits = [
-            (Axis::Data, "the mini-batch", batch),
-            (Axis::Depth, "the depth of the input", input[0]),
-            (Axis::Height, "the height of the input", input[1]),
-            (Axis::Width, "the width of the input", input[2]),
-        ];
-        for (axis, what, extent) in splits {
-            let parts = extents[axis.index()];
-            if parts > extent && !unused.contains(&axis) {
-                return Err(StrategyError::TooFine {
-                    strategy: self.to_string(),
-                    what: what.to_owned(),
-                    nearest: format!("{}={extent}", axis.name()),
-                    extent,
-                    parts,
-                });
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether a layer names an axis.
-    fn is_named(&self, axis: Axis) -> bool {
-        let mut lists = self.layers.iter().flat_map(|choice| choice.dims);
-        lists.any(|list| list.is_some_and(|list| list.has(axis)))
     }
 }

@@ -12,7 +12,7 @@
 use crate::body::Held;
 use crate::cross::Crossing;
 use crate::emit::Emit;
-use crate::parameters::Key;
+use crate::parameter_gradient::Key;
 use crate::redistribute::{Cargo, Destination};
 use crate::strategy::Shard;
 use partita_graph::{NodeId, Op, ParameterId};

@@ -6,7 +6,8 @@ mod request;
 
 use partita_graph::{Graph, text};
 use partita_lower::{LowerError, Strategy, StrategyError, lower};
-use partita_program::{Body, Exchange, Kernel, Phase, Program, Work, verify};
+use partita_program::{Body, Exchange, Kernel, Phase, Program, Work};
+use partita_testkit::verify;
 use request::request;
 use std::fmt::Write;
 

@@ -8,8 +8,9 @@ mod request;
 
 use partita_graph::{Graph, count, text};
 use partita_lower::{Request, Strategy, lower};
-use partita_program::{Algorithm, Choice, KernelShape, Menu, MenuError, verify};
+use partita_program::{Algorithm, Choice, KernelShape, Menu, MenuError};
 use partita_space::Bytes;
+use partita_testkit::verify;
 use request::request;
 use std::fmt::Write;
 use std::time::Instant;

@@ -8,9 +8,10 @@ use partita_graph::{Graph, text, zoo};
 use partita_lower::{Request, SampleFormat, Strategy, lower};
 use partita_program::{
     Algorithm, Body, Buffer, Choice, Direction, Dtype, Kernel, KernelShape, Menu, MenuError,
-    Optimizer, Program, ProgramKind, Role, Transform, View, Work, verify,
+    Optimizer, Program, ProgramKind, Role, Transform, View, Work,
 };
 use partita_space::Bytes;
+use partita_testkit::verify;
 use request::request;
 use std::collections::BTreeMap;
 

@@ -6,8 +6,9 @@ mod request;
 
 use partita_graph::{Graph, text};
 use partita_lower::{Strategy, lower};
-use partita_program::{Body, Item, Kernel, Load, Phase, Program, Role, Task, When, Work, verify};
+use partita_program::{Body, Item, Kernel, Load, Phase, Program, Role, Task, When, Work};
 use partita_space::Bytes;
+use partita_testkit::verify;
 use request::request;
 
 /// Two convolutions and a linear layer of 27 * 4 * 8 + 27 * 8 * 8 + 512 * 64 weights, and 64 of the bias.

@@ -6,7 +6,8 @@ mod request;
 
 use partita_graph::{Graph, text};
 use partita_lower::{Request, Strategy, StrategyError, lower};
-use partita_program::{Program, ProgramKind, Work, verify};
+use partita_program::{Program, ProgramKind, Work};
+use partita_testkit::verify;
 use request::request;
 
 /// An embedding at both ends, and between them convolutions of which the first and the last share weights.

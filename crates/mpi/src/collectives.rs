@@ -1,3 +1,5 @@
+//! Collectives of the MPI library itself.
+
 use crate::call::{Completed, Mpi, Parts, Raw};
 use crate::control::sorted_backwards;
 use crate::mail::buffer;

@@ -1,3 +1,5 @@
+//! Control messages between ranks, on a communicator of their own.
+
 use crate::call::{Buffer, Completed, Mpi, MpiError, Raw};
 use partita_space::Rank;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};

@@ -1,3 +1,5 @@
+//! Ends the process where a call of MPI never returns.
+
 use partita_run::{Clock, SystemClock, Watchdog};
 use partita_space::Seconds;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};

@@ -1,3 +1,5 @@
+//! Finds and loads an MPI library.
+
 use crate::abi::{Family, Predefined};
 use crate::call::{Mpi, Resolved};
 use libloading::os::unix::{Library as Object, RTLD_GLOBAL, RTLD_NOW};

@@ -1,3 +1,5 @@
+//! Packets as point-to-point messages of MPI.
+
 use crate::call::{Buffer, Completed, Mpi, MpiError, Raw};
 use crate::control::{Control, sorted_backwards};
 use crate::guard::Timeout;

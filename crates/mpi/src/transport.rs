@@ -1,3 +1,5 @@
+//! The transport of a rank over MPI.
+
 use crate::collectives::LibraryCollectives;
 use crate::mail::MpiMail;
 use partita_program::{Collective, Exchange, TaskId};

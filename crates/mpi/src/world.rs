@@ -1,3 +1,5 @@
+//! The start and the orderly end of a job, and what ranks tell each other about failures.
+
 use crate::call::{Mpi, MpiError, Raw};
 use crate::collectives::LibraryCollectives;
 use crate::control::{Control, Kind};

@@ -9,11 +9,13 @@ mod measured;
 mod measurements;
 pub mod saturation;
 mod scaled;
+mod times;
 
 pub use machine::MachineCosts;
 pub use measured::{LinkFit, MeasuredCosts};
-pub use measurements::rough_seconds;
+pub use measurements::{KernelTimes, rough_seconds};
 pub use scaled::{Scaled, Speeds};
+pub use times::{LinkTimes, Point, host_seconds_per_byte};
 
 use partita_program::{Algorithm, Count, Dtype, KernelShape};
 use partita_space::{Bytes, Rank, Seconds};

@@ -4,12 +4,14 @@
 //! what the shape makes of it, interpolated between the measured shapes (`kriging`). Both are fitted
 //! to measured kernels, and how far they err is known from folds that they were not fitted to.
 
+mod features;
 mod kriging;
 mod trend;
 
+pub use features::Features;
+
 use crate::cost::{KernelCost, Known};
 use kriging::Kriging;
-use partita_program::Features;
 use partita_space::Seconds;
 use std::collections::BTreeMap;
 use trend::Trend;

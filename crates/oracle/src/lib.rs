@@ -20,8 +20,11 @@ pub use compare::{CompareError, Comparison, PredictionFault, compare};
 pub use cost::{
     Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, Known, MessageCost,
 };
-pub use cost::{LinkFit, MachineCosts, MeasuredCosts, Scaled, Speeds, rough_seconds};
-pub use efficiency::{Efficiency, Errors, Sample, Validation};
+pub use cost::{
+    KernelTimes, LinkFit, LinkTimes, MachineCosts, MeasuredCosts, Point, Scaled, Speeds,
+    host_seconds_per_byte, rough_seconds,
+};
+pub use efficiency::{Efficiency, Errors, Features, Sample, Validation};
 pub use explain::{Change, Finding, Item, Turn, WhatIf, explain, turning_point, what_ifs};
 pub use fit::{FitError, LineFit, fit_line};
 pub use lower_bound::{durations, rank_seconds, task_seconds};

@@ -1,3 +1,5 @@
+//! The strategies that are tried.
+
 use partita_graph::{Graph, NodeId, Op};
 use partita_lower::{LayerChoice, LayerDim, Strategy};
 use partita_space::{AXES, Axis, AxisList};

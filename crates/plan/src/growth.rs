@@ -1,3 +1,5 @@
+//! A strategy for twice the ranks.
+
 use partita_graph::Graph;
 use partita_lower::Strategy;
 use partita_space::{AXES, Axis, Mesh};

@@ -1,3 +1,5 @@
+//! The pipelines that are tried.
+
 use crate::candidates::divisors;
 use partita_graph::Graph;
 use partita_lower::{Schedule, StageChoice, Strategy, fitting_micro};

@@ -1,3 +1,5 @@
+//! The search: prunes, evaluates and ranks candidates.
+
 use crate::balance::{BalanceError, Tables, balance_with};
 use crate::candidates::candidates;
 use crate::closed::Forms;

@@ -1,3 +1,5 @@
+//! How a task touches what it works on.
+
 use crate::{Kernel, View};
 
 /// How a kernel touches a view.

@@ -1,3 +1,5 @@
+//! Buffers, views, and how tensors lie on the ranks.
+
 use partita_space::{AxisList, AxisSet, Bytes, Coord, Grid, Interval, Mesh, Rank, Region};
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -1,3 +1,5 @@
+//! Exact counts of what a program does.
+
 use crate::{Buffer, Kernel, Task, View, Work};
 use partita_space::{Bytes, Flops};
 use serde::{Deserialize, Serialize};

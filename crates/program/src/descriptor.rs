@@ -1,6 +1,6 @@
 //! What everything but an implementation has to know of a kernel, in one place for each kind.
 //!
-//! Counting, accesses, extents and types, partial sums, gradient flow, costs, fusion, features and
+//! Counting, accesses, extents and types, partial sums, gradient flow, costs, fusion, estimates and
 //! signatures all read the descriptor. A new kernel is an entry of [`Kernel`], its descriptor in the file
 //! of its family, and its implementations.
 
@@ -47,6 +47,8 @@ pub struct Descriptor<'k> {
     /// Whether each element of the target depends on the same element of each operand of its extents,
     /// and an operand may be the target.
     pub is_elementwise: bool,
+    /// Whether it takes a logarithm of each element, which takes much longer than its flops say.
+    pub takes_logarithms: bool,
     /// Constants that its time may depend on, as they stand in its signature.
     pub constants: [Option<Constant<'k>>; 4],
     /// What is wrong with it, apart from single operands.
@@ -253,6 +255,7 @@ impl<'k> Descriptor<'k> {
             flow: Flow::Computes,
             fusion: FusionRole::No,
             is_elementwise: false,
+            takes_logarithms: false,
             constants: [None; 4],
             violations: Vec::new(),
         }

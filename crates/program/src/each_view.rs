@@ -1,3 +1,5 @@
+//! Goes through the views of a kernel's fields.
+
 use crate::{Activation, Direction, Optimizer, Place, PoolKind, Taps, Transform, View};
 
 /// A field of a kernel, which may hold views.

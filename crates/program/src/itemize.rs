@@ -1,3 +1,5 @@
+//! What the memory of a rank is for.
+
 use crate::{Body, Buffer, BufferId, Program, Role};
 use partita_space::{Bytes, Coord, Mesh};
 

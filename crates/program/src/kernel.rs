@@ -1,3 +1,5 @@
+//! The kernels, a closed enum.
+
 use crate::each_view::EachView;
 use crate::{Place, View};
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,6 @@
 //! The program: what each rank does, task by task, in one explicit form.
 //!
-//! Does: defines tasks, kernels, buffers and views; counts them exactly; verifies, prints, parses and
+//! Does: defines tasks, kernels, buffers and views; bounds and counts them exactly; prints, parses and
 //! digests a program.
 //! Knows: local shapes, peers as mesh offsets, the order of each lane, and the menu type.
 //! Must not know: the model a program came from, machines, seconds, threads or devices.
@@ -10,30 +10,31 @@ mod buffer;
 mod count;
 pub mod descriptor;
 mod each_view;
-mod features;
 mod itemize;
 mod kernel;
 mod menu;
 mod program;
 pub mod random;
+mod sizes;
 mod task;
 mod task_set;
+mod task_site;
 mod text;
-pub mod verify;
 
 pub use access::Access;
 pub use buffer::{Buffer, BufferId, Dtype, Home, Place, Role, View, ViewError};
 pub use count::Count;
 use descriptor::Constant;
 pub use descriptor::Family;
-pub use features::Features;
 pub use itemize::{Heading, Itemized, itemize, itemize_body, live_at_peak};
 pub use kernel::{Activation, Direction, Kernel, Optimizer, PoolKind, Taps, Transform};
 pub use menu::{Algorithm, Choice, KernelShape, Menu, MenuError, UnpinnedMenu};
 pub use program::{Body, Output, Program, ProgramKind};
+pub use sizes::{SizeFault, SizeFaults};
 pub use task::{
     Collective, CollectiveKind, Exchange, Group, Item, Lane, Load, Origin, Phase, Receive, Send,
     Task, TaskId, When, Work,
 };
 pub use task_set::TaskSet;
+pub use task_site::TaskSite;
 pub use text::ParseError;

@@ -1,3 +1,5 @@
+//! What a backend offers: the implementation of each kernel.
+
 use crate::{Buffer, Constant, Kernel, Role};
 use partita_space::Bytes;
 use serde::{Deserialize, Serialize};

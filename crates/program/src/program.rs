@@ -1,3 +1,5 @@
+//! A program: bodies by class of ranks.
+
 use crate::{Buffer, BufferId, Count, Dtype, Group, Role, Task, View, Work};
 use partita_space::{Bytes, Mesh, Rank};
 use serde::{Deserialize, Serialize};

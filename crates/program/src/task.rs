@@ -1,3 +1,5 @@
+//! Tasks and the work that they do.
+
 use crate::{Algorithm, Kernel, Place, View};
 use partita_space::{AxisSet, Coord, Grid, Mesh, Offset, Rank};
 use serde::{Deserialize, Serialize};

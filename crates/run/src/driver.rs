@@ -1,3 +1,5 @@
+//! Which task may start next: shared by real ranks and the simulator.
+
 use partita_program::{Body, Lane, TaskId};
 
 /// Which task of a body may start next. Holds no clock, no world and no memory: the simulator and

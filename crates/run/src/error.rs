@@ -1,3 +1,5 @@
+//! Why a run ended early.
+
 use partita_program::Role;
 use partita_space::{Bytes, Rank, Seconds};
 use serde::{Deserialize, Serialize};

@@ -1,3 +1,5 @@
+//! Memory of a rank by what it is for.
+
 use crate::{Carriage, packet_bytes, reading};
 use partita_program::{Heading, Program, itemize_body};
 use partita_space::{Bytes, Rank};

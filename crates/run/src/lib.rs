@@ -13,8 +13,6 @@ mod memory;
 mod messages;
 mod rank;
 pub mod reading;
-mod session;
-mod shares;
 mod trace;
 mod watchdog;
 mod world;
@@ -25,11 +23,6 @@ pub use footprint::Footprint;
 pub use memory::{Arena, Block, BlockMut, Cells, Element, Memory};
 pub use messages::{Carriage, Key, Mail, MailFault, MessageTransport, Packet, Stage, packet_bytes};
 pub use rank::{Counted, RankRunner, StepReport};
-pub use session::{
-    ClassCount, End, EpochReport, Initial, Lasting, Outcome, Plan, Played, Progress, Schedule,
-    Session, SessionError, Validation, batch_sizes, outlives_programs,
-};
-pub use shares::{kept_name, put_share, share_of};
 pub use trace::{Event, Trace};
 pub use watchdog::Watchdog;
 pub use world::{Clock, Inputs, Kernels, Source, SystemClock, Transport, Worked};

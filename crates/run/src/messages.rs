@@ -12,7 +12,6 @@ mod sum;
 
 pub use mail::{Key, Mail, MailFault, Stage};
 pub use packet::Packet;
-pub(crate) use packet::{Number, with_type};
 pub use stock::{Carriage, packet_bytes};
 
 use self::collective::{Group, Reduction, Scatter, Shuffle};

@@ -1,3 +1,5 @@
+//! One rank in its world, and a step of it.
+
 use crate::{
     Arena, Clock, Driver, Event, Inputs, Kernels, Memory, RunError, Source, Trace, Transport,
     Watchdog, Worked,

@@ -1,3 +1,5 @@
+//! What happened when.
+
 use partita_program::{Body, TaskId};
 use partita_space::{Rank, Seconds};
 use serde::{Deserialize, Serialize};

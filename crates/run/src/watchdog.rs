@@ -1,3 +1,5 @@
+//! Notices when nothing moves.
+
 use partita_space::Seconds;
 
 /// The time between two looks counts in full up to this, whatever the limit is.

@@ -1,3 +1,5 @@
+//! The traits of a world: kernels, transport, source, clock.
+
 use crate::{Memory, RunError};
 use partita_program::{Algorithm, Buffer, Collective, Count, Exchange, Kernel, Load, TaskId, View};
 use partita_space::{Rank, Seconds};

@@ -1,3 +1,5 @@
+//! Axes that split one dim, one inside the other.
+
 use crate::{Axis, AxisSet, Coord, Interval, Mesh, Split};
 use serde::{Deserialize, Serialize};
 use std::fmt;

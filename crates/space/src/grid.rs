@@ -1,3 +1,5 @@
+//! Meshes laid over some of the ranks.
+
 use crate::{AXES, Axis, AxisSet, Coord, Mesh, Rank};
 use serde::{Deserialize, Serialize};
 

@@ -1,3 +1,5 @@
+//! Intervals of indices.
+
 use serde::{Deserialize, Serialize};
 use std::fmt;
 

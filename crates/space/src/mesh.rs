@@ -1,3 +1,5 @@
+//! Meshes of ranks and their axes.
+
 use serde::{Deserialize, Serialize};
 use std::fmt;
 

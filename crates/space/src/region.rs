@@ -1,3 +1,5 @@
+//! Boxes of global indices.
+
 use crate::Interval;
 use serde::{Deserialize, Serialize};
 use std::fmt;

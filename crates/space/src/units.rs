@@ -1,3 +1,5 @@
+//! Units: bytes, flops, seconds and rates.
+
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::iter::Sum;

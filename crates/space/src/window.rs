@@ -1,3 +1,5 @@
+//! Sliding windows.
+
 use crate::Interval;
 use serde::{Deserialize, Serialize};
 

@@ -1,3 +1,5 @@
+//! Kernels with something done before and after each.
+
 use partita_program::{Algorithm, Kernel, View};
 use partita_run::{Inputs, Kernels, Memory, RunError, Worked};
 

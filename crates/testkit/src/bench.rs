@@ -1,3 +1,5 @@
+//! Kernels run one by one on buffers with contents.
+
 use crate::Draws;
 use partita_program::{
     Access, Body, Buffer, BufferId, Dtype, Kernel, KernelShape, Menu, Role, View,

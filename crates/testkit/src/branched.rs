@@ -1,3 +1,5 @@
+//! Random networks with branches on groups of ranks.
+
 use crate::cases::{or_short, random_block};
 use crate::{Case, Draws};
 use partita_graph::{Graph, GraphBuilder, Loss, NodeId};

@@ -1,3 +1,5 @@
+//! Random small models with random strategies.
+
 mod borders;
 
 use crate::Draws;

@@ -1,3 +1,5 @@
+//! Norm-wise comparison of outcomes.
+
 /// Norm-wise relative distance `|a - b| / |b|` of two tensors; the denominator is at least `floor`.
 pub fn distance(a: &[f64], b: &[f64], floor: f64) -> f64 {
     assert_eq!(a.len(), b.len(), "two tensors of one length");

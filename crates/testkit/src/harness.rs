@@ -1,17 +1,16 @@
-use crate::Case;
+//! Runs a program on ranks that are threads, and gathers what it leaves.
+
 use crate::sequences::embedded_rows;
 use crate::watch::{Noted, Watch, limit};
+use crate::{Case, MemorySource, Samples, Stored};
 use partita_graph::{Graph, Loss, Op, ParameterRole};
-use partita_local::{
-    LaunchError, MemorySource, ReferenceKernels, ReferenceMenu, Samples, Stored, connect, launch,
-};
 use partita_lower::{LowerError, Request, SampleFormat, Strategy, lower};
-use partita_program::{Dtype, Menu, Optimizer, Program, ProgramKind, Role, Transform, verify};
-use partita_run::{
-    Arena, Inputs, Kernels, Memory, RankRunner, RunError, SystemClock, kept_name, put_share,
-    share_of,
-};
+use partita_program::{Dtype, Menu, Optimizer, Program, ProgramKind, Role, Transform};
+use partita_reference::{ReferenceKernels, ReferenceMenu};
+use partita_run::{Arena, Inputs, Kernels, Memory, RankRunner, RunError, SystemClock};
+use partita_session::{persistent_name, put_share, share_of};
 use partita_space::{Mesh, Rank, Seconds};
+use partita_threads::{LaunchError, connect, launch};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -174,7 +173,7 @@ impl Setup<'_> {
     /// Panics where verification finds a fault: lowering must never make one.
     pub fn program(&self, kind: ProgramKind) -> Result<Program, LowerError> {
         let program = lower(&self.request(kind))?;
-        if let Err(faults) = verify::verify(&program) {
+        if let Err(faults) = partita_verify::verify(&program) {
             panic!("{}: {faults}", program.title);
         }
         Ok(program)
@@ -293,7 +292,7 @@ fn together(setup: &Setup<'_>, program: &Program, ranks: &[&[Named]]) -> Vec<Nam
             let mut whole = vec![f64::NAN; parameter.volume()];
             for (rank, held) in ranks.iter().enumerate() {
                 for (name, values) in &held[step] {
-                    if kept_name(name) == parameter.name {
+                    if persistent_name(name) == parameter.name {
                         put(&mut whole, values, program, rank, name);
                     }
                 }
@@ -405,7 +404,7 @@ fn persistent<'m>(
                 .graph
                 .parameters
                 .iter()
-                .position(|p| p.name == kept_name(&buffer.name));
+                .position(|p| p.name == persistent_name(&buffer.name));
             let view = buffer.view(partita_program::BufferId(id as u32));
             (view, named)
         })

@@ -1,5 +1,7 @@
+//! Kernels of adversarial timing.
+
 use crate::{Draws, around};
-use partita_local::ReferenceKernels;
+use partita_reference::ReferenceKernels;
 use partita_run::Kernels;
 use partita_space::{Mesh, Rank};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,3 +1,5 @@
+//! How close a run comes to a kink of ReLU or a maximum.
+
 use crate::around;
 use partita_program::{Kernel, PoolKind, Taps, View};
 use partita_run::{Kernels, Memory, Worked};

@@ -1,3 +1,5 @@
+//! The instruction levels at which fast kernels are tested.
+
 use partita_cpu::Level;
 
 /// Restricts the tests of fast kernels to some instruction levels.

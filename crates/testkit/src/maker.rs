@@ -1,3 +1,5 @@
+//! Random geometries of every kind of kernel.
+
 mod fused;
 mod sequence;
 

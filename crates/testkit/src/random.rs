@@ -1,3 +1,5 @@
+//! Seeded draws.
+
 /// A stream of draws from a seed (SplitMix64: Steele, Lea and Flood, OOPSLA 2014).
 #[derive(Clone, Debug)]
 pub struct Draws {

@@ -1,3 +1,5 @@
+//! Random pipelines.
+
 use crate::cases::{Sketch, or_short, random_block};
 use crate::{Case, Draws, random_sequence_case};
 use partita_graph::Graph;

@@ -1,11 +1,13 @@
+//! One case under all comparisons: with one rank, with other kernels, in other precision.
+
 use crate::{
-    Case, Draws, KernelFactory, Outcome, Setup, kink_watch, mismatch, reference_kernels,
-    run_programs,
+    Case, Draws, KernelFactory, Outcome, Samples, Setup, Stored, kink_watch, mismatch,
+    reference_kernels, run_programs,
 };
 use partita_cpu::{CpuKernels, CpuMenu, Level, Team};
-use partita_local::{ReferenceKernels, ReferenceMenu, Samples, Stored};
 use partita_lower::{LowerError, Strategy};
 use partita_program::{Dtype, Optimizer, ProgramKind};
+use partita_reference::{ReferenceKernels, ReferenceMenu};
 use partita_run::Kernels;
 use partita_space::{Mesh, Rank};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,3 +1,5 @@
+//! Random pipelines of two stages on unequal meshes.
+
 use crate::cases::Sketch;
 use crate::{Case, Draws};
 use partita_graph::{Graph, NodeId, Op};

@@ -314,8 +314,8 @@ impl<T: Source> Source for Noted<T> {
 mod tests {
     use super::*;
     use crate::{Setup, random_two_stage_case, run_within};
-    use partita_local::ReferenceKernels;
     use partita_program::{Algorithm, Kernel, ProgramKind, View};
+    use partita_reference::ReferenceKernels;
     use partita_run::Worked;
     use partita_space::Mesh;
     use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -4,7 +4,7 @@
 
 use partita_program::{
     Access, Body, BufferId, Collective, CollectiveKind, Exchange, Home, Kernel, Program,
-    ProgramKind, Role, TaskId, View, Work, verify,
+    ProgramKind, Role, TaskId, View, Work,
 };
 use partita_space::{AXES, AxisSet, Offset};
 use partita_testkit::{
@@ -482,7 +482,7 @@ fn survey(case: &Case, mutate: Mutate, mutants: usize) -> [usize; 2] {
         let Some((mutant, what)) = mutate(&train, &mut draws) else {
             continue;
         };
-        if verify::verify(&mutant).is_err() {
+        if partita_verify::verify(&mutant).is_err() {
             refused += 1;
             continue;
         }

@@ -9,7 +9,7 @@ use partita_lower::Strategy;
 use partita_oracle::{MachineCosts, Mode, simulate};
 use partita_program::{
     Body, Choice, Direction, Dtype, Kernel, KernelShape, Menu, MenuError, Optimizer, Program,
-    ProgramKind, TaskId, Work, verify,
+    ProgramKind, TaskId, Work,
 };
 use partita_run::Kernels;
 use partita_space::{Mesh, Rank};
@@ -165,7 +165,7 @@ fn a_program_with_packed_weights_is_simulated_and_needs_its_packing() {
             let late = task.after.iter_mut().filter(|other| other.0 as usize > id);
             late.for_each(|other| *other = TaskId(other.0 - 1));
         }
-        assert!(verify::verify(&mutant).is_err(), "without t{id}");
+        assert!(partita_verify::verify(&mutant).is_err(), "without t{id}");
         refused += 1;
     }
     assert!(refused >= 2, "{refused}");

@@ -6,7 +6,6 @@
 
 use partita_cpu::{CpuKernels, CpuMenu, Level, Team};
 use partita_graph::{Graph, ParameterRole, fans, text, zoo};
-use partita_local::{ReferenceMenu, Samples, Stored};
 use partita_lower::Strategy;
 use partita_program::{Dtype, Menu, Optimizer};
 use partita_run::Kernels;
@@ -14,6 +13,7 @@ use partita_space::{Mesh, Rank};
 use partita_testkit::{
     KernelFactory, Outcome, Setup, distance, reference_kernels, run, test_levels,
 };
+use partita_testkit::{ReferenceMenu, Samples, Stored};
 use safetensors::{Dtype as Stored32, SafeTensors};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,8 @@
+//! Measured times, kept in one file that processes share.
+
 use crate::store::{Store, check_regular, scratch};
-use crate::{KernelKey, LinkTimes, Measured, Point, TuneError};
-use partita_program::Features;
+use crate::{KernelKey, Measured, TuneError};
+use partita_oracle::{Features, LinkTimes, Point};
 use partita_space::Seconds;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;

@@ -1,3 +1,5 @@
+//! Errors of measuring and of keeping times.
+
 use partita_run::RunError;
 use partita_space::{Bytes, Rank};
 use std::path::PathBuf;

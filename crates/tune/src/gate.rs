@@ -1,3 +1,5 @@
+//! A barrier that ranks leave at the same moment.
+
 use crate::TuneError;
 use partita_run::Arena;
 use partita_run::allocation::handling_failure;

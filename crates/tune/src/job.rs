@@ -1,8 +1,10 @@
+//! Kernels taken out of programs, to be measured one by one.
+
 use crate::TuneError;
 use crate::reuse::{Held, at_hand, buffers_of};
+use partita_oracle::Features;
 use partita_program::{
-    Access, Algorithm, Body, Buffer, Count, Features, Kernel, KernelShape, Program, Task, View,
-    Work,
+    Access, Algorithm, Body, Buffer, Kernel, KernelShape, Program, Task, View, Work,
 };
 use partita_space::{Bytes, Mesh, Rank, Seconds};
 use serde::{Deserialize, Serialize};
@@ -53,12 +55,11 @@ impl Job {
 }
 
 /// The kernels of all programs, each key once, without those already known; `cache` is what the caches of
-/// a rank hold, and `seconds` about how long a task takes.
+/// a rank hold.
 pub(crate) fn jobs(
     programs: &[&Program],
     is_known: &dyn Fn(&KernelKey) -> bool,
     cache: Bytes,
-    seconds: fn(&Count) -> Seconds,
 ) -> Result<Vec<Job>, TuneError> {
     let mut seen = BTreeSet::new();
     let mut jobs = Vec::new();
@@ -89,7 +90,7 @@ pub(crate) fn jobs(
                     let signature = key.signature;
                     return Err(TuneError::Unpinned { signature });
                 }
-                let held = held.get_or_insert_with(|| at_hand(body, cache, seconds));
+                let held = held.get_or_insert_with(|| at_hand(body, cache));
                 let one = Occurrence {
                     rank,
                     body,
@@ -150,7 +151,7 @@ impl Occurrence<'_> {
         let warm = warm.map(|held| (whole(&held.buffer), held.age)).collect();
         Job {
             key,
-            features: shape.features(),
+            features: Features::of(&shape),
             mesh: program.mesh,
             rank: self.rank,
             batch: program.batch,
@@ -204,14 +205,14 @@ fn packed(buffers: &[Buffer], own: &BTreeSet<u32>) -> (Vec<Buffer>, Bytes) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reuse::tests::{by_bytes, copies};
+    use crate::reuse::tests::copies;
 
     /// A kernel that many tasks have is measured as it is found most of the time: here twice cold and
     /// once with what the task before it has touched.
     #[test]
     fn the_middle_of_what_caches_hold_is_measured() {
         let body = copies(&[[0, 1], [1, 2], [2, 3], [0, 4], [5, 1]]);
-        let held = at_hand(&body, Bytes(1 << 16), by_bytes);
+        let held = at_hand(&body, Bytes(1 << 16));
         let count = [1, 3, 4].map(|at: usize| held[at].len());
         assert_eq!(count, [1, 0, 0]);
         let occurrence = |at: usize| Occurrence {

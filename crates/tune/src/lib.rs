@@ -1,7 +1,8 @@
 //! Tuning: how long kernels, messages and reads take on this machine, measured once and kept.
 //!
 //! Does: times kernels, exchanges, collectives and reads with all ranks at work; keeps a database.
-//! Knows: programs, the traits of `run`, the clock of this machine, one file.
+//! Knows: programs, the traits of `run`, the features by which the oracle tells kernels apart, the clock of
+//! this machine, one file.
 //! Must not know: models, strategies, backends by name, how a time becomes a prediction.
 
 mod contents;
@@ -20,10 +21,11 @@ pub use database::{Database, Measurements, Setting};
 pub use error::TuneError;
 pub use job::KernelKey;
 pub use links::{
-    LinkTimes, OwnTimes, Point, RankTransportMaker, Times, TransportMaker, host_seconds_per_byte,
-    measure_links, measure_links_of_rank,
+    OwnTimes, RankTransportMaker, Times, TransportMaker, link_times_of_ranks, measure_links,
+    measure_links_of_rank,
 };
 pub use load::measure_load;
 pub use measure::{KernelMaker, Measured, Options, measure, middle};
+pub use partita_oracle::{LinkTimes, Point};
 pub use store::scratch;
 pub use stream::measure_memory;

@@ -1,13 +1,15 @@
+//! Times of messages and collectives.
+
 use crate::TuneError;
 use crate::gate::{Stop, median_of_slowest, memory_of, together};
+use partita_oracle::{LinkTimes, Point};
 use partita_program::{
     Body, Buffer, BufferId, Collective, CollectiveKind, Dtype, Exchange, Origin, Phase, Program,
     ProgramKind, Receive, Role, Send, Task, TaskId, View, Work,
 };
 use partita_run::{Arena, RunError, Transport};
 use partita_space::{Axis, AxisSet, Bytes, Mesh, Offset, Rank, Seconds};
-use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// Makes the transports of all ranks of a mesh, in rank order.
@@ -31,100 +33,6 @@ const REPEATS_MAX: usize = 40;
 /// How long a rank sleeps at most before it looks around again.
 const NAP: Duration = Duration::from_millis(20);
 
-/// Times of a collective by size, by number of members.
-type Groups = BTreeMap<usize, Vec<Point>>;
-
-/// The time of a size.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Point {
-    /// The size.
-    pub bytes: Bytes,
-    /// Median over repeats of the slowest rank's time, from a common start to completion.
-    pub seconds: Seconds,
-    /// Part of it in which the rank's own thread worked and so could run no kernel.
-    pub host: Seconds,
-}
-
-/// Times of what ranks say to each other, by size.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct LinkTimes {
-    /// Messages between two ranks that send as much to each other; bytes of one of the two.
-    pub message: Vec<Point>,
-    /// Allreduces by number of members; bytes of one member's view.
-    pub allreduce: Groups,
-    /// Allgathers by number of members; bytes of all members' views together.
-    pub allgather: Groups,
-    /// Reduce-scatters by number of members; bytes of all shares together. Files of before there were
-    /// any lack these and the next.
-    #[serde(default)]
-    pub reduce_scatter: Groups,
-    /// All-to-alls by number of members; bytes of all blocks of one member.
-    #[serde(default)]
-    pub alltoall: Groups,
-}
-
-impl LinkTimes {
-    /// Whether every collective was measured over this many ranks.
-    pub fn has_group(&self, members: usize) -> bool {
-        let all = [
-            &self.allreduce,
-            &self.allgather,
-            &self.reduce_scatter,
-            &self.alltoall,
-        ];
-        all.iter().all(|times| times.contains_key(&members))
-    }
-
-    /// Whether nothing is left to measure of messages between so many ranks, and of collectives in these
-    /// groups.
-    pub fn has_all(&self, ranks: usize, groups: &BTreeSet<usize>) -> bool {
-        let mut groups = groups.iter().filter(|&&members| members > 1);
-        ranks < 2 || !self.message.is_empty() && groups.all(|&members| self.has_group(members))
-    }
-
-    /// The points of all collectives.
-    pub(crate) fn of_groups(&self) -> impl Iterator<Item = &Vec<Point>> + Clone {
-        let groups = [
-            &self.allreduce,
-            &self.allgather,
-            &self.reduce_scatter,
-            &self.alltoall,
-        ];
-        groups.into_iter().flat_map(BTreeMap::values)
-    }
-
-    /// Takes in everything of `newer`.
-    pub(crate) fn merge(&mut self, newer: &Self) {
-        if !newer.message.is_empty() {
-            self.message.clone_from(&newer.message);
-        }
-        let merge = |own: &mut Groups, new: &Groups| {
-            own.extend(
-                new.iter()
-                    .map(|(&members, points)| (members, points.clone())),
-            );
-        };
-        merge(&mut self.allreduce, &newer.allreduce);
-        merge(&mut self.allgather, &newer.allgather);
-        merge(&mut self.reduce_scatter, &newer.reduce_scatter);
-        merge(&mut self.alltoall, &newer.alltoall);
-    }
-}
-
-/// Seconds of the rank's thread for each byte, over all points together.
-///
-/// `bytes_per_byte` is how many bytes pass through the thread for each byte of a point: 2 for a
-/// message, which is packed at one end and unpacked at the other, 1 for a collective.
-pub fn host_seconds_per_byte(points: &[Point], bytes_per_byte: f64) -> f64 {
-    let bytes: f64 = points.iter().map(|point| point.bytes.0 as f64).sum();
-    let host: f64 = points.iter().map(|point| point.host.0).sum();
-    if bytes > 0.0 {
-        host / (bytes * bytes_per_byte)
-    } else {
-        0.0
-    }
-}
-
 /// Times what is not `known` of exchanges of 64 bytes to 16 MiB between neighbors, and of collectives of
 /// 64 bytes to 64 MiB in groups of these sizes: as many groups as `ranks` have room for, all at work at
 /// the same time.
@@ -147,13 +55,13 @@ pub fn measure_links(
         let all = together(what, transports(*mesh), |gate, rank, mut transport| {
             sweep.repeats(rank, transport.as_mut(), &mut |_| Ok(gate.wait()?))
         })?;
-        times.put(&sweep, points(trials, &all));
+        put(&mut times, &sweep, points(trials, &all));
     }
     Ok(times)
 }
 
 /// The part of a rank that is a process in the same measurements: seconds of every repeat of every size.
-/// What all ranks found makes [`LinkTimes::of_ranks`].
+/// What all ranks found makes [`link_times_of_ranks`].
 ///
 /// `transports` makes the transport of this rank for a program; all ranks call it in the same order.
 /// Errors: a transport that cannot be made or that fails.
@@ -188,31 +96,33 @@ pub fn measure_links_of_rank(
     Ok(own)
 }
 
-impl LinkTimes {
-    /// From what the ranks found, in rank order, that took part in the measurement of `groups`.
-    pub fn of_ranks(groups: &BTreeSet<usize>, known: &Self, own: &[OwnTimes]) -> Self {
-        let mut times = Self::default();
-        for (index, sweep) in sweeps(own.len(), groups, known).iter().enumerate() {
-            let taking_part = own.iter().take(sweep.mesh.ranks());
-            let all: Vec<Vec<Times>> = taking_part.map(|rank| rank[index].clone()).collect();
-            times.put(sweep, points(&sweep.trials, &all));
-        }
-        times
+/// From what the ranks found, in rank order, that took part in the measurement of `groups`.
+pub fn link_times_of_ranks(
+    groups: &BTreeSet<usize>,
+    known: &LinkTimes,
+    own: &[OwnTimes],
+) -> LinkTimes {
+    let mut times = LinkTimes::default();
+    for (index, sweep) in sweeps(own.len(), groups, known).iter().enumerate() {
+        let taking_part = own.iter().take(sweep.mesh.ranks());
+        let all: Vec<Vec<Times>> = taking_part.map(|rank| rank[index].clone()).collect();
+        put(&mut times, sweep, points(&sweep.trials, &all));
     }
+    times
+}
 
-    fn put(&mut self, sweep: &Sweep, points: Vec<Point>) {
-        let groups = match sweep.kind {
-            Kind::Message => {
-                self.message = points;
-                return;
-            }
-            Kind::AllReduce => &mut self.allreduce,
-            Kind::AllGather => &mut self.allgather,
-            Kind::ReduceScatter => &mut self.reduce_scatter,
-            Kind::AllToAll => &mut self.alltoall,
-        };
-        groups.insert(sweep.members, points);
-    }
+fn put(times: &mut LinkTimes, sweep: &Sweep, points: Vec<Point>) {
+    let groups = match sweep.kind {
+        Kind::Message => {
+            times.message = points;
+            return;
+        }
+        Kind::AllReduce => &mut times.allreduce,
+        Kind::AllGather => &mut times.allgather,
+        Kind::ReduceScatter => &mut times.reduce_scatter,
+        Kind::AllToAll => &mut times.alltoall,
+    };
+    groups.insert(sweep.members, points);
 }
 
 /// Makes the transport of a rank that is a process for a program.

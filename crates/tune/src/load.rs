@@ -1,5 +1,8 @@
+//! Times of reads.
+
+use crate::TuneError;
 use crate::gate::{median_of_slowest, together};
-use crate::{Point, TuneError};
+use partita_oracle::Point;
 use partita_space::{Bytes, Rank, Seconds};
 use std::time::Instant;
 

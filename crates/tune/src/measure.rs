@@ -1,8 +1,11 @@
+//! Times of kernels.
+
 use crate::TuneError;
 use crate::contents::{fill, warm};
 use crate::gate::{Gate, Stop, median, median_of_slowest, memory_of, together, zeros};
 use crate::job::{Job, KernelKey, jobs};
-use partita_program::{Count, Features, Program};
+use partita_oracle::Features;
+use partita_program::Program;
 use partita_run::{Arena, Inputs, Kernels};
 use partita_space::{Bytes, Mesh, Rank, Seconds};
 use std::collections::BTreeMap;
@@ -20,7 +23,7 @@ const AGE_MAX: Seconds = Seconds(2e-3);
 pub type KernelMaker<'a> = dyn Fn(Mesh, Rank, usize) -> Box<dyn Kernels> + Sync + 'a;
 
 /// How kernels are measured.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
     /// Ranks that run the kernel at the same time, as they will in the run.
     pub concurrency: usize,
@@ -35,9 +38,6 @@ pub struct Options {
     pub repeats: [usize; 2],
     /// Most kernels of a family; of more, as many are taken as leave no shape far from theirs.
     pub family_max: usize,
-    /// About how long a task takes by its counts, which says for how long caches have held what a kernel
-    /// finds there; by default it is touched just before.
-    pub rough_seconds: fn(&Count) -> Seconds,
 }
 
 /// The time of a kernel.
@@ -68,7 +68,6 @@ impl Default for Options {
             budget: Seconds(0.03),
             repeats: [5, 15],
             family_max: usize::MAX,
-            rough_seconds: |_| Seconds(0.0),
         }
     }
 }
@@ -91,12 +90,7 @@ pub fn measure(
     options: &Options,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Vec<Measured>, TuneError> {
-    let jobs = jobs(
-        programs,
-        is_known,
-        options.cache_of_a_rank(),
-        options.rough_seconds,
-    )?;
+    let jobs = jobs(programs, is_known, options.cache_of_a_rank())?;
     let jobs = thinned(jobs, options.family_max);
     if jobs.is_empty() {
         return Ok(Vec::new());

@@ -1,5 +1,6 @@
 //! What the caches still hold of a kernel's operands when a step comes to it.
 
+use partita_oracle::rough_seconds;
 use partita_program::{Body, Count, Task};
 use partita_space::{Bytes, Seconds};
 use std::cmp::Reverse;
@@ -20,9 +21,8 @@ pub(crate) struct Held {
 /// the first, those touched longest ago first.
 ///
 /// The cache forgets what was not touched for longest: a piece of memory is held if no more than `cache`
-/// bytes of other pieces were touched since. Buffers that share memory share what is held of it. `seconds`
-/// says about how long a task takes.
-pub(crate) fn at_hand(body: &Body, cache: Bytes, seconds: fn(&Count) -> Seconds) -> Vec<Vec<Held>> {
+/// bytes of other pieces were touched since. Buffers that share memory share what is held of it.
+pub(crate) fn at_hand(body: &Body, cache: Bytes) -> Vec<Vec<Held>> {
     let touched: Vec<BTreeSet<u32>> = body.tasks.iter().map(buffers_of).collect();
     let pieces = |id: u32| {
         let buffer = &body.buffers[id as usize];
@@ -32,7 +32,7 @@ pub(crate) fn at_hand(body: &Body, cache: Bytes, seconds: fn(&Count) -> Seconds)
     let a_step: usize = touched.iter().flatten().map(|&id| pieces(id).len()).sum();
     let mut touches = Touches::new(body.arena.0.div_ceil(PIECE) as usize, 2 * a_step);
     let counts = body.tasks.iter().map(|task| Count::of(task, &body.buffers));
-    let seconds: Vec<f64> = counts.map(|count| seconds(&count).0).collect();
+    let seconds: Vec<f64> = counts.map(|count| rough_seconds(&count).0).collect();
     let touch = |touches: &mut Touches, (buffers, seconds): (&BTreeSet<u32>, &f64)| {
         touches.clock += seconds;
         let all = buffers.iter().flat_map(|&id| pieces(id));
@@ -139,11 +139,6 @@ pub(crate) mod tests {
         Algorithm, Buffer, BufferId, Dtype, Kernel, Origin, Phase, Role, Task, Work,
     };
 
-    /// A second for each byte.
-    pub(crate) fn by_bytes(count: &Count) -> Seconds {
-        Seconds((count.read + count.written).0 as f64)
-    }
-
     /// Copies from one buffer of 64 KiB to another; the last buffer lies where the first does.
     pub(crate) fn copies(pairs: &[[u32; 2]]) -> Body {
         let buffer = |index: u64| Buffer {
@@ -186,7 +181,7 @@ pub(crate) mod tests {
     fn held_is_what_was_touched_within_the_size_of_the_cache() {
         let body = copies(&[[0, 1], [1, 2], [2, 3], [0, 4], [5, 1]]);
         let of = |buffers: u64| -> Vec<Vec<u32>> {
-            let held = at_hand(&body, Bytes(buffers << 16), by_bytes).into_iter();
+            let held = at_hand(&body, Bytes(buffers << 16)).into_iter();
             held.map(|all| all.iter().map(|held| held.buffer).collect())
                 .collect()
         };
@@ -231,9 +226,8 @@ pub(crate) mod tests {
     #[test]
     fn the_age_of_what_is_held_is_the_time_of_the_tasks_since() {
         let body = copies(&[[0, 1], [1, 2], [2, 3], [0, 4]]);
-        // A copy reads and writes 64 KiB.
-        let a_copy = f64::from(2 << 16);
-        let held = at_hand(&body, Bytes(5 << 16), by_bytes);
+        let a_copy = rough_seconds(&Count::of(&body.tasks[0], &body.buffers)).0;
+        let held = at_hand(&body, Bytes(5 << 16));
         let copies_ago = |held: &Held| (held.buffer, (held.age.0 / a_copy).round());
         let fourth: Vec<(u32, f64)> = held[3].iter().map(copies_ago).collect();
         assert_eq!(fourth, [(4, 3.0), (0, 2.0)]);

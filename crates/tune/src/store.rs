@@ -1,3 +1,5 @@
+//! A file that several processes read and replace whole.
+
 use crate::TuneError;
 use partita_files::{NewFile, parent, sync_folder};
 use std::fmt::Display;

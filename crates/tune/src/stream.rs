@@ -1,3 +1,5 @@
+//! The rate of memory.
+
 use crate::TuneError;
 use crate::gate::{median_of_slowest, together, zeros};
 use partita_space::{Bytes, BytesPerSecond};

@@ -1,9 +1,10 @@
 //! What ranks say to each other is timed for every size and group, all ranks at a time.
 
+use partita_oracle::host_seconds_per_byte;
 use partita_program::{Collective, CollectiveKind, Exchange, TaskId};
 use partita_run::{Memory, RunError, Transport};
 use partita_space::{Mesh, Rank};
-use partita_tune::{LinkTimes, host_seconds_per_byte, measure_links};
+use partita_tune::{LinkTimes, measure_links};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 

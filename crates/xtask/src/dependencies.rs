@@ -1,3 +1,5 @@
+//! Rules on foreign dependencies.
+
 use crate::Fault;
 use std::collections::BTreeSet;
 use toml::{Table, Value};

@@ -1,3 +1,5 @@
+//! What the long suite adds.
+
 use crate::suite::{LONG, Step};
 use std::env;
 use std::path::Path;
@@ -7,7 +9,16 @@ use std::process::{Command, Stdio};
 const COUNT_EDGES: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=3 \
                            -Cllvm-args=-sanitizer-coverage-inline-8bit-counters";
 /// Crates with threads and memory of their own.
-const THREADED: [&str; 4] = ["-p", "partita-run", "-p", "partita-local"];
+const THREADED: [&str; 8] = [
+    "-p",
+    "partita-run",
+    "-p",
+    "partita-session",
+    "-p",
+    "partita-reference",
+    "-p",
+    "partita-threads",
+];
 
 /// What the long suite adds.
 pub(crate) struct More {
@@ -94,7 +105,7 @@ fn miri(root: &Path) -> Step {
         .env("MIRIFLAGS", "-Zmiri-deterministic-floats")
         .env("CARGO_TARGET_DIR", root.join("target/miri"));
     Step {
-        name: "Miri on run and local",
+        name: "Miri on run, session, reference and threads",
         command,
     }
 }
@@ -114,7 +125,7 @@ fn thread_sanitizer(root: &Path, host: &str) -> Step {
         .env("TSAN_OPTIONS", "allocator_may_return_null=1")
         .env("CARGO_TARGET_DIR", root.join("target/thread-sanitizer"));
     Step {
-        name: "the thread sanitizer on run and local",
+        name: "the thread sanitizer on run, session, reference and threads",
         command,
     }
 }

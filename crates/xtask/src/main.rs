@@ -5,6 +5,7 @@
 //! Knows: the layout of the repository, `cargo metadata`, the table of rooms in ARCHITECTURE.md.
 //! Must not know: any crate of the workspace. No file is exempted by its name from any rule.
 
+mod circles;
 mod dependencies;
 mod kinds;
 mod long;

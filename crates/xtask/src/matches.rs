@@ -1,3 +1,5 @@
+//! No catch-all arms over closed enums.
+
 use crate::source::{closing, line_of, words};
 
 /// Enums over which no match may have a catch-all arm: the vocabulary of the program.

@@ -1,3 +1,5 @@
+//! Rust files with comments and literals blanked.
+
 /// A Rust file with its comments and literals blanked, so that rules see code and nothing else.
 ///
 /// Blanking keeps every line break and every byte offset.

@@ -1,3 +1,5 @@
+//! Runs the tests and sums up their results.
+
 use crate::long;
 use std::env;
 use std::io::{BufRead, BufReader, Write};

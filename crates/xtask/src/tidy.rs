@@ -4,10 +4,12 @@
 //! under `#[cfg(test)]`, in a file `tests.rs`, or in a folder `tests`, `benches` or `examples`.
 
 use crate::Fault;
+use crate::circles::Crate;
 use crate::dependencies;
 use crate::kinds::{KERNELS, Kinds};
 use crate::matches;
 use crate::source::{Source, line_of, words};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use toml::Table;
@@ -35,6 +37,7 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Fault>, String> {
     collect(root, "crates", &mut paths)?;
     let mut faults = Vec::new();
     let mut manifests = Vec::new();
+    let mut crates: BTreeMap<String, Crate> = BTreeMap::new();
     let mut kinds = Kinds::of(&Source::new(&read(root, KERNELS)?).code);
     for path in &paths {
         if path.ends_with(".rs") {
@@ -42,6 +45,11 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Fault>, String> {
             faults.extend(check_file(&file));
             if !TESTING_ROOMS.contains(&file.room.as_str()) {
                 kinds.note(path, &file.product_code);
+            }
+            let src = format!("crates/{}/src/", file.room);
+            if let Some(below_src) = path.strip_prefix(&src).filter(|_| !file.is_test) {
+                let room = crates.entry(file.room.clone()).or_default();
+                room.note(below_src, path, &file.product_code);
             }
         } else if path.ends_with("/Cargo.toml") {
             let manifest = manifest(root, path)?;
@@ -54,6 +62,7 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Fault>, String> {
     faults.extend(dependencies::documented(&root_manifest, &document));
     faults.extend(dependencies::used(&root_manifest, &manifests));
     faults.extend(kinds.faults());
+    faults.extend(crates.values().flat_map(Crate::faults));
     Ok(faults)
 }
 
@@ -78,18 +87,20 @@ struct File {
     /// The folder under `crates`.
     room: String,
     source: Source,
-    /// The code that is not a test: empty if the whole file is one.
+    /// Whether the whole file is a test.
+    is_test: bool,
+    /// The code that is not a test.
     product_code: String,
 }
 
 impl File {
     fn new(path: &str, text: &str) -> File {
         let parts: Vec<&str> = path.split('/').collect();
-        let in_test_folder = parts
+        let is_test = parts
             .iter()
             .any(|part| ["tests", "tests.rs", "benches", "examples"].contains(part));
         let source = Source::new(text);
-        let product_code = if in_test_folder {
+        let product_code = if is_test {
             String::new()
         } else {
             source.code_outside_tests()
@@ -98,6 +109,7 @@ impl File {
             path: path.to_owned(),
             room: parts.get(1).copied().unwrap_or_default().to_owned(),
             source,
+            is_test,
             product_code,
         }
     }
@@ -163,17 +175,19 @@ fn empty_names(file: &File) -> Vec<Fault> {
 }
 
 fn opening(file: &File) -> Vec<Fault> {
-    if !file.path.ends_with("/src/lib.rs") {
-        return Vec::new();
-    }
     let lines = file.source.text.lines();
     let count = lines.take_while(|line| line.starts_with("//!")).count();
-    if count >= OPENING_LINES_MIN {
+    let (least, wanted) = match file.path.ends_with("/src/lib.rs") {
+        true => (
+            OPENING_LINES_MIN,
+            "what it does, what it knows, what it must not know",
+        ),
+        false => (1, "what it holds"),
+    };
+    if count >= least {
         return Vec::new();
     }
-    let wanted = "what it does, what it knows, what it must not know";
-    let message =
-        format!("opens with {count} lines of `//!`, at least {OPENING_LINES_MIN}: {wanted}");
+    let message = format!("opens with {count} lines of `//!`, at least {least}: {wanted}");
     vec![file.fault(1, message)]
 }
 
@@ -234,17 +248,23 @@ mod tests {
 
     const LIB: &str = "//! 1\n//! 2\n//! 3\n//! 4\n//! 5\n";
 
+    fn all_lines(path: &str, text: &str) -> Vec<usize> {
+        let faults = check_file(&File::new(path, text));
+        faults.iter().map(|fault| fault.line).collect()
+    }
+
+    /// Lines of the faults, the opening left aside.
     fn lines(path: &str, text: &str) -> Vec<usize> {
-        check_file(&File::new(path, text))
-            .iter()
-            .map(|fault| fault.line)
-            .collect()
+        let opened = check_file(&File::new(path, &format!("{LIB}{text}")));
+        let above = LIB.lines().count();
+        let lines = opened.iter().map(|fault| fault.line.saturating_sub(above));
+        lines.collect()
     }
 
     #[test]
     fn long_files_are_caught() {
-        assert!(lines("crates/run/src/a.rs", &"\n".repeat(800)).is_empty());
-        assert_eq!(lines("crates/run/src/a.rs", &"\n".repeat(801)), [0]);
+        assert!(lines("crates/run/src/a.rs", &"\n".repeat(795)).is_empty());
+        assert_eq!(lines("crates/run/src/a.rs", &"\n".repeat(796)), [0]);
     }
 
     #[test]
@@ -267,7 +287,7 @@ mod tests {
         let bad = "fn f() {\n    std::process::exit(1)\n}";
         assert_eq!(lines("crates/cli/src/report.rs", bad), [2]);
         assert_eq!(lines("crates/xtask/src/main.rs", bad), [2]);
-        assert!(lines("crates/cli/src/lib.rs", &format!("{LIB}{bad}")).is_empty());
+        assert!(lines("crates/cli/src/lib.rs", bad).is_empty());
         assert!(lines("crates/run/src/a.rs", "use std::process::ExitCode;").is_empty());
     }
 
@@ -280,10 +300,13 @@ mod tests {
     }
 
     #[test]
-    fn libraries_open_with_their_contract() {
-        assert!(lines("crates/run/src/lib.rs", LIB).is_empty());
-        assert_eq!(lines("crates/run/src/lib.rs", "//! 1\n\n//! 2\n"), [1]);
-        assert!(lines("crates/run/src/a.rs", "").is_empty());
+    fn libraries_open_with_their_contract_and_files_with_what_they_hold() {
+        assert!(all_lines("crates/run/src/lib.rs", LIB).is_empty());
+        assert_eq!(all_lines("crates/run/src/lib.rs", "//! 1\n\n//! 2\n"), [1]);
+        for path in ["crates/run/src/a.rs", "crates/run/tests/a.rs"] {
+            assert!(all_lines(path, "//! 1\n").is_empty(), "{path}");
+            assert_eq!(all_lines(path, "use std::fs;\n"), [1], "{path}");
+        }
     }
 
     #[test]

@@ -37,7 +37,16 @@ const WALLS: [Wall; 3] = [
     },
     Wall {
         name: "wall II, the runner knows no model",
-        from: &["run", "local", "cpu", "mpi", "cuda", "onednn"],
+        from: &[
+            "run",
+            "session",
+            "reference",
+            "threads",
+            "cpu",
+            "mpi",
+            "cuda",
+            "onednn",
+        ],
         to: &["graph", "lower"],
     },
     Wall {

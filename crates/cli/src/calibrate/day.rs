@@ -1,3 +1,5 @@
+//! Today's date, for machine files.
+
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// In UTC, as in 2026-11-22.

@@ -1,3 +1,5 @@
+//! A machine file from what was measured.
+
 use super::day::today;
 use crate::here::{Calibrated, Ranks};
 use crate::host::Host;
@@ -6,8 +8,7 @@ use partita_cluster::{
     Basis, Calibration, CalibrationError, ConvEfficiency, Device, DeviceKind, Efficiency, Fact,
     InterLink, IntraLink, Io, Law, Links, Machine, MeasuredKernel, Share,
 };
-use partita_oracle::{Errors, LinkFit, Sample, Validation};
-use partita_program::Features;
+use partita_oracle::{Errors, Features, LinkFit, Sample, Validation};
 use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Seconds};
 use std::collections::BTreeMap;
 

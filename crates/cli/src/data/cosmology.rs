@@ -1,3 +1,5 @@
+//! `partita data cosmology`.
+
 use super::making::{Making, integer};
 use crate::args::CosmologyArgs;
 use crate::error::CliError;

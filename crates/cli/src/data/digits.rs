@@ -1,3 +1,5 @@
+//! `partita data digits`.
+
 use super::making::{Making, integer};
 use crate::args::{DigitsArgs, DigitsTaskName};
 use crate::error::CliError;

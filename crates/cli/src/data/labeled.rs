@@ -1,3 +1,5 @@
+//! `partita data segmentation` and `partita data shapes`.
+
 use super::making::{Making, integer};
 use crate::args::{SegmentationArgs, ShapesArgs};
 use crate::error::CliError;

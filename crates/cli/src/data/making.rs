@@ -1,3 +1,5 @@
+//! Makes a dataset on all cores and writes it in order.
+
 use super::{data_error, write_summary};
 use crate::args::MakingArgs;
 use crate::error::CliError;

@@ -1,3 +1,5 @@
+//! What bounds a step, as lines on a screen.
+
 use super::Explanation;
 use crate::error::CliError;
 use crate::table::{Side, Table};

@@ -1,3 +1,5 @@
+//! A plan on one screen.
+
 use crate::error::CliError;
 use crate::explain::{Explanation, write_changes, write_findings};
 use crate::table::{Side, Table, write_json};

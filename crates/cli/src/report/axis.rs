@@ -1,3 +1,5 @@
+//! Axes of figures, linear and logarithmic.
+
 use super::svg::{Anchor, Stroke, Svg, color};
 use partita_space::{Bytes, Seconds};
 

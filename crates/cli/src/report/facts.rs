@@ -1,3 +1,5 @@
+//! What a report shows, gathered before anything is drawn.
+
 use crate::args::PlanArgs;
 use crate::error::CliError;
 use crate::here::say;

@@ -1,3 +1,5 @@
+//! Figure: time against memory.
+
 use super::axis::{Scale, size_unit, time_unit};
 use super::facts::{Facts, Point};
 use super::svg::{Anchor, Stroke, Svg, WIDTH, color};

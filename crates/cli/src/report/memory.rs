@@ -1,3 +1,5 @@
+//! Figure: the memory of the largest rank by what it is for.
+
 use super::axis::{Scale, size_unit};
 use super::facts::{Facts, ranked};
 use super::svg::{Anchor, Stroke, Svg, WIDTH, color, shortened};

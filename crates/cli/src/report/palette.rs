@@ -1,3 +1,5 @@
+//! Colors, the same in all figures.
+
 use super::svg::color;
 use partita_oracle::simulate::Category;
 

@@ -1,3 +1,5 @@
+//! Figure: who holds what of a sample.
+
 use super::facts::{Best, ranges};
 use super::svg::{Anchor, Stroke, Svg, WIDTH, color, shortened};
 use partita_program::{Buffer, Item, Place, Program, Role, Work};

@@ -1,3 +1,5 @@
+//! The ranking as a table, with refusals.
+
 use super::facts::{Facts, ranked};
 use super::front::{letter, pareto};
 use super::scaling::efficiency;

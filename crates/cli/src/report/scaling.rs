@@ -1,3 +1,5 @@
+//! Figure: samples per second over numbers of ranks.
+
 use super::axis::{Scale, plain, time_unit};
 use super::facts::{Count, Facts};
 use super::palette;

@@ -1,3 +1,5 @@
+//! Elements of SVG.
+
 use std::fmt::{Display, Write};
 
 /// The palette of Okabe and Ito 2008, which people of any color vision tell apart.

@@ -1,3 +1,5 @@
+//! Figure: a step in time.
+
 use super::axis::{Scale, time_unit};
 use super::facts::Best;
 use super::palette;

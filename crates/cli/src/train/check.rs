@@ -7,7 +7,7 @@ use crate::free_folder;
 use partita_data::{Dataset, Split};
 use partita_graph::{Graph, Loss, Op, Shape, zoo};
 use partita_lower::Strategy;
-use partita_run::Session;
+use partita_session::Session;
 use partita_space::{Bytes, Rank};
 use std::fs;
 

@@ -1,3 +1,5 @@
+//! Chooses the strategy of `auto`.
+
 use super::programs;
 use super::run_file::RunFile;
 use crate::error::CliError;

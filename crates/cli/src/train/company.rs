@@ -11,13 +11,14 @@ use crate::error::CliError;
 use crate::here::{Calibrated, Here, Ranks};
 use crate::host::Host;
 use crate::launcher;
-use partita_local::LaunchError;
 use partita_lower::Strategy;
 use partita_mpi::Collectives;
 use partita_oracle::Prediction;
 use partita_program::{Program, Role};
-use partita_run::{Arena, Carriage, End, Lasting, Outcome, Packet, RunError, Session};
+use partita_run::{Arena, Carriage, Packet, RunError};
+use partita_session::{End, Outcome, PersistentTensor, Session};
 use partita_space::{Bytes, Seconds};
+use partita_threads::LaunchError;
 use partita_tune::LinkTimes;
 use std::collections::BTreeSet;
 
@@ -32,10 +33,10 @@ pub struct Taken {
     pub peak_saving: Option<Bytes>,
 }
 
-/// Takes the tensors that a run leaves, one by one, in the order of [`Session::lasting`].
+/// Takes the tensors that a run leaves, one by one, in the order of [`Session::persistent_tensors`].
 pub trait TensorSink: Send {
     /// Takes the next tensor.
-    fn keep(&mut self, tensor: &Lasting, values: Packet);
+    fn keep(&mut self, tensor: &PersistentTensor, values: Packet);
 
     /// Ends a pass over all tensors: true where they are safe, false where they are wanted once more from
     /// the first on, as the place that they went to did not hold them.
@@ -320,7 +321,7 @@ fn save(
     sink: &mut dyn TensorSink,
 ) -> Result<(), CliError> {
     loop {
-        for tensor in session.lasting() {
+        for tensor in session.persistent_tensors() {
             let holders = tensor.holders.iter();
             let shares = holders.map(|&it| session.share(it, &mut arenas[it.0]));
             sink.keep(&tensor, session.whole(&tensor, shares));

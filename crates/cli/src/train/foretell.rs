@@ -1,3 +1,5 @@
+//! Predicts a training before it starts.
+
 use super::kernel_set::KernelSet;
 use crate::error::CliError;
 use crate::here::{Here, Ranks};

@@ -1,8 +1,10 @@
+//! The kernels of a run, their precision, threads and cores.
+
 use crate::host::Host;
 use crate::vectors;
 use partita_cpu::{CpuKernels, CpuMenu, Team, TeamError};
-use partita_local::{ReferenceKernels, ReferenceMenu};
 use partita_program::{Dtype, Menu};
+use partita_reference::{ReferenceKernels, ReferenceMenu};
 use partita_run::{Kernels, RunError};
 use partita_space::{Mesh, Rank, Seconds};
 use std::sync::OnceLock;

@@ -32,7 +32,8 @@ use partita_data::{
 use partita_graph::{Graph, initial_part};
 use partita_lower::Strategy;
 use partita_program::{Buffer, ProgramKind, Role};
-use partita_run::{End, Footprint, Plan, RunError, Session, Source, SystemClock, kept_name};
+use partita_run::{Footprint, RunError, Source, SystemClock};
+use partita_session::{End, Plan, Session, persistent_name};
 use partita_space::{Bytes, Mesh, Rank};
 use ranks::{Listener, World};
 pub use results::write_whole;
@@ -333,7 +334,7 @@ fn source(
 fn initial(graph: &Graph, seed: u64, buffer: &Buffer, elements: Range<usize>) -> Option<Vec<f64>> {
     match buffer.role {
         Role::Parameter | Role::State => {
-            let name = kept_name(&buffer.name);
+            let name = persistent_name(&buffer.name);
             let named = graph.parameters.iter().find(|one| one.name == name);
             named.map(|parameter| initial_part(parameter, seed, elements))
         }

@@ -8,7 +8,7 @@ use partita_files::{
     FolderLock, NewFile, file_bytes_max, free_bytes, parent, remove_temporaries, sync_folder,
 };
 use partita_graph::Graph;
-use partita_run::Session;
+use partita_session::{PersistentTensor, Session};
 use partita_space::Bytes;
 use std::fs;
 use std::io::{self, Write};
@@ -59,7 +59,7 @@ impl Room {
     /// Of a run that keeps the traces of so many steps and a prediction of so many bytes.
     pub fn of_session(session: &Session<'_>, traces: usize, prediction: usize) -> Self {
         let program = session.main_program();
-        let bytes = |tensor: partita_run::Lasting| {
+        let bytes = |tensor: PersistentTensor| {
             (tensor.dims.iter().product::<usize>() * tensor.dtype.size()) as u64
         };
         let ranks = 0..program.mesh.ranks();
@@ -73,7 +73,7 @@ impl Room {
         // The trace holds the text with its line breaks escaped.
         let texts = (2 * program.to_text().len() + prediction) as u64;
         Self {
-            weights: Bytes(session.lasting().into_iter().map(bytes).sum()),
+            weights: Bytes(session.persistent_tensors().into_iter().map(bytes).sum()),
             records: Bytes(events * EVENT_BYTES + bodies * TASK_BYTES + texts + REST_BYTES),
         }
     }

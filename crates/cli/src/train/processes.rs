@@ -9,9 +9,10 @@ use crate::launcher::{self, Launcher};
 use partita_mpi::{Census, Collectives, Library, LoadError, MpiTransport, Setting};
 use partita_mpi::{World as Processes, WorldError};
 use partita_program::Program;
-use partita_run::{Arena, End, Lasting, Outcome, Packet, RunError, Session, Transport};
+use partita_run::{Arena, Packet, RunError, Transport};
+use partita_session::{End, Outcome, PersistentTensor, Session};
 use partita_space::{Bytes, Rank, Seconds};
-use partita_tune::{LinkTimes, OwnTimes, TuneError, measure_links_of_rank};
+use partita_tune::{LinkTimes, OwnTimes, TuneError, link_times_of_ranks, measure_links_of_rank};
 use serde::{Deserialize, Serialize};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -251,7 +252,7 @@ impl Job {
         let own = own.map_err(|error| CliError::run(&error))?;
         let all: Vec<OwnTimes> = self.gathered(&own)?;
         let found = match self.rank {
-            0 => LinkTimes::of_ranks(&groups, &known, &all),
+            0 => link_times_of_ranks(&groups, &known, &all),
             _ => LinkTimes::default(),
         };
         self.shared(&found)
@@ -321,7 +322,7 @@ impl Job {
         sink: &mut dyn TensorSink,
     ) -> Result<(), CliError> {
         loop {
-            for tensor in session.lasting() {
+            for tensor in session.persistent_tensors() {
                 self.leave(session, &tensor, arena, sink)?;
             }
             let are_safe = match self.rank {
@@ -340,7 +341,7 @@ impl Job {
     fn leave(
         &self,
         session: &Session<'_>,
-        tensor: &Lasting,
+        tensor: &PersistentTensor,
         arena: &mut Arena,
         sink: &mut dyn TensorSink,
     ) -> Result<(), CliError> {

@@ -1,10 +1,13 @@
+//! Lowers and verifies the programs of a run.
+
 use super::run_file::RunFile;
 use crate::error::CliError;
 use partita_data::DType;
 use partita_graph::Graph;
 use partita_lower::{Request, SampleFormat, Strategy, StrategyError, lower};
-use partita_program::{Dtype, Menu, Program, ProgramKind, verify};
-use partita_run::{Played, batch_sizes};
+use partita_program::{Dtype, Menu, Program, ProgramKind};
+use partita_session::{Programs, batch_sizes};
+use partita_verify::verify;
 
 /// Lowers and verifies every program of a run: steps of full size and of the rest, for training and
 /// for evaluation, each with the one that reads its first samples.
@@ -17,7 +20,7 @@ pub fn programs(
     stored: DType,
     training: usize,
     validation: usize,
-) -> Result<Vec<Played>, CliError> {
+) -> Result<Vec<Programs>, CliError> {
     let menu = run.kernels.menu(run.threads);
     let request = request(run, graph, strategy, stored, &*menu);
     let mut played = Vec::new();
@@ -37,7 +40,7 @@ pub fn programs(
                 })
             };
             let (step, fetch) = (one(kind)?, one(ProgramKind::Fetch)?);
-            played.push(Played { step, fetch });
+            played.push(Programs { step, fetch });
         }
     }
     Ok(played)
@@ -127,7 +130,7 @@ fn staging_dtype(stored: DType) -> Dtype {
 
 fn verified(request: &Request<'_>) -> Result<Program, CliError> {
     let program = lower(request).map_err(|error| CliError::user(&error))?;
-    verify::verify(&program).map_err(|faults| {
+    verify(&program).map_err(|faults| {
         CliError::Run(format!(
             "the program `{}` is not sound, which is a fault of Partita, not of the run: {faults}",
             program.title

@@ -1,12 +1,13 @@
+//! Ranks as threads: each with its kernels, source and transport.
+
 pub use super::kernel_set::Seat;
 use super::kernel_set::{KernelSet, Precision, cores, spin};
 use partita_data::Waker;
-use partita_local::{LaunchError, ThreadTransport, connect, launch};
 use partita_program::Buffer;
-use partita_run::{
-    Arena, Outcome, Progress, RankRunner, RunError, Session, Source, SystemClock, Transport,
-};
+use partita_run::{Arena, RankRunner, RunError, Source, SystemClock, Transport};
+use partita_session::{Outcome, Progress, Session};
 use partita_space::{Rank, Seconds};
+use partita_threads::{LaunchError, ThreadTransport, connect, launch};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,7 +18,7 @@ pub type Listener = Box<dyn FnMut(Progress) + Send>;
 pub type MakeSource<'w> =
     dyn Fn(Rank, Option<Waker>) -> Result<Box<dyn Source>, RunError> + Sync + 'w;
 
-/// What [`partita_run::Initial`] is, for all ranks.
+/// What [`partita_session::Initial`] is, for all ranks.
 pub type InitialValues<'w> = dyn Fn(&Buffer, Range<usize>) -> Option<Vec<f64>> + Sync + 'w;
 
 /// What the ranks of a run have in common.
@@ -36,7 +37,7 @@ pub struct World<'w> {
     pub source: &'w MakeSource<'w>,
     /// Of all ranks of this process.
     pub clock: SystemClock,
-    /// Contents of the lasting buffers at the start.
+    /// Contents of the persistent buffers at the start.
     pub initial: &'w InitialValues<'w>,
 }
 

@@ -1,3 +1,5 @@
+//! What a run found: figures on the screen and as JSON.
+
 use super::company::Taken;
 use super::memory;
 use super::output::{PREDICTION, RESULT, TRACE, WEIGHTS, rescue_folders};
@@ -10,7 +12,8 @@ use crate::trace;
 use partita_oracle::compare::Pair;
 use partita_oracle::{Comparison, Prediction, compare};
 use partita_program::Program;
-use partita_run::{ClassCount, Footprint, Outcome, Trace, Validation};
+use partita_run::{Footprint, Trace};
+use partita_session::{ClassCount, Outcome, Validation};
 use partita_space::{Bytes, Seconds};
 use serde_json::{Value, json};
 use std::fs;

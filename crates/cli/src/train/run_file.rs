@@ -1,10 +1,12 @@
+//! The run file.
+
 use super::kernel_set::{KernelSet, Precision};
 use super::section::{Section, float, line_at};
 use crate::error::CliError;
 use crate::number;
 use partita_mpi::Collectives;
 use partita_program::{Optimizer, Transform};
-use partita_run::Schedule;
+use partita_session::Schedule;
 use partita_space::{Bytes, Seconds};
 use std::fs;
 use std::path::{Path, PathBuf};

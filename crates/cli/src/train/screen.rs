@@ -1,5 +1,7 @@
+//! Progress of a run on the terminal.
+
 use indicatif::{ProgressBar, ProgressStyle};
-use partita_run::{EpochReport, Progress};
+use partita_session::{EpochReport, Progress};
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 

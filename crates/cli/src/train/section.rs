@@ -1,3 +1,5 @@
+//! Tables of TOML whose faults name file, line and key.
+
 use crate::error::CliError;
 use partita_graph::nearest;
 use toml::Spanned;

@@ -1,3 +1,5 @@
+//! Tests of training within the process.
+
 mod classes;
 mod command;
 mod finite;

@@ -6,7 +6,8 @@ use super::run_file::RunFile;
 use crate::error::CliError;
 use partita_data::weights::{Entry, Values, Writer};
 use partita_program::Dtype;
-use partita_run::{Lasting, Packet, Session};
+use partita_run::Packet;
+use partita_session::{PersistentTensor, Session};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
@@ -57,7 +58,7 @@ impl WeightSink {
             ("epochs", run.epochs.to_string()),
             ("digest", session.main_program().digest()),
         ];
-        let entry = |tensor: Lasting| Entry {
+        let entry = |tensor: PersistentTensor| Entry {
             is_wide: tensor.dtype == Dtype::F64,
             name: tensor.name,
             shape: tensor.dims.to_vec(),
@@ -69,7 +70,11 @@ impl WeightSink {
             folders,
             rescue: None,
             metadata: metadata.map(|(key, value)| (key.to_owned(), value)).into(),
-            tensors: session.lasting().into_iter().map(entry).collect(),
+            tensors: session
+                .persistent_tensors()
+                .into_iter()
+                .map(entry)
+                .collect(),
             writer: None,
             faults: Vec::new(),
             has_failed: false,
@@ -166,7 +171,7 @@ fn fault(folder: &Path, reason: &str) -> String {
 }
 
 impl TensorSink for WeightSink {
-    fn keep(&mut self, tensor: &Lasting, values: Packet) {
+    fn keep(&mut self, tensor: &PersistentTensor, values: Packet) {
         if self.has_failed {
             return;
         }

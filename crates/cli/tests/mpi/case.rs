@@ -1,3 +1,5 @@
+//! A small training started by a launcher.
+
 use crate::launchers::Launcher;
 use serde_json::Value;
 use std::collections::BTreeMap;

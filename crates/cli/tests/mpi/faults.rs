@@ -1,3 +1,5 @@
+//! Ranks that die, stop or hang.
+
 use crate::case::{Case, PARTITA, alone, signal, wait};
 use crate::launchers::{Launcher, NAMES, launcher};
 use std::fs;

@@ -1,3 +1,5 @@
+//! Ranks on two hosts, which are network namespaces.
+
 use crate::case::{Case, PARTITA, alone, threads};
 use crate::launchers::{Launcher, launcher, not_run};
 use std::process::{Command, Stdio};

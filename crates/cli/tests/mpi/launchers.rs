@@ -1,3 +1,5 @@
+//! The launchers that are installed.
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

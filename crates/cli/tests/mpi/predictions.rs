@@ -1,3 +1,5 @@
+//! Predictions of processes.
+
 use crate::case::{Case, PARTITA, alone, run};
 use crate::launchers::{Launcher, launcher};
 use serde_json::Value;

@@ -1,3 +1,5 @@
+//! What is refused is told once.
+
 use crate::case::{Case, PARTITA, alone, run};
 use crate::launchers::{NAMES, launcher};
 use std::fs;

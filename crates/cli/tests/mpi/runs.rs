@@ -1,3 +1,5 @@
+//! Processes give the bits of threads.
+
 use crate::case::{Case, alone, threads};
 use crate::launchers::launcher;
 

@@ -1,3 +1,5 @@
+//! Ranks that srun starts.
+
 use crate::case::{Case, PARTITA, alone, run, signal, threads, wait};
 use crate::launchers::{launcher, not_run};
 use std::fs::{self, File};

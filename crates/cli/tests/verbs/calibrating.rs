@@ -1,3 +1,5 @@
+//! `partita calibrate`.
+
 use crate::command::{assert_keys, error_text, partita};
 use serde_json::Value;
 use std::fs;

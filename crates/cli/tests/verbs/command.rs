@@ -1,3 +1,5 @@
+//! The binary as tests call it.
+
 use serde_json::Value;
 use std::process::{Command, Output};
 

@@ -1,3 +1,5 @@
+//! `partita compare`.
+
 use crate::command::{answer, json, refusal};
 use partita_program::Program;
 use serde_json::{Value, json as record};

@@ -1,3 +1,5 @@
+//! `partita data`.
+
 use crate::command::{answer, error_text, json, partita, refusal};
 use partita_data::{DType, Dataset, Samples, Split};
 use partita_synth::{CosmologySpec, SegmentationSpec, make_segmented, make_universe};

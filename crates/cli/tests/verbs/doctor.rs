@@ -1,3 +1,5 @@
+//! `partita doctor`.
+
 use crate::command::{answer, assert_keys, json, partita};
 use serde_json::Value;
 use std::fs;

@@ -1,3 +1,5 @@
+//! Planning for this machine.
+
 use crate::command::{assert_keys, error_text, partita};
 use crate::trainee::Case;
 use serde_json::Value;

@@ -1,3 +1,5 @@
+//! `partita plan`.
+
 use crate::command::{answer, assert_keys, error_text, json, partita, refusal};
 use serde_json::Value;
 

@@ -1,3 +1,5 @@
+//! `partita predict`.
+
 use crate::command::{answer, assert_keys, json, refusal};
 use serde_json::Value;
 use std::fs;

@@ -1,3 +1,5 @@
+//! `partita lower`.
+
 use crate::command::{answer, assert_keys, json, refusal};
 use crate::trainee::Case;
 use partita_program::Program;

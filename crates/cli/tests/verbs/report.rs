@@ -1,3 +1,5 @@
+//! Pages of `partita plan --report`.
+
 use crate::command::{error_text, json, partita, refusal};
 use serde_json::Value;
 use std::fs;

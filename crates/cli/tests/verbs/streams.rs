@@ -1,3 +1,5 @@
+//! Outputs that close or are full.
+
 use crate::command::{error_text, partita};
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;

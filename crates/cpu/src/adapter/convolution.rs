@@ -1,9 +1,12 @@
+//! Convolutions of programs on the kernels of this crate.
+
 use super::operand::Output;
 use super::tail::{Held, Tail};
 use super::{Run, touched};
 use crate::conv_data::{conv_backward_data, pack_backward_data};
-use crate::conv_forward::{Convolution, Weights, conv_forward, pack_forward};
+use crate::conv_forward::{conv_forward, pack_forward};
 use crate::conv_weight::conv_backward_weight;
+use crate::convolution::{Convolution, Weights};
 use crate::grid::{Call, Window};
 use crate::norm::bias_backward;
 use partita_program::{Direction, Kernel, Role, Taps, View};

@@ -1,3 +1,5 @@
+//! Dropout, whose mask is drawn again from the element's key and never stored.
+
 use super::{Run, touched};
 use crate::grid::{Canceled, Grid, Shared};
 use crate::simd::{Level, Op, Simd};

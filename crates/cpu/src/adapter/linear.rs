@@ -1,7 +1,9 @@
+//! Linear layers of programs on the kernels of this crate.
+
 use super::operand::{Input, Output, dense, rows};
 use super::tail::{Held, Tail};
 use super::{Run, touched};
-use crate::conv_forward::Weights;
+use crate::convolution::Weights;
 use crate::elementwise::{accumulate as add_to, copy};
 use crate::epilogue::Epilogue;
 use crate::grid::{Call, Canceled, Grid, View, ViewMut, Work};

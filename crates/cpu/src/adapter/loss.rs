@@ -1,3 +1,5 @@
+//! Losses, their gradients, and the errors and class counts beside them.
+
 use super::operand::Wide;
 use super::{Output, Run};
 use crate::grid::{Canceled, Grid, part};

@@ -1,3 +1,5 @@
+//! What the CPU backend offers for each kernel, with the workspace that it needs.
+
 use super::NAME;
 use super::convolution::convolution;
 use super::fused;

@@ -1,3 +1,5 @@
+//! Batch norm of programs on the kernels of this crate.
+
 use super::operand::Input;
 use super::tail::Tail;
 use super::{Run, touched};

@@ -1,3 +1,5 @@
+//! Views of programs as the boxes and rows that the kernels of this crate take.
+
 use crate::grid::{Grid, View, ViewMut};
 use partita_program::Dtype;
 use partita_run::{Block, BlockMut, Element, Memory};

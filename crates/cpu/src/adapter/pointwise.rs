@@ -1,3 +1,5 @@
+//! Fills, copies, imports, additions and activations of programs on the kernels of this crate.
+
 use super::operand::{Wide, dense};
 use super::sequence::worked;
 use super::tail::Tail;

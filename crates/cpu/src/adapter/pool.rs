@@ -1,3 +1,5 @@
+//! Poolings of programs on the kernels of this crate.
+
 use super::convolution::window;
 use super::tail::Tail;
 use super::{Run, touched};

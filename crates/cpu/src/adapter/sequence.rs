@@ -1,3 +1,5 @@
+//! Embeddings, positions, layer norm and attention of programs on the kernels of this crate.
+
 use super::operand::Output;
 use super::{Run, touched};
 use crate::attention::{Heads, attention_backward, attention_forward, attention_scratch};

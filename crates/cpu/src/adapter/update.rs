@@ -1,3 +1,5 @@
+//! The optimizer: many parameters in one call.
+
 use super::{Output, Run};
 use crate::grid::Work;
 use crate::optimizer::{Adam, Parameter, Sgd, adam, sgd, sum_of_squares};

@@ -1,3 +1,5 @@
+//! Targets that read files: runs, machines, caches of times, datasets, weights.
+
 use super::{put, text, verb};
 use partita_data::{Dataset, INDEX_FILE, Samples, Split, VolumeShape, weights};
 use partita_oracle::fit_line;

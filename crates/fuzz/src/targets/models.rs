@@ -1,3 +1,5 @@
+//! Targets that read models and strategies, and lower what they read.
+
 use super::{put, text, verb};
 use partita_graph::text::{parse, print};
 use partita_lower::Strategy;

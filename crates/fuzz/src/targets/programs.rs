@@ -1,6 +1,8 @@
+//! Targets that read programs, predictions and traces.
+
 use super::{put, text, verb};
-use partita_program::verify::verify;
 use partita_program::{Program, itemize, live_at_peak};
+use partita_verify::verify;
 use std::path::Path;
 
 /// What stands between the prediction and the trace of an input.

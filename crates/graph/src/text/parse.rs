@@ -1,3 +1,5 @@
+//! Reads the text form of a model.
+
 use super::TextError;
 use super::values::Attributes;
 use crate::infer::list;

@@ -1,3 +1,5 @@
+//! Writes the text form of a model.
+
 use crate::keyword::Keyword;
 use crate::{
     Convolution, Graph, Initialization, Loss, Node, Op, Parameter, ParameterRole, Pool, PoolKind,

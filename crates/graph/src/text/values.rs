@@ -1,3 +1,5 @@
+//! Keys and values of one line of a model's text.
+
 use super::TextError;
 use crate::infer::{MAX_NUMBER, list};
 use crate::keyword::Keyword;

@@ -1,3 +1,5 @@
+//! AmoebaNet-D as torchgpipe has it.
+
 use super::network::{Customs, Network, Start, window};
 use crate::{Graph, GraphError, NodeId};
 use partita_space::Window;

@@ -1,3 +1,5 @@
+//! CosmoFlow as Oyama et al. extended it to larger volumes.
+
 use crate::{Convolution, Graph, GraphBuilder, GraphError, Loss, NodeId, Pool, PoolKind};
 use partita_space::Window;
 

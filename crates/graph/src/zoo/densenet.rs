@@ -1,3 +1,5 @@
+//! DenseNet-121 as torchvision has it.
+
 use super::network::{Customs, Network, Start, window};
 use crate::{Graph, GraphError, Initialization, NodeId};
 

@@ -1,3 +1,5 @@
+//! Inception v3 as torchvision has it.
+
 use super::network::{Customs, Network, Start, window};
 use crate::{Graph, GraphError, Initialization, NodeId};
 use partita_space::Window;

@@ -1,3 +1,5 @@
+//! Layers in the customs of a framework: names, initial values, windows.
+
 use crate::{
     Convolution, Graph, GraphBuilder, GraphError, Initialization, Loss, NodeId, Op, ParameterRole,
     ParameterSource, Pool, PoolKind, TransposedConvolution,

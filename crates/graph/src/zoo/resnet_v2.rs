@@ -1,3 +1,5 @@
+//! ResNet with pre-activation, as the Keras example has it.
+
 use super::network::{Customs, Network, Start, window};
 use crate::{Graph, GraphError, Initialization, NodeId};
 

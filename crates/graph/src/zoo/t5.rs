@@ -1,3 +1,5 @@
+//! An encoder-decoder transformer in the dimensions of T5.
+
 use super::ModelError;
 use crate::{
     Convolution, Graph, GraphBuilder, GraphError, Loss, NodeId, Op, ParameterRole, ParameterSource,

@@ -1,3 +1,5 @@
+//! 3D U-Net as LBANN has it.
+
 use super::network::{Customs, Network, Start, window};
 use crate::{Graph, GraphError, Initialization, NodeId};
 

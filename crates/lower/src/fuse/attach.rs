@@ -1,3 +1,5 @@
+//! Which kernels become an epilogue of the kernel before them.
+
 use super::{Fusion, compute};
 use partita_program::descriptor::FusionRole;
 use partita_program::{Kernel, Role, Task, View};

@@ -1,3 +1,5 @@
+//! Removes copies whose source and target may be one memory.
+
 use super::meet;
 use partita_program::{Access, Body, Buffer, BufferId, Kernel, View, Work};
 use std::collections::BTreeSet;

@@ -184,7 +184,7 @@ fn outside(text: &str, sign: char) -> Vec<&str> {
 
 /// That the axes named for some layers are among those that split something there: else a slip of the pen
 /// undoes a split.
-pub(super) fn check_split(
+pub(crate) fn check_split(
     text: &dyn fmt::Display,
     choice: &LayerChoice,
     split: AxisSet,

@@ -1,3 +1,5 @@
+//! Costs from the facts of a machine file.
+
 use super::collective::{self, Hop, Parts};
 use super::io::{self, FileSystem};
 use super::kernel::{self, Character, Pass};
@@ -5,9 +7,9 @@ use super::{
     Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, Known, LinkFit, MessageCost,
     link, saturation,
 };
-use crate::efficiency::{Efficiency, Sample};
+use crate::efficiency::{Efficiency, Features, Sample};
 use partita_cluster::{ConvPass, DeviceKind, Law, LinkKind, Machine, MeasuredKernel};
-use partita_program::{Algorithm, Count, Dtype, Features, KernelShape};
+use partita_program::{Algorithm, Count, Dtype, KernelShape};
 use partita_space::{Bytes, FlopsPerSecond, Rank, Seconds};
 
 /// Costs from the facts of a machine file; where it holds a calibration, kernels are estimated from
@@ -356,7 +358,7 @@ impl Costs for MachineCosts {
         count: &Count,
     ) -> Result<KernelCost, CostError> {
         if let Some(laws) = &self.kernels {
-            return Ok(laws.estimate(&shape.features()));
+            return Ok(laws.estimate(&Features::of(shape)));
         }
         let character = kernel::character(shape);
         self.check_dtype(shape, character)?;

@@ -1,5 +1,7 @@
+//! Costs measured on this machine.
+
 use super::{Blocks, CollectiveCost, CostBasis, CostError, Costs, KernelCost, MessageCost};
-use crate::efficiency::Efficiency;
+use crate::efficiency::{Efficiency, Features};
 use partita_program::{Algorithm, Count, KernelShape};
 use partita_space::{Bytes, Rank, Seconds};
 use serde::{Deserialize, Serialize};
@@ -114,7 +116,7 @@ impl Costs for MeasuredCosts {
             return Ok(cost);
         }
         match &self.efficiency {
-            Some(laws) => Ok(laws.estimate(&shape.features())),
+            Some(laws) => Ok(laws.estimate(&Features::of(shape))),
             None => Err(CostError::Kernel {
                 signature: key.0,
                 algorithm: key.1,

@@ -1,12 +1,14 @@
 //! From what was measured on a machine to what a program costs on it.
 
-use super::{KernelCost, Known, LinkFit, MeasuredCosts};
-use crate::efficiency::Sample;
+use super::{KernelCost, Known, LinkFit, LinkTimes, MeasuredCosts, Point, host_seconds_per_byte};
+use crate::efficiency::{Features, Sample};
 use crate::fit::{FitError, fit_line};
 use partita_program::Count;
 use partita_space::{Bytes, Seconds};
-use partita_tune::{KernelKey, LinkTimes, Measurements, Point, host_seconds_per_byte};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Seconds of kernels by signature, then by algorithm.
+pub type KernelTimes = BTreeMap<String, BTreeMap<String, Seconds>>;
 
 /// Flops in a second, and bytes that are moved, of about any core of today.
 const CORE_FLOPS: f64 = 1e11;
@@ -31,19 +33,16 @@ impl MeasuredCosts {
     /// A kernel may have a core to itself for as long as it is timed, but not all of them have one for a
     /// whole step: together they take at least as many turns as threads share a core.
     pub fn of_kernels(
-        together: &Measurements,
-        alone: &Measurements,
+        together: &KernelTimes,
+        alone: &KernelTimes,
         threads: usize,
         cores: usize,
     ) -> Self {
         let (mut costs, turns) = (Self::default(), turns(threads, cores));
-        for (signature, algorithms) in &together.kernels {
+        for (signature, algorithms) in together {
             for (algorithm, &together) in algorithms {
-                let key = KernelKey {
-                    signature: signature.clone(),
-                    algorithm: algorithm.clone(),
-                };
-                let Some(alone) = alone.seconds(&key) else {
+                let alone = alone.get(signature).and_then(|times| times.get(algorithm));
+                let Some(&alone) = alone else {
                     continue;
                 };
                 let cost = KernelCost {
@@ -52,7 +51,8 @@ impl MeasuredCosts {
                     together: together.max(alone * turns),
                     known: Known::Measured,
                 };
-                costs.kernels.insert((key.signature, key.algorithm), cost);
+                let key = (signature.clone(), algorithm.clone());
+                costs.kernels.insert(key, cost);
             }
         }
         costs
@@ -92,10 +92,14 @@ impl MeasuredCosts {
     }
 
     /// The kernels of these signatures as samples of a fit, where their features are known.
-    pub fn samples(&self, shapes: &Measurements, measured: &BTreeSet<String>) -> Vec<Sample> {
+    pub fn samples(
+        &self,
+        features: &BTreeMap<String, Features>,
+        measured: &BTreeSet<String>,
+    ) -> Vec<Sample> {
         let sample = |((signature, _), cost): (&(String, String), &KernelCost)| {
             measured.get(signature)?;
-            let features = shapes.shapes.get(signature)?.clone();
+            let features = features.get(signature)?.clone();
             Some(Sample {
                 features,
                 cost: *cost,

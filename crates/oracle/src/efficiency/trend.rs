@@ -5,9 +5,9 @@
 //! either is left to the interpolation between shapes.
 //! Source: the linear form of Amdahl's balance; relative errors, since times span six decades.
 
+use super::Features;
 use super::Sample;
 use crate::linear::solve;
-use partita_program::Features;
 
 /// Seconds of a start, of a flop and of a byte.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,3 +1,5 @@
+//! What a changed machine would bring: the same program with other costs.
+
 use crate::cost::{CostBasis, Costs, Scaled, Speeds};
 use crate::simulate::{Mode, SimulateError, simulate};
 use partita_program::Program;

@@ -1,3 +1,5 @@
+//! How many ranks hold, or compute, the same.
+
 use partita_program::{Body, Buffer, Home, Program, Role, View};
 use partita_space::{AxisSet, Coord, Region};
 use std::collections::HashMap;

@@ -1,3 +1,5 @@
+//! Memory that is held more than once, or lies idle.
+
 use super::copies::Copies;
 use super::{Finding, Item, SHARE_MIN};
 use partita_program::{Body, BufferId, Program, Role, live_at_peak};

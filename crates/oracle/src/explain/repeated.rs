@@ -1,3 +1,5 @@
+//! Work that is done more than once.
+
 use super::copies::Copies;
 use super::time::{is_much, step, timed};
 use super::{Finding, Item};

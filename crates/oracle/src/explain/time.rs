@@ -1,3 +1,5 @@
+//! Kinds of work that bound the time of a step.
+
 use super::{Finding, Item, SHARE_MIN};
 use crate::cost::{Costs, Scaled, Speeds};
 use crate::simulate::{Category, Segment, SimulateError, Simulation, simulate};

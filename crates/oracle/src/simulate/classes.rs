@@ -1,3 +1,5 @@
+//! Rank classes for the simulator: the coarsest stable partition.
+
 use super::SimulateError;
 use super::topology::{Groups, Topology};
 use partita_program::Program;

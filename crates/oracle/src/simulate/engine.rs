@@ -1,3 +1,5 @@
+//! The event loop: what happens when.
+
 use super::SimulateError;
 use super::path::Category;
 use super::schedule::{Duty, Player, Schedule};

@@ -1,3 +1,5 @@
+//! The critical path, and the breakdown of its seconds.
+
 use super::engine::{Instance, Played};
 use super::schedule::Schedule;
 use partita_program::{CollectiveKind, Phase, Task, TaskId, Work};

@@ -1,3 +1,5 @@
+//! What can happen in a step, with its costs, before anything happens.
+
 use super::topology::Topology;
 use super::{Classes, Participant, SimulateError};
 use crate::cost::{Blocks, CollectiveCost, Costs, KernelCost, Known, link};

@@ -1,3 +1,5 @@
+//! Peers, groups and nodes of every rank.
+
 use super::SimulateError;
 use partita_program::{Group, Program, Work};
 use partita_space::{Offset, Rank};

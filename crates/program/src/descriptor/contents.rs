@@ -1,6 +1,7 @@
 //! Contents that are set, copied and read.
 
 use super::*;
+use crate::Transform;
 
 pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
     match kernel {
@@ -38,7 +39,10 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
                     .elements(Elements::ProgramOrSums)
                     .of([n, d, h, w, c]),
             ];
-            Descriptor::new("import", each(target, 1), operands).constant(transform)
+            Descriptor {
+                takes_logarithms: matches!(transform, Transform::LogOnePlus),
+                ..Descriptor::new("import", each(target, 1), operands).constant(transform)
+            }
         }
         other => panic!("{other:?} is described elsewhere"),
     }

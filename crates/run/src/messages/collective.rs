@@ -1,3 +1,5 @@
+//! Collectives over point-to-point messages.
+
 use super::mail::{Key, Mail, Stage, packed};
 use super::packet::{Number, Packet, on_elements, with_type};
 use super::sum::{Addends, Own, copy};

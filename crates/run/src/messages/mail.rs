@@ -1,3 +1,5 @@
+//! What carries packets: the point-to-point layer of a world.
+
 use super::packet::Packet;
 use super::stock::Carriage;
 use crate::Memory;

@@ -1,3 +1,5 @@
+//! Packed elements on their way between ranks.
+
 use crate::allocation::handling_failure;
 use crate::{Element, Memory};
 use partita_program::{Dtype, View};

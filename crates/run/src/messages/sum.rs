@@ -1,3 +1,5 @@
+//! Sums over ranks, taken in rank order.
+
 use super::collective::{Group, key};
 use super::mail::{Mail, Stage, packed};
 use super::packet::{Number, Packet, with_type};

@@ -1,3 +1,5 @@
+//! Tensors read with several borders.
+
 use super::{SAME, Sketch};
 use crate::Draws;
 use partita_graph::{Convolution, NodeId, Pool, PoolKind};

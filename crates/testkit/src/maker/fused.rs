@@ -1,3 +1,5 @@
+//! Random fused kernels.
+
 use super::Maker;
 use partita_program::{Access, Kernel, View};
 

@@ -1,3 +1,5 @@
+//! Random kernels on sequences.
+
 use super::Maker;
 use partita_program::{Activation, Dtype, Kernel, Place, View};
 use partita_space::{Axis, AxisList, Mesh, Rank};

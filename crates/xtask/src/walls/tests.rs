@@ -1,3 +1,5 @@
+//! Tests of the walls on small tables.
+
 use super::*;
 
 const DOCUMENT: &str = "

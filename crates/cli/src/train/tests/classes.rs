@@ -1,3 +1,5 @@
+//! Training of classifiers.
+
 use crate::train::company::Company;
 use crate::train::{TrainRequest, run_with};
 use partita_data::{DType, DatasetSpec, DatasetWriter, Kind, Layout, Samples, Split};

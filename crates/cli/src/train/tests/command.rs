@@ -1,3 +1,5 @@
+//! `partita train` from the run file to the weights.
+
 use crate::error::CliError;
 use crate::train::company::Company;
 use crate::train::{TrainRequest, run_with};

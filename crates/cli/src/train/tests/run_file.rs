@@ -1,7 +1,9 @@
+//! Reading of run files.
+
 use crate::train::kernel_set::{KernelSet, Precision};
 use crate::train::run_file::RunFile;
 use partita_program::{Optimizer, Transform};
-use partita_run::Schedule;
+use partita_session::Schedule;
 use partita_space::{Bytes, Seconds};
 
 const FULL: &str = r#"

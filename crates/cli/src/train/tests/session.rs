@@ -1,16 +1,22 @@
+//! Sessions on several ranks against one rank.
+
 use crate::train::kernel_set::{KernelSet, Precision};
 use crate::train::ranks::{self, World, play};
 use partita_graph::{Graph, initial_part, text};
-use partita_local::{LaunchError, MemorySource, ReferenceMenu, Samples, Stored};
 use partita_lower::{Request, SampleFormat, Strategy, lower};
 use partita_program::{
-    Buffer, Dtype, Load, Optimizer, Program, ProgramKind, Role, TaskId, Transform, verify,
+    Buffer, Dtype, Load, Optimizer, Program, ProgramKind, Role, TaskId, Transform,
 };
-use partita_run::{
-    End, Inputs, Lasting, Memory, Outcome, Packet, Plan, Played, Progress, RunError, Schedule,
-    Session, SessionError, Source, SystemClock, batch_sizes,
+use partita_reference::ReferenceMenu;
+use partita_run::{Inputs, Memory, Packet, RunError, Source, SystemClock};
+use partita_session::{
+    End, Outcome, PersistentTensor, Plan, Programs, Progress, Schedule, Session, SessionError,
+    batch_sizes,
 };
 use partita_space::{Mesh, Rank, Seconds};
+use partita_testkit::{MemorySource, Samples, Stored};
+use partita_threads::LaunchError;
+use partita_verify::verify;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -86,18 +92,18 @@ fn program(strategy: &str, kind: ProgramKind, batch: usize, epsilon: Option<f64>
         menu: &ReferenceMenu,
     };
     let program = lower(&request).unwrap();
-    verify::verify(&program).unwrap();
+    verify(&program).unwrap();
     program
 }
 
-fn played(strategy: &str, epsilon: Option<f64>) -> Vec<Played> {
+fn played(strategy: &str, epsilon: Option<f64>) -> Vec<Programs> {
     let mut played = Vec::new();
     for (kind, samples) in [
         (ProgramKind::Train, TRAINING),
         (ProgramKind::Evaluate, VALIDATION),
     ] {
         for batch in batch_sizes(samples, BATCH) {
-            played.push(Played {
+            played.push(Programs {
                 step: program(strategy, kind, batch, epsilon),
                 fetch: program(strategy, ProgramKind::Fetch, batch, epsilon),
             });
@@ -139,7 +145,7 @@ fn initial(buffer: &Buffer, elements: Range<usize>) -> Option<Vec<f64>> {
 
 struct Ran {
     outcomes: Vec<Outcome>,
-    values: Vec<(Lasting, Vec<f64>)>,
+    values: Vec<(PersistentTensor, Vec<f64>)>,
     heard: Vec<Progress>,
 }
 
@@ -169,7 +175,7 @@ fn run_with(
         outcomes,
         mut arenas,
     } = play(session, &world, listener)?;
-    let whole = |tensor: Lasting| {
+    let whole = |tensor: PersistentTensor| {
         let holders = tensor.holders.iter();
         let shares = holders.map(|&holder| session.share(holder, &mut arenas[holder.0]));
         match session.whole(&tensor, shares) {
@@ -177,7 +183,11 @@ fn run_with(
             other => panic!("{other:?} in a run in f64"),
         }
     };
-    let values = session.lasting().into_iter().map(whole).collect();
+    let values = session
+        .persistent_tensors()
+        .into_iter()
+        .map(whole)
+        .collect();
     let heard = std::mem::take(&mut *heard.lock().unwrap());
     Ok(Ran {
         outcomes,
@@ -205,7 +215,7 @@ fn the_loss_falls_and_every_epoch_is_told() {
         last.training_loss < 0.5 * first.training_loss,
         "{outcome:?}"
     );
-    let loss = |epoch: &partita_run::EpochReport| epoch.validation.as_ref().unwrap().loss;
+    let loss = |epoch: &partita_session::EpochReport| epoch.validation.as_ref().unwrap().loss;
     assert!(loss(last) < 0.5 * loss(first));
     let steps: Vec<_> = ran
         .heard
@@ -388,7 +398,7 @@ fn a_plan_without_its_programs_is_refused() {
 }
 
 #[test]
-#[should_panic(expected = "lasting buffers")]
+#[should_panic(expected = "persistent buffers")]
 fn programs_of_different_optimizers_are_no_run() {
     let mut mixed = played("data=1", None);
     mixed.truncate(2);

@@ -1,0 +1,113 @@
+//! Parameters: what they are, their shapes and how they start.
+
+use std::fmt;
+
+/// What a parameter is to the operation that uses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ParameterRole {
+    /// (Kd, Kh, Kw, C / groups, F) of a convolution, (Kd, Kh, Kw, F / groups, C) of a transposed one,
+    /// (1, 1, 1, C, F) of a linear layer, or (1, 1, 1, rows, channels) of an embedding.
+    Weight,
+    /// (F).
+    Bias,
+    /// Scale of a batch or layer norm, (C).
+    Gamma,
+    /// Shift of a batch or layer norm, (C).
+    Beta,
+    /// Running mean of a batch norm, (C); state, not trained.
+    RunningMean,
+    /// Running unbiased variance of a batch norm, (C); state, not trained.
+    RunningVariance,
+}
+
+impl ParameterRole {
+    /// The part of a parameter's name after the layer's, and its key in the text form.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Weight => "weight",
+            Self::Bias => "bias",
+            Self::Gamma => "gamma",
+            Self::Beta => "beta",
+            Self::RunningMean => "running_mean",
+            Self::RunningVariance => "running_variance",
+        }
+    }
+
+    /// How a parameter of this role starts unless the model says otherwise.
+    pub fn default_initialization(self) -> Initialization {
+        match self {
+            Self::Weight => Initialization::GlorotUniform,
+            Self::Bias | Self::Beta | Self::RunningMean => Initialization::Constant(0.0),
+            Self::Gamma | Self::RunningVariance => Initialization::Constant(1.0),
+        }
+    }
+
+    /// Whether the optimizer updates it.
+    pub fn is_trained(self) -> bool {
+        match self {
+            Self::Weight | Self::Bias | Self::Gamma | Self::Beta => true,
+            Self::RunningMean | Self::RunningVariance => false,
+        }
+    }
+}
+
+/// How a parameter starts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Initialization {
+    /// Uniform in `+-sqrt(6 / (fan_in + fan_out))`, fans counted with the kernel's volume.
+    GlorotUniform,
+    /// Normal with variance `2 / fan_in`.
+    HeNormal,
+    /// Normal with variance `2 / fan_out`.
+    HeNormalFanOut,
+    /// Normal with this standard deviation.
+    Normal(f64),
+    /// Uniform in plus or minus this limit.
+    Uniform(f64),
+    /// One value everywhere.
+    Constant(f64),
+}
+
+impl fmt::Display for Initialization {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::GlorotUniform => f.write_str("glorot_uniform"),
+            Self::HeNormal => f.write_str("he_normal"),
+            Self::HeNormalFanOut => f.write_str("he_normal_fan_out"),
+            Self::Normal(deviation) => write!(f, "normal:{deviation:?}"),
+            Self::Uniform(limit) => write!(f, "uniform:{limit:?}"),
+            Self::Constant(value) => write!(f, "constant:{value:?}"),
+        }
+    }
+}
+
+/// A parameter, a node of its own: several operations may share it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parameter {
+    /// Unique, `layer.role`.
+    pub name: String,
+    /// What it is.
+    pub role: ParameterRole,
+    /// (Kd, Kh, Kw, C, F); vectors are (1, 1, 1, 1, F).
+    pub shape: [usize; 5],
+    /// How it starts.
+    pub initialization: Initialization,
+}
+
+impl Parameter {
+    /// Number of elements.
+    pub fn volume(&self) -> usize {
+        self.shape.iter().product()
+    }
+}
+
+/// Inputs per output and outputs per input of a parameter, (fan_in, fan_out), for initialization.
+///
+/// A weight (Kd, Kh, Kw, C / groups, F) has `K * C / groups` and `K * F`, K being the kernel's volume;
+/// a vector of F elements has 1 and F. A transposed convolution counts as the convolution whose adjoint
+/// it is, as in PyTorch.
+/// Source: Glorot and Bengio, AISTATS 2010, section 4.2.1, with a kernel's taps counted as units.
+pub fn fans(parameter: &Parameter) -> (usize, usize) {
+    let [d, h, w, channels, features] = parameter.shape;
+    (d * h * w * channels, d * h * w * features)
+}

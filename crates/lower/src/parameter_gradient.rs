@@ -1,0 +1,42 @@
+//! Gradients of parameters while contributions to them arrive.
+
+use crate::body::Held;
+use partita_graph::{NodeId, ParameterId};
+use partita_program::{Kernel, View};
+use partita_space::{AxisSet, Grid};
+
+/// A parameter on the ranks of one of its holders, with the axes along which uses of it are partial.
+pub(crate) type Key = (ParameterId, Option<Grid>, AxisSet);
+
+/// A contribution to the gradient of a parameter that waits for its slot.
+pub(crate) struct Deferred {
+    pub key: Key,
+    pub node: NodeId,
+    pub layer: String,
+    pub kernel: Option<Kernel>,
+}
+
+/// Gradient of a parameter from the uses that are partial along the same axes.
+#[derive(Clone, Copy)]
+pub(crate) struct ParameterGradient {
+    pub held: Held,
+    pub written: bool,
+    /// Uses whose contribution is still to come before it is summed over ranks.
+    pub open: usize,
+    /// Uses in a micro-batch.
+    pub uses: usize,
+    /// Where the own share of the sum goes, and whether a micro-batch has been there before.
+    pub share: Option<(Held, bool)>,
+}
+
+impl ParameterGradient {
+    pub fn view(&self) -> View {
+        self.held.view(&self.held.region)
+    }
+
+    /// The sum over ranks, once it is complete.
+    pub fn sum(&self) -> View {
+        let held = self.share.map_or(self.held, |(share, _)| share);
+        held.view(&held.region)
+    }
+}

@@ -1,0 +1,200 @@
+//! What all ranks of a program do, worked out once before any of them is lowered.
+
+use crate::geometry::Rows;
+use crate::lay_out::lay_out;
+use crate::network::{Network, positions};
+use crate::placement::Placement;
+use crate::request::{LowerError, Request};
+use crate::schedule::{self, Pass, Schedule, Slot};
+use crate::storage::Storages;
+use crate::strategy::Strategy;
+use partita_graph::{NodeId, Op};
+use partita_program::{Place, ProgramKind};
+use partita_space::{Axis, AxisList, AxisSet, Grid, Mesh};
+use std::collections::HashMap;
+
+/// What all ranks do, and in which order.
+pub(crate) struct Plan {
+    pub world: Mesh,
+    pub placement: Placement,
+    /// Of each micro-batch, on the ranks of its replica.
+    pub networks: Vec<(Network, Storages)>,
+    /// The replica that takes each micro-batch.
+    pub replica_of: Vec<usize>,
+    /// In the order that all ranks keep.
+    pub slots: Vec<Slot>,
+    /// Which of them takes a micro-batch through a stage.
+    pub slot_of: HashMap<(usize, usize, Pass), usize>,
+    /// Of each stage, in the order of the network.
+    pub layers_of: Vec<Vec<NodeId>>,
+    /// Of each parameter those that hold it, the ranks first that keep the state of its optimizer.
+    pub holders: Vec<Vec<Place>>,
+    /// Of each parameter with several holders, on which of them it has gradients that are partial along
+    /// which axes.
+    pub keys: Vec<Vec<(Option<Grid>, AxisSet)>>,
+}
+
+/// The layers with their distributions.
+///
+/// Errors: a strategy that does not fit the model or the mini-batch.
+pub(crate) fn network(request: &Request<'_>) -> Result<Network, LowerError> {
+    laid_out(request, &placement(request)?)
+}
+
+/// Where layers run.
+///
+/// Errors: as [`network`].
+fn placement(request: &Request<'_>) -> Result<Placement, LowerError> {
+    let strategy = request.strategy;
+    // A last partial batch may be smaller than the data axis: some ranks then have no sample.
+    strategy.check_axes(request.graph, request.batch.max(strategy.data_parts()))?;
+    if request.kind == ProgramKind::Train {
+        strategy.check_norms(request.graph, request.batch)?;
+    }
+    Ok(Placement::new(request.graph, strategy)?)
+}
+
+fn laid_out(request: &Request<'_>, placement: &Placement) -> Result<Network, LowerError> {
+    let network = lay_out(request.graph, request.strategy, placement, request.batch)?;
+    Ok(match request.kind {
+        ProgramKind::Evaluate => network.without_auxiliary(),
+        ProgramKind::Train | ProgramKind::Fetch => network,
+    })
+}
+
+impl Plan {
+    pub fn new(request: &Request<'_>) -> Result<Self, LowerError> {
+        let strategy = request.strategy;
+        let placement = placement(request)?;
+        let parts = strategy.micro_batches(request.batch);
+        let network = laid_out(request, &placement)?;
+        let slots = slots(strategy, parts, request.kind);
+        let mut replica_of = vec![0; parts];
+        slots
+            .iter()
+            .for_each(|slot| replica_of[slot.micro] = slot.replica);
+        let world = strategy.mesh();
+        let replicas: Vec<Network> = (0..if placement.is_whole() { 1 } else { 2 })
+            .map(|replica| network.of_replica(&placement.sites, replica))
+            .collect();
+        let samples = strategy.samples_of_micro_batches(request.batch);
+        let rows = Rows::default();
+        let networks = samples.zip(&replica_of).map(|(samples, &replica)| {
+            let replica = &replicas[replica];
+            let network = match parts {
+                1 => replica.clone(),
+                _ => replica.of_micro_batch(samples),
+            };
+            let storages = Storages::new(&network, &world, &rows);
+            (network, storages)
+        });
+        let networks = networks.collect();
+        let used = replicas.iter().take(strategy.schedule.replicas());
+        let mut holders = vec![Vec::<Place>::new(); request.graph.parameters.len()];
+        for network in used {
+            for (known, places) in holders.iter_mut().zip(&network.parameters) {
+                for place in places {
+                    if known.iter().all(|known| known.on != place.on) {
+                        known.push(*place);
+                    }
+                }
+            }
+        }
+        let mut plan = Self {
+            world,
+            placement,
+            networks,
+            replica_of,
+            slot_of: slots_by_work(&slots),
+            layers_of: layers_by_stage(&network),
+            slots,
+            holders,
+            keys: Vec::new(),
+        };
+        plan.keys = plan.keys();
+        Ok(plan)
+    }
+
+    fn keys(&self) -> Vec<Vec<(Option<Grid>, AxisSet)>> {
+        let mut keys = vec![Vec::new(); self.holders.len()];
+        for (network, _) in &self.networks {
+            for layer in &network.layers {
+                for id in &layer.parameters {
+                    let axes = match layer.op() {
+                        Some(Op::BatchNorm { .. }) => AxisSet::NONE,
+                        _ => positions(&layer.place),
+                    };
+                    let (key, known) = ((layer.place.on, axes), &mut keys[id.0]);
+                    if self.holders[id.0].len() > 1 && !known.contains(&key) {
+                        known.push(key);
+                    }
+                }
+            }
+        }
+        keys
+    }
+
+    /// Where the first replica has what another has on these ranks.
+    pub fn twin_of(&self, on: Option<Grid>) -> Option<Grid> {
+        let mut sites = self.placement.sites.iter();
+        if sites.clone().any(|site| site.grids[0] == on) {
+            return on;
+        }
+        let site = sites.find(|site| site.grids[1] == on);
+        site.map_or(on, |site| site.grids[0])
+    }
+
+    /// Whether ranks do the same for each part of the mini-batch that the axis of data leaves: these are of
+    /// one size, and nothing else lies along that axis.
+    pub fn is_even(&self) -> bool {
+        let along_data = |place: &Place| place.split_axes().has(Axis::Data);
+        let is_even = |place: &Place| {
+            let (samples, mesh) = (place.axes[0], place.mesh(&self.world));
+            let others = Place {
+                axes: [
+                    AxisList::NONE,
+                    place.axes[1],
+                    place.axes[2],
+                    place.axes[3],
+                    place.axes[4],
+                ],
+                ..*place
+            };
+            let splits_first = samples.iter().next() == Some(Axis::Data);
+            let data = mesh.extent(Axis::Data);
+            let is_even = place.shared(0).len().is_multiple_of(data);
+            (splits_first && is_even || data == 1) && !along_data(&others)
+        };
+        self.networks.iter().all(|(network, _)| {
+            let mut kept = network.parameters.iter().chain(&network.shares).flatten();
+            network.layers.iter().all(|layer| is_even(&layer.place)) && !kept.any(along_data)
+        })
+    }
+}
+
+fn slots_by_work(slots: &[Slot]) -> HashMap<(usize, usize, Pass), usize> {
+    let works = slots.iter().map(|slot| (slot.micro, slot.stage, slot.pass));
+    works.zip(0..).collect()
+}
+
+fn layers_by_stage(network: &Network) -> Vec<Vec<NodeId>> {
+    let stages = network.layers.iter().map(|layer| layer.stage + 1).max();
+    let mut layers_of = vec![Vec::new(); stages.unwrap_or(1)];
+    for (id, layer) in network.layers.iter().enumerate() {
+        layers_of[layer.stage].push(NodeId(id));
+    }
+    layers_of
+}
+
+/// Where there is one stage, micro-batches come one after the other.
+fn slots(strategy: &Strategy, micro: usize, kind: ProgramKind) -> Vec<Slot> {
+    let stages = strategy.stages.len().max(1) * strategy.schedule.chunks();
+    let places = strategy.stages.len();
+    match kind {
+        ProgramKind::Evaluate => schedule::forward_slots(stages, micro),
+        ProgramKind::Train | ProgramKind::Fetch => match strategy.can_schedule(micro) {
+            true if places > 0 => schedule::slots(strategy.schedule, places, micro),
+            _ => schedule::slots(Schedule::Sequential, stages, micro),
+        },
+    }
+}

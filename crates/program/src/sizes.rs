@@ -1,0 +1,235 @@
+//! Bounds on the numbers of a program, below which all that is computed from them fits in 64 bits.
+
+use crate::count::WideCount;
+use crate::descriptor::Window;
+use crate::{Body, Exchange, Home, Kernel, Place, Program, TaskSite, Work};
+use partita_space::limits::{BYTES_MAX, ELEMENTS_MAX, SAMPLES_MAX};
+use partita_space::{Grid, Mesh, Offset, Rank};
+use std::fmt;
+
+/// A number of a program beyond its bound.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {what} {got}; possible is {possible}")]
+pub struct SizeFault {
+    /// Which buffer, task or class.
+    pub place: String,
+    /// What is counted.
+    pub what: &'static str,
+    /// How many, in digits: 64 bits may not hold it.
+    pub got: String,
+    /// The bound.
+    pub possible: String,
+}
+
+/// All numbers of a program beyond their bounds: at least one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SizeFaults(pub Vec<SizeFault>);
+
+impl fmt::Display for SizeFaults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((first, others)) = self.0.split_first() else {
+            return write!(f, "no size is too large");
+        };
+        write!(f, "{first}")?;
+        match others.len() {
+            0 => Ok(()),
+            others => write!(f, " (and {others} more)"),
+        }
+    }
+}
+
+impl std::error::Error for SizeFaults {}
+
+impl Program {
+    /// Checks that the program can be counted, its text written and its memory planned: sizes stay
+    /// within [`partita_space::limits`], what is counted of a step over all ranks fits in 64 bits, and
+    /// grids and peers lie in the mesh.
+    ///
+    /// The classes, buffers and tasks that the program names must exist, as in a lowered one.
+    /// Errors: all sizes that are too large.
+    pub fn check_sizes(&self) -> Result<(), SizeFaults> {
+        let mut faults = Vec::new();
+        sizes(self, &mut faults);
+        match faults.is_empty() {
+            true => Ok(()),
+            false => Err(SizeFaults(faults)),
+        }
+    }
+}
+
+fn sizes(program: &Program, faults: &mut Vec<SizeFault>) {
+    if program.batch > SAMPLES_MAX {
+        let got = program.batch.to_string();
+        let possible = format!("at most {SAMPLES_MAX}");
+        faults.push(size(
+            "the program".to_owned(),
+            "samples of a step",
+            got,
+            possible,
+        ));
+    }
+    let ranks = program.representatives();
+    for (class, (body, rank)) in program.bodies.iter().zip(ranks).enumerate() {
+        let mut case = Sizes {
+            program,
+            class,
+            rank,
+            faults,
+        };
+        case.buffers(body);
+        case.tasks(body);
+    }
+    if faults.is_empty() {
+        counts(program, faults);
+    }
+}
+
+/// Counts of a step over all ranks.
+fn counts(program: &Program, faults: &mut Vec<SizeFault>) {
+    let mut all = WideCount::default();
+    for (body, ranks) in program.bodies.iter().zip(program.class_sizes()) {
+        for task in &body.tasks {
+            all.add(&WideCount::of(task, &body.buffers), ranks);
+        }
+    }
+    if let Some((what, got)) = all.too_many() {
+        let possible = format!("at most {}", u64::MAX);
+        let place = "a step over all ranks".to_owned();
+        faults.push(size(place, what, got.to_string(), possible));
+    }
+}
+
+fn size(place: String, what: &'static str, got: String, possible: String) -> SizeFault {
+    SizeFault {
+        place,
+        what,
+        got,
+        possible,
+    }
+}
+
+/// Elements where empty dims count as one, so that products of some of the dims fit as well.
+fn elements(extents: &[usize]) -> u128 {
+    let widths = extents.iter().map(|&extent| extent.max(1) as u128);
+    widths.fold(1, u128::saturating_mul)
+}
+
+struct Sizes<'p, 'f> {
+    program: &'p Program,
+    class: usize,
+    rank: Rank,
+    faults: &'f mut Vec<SizeFault>,
+}
+
+impl Sizes<'_, '_> {
+    fn most(&mut self, place: &dyn Fn() -> String, what: &'static str, got: u128, limit: u64) {
+        if got > u128::from(limit) {
+            let possible = format!("at most {limit}");
+            self.faults
+                .push(size(place(), what, got.to_string(), possible));
+        }
+    }
+
+    fn buffers(&mut self, body: &Body) {
+        let class = self.class;
+        let mut sum = 0u128;
+        for (id, buffer) in body.buffers.iter().enumerate() {
+            let place = || format!("class {class}: b{id} ({})", buffer.name);
+            let elements = elements(&buffer.dims);
+            self.most(&place, "elements", elements, ELEMENTS_MAX);
+            sum = sum.saturating_add(elements.saturating_mul(buffer.dtype.size() as u128));
+            if let Some(home) = &buffer.home {
+                self.home(&place, home);
+            }
+        }
+        let place = || format!("class {class}");
+        self.most(&place, "bytes of all buffers", sum, BYTES_MAX);
+        let arena = u128::from(body.arena.0);
+        self.most(&place, "bytes of the arena", arena, BYTES_MAX);
+    }
+
+    fn home(&mut self, place: &dyn Fn() -> String, home: &Home) {
+        self.place(place, &home.place);
+        self.low(place, &home.low);
+    }
+
+    fn low(&mut self, place: &dyn Fn() -> String, low: &[usize; 5]) {
+        for &low in low {
+            self.most(place, "elements before its part", low as u128, ELEMENTS_MAX);
+        }
+    }
+
+    /// A tensor and how it lies.
+    fn place(&mut self, at: &dyn Fn() -> String, place: &Place) {
+        let elements = elements(&place.shape);
+        self.most(at, "elements of its tensor", elements, ELEMENTS_MAX);
+        if let Some((first, samples)) = place.micro {
+            let end = first as u128 + samples as u128;
+            let whole = place.shape[0] as u64;
+            self.most(at, "samples up to the end of its micro-batch", end, whole);
+        }
+        if let Some(grid) = place.on {
+            self.grid(at, grid);
+        }
+    }
+
+    fn grid(&mut self, at: &dyn Fn() -> String, grid: Grid) {
+        let last = self.program.mesh.ranks() as u64 - 1;
+        self.most(at, "largest rank of its mesh", grid.last() as u128, last);
+    }
+
+    fn tasks(&mut self, body: &Body) {
+        let (program, class, rank) = (self.program, self.class, self.rank);
+        for (id, task) in body.tasks.iter().enumerate() {
+            let place = || TaskSite::of(program, class, rank, id).to_string();
+            match &task.work {
+                Work::Compute { .. } => {
+                    for kernel in task.work.kernels() {
+                        self.kernel(&place, kernel);
+                    }
+                }
+                Work::Exchange(exchange) => self.exchange(&place, exchange),
+                Work::Collective(collective) => {
+                    if let Some(grid) = collective.on {
+                        self.grid(&place, grid);
+                    }
+                }
+                Work::Load(load) => self.place(&place, &load.place),
+            }
+        }
+    }
+
+    fn exchange(&mut self, at: &dyn Fn() -> String, exchange: &Exchange) {
+        let sends = exchange.sends.iter().map(|send| send.to);
+        let offsets = sends.chain(exchange.receives.iter().map(|receive| receive.from));
+        for Offset(steps) in offsets {
+            for step in steps {
+                let ranks = u128::from(step.unsigned_abs());
+                self.most(at, "ranks to a peer", ranks, Mesh::RANKS_MAX as u64);
+            }
+        }
+    }
+
+    fn kernel(&mut self, at: &dyn Fn() -> String, kernel: &Kernel) {
+        let descriptor = kernel.descriptor();
+        if let Some(window) = descriptor.window {
+            self.window(at, &window);
+        }
+        if let Some((place, low)) = descriptor.place {
+            self.place(at, place);
+            self.low(at, low);
+        }
+    }
+
+    /// What outputs reach to, from the first tap of the first to the last tap of the last.
+    fn window(&mut self, at: &dyn Fn() -> String, window: &Window<'_>) {
+        for dim in 0..3 {
+            let steps = |times: usize, step: usize| (times.max(1) - 1) as u128 * step as u128;
+            let taps = window.taps;
+            let reach = steps(window.outputs[dim + 1], taps.stride[dim])
+                .saturating_add(steps(taps.kernel[dim], taps.dilation[dim]))
+                .saturating_add(u128::from(window.shift[dim].unsigned_abs()));
+            self.most(at, "inputs along its window", reach, ELEMENTS_MAX);
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! The kernel trait on the plain loops of each family.
+
+mod activation;
+mod attention;
+mod convolution;
+mod layer_norm;
+mod linear;
+mod loss;
+mod norm;
+mod pointwise;
+mod pool;
+mod sequence;
+mod update;
+
+use crate::values::Values;
+use partita_program::{Algorithm, Choice, Family, Kernel, KernelShape, Menu, MenuError, View};
+use partita_run::{Element, Inputs, Kernels, Memory, RunError, Worked};
+use partita_space::{Bytes, Coord, Mesh, Rank};
+use std::marker::PhantomData;
+
+const NAME: &str = "reference";
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for f32 {}
+    impl Sealed for f64 {}
+}
+
+/// A type in which activations and parameters are kept: `f32` or `f64`.
+pub trait Real: Element + sealed::Sealed {
+    /// Exact.
+    fn wide(self) -> f64;
+    /// Rounded to nearest.
+    fn narrow(value: f64) -> Self;
+}
+
+impl Real for f32 {
+    fn wide(self) -> f64 {
+        f64::from(self)
+    }
+    fn narrow(value: f64) -> Self {
+        value as f32
+    }
+}
+
+impl Real for f64 {
+    fn wide(self) -> f64 {
+        self
+    }
+    fn narrow(value: f64) -> Self {
+        value
+    }
+}
+
+/// Every kernel as plain loops that follow its definition: slow, and exact in that every sum is taken
+/// in f64 and rounded to `T` once.
+///
+/// Offers the algorithm `reference` for every kernel and needs no workspace. With `clip`, gradients
+/// are scaled by `min(1, maximum / (sqrt(total) + 1e-6))`, as `torch.nn.utils.clip_grad_norm_` does
+/// (PyTorch 2, `torch/nn/utils/clip_grad.py`).
+pub struct ReferenceKernels<T: Real> {
+    mesh: Mesh,
+    rank: Rank,
+    coord: Coord,
+    scratch: Vec<f64>,
+    real: PhantomData<T>,
+}
+
+/// A kernel call: what it may touch while it runs.
+struct Call<'c, 'm> {
+    memory: &'c Memory<'m>,
+    inputs: &'c Inputs,
+    progress: &'c mut dyn FnMut() -> bool,
+}
+
+impl<'c> Call<'c, '_> {
+    fn values(&self, view: &View) -> Values<'c> {
+        Values::of(self.memory, view)
+    }
+}
+
+impl<T: Real> ReferenceKernels<T> {
+    /// The kernels of this rank of a mesh.
+    pub fn new(mesh: Mesh, rank: Rank) -> Self {
+        Self {
+            mesh,
+            rank,
+            coord: mesh.coord(rank),
+            scratch: Vec::new(),
+            real: PhantomData,
+        }
+    }
+}
+
+impl<T: Real> Kernels for ReferenceKernels<T> {
+    fn execute(
+        &mut self,
+        kernel: &Kernel,
+        algorithm: &Algorithm,
+        _workspace: Option<&View>,
+        memory: &Memory<'_>,
+        inputs: &Inputs,
+        progress: &mut dyn FnMut() -> bool,
+    ) -> Result<Worked, RunError> {
+        if algorithm.0 != NAME {
+            return Err(RunError::Algorithm {
+                rank: self.rank,
+                kernel: kernel.name().to_owned(),
+                algorithm: algorithm.0.clone(),
+                backend: "the reference kernels".to_owned(),
+            });
+        }
+        if let Kernel::Fused { parts } = kernel {
+            let mut worked = Worked::default();
+            for part in parts {
+                worked += self.execute(part, algorithm, None, memory, inputs, progress)?;
+            }
+            return Ok(Worked { bytes: 0, ..worked });
+        }
+        let mut call = Call {
+            memory,
+            inputs,
+            progress,
+        };
+        match kernel.family() {
+            Family::Fused => unreachable!("a fused kernel is executed part by part"),
+            Family::Contents | Family::Pointwise => {
+                pointwise::execute(kernel, &self.mesh, &self.coord, &mut call)
+            }
+            Family::Convolution => convolution::execute::<T>(kernel, &mut self.scratch, &mut call),
+            Family::Pool => pool::execute(kernel, &mut self.scratch, &mut call),
+            Family::BatchNorm => norm::execute(kernel, &mut call),
+            Family::LayerNorm => layer_norm::execute(kernel, &mut call),
+            Family::Linear => linear::execute::<T>(kernel, &mut self.scratch, &mut call),
+            Family::Sequence => {
+                sequence::execute(kernel, (&self.mesh, self.rank, &self.coord), &mut call)
+            }
+            Family::Loss => loss::execute(kernel, self.rank, &mut call),
+            Family::Update => update::execute(kernel, &mut call),
+        }
+    }
+}
+
+/// The menu of the reference kernels: `reference` for everything, no workspace.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReferenceMenu;
+
+impl Menu for ReferenceMenu {
+    fn choose(&self, _shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
+        Ok(Choice {
+            algorithm: Algorithm(NAME.to_owned()),
+            workspace: Bytes(0),
+            packed_weights: 0,
+        })
+    }
+}

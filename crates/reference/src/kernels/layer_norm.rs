@@ -1,0 +1,211 @@
+//! Layer norm.
+
+use super::Call;
+use super::pointwise::touched;
+use crate::values::{Values, each_element, entry};
+use partita_program::{Kernel, View};
+use partita_run::{RunError, Worked};
+
+pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<Worked, RunError> {
+    match kernel {
+        Kernel::LayerNormStatistics { x, sums } => statistics([x, sums], call),
+        Kernel::LayerNormForward {
+            x,
+            sums,
+            gamma,
+            beta,
+            y,
+            count,
+            epsilon,
+        } => normalize([x, sums, gamma, beta, y], (*count, *epsilon), call),
+        Kernel::LayerNormBackwardStatistics {
+            x,
+            sums,
+            gamma,
+            dy,
+            gradient_sums,
+            count,
+            epsilon,
+        } => {
+            let views = [x, sums, gamma, dy, gradient_sums];
+            backward_statistics(views, (*count, *epsilon), call)
+        }
+        Kernel::LayerNormBackwardData {
+            x,
+            sums,
+            gamma,
+            dy,
+            gradient_sums,
+            dx,
+            count,
+            epsilon,
+            accumulate,
+        } => {
+            let views = [x, sums, gamma, dy, gradient_sums, dx];
+            backward_data(views, (*count, *epsilon), *accumulate, call)
+        }
+        Kernel::LayerNormBackwardParameters {
+            x,
+            sums,
+            dy,
+            dgamma,
+            dbeta,
+            count,
+            epsilon,
+            accumulate,
+        } => {
+            let views = [x, sums, dy, dgamma, dbeta];
+            backward_parameters(views, (*count, *epsilon), *accumulate, call)
+        }
+        other => panic!("{} is no layer norm kernel", other.name()),
+    }
+}
+
+/// How the elements of a position are normalized: `(x - mean) * inverse`.
+struct Rows<'c> {
+    sums: Values<'c>,
+    count: f64,
+    epsilon: f64,
+}
+
+impl<'c> Rows<'c> {
+    fn new(sums: Values<'c>, (count, epsilon): (u64, f64)) -> Self {
+        Self {
+            sums,
+            count: count as f64,
+            epsilon,
+        }
+    }
+
+    fn inverse(&self, mut at: [usize; 5]) -> (f64, f64) {
+        let mut mean_of = |row| {
+            at[4] = row;
+            self.sums.get(at) / self.count
+        };
+        let (mean, square) = (mean_of(0), mean_of(1));
+        let variance = (square - mean * mean).max(0.0);
+        (mean, 1.0 / (variance + self.epsilon).sqrt())
+    }
+
+    fn normalized(&self, at: [usize; 5], x: f64) -> f64 {
+        let (mean, inverse) = self.inverse(at);
+        (x - mean) * inverse
+    }
+}
+
+/// Adds to the two numbers of the position of an element.
+fn add_to_row(sums: &Values<'_>, mut at: [usize; 5], values: [f64; 2]) {
+    let is_first = at[4] == 0;
+    for (row, value) in values.into_iter().enumerate() {
+        at[4] = row;
+        sums.put(at, value, !is_first);
+    }
+}
+
+fn statistics([x, sums]: [&View; 2], call: &mut Call<'_, '_>) -> Result<Worked, RunError> {
+    let (x, sums) = (call.values(x), call.values(sums));
+    let visits = each_element(x.extent(), call.progress, |i| {
+        let value = x.get(i);
+        add_to_row(&sums, i, [value, value * value]);
+    })?;
+    Ok(Worked {
+        flops: 3 * visits,
+        bytes: x.bytes() + sums.bytes(),
+    })
+}
+
+fn normalize(
+    [x, sums, gamma, beta, y]: [&View; 5],
+    constants: (u64, f64),
+    call: &mut Call<'_, '_>,
+) -> Result<Worked, RunError> {
+    assert_eq!(x.extent, y.extent, "{x} and {y} have one shape");
+    let rows = Rows::new(call.values(sums), constants);
+    let (x, gamma, beta, y) = (
+        call.values(x),
+        call.values(gamma),
+        call.values(beta),
+        call.values(y),
+    );
+    let visits = each_element(x.extent(), call.progress, |i| {
+        let normalized = rows.normalized(i, x.get(i));
+        let c = entry(i[4]);
+        y.set(i, normalized * gamma.get(c) + beta.get(c));
+    })?;
+    Ok(Worked {
+        flops: 4 * visits,
+        bytes: x.bytes() + rows.sums.bytes() + gamma.bytes() + beta.bytes() + y.bytes(),
+    })
+}
+
+fn backward_statistics(
+    [x, sums, gamma, dy, gradient_sums]: [&View; 5],
+    constants: (u64, f64),
+    call: &mut Call<'_, '_>,
+) -> Result<Worked, RunError> {
+    let rows = Rows::new(call.values(sums), constants);
+    let (x, gamma, dy) = (call.values(x), call.values(gamma), call.values(dy));
+    let gradient_sums = call.values(gradient_sums);
+    let visits = each_element(x.extent(), call.progress, |i| {
+        let gradient = dy.get(i) * gamma.get(entry(i[4]));
+        let scaled = gradient * rows.normalized(i, x.get(i));
+        add_to_row(&gradient_sums, i, [gradient, scaled]);
+    })?;
+    let read = x.bytes() + rows.sums.bytes() + gamma.bytes() + dy.bytes();
+    Ok(Worked {
+        flops: 6 * visits,
+        bytes: read + gradient_sums.bytes(),
+    })
+}
+
+fn backward_data(
+    [x, sums, gamma, dy, gradient_sums, dx]: [&View; 6],
+    constants: (u64, f64),
+    accumulate: bool,
+    call: &mut Call<'_, '_>,
+) -> Result<Worked, RunError> {
+    assert_eq!(x.extent, dx.extent, "{x} and {dx} have one shape");
+    let rows = Rows::new(call.values(sums), constants);
+    let (x, gamma, dy) = (call.values(x), call.values(gamma), call.values(dy));
+    let (gradient_sums, dx) = (call.values(gradient_sums), call.values(dx));
+    let visits = each_element(x.extent(), call.progress, |i| {
+        let [n, d, h, w, c] = i;
+        let mean = |row| gradient_sums.get([n, d, h, w, row]) / rows.count;
+        let (_, inverse) = rows.inverse(i);
+        let normalized = rows.normalized(i, x.get(i));
+        let gradient = dy.get(i) * gamma.get(entry(c));
+        let value = inverse * (gradient - mean(0) - normalized * mean(1));
+        dx.put(i, value, accumulate);
+    })?;
+    let read = x.bytes() + rows.sums.bytes() + gamma.bytes() + dy.bytes() + gradient_sums.bytes();
+    Ok(Worked {
+        flops: 7 * visits,
+        bytes: read + touched(dx.bytes(), accumulate),
+    })
+}
+
+fn backward_parameters(
+    [x, sums, dy, dgamma, dbeta]: [&View; 5],
+    constants: (u64, f64),
+    accumulate: bool,
+    call: &mut Call<'_, '_>,
+) -> Result<Worked, RunError> {
+    let rows = Rows::new(call.values(sums), constants);
+    let (x, dy) = (call.values(x), call.values(dy));
+    let (dgamma, dbeta) = (call.values(dgamma), call.values(dbeta));
+    let mut totals = vec![[0.0; 2]; x.extent()[4]];
+    let visits = each_element(x.extent(), call.progress, |i| {
+        let gradient = dy.get(i);
+        totals[i[4]][0] += gradient * rows.normalized(i, x.get(i));
+        totals[i[4]][1] += gradient;
+    })?;
+    for (c, total) in totals.iter().enumerate() {
+        dgamma.put(entry(c), total[0], accumulate);
+        dbeta.put(entry(c), total[1], accumulate);
+    }
+    let written = touched(dgamma.bytes() + dbeta.bytes(), accumulate);
+    Ok(Worked {
+        flops: 5 * visits,
+        bytes: x.bytes() + rows.sums.bytes() + dy.bytes() + written,
+    })
+}

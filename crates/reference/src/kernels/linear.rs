@@ -1,0 +1,181 @@
+//! Linear layers.
+
+use super::convolution::store;
+use super::pointwise::touched;
+use super::{Call, Real};
+use partita_program::{Kernel, View};
+use partita_run::{Block, RunError, Worked};
+
+pub(super) fn execute<T: Real>(
+    kernel: &Kernel,
+    scratch: &mut Vec<f64>,
+    call: &mut Call<'_, '_>,
+) -> Result<Worked, RunError> {
+    match kernel {
+        Kernel::LinearForward { x, w, bias, y } => {
+            forward::<T>([x, w, y], bias.as_ref(), scratch, call)
+        }
+        Kernel::LinearBackwardData {
+            dy,
+            w,
+            dx,
+            accumulate,
+        } => backward_data::<T>([dy, w, dx], *accumulate, scratch, call),
+        Kernel::LinearBackwardWeight {
+            x,
+            dy,
+            dw,
+            accumulate,
+        } => backward_weight::<T>([x, dy, dw], *accumulate, scratch, call),
+        other => panic!("{} is no linear layer", other.name()),
+    }
+}
+
+/// The elements of one sample in memory order; a flattened activation may still have D, H and W.
+fn sample_row<T: Real>(block: &Block<'_, T>, n: usize) -> Vec<f64> {
+    let [_, depth, height, width, channels] = block.extent;
+    let mut row = Vec::with_capacity(depth * height * width * channels);
+    for d in 0..depth {
+        for h in 0..height {
+            for w in 0..width {
+                let at = block.at([n, d, h, w, 0]);
+                row.extend(block.data()[at..at + channels].iter().map(|x| x.wide()));
+            }
+        }
+    }
+    row
+}
+
+fn features(extent: [usize; 5]) -> usize {
+    extent[1..].iter().product()
+}
+
+fn weights<'b, T: Real>(w: &'b Block<'_, T>, c: usize) -> &'b [T] {
+    let at = w.at([0, 0, 0, c, 0]);
+    &w.data()[at..at + w.extent[4]]
+}
+
+fn go_on(call: &mut Call<'_, '_>) -> Result<(), RunError> {
+    if (call.progress)() {
+        Ok(())
+    } else {
+        Err(RunError::Cancelled)
+    }
+}
+
+fn forward<T: Real>(
+    [x, w, y]: [&View; 3],
+    bias: Option<&View>,
+    sums: &mut Vec<f64>,
+    call: &mut Call<'_, '_>,
+) -> Result<Worked, RunError> {
+    let (x, w) = (call.memory.read::<T>(x), call.memory.read::<T>(w));
+    let bias = bias.map(|bias| call.memory.read::<T>(bias));
+    let mut y = call.memory.write::<T>(y);
+    let outputs = w.extent[4];
+    assert_eq!(
+        features(x.extent),
+        w.extent[3],
+        "features of x and rows of w"
+    );
+    assert_eq!(
+        features(y.extent),
+        outputs,
+        "features of y and columns of w"
+    );
+    sums.clear();
+    sums.resize(x.extent[0] * outputs, 0.0);
+    let mut flops = 0;
+    for (n, sums) in sums.chunks_exact_mut(outputs).enumerate() {
+        go_on(call)?;
+        if let Some(bias) = &bias {
+            for (sum, b) in sums.iter_mut().zip(bias.data().iter()) {
+                *sum = b.wide();
+            }
+        }
+        for (c, value) in sample_row(&x, n).into_iter().enumerate() {
+            for (sum, w) in sums.iter_mut().zip(weights(&w, c)) {
+                *sum += value * w.wide();
+            }
+            flops += 2 * outputs as u64;
+        }
+    }
+    store(sums, &mut y, false);
+    let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
+    Ok(Worked {
+        flops,
+        bytes: x.box_bytes() + w.box_bytes() + bias_bytes + y.box_bytes(),
+    })
+}
+
+fn backward_data<T: Real>(
+    [dy, w, dx]: [&View; 3],
+    accumulate: bool,
+    sums: &mut Vec<f64>,
+    call: &mut Call<'_, '_>,
+) -> Result<Worked, RunError> {
+    let (dy, w) = (call.memory.read::<T>(dy), call.memory.read::<T>(w));
+    let mut dx = call.memory.write::<T>(dx);
+    let inputs = w.extent[3];
+    assert_eq!(features(dx.extent), inputs, "features of dx and rows of w");
+    assert_eq!(
+        features(dy.extent),
+        w.extent[4],
+        "features of dy and columns of w"
+    );
+    sums.clear();
+    let mut flops = 0;
+    for n in 0..dy.extent[0] {
+        go_on(call)?;
+        let dy_row = sample_row(&dy, n);
+        for c in 0..inputs {
+            let pairs = dy_row.iter().zip(weights(&w, c));
+            sums.push(pairs.map(|(dy, w)| dy * w.wide()).sum());
+            flops += 2 * dy_row.len() as u64;
+        }
+    }
+    store(sums, &mut dx, accumulate);
+    Ok(Worked {
+        flops,
+        bytes: dy.box_bytes() + w.box_bytes() + touched(dx.box_bytes(), accumulate),
+    })
+}
+
+fn backward_weight<T: Real>(
+    [x, dy, dw]: [&View; 3],
+    accumulate: bool,
+    sums: &mut Vec<f64>,
+    call: &mut Call<'_, '_>,
+) -> Result<Worked, RunError> {
+    let (x, dy) = (call.memory.read::<T>(x), call.memory.read::<T>(dy));
+    let mut dw = call.memory.write::<T>(dw);
+    let outputs = dw.extent[4];
+    assert_eq!(
+        features(x.extent),
+        dw.extent[3],
+        "features of x and rows of dw"
+    );
+    assert_eq!(
+        features(dy.extent),
+        outputs,
+        "features of dy and columns of dw"
+    );
+    sums.clear();
+    sums.resize(dw.extent.iter().product(), 0.0);
+    let mut flops = 0;
+    for n in 0..dy.extent[0] {
+        go_on(call)?;
+        let (x_row, dy_row) = (sample_row(&x, n), sample_row(&dy, n));
+        for (value, sums) in x_row.iter().zip(sums.chunks_exact_mut(outputs)) {
+            for (sum, dy) in sums.iter_mut().zip(&dy_row) {
+                *sum += value * dy;
+            }
+            flops += 2 * outputs as u64;
+        }
+    }
+    store(sums, &mut dw, accumulate);
+    Ok(Worked {
+        flops,
+        bytes: x.box_bytes() + dy.box_bytes() + touched(dw.box_bytes(), accumulate),
+    })
+}

@@ -1,0 +1,119 @@
+//! Embeddings and positions; attention is called from here.
+
+use super::loss::is_class;
+use super::pointwise::touched;
+use super::{Call, attention};
+use crate::values::{cell, each_element, each_position};
+use partita_program::{Kernel, View};
+use partita_run::{RunError, Worked};
+use partita_space::{Coord, Mesh, Rank};
+
+pub(super) fn execute(
+    kernel: &Kernel,
+    (mesh, rank, coord): (&Mesh, Rank, &Coord),
+    call: &mut Call<'_, '_>,
+) -> Result<Worked, RunError> {
+    match kernel {
+        Kernel::EmbeddingForward { x, w, y } => embedding_forward([x, w, y], rank, call),
+        Kernel::EmbeddingBackward {
+            x,
+            dy,
+            dw,
+            accumulate,
+        } => embedding_backward([x, dy, dw], *accumulate, rank, call),
+        Kernel::Positions { x, y, place, low } => {
+            let corner = place.corner(low, mesh, coord);
+            positions([x, y], corner, place.shape[4], call)
+        }
+        Kernel::AttentionForward { .. } | Kernel::AttentionBackward { .. } => {
+            attention::execute(kernel, call)
+        }
+        other => panic!("{} does not work on sequences", other.name()),
+    }
+}
+
+/// Fails where a number was found that names no row.
+fn refuse_row(wrong: Option<f64>, rows: usize, rank: Rank) -> Result<(), RunError> {
+    let Some(number) = wrong else {
+        return Ok(());
+    };
+    let reason = format!(
+        "an embedding reads class number {number}; its rows are 0 to {}",
+        rows - 1
+    );
+    Err(RunError::Source { rank, reason })
+}
+
+fn embedding_forward(
+    [x, w, y]: [&View; 3],
+    rank: Rank,
+    call: &mut Call<'_, '_>,
+) -> Result<Worked, RunError> {
+    let (x, w, y) = (call.values(x), call.values(w), call.values(y));
+    let (rows, channels) = (w.extent()[3], w.extent()[4]);
+    let mut wrong = None;
+    each_position(y.extent(), call.progress, |[n, d, h, wide]| {
+        let row = x.get([n, d, h, wide, 0]);
+        if !is_class(row, rows) {
+            wrong.get_or_insert(row);
+            return;
+        }
+        for c in 0..channels {
+            y.set([n, d, h, wide, c], w.get(cell(row as usize, c)));
+        }
+    })?;
+    refuse_row(wrong, rows, rank)?;
+    Ok(Worked {
+        flops: 0,
+        bytes: x.bytes() + w.bytes() + y.bytes(),
+    })
+}
+
+fn embedding_backward(
+    [x, dy, dw]: [&View; 3],
+    accumulate: bool,
+    rank: Rank,
+    call: &mut Call<'_, '_>,
+) -> Result<Worked, RunError> {
+    let (x, dy, dw) = (call.values(x), call.values(dy), call.values(dw));
+    let (rows, channels) = (dw.extent()[3], dw.extent()[4]);
+    let mut sums = vec![0.0; rows * channels];
+    let mut wrong = None;
+    let flops = each_element(dy.extent(), call.progress, |i| {
+        let row = x.get([i[0], i[1], i[2], i[3], 0]);
+        if is_class(row, rows) {
+            sums[row as usize * channels + i[4]] += dy.get(i);
+        } else {
+            wrong.get_or_insert(row);
+        }
+    })?;
+    refuse_row(wrong, rows, rank)?;
+    for (i, &sum) in sums.iter().enumerate() {
+        dw.put(cell(i / channels, i % channels), sum, accumulate);
+    }
+    Ok(Worked {
+        flops,
+        bytes: x.bytes() + dy.bytes() + touched(dw.bytes(), accumulate),
+    })
+}
+
+fn positions(
+    [x, y]: [&View; 2],
+    corner: [usize; 5],
+    channels: usize,
+    call: &mut Call<'_, '_>,
+) -> Result<Worked, RunError> {
+    assert_eq!(x.extent, y.extent, "{x} and {y} have one shape");
+    let (x, y) = (call.values(x), call.values(y));
+    let flops = each_element(y.extent(), call.progress, |i| {
+        let (position, c) = (corner[3] + i[3], corner[4] + i[4]);
+        let pair = c - c % 2;
+        let angle = position as f64 / 10_000_f64.powf(pair as f64 / channels as f64);
+        let value = if c == pair { angle.sin() } else { angle.cos() };
+        y.set(i, x.get(i) + value);
+    })?;
+    Ok(Worked {
+        flops,
+        bytes: x.bytes() + y.bytes(),
+    })
+}

@@ -1,0 +1,216 @@
+//! What persists over the programs of a training: parameters, running statistics and moments.
+
+use crate::session::{Session, persists_over_programs};
+use crate::shares::{for_share_rows, persistent_name, put_share};
+use partita_program::{Body, Buffer, BufferId, Dtype, Home, Program, Role, View};
+use partita_run::{Arena, Element, Memory, Packet};
+use partita_space::{AXES, AxisSet, Coord, Mesh, Rank};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Initial contents of a persistent buffer: those of a range of elements of the tensor of which it holds a
+/// part, in memory order; none for zeros.
+pub type Initial<'i> = dyn Fn(&Buffer, Range<usize>) -> Option<Vec<f64>> + 'i;
+
+/// Initial values made at a time: few, as they are made beside the arena that they are for.
+const PIECE: usize = 1 << 14;
+
+/// A parameter or a state that a run leaves, and who has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PersistentTensor {
+    /// Of the tensor.
+    pub name: String,
+    /// Parameter or state.
+    pub role: Role,
+    /// In the run.
+    pub dtype: Dtype,
+    /// Extents of the whole.
+    pub dims: [usize; 5],
+    /// One rank with all of it, or those that have different shares, and the buffer of each.
+    pub holders: Vec<(Rank, BufferId)>,
+}
+
+impl Session<'_> {
+    /// What the run leaves: wide elements first, then by name.
+    pub fn persistent_tensors(&self) -> Vec<PersistentTensor> {
+        let program = self.main_program();
+        let mut all: BTreeMap<&str, PersistentTensor> = BTreeMap::new();
+        for rank in 0..program.mesh.ranks() {
+            let coord = program.mesh.coord(rank);
+            for (id, buffer) in persistent(program.body(rank)) {
+                if buffer.role == Role::Optimizer || !is_first(buffer, &program.mesh, coord) {
+                    continue;
+                }
+                let one = all.entry(&buffer.name).or_insert_with(|| PersistentTensor {
+                    name: buffer.name.clone(),
+                    role: buffer.role,
+                    dtype: buffer.dtype,
+                    dims: buffer.home.map_or(buffer.dims, |home| home.place.shape),
+                    holders: Vec::new(),
+                });
+                one.holders.push((rank, id));
+            }
+        }
+        let mut all: Vec<PersistentTensor> = all.into_values().collect();
+        all.sort_by_key(|one| std::cmp::Reverse(one.dtype.size()));
+        all
+    }
+
+    /// What a holder has of a tensor, from its arena after the run.
+    pub fn share(&self, (rank, id): (Rank, BufferId), arena: &mut Arena) -> Packet {
+        let body = self.main_program().body(rank);
+        let buffer = body.buffer(id);
+        let mut packet = Packet::with_room(buffer.dtype, buffer.dims.iter().product());
+        packet.pack(&arena.memory(body), &buffer.view(id));
+        packet
+    }
+
+    /// A tensor from the shares of its holders, in their order.
+    pub fn whole(&self, tensor: &PersistentTensor, shares: impl Iterator<Item = Packet>) -> Packet {
+        let program = self.main_program();
+        let mut shares = tensor.holders.iter().zip(shares).peekable();
+        let elements = tensor.dims.iter().product();
+        if let Some((_, all)) = shares.next_if(|(_, share)| share.len() == elements) {
+            return all;
+        }
+        let mut whole = Packet::with_room(tensor.dtype, elements);
+        whole.resize(elements);
+        for (&(rank, id), share) in shares {
+            let (mesh, coord) = (&program.mesh, program.mesh.coord(rank));
+            let home = program.body(rank).buffer(id).home;
+            let home = home.expect("a tensor with shares has a home");
+            match (&mut whole, &share) {
+                (Packet::F32(whole), Packet::F32(share)) => {
+                    put_share(whole, share, &home, mesh, &coord);
+                }
+                (Packet::F64(whole), Packet::F64(share)) => {
+                    put_share(whole, share, &home, mesh, &coord);
+                }
+                (Packet::I16(whole), Packet::I16(share)) => {
+                    put_share(whole, share, &home, mesh, &coord);
+                }
+                (whole, share) => {
+                    let (whole, share) = (whole.dtype(), share.dtype());
+                    panic!("a share in {share:?} of `{}` in {whole:?}", tensor.name);
+                }
+            }
+        }
+        whole
+    }
+}
+
+fn persistent(body: &Body) -> impl Iterator<Item = (BufferId, &Buffer)> {
+    let ids = (0..).map(BufferId);
+    ids.zip(&body.buffers)
+        .filter(|(_, buffer)| persists_over_programs(buffer.role))
+}
+
+/// A persistent buffer with values that are infinite or not a number.
+pub(crate) struct NotFinite<'b> {
+    pub buffer: &'b Buffer,
+    /// The first of them.
+    pub value: f64,
+    pub count: usize,
+}
+
+/// The first persistent buffer of a rank that is not finite: states before parameters before what the
+/// optimizer keeps, as faults spread in that order.
+pub(crate) fn first_not_finite<'b>(body: &'b Body, memory: &Memory<'_>) -> Option<NotFinite<'b>> {
+    let found = |role: Role| {
+        let buffers = persistent(body).filter(move |(_, buffer)| buffer.role == role);
+        buffers.filter_map(|(id, buffer)| {
+            let view = buffer.view(id);
+            let (count, value) = match buffer.dtype {
+                Dtype::F32 => not_finite(memory.read::<f32>(&view).data(), f64::from),
+                Dtype::F64 => not_finite(memory.read::<f64>(&view).data(), |v| v),
+                Dtype::I16 => (0, None),
+            };
+            let value = value?;
+            Some(NotFinite {
+                buffer,
+                value,
+                count,
+            })
+        })
+    };
+    let roles = [Role::State, Role::Parameter, Role::Optimizer];
+    roles.into_iter().find_map(|role| found(role).next())
+}
+
+/// How many values are not finite, and the first of them.
+fn not_finite<T: Copy>(values: &[T], wide: impl Fn(T) -> f64) -> (usize, Option<f64>) {
+    let is_bad = |value: &f64| !value.is_finite();
+    let wide = || values.iter().map(|&value| wide(value));
+    // A sum of flags is a loop without branches; almost always it is 0.
+    match wide().map(|value| usize::from(is_bad(&value))).sum() {
+        0 => (0, None),
+        count => (count, wide().find(is_bad)),
+    }
+}
+
+/// Whether the rank at `coord` is the first of those that hold the same share.
+fn is_first(buffer: &Buffer, mesh: &Mesh, coord: Coord) -> bool {
+    let (shares, seat) = match &buffer.home {
+        None => (AxisSet::NONE, Some(coord)),
+        Some(Home { place, .. }) => (place.split_axes(), place.seat(mesh, &coord)),
+    };
+    let mut same = AXES.into_iter().filter(|&axis| !shares.has(axis));
+    let is_first = seat.is_some_and(|seat| same.all(|axis| seat[axis.index()] == 0));
+    is_first && persistent_name(&buffer.name) == buffer.name
+}
+
+/// Fills what persists over programs with the rank's shares of the initial values, zeros where there are
+/// none.
+pub(crate) fn set_initial(program: &Program, rank: Rank, arena: &mut Arena, initial: &Initial<'_>) {
+    let (body, mesh, coord) = (program.body(rank), &program.mesh, program.mesh.coord(rank));
+    let memory = arena.memory(body);
+    for (id, buffer) in persistent(body) {
+        let view = buffer.view(id);
+        let rows = |visit: &mut dyn FnMut(usize, usize)| match &buffer.home {
+            Some(home) => for_share_rows(home, mesh, &coord, visit),
+            None => visit(0, view.volume()),
+        };
+        match buffer.dtype {
+            Dtype::F32 => fill::<f32>(&memory, &view, buffer, initial, |v| v as f32, rows),
+            Dtype::F64 => fill::<f64>(&memory, &view, buffer, initial, |v| v, rows),
+            Dtype::I16 => panic!("`{}` is trained in a floating-point type", buffer.name),
+        }
+    }
+}
+
+/// Piece by piece, so that no second copy is ever held.
+fn fill<T: Element + Default>(
+    memory: &Memory<'_>,
+    view: &View,
+    buffer: &Buffer,
+    initial: &Initial<'_>,
+    narrow: impl Fn(f64) -> T,
+    rows: impl FnOnce(&mut dyn FnMut(usize, usize)),
+) {
+    let mut block = memory.write::<T>(view);
+    let mut rest = block.data_mut();
+    rows(&mut |first, length| {
+        for start in (first..first + length).step_by(PIECE) {
+            let elements = start..(first + length).min(start + PIECE);
+            let (piece, after) = std::mem::take(&mut rest).split_at_mut(elements.len());
+            rest = after;
+            match initial(buffer, elements) {
+                Some(values) => {
+                    assert_eq!(
+                        values.len(),
+                        piece.len(),
+                        "initial values of {}",
+                        buffer.name
+                    );
+                    let values = values.into_iter().map(&narrow);
+                    piece
+                        .iter_mut()
+                        .zip(values)
+                        .for_each(|(to, value)| *to = value);
+                }
+                None => piece.fill(T::default()),
+            }
+        }
+    });
+    assert!(rest.is_empty(), "initial values of all of {}", buffer.name);
+}

@@ -1,0 +1,84 @@
+//! Learning rates over time.
+
+/// The learning rate as a function of the epochs done, steps within an epoch counting as fractions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Schedule {
+    /// `rate`
+    Constant {
+        /// The rate.
+        rate: f64,
+    },
+    /// `rate * (1 - (1 - final_factor) * x)` with `x = min(epochs done / epochs, 1)`.
+    Linear {
+        /// At the start.
+        rate: f64,
+        /// At the end, as a factor on the start.
+        final_factor: f64,
+        /// How long it takes.
+        epochs: f64,
+    },
+    /// `rate * (final_factor + (1 - final_factor) * (1 + cos(pi x)) / 2)`, `x` as above.
+    ///
+    /// Source: Loshchilov and Hutter, "SGDR", ICLR 2017, equation 5, without restarts.
+    Cosine {
+        /// At the start.
+        rate: f64,
+        /// At the end, as a factor on the start.
+        final_factor: f64,
+        /// How long it takes.
+        epochs: f64,
+    },
+}
+
+impl Schedule {
+    /// The rate after so many epochs.
+    pub fn rate(&self, epochs_done: f64) -> f64 {
+        match *self {
+            Schedule::Constant { rate } => rate,
+            Schedule::Linear {
+                rate,
+                final_factor,
+                epochs,
+            } => {
+                let x = (epochs_done / epochs).min(1.0);
+                rate * (1.0 - (1.0 - final_factor) * x)
+            }
+            Schedule::Cosine {
+                rate,
+                final_factor,
+                epochs,
+            } => {
+                let x = (epochs_done / epochs).min(1.0);
+                let fall = (1.0 + (std::f64::consts::PI * x).cos()) / 2.0;
+                rate * (final_factor + (1.0 - final_factor) * fall)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Schedule;
+
+    #[test]
+    fn rates_fall_from_the_start_to_the_final_factor() {
+        let linear = Schedule::Linear {
+            rate: 0.4,
+            final_factor: 0.25,
+            epochs: 8.0,
+        };
+        let cosine = Schedule::Cosine {
+            rate: 0.4,
+            final_factor: 0.25,
+            epochs: 8.0,
+        };
+        for (schedule, quarter) in [(linear, 0.325), (cosine, 0.356_066_017_177_982_13)] {
+            assert_eq!(schedule.rate(0.0), 0.4);
+            assert!((schedule.rate(2.0) - quarter).abs() < 1e-15);
+            assert!((schedule.rate(4.0) - 0.25).abs() < 1e-15);
+            assert!((schedule.rate(8.0) - 0.1).abs() < 1e-15);
+            assert_eq!(schedule.rate(9.0), schedule.rate(8.0));
+        }
+        assert_eq!(Schedule::Constant { rate: 0.4 }.rate(7.0), 0.4);
+    }
+}

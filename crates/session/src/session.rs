@@ -1,0 +1,216 @@
+//! The programs of a training and the plan by which they run.
+//!
+//! Every rank derives the same turns from the same plan, so nothing is exchanged about what comes
+//! next. While a step of a program is under way, the samples of its next step are read; where another
+//! program comes next, that program's own fetch program reads its first samples.
+
+use crate::durations;
+use crate::schedule::Schedule;
+use partita_program::{Body, Buffer, Program, ProgramKind, Role};
+use partita_run::{Carriage, Footprint, packet_bytes, reading};
+use partita_space::{Bytes, Rank};
+
+/// A program with the fetch program that reads the samples of its first step.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    /// Trains or evaluates.
+    pub step: Program,
+    /// Reads.
+    pub fetch: Program,
+}
+
+/// What is to be played. Equal on all ranks.
+pub struct Plan<'s> {
+    /// Times that all training samples are seen.
+    pub epochs: u64,
+    /// Samples per step over all ranks; the last step of an epoch takes what is left.
+    pub batch: usize,
+    /// Keys random numbers.
+    pub seed: u64,
+    /// Learning rate over time.
+    pub schedule: Schedule,
+    /// Order of the training samples in an epoch; their number is the same in all.
+    pub training_order: &'s (dyn Fn(u64) -> Vec<usize> + Sync),
+    /// Samples of the evaluation after each epoch; none for no evaluation.
+    pub validation: Vec<usize>,
+    /// Training steps of full size whose traces are kept, counted from the end.
+    pub traces_kept: usize,
+}
+
+/// Why a plan cannot be played.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SessionError {
+    /// No training sample.
+    #[error("the plan has no training samples or no epochs; a run needs at least one of each")]
+    Empty,
+    /// A batch size of the plan for which there is no program.
+    #[error("the plan needs a program to {} {batch} samples, and there is none", verb(*kind))]
+    NoProgram {
+        /// What for.
+        kind: ProgramKind,
+        /// Samples per step.
+        batch: usize,
+    },
+}
+
+fn verb(kind: ProgramKind) -> &'static str {
+    match kind {
+        ProgramKind::Train => "train on",
+        ProgramKind::Evaluate => "evaluate",
+        ProgramKind::Fetch => "fetch",
+    }
+}
+
+/// The programs of a run and the plan by which they are played.
+pub struct Session<'s> {
+    pub(crate) programs: Vec<Programs>,
+    pub(crate) plan: Plan<'s>,
+}
+
+/// Sizes of the steps over so many samples: the full one, and that of the rest.
+///
+/// Shapes: at most two numbers, none of them 0.
+pub fn batch_sizes(samples: usize, batch: usize) -> Vec<usize> {
+    assert!(batch > 0, "a step has at least one sample");
+    let full = (samples >= batch).then_some(batch);
+    let rest = samples % batch;
+    full.into_iter().chain((rest > 0).then_some(rest)).collect()
+}
+
+impl<'s> Session<'s> {
+    /// Checks that every turn of the plan has its program.
+    ///
+    /// Panics where programs do not belong to one run: other meshes, or persistent buffers that lie
+    /// elsewhere. Errors: an empty plan, a size without a program.
+    pub fn new(programs: Vec<Programs>, plan: Plan<'s>) -> Result<Self, SessionError> {
+        let samples = (plan.training_order)(0).len();
+        if samples == 0 || plan.epochs == 0 {
+            return Err(SessionError::Empty);
+        }
+        let session = Self { programs, plan };
+        let needs = [
+            (ProgramKind::Train, samples),
+            (ProgramKind::Evaluate, session.plan.validation.len()),
+        ];
+        for (kind, samples) in needs {
+            for batch in batch_sizes(samples, session.plan.batch) {
+                if session.find(kind, batch).is_none() {
+                    return Err(SessionError::NoProgram { kind, batch });
+                }
+            }
+        }
+        session.check_alike();
+        Ok(session)
+    }
+
+    /// The training program of full size, or of all samples where they are fewer.
+    pub fn main_program(&self) -> &Program {
+        &self.programs[self.main()].step
+    }
+
+    /// All programs of the run, those that fetch among them.
+    pub fn programs(&self) -> impl Iterator<Item = &Program> {
+        self.programs.iter().flat_map(|one| [&one.step, &one.fetch])
+    }
+
+    /// Size of the arena in which all programs of a rank can run, one at a time.
+    pub fn arena_bytes(&self, rank: Rank) -> Bytes {
+        self.programs()
+            .map(|program| program.body(rank).arena)
+            .max()
+            .unwrap_or_default()
+    }
+
+    /// What a rank takes while it plays the whole plan.
+    pub fn footprint(&self, rank: Rank, carriage: Carriage) -> Footprint {
+        let main = self.main_program();
+        let body = main.body(rank);
+        let samples = (self.plan.training_order)(0).len();
+        let steps = self.plan.epochs * (samples / main.batch) as u64;
+        let one = Footprint::of(main, rank, carriage);
+        let reading = self
+            .programs()
+            .map(|program| reading::buffer_bytes(program.body(rank)));
+        Footprint {
+            gaps: one.gaps + Bytes(self.arena_bytes(rank).0 - body.arena.0),
+            communication_buffers: packet_bytes(self.programs(), rank, carriage),
+            io_buffers: reading.max().unwrap_or_default(),
+            records: durations::bytes(steps, body.tasks.len(), self.plan.traces_kept),
+            ..one
+        }
+    }
+
+    pub(crate) fn main(&self) -> usize {
+        let samples = (self.plan.training_order)(0).len();
+        let batch = self.plan.batch.min(samples);
+        let main = self.find(ProgramKind::Train, batch);
+        main.expect("a session has a program for its first step")
+    }
+
+    pub(crate) fn find(&self, kind: ProgramKind, batch: usize) -> Option<usize> {
+        let fits = |one: &Programs| one.step.kind == kind && one.step.batch == batch;
+        self.programs.iter().position(fits)
+    }
+
+    fn check_alike(&self) {
+        let first = self.main_program();
+        for one in &self.programs {
+            let (step, fetch) = (&one.step, &one.fetch);
+            for program in [step, fetch] {
+                assert_eq!(program.mesh, first.mesh, "mesh of `{}`", program.title);
+                for rank in 0..first.mesh.ranks() {
+                    let (expected, found) =
+                        (persistent(first.body(rank)), persistent(program.body(rank)));
+                    assert_eq!(found, expected, "persistent buffers of `{}`", program.title);
+                }
+            }
+            for rank in 0..first.mesh.ranks() {
+                let (expected, found) = (staging(step.body(rank)), staging(fetch.body(rank)));
+                assert_eq!(found, expected, "staging of `{}`", step.title);
+            }
+        }
+    }
+}
+
+/// Whether the contents persist from program to program. What is staged persists as well, but only from
+/// step to step of one program.
+pub fn persists_over_programs(role: Role) -> bool {
+    match role {
+        Role::Parameter | Role::State | Role::Optimizer => true,
+        Role::Staging
+        | Role::Gradient
+        | Role::Activation
+        | Role::ActivationGradient
+        | Role::PackedWeights
+        | Role::Gathered
+        | Role::Statistics
+        | Role::Workspace => false,
+    }
+}
+
+fn persistent(body: &Body) -> Vec<&Buffer> {
+    body.buffers
+        .iter()
+        .filter(|buffer| persists_over_programs(buffer.role))
+        .collect()
+}
+
+fn staging(body: &Body) -> Vec<&Buffer> {
+    body.buffers
+        .iter()
+        .filter(|buffer| buffer.role == Role::Staging)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::batch_sizes;
+
+    #[test]
+    fn sizes_cover_all_samples() {
+        assert_eq!(batch_sizes(10, 4), [4, 2]);
+        assert_eq!(batch_sizes(8, 4), [4]);
+        assert_eq!(batch_sizes(3, 4), [3]);
+        assert!(batch_sizes(0, 4).is_empty());
+    }
+}

@@ -1,0 +1,136 @@
+//! No contribution to a data gradient is left out.
+
+use crate::{Case, Fault};
+use partita_program::descriptor::{Cost, Pass, Window};
+use partita_program::{Body, Home, Kernel, View, Work};
+use partita_space::{Coord, Interval, Rank, Region};
+
+/// A data gradient that reads zeros where other ranks own outputs leaves out their contribution; then
+/// each of these ranks must compute it: its own data gradient of the layer reaches as far as its
+/// outputs do.
+///
+/// `zeros` are regions of the buffer of `dy`, in its indices.
+pub(crate) fn check(
+    case: &Case<'_>,
+    class: usize,
+    task: usize,
+    zeros: &[Region],
+    faults: &mut Vec<Fault>,
+) {
+    let body = &case.program.bodies[class];
+    let Work::Compute { kernel, .. } = &body.tasks[task].work else {
+        return;
+    };
+    let Some(DataGradient { dy, .. }) = data_gradient(kernel) else {
+        return;
+    };
+    let Some(home) = case.home(class, dy) else {
+        return;
+    };
+    let layer = &body.tasks[task].origin.layer;
+    for zero in zeros {
+        for owner in owners(case, home, &case.coords[class], zero) {
+            if !reaches_all(case, owner, layer) {
+                faults.push(Fault::ContributionMissing {
+                    site: case.site(class, task),
+                    spot: case.spot_at(class, dy.buffer.0 as usize, *zero),
+                    owner,
+                });
+            }
+        }
+    }
+}
+
+struct DataGradient<'p> {
+    dy: &'p View,
+    dx: &'p View,
+    window: Window<'p>,
+}
+
+/// The data gradient of a convolution among the parts of a kernel.
+fn data_gradient(kernel: &Kernel) -> Option<DataGradient<'_>> {
+    kernel.parts().iter().find_map(|part| {
+        let descriptor = part.descriptor();
+        let Cost::Convolution {
+            pass: Pass::BackwardData,
+            input: dx,
+            output: dy,
+            ..
+        } = descriptor.cost
+        else {
+            return None;
+        };
+        let window = descriptor.window?;
+        Some(DataGradient { dy, dx, window })
+    })
+}
+
+/// Ranks that own part of a region of a buffer and hold it for the same other axes as this rank.
+fn owners(case: &Case<'_>, home: &Home, coord: &Coord, region: &Region) -> Vec<Rank> {
+    let world = &case.program.mesh;
+    let (place, mesh) = (&home.place, &home.place.mesh(world));
+    let Some(seat) = place.seat(world, coord) else {
+        return Vec::new();
+    };
+    let owned = place.owned_at(mesh, &seat);
+    let mut coords = vec![seat];
+    for dim in 0..5 {
+        let axes = place.axes[dim];
+        let global = region.0[dim].shift(owned.0[dim].start - home.low[dim] as i64);
+        let has_some = |&part: &usize| {
+            let owned = place.part(mesh, dim, part);
+            !owned.intersect(&global).is_empty()
+        };
+        let range = place.part_range(mesh, dim, &global);
+        let parts: Vec<usize> = range.filter(has_some).collect();
+        coords = coords
+            .into_iter()
+            .flat_map(|coord| {
+                parts.clone().into_iter().map(move |part| {
+                    let mut coord = coord;
+                    mesh.go_to_part(axes, part, &mut coord);
+                    coord
+                })
+            })
+            .collect();
+    }
+    let seats = coords.iter();
+    seats.map(|seat| place.rank(world, seat)).collect()
+}
+
+/// Whether a rank's data gradient of a layer covers every input that the rank's own outputs touch.
+fn reaches_all(case: &Case<'_>, rank: Rank, layer: &str) -> bool {
+    let class = case.class_of(rank);
+    let body: &Body = &case.program.bodies[class];
+    let of_layer = body.tasks.iter().filter(|task| task.origin.layer == layer);
+    let found = of_layer.into_iter().find_map(|task| match &task.work {
+        Work::Compute { kernel, .. } => data_gradient(kernel),
+        Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => None,
+    });
+    let Some(DataGradient { dy, dx, window }) = found else {
+        return false;
+    };
+    let Window { taps, shift, .. } = window;
+    let (Some(dy_home), Some(dx_home)) = (case.home(class, dy), case.home(class, dx)) else {
+        return false;
+    };
+    let coord = &case.coords[class];
+    let outputs = dy_home.place.owned(&case.program.mesh, coord);
+    let inputs = dx_home.region(dx, &case.program.mesh, coord);
+    let read = dy_home.region(dy, &case.program.mesh, coord);
+    (0..3).all(|dim| {
+        let own = outputs.0[dim + 1];
+        if outputs.is_empty() {
+            return true;
+        }
+        // Input i of dx belongs to output o of dy and tap k if i + shift = o * stride + k * dilation.
+        let stride = taps.stride[dim] as i64;
+        let at = |output: i64| {
+            (output - read.0[dim + 1].start) * stride - shift[dim] + inputs.0[dim + 1].start
+        };
+        let span = ((taps.kernel[dim] - 1) * taps.dilation[dim]) as i64;
+        let reach = Interval::new(at(own.start), at(own.end - 1) + span + 1);
+        let exists = Interval::all(dx_home.place.shape[dim + 1]);
+        inputs.0[dim + 1].holds(&reach.intersect(&exists))
+    })
+}

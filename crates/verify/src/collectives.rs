@@ -1,0 +1,315 @@
+//! The members of a collective agree on it.
+
+use crate::{Case, Fault, matching::region_difference};
+use partita_program::{Collective, CollectiveKind, Dtype, Group as Kind, View, Work};
+use partita_space::{Rank, Region};
+use std::collections::HashMap;
+
+/// For each class, the task of each collective by its sequence; the first where one comes twice.
+pub(crate) fn collectives(case: &Case<'_>) -> Vec<HashMap<u32, usize>> {
+    case.bodies()
+        .map(|(class, _)| {
+            let mut tasks = HashMap::new();
+            for (id, collective) in collectives_of(case, class) {
+                tasks.entry(collective.sequence).or_insert(id);
+            }
+            tasks
+        })
+        .collect()
+}
+
+/// Collectives of a body with their tasks.
+pub(crate) fn collectives_of<'p>(
+    case: &Case<'p>,
+    class: usize,
+) -> impl Iterator<Item = (usize, &'p Collective)> + use<'p> {
+    let tasks = case.program.bodies[class].tasks.iter().enumerate();
+    tasks.filter_map(|(id, task)| match &task.work {
+        Work::Collective(collective) => Some((id, collective)),
+        Work::Compute { .. } | Work::Exchange(_) | Work::Load(_) => None,
+    })
+}
+
+/// The group of a representative.
+pub(crate) struct Group {
+    /// All members, ascending.
+    pub members: Vec<Rank>,
+    /// The first member of each class among them.
+    pub firsts: Vec<Rank>,
+}
+
+/// Groups of the representatives by their first member, each made once.
+#[derive(Default)]
+pub(crate) struct Groups(HashMap<(Rank, Kind), Group>);
+
+impl Groups {
+    pub fn of(&mut self, case: &Case<'_>, class: usize, kind: Kind) -> &Group {
+        let mesh = &case.program.mesh;
+        let first = kind.first(mesh, case.representatives[class]);
+        self.0.entry((first, kind)).or_insert_with(|| {
+            let members = kind.members(mesh, first);
+            let mut seen = vec![false; case.program.bodies.len()];
+            let firsts = members
+                .iter()
+                .copied()
+                .filter(|&rank| !std::mem::replace(&mut seen[case.class_of(rank)], true))
+                .collect();
+            Group { members, firsts }
+        })
+    }
+}
+
+/// Sequences ascend, and all members of a group take part in the same collective.
+pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
+    let tasks = collectives(case);
+    let mut groups = Groups::default();
+    let mut agreed: HashMap<(Rank, Kind, u32), bool> = HashMap::new();
+    for (class, _) in case.bodies() {
+        let mut previous: Option<u32> = None;
+        for (id, collective) in collectives_of(case, class) {
+            let sequence = collective.sequence;
+            if let Some(previous) = previous.filter(|&previous| previous >= sequence) {
+                faults.push(Fault::SequenceDescends {
+                    site: case.site(class, id),
+                    sequence,
+                    previous,
+                });
+            }
+            previous = Some(sequence);
+            let at = At {
+                case,
+                tasks: &tasks,
+                class,
+                id,
+                collective,
+            };
+            let (kind, group) = (
+                collective.group(),
+                groups.of(case, class, collective.group()),
+            );
+            let first = kind.first(&case.program.mesh, case.representatives[class]);
+            let all_agree = agreed.entry((first, kind, sequence));
+            if !*all_agree.or_insert_with(|| at.all_agree(group)) {
+                at.check(group, faults);
+            }
+        }
+    }
+}
+
+/// What members of a sum agree in.
+#[derive(PartialEq)]
+struct Summand<'p> {
+    group: Kind,
+    dtype: Dtype,
+    volume: usize,
+    what: What<'p>,
+}
+
+#[derive(PartialEq)]
+enum What<'p> {
+    /// Of a tensor of this number and shape.
+    Part(u32, [usize; 5], Region),
+    /// The buffer of this name.
+    Named(&'p str),
+}
+
+struct At<'a, 'p> {
+    case: &'a Case<'p>,
+    tasks: &'a [HashMap<u32, usize>],
+    class: usize,
+    id: usize,
+    collective: &'p Collective,
+}
+
+impl<'p> At<'_, 'p> {
+    /// Whether members sum the very same, so that none has to be compared with each other.
+    fn all_agree(&self, group: &Group) -> bool {
+        let mut summands = group.firsts.iter().map(|&member| self.summand(member));
+        let Some(Some(first)) = summands.next() else {
+            return false;
+        };
+        summands.all(|other| other.as_ref() == Some(&first))
+    }
+
+    fn summand(&self, member: Rank) -> Option<Summand<'p>> {
+        let collective = self.of(member)?;
+        let CollectiveKind::AllReduce { view } = &collective.kind else {
+            return None;
+        };
+        let (case, class) = (self.case, self.case.class_of(member));
+        let buffer = case.program.bodies[class].buffer(view.buffer);
+        let coord = case.program.mesh.coord(member);
+        Some(Summand {
+            group: collective.group(),
+            dtype: buffer.dtype,
+            volume: view.volume(),
+            what: match &buffer.home {
+                None => What::Named(&buffer.name),
+                Some(home) => What::Part(
+                    home.tensor,
+                    home.place.shape,
+                    home.region(view, &case.program.mesh, &coord),
+                ),
+            },
+        })
+    }
+
+    fn check(&self, group: &Group, faults: &mut Vec<Fault>) {
+        let (site, sequence) = (
+            || self.case.site(self.class, self.id),
+            self.collective.sequence,
+        );
+        let differs = |member, reason| Fault::CollectiveDiffers {
+            site: site(),
+            sequence,
+            member,
+            reason,
+        };
+        for &member in &group.firsts {
+            match self.of(member) {
+                None => faults.push(Fault::MemberMissing {
+                    site: site(),
+                    sequence,
+                    member,
+                }),
+                Some(other) => {
+                    let reason = self.difference(other);
+                    faults.extend(reason.map(|reason| differs(member, reason)));
+                }
+            }
+        }
+        let kind = &self.collective.kind;
+        let expected = group.members.len();
+        let counts = match kind {
+            CollectiveKind::AllReduce { .. } => [None, None],
+            CollectiveKind::AllGather { targets, .. } => [None, Some(targets.len())],
+            CollectiveKind::ReduceScatter { sources, .. } => [Some(sources.len()), None],
+            CollectiveKind::AllToAll { sources, targets } => {
+                [Some(sources.len()), Some(targets.len())]
+            }
+        };
+        for (what, got) in ["sources", "targets"].into_iter().zip(counts) {
+            let wrong = got.filter(|&got| got != expected);
+            faults.extend(wrong.map(|got| Fault::PartCount {
+                site: site(),
+                sequence,
+                what,
+                expected,
+                got,
+            }));
+        }
+        let parts = self.part_differences(group);
+        faults.extend(parts.map(|(member, reason)| differs(member, reason)));
+    }
+
+    /// The collective of the same sequence on another rank.
+    fn of(&self, member: Rank) -> Option<&'p Collective> {
+        let class = self.case.class_of(member);
+        let &task = self.tasks[class].get(&self.collective.sequence)?;
+        match &self.case.program.bodies[class].tasks[task].work {
+            Work::Collective(collective) => Some(collective),
+            Work::Compute { .. } | Work::Exchange(_) | Work::Load(_) => None,
+        }
+    }
+
+    fn difference(&self, other: &Collective) -> Option<String> {
+        let mine = self.collective;
+        if mine.group() != other.group() {
+            return Some(format!("along {} against {}", mine.group, other.group));
+        }
+        let (name, others) = (mine.kind.name(), other.kind.name());
+        (name != others).then(|| format!("{name} against {others}"))
+    }
+
+    /// Members with whose views those of this rank do not agree, each with the first reason.
+    fn part_differences(&self, group: &Group) -> impl Iterator<Item = (Rank, String)> {
+        let kind = &self.collective.kind;
+        let (members, mine) = match kind {
+            CollectiveKind::AllReduce { view } => (&group.firsts, vec![*view; group.firsts.len()]),
+            CollectiveKind::AllGather { targets, .. } => (&group.members, targets.clone()),
+            CollectiveKind::ReduceScatter { sources, .. }
+            | CollectiveKind::AllToAll { sources, .. } => (&group.members, sources.clone()),
+        };
+        let rank = self.case.representatives[self.class];
+        let places = group.members.iter().copied().enumerate();
+        // What a member of an all-to-all sends goes where the receiver has it from this very member,
+        // so no member stands for others of its class.
+        let senders: Vec<(usize, Rank)> = places
+            .filter(|&(_, member)| match kind {
+                CollectiveKind::AllReduce { .. }
+                | CollectiveKind::AllGather { .. }
+                | CollectiveKind::ReduceScatter { .. } => member == rank,
+                CollectiveKind::AllToAll { .. } => self.case.class_of(member) == self.class,
+            })
+            .collect();
+        members.iter().zip(mine).filter_map(move |(&member, view)| {
+            let reasons = senders.iter().filter_map(|&(place, sender)| {
+                let theirs = self.counterpart(member, place)?;
+                self.part_difference((sender, &view), (member, theirs))
+            });
+            Some((member, reasons.into_iter().next()?))
+        })
+    }
+
+    /// The view of another member that meets one of the member at this place; none where that one
+    /// takes part in something else.
+    fn counterpart(&self, member: Rank, place: usize) -> Option<&'p View> {
+        let other = self.of(member)?;
+        if self.difference(other).is_some() {
+            return None;
+        }
+        match &other.kind {
+            CollectiveKind::AllReduce { view } => Some(view),
+            CollectiveKind::AllGather { source, .. } => Some(source),
+            CollectiveKind::ReduceScatter { target, .. } => Some(target),
+            CollectiveKind::AllToAll { targets, .. } => targets.get(place),
+        }
+    }
+
+    fn part_difference(
+        &self,
+        (rank, view): (Rank, &View),
+        (member, other): (Rank, &View),
+    ) -> Option<String> {
+        let (case, there) = (self.case, self.case.class_of(member));
+        let dtype =
+            |class: usize, view: &View| case.program.bodies[class].buffer(view.buffer).dtype;
+        let (a, b) = (dtype(self.class, view), dtype(there, other));
+        if a != b {
+            return Some(format!("{a:?} against {b:?}"));
+        }
+        let agree = match &self.collective.kind {
+            CollectiveKind::AllReduce { .. } => view.volume() == other.volume(),
+            CollectiveKind::AllGather { .. }
+            | CollectiveKind::ReduceScatter { .. }
+            | CollectiveKind::AllToAll { .. } => view.extent == other.extent,
+        };
+        let is_nothing = view.is_empty() && other.is_empty();
+        if !agree && !is_nothing {
+            let (mine, theirs) = (view.extent, other.extent);
+            return Some(format!("extents {mine:?} against {theirs:?}"));
+        }
+        if let CollectiveKind::AllReduce { .. } = &self.collective.kind
+            && let Some(reason) = self.name_difference(view, (there, other))
+        {
+            return Some(reason);
+        }
+        let coords = [rank, member].map(|rank| case.program.mesh.coord(rank));
+        region_difference(
+            case,
+            (self.class, view),
+            (there, other),
+            (&coords[0], &coords[1]),
+        )
+    }
+
+    /// Sums that are no part of a tensor, such as the gradient of a parameter, are the same where they
+    /// have the same name.
+    fn name_difference(&self, view: &View, (there, other): (usize, &View)) -> Option<String> {
+        let case = self.case;
+        let has_home = case.home(self.class, view).is_some() || case.home(there, other).is_some();
+        let name = |class: usize, view: &View| &case.program.bodies[class].buffer(view.buffer).name;
+        let (a, b) = (name(self.class, view), name(there, other));
+        (!has_home && a != b).then(|| format!("`{a}` against `{b}`"))
+    }
+}

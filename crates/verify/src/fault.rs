@@ -1,0 +1,435 @@
+//! What can be wrong with a program, as data; the messages are for people.
+
+use partita_program::{Role, SizeFault, TaskSite};
+use partita_space::{AxisList, AxisSet, Bytes, Offset, Rank, Region};
+use std::fmt;
+
+/// Faults printed of a longer list.
+const PRINTED_MAX: usize = 50;
+
+/// Everything that is wrong with a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Faults(pub Vec<Fault>);
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the program has {} fault(s):", self.0.len())?;
+        for fault in self.0.iter().take(PRINTED_MAX) {
+            write!(f, "\n  {fault}")?;
+        }
+        match self.0.len().saturating_sub(PRINTED_MAX) {
+            0 => Ok(()),
+            rest => write!(f, "\n  and {rest} more"),
+        }
+    }
+}
+
+impl std::error::Error for Faults {}
+
+/// A part of a buffer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spot {
+    /// Index of the buffer in the body.
+    pub buffer: u32,
+    /// Its name.
+    pub name: String,
+    /// In its own indices.
+    pub region: Region,
+}
+
+impl fmt::Display for Spot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "b{}{} ({})", self.buffer, self.region, self.name)
+    }
+}
+
+/// Something that is wrong with a program.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
+pub enum Fault {
+    #[error("classes are given for {got} ranks, the mesh has {expected}")]
+    ClassCount { expected: usize, got: usize },
+    #[error("rank {rank} is of class {class}, but there are {classes} bodies")]
+    NoSuchClass {
+        rank: Rank,
+        class: u32,
+        classes: usize,
+    },
+    #[error("class {class} has no rank")]
+    ClassUnused { class: usize },
+    #[error(transparent)]
+    Size(SizeFault),
+    #[error("class {class}: {place} names buffer b{buffer}, the body has {buffers}")]
+    NoSuchBuffer {
+        class: usize,
+        place: String,
+        buffer: u32,
+        buffers: usize,
+    },
+    #[error("class {class}: {place} reaches to {end:?} in b{buffer} ({name}) of {dims:?}")]
+    ViewOutside {
+        class: usize,
+        place: String,
+        buffer: u32,
+        name: String,
+        end: [usize; 5],
+        dims: [usize; 5],
+    },
+    #[error("{site} waits for t{after}, which does not come before it")]
+    WaitsForLater { site: TaskSite, after: u32 },
+    #[error("{site} lists what it waits for out of order or twice")]
+    WaitsUnsorted { site: TaskSite },
+    #[error(
+        "class {class} (rank {rank}): b{buffer} ({name}) ends at byte {end} of an arena of {arena}"
+    )]
+    OutsideArena {
+        class: usize,
+        rank: Rank,
+        buffer: usize,
+        name: String,
+        end: u128,
+        arena: Bytes,
+    },
+    #[error(
+        "class {class} (rank {rank}): b{buffer} ({name}) starts at byte {}, no multiple of 64",
+        offset.0
+    )]
+    Misaligned {
+        class: usize,
+        rank: Rank,
+        buffer: usize,
+        name: String,
+        offset: Bytes,
+    },
+    #[error("class {class} (rank {rank}): the name `{name}` of {what} {reason}")]
+    Name {
+        class: usize,
+        rank: Rank,
+        what: String,
+        name: String,
+        reason: &'static str,
+    },
+    #[error(
+        "class {class} (rank {rank}): persistent b{buffer} ({name}) comes after one that is not"
+    )]
+    PersistentLate {
+        class: usize,
+        rank: Rank,
+        buffer: usize,
+        name: String,
+    },
+    #[error("class {class} (rank {rank}): persistent b{buffer} ({name}) {reason}")]
+    PersistentDiffers {
+        class: usize,
+        rank: Rank,
+        buffer: usize,
+        name: String,
+        reason: String,
+    },
+    #[error("class {class} (rank {rank}): output `{name}` {reason}")]
+    Output {
+        class: usize,
+        rank: Rank,
+        name: String,
+        reason: String,
+    },
+    #[error("{site}: {reason}")]
+    Shape { site: TaskSite, reason: String },
+    #[error("{site}: {reason}")]
+    Dtype { site: TaskSite, reason: String },
+    #[error("{site} has no implementation pinned")]
+    Unpinned { site: TaskSite },
+    #[error("{site} has its workspace in {spot}, a buffer for {role:?}")]
+    WorkspaceRole {
+        site: TaskSite,
+        spot: Spot,
+        role: Role,
+    },
+    #[error("{site} has the sequence {sequence} of t{first}")]
+    SequenceTwice {
+        site: TaskSite,
+        sequence: u32,
+        first: usize,
+    },
+    #[error("{site} has the sequence {sequence} after {previous}; collectives ascend")]
+    SequenceDescends {
+        site: TaskSite,
+        sequence: u32,
+        previous: u32,
+    },
+    #[error("{site}: part {part} {direction} {offset:?} comes twice")]
+    PartTwice {
+        site: TaskSite,
+        direction: &'static str,
+        offset: Offset,
+        part: u32,
+    },
+    #[error("{site}: there is no rank at {offset:?}")]
+    NoPeer { site: TaskSite, offset: Offset },
+    #[error("{site}: part {part} of exchange {sequence} to rank {peer}, {spot}, is never received")]
+    SendUnmatched {
+        site: TaskSite,
+        sequence: u32,
+        part: u32,
+        peer: Rank,
+        spot: Spot,
+    },
+    #[error("{site}: part {part} of exchange {sequence} from rank {peer}, {spot}, is never sent")]
+    ReceiveUnmatched {
+        site: TaskSite,
+        sequence: u32,
+        part: u32,
+        peer: Rank,
+        spot: Spot,
+    },
+    #[error("{site}: {spot}, part {part} to rank {peer}, does not fit {target}: {reason}")]
+    MessageDiffers {
+        site: TaskSite,
+        spot: Spot,
+        part: u32,
+        peer: Rank,
+        target: Spot,
+        reason: String,
+    },
+    #[error("{site}: rank {member} takes no part in collective {sequence}")]
+    MemberMissing {
+        site: TaskSite,
+        sequence: u32,
+        member: Rank,
+    },
+    #[error("{site}: collective {sequence} is another one on rank {member}: {reason}")]
+    CollectiveDiffers {
+        site: TaskSite,
+        sequence: u32,
+        member: Rank,
+        reason: String,
+    },
+    #[error("{site}: collective {sequence} has {got} {what} for {expected} members")]
+    PartCount {
+        site: TaskSite,
+        sequence: u32,
+        what: &'static str,
+        expected: usize,
+        got: usize,
+    },
+    #[error(
+        "class {class}: rank {rank} is not equivalent to rank {representative}, which stands for its \
+         class: {reason}"
+    )]
+    NotEquivalent {
+        class: usize,
+        rank: Rank,
+        representative: Rank,
+        reason: String,
+    },
+    #[error(
+        "the step never ends{}: {}",
+        if *in_order { " if each lane completes in order" } else { "" },
+        chain.join(" -> ")
+    )]
+    Cycle { chain: Vec<String>, in_order: bool },
+    #[error("{first} and t{} {} are not ordered, and one writes {spot}", second.task, second.work)]
+    Race {
+        first: TaskSite,
+        second: TaskSite,
+        spot: Spot,
+    },
+    #[error("{site} touches {spot} twice and writes it")]
+    Overlap { site: TaskSite, spot: Spot },
+    #[error(
+        "class {class} (rank {rank}): {first} and {second} share memory, and {first_use} is not \
+         ordered with {second_use}"
+    )]
+    Sharing {
+        class: usize,
+        rank: Rank,
+        first: String,
+        second: String,
+        first_use: String,
+        second_use: String,
+    },
+    #[error("class {class} (rank {rank}): {persistent} outlives the step, and {other} overlaps it")]
+    PersistentShared {
+        class: usize,
+        rank: Rank,
+        persistent: String,
+        other: String,
+    },
+    #[error("{site} reads {spot}, which nothing before it has written")]
+    Uninitialized { site: TaskSite, spot: Spot },
+    #[error("{site}: {spot} holds packed weights, and {reason}")]
+    Packed {
+        site: TaskSite,
+        spot: Spot,
+        reason: String,
+    },
+    #[error("{site} takes packed weights, but {writer} may have changed {weights} since")]
+    PackedStale {
+        site: TaskSite,
+        weights: Spot,
+        writer: TaskSite,
+    },
+    #[error("{site}: {spot}: partial sum over {axes} is read before its reduction")]
+    PartialSumRead {
+        site: TaskSite,
+        spot: Spot,
+        axes: AxisSet,
+    },
+    #[error("{site}: {spot} mixes partial sums of different reductions")]
+    PartialSumsMixed { site: TaskSite, spot: Spot },
+    #[error("{site}: {spot} is reduced over {group}, and holds no partial sum")]
+    NotPartial {
+        site: TaskSite,
+        spot: Spot,
+        group: AxisSet,
+    },
+    #[error("{site}: {spot}: partial sum over {axes} is reduced over {group}")]
+    ReducedOverOthers {
+        site: TaskSite,
+        spot: Spot,
+        axes: AxisSet,
+        group: AxisSet,
+    },
+    #[error("{site}: {spot}: partial sum over {axes} is sent along {along} before its reduction")]
+    PartialSumSent {
+        site: TaskSite,
+        spot: Spot,
+        axes: AxisSet,
+        along: AxisSet,
+    },
+    #[error("{site}: {spot}: several ranks of a partial sum over {axes} add the bias")]
+    BiasRepeated {
+        site: TaskSite,
+        spot: Spot,
+        axes: AxisSet,
+    },
+    #[error("{site}: {spot} is not the rank's own share of the parameter")]
+    NotOwnShare { site: TaskSite, spot: Spot },
+    #[error(
+        "{site}: {spot} has its channels on `{channels}`, the other side on `{other}`, and the weights \
+         are on `{rows}` and `{columns}`"
+    )]
+    WeightsMisplaced {
+        site: TaskSite,
+        spot: Spot,
+        channels: AxisList,
+        other: AxisList,
+        rows: AxisList,
+        columns: AxisList,
+    },
+    #[error(
+        "{site}: {spot} has its channels on `{channels}`, and the rows and columns of the weights are on \
+         `{rows}` and `{columns}`"
+    )]
+    TableMisplaced {
+        site: TaskSite,
+        spot: Spot,
+        channels: AxisList,
+        rows: AxisList,
+        columns: AxisList,
+    },
+    #[error(
+        "{site}: {spot} has W on `{positions}` and its channels on `{channels}`; attention reads whole \
+         sequences, its channels on `{wanted}`"
+    )]
+    SequenceMisplaced {
+        site: TaskSite,
+        spot: Spot,
+        positions: AxisList,
+        channels: AxisList,
+        wanted: AxisList,
+    },
+    #[error(
+        "class {class} (rank {rank}): output `{name}`, {spot}, is a partial sum that is not reduced"
+    )]
+    OutputPartial {
+        class: usize,
+        rank: Rank,
+        name: String,
+        spot: Spot,
+    },
+    #[error("{site} updates {spot}, and the parameter that is kept does not get it")]
+    UpdateLost { site: TaskSite, spot: Spot },
+    #[error("{site} writes {spot}, and {reason}")]
+    GradientLost {
+        site: TaskSite,
+        spot: Spot,
+        reason: &'static str,
+    },
+    #[error("{site} writes {spot}, a partial sum over {axes}, and nothing reads it after that")]
+    PartialSumLost {
+        site: TaskSite,
+        spot: Spot,
+        axes: AxisSet,
+    },
+    #[error(
+        "{site} moves a parameter by {spot}, which lacks the gradient of the micro-batch from sample \
+         {sample} on, of the ranks from {first} on"
+    )]
+    GradientIncomplete {
+        site: TaskSite,
+        spot: Spot,
+        first: Rank,
+        sample: usize,
+    },
+    #[error(
+        "{site} works on {spot}, of another micro-batch than the rest: from sample {sample} on"
+    )]
+    MicroBatches {
+        site: TaskSite,
+        spot: Spot,
+        sample: usize,
+    },
+    #[error("{site} does to {spot} what {first} did before")]
+    Repeated {
+        site: TaskSite,
+        spot: Spot,
+        first: TaskSite,
+    },
+    #[error(
+        "class {class} (rank {rank}): output `{name}` lacks the micro-batch from sample {sample} on"
+    )]
+    OutputIncomplete {
+        class: usize,
+        rank: Rank,
+        name: String,
+        sample: usize,
+    },
+    #[error("class {class} (rank {rank}): {spot} stays as it was, and others have moved it")]
+    WeightsStale {
+        class: usize,
+        rank: Rank,
+        spot: Spot,
+    },
+    #[error("{site} reads {spot}, which has moved in this step already")]
+    MovedEarly { site: TaskSite, spot: Spot },
+    #[error("{site} reads {spot}, which belongs to another rank and holds a constant")]
+    HaloFilled { site: TaskSite, spot: Spot },
+    #[error(
+        "{site}: a message (accumulate={accumulate}) comes to {spot}, where it destroys or is lost"
+    )]
+    ReceiveMisplaced {
+        site: TaskSite,
+        spot: Spot,
+        accumulate: bool,
+    },
+    #[error("{site} sends {spot}, the rank's own copy of what others compute")]
+    CopySent { site: TaskSite, spot: Spot },
+    #[error("{site} reads {spot}, where the rank's own contribution to another rank still stands")]
+    HaloStale { site: TaskSite, spot: Spot },
+    #[error("{site} leaves out what {spot} contributes, and rank {owner} does not send it")]
+    ContributionMissing {
+        site: TaskSite,
+        spot: Spot,
+        owner: Rank,
+    },
+    #[error("{site} writes {spot} for another rank, and nothing reads it after that")]
+    ContributionLost { site: TaskSite, spot: Spot },
+    #[error("class {class} (rank {rank}): output `{name}` is not written: {spot}")]
+    OutputUnwritten {
+        class: usize,
+        rank: Rank,
+        name: String,
+        spot: Spot,
+    },
+}

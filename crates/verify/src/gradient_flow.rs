@@ -1,0 +1,515 @@
+//! What becomes of gradients and of moved weights on their way between ranks: a parameter moves by the
+//! gradients of all micro-batches from all meshes of ranks that use it, and what has moved comes to all
+//! that keep it, after the last that reads it as it was. A kernel works on one micro-batch, and what is
+//! said of a step is of all of them.
+//!
+//! Of which micro-batches a gradient is follows from the tensors that its kernels read, and of which it
+//! has to be from the kernels that read the parameter. Sums, messages and copies hand it on. Over which ranks of a mesh it is a sum is another question, of `partial`.
+
+mod uses;
+
+use self::uses::{Numbers, Uses};
+use crate::collectives::Groups;
+use crate::{Case, Fault};
+use partita_program::descriptor::Flow;
+use partita_program::{
+    Access, Body, BufferId, Collective, CollectiveKind, Exchange, Group, Kernel, Role, View, Work,
+};
+use partita_space::{Grid, Rank, Region};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// What elements hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Contents {
+    /// Uses of which they hold gradients; of what is no gradient of a parameter without a mesh.
+    uses: Uses,
+    /// Of a parameter: whether it has moved in this step.
+    has_moved: bool,
+}
+
+impl Contents {
+    /// Of one micro-batch.
+    fn of(number: u32) -> Self {
+        Self {
+            uses: Uses::of(None, number),
+            has_moved: false,
+        }
+    }
+
+    fn join(mut self, other: &Self) -> Self {
+        self.uses.join(&other.uses);
+        self.has_moved &= other.has_moved;
+        self
+    }
+}
+
+/// Of some, as far as they are known.
+fn join(all: Option<Contents>, one: Option<&Contents>) -> Option<Contents> {
+    match (all, one) {
+        (Some(all), Some(one)) => Some(all.join(one)),
+        (all, one) => all.or_else(|| one.cloned()),
+    }
+}
+
+/// What each class gives to others: by the sequence, and for messages by receiver and part.
+type Given = HashMap<(usize, u32, [i32; 7], u32), Contents>;
+
+/// What all members of a group give to a collective, by the first of them, the group and the sequence.
+type Sums = HashMap<(Rank, Group, u32), Option<Contents>>;
+
+/// A parameter or gradient on all ranks, or where it is no part of a tensor that lies with several, on
+/// one class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    Tensor(u32),
+    Buffer(usize, BufferId),
+}
+
+pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
+    let mut groups = Groups::default();
+    let mut given = Given::new();
+    let numbers = Numbers::new(case.bodies().map(|(_, body)| body));
+    // What ranks get depends on what others have got: again until nothing new is known.
+    let ((uses, readers), plays) = loop {
+        let (mut next, mut sums) = (Given::new(), Sums::new());
+        let (mut uses, mut readers) = (BTreeMap::new(), BTreeMap::new());
+        let mut plays = Vec::new();
+        for (class, body) in case.bodies() {
+            let mut play = Play {
+                case,
+                class,
+                body,
+                numbers: &numbers,
+                contents: initial(body),
+                groups: &mut groups,
+                given: &given,
+                next: &mut next,
+                sums: &mut sums,
+                uses: &mut uses,
+                readers: &mut readers,
+                packed: HashMap::new(),
+                seen: Seen::default(),
+            };
+            play.run();
+            let (contents, seen) = (play.contents, play.seen);
+            plays.push((contents, seen));
+        }
+        if next == given {
+            break ((uses, readers), plays);
+        }
+        given = next;
+    };
+    let moved: BTreeSet<u32> = plays
+        .iter()
+        .flat_map(|(_, seen)| &seen.moved)
+        .copied()
+        .collect();
+    let samples = plays.iter().flat_map(|(_, seen)| &seen.samples);
+    let samples: BTreeSet<usize> = samples.copied().collect();
+    for (class, (contents, seen)) in plays.into_iter().enumerate() {
+        faults.extend(seen.faults);
+        for (task, [parameter, view], got) in seen.updates {
+            let given = uses.get(&key(case, class, &view));
+            let all = [given, readers.get(&key(case, class, &parameter))];
+            let missing = all.into_iter().flatten().flat_map(|all| got.missing(all));
+            let missing = missing.map(|(on, at)| (on, numbers.sample(at)));
+            if let Some((on, sample)) = missing.min() {
+                faults.push(Fault::GradientIncomplete {
+                    site: case.site(class, task),
+                    spot: case.spot(class, &view),
+                    first: on.map_or(0, |grid| grid.first()),
+                    sample,
+                });
+            }
+        }
+        for (name, got) in seen.outputs {
+            let missing = samples
+                .iter()
+                .find(|&&sample| !got.contains(None, numbers.of(sample)));
+            faults.extend(missing.map(|&sample| Fault::OutputIncomplete {
+                class,
+                rank: case.representatives[class],
+                name: name.clone(),
+                sample,
+            }));
+        }
+        faults.extend(stale(case, class, &contents, &moved));
+    }
+}
+
+/// Parameters that are kept as they were, where others have moved them.
+fn stale(
+    case: &Case<'_>,
+    class: usize,
+    contents: &[Vec<(Region, Contents)>],
+    moved: &BTreeSet<u32>,
+) -> Vec<Fault> {
+    let buffers = case.program.bodies[class].buffers.iter().enumerate();
+    let kept = buffers.filter(|(_, buffer)| {
+        let is_kept = matches!(buffer.role, Role::Parameter | Role::State);
+        is_kept && buffer.home.is_some_and(|home| moved.contains(&home.tensor))
+    });
+    let old = kept.filter_map(|(id, _)| {
+        let mut pieces = contents[id].iter();
+        let (region, _) = pieces.find(|(_, contents)| !contents.has_moved)?;
+        Some(Fault::WeightsStale {
+            class,
+            rank: case.representatives[class],
+            spot: case.spot_at(class, id, *region),
+        })
+    });
+    old.collect()
+}
+
+fn key(case: &Case<'_>, class: usize, view: &View) -> Key {
+    match case.home(class, view) {
+        Some(home) => Key::Tensor(home.tensor),
+        None => Key::Buffer(class, view.buffer),
+    }
+}
+
+/// Disjoint regions of each buffer with what they hold, where anything is known of them.
+fn initial(body: &Body) -> Vec<Vec<(Region, Contents)>> {
+    let buffers = body.buffers.iter().enumerate();
+    let of = buffers.map(|(id, buffer)| {
+        let region = buffer.view(BufferId(id as u32)).region();
+        match buffer.role {
+            Role::Parameter | Role::State if !region.is_empty() => {
+                vec![(region, Contents::default())]
+            }
+            Role::Parameter
+            | Role::State
+            | Role::Optimizer
+            | Role::Gradient
+            | Role::Staging
+            | Role::Activation
+            | Role::ActivationGradient
+            | Role::PackedWeights
+            | Role::Gathered
+            | Role::Statistics
+            | Role::Workspace => Vec::new(),
+        }
+    });
+    of.collect()
+}
+
+/// What is noted of a class.
+#[derive(Default)]
+struct Seen {
+    /// Updates with their parameters and gradients, and the uses that the gradients hold.
+    updates: Vec<(usize, [View; 2], Uses)>,
+    /// Tensors of parameters that move.
+    moved: BTreeSet<u32>,
+    /// First samples of micro-batches.
+    samples: BTreeSet<usize>,
+    /// Outputs with the micro-batches that they are of.
+    outputs: Vec<(String, Uses)>,
+    faults: Vec<Fault>,
+}
+
+fn is_tensor(role: Role) -> bool {
+    matches!(role, Role::Activation | Role::ActivationGradient)
+}
+
+struct Play<'a, 'p> {
+    case: &'a Case<'p>,
+    class: usize,
+    body: &'p Body,
+    numbers: &'a Numbers,
+    contents: Vec<Vec<(Region, Contents)>>,
+    groups: &'a mut Groups,
+    given: &'a Given,
+    next: &'a mut Given,
+    sums: &'a mut Sums,
+    /// Uses of which kernels give gradients.
+    uses: &'a mut BTreeMap<Key, Uses>,
+    /// Uses in which kernels read a parameter.
+    readers: &'a mut BTreeMap<Key, Uses>,
+    /// Weights of which packed ones are made.
+    packed: HashMap<BufferId, View>,
+    seen: Seen,
+}
+
+impl<'p> Play<'_, 'p> {
+    /// Tasks that touch the same are ordered as they stand, or there is a race, another fault.
+    fn run(&mut self) {
+        for (id, task) in self.body.tasks.iter().enumerate() {
+            match &task.work {
+                Work::Compute { kernel, .. } => {
+                    kernel.parts().iter().for_each(|part| self.kernel(id, part));
+                }
+                Work::Exchange(exchange) => self.exchange(exchange),
+                Work::Collective(collective) => self.collective(collective),
+                Work::Load(load) => {
+                    let first = load.place.micro.map_or(0, |(first, _)| first);
+                    let contents = Contents::of(self.numbers.of(first));
+                    self.write(&load.target, Some(contents));
+                }
+            }
+        }
+        for output in &self.body.outputs {
+            let uses = self.read(&output.view).unwrap_or_default().uses;
+            self.seen.outputs.push((output.name.clone(), uses));
+        }
+    }
+
+    fn role(&self, view: &View) -> Role {
+        self.body.buffer(view.buffer).role
+    }
+
+    /// What is known of any element of a view.
+    fn read(&self, view: &View) -> Option<Contents> {
+        let region = view.region();
+        if is_tensor(self.role(view)) {
+            let home = self.case.home(self.class, view)?;
+            let first = home.place.micro.map_or(0, |(first, _)| first);
+            return (!region.is_empty()).then(|| Contents::of(self.numbers.of(first)));
+        }
+        let pieces = self.contents[view.buffer.0 as usize].iter();
+        let touched = pieces.filter(|(piece, _)| !piece.intersect(&region).is_empty());
+        touched.fold(None, |all, (_, contents)| join(all, Some(contents)))
+    }
+
+    fn write(&mut self, view: &View, contents: Option<Contents>) {
+        let region = view.region();
+        let is_followed = match self.role(view) {
+            Role::Parameter
+            | Role::State
+            | Role::Gradient
+            | Role::Gathered
+            | Role::PackedWeights
+            | Role::Staging
+            | Role::Statistics => !region.is_empty(),
+            Role::Optimizer | Role::Activation | Role::ActivationGradient | Role::Workspace => {
+                false
+            }
+        };
+        if !is_followed {
+            return;
+        }
+        let pieces = &mut self.contents[view.buffer.0 as usize];
+        let old = std::mem::take(pieces).into_iter();
+        pieces.extend(old.flat_map(|(piece, contents)| {
+            let left = match piece.intersect(&region).is_empty() {
+                true => vec![piece],
+                false => piece.minus(&region),
+            };
+            left.into_iter().map(move |piece| (piece, contents.clone()))
+        }));
+        pieces.extend(contents.map(|contents| (region, contents)));
+    }
+
+    fn put(&mut self, view: &View, contents: Option<Contents>, accumulate: bool) {
+        let before = match accumulate {
+            true => self.read(view),
+            false => None,
+        };
+        self.write(view, join(contents, before.as_ref()));
+    }
+
+    fn kernel(&mut self, task: usize, kernel: &Kernel) {
+        let descriptor = kernel.descriptor();
+        let operands = descriptor.operands.iter();
+        match descriptor.flow {
+            Flow::Clears { .. } => operands.for_each(|target| self.write(target.view, None)),
+            Flow::Copies { source } => {
+                let contents = self.read(source);
+                for target in operands.filter(|operand| operand.access.writes()) {
+                    if is_tensor(self.role(target.view)) {
+                        self.one_micro_batch(task, &descriptor.accesses());
+                    }
+                    let adds = target.access.reads();
+                    self.put(target.view, contents.clone(), adds);
+                }
+            }
+            Flow::Updates {
+                parameter,
+                gradient,
+            } => {
+                let uses = self.read(gradient).unwrap_or_default().uses;
+                if !gradient.is_empty() {
+                    let both = [*parameter, *gradient];
+                    self.seen.updates.push((task, both, uses));
+                }
+                self.moves(parameter);
+            }
+            Flow::Tracks => {
+                let moved = operands.filter(|operand| operand.access.writes());
+                moved.for_each(|operand| self.moves(operand.view));
+            }
+            Flow::Packs { w, packed, .. } => {
+                self.packed.insert(packed.buffer, *w);
+                self.computes(task, descriptor.accesses());
+            }
+            Flow::Computes => self.computes(task, descriptor.accesses()),
+        }
+    }
+
+    fn moves(&mut self, parameter: &View) {
+        let home = self.case.home(self.class, parameter);
+        self.seen.moved.extend(home.map(|home| home.tensor));
+        let moved = Contents {
+            uses: Uses::default(),
+            has_moved: true,
+        };
+        self.write(parameter, Some(moved));
+    }
+
+    /// A kernel that takes parameters as they were, and may give a gradient.
+    fn computes(&mut self, task: usize, accesses: Vec<(View, Access)>) {
+        self.one_micro_batch(task, &accesses);
+        let mut uses = Uses::default();
+        for (view, access) in &accesses {
+            let Some(contents) = self.read(view).filter(|_| access.reads()) else {
+                continue;
+            };
+            let is_parameter = matches!(
+                self.role(view),
+                Role::Parameter | Role::Gathered | Role::PackedWeights
+            );
+            if is_parameter && contents.has_moved {
+                self.seen.faults.push(Fault::MovedEarly {
+                    site: self.case.site(self.class, task),
+                    spot: self.case.spot(self.class, view),
+                });
+            }
+            if *access == Access::Read {
+                uses.join(&contents.uses);
+            }
+        }
+        for (view, _) in accesses.iter().filter(|(_, access)| access.reads()) {
+            self.parameter_read(view, &uses);
+        }
+        for (view, access) in accesses {
+            if !access.writes() {
+                continue;
+            }
+            let mut uses = uses.clone();
+            if self.role(&view) == Role::Gradient && !view.is_empty() {
+                uses = uses.with_mesh(self.mesh(&view));
+                let key = key(self.case, self.class, &view);
+                self.uses.entry(key).or_default().join(&uses);
+            }
+            let contents = Contents {
+                uses,
+                has_moved: false,
+            };
+            self.put(&view, Some(contents), access == Access::Update);
+        }
+    }
+
+    /// The mesh of ranks that a parameter or gradient lies on.
+    fn mesh(&self, view: &View) -> Option<Grid> {
+        let home = self.case.home(self.class, view);
+        home.and_then(|home| home.place.on)
+    }
+
+    /// A kernel for these micro-batches reads a view, of which the gradient is due if it is a parameter.
+    fn parameter_read(&mut self, view: &View, uses: &Uses) {
+        let parameter = match self.role(view) {
+            Role::Parameter | Role::Gathered => *view,
+            Role::PackedWeights => match self.packed.get(&view.buffer) {
+                Some(parameter) => *parameter,
+                None => return,
+            },
+            Role::State
+            | Role::Optimizer
+            | Role::Gradient
+            | Role::Staging
+            | Role::Activation
+            | Role::ActivationGradient
+            | Role::Statistics
+            | Role::Workspace => return,
+        };
+        if !view.is_empty() {
+            let uses = uses.with_mesh(self.mesh(&parameter));
+            let key = key(self.case, self.class, &parameter);
+            self.readers.entry(key).or_default().join(&uses);
+        }
+    }
+
+    /// Tensors, and what was summed over them, are of one micro-batch.
+    fn one_micro_batch(&mut self, task: usize, accesses: &[(View, Access)]) {
+        let mut first = None;
+        for (view, access) in accesses {
+            let role = self.role(view);
+            let is_read = *access == Access::Read;
+            let counts = match role {
+                Role::Activation | Role::ActivationGradient => true,
+                Role::Statistics | Role::Staging => is_read,
+                Role::Parameter
+                | Role::State
+                | Role::Optimizer
+                | Role::Gradient
+                | Role::PackedWeights
+                | Role::Gathered
+                | Role::Workspace => false,
+            };
+            let contents = self.read(view).filter(|_| counts).unwrap_or_default();
+            for sample in contents.uses.numbers().map(|at| self.numbers.sample(at)) {
+                if *first.get_or_insert(sample) != sample {
+                    self.seen.faults.push(Fault::MicroBatches {
+                        site: self.case.site(self.class, task),
+                        spot: self.case.spot(self.class, view),
+                        sample,
+                    });
+                }
+                self.seen.samples.insert(sample);
+            }
+        }
+    }
+
+    fn exchange(&mut self, exchange: &Exchange) {
+        for send in &exchange.sends {
+            let key = (self.class, exchange.sequence, send.to.0, send.part);
+            if !is_tensor(self.role(&send.view)) {
+                self.next
+                    .extend(self.read(&send.view).map(|contents| (key, contents)));
+            }
+        }
+        for receive in &exchange.receives {
+            let mesh = &self.case.program.mesh;
+            let peer = mesh.neighbor(self.case.representatives[self.class], receive.from);
+            let given = peer.and_then(|peer| {
+                let back = receive.from.reversed().0;
+                let class = self.case.class_of(peer);
+                self.given
+                    .get(&(class, exchange.sequence, back, receive.part))
+            });
+            self.put(&receive.view, given.cloned(), receive.accumulate);
+        }
+    }
+
+    fn collective(&mut self, collective: &Collective) {
+        let sources = collective.kind.sources().iter();
+        let is_followed = |view: &&View| !is_tensor(self.role(view));
+        let mine = sources.filter(is_followed).map(|view| self.read(view));
+        let mine = mine.fold(None, |all, one| join(all, one.as_ref()));
+        let key = |class: usize| (class, collective.sequence, [0; 7], 0);
+        self.next
+            .extend(mine.clone().map(|mine| (key(self.class), mine)));
+        let group = self.groups.of(self.case, self.class, collective.group());
+        let kind = collective.group();
+        let first = kind.first(
+            &self.case.program.mesh,
+            self.case.representatives[self.class],
+        );
+        let sum_of = (first, kind, collective.sequence);
+        let sum = self.sums.entry(sum_of).or_insert_with(|| {
+            let classes = group.firsts.iter().map(|&rank| self.case.class_of(rank));
+            let given = classes.filter_map(|class| self.given.get(&key(class)));
+            given.fold(None, |all, one| join(all, Some(one)))
+        });
+        let all = join(mine, sum.as_ref());
+        match &collective.kind {
+            CollectiveKind::AllReduce { view: target }
+            | CollectiveKind::ReduceScatter { target, .. } => self.write(target, all),
+            CollectiveKind::AllGather { targets, .. }
+            | CollectiveKind::AllToAll { targets, .. } => {
+                targets
+                    .iter()
+                    .for_each(|target| self.write(target, all.clone()));
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Sets of micro-batches and of meshes, kept as runs of numbers: a gradient that all micro-batches add to,
+//! one after the other, is one run however many they are.
+
+use partita_program::{Body, Work};
+use partita_space::Grid;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// Numbers of the micro-batches of a program, which are known by their first samples.
+///
+/// Those that the ranks of one mesh load have consecutive numbers, so that what one mesh sums stays one run
+/// where micro-batches take turns between two.
+pub(super) struct Numbers {
+    of: HashMap<usize, u32>,
+    samples: Vec<usize>,
+}
+
+impl Numbers {
+    pub fn new<'p>(bodies: impl Iterator<Item = &'p Body>) -> Self {
+        let mut meshes: BTreeMap<usize, Option<Grid>> = BTreeMap::new();
+        let mut others = BTreeSet::from([0]);
+        for body in bodies {
+            for task in &body.tasks {
+                if let Work::Load(load) = &task.work {
+                    let sample = load.place.micro.map_or(0, |(first, _)| first);
+                    meshes.entry(sample).or_insert(load.place.on);
+                }
+            }
+            let homes = body.buffers.iter().filter_map(|buffer| buffer.home);
+            others.extend(homes.map(|home| home.place.micro.map_or(0, |(first, _)| first)));
+        }
+        for sample in others {
+            meshes.entry(sample).or_insert(None);
+        }
+        let ordered: BTreeSet<_> = meshes.into_iter().map(|(first, on)| (on, first)).collect();
+        let samples: Vec<usize> = ordered.into_iter().map(|(_, sample)| sample).collect();
+        let of = samples.iter().zip(0..).map(|(&sample, at)| (sample, at));
+        Self {
+            of: of.collect(),
+            samples,
+        }
+    }
+
+    /// The number of the micro-batch from a sample on.
+    pub fn of(&self, sample: usize) -> u32 {
+        self.of[&sample]
+    }
+
+    /// The first sample of a micro-batch.
+    pub fn sample(&self, number: u32) -> usize {
+        self.samples[number as usize]
+    }
+}
+
+/// Consecutive micro-batches with one mesh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Run {
+    on: Option<Grid>,
+    first: u32,
+    end: u32,
+}
+
+/// Meshes and micro-batches, as disjoint runs with gaps between them, ascending.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Uses(Vec<Run>);
+
+impl Uses {
+    pub fn of(on: Option<Grid>, number: u32) -> Self {
+        let (first, end) = (number, number + 1);
+        Self(vec![Run { on, first, end }])
+    }
+
+    pub fn join(&mut self, other: &Self) {
+        other.0.iter().for_each(|run| self.insert(*run));
+    }
+
+    fn insert(&mut self, mut run: Run) {
+        let from = self
+            .0
+            .partition_point(|known| (known.on, known.end) < (run.on, run.first));
+        let mut to = from;
+        while let Some(known) = self.0.get(to)
+            && known.on == run.on
+            && known.first <= run.end
+        {
+            run.first = run.first.min(known.first);
+            run.end = run.end.max(known.end);
+            to += 1;
+        }
+        self.0.splice(from..to, [run]);
+    }
+
+    /// The same micro-batches, all with this mesh.
+    pub fn with_mesh(&self, on: Option<Grid>) -> Self {
+        let mut all = Self::default();
+        self.0.iter().for_each(|run| all.insert(Run { on, ..*run }));
+        all
+    }
+
+    pub fn contains(&self, on: Option<Grid>, number: u32) -> bool {
+        self.holds(&Run {
+            on,
+            first: number,
+            end: number + 1,
+        })
+    }
+
+    fn holds(&self, run: &Run) -> bool {
+        let at = self
+            .0
+            .partition_point(|known| (known.on, known.end) < (run.on, run.end));
+        let known = self.0.get(at);
+        known.is_some_and(|known| known.on == run.on && known.first <= run.first)
+    }
+
+    /// What the other set has beside these, mesh by mesh.
+    pub fn missing(&self, of: &Self) -> Vec<(Option<Grid>, u32)> {
+        let open = of.0.iter().filter(|run| !self.holds(run));
+        let all = open.flat_map(|run| (run.first..run.end).map(|number| (run.on, number)));
+        all.filter(|&(on, number)| !self.contains(on, number))
+            .collect()
+    }
+
+    /// The micro-batches.
+    pub fn numbers(&self) -> impl Iterator<Item = u32> {
+        self.0.iter().flat_map(|run| run.first..run.end)
+    }
+
+    /// How many runs there are.
+    #[cfg(test)]
+    fn runs(&self) -> usize {
+        self.0.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_all_micro_batches_add_to_is_one_run_and_gaps_are_known() {
+        let mut all = Uses::default();
+        for number in 0..1000 {
+            all.join(&Uses::of(None, number));
+            assert_eq!(all.runs(), 1);
+        }
+        let mut some = Uses::default();
+        for number in (0..1000).filter(|number| number % 100 != 7).rev() {
+            some.join(&Uses::of(None, number));
+        }
+        assert_eq!(some.runs(), 11);
+        let missing: Vec<u32> = some.missing(&all).iter().map(|&(_, n)| n).collect();
+        assert_eq!(missing, (0..10).map(|i| 100 * i + 7).collect::<Vec<u32>>());
+        assert_eq!(all.missing(&some), []);
+        assert!(all.contains(None, 999) && !all.contains(None, 1000));
+        assert!(some.contains(None, 8) && !some.contains(None, 7));
+        some.join(&all);
+        assert_eq!(some, all);
+        assert_eq!(all.numbers().count(), 1000);
+    }
+}

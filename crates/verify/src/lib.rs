@@ -1,0 +1,134 @@
+//! Proof, before anything runs, that a program is sound.
+//!
+//! Does: checks structure and shapes; that every message has its counterpart; that the program ends under
+//! any timing; that no task reads what is not yet, or no longer, there; that every partial sum is reduced
+//! once, over the right ranks; that parameters are updated by all of their gradients, wherever they are kept.
+//! Knows: programs and their kernels' descriptors. Works on one representative of each class of ranks with
+//! its real peers; that the other ranks of a class are equivalent to it is checked by loops over integers.
+//! Must not know: the model, how a program was lowered, machines, or how programs run.
+
+mod adjoint;
+mod class_equivalence;
+mod collectives;
+mod fault;
+mod gradient_flow;
+mod lost;
+mod matching;
+mod memory;
+mod order;
+mod packed;
+mod partial;
+mod repeated;
+mod shapes;
+mod structure;
+mod termination;
+mod updated;
+
+pub use fault::{Fault, Faults, Spot};
+
+use partita_program::{Body, Home, Program, SizeFaults, TaskSite, View};
+use partita_space::{Coord, Rank, Region};
+
+/// Checks everything.
+///
+/// Errors: all faults found. Where buffers, classes or tasks are named that do not exist, or views
+/// leave their buffers, only faults of structure are looked for, since nothing else has a meaning; and
+/// where sizes are beyond [`partita_space::limits`], or ranks outside of the mesh, only these.
+pub fn verify(program: &Program) -> Result<(), Faults> {
+    let mut faults = Vec::new();
+    if structure::is_indexable(program, &mut faults) && sizes_are_bounded(program, &mut faults) {
+        let case = Case::new(program);
+        structure::check(&case, &mut faults);
+        shapes::check(&case, &mut faults);
+        matching::check(&case, &mut faults);
+        collectives::check(&case, &mut faults);
+        class_equivalence::check(&case, &mut faults);
+        termination::check(&case, &mut faults);
+        memory::check(&case, &mut faults);
+        packed::check(&case, &mut faults);
+        partial::check(&case, &mut faults);
+        updated::check(&case, &mut faults);
+        lost::check(&case, &mut faults);
+        repeated::check(&case, &mut faults);
+        gradient_flow::check(&case, &mut faults);
+    }
+    if faults.is_empty() {
+        Ok(())
+    } else {
+        Err(Faults(faults))
+    }
+}
+
+fn sizes_are_bounded(program: &Program, faults: &mut Vec<Fault>) -> bool {
+    let found = program.check_sizes();
+    let found = found.map_or_else(|SizeFaults(found)| found, |()| Vec::new());
+    let bounded = found.is_empty();
+    faults.extend(found.into_iter().map(Fault::Size));
+    bounded
+}
+
+/// A program whose indices are known to be good, with its representatives.
+struct Case<'p> {
+    program: &'p Program,
+    representatives: Vec<Rank>,
+    coords: Vec<Coord>,
+}
+
+impl<'p> Case<'p> {
+    fn new(program: &'p Program) -> Self {
+        let representatives = program.representatives();
+        let coords = representatives
+            .iter()
+            .map(|&rank| program.mesh.coord(rank))
+            .collect();
+        Self {
+            program,
+            representatives,
+            coords,
+        }
+    }
+
+    fn bodies(&self) -> impl Iterator<Item = (usize, &'p Body)> + use<'p> {
+        self.program.bodies.iter().enumerate()
+    }
+
+    fn class_of(&self, rank: Rank) -> usize {
+        self.program.class_of[rank] as usize
+    }
+
+    fn site(&self, class: usize, task: usize) -> TaskSite {
+        TaskSite::of(self.program, class, self.representatives[class], task)
+    }
+
+    fn spot(&self, class: usize, view: &View) -> Spot {
+        self.spot_at(class, view.buffer.0 as usize, view.region())
+    }
+
+    fn spot_at(&self, class: usize, buffer: usize, region: Region) -> Spot {
+        let body = &self.program.bodies[class];
+        Spot {
+            buffer: buffer as u32,
+            name: body.buffers[buffer].name.clone(),
+            region,
+        }
+    }
+
+    fn home(&self, class: usize, view: &View) -> Option<&'p Home> {
+        self.program.bodies[class].buffer(view.buffer).home.as_ref()
+    }
+
+    /// The global region of a view on a rank of the class, where its buffer has a home.
+    fn global(&self, class: usize, view: &View, coord: &Coord) -> Option<Region> {
+        self.home(class, view)
+            .map(|home| home.region(view, &self.program.mesh, coord))
+    }
+}
+
+/// Whether two regions of a tensor of this shape hold the same elements where indices wrap around.
+fn same_elements(a: &Region, b: &Region, shape: &[usize; 5]) -> bool {
+    (0..5).all(|dim| {
+        let extent = shape[dim].max(1) as i64;
+        let apart = a.0[dim].start - b.0[dim].start;
+        a.0[dim].len() == b.0[dim].len() && apart.rem_euclid(extent) == 0
+    })
+}

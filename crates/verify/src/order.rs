@@ -1,0 +1,152 @@
+//! Which tasks have completed when one starts, whatever the timing.
+
+use partita_program::{Body, Lane, TaskSet};
+
+/// For each task those that have completed whenever it starts, whatever the timing; and at the end, one
+/// more, all tasks: what is read after the step.
+///
+/// A lane starts its tasks in their order, so what has completed at the start of one has completed
+/// at the start of the next; in a serial lane the one has completed as well. So of a serial lane always
+/// a number of first tasks has completed; of the others it may be any.
+pub(crate) struct Order {
+    seats: Vec<Seat>,
+    /// Per task, how many of each serial lane have completed.
+    first: Vec<[u32; LANES]>,
+    /// Per task, which others have.
+    others: Vec<TaskSet>,
+}
+
+const LANES: usize = Lane::ALL.len();
+
+/// Where a task stands.
+#[derive(Clone, Copy)]
+enum Seat {
+    /// In a serial lane, at this place.
+    Serial(usize, u32),
+    /// Among the tasks of all other lanes, at this place.
+    Other(usize),
+}
+
+/// The reader after the step stands behind all tasks, and never completes.
+const END: Seat = Seat::Serial(Lane::Compute as usize, u32::MAX - 1);
+
+impl Order {
+    pub fn new(body: &Body) -> Self {
+        let (mut counts, mut others) = ([0; LANES], 0);
+        let seat = |task: &partita_program::Task| {
+            let lane = task.work.lane();
+            if lane.is_serial() {
+                counts[lane as usize] += 1;
+                return Seat::Serial(lane as usize, counts[lane as usize] - 1);
+            }
+            others += 1;
+            Seat::Other(others - 1)
+        };
+        let mut seats: Vec<Seat> = body.tasks.iter().map(seat).collect();
+        seats.push(END);
+        let mut order = Self {
+            first: vec![[0; LANES]; seats.len()],
+            others: vec![TaskSet::default(); seats.len()],
+            seats,
+        };
+        let mut last: [Option<usize>; LANES] = [None; LANES];
+        for (id, task) in body.tasks.iter().enumerate() {
+            for before in &task.after {
+                order.follow(id, before.0 as usize);
+                order.insert(id, before.0 as usize);
+            }
+            let lane = task.work.lane();
+            if let Some(previous) = last[lane as usize].replace(id) {
+                order.follow(id, previous);
+                if lane.is_serial() {
+                    order.insert(id, previous);
+                }
+            }
+        }
+        (0..body.tasks.len()).for_each(|task| order.insert(body.tasks.len(), task));
+        order
+    }
+
+    /// Takes over what has completed when a task before starts.
+    fn follow(&mut self, id: usize, before: usize) {
+        let (earlier, later) = self.first.split_at_mut(id);
+        raise(&mut later[0], &earlier[before]);
+        let (earlier, later) = self.others.split_at_mut(id);
+        later[0].join(&earlier[before]);
+    }
+
+    fn insert(&mut self, id: usize, done: usize) {
+        match self.seats[done] {
+            Seat::Serial(lane, at) => {
+                let first = &mut self.first[id][lane];
+                *first = (*first).max(at + 1);
+            }
+            Seat::Other(at) => self.others[id].insert(at),
+        }
+    }
+
+    /// Whether a task has completed whenever another starts.
+    pub fn is_before(&self, done: usize, id: usize) -> bool {
+        match self.seats[done] {
+            Seat::Serial(lane, at) => at < self.first[id][lane],
+            Seat::Other(at) => self.others[id].has(at),
+        }
+    }
+
+    /// Whether tasks of one lane complete in their order, and which lane it is.
+    pub fn serial_lane(&self, id: usize) -> Option<usize> {
+        match self.seats[id] {
+            Seat::Serial(lane, _) => Some(lane),
+            Seat::Other(_) => None,
+        }
+    }
+
+    /// The first and the last of some tasks, given in their order. The first of each lane starts before the
+    /// others there, and the last of a serial lane completes after them; in the other lanes any may complete
+    /// last.
+    pub fn ends(&self, body: &Body, tasks: impl DoubleEndedIterator<Item = usize> + Clone) -> Ends {
+        let mut ends = Ends::default();
+        let lane = |id: usize| {
+            body.tasks
+                .get(id)
+                .map_or(LANES, |task| task.work.lane() as usize)
+        };
+        let mut known = [false; LANES + 1];
+        for id in tasks.clone() {
+            if !std::mem::replace(&mut known[lane(id)], true) {
+                ends.first.push(id);
+            }
+        }
+        let mut known = [false; LANES + 1];
+        for id in tasks.rev() {
+            let is_serial = self.serial_lane(id).is_some();
+            let is_known = is_serial && std::mem::replace(&mut known[lane(id)], true);
+            if !is_known && ends.last.last() != Some(&id) {
+                ends.last.push(id);
+            }
+        }
+        ends
+    }
+
+    /// Whether all tasks with these ends have completed whenever one of the others starts.
+    pub fn all_before(&self, done: &Ends, others: &Ends) -> bool {
+        let mut pairs = done.last.iter().flat_map(|&done| {
+            let starts = others.first.iter();
+            starts.map(move |&id| (done, id))
+        });
+        pairs.all(|(done, id)| self.is_before(done, id))
+    }
+}
+
+/// Of the tasks that touch a buffer those that tell when it is in use.
+#[derive(Default)]
+pub(crate) struct Ends {
+    first: Vec<usize>,
+    last: Vec<usize>,
+}
+
+fn raise(mine: &mut [u32; LANES], theirs: &[u32; LANES]) {
+    for (mine, theirs) in mine.iter_mut().zip(theirs) {
+        *mine = (*mine).max(*theirs);
+    }
+}

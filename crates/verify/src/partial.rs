@@ -1,0 +1,564 @@
+//! Partial sums: before its reduction, a partial sum over ranks is read only by kernels that are linear in
+//! it, is never mixed with values that are no partial sum of the same reduction, and is reduced once, over
+//! just its ranks.
+//!
+//! Which values are partial follows from the program itself. A product of weights whose channels are split
+//! is partial over the axes of the split, and so is a sum over samples and positions that are split; a
+//! reduction takes its group away. Copies and messages keep it.
+
+use crate::collectives::Groups;
+use crate::lost::unread;
+use crate::{Case, Fault, Spot};
+use partita_program::descriptor::{Flow, Layout, Operand, Over, SumRole};
+use partita_program::{
+    Body, BufferId, Collective, CollectiveKind, Exchange, Group, Kernel, TaskSite, View, Work,
+};
+use partita_space::{AxisList, AxisSet, Offset, Rank, Region};
+use std::collections::HashMap;
+
+/// What elements are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Zeros, or no contents yet: a partial sum of any reduction.
+    Nothing,
+    /// Partial sums over ranks that differ along these axes; whole values where there are none.
+    Partial(AxisSet),
+    /// Partial sums of different reductions.
+    Mixed,
+}
+
+const WHOLE: State = State::Partial(AxisSet::NONE);
+
+impl State {
+    fn join(self, other: Self) -> Self {
+        match (self, other) {
+            (State::Nothing, state) | (state, State::Nothing) => state,
+            (a, b) if a == b => a,
+            _ => State::Mixed,
+        }
+    }
+
+    /// After a sum over what differs along more axes.
+    fn along(self, more: AxisSet) -> Self {
+        match self {
+            State::Partial(axes) if axes.minus(more) == axes => State::Partial(axes.union(more)),
+            State::Partial(_) | State::Mixed => State::Mixed,
+            State::Nothing => State::Nothing,
+        }
+    }
+
+    /// Of products, of which one factor at most may be partial.
+    fn times(self, other: Self) -> Self {
+        match (self, other) {
+            (State::Nothing, _) | (_, State::Nothing) => State::Nothing,
+            (state, WHOLE) | (WHOLE, state) => state,
+            _ => State::Mixed,
+        }
+    }
+}
+
+/// What each class gives to others: by the sequence, and for messages by receiver and part.
+type Given = HashMap<(usize, u32, [i32; 7], u32), State>;
+
+/// What all members of a group give to a collective, by the first of them, the group and the sequence.
+type Sums = HashMap<(Rank, Group, u32), State>;
+
+pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
+    let mut groups = Groups::default();
+    let mut given = Given::new();
+    let unread: Vec<Vec<(usize, View)>> = case.bodies().map(|(_, body)| unread(body)).collect();
+    // What ranks get depends on what others have got: again until nothing new is known. States only
+    // ever rise from nothing over a partial sum to a mixture.
+    loop {
+        let (mut next, mut found) = (Given::new(), Vec::new());
+        let mut sums = Sums::new();
+        for (class, body) in case.bodies() {
+            let mut play = Play {
+                case,
+                class,
+                body,
+                unread: &unread[class],
+                states: initial(body),
+                packed: HashMap::new(),
+                groups: &mut groups,
+                given: &given,
+                next: &mut next,
+                sums: &mut sums,
+                faults: &mut found,
+                task: 0,
+            };
+            play.run();
+        }
+        if next == given {
+            faults.append(&mut found);
+            return;
+        }
+        given = next;
+    }
+}
+
+/// Disjoint regions of each buffer with their states; nothing elsewhere.
+fn initial(body: &Body) -> Vec<Vec<(Region, State)>> {
+    let buffers = body.buffers.iter().enumerate();
+    let of = buffers.map(|(id, buffer)| match buffer.role.is_persistent() {
+        true => vec![(buffer.view(BufferId(id as u32)).region(), WHOLE)],
+        false => Vec::new(),
+    });
+    of.collect()
+}
+
+struct Play<'a, 'p> {
+    case: &'a Case<'p>,
+    class: usize,
+    body: &'p Body,
+    /// What of gradients is not read after it was written last.
+    unread: &'a [(usize, View)],
+    states: Vec<Vec<(Region, State)>>,
+    /// Of packed weights those that were packed.
+    packed: HashMap<BufferId, View>,
+    groups: &'a mut Groups,
+    given: &'a Given,
+    next: &'a mut Given,
+    sums: &'a mut Sums,
+    faults: &'a mut Vec<Fault>,
+    /// The task at hand.
+    task: usize,
+}
+
+impl<'p> Play<'_, 'p> {
+    /// Tasks that touch the same are ordered as they stand, or there is a race, another fault.
+    fn run(&mut self) {
+        for (id, task) in self.body.tasks.iter().enumerate() {
+            self.task = id;
+            match &task.work {
+                Work::Compute { kernel, .. } => {
+                    kernel.parts().iter().for_each(|part| self.kernel(part));
+                }
+                Work::Exchange(exchange) => self.exchange(exchange),
+                Work::Collective(collective) => self.collective(collective),
+                Work::Load(load) => self.write(&load.target, WHOLE),
+            }
+        }
+        for &(id, view) in self.unread {
+            if let State::Partial(axes) = self.read(&view)
+                && !axes.is_empty()
+            {
+                self.faults.push(Fault::PartialSumLost {
+                    site: self.case.site(self.class, id),
+                    spot: self.case.spot(self.class, &view),
+                    axes,
+                });
+            }
+        }
+        for output in &self.body.outputs {
+            let state = self.read(&output.view);
+            if !matches!(state, State::Nothing | WHOLE) {
+                self.faults.push(Fault::OutputPartial {
+                    class: self.class,
+                    rank: self.case.representatives[self.class],
+                    name: output.name.clone(),
+                    spot: self.case.spot(self.class, &output.view),
+                });
+            }
+        }
+    }
+
+    /// Notes a fault of the task at hand at what a view holds.
+    fn fault(&mut self, view: &View, fault: impl FnOnce(TaskSite, Spot) -> Fault) {
+        let site = self.case.site(self.class, self.task);
+        let spot = self.case.spot(self.class, view);
+        self.faults.push(fault(site, spot));
+    }
+
+    fn mixed(&mut self, view: &View) {
+        self.fault(view, |site, spot| Fault::PartialSumsMixed { site, spot });
+    }
+
+    fn read(&self, view: &View) -> State {
+        let region = view.region();
+        let pieces = self.states[view.buffer.0 as usize].iter();
+        let touched = pieces.filter(|(piece, _)| !piece.intersect(&region).is_empty());
+        touched.fold(State::Nothing, |all, (_, state)| all.join(*state))
+    }
+
+    fn write(&mut self, view: &View, state: State) {
+        let mut region = view.region();
+        if region.is_empty() {
+            return;
+        }
+        let pieces = &mut self.states[view.buffer.0 as usize];
+        let old = std::mem::take(pieces).into_iter();
+        pieces.extend(old.flat_map(|(piece, state)| {
+            let left = match piece.intersect(&region).is_empty() {
+                true => vec![piece],
+                false => piece.minus(&region),
+            };
+            left.into_iter().map(move |piece| (piece, state))
+        }));
+        if state == State::Nothing {
+            return;
+        }
+        // What many ranks give comes box by box, and is one box in the end.
+        while let Some((at, joined)) = pieces.iter().enumerate().find_map(|(at, (piece, other))| {
+            let joined = (*other == state).then(|| piece.joined(&region));
+            Some((at, joined.flatten()?))
+        }) {
+            pieces.swap_remove(at);
+            region = joined;
+        }
+        pieces.push((region, state));
+    }
+
+    fn put(&mut self, view: &View, state: State, accumulate: bool) {
+        let before = match accumulate {
+            true => self.read(view),
+            false => State::Nothing,
+        };
+        let state = state.join(before);
+        if state == State::Mixed {
+            self.mixed(view);
+        }
+        // Told once.
+        self.write(view, if state == State::Mixed { WHOLE } else { state });
+    }
+
+    /// For what is not linear in it.
+    fn need_whole(&mut self, view: &View) {
+        match self.read(view) {
+            State::Nothing | WHOLE => {}
+            State::Partial(axes) => {
+                self.fault(view, |site, spot| Fault::PartialSumRead {
+                    site,
+                    spot,
+                    axes,
+                });
+            }
+            State::Mixed => self.mixed(view),
+        }
+    }
+
+    /// Axes of the dims of what a view holds.
+    fn axes(&self, view: &View) -> Option<[AxisList; 5]> {
+        self.case.home(self.class, view).map(|home| home.place.axes)
+    }
+
+    /// Axes that split samples and positions.
+    fn positions(&self, view: &View) -> AxisSet {
+        let axes = self.axes(view).unwrap_or_default();
+        let sets = axes[..4].iter().map(|list| list.set());
+        sets.fold(AxisSet::NONE, AxisSet::union)
+    }
+
+    fn kernel(&mut self, kernel: &Kernel) {
+        let descriptor = kernel.descriptor();
+        let summed = self.layout(&descriptor.layout);
+        for operand in &descriptor.operands {
+            if let SumRole::Whole = operand.sum_role {
+                self.need_whole(operand.view);
+            }
+        }
+        if let Flow::Packs { w, packed, .. } = descriptor.flow {
+            self.packed.insert(packed.buffer, *w);
+        }
+        let state = self.combined(&descriptor.operands);
+        if let Layout::Product {
+            to,
+            bias: Some(bias),
+            ..
+        } = descriptor.layout
+            && let State::Partial(axes) = state.along(summed)
+            && !self.is_first(to, axes)
+        {
+            self.fault(bias, |site, spot| Fault::BiasRepeated { site, spot, axes });
+        }
+        for operand in &descriptor.operands {
+            let SumRole::Result(over) = operand.sum_role else {
+                continue;
+            };
+            let state = match over {
+                Over::Nothing => state,
+                Over::Zeros => State::Nothing,
+                Over::Positions(view) => state.along(self.positions(view)),
+                Over::Channels(view) => state.along(self.channels(view)),
+                Over::All(views) => {
+                    let states = views.iter().map(|view| state.along(self.split(view)));
+                    states.fold(State::Nothing, State::join)
+                }
+                Over::Products => state.along(summed),
+            };
+            self.put(operand.view, state, operand.access.reads());
+        }
+    }
+
+    /// What linear operands give together, each for itself or as factors.
+    fn combined(&self, operands: &[Operand<'_>]) -> State {
+        let mut all = None;
+        for operand in operands {
+            let (state, is_factor) = match operand.sum_role {
+                SumRole::Whole | SumRole::Result(_) => continue,
+                SumRole::Linear => (self.read(operand.view), false),
+                SumRole::Factor => (self.read(operand.view), true),
+            };
+            all = Some(match all {
+                None => state,
+                Some(all) if is_factor => state.times(all),
+                Some(all) => state.join(all),
+            });
+        }
+        all.unwrap_or(WHOLE)
+    }
+
+    /// Checks how operands lie on the ranks. Axes along which products are summed, if it has any.
+    fn layout(&mut self, layout: &Layout<'_>) -> AxisSet {
+        match *layout {
+            Layout::Any => {}
+            Layout::Product {
+                from,
+                to,
+                w,
+                is_forward,
+                ..
+            } => {
+                let [rows, columns] = self.shares(w);
+                let wanted = match is_forward {
+                    true => [rows, columns],
+                    false => [columns, rows],
+                };
+                let summed = self.shared(from, to, wanted, rows.is_empty());
+                return summed.unwrap_or_default();
+            }
+            Layout::ProductGradient { x, dy, dw } => {
+                let [rows, columns] = self.shares(dw);
+                self.shared(x, dy, [rows, columns], rows.is_empty());
+            }
+            Layout::Table { w, y } => self.columns(w, y),
+            Layout::Sequences { inputs, y } => self.sequences(inputs, y),
+            Layout::OwnShare {
+                parameter,
+                gradient,
+            } => {
+                if self.axes(parameter) != self.axes(gradient) {
+                    self.fault(gradient, |site, spot| Fault::NotOwnShare { site, spot });
+                }
+            }
+        }
+        AxisSet::NONE
+    }
+
+    /// Axes of the last two dims of weights or their gradient.
+    fn shares(&self, w: &View) -> [AxisList; 2] {
+        let w = self.packed.get(&w.buffer).unwrap_or(w);
+        let axes = self.axes(w).unwrap_or_default();
+        [axes[3], axes[4]]
+    }
+
+    /// Whether the channels of two tensors lie as weights between them want it: on these axes, or by
+    /// whole groups. None if neither, which is a fault.
+    fn shared(
+        &mut self,
+        x: &View,
+        y: &View,
+        wanted: [AxisList; 2],
+        by_groups: bool,
+    ) -> Option<AxisSet> {
+        let (Some(a), Some(b)) = (self.axes(x), self.axes(y)) else {
+            return Some(wanted[0].set());
+        };
+        if [a[4], b[4]] == wanted {
+            return Some(wanted[0].set());
+        }
+        // Then one of the two lists is empty.
+        if by_groups && [a[4], b[4]] == [wanted[0].then(wanted[1]); 2] {
+            return Some(AxisSet::NONE);
+        }
+        let [rows, columns] = wanted;
+        self.fault(x, |site, spot| Fault::WeightsMisplaced {
+            site,
+            spot,
+            channels: a[4],
+            other: b[4],
+            rows,
+            columns,
+        });
+        None
+    }
+
+    /// Whether all ranks of the class are the first along these axes of the mesh of a tensor.
+    fn is_first(&self, of: &View, axes: AxisSet) -> bool {
+        let program = self.case.program;
+        let home = self.case.home(self.class, of);
+        let on = home.and_then(|home| home.place.on);
+        let of_class = program.class_of.iter().enumerate();
+        let mut ranks = of_class.filter(|(_, class)| **class as usize == self.class);
+        axes.is_empty()
+            || ranks.all(|(rank, _)| {
+                let seat = match on {
+                    None => Some(program.mesh.coord(rank)),
+                    Some(grid) => grid.coord(rank),
+                };
+                seat.is_some_and(|seat| axes.iter().all(|axis| seat[axis.index()] == 0))
+            })
+    }
+
+    /// Axes that split the channels.
+    fn channels(&self, view: &View) -> AxisSet {
+        self.axes(view).unwrap_or_default()[4].set()
+    }
+
+    /// Rows are whole, and columns lie as the channels do.
+    fn columns(&mut self, w: &View, y: &View) {
+        let [rows, columns] = self.shares(w);
+        let of_y = self.axes(y).unwrap_or_default()[4];
+        if !rows.is_empty() || of_y != columns {
+            self.fault(y, |site, spot| Fault::TableMisplaced {
+                site,
+                spot,
+                channels: of_y,
+                rows,
+                columns,
+            });
+        }
+    }
+
+    /// All channels lie alike, and no rank lacks a part of a sequence.
+    fn sequences(&mut self, inputs: [&View; 3], y: &View) {
+        let of_y = self.axes(y).unwrap_or_default()[4];
+        for view in inputs {
+            let axes = self.axes(view).unwrap_or_default();
+            if !axes[3].is_empty() || axes[4] != of_y {
+                self.fault(view, |site, spot| Fault::SequenceMisplaced {
+                    site,
+                    spot,
+                    positions: axes[3],
+                    channels: axes[4],
+                    wanted: of_y,
+                });
+            }
+        }
+    }
+
+    /// Axes that split any dim of what a view holds.
+    fn split(&self, view: &View) -> AxisSet {
+        let axes = self.axes(view).unwrap_or_default();
+        self.positions(view).union(axes[4].set())
+    }
+
+    fn exchange(&mut self, exchange: &Exchange) {
+        for send in &exchange.sends {
+            let state = self.read(&send.view);
+            let steps = send.to.0;
+            self.stays(&send.view, state, self.along(send));
+            let key = (self.class, exchange.sequence, steps, send.part);
+            self.next.insert(key, state);
+        }
+        for receive in &exchange.receives {
+            let back: Offset = receive.from.reversed();
+            let mesh = &self.case.program.mesh;
+            let peer = mesh.neighbor(self.case.representatives[self.class], receive.from);
+            let given = peer.and_then(|peer| {
+                let class = self.case.class_of(peer);
+                let key = (class, exchange.sequence, back.0, receive.part);
+                self.given.get(&key)
+            });
+            let state = given.copied().unwrap_or(State::Nothing);
+            self.put(&receive.view, state, receive.accumulate);
+        }
+    }
+
+    /// The axes of the mesh of a message's tensor along which the receiver lies elsewhere. Where it
+    /// stands in another mesh, partial sums may go to whoever has the same place in a mesh of the same
+    /// extents, which then reduces them with its own.
+    fn along(&self, send: &partita_program::Send) -> AxisSet {
+        let world = &self.case.program.mesh;
+        let from = self.case.representatives[self.class];
+        let home = self.case.home(self.class, &send.view);
+        let steps = match home.and_then(|home| home.place.on) {
+            None => send.to.0,
+            Some(grid) => {
+                let to = world.neighbor(from, send.to);
+                let seats = (grid.coord(from), to.and_then(|to| grid.coord(to)));
+                let (Some(from), Some(to)) = seats else {
+                    return AxisSet::NONE;
+                };
+                std::array::from_fn(|axis| to[axis] as i32 - from[axis] as i32)
+            }
+        };
+        let axes = partita_space::AXES.into_iter();
+        AxisSet::of(axes.filter(|axis| steps[axis.index()] != 0))
+    }
+
+    /// Partial sums stay with their rank along the axes of their reduction.
+    fn stays(&mut self, view: &View, state: State, along: AxisSet) {
+        if let State::Partial(axes) = state
+            && axes.minus(along) != axes
+        {
+            self.fault(view, |site, spot| Fault::PartialSumSent {
+                site,
+                spot,
+                axes,
+                along,
+            });
+        }
+    }
+
+    fn collective(&mut self, collective: &Collective) {
+        let sources = collective.kind.sources();
+        let mine = sources.iter().map(|view| self.read(view));
+        let mine = mine.fold(State::Nothing, State::join);
+        let key = |class: usize| (class, collective.sequence, [0; 7], 0);
+        self.next.insert(key(self.class), mine);
+        let kind = collective.group();
+        let group = self.groups.of(self.case, self.class, kind);
+        let sum = self
+            .sums
+            .entry((group.members[0], kind, collective.sequence));
+        let sum = sum.or_insert_with(|| {
+            let classes = group.firsts.iter().map(|&rank| self.case.class_of(rank));
+            let given = classes.filter_map(|class| self.given.get(&key(class)));
+            given.fold(State::Nothing, |all, state| all.join(*state))
+        });
+        let all = mine.join(*sum);
+        let around = kind.wide(&self.case.program.mesh);
+        let Some(first) = sources.first().copied() else {
+            return;
+        };
+        match &collective.kind {
+            CollectiveKind::AllReduce { view: target }
+            | CollectiveKind::ReduceScatter { target, .. } => {
+                let state = self.reduced(&first, all, around);
+                self.write(target, state);
+            }
+            CollectiveKind::AllGather { targets, .. }
+            | CollectiveKind::AllToAll { targets, .. } => {
+                self.stays(&first, all, around);
+                targets.iter().for_each(|target| self.write(target, all));
+            }
+        }
+    }
+
+    /// After a sum over a group.
+    fn reduced(&mut self, view: &View, state: State, group: AxisSet) -> State {
+        match state {
+            State::Nothing => State::Nothing,
+            State::Partial(axes) if group.minus(axes).is_empty() => {
+                State::Partial(axes.minus(group))
+            }
+            State::Partial(axes) => {
+                self.fault(view, |site, spot| match axes.is_empty() {
+                    true => Fault::NotPartial { site, spot, group },
+                    false => Fault::ReducedOverOthers {
+                        site,
+                        spot,
+                        axes,
+                        group,
+                    },
+                });
+                WHOLE
+            }
+            State::Mixed => {
+                self.mixed(view);
+                WHOLE
+            }
+        }
+    }
+}
