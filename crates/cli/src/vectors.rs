@@ -37,7 +37,7 @@ fn parse(word: &str) -> Result<Level, String> {
             Level::detect().name()
         )),
         None => {
-            let nearest = partita_graph::nearest(word, names).unwrap_or_default();
+            let nearest = partita_space::nearest(word, names).unwrap_or_default();
             Err(format!(
                 "{VARIABLE}={word} names no instruction level; possible are {possible}; did you mean \
                  `{nearest}`?"

@@ -9,7 +9,6 @@ mod calibration;
 mod error;
 mod load;
 mod machine;
-mod nearest;
 mod quantity;
 mod read;
 mod write;

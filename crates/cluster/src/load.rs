@@ -2,7 +2,7 @@
 
 use crate::error::MachineError;
 use crate::machine::Machine;
-use crate::nearest::nearest;
+use partita_space::near;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -88,7 +88,7 @@ fn unknown(asked: &str, search_dirs: &[PathBuf]) -> MachineError {
     let file = format!("{asked}.toml");
     let nearest = match Path::new(&file).is_file() {
         true => Some(file),
-        false => nearest(asked, available.iter().map(String::as_str)),
+        false => near(asked, available.iter().map(String::as_str)).map(str::to_owned),
     };
     MachineError::Unknown {
         asked: asked.to_owned(),

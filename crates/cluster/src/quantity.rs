@@ -1,7 +1,7 @@
 //! Numbers with units in machine files.
 
 use crate::machine::{Half, Share};
-use crate::nearest::nearest;
+use partita_space::near;
 use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Seconds};
 use toml::Value;
 
@@ -243,7 +243,7 @@ impl Measure {
         let units: Vec<&str> = self.units.iter().map(|&(unit, _)| unit).collect();
         let given = text.trim_start_matches(|letter: char| !letter.is_alphabetic());
         let of_bits = given.strip_suffix("bit/s");
-        let hint = match (of_bits, nearest(given, units.iter().copied())) {
+        let hint = match (of_bits, near(given, units.iter().copied())) {
             (Some(prefix), _) => format!(" (8 {given} are 1 {prefix}B/s)"),
             (None, Some(unit)) if unit != given => format!(" (did you mean `{unit}`?)"),
             (None, _) => String::new(),

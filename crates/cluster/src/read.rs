@@ -5,9 +5,9 @@ use crate::machine::{
     Allreduce, AllreduceLink, Basis, ConvEfficiency, ConvSaturation, Device, DeviceKind,
     Efficiency, Exchange, Fact, InterLink, IntraLink, Io, Links, Machine, Share,
 };
-use crate::nearest::nearest;
 use crate::quantity::{Quantity, bare};
 use partita_space::BytesPerSecond;
+use partita_space::near;
 use serde::Deserialize;
 use toml::{Spanned, Value};
 
@@ -353,7 +353,7 @@ impl Reader<'_> {
             return Ok(choice);
         }
         let mut expected = format!("one of {}", listed(choices));
-        if let Some(name) = nearest(given, choices.iter().map(|&(name, _)| name)) {
+        if let Some(name) = near(given, choices.iter().map(|&(name, _)| name)) {
             expected.push_str(&format!(" (did you mean \"{name}\"?)"));
         }
         Err(self.bad(key, raw.span().start, &format!("\"{given}\""), expected))
@@ -384,7 +384,7 @@ impl Reader<'_> {
             let mut names = error.message().split('`').skip(1).step_by(2);
             let key = names.next().unwrap_or_default().to_owned();
             let possible: Vec<String> = names.map(str::to_owned).collect();
-            let nearest = nearest(&key, possible.iter().map(String::as_str));
+            let nearest = near(&key, possible.iter().map(String::as_str)).map(str::to_owned);
             return MachineError::UnknownKey {
                 file,
                 line,

@@ -240,31 +240,6 @@ pub struct NoClass {
     pub remedy: &'static str,
 }
 
-/// The name nearest to `wanted` by edits, if no more than half of it differs.
-pub(crate) fn nearest(wanted: &str, names: &[String]) -> Option<String> {
-    let near = names
-        .iter()
-        .map(|name| (edits(&wanted.to_lowercase(), &name.to_lowercase()), name))
-        .min_by_key(|&(distance, _)| distance)?;
-    (near.0 <= wanted.chars().count().div_ceil(2)).then(|| near.1.clone())
-}
-
-/// Levenshtein distance between two words.
-fn edits(left: &str, right: &str) -> usize {
-    let right: Vec<char> = right.chars().collect();
-    let mut row: Vec<usize> = (0..=right.len()).collect();
-    for (i, a) in left.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, &b) in right.iter().enumerate() {
-            let substitute = diagonal + usize::from(a != b);
-            diagonal = row[j + 1];
-            row[j + 1] = substitute.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[right.len()]
-}
-
 fn list(names: &[String]) -> String {
     match names {
         [] => "none".to_string(),
@@ -294,22 +269,5 @@ fn place(key: &Option<String>, sample: Option<usize>) -> String {
         (None, _) => "its structure".to_string(),
         (Some(key), None) => format!("key `{key}`"),
         (Some(key), Some(sample)) => format!("key `{key}`, sample {sample} of the file"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_nearest_name_is_found_by_spelling() {
-        let names = [
-            "unitpar".to_string(),
-            "namePar".to_string(),
-            "redshifts".to_string(),
-        ];
-        assert_eq!(nearest("unitPar", &names).as_deref(), Some("unitpar"));
-        assert_eq!(nearest("full", &names), None);
-        assert_eq!(edits("kitten", "sitting"), 3);
     }
 }

@@ -8,9 +8,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use partita_run::allocation::handling_failure;
+use partita_space::near;
 use rust_hdf5::{DatatypeMessage, H5Dataset, H5File};
 
-use crate::error::{DataError, nearest};
+use crate::error::DataError;
 use crate::layout::Layout;
 use crate::samples::{DType, Samples};
 
@@ -94,7 +95,7 @@ impl SourceFile {
     pub(crate) fn array(&self, key: &str) -> Result<SourceArray, DataError> {
         let found = self.keys();
         if !found.iter().any(|name| name == key) {
-            let nearest = nearest(key, &found);
+            let nearest = near(key, found.iter().map(String::as_str)).map(str::to_owned);
             return Err(DataError::MissingKey {
                 path: self.path.clone(),
                 key: key.to_string(),

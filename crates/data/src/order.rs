@@ -2,6 +2,7 @@
 //!
 //! Every rank computes the same order alone; nothing is exchanged and no generator has state.
 
+use partita_space::random::split_mix;
 use std::num::NonZeroUsize;
 
 /// One mini-batch of an epoch.
@@ -20,7 +21,7 @@ pub struct Batch<'a> {
 /// Errors: none. Source: Fisher-Yates (Durstenfeld 1964); draw `i` is a hash of
 /// (seed, epoch, i, attempt), made unbiased by rejection (Lemire 2019, section 4).
 pub fn epoch_order(seed: u64, epoch: u64, samples: usize) -> Vec<usize> {
-    let key = mix(mix(seed).wrapping_add(epoch));
+    let key = split_mix(split_mix(seed).wrapping_add(epoch));
     let mut order: Vec<usize> = (0..samples).collect();
     for last in (1..samples).rev() {
         order.swap(last, below(key, last as u64, last as u64 + 1) as usize);
@@ -43,22 +44,14 @@ pub fn batches(order: &[usize], batch: NonZeroUsize) -> impl ExactSizeIterator<I
 /// A uniform integer in `0..bound`, keyed by (key, counter).
 fn below(key: u64, counter: u64, bound: u64) -> u64 {
     let rejected = bound.wrapping_neg() % bound;
-    let mut attempt = mix(key ^ mix(counter));
+    let mut attempt = split_mix(key ^ split_mix(counter));
     loop {
         let product = u128::from(attempt) * u128::from(bound);
         if product as u64 >= rejected {
             return (product >> 64) as u64;
         }
-        attempt = mix(attempt);
+        attempt = split_mix(attempt);
     }
-}
-
-/// The output function of SplitMix64 (Steele, Lea, Flood 2014), a bijection of 64-bit words.
-fn mix(word: u64) -> u64 {
-    let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ (word >> 31)
 }
 
 #[cfg(test)]

@@ -4,9 +4,9 @@ use crate::infer::{check_initialization, check_input, infer, list, parameter_sha
 use crate::sizes::{Totals, check_padded_volume, check_parameter_volume, product};
 use crate::{
     Activation, Convolution, Graph, GraphError, Initialization, Loss, Node, NodeId, Op, Parameter,
-    ParameterId, ParameterRole, Pool, Shape, TransposedConvolution, nearest,
+    ParameterId, ParameterRole, Pool, Shape, TransposedConvolution,
 };
-use partita_space::Window;
+use partita_space::{Window, nearest};
 use std::collections::HashMap;
 
 /// Characters of a node's name besides letters and digits.

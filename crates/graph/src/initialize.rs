@@ -1,6 +1,7 @@
 //! Initial values of parameters, each keyed by seed, name and index.
 
 use crate::{Initialization, Parameter, fans};
+use partita_space::random::{absorb, unit};
 use std::ops::Range;
 
 /// The values with which a parameter starts, in memory order of its shape.
@@ -58,7 +59,7 @@ impl Draws {
 
     /// Uniform in `[0, 1)`, a multiple of 2^-53.
     fn unit(&self, element: u64, draw: u64) -> f64 {
-        (absorb(absorb(self.key, element), draw) >> 11) as f64 / (1u64 << 53) as f64
+        unit(absorb(absorb(self.key, element), draw))
     }
 
     /// Of mean 0 and variance 1.
@@ -68,20 +69,6 @@ impl Draws {
         let angle = 2.0 * std::f64::consts::PI * self.unit(element, 1);
         radius * angle.cos()
     }
-}
-
-/// The output function of SplitMix64 around a word.
-///
-/// Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
-fn absorb(state: u64, word: u64) -> u64 {
-    const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
-    mix(state.wrapping_add(GOLDEN) ^ mix(word.wrapping_add(GOLDEN)))
-}
-
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

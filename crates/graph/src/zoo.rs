@@ -15,7 +15,8 @@ mod vgg;
 
 use self::resnet::Block;
 use crate::infer::list;
-use crate::{Graph, GraphError, nearest};
+use crate::{Graph, GraphError};
+use partita_space::nearest;
 use thiserror::Error;
 
 /// What the name of a [`Family::AmoebaNetD`] begins with.

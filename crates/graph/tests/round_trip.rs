@@ -7,6 +7,7 @@ use partita_graph::{
     ParameterSource, Pool, PoolKind, TransposedConvolution, text,
 };
 use partita_space::Window;
+use partita_space::random::SplitMix;
 
 const TINY: &str = "model tiny
 input x channels=4 extent=32x32x32
@@ -92,16 +93,11 @@ fn random_graphs_come_back_from_their_text() {
     assert_eq!(kinds.len(), 19 + Activation::ALL.len(), "{kinds:?}");
 }
 
-/// SplitMix64; Steele, Lea and Flood, OOPSLA 2014.
-struct Random(u64);
+struct Random(SplitMix);
 
 impl Random {
     fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % bound as u64) as usize
+        self.0.between(0, bound - 1)
     }
 
     fn coin(&mut self) -> bool {
@@ -226,7 +222,7 @@ impl Random {
 
 /// Tries random steps; those that the builder refuses are left out.
 fn random_graph(seed: u64) -> Graph {
-    let mut random = Random(seed);
+    let mut random = Random(SplitMix(seed));
     let rank = 1 + random.below(3);
     let extent: Vec<usize> = (0..rank).map(|_| 1 + random.below(12)).collect();
     let mut builder = GraphBuilder::new(&format!("random-{seed}")).unwrap();

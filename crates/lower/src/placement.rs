@@ -1,8 +1,8 @@
 //! Where each layer of the model runs: in which stage, and on which ranks.
 
 use crate::{Strategy, StrategyError};
-use partita_graph::{Graph, LayerCount, count, nearest};
-use partita_space::{Axis, Grid, Mesh};
+use partita_graph::{Graph, LayerCount, count};
+use partita_space::{Axis, Grid, Mesh, nearest};
 use std::ops::Range;
 
 /// Ranks on which layers run, as each replica of the model has them.

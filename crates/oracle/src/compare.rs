@@ -3,7 +3,7 @@
 use crate::prediction::{Prediction, TaskPrediction};
 use partita_program::{Lane, Program, Task};
 use partita_run::Trace;
-use partita_space::{Rank, Seconds};
+use partita_space::{Rank, Seconds, median};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -440,9 +440,9 @@ impl Measured {
             }
         }
         let mut by_task: HashMap<(u32, u32), (f64, usize)> = HashMap::new();
-        for ((rank, task), mut seconds) in samples {
+        for ((rank, task), seconds) in samples {
             let entry = by_task.entry((program.class_of[rank], task)).or_default();
-            entry.0 += median(&mut seconds);
+            entry.0 += median(&seconds);
             entry.1 += 1;
         }
         Self { by_task }
@@ -508,15 +508,6 @@ fn iteration(traces: &[Trace]) -> (usize, f64) {
         let slowest = by_step.entry(trace.step).or_insert(0.0);
         *slowest = slowest.max(seconds);
     }
-    let mut seconds: Vec<f64> = by_step.values().copied().collect();
-    (seconds.len(), median(&mut seconds))
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => 0.0,
-        odd if odd % 2 == 1 => values[odd / 2],
-        even => (values[even / 2 - 1] + values[even / 2]) / 2.0,
-    }
+    let seconds: Vec<f64> = by_step.values().copied().collect();
+    (seconds.len(), median(&seconds))
 }

@@ -1,5 +1,7 @@
 //! Random numbers that belong to elements, not to ranks: the same draw wherever the element lies.
 
+use partita_space::random::absorb;
+
 /// The draws of one operation on one sample; element by element in any order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Draws {
@@ -31,23 +33,6 @@ impl Draws {
 /// Uniform in `[0, 1)`, decided by its arguments alone; see [`Draws`].
 pub fn unit_draw(seed: u64, epoch: u64, sample: u64, operation: u32, element: u64) -> f64 {
     Draws::new(seed, epoch, sample, operation).unit(element)
-}
-
-/// Two rounds of the output function of SplitMix64 around the word, so that neighboring words of
-/// neighboring keys do not meet.
-///
-/// Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
-#[inline]
-fn absorb(state: u64, word: u64) -> u64 {
-    const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
-    mix(state.wrapping_add(GOLDEN) ^ mix(word.wrapping_add(GOLDEN)))
-}
-
-#[inline]
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]
@@ -90,11 +75,5 @@ mod tests {
         assert_eq!(unit_draw(1, 2, 3, 4, 5), 0.2959291350375478);
         assert_eq!(Draws::new(1, 2, 3, 4).unit(5), 0.2959291350375478);
         assert_ne!(unit_draw(1, 2, 3, 4, 5), unit_draw(2, 1, 3, 4, 5));
-    }
-
-    #[test]
-    fn mixing_is_that_of_splitmix64() {
-        // First output for seed 0 of Vigna's splitmix64.c.
-        assert_eq!(mix(0x9e37_79b9_7f4a_7c15), 0xe220_a839_7b1d_cdaf);
     }
 }

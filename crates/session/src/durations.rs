@@ -1,7 +1,7 @@
 //! How long steps and their tasks take: medians over a run, in bounded memory.
 
 use partita_run::{Event, Trace};
-use partita_space::{Bytes, Seconds};
+use partita_space::{Bytes, Seconds, median};
 use std::collections::VecDeque;
 
 /// Steps of a run that are not measured: caches are cold and pages untouched.
@@ -88,15 +88,8 @@ impl Durations {
     }
 
     fn median(&self, column: usize) -> Seconds {
-        let mut values: Vec<f32> = self.held.iter().map(|row| row[column]).collect();
-        values.sort_by(f32::total_cmp);
-        let middle = values.len() / 2;
-        let median = if values.len() % 2 == 1 {
-            f64::from(values[middle])
-        } else {
-            (f64::from(values[middle - 1]) + f64::from(values[middle])) / 2.0
-        };
-        Seconds(median)
+        let values = self.held.iter().map(|row| f64::from(row[column]));
+        Seconds(median(&values.collect::<Vec<f64>>()))
     }
 }
 

@@ -1,4 +1,5 @@
-//! The space in which everything happens: dims, intervals, regions, splits, windows, meshes, units.
+//! The space in which everything happens: dims, intervals, regions, splits, windows, meshes, units; and the
+//! numbers that all rooms share: random words, medians, distances of words.
 //!
 //! Does: the algebra of half-open boxes from which every movement of data is derived.
 //! Knows: integers, names of dims and axes, physical units.
@@ -8,15 +9,20 @@ mod axis_list;
 mod grid;
 mod interval;
 pub mod limits;
+mod median;
 mod mesh;
+pub mod random;
 mod region;
+mod spelling;
 mod units;
 mod window;
 
 pub use axis_list::AxisList;
 pub use grid::Grid;
 pub use interval::{Interval, Split};
+pub use median::{median, upper_median};
 pub use mesh::{AXES, Axis, AxisSet, Coord, Mesh, MeshError, Offset, Rank};
 pub use region::{DIMS, Dim, Region};
+pub use spelling::{near, nearest};
 pub use units::{Bytes, BytesPerSecond, Flops, FlopsPerSecond, Seconds};
 pub use window::Window;

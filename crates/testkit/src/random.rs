@@ -1,31 +1,27 @@
 //! Seeded draws.
 
-/// A stream of draws from a seed (SplitMix64: Steele, Lea and Flood, OOPSLA 2014).
+use partita_space::random::SplitMix;
+
+/// A stream of draws from a seed.
 #[derive(Clone, Debug)]
-pub struct Draws {
-    state: u64,
-}
+pub struct Draws(SplitMix);
 
 impl Draws {
     /// The stream of a seed.
     pub fn new(seed: u64) -> Self {
-        Self {
-            state: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5851_F42D_4C95_7F2D,
-        }
+        // Far from the streams of neighboring seeds.
+        let start = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5851_F42D_4C95_7F2D;
+        Self(SplitMix(start))
     }
 
     /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        self.0.bits()
     }
 
     /// Uniform in `low..=high`.
     pub fn between(&mut self, low: usize, high: usize) -> usize {
-        low + (self.bits() % (high - low + 1) as u64) as usize
+        self.0.between(low, high)
     }
 
     /// Uniform in `[-1, 1)`.
@@ -40,6 +36,6 @@ impl Draws {
 
     /// One of these.
     pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
-        items[self.between(0, items.len() - 1)]
+        self.0.pick(items)
     }
 }

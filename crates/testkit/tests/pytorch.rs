@@ -9,6 +9,7 @@ use partita_graph::{Graph, ParameterRole, fans, text, zoo};
 use partita_lower::Strategy;
 use partita_program::{Dtype, Menu, Optimizer};
 use partita_run::Kernels;
+use partita_space::random::split_mix;
 use partita_space::{Mesh, Rank};
 use partita_testkit::{
     KernelFactory, Outcome, Setup, distance, reference_kernels, run, test_levels,
@@ -100,12 +101,9 @@ fn uniform(name: &str, seed: u64, i: usize) -> f64 {
     let hash = name.bytes().fold(0xCBF2_9CE4_8422_2325u64, |state, byte| {
         (state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)
     });
-    let step = (i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    let mut z = hash.wrapping_add(seed).wrapping_add(step);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^= z >> 31;
-    (z >> 40) as f64 / f64::from(1 << 23) - 1.0
+    let step = (i as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let word = split_mix(hash.wrapping_add(seed).wrapping_add(step));
+    (word >> 40) as f64 / f64::from(1 << 23) - 1.0
 }
 
 fn sampled_at(count: usize) -> impl Iterator<Item = usize> {

@@ -3,7 +3,7 @@
 use crate::TuneError;
 use partita_run::Arena;
 use partita_run::allocation::handling_failure;
-use partita_space::{Bytes, Rank};
+use partita_space::{Bytes, Rank, upper_median};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Lets ranks start at the same moment.
@@ -149,12 +149,6 @@ pub(crate) fn zeros(what: &'static str, rank: Rank, words: usize) -> Result<Vec<
     Ok(zeros)
 }
 
-/// The middle of a list, the upper one of two; 0 of none.
-pub(crate) fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
-}
-
 /// Of the slowest rank, for each repeat. Shapes: `times[rank][repeat]`.
 fn slowest(times: &[&[f64]]) -> Vec<f64> {
     let repeats = times.iter().map(|times| times.len()).min().unwrap_or(0);
@@ -164,7 +158,7 @@ fn slowest(times: &[&[f64]]) -> Vec<f64> {
 
 /// The middle of the slowest rank's times.
 pub(crate) fn median_of_slowest(times: &[&[f64]]) -> f64 {
-    median(slowest(times))
+    upper_median(&slowest(times))
 }
 
 #[cfg(test)]
@@ -175,7 +169,6 @@ mod tests {
     fn the_slowest_of_each_repeat_counts() {
         let times: [&[f64]; 2] = [&[1.0, 9.0, 3.0], &[5.0, 2.0, 4.0]];
         assert_eq!(median_of_slowest(&times), 5.0);
-        assert_eq!(median(vec![]), 0.0);
     }
 
     #[test]

@@ -2,12 +2,12 @@
 
 use crate::TuneError;
 use crate::contents::{fill, warm};
-use crate::gate::{Gate, Stop, median, median_of_slowest, memory_of, together, zeros};
+use crate::gate::{Gate, Stop, median_of_slowest, memory_of, together, zeros};
 use crate::job::{Job, KernelKey, jobs};
 use partita_oracle::Features;
 use partita_program::Program;
 use partita_run::{Arena, Inputs, Kernels};
-use partita_space::{Bytes, Mesh, Rank, Seconds};
+use partita_space::{Bytes, Mesh, Rank, Seconds, upper_median};
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -135,7 +135,9 @@ pub fn middle(passes: &[Vec<Measured>]) -> Vec<Measured> {
             other.seconds.0
         };
         Measured {
-            seconds: Seconds(median(passes.iter().map(of_pass).collect())),
+            seconds: Seconds(upper_median(
+                &passes.iter().map(of_pass).collect::<Vec<f64>>(),
+            )),
             ..measured.clone()
         }
     };

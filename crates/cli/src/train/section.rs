@@ -1,7 +1,7 @@
 //! Tables of TOML whose faults name file, line and key.
 
 use crate::error::CliError;
-use partita_graph::nearest;
+use partita_space::nearest;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 

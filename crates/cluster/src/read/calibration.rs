@@ -1,6 +1,6 @@
 //! What was measured, as a machine file has it: each number is refused with its own line.
 
-use super::{Reader, nearest};
+use super::{Reader, near};
 use crate::calibration::{Calibration, CalibrationError, Law, MeasuredKernel};
 use crate::error::MachineError;
 use serde::Deserialize;
@@ -132,7 +132,7 @@ impl Reader<'_> {
                     line: self.line(name.span().start).0,
                     key: word.clone(),
                     possible: COLLECTIVES.map(str::to_owned).to_vec(),
-                    nearest: nearest(word, COLLECTIVES),
+                    nearest: near(word, COLLECTIVES).map(str::to_owned),
                 });
             }
             let mut of_members = BTreeMap::new();

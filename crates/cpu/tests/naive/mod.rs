@@ -4,17 +4,17 @@
 pub mod touch;
 
 use partita_cpu::{Call, Canceled, Convolution, Grid, Level, Team, View, ViewMut, Window, Work};
+use partita_space::random::SplitMix;
 
-/// SplitMix64.
+/// Random cases.
 pub struct Random(pub u64);
 
 impl Random {
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        let mut stream = SplitMix(self.0);
+        let word = stream.bits();
+        self.0 = stream.0;
+        word
     }
 
     /// In `low..=high`.

@@ -6,9 +6,9 @@ use crate::infer::list;
 use crate::keyword::Keyword;
 use crate::{
     Convolution, Graph, GraphBuilder, GraphError, Loss, NodeId, Op, ParameterRole, ParameterSource,
-    Pool, PoolKind, TransposedConvolution, nearest,
+    Pool, PoolKind, TransposedConvolution,
 };
-use partita_space::Window;
+use partita_space::{Window, nearest};
 
 const FORMS: &str = "`input NAME channels=C extent=DxHxW` and `NAME = OPERATION INPUT KEY=VALUE`";
 

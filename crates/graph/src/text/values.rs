@@ -1,9 +1,10 @@
 //! Keys and values of one line of a model's text.
 
 use super::TextError;
+use crate::Initialization;
 use crate::infer::{MAX_NUMBER, list};
 use crate::keyword::Keyword;
-use crate::{Initialization, nearest};
+use partita_space::nearest;
 
 /// Key, value pairs of one line, checked against the keys of its operation.
 pub(super) struct Attributes<'a> {

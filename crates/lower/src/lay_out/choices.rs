@@ -2,8 +2,8 @@
 
 use crate::strategy::{Halo, LayerDim};
 use crate::{LayerChoice, Strategy, StrategyError};
-use partita_graph::{Graph, Node, Op, nearest};
-use partita_space::AxisList;
+use partita_graph::{Graph, Node, Op};
+use partita_space::{AxisList, nearest};
 
 /// What the strategy says of each layer.
 pub(super) fn choices(

@@ -7,31 +7,24 @@ use partita_program::{
     Body, Collective, CollectiveKind, Dtype, Kernel, Phase, Place, Role, Task, UnpinnedMenu, View,
     Work,
 };
+use partita_space::random::SplitMix;
 use partita_space::{AXES, Axis, AxisSet, Mesh, Rank};
 use std::collections::BTreeMap;
 
 const CASES: u64 = 600;
 
 /// A stream of numbers from a seed.
-struct Draws(u64);
+struct Draws(SplitMix);
 
 impl Draws {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
     fn between(&mut self, low: usize, high: usize) -> usize {
-        low + (self.next() % (high - low + 1) as u64) as usize
+        self.0.between(low, high)
     }
 
     /// Small and never 0, so that nothing that is lost goes unseen.
     fn value(&mut self) -> i64 {
         let value = self.between(1, 9) as i64;
-        if self.next().is_multiple_of(2) {
+        if self.0.bits().is_multiple_of(2) {
             value
         } else {
             -value
@@ -325,7 +318,7 @@ fn every_change_of_distribution_and_its_reverse_are_adjoint() {
     let mut seen: BTreeMap<&str, u32> = BTreeMap::new();
     let mut telling = 0;
     for seed in 0..CASES {
-        let mut draws = Draws(seed);
+        let mut draws = Draws(SplitMix(seed));
         let mut extents = [0; 7];
         while !(2..=12).contains(&extents.iter().product::<usize>()) {
             extents = std::array::from_fn(|axis| match axis {

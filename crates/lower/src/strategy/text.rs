@@ -4,9 +4,8 @@ use super::{
     Branches, Halo, LayerChoice, LayerDim, RANKS_MAX, Shard, StageChoice, Strategy, StrategyError,
 };
 use crate::schedule::{CHUNKS_MAX, REPETITIONS_MAX, Schedule};
-use partita_graph::nearest;
 use partita_space::limits::MICRO_BATCHES_MAX;
-use partita_space::{AXES, Axis, AxisList, AxisSet};
+use partita_space::{AXES, Axis, AxisList, AxisSet, near, nearest};
 use std::fmt;
 use std::str::FromStr;
 
@@ -513,14 +512,6 @@ fn unknown_axis(text: &str, name: &str) -> StrategyError {
         known: names.join(", "),
         nearest,
     }
-}
-
-/// The nearest of some words, if one is near.
-fn near<'w>(name: &str, words: impl Iterator<Item = &'w str>) -> Option<&'w str> {
-    let name = name.to_lowercase();
-    let distances = words.map(|word| (strsim::damerau_levenshtein(word, &name), word));
-    let nearest = distances.min().filter(|(distance, _)| *distance <= 3);
-    nearest.map(|(_, word)| word)
 }
 
 fn unknown_schedule(text: &str, value: &str) -> StrategyError {

@@ -9,6 +9,7 @@
 //! for Machine Learning (2006), section 2.2.
 
 use crate::linear::Factor;
+use partita_space::upper_median;
 
 /// Distances over which values are alike, in natural logarithms of extents.
 const REACHES: [f64; 3] = [1.0, 2.0, 4.0];
@@ -41,7 +42,7 @@ impl Kriging {
     }
 
     fn through(shapes: &[&[f64]], values: &[f64], reach: f64, noise: f64) -> Self {
-        let middle = middle(values);
+        let middle = upper_median(values);
         let size = shapes.len();
         let mut matrix = vec![0.0; size * size];
         for a in 0..size {
@@ -100,11 +101,4 @@ fn error(shapes: &[&[f64]], values: &[f64], reach: f64, noise: f64) -> f64 {
             .sum::<f64>();
     }
     sum
-}
-
-/// 0 of none.
-fn middle(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
 }
