@@ -4,7 +4,7 @@ CARGO ?= cargo
 PARTITA = target/release/partita
 XTASK = $(CARGO) run --quiet --release --locked --package xtask --
 
-.PHONY: all test test-long fuzz test-neon demo bench
+.PHONY: all test test-long fuzz test-neon demo bench book
 
 all:
 	$(CARGO) build --release --locked --workspace
@@ -35,6 +35,12 @@ test-neon:
 demo:
 	$(CARGO) build --release --locked --package partita
 	$(PARTITA) demo
+
+# The book in docs/book. Its links to files outside of docs/src lead to the files of this checkout.
+book:
+	@command -v mdbook > /dev/null || { echo "mdbook is missing: cargo install mdbook --locked" >&2; exit 1; }
+	mdbook build docs
+	sed -i -E 's#(href="(\.\./)+[^":]*)\.html#\1.md#g' docs/book/*.html
 
 bench:
 	$(CARGO) build --release --locked --package partita

@@ -4,6 +4,15 @@
 //! Knows: facts, each with the source it was taken from and on what basis.
 //! Must not know: models, programs, strategies, or how a time is made of these facts (no formula
 //! of cost lives here, no number of a machine lives in code).
+//!
+//! ```
+//! use partita_cluster::{LinkKind, Machine};
+//!
+//! let lassen = Machine::load("lassen", &[])?;
+//! assert_eq!(lassen.devices(), 512 * 4);
+//! assert_eq!(lassen.link(3, 4), LinkKind::Inter); // the last device of a node, the first of the next
+//! # Ok::<(), partita_cluster::MachineError>(())
+//! ```
 
 mod calibration;
 mod error;

@@ -3,6 +3,21 @@
 //! Does: builds and checks a graph of operations, infers shapes, counts parameters, flops and bytes.
 //! Knows: layers and their mathematics, per sample; windows and extents of `space`.
 //! Must not know: ranks, strategies, machines, programs, time. No number here depends on a split.
+//!
+//! ```
+//! use partita_graph::{count, text};
+//!
+//! let model = text::parse(
+//!     "model tiny
+//!      input x channels=1 extent=32x32x32
+//!      c1 = conv x filters=4 kernel=3 pad=1 bias=true
+//!      a1 = relu c1
+//!      c2 = conv a1 filters=2 kernel=1 bias=false
+//!      loss = softmax_cross_entropy c2",
+//! )?;
+//! assert_eq!(count(&model).parameters, (27 * 4 + 4) + 4 * 2);
+//! # Ok::<(), text::TextError>(())
+//! ```
 
 mod builder;
 mod count;

@@ -4,6 +4,19 @@
 //! the arena of each rank, and groups ranks into classes.
 //! Knows: the model, the strategy, and what kernels a menu offers.
 //! Must not know: seconds, devices, threads, files; it never decides by a measured time.
+//!
+//! ```
+//! use partita_lower::Strategy;
+//!
+//! let strategy: Strategy = "data=2; stages=[depth=2|1]; micro=4".parse()?;
+//! assert_eq!(strategy.ranks(), 2 * (2 + 1));
+//!
+//! // What a model cannot carry is refused with its layer, its limit and the nearest valid choice.
+//! let model = partita_graph::zoo::build("cosmoflow@32").unwrap();
+//! let refusal = "filter=8".parse::<Strategy>()?.check(&model, 8).unwrap_err();
+//! assert!(refusal.to_string().contains("filters of `fc3` of 4 into 8 parts"));
+//! # Ok::<(), partita_lower::StrategyError>(())
+//! ```
 
 mod arena;
 mod backward;

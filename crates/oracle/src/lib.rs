@@ -4,6 +4,18 @@
 //! runner's own driver; names the critical path; compares with measured traces; fits laws to points.
 //! Knows: programs, machines, the published formulas of cost.
 //! Must not know: models, strategies, how a program was made, files, or the clock of this machine.
+//!
+//! ```
+//! use partita_oracle::fit_line;
+//! use partita_space::{Bytes, Seconds};
+//!
+//! // Latency and rate of a link from measured messages.
+//! let points = [(1_000, 3e-6), (10_000, 12e-6), (100_000, 102e-6)];
+//! let law = fit_line(&points.map(|(bytes, seconds)| (Bytes(bytes), Seconds(seconds))))?;
+//! assert!((law.latency.0 - 2e-6).abs() < 1e-9);
+//! assert!((law.seconds_per_byte - 1e-9).abs() < 1e-12);
+//! # Ok::<(), partita_oracle::FitError>(())
+//! ```
 
 pub mod closed;
 pub mod compare;

@@ -3,6 +3,16 @@
 //! Does: enumerates strategies, refuses those that do not fit, costs the others, ranks them.
 //! Knows: models, strategies, programs, predictions, how much memory a rank may fill.
 //! Must not know: machines by name, how a cost is come by, kernels, files, the environment.
+//!
+//! ```
+//! use partita_plan::candidates;
+//!
+//! // The ways to split a training over four ranks, before any of them is costed.
+//! let model = partita_graph::zoo::build("cosmoflow@32").unwrap();
+//! let all: Vec<String> = candidates(&model, 4, 8).iter().map(|one| one.to_string()).collect();
+//! assert!(all.contains(&"data=4".to_owned()));
+//! assert!(all.contains(&"data=2,depth=2".to_owned()));
+//! ```
 
 mod balance;
 mod candidates;

@@ -4,6 +4,18 @@
 //! notices when nothing moves.
 //! Knows: programs, the traits of a world (kernels, transport, source, clock), the arena.
 //! Must not know: models, strategies, how a program was made, or which world it runs on.
+//!
+//! ```
+//! use partita_run::Watchdog;
+//! use partita_space::Seconds;
+//!
+//! // Nothing moves for longer than 2 s. A gap between two looks, as of a stopped process, hardly counts.
+//! let mut watchdog = Watchdog::start(Seconds(2.0), Seconds(0.0));
+//! assert!(!watchdog.look(Seconds(3600.0)));
+//! let looks = (1..=25).map(|look| 3600.0 + 0.1 * f64::from(look));
+//! let fired = looks.into_iter().find(|&now| watchdog.look(Seconds(now)));
+//! assert!(fired.is_some_and(|now| now < 3602.0));
+//! ```
 
 pub mod allocation;
 mod driver;

@@ -4,6 +4,16 @@
 //! Does: the algebra of half-open boxes from which every movement of data is derived.
 //! Knows: integers, names of dims and axes, physical units.
 //! Must not know: models, machines, programs, time, files, or any other crate of the workspace.
+//!
+//! ```
+//! use partita_space::{Interval, Split, Window};
+//!
+//! // 64 rows over 4 ranks, read through a window of 3 with padding 1: rank 1 needs a halo of one row on each side.
+//! let own = Split { extent: 64, parts: 4 }.part(1);
+//! let window = Window { kernel: 3, pad_low: 1, pad_high: 1, ..Window::ONE };
+//! assert_eq!(own, Interval::new(16, 32));
+//! assert_eq!(window.inputs_of(&own), Interval::new(15, 33));
+//! ```
 
 mod axis_list;
 mod grid;
