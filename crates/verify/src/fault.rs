@@ -248,7 +248,7 @@ pub enum Fault {
         first_use: String,
         second_use: String,
     },
-    #[error("class {class} (rank {rank}): {persistent} outlives the step, and {other} overlaps it")]
+    #[error("class {class} (rank {rank}): {persistent} is persistent, and {other} overlaps it")]
     PersistentShared {
         class: usize,
         rank: Rank,
@@ -348,7 +348,7 @@ pub enum Fault {
         name: String,
         spot: Spot,
     },
-    #[error("{site} updates {spot}, and the parameter that is kept does not get it")]
+    #[error("{site} updates {spot}, and the update never reaches the stored parameter")]
     UpdateLost { site: TaskSite, spot: Spot },
     #[error("{site} writes {spot}, and {reason}")]
     GradientLost {
@@ -363,7 +363,7 @@ pub enum Fault {
         axes: AxisSet,
     },
     #[error(
-        "{site} moves a parameter by {spot}, which lacks the gradient of the micro-batch from sample \
+        "{site} updates a parameter by {spot}, which lacks the gradient of the micro-batch from sample \
          {sample} on, of the ranks from {first} on"
     )]
     GradientIncomplete {
@@ -395,13 +395,13 @@ pub enum Fault {
         name: String,
         sample: usize,
     },
-    #[error("class {class} (rank {rank}): {spot} stays as it was, and others have moved it")]
+    #[error("class {class} (rank {rank}): {spot} is not updated, and other copies of it are")]
     WeightsStale {
         class: usize,
         rank: Rank,
         spot: Spot,
     },
-    #[error("{site} reads {spot}, which has moved in this step already")]
+    #[error("{site} reads {spot} after its update in this step")]
     MovedEarly { site: TaskSite, spot: Spot },
     #[error("{site} reads {spot}, which belongs to another rank and holds a constant")]
     HaloFilled { site: TaskSite, spot: Spot },
@@ -413,7 +413,7 @@ pub enum Fault {
         spot: Spot,
         accumulate: bool,
     },
-    #[error("{site} sends {spot}, the rank's own copy of what others compute")]
+    #[error("{site} sends {spot}, a redundant copy of what other ranks compute")]
     CopySent { site: TaskSite, spot: Spot },
     #[error("{site} reads {spot}, where the rank's own contribution to another rank still stands")]
     HaloStale { site: TaskSite, spot: Spot },
