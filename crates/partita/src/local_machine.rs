@@ -1,0 +1,590 @@
+//! This machine: kernels and links are measured where a program needs them, once, and kept in a file.
+
+use crate::error::CliError;
+use crate::host::Host;
+use crate::kernel_set::{KernelSet, Precision, Seat, cores, spin};
+use crate::times;
+use crate::train::check::core_warning;
+use partita_local::connect;
+use partita_oracle::{
+    KernelCost, Known, LinkFit, MeasuredCosts, Mode, Prediction, Sample, fit_line, predict,
+};
+use partita_program::{Dtype, Program};
+use partita_run::allocation::name_work;
+use partita_run::{Kernels, Transport};
+use partita_space::{Bytes, BytesPerSecond, Mesh, Rank, Seconds};
+use partita_tune::{
+    KernelKey, LinkTimes, Measured, Measurements, Options, Point, Setting, TuneError,
+    host_seconds_per_byte, measure, measure_links, measure_load, measure_memory, middle,
+};
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::panic::resume_unwind;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+/// What is said of the machine in reports.
+pub const NAME: &str = "here";
+
+/// Ranks of one thread that may share a core while they are measured.
+const RANKS_PER_CORE: usize = 4;
+
+/// Threads of a rank, where none are asked for.
+pub const THREADS: usize = 1;
+
+/// How often all kernels are measured, alone and together in turns; the middle counts.
+pub const PASSES: usize = 3;
+
+/// Fewest and most repeats of a kernel in each.
+const REPEATS: [usize; 2] = [2, 6];
+
+/// Kernels of a family that a calibration measures at most.
+const FAMILY_MAX: usize = 160;
+
+/// Under which name reads are kept.
+const READS: &str = "a file that the system holds in memory";
+
+/// Sizes of the reads that are timed.
+const READ_SIZES: [Bytes; 5] = [
+    Bytes(64 << 10),
+    Bytes(256 << 10),
+    Bytes(1 << 20),
+    Bytes(4 << 20),
+    Bytes(16 << 20),
+];
+
+/// What a calibration has found.
+pub struct Calibrated {
+    /// Kernels, all of them measured by it.
+    pub kernels: Vec<Sample>,
+    /// With laws of messages, collectives and reads.
+    pub costs: MeasuredCosts,
+    /// Of a copy by each rank, with all at work.
+    pub memory: BytesPerSecond,
+}
+
+/// Ranks on this machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ranks {
+    /// How many there are.
+    pub count: usize,
+    /// Threads of each.
+    pub threads: usize,
+    /// The cores that they share.
+    pub cores: Vec<usize>,
+    /// The MPI library that carries their messages; none where they are threads of one process.
+    pub library: Option<String>,
+}
+
+/// A number of ranks on this machine, with everything measured of them.
+pub struct Here {
+    kernels: KernelSet,
+    ranks: usize,
+    threads: usize,
+    cores: Vec<usize>,
+    library: Option<String>,
+    flush: Bytes,
+    no_io: bool,
+    setting: Setting,
+    links: Setting,
+    measurements: Measurements,
+    /// What was measured of one rank, with the other cores at rest.
+    alone: Measurements,
+}
+
+impl Here {
+    /// Reads what is known. With `no_io`, reading takes no time.
+    ///
+    /// Errors: more ranks than can be measured on this machine.
+    pub fn new(
+        kernels: KernelSet,
+        ranks: usize,
+        threads: usize,
+        no_io: bool,
+    ) -> Result<Self, CliError> {
+        Self::of(kernels, Ranks::threads(ranks, threads), no_io)
+    }
+
+    /// The same of ranks that may be processes.
+    pub fn of(kernels: KernelSet, ranks: Ranks, no_io: bool) -> Result<Self, CliError> {
+        let most = ranks.most();
+        let Ranks {
+            count: ranks,
+            threads,
+            cores,
+            library,
+        } = ranks;
+        if ranks > most {
+            return Err(CliError::User(format!(
+                "{ranks} ranks of {threads} thread(s) cannot be measured on this machine; up to \
+                 {most} can, sharing its cores, and the nearest choice is {most}; for more ranks \
+                 name another machine, like `--machine lassen`"
+            )));
+        }
+        let host = Host::here();
+        let setting = Setting {
+            processor: host.processor.clone().unwrap_or_default(),
+            cores: cores.len(),
+            simd: host.simd.to_owned(),
+            backend: format!("{} {}", kernels.name(), env!("CARGO_PKG_VERSION")),
+            ranks,
+            at_work: ranks,
+            threads,
+        };
+        let links = Setting {
+            backend: library.clone().unwrap_or_else(|| setting.backend.clone()),
+            ..setting.clone()
+        };
+        let (measurements, alone) = known(&setting, &links);
+        // Twice the largest cache leaves nothing of what it held.
+        let cache = host.caches.iter().map(|cache| cache.bytes.0).max();
+        let flush = Bytes(cache.map_or(Options::default().flush.0, |bytes| 2 * bytes));
+        Ok(Self {
+            kernels,
+            ranks,
+            threads,
+            cores,
+            library,
+            flush,
+            no_io,
+            measurements,
+            links,
+            alone,
+            setting,
+        })
+    }
+
+    /// Predicts a program for this many ranks, measuring what is missing.
+    pub fn predict(&mut self, program: &Program, with_tasks: bool) -> Result<Prediction, CliError> {
+        let costs = self.costs(program)?;
+        let predicted = predict(program, &costs, Mode::Ranks, 1, with_tasks);
+        let mut prediction = predicted.map_err(|error| CliError::run(&error))?;
+        let warning = core_warning(self.ranks, self.threads, self.cores.len());
+        prediction.limits.splice(0..0, warning);
+        Ok(prediction)
+    }
+
+    /// The kernels known so far, for lower bounds.
+    pub fn known(&self) -> MeasuredCosts {
+        let mut costs = MeasuredCosts::default();
+        // Each may have a core to itself for as long as it is timed, but not all of them for a whole step.
+        let threads = (self.ranks * self.threads) as f64;
+        let turns = (threads / self.cores.len() as f64).max(1.0);
+        for (signature, algorithms) in &self.measurements.kernels {
+            for (algorithm, &together) in algorithms {
+                let key = KernelKey {
+                    signature: signature.clone(),
+                    algorithm: algorithm.clone(),
+                };
+                let Some(alone) = self.alone.seconds(&key) else {
+                    continue;
+                };
+                let cost = KernelCost {
+                    // Measured slower alone, something else disturbed it.
+                    alone: alone.min(together),
+                    together: together.max(alone * turns),
+                    known: Known::Measured,
+                };
+                costs.kernels.insert((key.signature, key.algorithm), cost);
+            }
+        }
+        costs
+    }
+
+    /// All that the program needs, measured.
+    pub fn costs(&mut self, program: &Program) -> Result<MeasuredCosts, CliError> {
+        self.measure_kernels(&[program], program.dtype, None)?;
+        self.measure_links(program)?;
+        self.measure_reads()?;
+        self.fits()
+    }
+
+    /// All that is known, with laws of messages, collectives and reads.
+    fn fits(&self) -> Result<MeasuredCosts, CliError> {
+        let mut costs = self.known();
+        if let Some(links) = &self.measurements.links {
+            if !links.message.is_empty() {
+                costs.message = Some(law(&links.message, 2.0)?);
+            }
+            for (&members, points) in &links.allreduce {
+                costs.allreduce.insert(members, law(points, 1.0)?);
+            }
+            for (&members, points) in &links.allgather {
+                costs.allgather.insert(members, law(points, 1.0)?);
+            }
+            for (&members, points) in &links.reduce_scatter {
+                costs.reduce_scatter.insert(members, law(points, 1.0)?);
+            }
+            for (&members, points) in &links.alltoall {
+                costs.alltoall.insert(members, law(points, 1.0)?);
+            }
+        }
+        let reads = self.measurements.loads.get(READS);
+        costs.load = match reads.filter(|_| !self.no_io) {
+            Some(points) => Some(law(points, 1.0)?),
+            None => Some(LinkFit::default()),
+        };
+        Ok(costs)
+    }
+
+    fn keep(&mut self, setting: &Setting, new: &Measurements) {
+        times::keep(setting, new);
+        (self.measurements, self.alone) = known(&self.setting, &self.links);
+    }
+
+    /// Measures kernels of these programs, messages, collectives and memory, whatever is known, and reads
+    /// if they are not. Processes bring what they have measured of messages together.
+    pub fn calibrate(
+        &mut self,
+        programs: &[Program],
+        links: Option<LinkTimes>,
+        passes: usize,
+    ) -> Result<Calibrated, CliError> {
+        let Some(first) = programs.first() else {
+            return Err(CliError::User("there is no program to measure".to_owned()));
+        };
+        let programs: Vec<&Program> = programs.iter().collect();
+        let measured = self.measure_kernels(&programs, first.dtype, Some(passes))?;
+        match links {
+            Some(links) => self.keep_links(links),
+            None => self.measure_groups(&(2..=self.ranks).collect(), &LinkTimes::default())?,
+        }
+        self.measure_reads()?;
+        let memory = measure_memory(self.ranks, Bytes(self.flush.0.max(64 << 20)));
+        Ok(Calibrated {
+            kernels: self.samples(&measured),
+            costs: self.fits()?,
+            memory: memory.map_err(|error| tune_error(&error))?,
+        })
+    }
+
+    /// Those of these kernels that are known with all ranks at work and alone.
+    fn samples(&self, measured: &BTreeSet<String>) -> Vec<Sample> {
+        let known = self.known().kernels;
+        let shapes = &self.measurements.shapes;
+        let sample = |((signature, _), cost): (&(String, String), &KernelCost)| {
+            measured.get(signature)?;
+            let features = shapes.get(signature)?.clone();
+            Some(Sample {
+                features,
+                cost: *cost,
+            })
+        };
+        known.iter().filter_map(sample).collect()
+    }
+
+    /// Those that are not known; with a number of passes all anew, but no more of a family than a
+    /// calibration measures. The signatures of what was measured.
+    fn measure_kernels(
+        &mut self,
+        programs: &[&Program],
+        dtype: Dtype,
+        anew: Option<usize>,
+    ) -> Result<BTreeSet<String>, CliError> {
+        let mut signatures = BTreeSet::new();
+        let Some(program) = programs.first() else {
+            return Ok(signatures);
+        };
+        let precision = match dtype {
+            Dtype::F64 => Precision::F64,
+            Dtype::F32 | Dtype::I16 => Precision::F32,
+        };
+        self.check(program.mesh, precision)?;
+        let (kernels, threads, ranks) = (self.kernels, self.threads, self.ranks);
+        let cores = self.cores.as_slice();
+        let maker = move |mesh: Mesh, rank: Rank, slot: usize| -> Box<dyn Kernels> {
+            let seat = Seat { slot, slots: ranks };
+            let made = kernels.kernels_among(cores, (precision, mesh, rank), seat, threads);
+            made.unwrap_or_else(|error| panic!("kernels that were made before: {error}"))
+        };
+        // With all ranks at work, and one with the others at rest.
+        let series = |setting: Setting| Series {
+            known: times::measurements(&setting),
+            passes: Vec::new(),
+            setting,
+        };
+        let mut all = vec![series(self.setting.clone())];
+        if ranks > 1 {
+            all.push(series(single(&self.setting)));
+        }
+        let passes = anew.unwrap_or(PASSES);
+        for pass in 1..=passes {
+            for series in &mut all {
+                if series.passes.first().is_some_and(Vec::is_empty) {
+                    // There was nothing to measure.
+                    continue;
+                }
+                let options = Options {
+                    concurrency: series.setting.at_work,
+                    sharing: ranks,
+                    flush: self.flush,
+                    family_max: anew.map_or(usize::MAX, |_| FAMILY_MAX),
+                    repeats: REPEATS,
+                    ..Options::default()
+                };
+                let working = match series.setting.at_work {
+                    1 => "alone".to_owned(),
+                    ranks => format!("{ranks} at a time"),
+                };
+                let progress = |done, all| {
+                    let text = format!(
+                        "measured {done} of {all} kernels {working}, pass {pass} of {passes}"
+                    );
+                    say(&text, done == all);
+                };
+                let is_known = |key: &_| {
+                    let is_known = anew.is_none() && series.known.has(key);
+                    if !is_known {
+                        times::before_measuring();
+                    }
+                    is_known
+                };
+                name_work("measuring kernels");
+                let measured = measure(programs, &maker, &is_known, &options, &progress);
+                let measured = measured.map_err(|error| tune_error(&error))?;
+                series.passes.push(measured);
+                name_work("");
+            }
+        }
+        for Series {
+            setting, passes, ..
+        } in all
+        {
+            let measured = middle(&passes);
+            signatures.extend(measured.iter().map(|one| one.key.signature.clone()));
+            if !measured.is_empty() {
+                let mut new = Measurements::default();
+                new.add(measured);
+                self.keep(&setting, &new);
+            }
+        }
+        Ok(signatures)
+    }
+
+    /// Makes the kernels of a rank once, so that a set that is not there is an error, no panic.
+    ///
+    /// On a thread of its own, as the one that makes them stays pinned to a core.
+    fn check(&self, mesh: Mesh, precision: Precision) -> Result<(), CliError> {
+        let make = || {
+            let (slot, slots) = (0, self.ranks);
+            let seat = Seat { slot, slots };
+            let who = (precision, mesh, 0);
+            let made = self
+                .kernels
+                .kernels_among(&self.cores, who, seat, self.threads);
+            made.map(drop).map_err(|error| CliError::user(&error))
+        };
+        std::thread::scope(|scope| {
+            let builder = std::thread::Builder::new().name("kernels".to_owned());
+            let thread = builder.spawn_scoped(scope, make).map_err(|error| {
+                CliError::Run(format!("no thread could be started for kernels: {error}"))
+            })?;
+            thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+        })
+    }
+
+    /// What is known of messages and collectives.
+    pub fn links(&self) -> LinkTimes {
+        self.measurements.links.clone().unwrap_or_default()
+    }
+
+    /// Takes in what processes have measured together.
+    pub fn keep_links(&mut self, links: LinkTimes) {
+        if links == LinkTimes::default() {
+            return;
+        }
+        let new = Measurements {
+            links: Some(links),
+            ..Measurements::default()
+        };
+        self.keep(&self.links.clone(), &new);
+    }
+
+    fn measure_links(&mut self, program: &Program) -> Result<(), CliError> {
+        if self.library.is_some() {
+            // Processes have measured them together, all sizes of groups that they can have.
+            return Ok(());
+        }
+        let mut groups = program.group_sizes();
+        groups.retain(|&members| members <= self.ranks);
+        self.measure_groups(&groups, &self.links())
+    }
+
+    fn measure_groups(
+        &mut self,
+        groups: &BTreeSet<usize>,
+        known: &LinkTimes,
+    ) -> Result<(), CliError> {
+        let patience = spin(self.ranks, self.threads, self.cores.len());
+        let transports = |mesh: Mesh| -> Vec<Box<dyn Transport + Send>> {
+            let one = |transport| -> Box<dyn Transport + Send> { Box::new(transport) };
+            connect(mesh, patience).into_iter().map(one).collect()
+        };
+        let progress = |what: &str| {
+            times::before_measuring();
+            let work = format!("measuring {what}");
+            name_work(&work);
+            say(&work, false);
+        };
+        let links = measure_links(self.ranks, groups, known, &transports, &progress);
+        let links = links.map_err(|error| tune_error(&error))?;
+        name_work("");
+        if links != LinkTimes::default() {
+            say("measured messages and collectives", true);
+            self.keep_links(links);
+        }
+        Ok(())
+    }
+
+    fn measure_reads(&mut self) -> Result<(), CliError> {
+        if self.no_io || self.measurements.loads.contains_key(READS) {
+            return Ok(());
+        }
+        times::before_measuring();
+        let new = Measurements {
+            loads: [(READS.to_owned(), reads(self.ranks)?)].into(),
+            ..Measurements::default()
+        };
+        self.keep(&self.setting.clone(), &new);
+        Ok(())
+    }
+}
+
+/// What was measured of all ranks at work, and of one with the others at rest.
+fn known(setting: &Setting, links: &Setting) -> (Measurements, Measurements) {
+    let mut together = times::measurements(setting);
+    together.links = times::measurements(links).links;
+    (together, times::measurements(&single(setting)))
+}
+
+/// Passes over the kernels of a setting.
+struct Series {
+    setting: Setting,
+    /// What was known before.
+    known: Measurements,
+    passes: Vec<Vec<Measured>>,
+}
+
+/// The same with one rank at work.
+fn single(setting: &Setting) -> Setting {
+    Setting {
+        at_work: 1,
+        ..setting.clone()
+    }
+}
+
+impl Ranks {
+    /// Threads of this process.
+    pub fn threads(count: usize, threads: usize) -> Self {
+        Self {
+            count,
+            threads,
+            cores: cores().to_vec(),
+            library: None,
+        }
+    }
+
+    /// Most ranks whose kernels are measured here: with more than a few on a core, times say nothing.
+    pub fn most(&self) -> usize {
+        (RANKS_PER_CORE * self.cores.len() / self.threads).max(1)
+    }
+}
+
+/// What is said of so many ranks where they are more than cores.
+pub fn sharing(ranks: usize) -> Option<String> {
+    core_warning(ranks, THREADS, cores().len())
+}
+
+/// The kernels that were asked for on the command line; where they were left open, the fast ones.
+pub fn kernels(asked: crate::args::KernelSet) -> KernelSet {
+    match asked {
+        crate::args::KernelSet::Reference => KernelSet::Reference,
+        crate::args::KernelSet::Cpu | crate::args::KernelSet::Unpinned => KernelSet::Cpu,
+    }
+}
+
+/// Memory that each of so many ranks may fill: what is available, shared evenly.
+pub fn memory(ranks: usize) -> Bytes {
+    let host = Host::here();
+    let known = [host.memory_bytes_available, host.memory_bytes_limit];
+    match known.into_iter().flatten().min() {
+        Some(available) => Bytes(available.0 / ranks as u64),
+        None => Bytes(u64::MAX),
+    }
+}
+
+/// A line through the points. `bytes_per_byte` as in [`host_seconds_per_byte`].
+fn law(points: &[Point], bytes_per_byte: f64) -> Result<LinkFit, CliError> {
+    let pairs: Vec<(Bytes, Seconds)> = points
+        .iter()
+        .map(|point| (point.bytes, point.seconds))
+        .collect();
+    let fit = fit_line(&pairs).map_err(|error| CliError::run(&error))?;
+    Ok(fit.link(host_seconds_per_byte(points, bytes_per_byte)))
+}
+
+/// Times reads of a file written for it.
+fn reads(ranks: usize) -> Result<Vec<Point>, CliError> {
+    say("measuring reads", true);
+    let largest = READ_SIZES[READ_SIZES.len() - 1].0;
+    let file = times::scratch_file(&vec![1u8; 2 * largest as usize])?;
+    let read = |_: Rank, turn: usize, bytes: Bytes| {
+        let mut values = vec![0u8; bytes.0 as usize];
+        let offset = (turn as u64 * 4096) % largest;
+        let read = file.read_exact_at(&mut values, offset);
+        read.map_err(|error| error.to_string())
+    };
+    measure_load(ranks, &READ_SIZES, &read).map_err(|error| tune_error(&error))
+}
+
+/// How often a file gets a line about what takes long.
+const SECONDS_BETWEEN_LINES: u64 = 10;
+
+/// Tells how far a measurement is: on a terminal over the line before, elsewhere in a line of its own where
+/// it takes long.
+pub fn say(text: &str, is_last: bool) {
+    static LAST: Mutex<Option<Instant>> = Mutex::new(None);
+    let mut screen = io::stderr();
+    if !io::IsTerminal::is_terminal(&screen) {
+        let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = last.get_or_insert_with(Instant::now).elapsed();
+        if since.as_secs() >= SECONDS_BETWEEN_LINES && !text.is_empty() {
+            *last = Some(Instant::now());
+            let _ = writeln!(screen, "partita: {text}");
+        }
+        return;
+    }
+    // What cannot be shown is not needed for the answer.
+    let _ = write!(screen, "\r\x1b[K{text}{}", if is_last { "\n" } else { "" });
+    let _ = screen.flush();
+}
+
+fn tune_error(error: &TuneError) -> CliError {
+    match error {
+        TuneError::Unpinned { .. }
+        | TuneError::Unreadable { .. }
+        | TuneError::NotKept { .. }
+        | TuneError::Corrupt { .. }
+        | TuneError::Newer { .. }
+        | TuneError::Unlocked { .. } => CliError::user(error),
+        TuneError::Kernel { .. }
+        | TuneError::Transport { .. }
+        | TuneError::Memory { .. }
+        | TuneError::Read { .. }
+        | TuneError::Stopped { .. } => CliError::run(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_thread_that_asks_stays_on_all_cores() {
+        let before = core_affinity::get_core_ids().unwrap();
+        let here = Here::new(KernelSet::Cpu, 1, 1, true).unwrap();
+        here.check(Mesh::new([1; 7]), Precision::F32).unwrap();
+        assert_eq!(core_affinity::get_core_ids().unwrap(), before);
+    }
+}
