@@ -1,25 +1,26 @@
+//! `calibrate`: measures this machine and writes a machine file.
+
 mod day;
+mod error;
 mod machine;
 
-use crate::args::{CalibrateArgs, KindName, OptimizerName, SampleName, TrainingArgs};
-use crate::error::CliError;
+pub use error::CalibrateError;
+
+use crate::context::Context;
 use crate::host::Host;
 use crate::kernel_set::KernelSet;
-use crate::launch::Company;
-use crate::local_machine::Ranks;
+use crate::launch::{Crew, Launch};
+use crate::local_machine::{PASSES, Ranks, THREADS};
 use crate::model;
-use crate::table::{Side, Table, write_json, write_pairs};
-use crate::train::write_whole;
-use crate::training::request;
-use machine::{error, machine, text};
-use partita_cluster::{CalibrationError, Machine};
-use partita_lower::{Strategy, lower};
+use crate::training::{COUNTS, FLOATS, SCALED_COUNTS, Training, request};
+use machine::{error_of, machine, text};
+use partita_cluster::{Calibration, CalibrationError, Machine};
+use partita_lower::{SampleFormat, Strategy, lower};
 use partita_oracle::{Efficiency, Errors, Validation};
-use partita_program::Program;
+use partita_program::{Program, ProgramKind};
 use partita_space::Bytes;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Models of all kinds, with batches, whose kernels are measured.
@@ -39,107 +40,197 @@ const MODELS: [(&str, usize); 10] = [
 /// How they are split, so that kernels of borders, of parts of the channels and of parts of the batch are
 /// among those measured, the latter with and without adding to gradients of the part before; and how
 /// their samples are stored, so that all ways to import them are.
-const STRATEGIES: [(&str, SampleName); 6] = [
-    ("data=1", SampleName::Float32),
-    ("depth=2", SampleName::Int16),
-    ("height=2", SampleName::Int16Scaled),
-    ("filter=2", SampleName::Float32),
-    ("micro=2", SampleName::Int16),
-    ("micro=4", SampleName::Int16Scaled),
+const STRATEGIES: [(&str, SampleFormat); 6] = [
+    ("data=1", FLOATS),
+    ("depth=2", COUNTS),
+    ("height=2", SCALED_COUNTS),
+    ("filter=2", FLOATS),
+    ("micro=2", COUNTS),
+    ("micro=4", SCALED_COUNTS),
 ];
 
-/// Share of the memory that the programs of a calibration may fill.
+/// Fraction of the memory that the programs of a calibration may fill.
 const MEMORY_SHARE: f64 = 0.5;
 
-/// The answer.
-#[derive(Serialize)]
-struct Answer<'a> {
-    machine: &'a str,
-    file: String,
-    kernels: usize,
-    ranks: usize,
-    world: &'a str,
-    validation: CalibrationError,
-    families: BTreeMap<&'a str, CalibrationError>,
+/// A calibration of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CalibrateRequest {
+    /// Name of the machine (default: that of the host).
+    pub name: Option<String>,
+    /// Machine file to write (default: `NAME.toml`).
+    pub output: Option<PathBuf>,
+    /// Replace a file that exists.
+    pub replace: bool,
+    /// Ranks at work together (default: as many as there are cores for). Under a launcher, its processes.
+    pub ranks: Option<usize>,
+    /// Threads of a rank.
+    pub threads: usize,
+    /// Models whose kernels are measured, like `cosmoflow@64:2` with the batch (default: a set of all
+    /// kinds).
+    pub models: Vec<String>,
+    /// Passes over all kernels; the median of each counts.
+    pub passes: usize,
+}
+
+impl Default for CalibrateRequest {
+    fn default() -> Self {
+        Self {
+            name: None,
+            output: None,
+            replace: false,
+            ranks: None,
+            threads: THREADS,
+            models: Vec::new(),
+            passes: PASSES,
+        }
+    }
+}
+
+/// A calibrated machine.
+#[derive(Clone, Debug)]
+pub struct Calibrated {
+    /// The machine.
+    pub machine: Machine,
+    /// Its calibration.
+    pub calibration: Calibration,
+    /// The machine file that was written.
+    pub file: PathBuf,
+    /// Errors of the fit on kernels that it had not seen.
+    pub validation: Validation,
+}
+
+/// A calibration in short.
+#[derive(Clone, Debug, Serialize)]
+pub struct CalibrationSummary {
+    /// Name of the machine.
+    pub machine: String,
+    /// The machine file that was written.
+    pub file: String,
+    /// Measured kernels.
+    pub kernels: usize,
+    /// Ranks at work together.
+    pub ranks: usize,
+    /// Their transport: `threads`, or the MPI library.
+    pub world: String,
+    /// Errors of the fit on kernels that it had not seen.
+    pub validation: CalibrationError,
+    /// The same for each family of kernels.
+    pub families: BTreeMap<String, CalibrationError>,
+}
+
+impl Calibrated {
+    /// The calibration in short.
+    pub fn summary(&self) -> CalibrationSummary {
+        let one = |(family, errors): (&String, &Errors)| (family.clone(), error_of(errors));
+        CalibrationSummary {
+            machine: self.machine.name.clone(),
+            file: self.file.display().to_string(),
+            kernels: self.calibration.measured.len(),
+            ranks: self.calibration.ranks,
+            world: self.calibration.world.clone(),
+            validation: self.calibration.validation,
+            families: self.validation.families.iter().map(one).collect(),
+        }
+    }
 }
 
 /// Measures kernels, messages, collectives, memory and reads; fits; validates on kernels that were not
 /// fitted; writes a machine file.
 ///
+/// Under a launcher this process is one rank of many, and all but that of rank 0 get nothing.
+///
 /// Errors: a file that exists, a model that does not, something that cannot be measured.
-pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<(), CliError> {
-    let company = Company::of_this_process()?;
-    let done = run_with(&company, args, out).and_then(|()| company.close());
-    done.map_err(|error| company.part(error))
+pub fn calibrate(
+    context: &Context<'_>,
+    request: &CalibrateRequest,
+) -> Result<Option<Calibrated>, CalibrateError> {
+    let launch = Launch::join(context)?;
+    let done = calibrate_with(&launch, request).and_then(|found| {
+        launch.close()?;
+        Ok(found)
+    });
+    done.map_err(|error| launch.shut_down(error))
 }
 
-fn run_with(company: &Company, args: &CalibrateArgs, out: &mut dyn Write) -> Result<(), CliError> {
-    let host = Host::here();
-    let name = args.name.clone().unwrap_or_else(host_name);
+fn calibrate_with(
+    launch: &Launch<'_>,
+    request: &CalibrateRequest,
+) -> Result<Option<Calibrated>, CalibrateError> {
+    let context = launch.context();
+    let host = Host::here(context.level());
+    let name = request.name.clone().unwrap_or_else(host_name);
     if name.trim().is_empty() {
-        return Err(CliError::User(
-            "a machine needs a name; possible is any other than an empty one, like `--name mine`"
-                .to_owned(),
-        ));
+        return Err(CalibrateError::NoName);
     }
-    let path = args.output.clone();
+    let path = request.output.clone();
     let path = path.unwrap_or_else(|| PathBuf::from(format!("{name}.toml")));
+    check_path(&path, request.replace)?;
+    let threads = request.threads;
+    let crew = Crew {
+        ranks: launch.ranks(request.ranks, (host.cores_usable / threads).max(1))?,
+        threads,
+        kernels: KernelSet::Cpu,
+    };
+    let ranks = launch.on_this_host(crew)?;
+    let models = asked(&request.models)?;
+    let programs = launch.prepare(|| programs(context, &models, crew.kernels, &ranks))?;
+    let found = launch.calibrate(crew.kernels, &ranks, &programs, request.passes)?;
+    let Some(found) = found else {
+        return Ok(None);
+    };
+    let validation = Efficiency::validate(&found.kernels);
+    let (machine, calibration) = machine(&name, &host, &ranks, &found, &validation);
+    let written = text(&machine, &calibration, request.passes);
+    let written = partita_files::write_whole(&path, written.as_bytes());
+    written.map_err(|source| CalibrateError::Unwritable {
+        file: path.clone(),
+        source,
+    })?;
+    Ok(Some(Calibrated {
+        machine,
+        calibration,
+        file: path,
+        validation,
+    }))
+}
+
+/// Whether the machine file can be written.
+fn check_path(path: &Path, replace: bool) -> Result<(), CalibrateError> {
+    let file = || path.to_owned();
     if path.exists() && !path.is_file() {
-        return Err(CliError::User(format!(
-            "{} is no regular file that could be replaced; possible is another `--output`",
-            path.display()
-        )));
+        return Err(CalibrateError::NoFile { file: file() });
     }
-    if path.exists() && !args.replace {
-        return Err(CliError::User(format!(
-            "{} exists, and a calibration does not write over it unasked; possible are `--replace` \
-             and another `--output`",
-            path.display()
-        )));
+    if path.exists() && !replace {
+        return Err(CalibrateError::Exists { file: file() });
     }
     let folder = path
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty());
-    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
-        return Err(CliError::User(format!(
-            "{} cannot be written: there is no folder {}; make it first",
-            path.display(),
-            folder.display()
-        )));
+    match folder.filter(|folder| !folder.is_dir()) {
+        None => Ok(()),
+        Some(folder) => Err(CalibrateError::NoFolder {
+            file: file(),
+            folder: folder.to_owned(),
+        }),
     }
-    let count = company.ranks(args.ranks, (host.cores_usable / args.threads).max(1))?;
-    let ranks = company.on_this_host(count, args.threads)?;
-    let models = asked(&args.models)?;
-    let kernels = KernelSet::Cpu;
-    let programs = company.prepare(|| programs(&models, kernels, &ranks))?;
-    let Some(found) = company.calibrate(kernels, &ranks, &programs, args.passes)? else {
-        return Ok(());
-    };
-    let validation = Efficiency::validate(&found.kernels);
-    let machine = machine(&name, &host, &ranks, &found, &validation);
-    write_whole(&path, &text(&machine, args.passes))?;
-    answer(args, &path, &machine, &validation, out)
 }
 
 /// What is asked for, or a set of all kinds.
-fn asked(models: &[String]) -> Result<Vec<(String, usize)>, CliError> {
+fn asked(models: &[String]) -> Result<Vec<(String, usize)>, CalibrateError> {
     if models.is_empty() {
         let own = |&(model, batch): &(&str, usize)| (model.to_owned(), batch);
         return Ok(MODELS.iter().map(own).collect());
     }
     let one = |text: &str| match text.rsplit_once(':') {
-        None if text.is_empty() => Err(CliError::User(
-            "`--models` has an empty entry; possible are names with or without batches, \
-             separated by commas, like `cosmoflow@32:4,resnet50@64`"
-                .to_owned(),
-        )),
+        None if text.is_empty() => Err(CalibrateError::EmptyModel),
         None => Ok((text.to_owned(), 1)),
         Some((model, batch)) => match batch.parse() {
             Ok(batch) if batch > 0 => Ok((model.to_owned(), batch)),
-            Ok(_) | Err(_) => Err(CliError::User(format!(
-                "`{text}`: `{batch}` is no batch; after the colon stands a number of samples from 1 on, \
-                 like `{model}:1`"
-            ))),
+            Ok(_) | Err(_) => Err(CalibrateError::NoBatch {
+                text: text.to_owned(),
+                batch: batch.to_owned(),
+                model: model.to_owned(),
+            }),
         },
     };
     models.iter().map(|text| one(text.trim())).collect()
@@ -149,12 +240,13 @@ fn asked(models: &[String]) -> Result<Vec<(String, usize)>, CliError> {
 ///
 /// Errors: a model of which none fits.
 fn programs(
+    context: &Context<'_>,
     models: &[(String, usize)],
     kernels: KernelSet,
     ranks: &Ranks,
-) -> Result<Vec<Program>, CliError> {
-    let menu = kernels.menu(ranks.threads);
-    let host = Host::here();
+) -> Result<Vec<Program>, CalibrateError> {
+    let menu = kernels.menu(ranks.threads, context.level());
+    let host = Host::here(context.level());
     let free = host
         .memory_bytes_available
         .map_or(f64::INFINITY, |bytes| bytes.0 as f64);
@@ -165,20 +257,17 @@ fn programs(
         let before = programs.len();
         let mut least = Bytes(u64::MAX);
         for (text, samples) in STRATEGIES {
-            let strategy: Strategy = text.parse().map_err(|error| CliError::user(&error))?;
+            let strategy: Strategy = text.parse()?;
             let is_possible = strategy.check(&graph, *batch).is_ok();
             if !is_possible || strategy.ranks() > ranks.count {
                 continue;
             }
-            let training = TrainingArgs {
-                model: name.clone(),
-                ranks: 1,
-                batch: *batch,
-                optimizer: OptimizerName::Adam,
+            let training = Training {
                 samples,
+                ..Training::new(name, 1, *batch)
             };
-            let request = request(&graph, &strategy, &training, KindName::Train, &*menu);
-            let program = lower(&request).map_err(|error| CliError::user(&error))?;
+            let request = request(&graph, &strategy, &training, ProgramKind::Train, &*menu);
+            let program = lower(&request)?;
             let needed = program.memory_max();
             if needed.0 as f64 <= room {
                 programs.push(program);
@@ -187,92 +276,16 @@ fn programs(
             }
         }
         if programs.len() == before {
-            return Err(CliError::User(format!(
-                "`{name}` with {batch} samples needs at least {least} a rank, and half of what is free is {} for \
-                 each of {} ranks; possible are fewer samples, a smaller model, and fewer `--ranks`",
-                Bytes(room as u64),
-                ranks.count
-            )));
+            return Err(CalibrateError::TooLarge {
+                model: name.clone(),
+                batch: *batch,
+                needed: least,
+                room: Bytes(room as u64),
+                ranks: ranks.count,
+            });
         }
     }
     Ok(programs)
-}
-
-fn answer(
-    args: &CalibrateArgs,
-    path: &Path,
-    machine: &Machine,
-    validation: &Validation,
-    out: &mut dyn Write,
-) -> Result<(), CliError> {
-    let Some(calibration) = &machine.calibration else {
-        return Ok(());
-    };
-    let families = validation.families.iter();
-    if args.json {
-        let one = |(family, errors): (&'_ String, &Errors)| (family.clone(), error(errors));
-        let families: BTreeMap<String, CalibrationError> = families.map(one).collect();
-        let families = families.iter().map(|(name, error)| (name.as_str(), *error));
-        return write_json(
-            out,
-            &Answer {
-                machine: &machine.name,
-                file: path.display().to_string(),
-                kernels: calibration.measured.len(),
-                ranks: calibration.ranks,
-                world: &calibration.world,
-                validation: calibration.validation,
-                families: families.collect(),
-            },
-        );
-    }
-    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
-    let mut table = Table::new(&[
-        ("kernels", Side::Left),
-        ("number", Side::Right),
-        ("median error", Side::Right),
-        ("by time", Side::Right),
-        ("total", Side::Right),
-    ]);
-    let all = ("all".to_owned(), validation.all);
-    let rows = families.map(|(name, errors)| (name.clone(), *errors));
-    for (name, errors) in rows.chain([all]) {
-        table.row(vec![
-            name,
-            errors.kernels.to_string(),
-            percent(errors.median),
-            percent(errors.mean_by_time),
-            percent(errors.total),
-        ]);
-    }
-    writeln!(out, "Each kernel estimated by laws that had not seen it:\n")?;
-    table.write(out)?;
-    writeln!(out)?;
-    write_pairs(
-        out,
-        &[
-            ("machine", machine.name.clone()),
-            ("file", path.display().to_string()),
-            (
-                "ranks",
-                format!("{}, {}", calibration.ranks, calibration.world),
-            ),
-            (
-                "peak",
-                format!(
-                    "{:.1} Gflop/s a rank",
-                    machine.device.peak_flops_f32.value.0 / 1e9
-                ),
-            ),
-            (
-                "memory",
-                format!(
-                    "{:.1} GB/s a rank",
-                    machine.device.memory_bandwidth.value.0 / 1e9
-                ),
-            ),
-        ],
-    )
 }
 
 fn host_name() -> String {

@@ -1,93 +1,109 @@
-use crate::args::CompareArgs;
-use crate::error::CliError;
-use crate::table::{Side, Table, write_json, write_pairs};
-use crate::trace;
-use partita_oracle::compare::{CompareError, Pair};
-use partita_oracle::{Comparison, Prediction, compare};
-use std::fs;
-use std::io::Write;
-use std::path::Path;
+//! `compare`: a prediction beside the trace of a run, task by task.
 
-/// Holds a prediction against a run of the same program.
-pub fn run(args: &CompareArgs, out: &mut dyn Write) -> Result<(), CliError> {
-    let prediction = read_prediction(&args.prediction)?;
-    let recorded = trace::read(&args.trace)?;
-    let comparison = compare(
-        &prediction,
-        &recorded.program,
-        &recorded.digest,
-        &recorded.traces,
-    )
-    .map_err(|error| {
-        let (predicted, measured) = (args.prediction.display(), args.trace.display());
-        CliError::User(match error {
-            CompareError::Prediction(fault) => format!("{predicted}: {fault}"),
-            CompareError::Digests { prediction, .. } => format!(
-                "{predicted} is of program {prediction}, {measured} is of program {}; predict and measure \
-                 the same program",
-                recorded.digest
-            ),
-            CompareError::NoTraces
-            | CompareError::Rank { .. }
-            | CompareError::Times { .. }
-            | CompareError::NoTime { .. } => format!("{measured}: {error}"),
-        })
-    })?;
-    if args.json {
-        return write_json(out, &comparison);
-    }
-    write_report(&comparison, out)
+use crate::error::{ErrorKind, Fault};
+use crate::trace::{self, TraceError};
+use partita_oracle::compare::CompareError as Unequal;
+use partita_oracle::{Comparison, Prediction, compare as compare_times};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a prediction and a trace cannot be compared.
+#[derive(Debug, thiserror::Error)]
+pub enum CompareError {
+    /// The prediction cannot be read.
+    #[error("{} cannot be read: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The file holds no prediction.
+    #[error(
+        "{} is no prediction: {source}; possible is what `partita predict --tasks --json` prints",
+        path.display()
+    )]
+    NoPrediction {
+        /// The file.
+        path: PathBuf,
+        /// The first fault.
+        source: serde_json::Error,
+    },
+    /// The file holds no trace.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// They are of different programs.
+    #[error(
+        "{} is of program {prediction}, {} is of program {measured}; predict and measure the same program",
+        predicted_file.display(), measured_file.display()
+    )]
+    Digests {
+        /// File of the prediction.
+        predicted_file: PathBuf,
+        /// Digest of the predicted program.
+        prediction: String,
+        /// File of the trace.
+        measured_file: PathBuf,
+        /// Digest of the measured program.
+        measured: String,
+    },
+    /// One of the files does not describe the program.
+    #[error("{}: {reason}", path.display())]
+    Faulty {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: Box<Unequal>,
+    },
 }
 
-fn read_prediction(path: &Path) -> Result<Prediction, CliError> {
-    let text =
-        fs::read_to_string(path).map_err(|error| CliError::file("read", path.display(), &error))?;
-    serde_json::from_str(&text).map_err(|error| {
-        CliError::User(format!(
-            "{} is no prediction: {error}; possible is what `partita predict --tasks --json` prints",
-            path.display()
-        ))
+impl Fault for CompareError {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Request
+    }
+}
+
+/// Compares the JSON of a [`Predicted`](crate::Predicted) with tasks to the trace of a run of the same
+/// program.
+///
+/// Errors: a file that cannot be read; different programs.
+pub fn compare(prediction: &Path, trace: &Path) -> Result<Comparison, CompareError> {
+    let predicted = read_prediction(prediction)?;
+    let recorded = trace::read(trace)?;
+    let (digest, traces) = (&recorded.digest, &recorded.traces);
+    compare_times(&predicted, &recorded.program, digest, traces).map_err(|error| {
+        let path = match error {
+            Unequal::Digests { prediction: of, .. } => {
+                return CompareError::Digests {
+                    predicted_file: prediction.to_owned(),
+                    prediction: of,
+                    measured_file: trace.to_owned(),
+                    measured: recorded.digest.clone(),
+                };
+            }
+            Unequal::Prediction(_) => prediction,
+            Unequal::NoTraces
+            | Unequal::Rank { .. }
+            | Unequal::Times { .. }
+            | Unequal::NoTime { .. } => trace,
+        };
+        CompareError::Faulty {
+            path: path.to_owned(),
+            reason: Box::new(error),
+        }
     })
 }
 
-/// An accuracy as tables show it; none of what was predicted but took no time.
-pub fn accuracy(pair: &Pair) -> String {
-    match pair.accuracy.is_finite() {
-        true => format!("{:.1} %", 100.0 * pair.accuracy),
-        false => "-".to_owned(),
-    }
-}
-
-fn write_report(comparison: &Comparison, out: &mut dyn Write) -> Result<(), CliError> {
-    write_pairs(
-        out,
-        &[
-            ("program", comparison.digest.clone()),
-            ("steps", comparison.steps.to_string()),
-        ],
-    )?;
-    writeln!(out)?;
-    let mut table = Table::new(&[
-        ("seconds of a step", Side::Left),
-        ("predicted", Side::Right),
-        ("measured", Side::Right),
-        ("accuracy", Side::Right),
-    ]);
-    let mut row = |name: &str, pair: &Pair| {
-        table.row(vec![
-            name.to_owned(),
-            pair.predicted.to_string(),
-            pair.measured.to_string(),
-            accuracy(pair),
-        ]);
-    };
-    row("iteration", &comparison.iteration);
-    row("all kernels", &comparison.compute);
-    for (phase, pair) in &comparison.by_phase {
-        row(&format!("phase {phase}"), pair);
-    }
-    for (kind, pair) in &comparison.by_kind {
-        row(kind, pair);
-    }
-    table.write(out)
+fn read_prediction(path: &Path) -> Result<Prediction, CompareError> {
+    let own = || path.to_owned();
+    let text = fs::read_to_string(path);
+    let text = text.map_err(|source| CompareError::Unreadable {
+        path: own(),
+        source,
+    })?;
+    serde_json::from_str(&text).map_err(|source| CompareError::NoPrediction {
+        path: own(),
+        source,
+    })
 }

@@ -1,68 +1,83 @@
-//! `partita demo`: from nothing to a trained network, with what it is worth beside simple baselines.
+//! `demo`: a small training from nothing, and baselines to judge it by.
 
-use crate::args::{CosmologyArgs, DemoArgs, MakingArgs};
-use crate::data;
-use crate::error::CliError;
-use crate::table::{Side, Table};
-use crate::train::{self, TrainRequest};
-use partita_data::{Dataset, Samples, Split};
+use crate::data::{CosmologyRequest, DatasetError, MakeRequest};
+use crate::error::{ErrorKind, Fault};
+use crate::train::RunResult;
+use partita_data::{DataError, Dataset, Samples, Split};
 use partita_graph::{Op, text, zoo};
+use partita_synth::SynthError;
 use partita_synth::ridge::fit;
 use partita_synth::spectrum::SpectrumSpec;
-use serde_json::Value;
-use std::fs;
-use std::io::Write;
 use std::path::Path;
 
 /// Universes of the demo; one in sixteen is for validation.
-const UNIVERSES: usize = 1344;
-const GRID: usize = 32;
+pub const UNIVERSES: usize = 1344;
+/// Voxels a side of each.
+pub const GRID: usize = 32;
 const SEED: u64 = 2026;
 const BINS: usize = 8;
 /// Running statistics and dropout of the zoo are meant for a hundred epochs; these are for a few.
 const MOMENTUM: f64 = 0.05;
 const DROPOUT: f64 = 0.05;
 
-/// Makes data, plans, trains and compares.
-pub fn run(args: &DemoArgs, out: &mut dyn Write) -> Result<(), CliError> {
-    let data = args.out.join("universes");
-    if Dataset::open(&data).is_ok() {
-        writeln!(
-            out,
-            "the universes of an earlier demo stand in {}",
-            data.display()
-        )?;
-    } else {
-        writeln!(
-            out,
-            "making {UNIVERSES} universes of {GRID}^3 voxels at four redshifts"
-        )?;
-        out.flush()?;
-        data::make_cosmology(&universes(&data), out)?;
-    }
-    let run_file = args.out.join("run.toml");
-    let model = args.out.join("cosmoflow.model");
-    train::write_whole(&model, &model_text()?)?;
-    let text = run_text(&model, &data, &args.out.join("training"), args.ranks);
-    train::write_whole(&run_file, &text)?;
-    writeln!(
-        out,
-        "\nplanning and training as {} says:\n\n{text}",
-        run_file.display()
-    )?;
-    out.flush()?;
-    let request = TrainRequest {
-        run_file,
-        ..TrainRequest::default()
-    };
-    train::run(&request, out)?;
-    writeln!(out)?;
-    write_baselines(&data, &args.out.join("training/result.json"), out)
+/// Why the demo has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum DemoError {
+    /// The zoo lacks its model.
+    #[error(transparent)]
+    Model(#[from] zoo::ModelError),
+    /// Its dataset cannot be made or opened.
+    #[error(transparent)]
+    Dataset(#[from] DatasetError),
+    /// Its dataset cannot be read.
+    #[error(transparent)]
+    Read(DataError),
+    /// Its baselines cannot be computed.
+    #[error(transparent)]
+    Baseline(#[from] SynthError),
+    /// The dataset is none that the demo makes.
+    #[error("{0}")]
+    OtherDataset(&'static str),
+    /// The training has no validation.
+    #[error("the training has validated nothing")]
+    NoValidation,
 }
 
-fn universes(out: &Path) -> CosmologyArgs {
-    CosmologyArgs {
-        making: MakingArgs {
+impl Fault for DemoError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Dataset(error) => error.kind(),
+            Self::Model(_)
+            | Self::Read(_)
+            | Self::Baseline(_)
+            | Self::OtherDataset(_)
+            | Self::NoValidation => ErrorKind::Failure,
+        }
+    }
+}
+
+/// Mean absolute errors of a target on the validation universes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BaselineErrors {
+    /// Name of the target.
+    pub target: String,
+    /// Of the mean of the training universes.
+    pub mean: f64,
+    /// Of a ridge regression on the binned logarithm of the power spectrum.
+    pub ridge: f64,
+    /// Of the network, after the last epoch.
+    pub network: f64,
+}
+
+/// Whether a folder holds a dataset.
+pub fn has_universes(folder: &Path) -> bool {
+    Dataset::open(folder).is_ok()
+}
+
+/// The dataset of the demo.
+pub fn universes(out: &Path) -> CosmologyRequest {
+    CosmologyRequest {
+        make: MakeRequest {
             out: out.to_owned(),
             seed: SEED,
             validation: 0.0625,
@@ -77,8 +92,8 @@ fn universes(out: &Path) -> CosmologyArgs {
 }
 
 /// CosmoFlow with batch norm, as a model file.
-fn model_text() -> Result<String, CliError> {
-    let mut graph = zoo::build("cosmoflow@32+bn").map_err(|error| CliError::run(&error))?;
+pub fn model_text() -> Result<String, DemoError> {
+    let mut graph = zoo::build("cosmoflow@32+bn")?;
     for node in &mut graph.nodes {
         if let Op::BatchNorm { momentum, .. } = &mut node.op {
             *momentum = MOMENTUM;
@@ -90,7 +105,8 @@ fn model_text() -> Result<String, CliError> {
     Ok(text::print(&graph))
 }
 
-fn run_text(model: &Path, data: &Path, output: &Path, ranks: usize) -> String {
+/// The run file of the demo.
+pub fn run_text(model: &Path, data: &Path, output: &Path, ranks: usize) -> String {
     let quoted = |path: &Path| toml::Value::from(path.display().to_string()).to_string();
     format!(
         "model = {}\n\
@@ -116,74 +132,55 @@ fn run_text(model: &Path, data: &Path, output: &Path, ranks: usize) -> String {
     )
 }
 
-/// Errors on the validation universes of the network, of a ridge regression on the binned logarithm
-/// of the power spectrum, and of predicting the mean of the training universes.
-fn write_baselines(data: &Path, result: &Path, out: &mut dyn Write) -> Result<(), CliError> {
-    let network = network_errors(result)?;
-    let dataset = Dataset::open(data).map_err(|error| CliError::user(&error))?;
+/// Errors on the validation universes of a network that was trained on a dataset of the demo, and of two
+/// baselines.
+///
+/// Errors: another dataset, or a training without validation.
+pub fn baselines(data: &Path, result: &RunResult) -> Result<Vec<BaselineErrors>, DemoError> {
+    let last = result.epochs.last();
+    let validation = last.and_then(|epoch| epoch.validation.as_ref());
+    let network = &validation.ok_or(DemoError::NoValidation)?.errors;
+    let dataset = Dataset::open(data).map_err(DatasetError::Data)?;
     let (features, targets) = spectra(&dataset, Split::Train)?;
     let (unseen, truth) = spectra(&dataset, Split::Validation)?;
-    let ridge = fit(&features, &targets).map_err(|error| CliError::run(&error))?;
+    let ridge = fit(&features, &targets)?;
     let predicted: Result<Vec<Vec<f64>>, _> = unseen
         .iter()
         .map(|features| ridge.predict(features))
         .collect();
-    let predicted = predicted.map_err(|error| CliError::run(&error))?;
-    let mut table = Table::new(&[
-        ("mean absolute error", Side::Left),
-        ("mean", Side::Right),
-        ("ridge", Side::Right),
-        ("network", Side::Right),
-        ("network / mean", Side::Right),
-    ]);
-    for (index, name) in dataset.targets().iter().enumerate() {
+    let predicted = predicted?;
+    let names = dataset.targets().iter().zip(network).enumerate();
+    let errors = names.map(|(index, (name, network))| {
         let mean = targets.iter().map(|one| one[index]).sum::<f64>() / targets.len() as f64;
         let error = |guess: &dyn Fn(usize) -> f64| -> f64 {
-            let far = truth
+            let errors = truth
                 .iter()
                 .enumerate()
                 .map(|(i, truth)| (truth[index] - guess(i)).abs());
-            far.sum::<f64>() / truth.len() as f64
+            errors.sum::<f64>() / truth.len() as f64
         };
-        let by_mean = error(&|_| mean);
-        let by_ridge = error(&|sample| predicted[sample][index]);
-        table.row(vec![
-            name.clone(),
-            format!("{by_mean:.4}"),
-            format!("{by_ridge:.4}"),
-            format!("{:.4}", network[index]),
-            format!("{:.3}", network[index] / by_mean),
-        ]);
-    }
-    table.write(out)
-}
-
-/// Mean absolute error per target after the last epoch, from the result of the training.
-fn network_errors(result: &Path) -> Result<Vec<f64>, CliError> {
-    let text = fs::read_to_string(result)?;
-    let result: Value = serde_json::from_str(&text)?;
-    let last = result["epochs"].as_array().and_then(|epochs| epochs.last());
-    let errors = last.and_then(|epoch| epoch["validation"]["errors"].as_array());
-    let errors = errors.map(|errors| {
-        errors
-            .iter()
-            .filter_map(|error| error["mean_absolute"].as_f64())
-            .collect()
+        BaselineErrors {
+            target: name.clone(),
+            mean: error(&|_| mean),
+            ridge: error(&|sample| predicted[sample][index]),
+            network: network.mean_absolute,
+        }
     });
-    errors.ok_or_else(|| CliError::Run("the training has validated nothing".to_owned()))
+    Ok(errors.collect())
 }
 
 /// Features and targets of each sample.
 type Spectra = (Vec<Vec<f64>>, Vec<Vec<f64>>);
 
 /// Binned logarithms of the power spectra of the samples of a split, with their targets.
-fn spectra(dataset: &Dataset, split: Split) -> Result<Spectra, CliError> {
+fn spectra(dataset: &Dataset, split: Split) -> Result<Spectra, DemoError> {
     let box_mpc_h = dataset
         .spec()
         .get("box_mpc_h")
         .and_then(toml::Value::as_float);
-    let box_mpc_h = box_mpc_h
-        .ok_or_else(|| CliError::Run("the dataset does not say how large its box is".to_owned()))?;
+    let box_mpc_h = box_mpc_h.ok_or(DemoError::OtherDataset(
+        "the dataset does not say how large its box is",
+    ))?;
     let [channels, d, h, w] = dataset.shape();
     let spectrum = SpectrumSpec {
         grid: d,
@@ -196,20 +193,14 @@ fn spectra(dataset: &Dataset, split: Split) -> Result<Spectra, CliError> {
         let mut volume = Samples::new(dataset.dtype());
         reader
             .read_volume(sample, [0..channels, 0..d, 0..h, 0..w], &mut volume)
-            .map_err(|error| CliError::run(&error))?;
+            .map_err(DemoError::Read)?;
         let Samples::I16(counts) = volume else {
-            return Err(CliError::Run(
-                "the demo counts particles in 16-bit integers".to_owned(),
+            return Err(DemoError::OtherDataset(
+                "the demo counts particles in 16-bit integers",
             ));
         };
-        features.push(
-            spectrum
-                .log_power(&counts)
-                .map_err(|error| CliError::run(&error))?,
-        );
-        let target = reader
-            .read_target(sample)
-            .map_err(|error| CliError::run(&error))?;
+        features.push(spectrum.log_power(&counts)?);
+        let target = reader.read_target(sample).map_err(DemoError::Read)?;
         targets.push(target.into_iter().map(f64::from).collect());
     }
     Ok((features, targets))

@@ -1,78 +1,76 @@
-use crate::args::DoctorArgs;
-use crate::error::CliError;
+//! `doctor`: what this machine offers, and what mends what is missing.
+
+use crate::context::Context;
+use crate::environment::Environment;
 use crate::foreign::{Found, LIBRARIES, Library, Loader};
 use crate::host::Host;
-use crate::launcher::{self, Launcher};
-use crate::table::{Side, Table, write_json, write_pairs};
 use partita_mpi::{Library as Mpi, LoadError, Setting, World};
-use partita_space::{Bytes, Seconds};
+use partita_space::Seconds;
 use serde::Serialize;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// How long MPI may take to start.
 const START_LIMIT: Seconds = Seconds(30.0);
 
 /// What this machine offers.
-#[derive(Serialize)]
-struct Report {
+#[derive(Clone, Debug, Serialize)]
+pub struct Diagnosis {
+    /// Processor and memory.
     #[serde(flatten)]
-    host: Host,
-    libraries: Vec<Finding>,
-    mpi: MpiFinding,
+    pub host: Host,
+    /// Libraries that can be used where they are installed.
+    pub libraries: Vec<LibraryFinding>,
+    /// MPI.
+    pub mpi: MpiFinding,
 }
 
 /// The MPI that a launcher's processes would load.
-#[derive(Default, Serialize)]
-struct MpiFinding {
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct MpiFinding {
     /// Its file; null if none can be loaded.
-    file: Option<PathBuf>,
-    /// Whose constants it has.
-    family: Option<&'static str>,
-    /// What it says of itself.
-    version: Option<String>,
-    /// Of threads; told only where a launcher started this process, as MPI has to be started.
-    thread_level: Option<&'static str>,
-    /// Processes of the job, likewise.
-    processes: Option<usize>,
+    pub file: Option<PathBuf>,
+    /// Family of its constants.
+    pub family: Option<&'static str>,
+    /// Its own version text.
+    pub version: Option<String>,
+    /// Thread level; known only under a launcher, as MPI must be started.
+    pub thread_level: Option<&'static str>,
+    /// Processes of the job; known only under a launcher.
+    pub processes: Option<usize>,
     /// Why there is none, and what mends that.
-    remedy: Option<String>,
+    pub remedy: Option<String>,
 }
 
-/// A library that may be here.
-#[derive(Serialize)]
-struct Finding {
-    name: &'static str,
-    purpose: &'static str,
-    /// Where it lies; null if nowhere.
-    path: Option<PathBuf>,
-    /// Whether the loader would find it.
-    loadable: bool,
+/// A library that may be installed.
+#[derive(Clone, Debug, Serialize)]
+pub struct LibraryFinding {
+    /// Its usual name.
+    pub name: &'static str,
+    /// What it is used for.
+    pub purpose: &'static str,
+    /// Its file; null if there is none.
+    pub path: Option<PathBuf>,
+    /// Whether the loader finds it.
+    pub loadable: bool,
     /// The line that mends what is missing; null if nothing is.
-    remedy: Option<String>,
+    pub remedy: Option<String>,
 }
 
-/// Says what this machine offers and what mends what is missing.
-pub fn run(args: &DoctorArgs, out: &mut dyn Write) -> Result<(), CliError> {
-    let loader = Loader::of_this_machine();
-    let report = Report {
-        host: Host::here(),
-        libraries: LIBRARIES
-            .iter()
+/// Looks at this machine. Under a launcher this starts and ends MPI.
+pub fn doctor(context: &Context<'_>) -> Diagnosis {
+    let environment = context.environment();
+    let loader = Loader::of_this_machine(&environment.loader);
+    let libraries = LIBRARIES.iter();
+    Diagnosis {
+        host: Host::here(environment.level),
+        libraries: libraries
             .map(|library| finding(library, loader.find(library)))
             .collect(),
-        mpi: mpi_finding(launcher::started_by().as_ref()),
-    };
-    if args.json {
-        return write_json(out, &report);
+        mpi: mpi_finding(environment),
     }
-    write_host(&report.host, out)?;
-    writeln!(out)?;
-    write_libraries(&report.libraries, out)?;
-    write_mpi(&report.mpi, out)
 }
 
-fn finding(library: &Library, found: Option<Found>) -> Finding {
+fn finding(library: &Library, found: Option<Found>) -> LibraryFinding {
     let remedy = match &found {
         Some(found) if found.is_on_path => None,
         Some(found) => {
@@ -81,7 +79,7 @@ fn finding(library: &Library, found: Option<Found>) -> Finding {
         }
         None => Some(library.remedy.to_owned()),
     };
-    Finding {
+    LibraryFinding {
         name: library.name,
         purpose: library.purpose,
         loadable: found.as_ref().is_some_and(|found| found.is_on_path),
@@ -90,8 +88,8 @@ fn finding(library: &Library, found: Option<Found>) -> Finding {
     }
 }
 
-fn mpi_finding(launcher: Option<&Launcher>) -> MpiFinding {
-    let library = match Mpi::load(&launcher::wanted()) {
+fn mpi_finding(environment: &Environment) -> MpiFinding {
+    let library = match Mpi::load(&environment.mpi()) {
         Ok(library) => library,
         Err(error) => return lacking(&error),
     };
@@ -101,19 +99,19 @@ fn mpi_finding(launcher: Option<&Launcher>) -> MpiFinding {
         version: Some(library.version.clone()),
         ..MpiFinding::default()
     };
-    if launcher.is_none() {
+    if environment.launcher.is_none() {
         return finding;
     }
     let setting = Setting {
         limit: START_LIMIT,
-        end: crate::end_stuck,
+        end: environment.end_stuck,
     };
-    let told = World::open(library, setting).and_then(|world| {
+    let started = World::open(library, setting).and_then(|world| {
         finding.thread_level = Some(world.thread_level());
         finding.processes = Some(world.size());
         world.close()
     });
-    finding.remedy = told.err().map(|error| error.to_string());
+    finding.remedy = started.err().map(|error| error.to_string());
     finding
 }
 
@@ -131,93 +129,4 @@ fn lacking(error: &LoadError) -> MpiFinding {
         remedy: Some(remedy),
         ..MpiFinding::default()
     }
-}
-
-fn write_mpi(finding: &MpiFinding, out: &mut dyn Write) -> Result<(), CliError> {
-    if let (Some(file), Some(family)) = (&finding.file, finding.family) {
-        writeln!(out)?;
-        let threads = finding
-            .thread_level
-            .unwrap_or("told under a launcher: mpirun -n 1 partita doctor");
-        write_pairs(
-            out,
-            &[
-                ("MPI library", file.display().to_string()),
-                ("family", family.to_owned()),
-                ("version", finding.version.clone().unwrap_or_default()),
-                ("thread level", threads.to_owned()),
-            ],
-        )?;
-    }
-    Ok(())
-}
-
-fn write_host(host: &Host, out: &mut dyn Write) -> Result<(), CliError> {
-    let told =
-        |bytes: Option<Bytes>| bytes.map_or("not told".to_owned(), |bytes| bytes.to_string());
-    let count = |cores: Option<usize>| cores.map_or("?".to_owned(), |cores| cores.to_string());
-    let cores = format!(
-        "{} usable, {} in the machine ({} physical)",
-        host.cores_usable,
-        count(host.cores_logical),
-        count(host.cores_physical)
-    );
-    let memory = format!(
-        "{}, available {}",
-        told(host.memory_bytes),
-        told(host.memory_bytes_available)
-    );
-    let mut limits = Vec::new();
-    limits.extend(host.cores_limit.map(|cores| format!("{cores:.2} cores")));
-    limits.extend(host.memory_bytes_limit.map(|bytes| bytes.to_string()));
-    if limits.is_empty() {
-        limits.push("none".to_owned());
-    }
-    let processor = host.processor.as_deref().unwrap_or("not told");
-    let mut pairs = vec![
-        ("processor", processor.to_owned()),
-        ("cores", cores),
-        (
-            "vectors",
-            format!("{}, {} of f32", host.simd, host.simd_lanes_f32),
-        ),
-    ];
-    for cache in &host.caches {
-        let text = format!(
-            "level {} {}, {}, shared by cores {}",
-            cache.level,
-            cache.kind.to_lowercase(),
-            cache.bytes,
-            cache.cores
-        );
-        pairs.push(("cache", text));
-    }
-    pairs.push(("memory", memory));
-    pairs.push(("group limits", limits.join(", ")));
-    pairs.push(("GPUs", host.gpus.to_string()));
-    write_pairs(out, &pairs)
-}
-
-fn write_libraries(findings: &[Finding], out: &mut dyn Write) -> Result<(), CliError> {
-    let mut table = Table::new(&[
-        ("library", Side::Left),
-        ("for", Side::Left),
-        ("found", Side::Left),
-    ]);
-    for finding in findings {
-        let path = finding.path.as_ref();
-        table.row(vec![
-            finding.name.to_owned(),
-            finding.purpose.to_owned(),
-            path.map_or("no".to_owned(), |path| path.display().to_string()),
-        ]);
-    }
-    table.write(out)?;
-    for finding in findings {
-        if let Some(remedy) = &finding.remedy {
-            writeln!(out, "- {}: {remedy}", finding.name)?;
-        }
-    }
-    writeln!(out, "Training on this machine alone needs none of them.")?;
-    Ok(())
 }

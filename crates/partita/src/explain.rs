@@ -1,44 +1,42 @@
-//! Why a choice takes as long as it does, and what would change that.
+//! What bounds a strategy, and what would change that.
 
-mod screen;
-
-pub use screen::{write_changes, write_findings};
-
-use crate::error::CliError;
 use crate::machine;
-use crate::predict::{cost_error, play};
+use crate::planning::PlanningError;
 use partita_lower::{Request, Strategy, lower};
 use partita_oracle::{
-    Costs, Finding, Prediction, Simulation, Turn, explain, turning_point, what_ifs,
+    Costs, Finding, Prediction, Simulation, Turn, explain, simulate, turning_point, what_ifs,
 };
 use partita_plan::{doubled, ranks_max};
 use partita_program::Program;
 use partita_space::{Bytes, Seconds};
 use serde::Serialize;
 
-/// Of the samples per second of a rank, what must be left for a strategy to scale.
+/// Least parallel efficiency at which a strategy counts as scaling.
 const EFFICIENCY_MIN: f64 = 0.5;
 
-/// Gives the costs of a program.
-pub type CostsOf<'a> = dyn Fn(&Program) -> Result<Box<dyn Costs + 'a>, CliError> + 'a;
+/// Steps that are simulated; without jitter in the model, all are alike.
+const STEPS: usize = 1;
 
-/// What is explained.
+/// Gives the costs of a program.
+pub type CostsOf<'a> = dyn Fn(&Program) -> Result<Box<dyn Costs + 'a>, PlanningError> + 'a;
+
+/// A prediction to explain.
 pub struct Subject<'a, 'c> {
     /// The training, with its strategy.
     pub training: Request<'a>,
-    /// What its ranks do.
+    /// Program of all ranks.
     pub program: &'a Program,
-    /// What is predicted of it.
+    /// Its prediction.
     pub prediction: &'a Prediction,
     /// Memory that a rank may fill.
     pub memory: Bytes,
-    /// Of this program.
+    /// Costs of this program.
     pub own: &'a dyn Costs,
-    /// Of other programs.
+    /// Costs of other programs.
     pub costs: &'a CostsOf<'c>,
 }
 
-/// Why a choice takes as long as it does.
+/// What bounds a strategy, and what would change that.
 #[derive(Clone, Debug, Serialize)]
 pub struct Explanation {
     /// What bounds it.
@@ -46,7 +44,7 @@ pub struct Explanation {
     /// What one change would bring.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub what_ifs: Vec<Change>,
-    /// What becomes of it with more ranks.
+    /// How it scales.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scaling: Option<Scaling>,
     /// What would make another strategy the best.
@@ -55,7 +53,7 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    /// Without what would have to be predicted for it.
+    /// Findings alone, without further predictions.
     pub fn new(findings: Vec<Finding>) -> Self {
         Self {
             findings,
@@ -66,22 +64,22 @@ impl Explanation {
     }
 }
 
-/// One change, and what it would bring.
+/// A change of machine or batch, with its effect.
 #[derive(Clone, Debug, Serialize)]
 pub struct Change {
-    /// Of the machine, or `batch` or `device_memory`, which double.
+    /// Name of the change: of the machine, or `batch` or `device_memory`, which double.
     pub change: String,
-    /// What is used then.
+    /// Strategy after the change.
     pub strategy: String,
-    /// Of a step then.
+    /// Time of a step after the change.
     pub iteration_seconds: Seconds,
-    /// Of all ranks.
+    /// Throughput of all ranks after the change.
     pub samples_per_second: f64,
-    /// Times the samples per second of now.
+    /// Ratio to the present throughput.
     pub speedup: f64,
-    /// Of the largest rank.
+    /// Memory of the largest rank.
     pub memory_bytes_max: Bytes,
-    /// The same for people.
+    /// The change in words.
     pub says: String,
 }
 
@@ -90,46 +88,54 @@ pub struct Change {
 pub struct Scaling {
     /// Doublings of the ranks.
     pub points: Vec<Point>,
-    /// Why not further.
+    /// Why it ends there.
     pub end: String,
 }
 
 /// A number of ranks.
 #[derive(Clone, Debug, Serialize)]
 pub struct Point {
-    /// How many.
+    /// Number of ranks.
     pub ranks: usize,
-    /// How they split the training.
+    /// Strategy.
     pub strategy: String,
-    /// Of a step.
+    /// Time of a step.
     pub iteration_seconds: Seconds,
-    /// Of all ranks.
+    /// Throughput of all ranks.
     pub samples_per_second: f64,
-    /// Samples per second of a rank, against those of the choice.
+    /// Throughput per rank, relative to the explained strategy.
     pub efficiency: f64,
 }
 
 /// The fastest strategy of another kind.
 #[derive(Clone, Debug, Serialize)]
 pub struct Rival {
-    /// How it splits.
+    /// Strategy.
     pub strategy: String,
-    /// Of a step.
+    /// Time of a step.
     pub iteration_seconds: Seconds,
-    /// The bandwidth of links at which it passes the choice; none where it does not.
+    /// Link bandwidth at which it becomes the faster one; none where it does not.
     #[serde(flatten)]
     pub turn: Option<TurnAt>,
-    /// The same for people.
+    /// The rival in words.
     pub says: String,
 }
 
-/// When a rival passes.
+/// The link bandwidth at which two strategies are equally fast.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct TurnAt {
-    /// Times that of now.
+    /// Ratio to the present bandwidth.
     pub link_bandwidth: f64,
-    /// Of a step of both then.
+    /// Time of a step of both there.
     pub turn_seconds: Seconds,
+}
+
+/// A simulated step of a program.
+///
+/// Errors: a cost that cannot be had.
+pub fn simulated(program: &Program, costs: &dyn Costs) -> Result<Simulation, PlanningError> {
+    let mode = machine::mode(costs, program.mesh.ranks());
+    Ok(simulate(program, costs, mode, STEPS)?)
 }
 
 /// What bounds a program: as found in a simulation, and how many ranks can take part.
@@ -138,9 +144,8 @@ pub struct TurnAt {
 pub fn findings(
     subject: &Subject<'_, '_>,
     simulation: &Simulation,
-) -> Result<Vec<Finding>, CliError> {
-    let found = explain(subject.program, simulation, subject.own);
-    let mut findings = found.map_err(|error| cost_error(&error))?;
+) -> Result<Vec<Finding>, PlanningError> {
+    let mut findings = explain(subject.program, simulation, subject.own)?;
     let training = &subject.training;
     let (ranks, reason) = ranks_max(training.strategy, training.graph, training.batch);
     let why = format!("{ranks} at most by doubling the axes of the strategy: {reason}");
@@ -151,17 +156,17 @@ pub fn findings(
 /// What a change of the machine, or twice the mini-batch, would bring to this strategy.
 ///
 /// Errors: a cost that cannot be had.
-pub fn changes(subject: &Subject<'_, '_>) -> Result<Vec<Change>, CliError> {
+pub fn changes(subject: &Subject<'_, '_>) -> Result<Vec<Change>, PlanningError> {
     let now = subject.prediction.iteration_seconds;
     let mode = machine::mode(subject.own, subject.program.mesh.ranks());
-    let found =
-        what_ifs(subject.program, subject.own, mode, now).map_err(|error| cost_error(&error))?;
+    let found = what_ifs(subject.program, subject.own, mode, now)?;
     let (strategy, batch) = (subject.training.strategy, subject.training.batch);
     let mut changes: Vec<Change> = Vec::new();
     for one in found {
-        let name = serde_json::to_value(one.change)?;
+        let name = serde_json::to_value(one.change);
+        let name = name.as_ref().ok().and_then(|name| name.as_str());
         changes.push(Change {
-            change: name.as_str().unwrap_or_default().to_owned(),
+            change: name.unwrap_or_default().to_owned(),
             strategy: strategy.to_string(),
             iteration_seconds: one.iteration_seconds,
             samples_per_second: subject.prediction.samples_per_second * one.speedup,
@@ -211,7 +216,7 @@ pub fn change(
 /// Doubles the ranks until a rank does less than half of what it does now, or they cannot be doubled.
 ///
 /// Errors: a kernel that the menu lacks.
-pub fn scaling(subject: &Subject<'_, '_>) -> Result<Scaling, CliError> {
+pub fn scaling(subject: &Subject<'_, '_>) -> Result<Scaling, PlanningError> {
     let training = &subject.training;
     let per_rank =
         |prediction: &Prediction| prediction.samples_per_second / prediction.ranks as f64;
@@ -256,7 +261,10 @@ pub fn scaling(subject: &Subject<'_, '_>) -> Result<Scaling, CliError> {
 /// By how much links would have to be faster or slower for another strategy to be the better one.
 ///
 /// Errors: a cost that cannot be had.
-pub fn rival(subject: &Subject<'_, '_>, strategy: &Strategy) -> Result<Option<Rival>, CliError> {
+pub fn rival(
+    subject: &Subject<'_, '_>,
+    strategy: &Strategy,
+) -> Result<Option<Rival>, PlanningError> {
     let training = Request {
         strategy,
         ..subject.training
@@ -268,11 +276,10 @@ pub fn rival(subject: &Subject<'_, '_>, strategy: &Strategy) -> Result<Option<Ri
         return Ok(None);
     }
     let costs = (subject.costs)(&program)?;
-    let now = play(&program, costs.as_ref())?.makespan;
+    let now = simulated(&program, costs.as_ref())?.makespan;
     let mode = machine::mode(subject.own, program.mesh.ranks());
     let own = (subject.program, subject.own);
-    let turn =
-        turning_point(own, (&program, costs.as_ref()), mode).map_err(|error| cost_error(&error))?;
+    let turn = turning_point(own, (&program, costs.as_ref()), mode)?;
     Ok(Some(Rival {
         strategy: strategy.to_string(),
         iteration_seconds: now,
@@ -300,18 +307,18 @@ fn rival_says(strategy: &Strategy, now: Seconds, turn: Option<Turn>) -> String {
 fn predicted(
     subject: &Subject<'_, '_>,
     training: &Request<'_>,
-) -> Result<Result<Prediction, String>, CliError> {
+) -> Result<Result<Prediction, String>, PlanningError> {
     let strategy = training.strategy;
     if let Err(error) = strategy.check(training.graph, training.batch) {
         return Ok(Err(error.to_string()));
     }
-    let program = lower(training).map_err(|error| CliError::user(&error))?;
+    let program = lower(training)?;
     // Ranks that a machine does not have are no fault of the request.
     let costs = match (subject.costs)(&program) {
         Ok(costs) => costs,
         Err(error) => return Ok(Err(error.to_string())),
     };
-    let played = play(&program, costs.as_ref());
+    let played = simulated(&program, costs.as_ref());
     Ok(played
         .map(|simulation| Prediction::of(&program, &simulation, false))
         .map_err(|error| error.to_string()))

@@ -1,6 +1,6 @@
 //! Foreign libraries, found by name where the loader would look. Nothing is loaded.
 
-use std::env;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -10,16 +10,36 @@ const LOADER_CACHE: &str = "/etc/ld.so.cache";
 /// Folders that the loader tries last.
 const DEFAULT_FOLDERS: [&str; 4] = ["/lib64", "/usr/lib64", "/lib", "/usr/lib"];
 
+/// Variables that name the folder above `lib` or `lib64` of a library.
+pub const HINT_VARIABLES: [&str; 8] = [
+    "MPI_HOME",
+    "MPI_ROOT",
+    "I_MPI_ROOT",
+    "CUDNN_HOME",
+    "CUDNN_PATH",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "NCCL_HOME",
+];
+
+/// Where the environment says that libraries are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LoaderPaths {
+    /// Folders of `LD_LIBRARY_PATH`.
+    pub listed: Vec<PathBuf>,
+    /// Values of the [`HINT_VARIABLES`] that are set.
+    pub roots: BTreeMap<&'static str, PathBuf>,
+}
+
 /// A library that may be used where it is installed.
 pub struct Library {
     /// As people call it.
     pub name: &'static str,
-    /// What it would be used for.
+    /// What it is used for.
     pub purpose: &'static str,
     /// File names without version, the preferred first.
     pub stems: &'static [&'static str],
-    /// Folders, and variables naming the folder above `lib` or `lib64`, where it may lie unseen by
-    /// the loader.
+    /// Folders above `lib` or `lib64`, or variables that name them, in which the loader does not look.
     pub hints: &'static [&'static str],
     /// What to do where it is not found.
     pub remedy: &'static str,
@@ -83,17 +103,16 @@ pub struct Found {
 }
 
 /// Where the loader looks, read once.
-pub struct Loader {
+pub struct Loader<'p> {
     files: Vec<PathBuf>,
+    roots: &'p BTreeMap<&'static str, PathBuf>,
 }
 
-impl Loader {
+impl<'p> Loader<'p> {
     /// The loader of this machine: `LD_LIBRARY_PATH`, its cache, and its own folders, in this order.
-    pub fn of_this_machine() -> Self {
-        let listed = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-        let mut files: Vec<PathBuf> = env::split_paths(&listed)
-            .flat_map(|folder| files_in(&folder))
-            .collect();
+    pub fn of_this_machine(paths: &'p LoaderPaths) -> Self {
+        let listed = paths.listed.iter();
+        let mut files: Vec<PathBuf> = listed.flat_map(|folder| files_in(folder)).collect();
         let cache = fs::read(LOADER_CACHE).unwrap_or_default();
         files.extend(cached(&cache).into_iter().filter(|path| path.is_file()));
         files.extend(
@@ -101,7 +120,10 @@ impl Loader {
                 .iter()
                 .flat_map(|folder| files_in(Path::new(folder))),
         );
-        Self { files }
+        Self {
+            files,
+            roots: &paths.roots,
+        }
     }
 
     /// Looks for a library; where the loader does not find it, in the folders of its hints.
@@ -114,7 +136,7 @@ impl Loader {
             .hints
             .iter()
             .filter_map(|hint| match hint.strip_prefix('$') {
-                Some(variable) => env::var_os(variable).map(PathBuf::from),
+                Some(variable) => self.roots.get(variable).cloned(),
                 None => Some(PathBuf::from(hint)),
             })
             .flat_map(|root| ["lib64", "lib"].map(|lib| root.join(lib)))
@@ -167,6 +189,14 @@ mod tests {
     }
 
     #[test]
+    fn all_variables_of_hints_are_looked_up() {
+        let hints = LIBRARIES.iter().flat_map(|library| library.hints);
+        for variable in hints.filter_map(|hint| hint.strip_prefix('$')) {
+            assert!(HINT_VARIABLES.contains(&variable), "{variable}");
+        }
+    }
+
+    #[test]
     fn paths_are_read_from_the_cache() {
         let cache = b"glibc-ld.so.cache1.1\x02\0\0\0libz.so.1\0/lib/libz.so.1\0/lib/liby.so\0";
         let expected = ["/lib/libz.so.1", "/lib/liby.so"].map(PathBuf::from);
@@ -179,6 +209,7 @@ mod tests {
         fs::write(folder.path().join("libmpi.so.40"), "").unwrap();
         let loader = Loader {
             files: files_in(folder.path()),
+            roots: &BTreeMap::new(),
         };
         let found = loader.find(&LIBRARIES[0]).unwrap();
         assert!(found.is_on_path);

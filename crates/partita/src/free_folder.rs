@@ -1,12 +1,13 @@
 //! Folders that can be suggested for results, where the one that was asked for cannot take them.
 
+use crate::environment::Environment;
 use partita_files::NewFile;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A folder that does not exist and can be made and written to: beside `path` under its name with a
 /// number, else of the name `out` in the present folder, the home folder or among temporary files.
-pub fn beside(path: &Path) -> PathBuf {
+pub fn beside(path: &Path, environment: &Environment) -> PathBuf {
     // Without a final slash, which would put the number into the folder itself.
     let path: PathBuf = path.components().collect();
     let own = match path.file_name() {
@@ -14,25 +15,25 @@ pub fn beside(path: &Path) -> PathBuf {
         // `.`, `..` and `/` have no name to which a number could be added.
         None => numbered(&out_in(&path)).find(is_free),
     };
-    first_writable(own)
+    first_writable(own, environment)
 }
 
 /// The same without a path to be near to.
-pub fn anywhere() -> PathBuf {
-    first_writable(None)
+pub fn anywhere(environment: &Environment) -> PathBuf {
+    first_writable(None, environment)
 }
 
-fn first_writable(first: Option<PathBuf>) -> PathBuf {
+fn first_writable(first: Option<PathBuf>, environment: &Environment) -> PathBuf {
     let homes = [
         Some(PathBuf::from(".")),
-        std::env::home_dir(),
-        Some(std::env::temp_dir()),
+        environment.home.clone(),
+        Some(environment.temporary.clone()),
     ];
     let others = homes.into_iter().flatten();
     let others = others.filter_map(|folder| numbered(&out_in(&folder)).find(is_free));
     let mut candidates = first.into_iter().chain(others);
     let found = candidates.find(|path| is_writable(path));
-    found.unwrap_or_else(|| std::env::temp_dir().join("out"))
+    found.unwrap_or_else(|| environment.temporary.join("out"))
 }
 
 fn out_in(folder: &Path) -> PathBuf {
@@ -57,8 +58,8 @@ fn is_free(path: &PathBuf) -> bool {
     fs::symlink_metadata(path).is_err()
 }
 
-/// Whether a folder that does not exist can be made: rights, quotas and read-only file systems are told
-/// by trying alone.
+/// Whether a folder that does not exist can be made: rights, quotas and read-only file systems are
+/// known only by trying.
 fn is_writable(path: &Path) -> bool {
     let folder = existing(path);
     folder.is_dir() && NewFile::create(&folder.join("probe")).is_ok()
@@ -96,7 +97,7 @@ mod tests {
             (PathBuf::from("/proc/self/out"), None),
             (PathBuf::from("/dev/null/out"), None),
         ] {
-            let nearest = beside(&asked);
+            let nearest = beside(&asked, &Environment::default());
             assert!(is_free(&nearest), "{asked:?}: {nearest:?}");
             if let Some(expected) = expected {
                 assert_eq!(nearest, expected);

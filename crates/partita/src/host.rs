@@ -1,6 +1,5 @@
 //! The processor and memory of this machine, as the system tells of them.
 
-use crate::vectors;
 use partita_cpu::Level;
 use partita_space::Bytes;
 use serde::Serialize;
@@ -52,18 +51,29 @@ pub struct Cache {
     pub cores: String,
 }
 
+/// Cores that the control group of this process allows, by its quota of time.
+pub fn cores_quota() -> Option<f64> {
+    let root = Path::new("/");
+    cores_limit(root, &text(root, "proc/self/cgroup").unwrap_or_default())
+}
+
 impl Host {
-    /// This machine.
-    pub fn here() -> Self {
-        Self::read(Path::new("/"))
+    /// This machine, whose kernels use an instruction level.
+    pub fn here(level: Level) -> Self {
+        Self::read(Path::new("/"), level)
     }
 
-    /// The machine whose `proc` and `sys` stand under `root`.
-    fn read(root: &Path) -> Self {
+    /// Memory that programs can have: the smaller of what is available and what the control group allows.
+    pub fn memory_free(&self) -> Option<Bytes> {
+        let known = [self.memory_bytes_available, self.memory_bytes_limit];
+        known.into_iter().flatten().min()
+    }
+
+    /// The machine whose `proc` and `sys` are under `root`.
+    fn read(root: &Path, level: Level) -> Self {
         let cpus = text(root, "proc/cpuinfo").unwrap_or_default();
         let memory = text(root, "proc/meminfo").unwrap_or_default();
         let groups = text(root, "proc/self/cgroup").unwrap_or_default();
-        let level = vectors::level();
         let logical = values(&cpus, "processor").count();
         let gpus = root.join("proc/driver/nvidia/gpus");
         Self {
@@ -216,7 +226,7 @@ mod tests {
             (&format!("{cache}/type"), "Data\n"),
             (&format!("{cache}/shared_cpu_list"), "0-1\n"),
         ]);
-        let host = Host::read(root.path());
+        let host = Host::read(root.path(), Level::Portable);
         assert_eq!(host.processor.as_deref(), Some("Some CPU"));
         assert_eq!(
             (host.cores_logical, host.cores_physical),
@@ -237,7 +247,7 @@ mod tests {
             ("sys/fs/cgroup/job/cpu.max", "300000 100000\n"),
             ("sys/fs/cgroup/job/step/cpu.max", "150000 100000\n"),
         ]);
-        let host = Host::read(root.path());
+        let host = Host::read(root.path(), Level::Portable);
         assert_eq!(host.memory_bytes_limit, Some(Bytes(1000)));
         assert_eq!(host.cores_limit, Some(1.5));
     }
@@ -254,7 +264,7 @@ mod tests {
             ("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n"),
             ("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"),
         ]);
-        let host = Host::read(root.path());
+        let host = Host::read(root.path(), Level::Portable);
         assert_eq!(host.memory_bytes_limit, Some(Bytes(4096)));
         assert_eq!(host.cores_limit, None);
     }
@@ -262,7 +272,7 @@ mod tests {
     #[test]
     fn a_machine_that_tells_nothing_is_no_failure() {
         let root = machine(&[]);
-        let host = Host::read(root.path());
+        let host = Host::read(root.path(), Level::Portable);
         assert!(host.cores_usable >= 1);
         assert_eq!((host.memory_bytes, host.gpus), (None, 0));
     }

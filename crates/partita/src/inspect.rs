@@ -1,115 +1,101 @@
-use crate::args::InspectArgs;
-use crate::error::CliError;
-use crate::model;
-use crate::number::{gibi, giga, grouped};
-use crate::table::{Side, Table, write_json, write_pairs};
-use partita_graph::{Counts, Graph, LayerCount, Shape, count, text};
-use serde_json::{Value, json};
-use std::io::Write;
+//! `inspect`: layers, shapes and counts of a model.
 
-/// Shows a model: its layers and their totals, or its text form.
-pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<(), CliError> {
-    let graph = model::resolve(&args.model)?;
-    if args.text {
-        write!(out, "{}", text::print(&graph))?;
-        return Ok(());
+use crate::model::{self, ModelError};
+use partita_graph::{Graph, count, text};
+use partita_space::{Bytes, Flops};
+use serde::Serialize;
+
+/// A model with its counts; work and memory are per sample.
+#[derive(Clone, Debug, Serialize)]
+pub struct Inspection {
+    /// Name of the model.
+    pub model: String,
+    /// Number of spatial dims of the input, 1 to 3.
+    pub spatial_rank: usize,
+    /// Number of parameters.
+    pub parameters: u64,
+    /// Flops of the forward pass, without linear layers and attention.
+    pub forward_flops: Flops,
+    /// Flops of linear layers in the forward pass.
+    pub linear_flops: Flops,
+    /// Flops of attention in the forward pass.
+    pub attention_flops: Flops,
+    /// Three times the forward pass, as published tables count a training step.
+    pub training_flops: Flops,
+    /// Flops of forward and backward pass as a step computes them.
+    pub executed_flops: Flops,
+    /// Memory of activations and their gradients.
+    pub memory_bytes_per_sample: Bytes,
+    /// Layers in the order of the model.
+    pub layers: Vec<LayerSummary>,
+    /// The model itself.
+    #[serde(skip)]
+    pub graph: Graph,
+}
+
+/// A layer of a model; work and memory are per sample.
+#[derive(Clone, Debug, Serialize)]
+pub struct LayerSummary {
+    /// Name of the layer.
+    pub name: String,
+    /// Name of its operation.
+    pub operation: &'static str,
+    /// Channels of its output.
+    pub channels: usize,
+    /// Depth, height and width of its output.
+    pub extent: [usize; 3],
+    /// Number of parameters.
+    pub parameters: u64,
+    /// Flops of the forward pass.
+    pub forward_flops: Flops,
+    /// Flops of forward and backward pass as a step computes them.
+    pub executed_flops: Flops,
+    /// Memory of its output and the gradient of it.
+    pub memory_bytes: Bytes,
+}
+
+impl Inspection {
+    /// The model in the text form of model files.
+    pub fn text(&self) -> String {
+        text::print(&self.graph)
     }
+}
+
+/// Shows a model: of the zoo, or of a model file.
+///
+/// Errors: no such model.
+///
+/// ```
+/// let model = partita::inspect("cosmoflow@64")?;
+/// assert_eq!(model.spatial_rank, 3);
+/// assert!(model.text().starts_with("model cosmoflow"));
+/// assert_eq!(model.layers.iter().map(|layer| layer.parameters).sum::<u64>(), model.parameters);
+/// # Ok::<(), partita::ModelError>(())
+/// ```
+pub fn inspect(model: &str) -> Result<Inspection, ModelError> {
+    let graph = model::resolve(model)?;
     let counts = count(&graph);
-    if args.json {
-        return write_json(out, &record(&graph, &counts));
-    }
-    write_layers(&graph, &counts, out)?;
-    writeln!(out)?;
-    write_totals(&graph, &counts, out)
-}
-
-fn record(graph: &Graph, counts: &Counts) -> Value {
-    let layers: Vec<Value> = counts.layers.iter().map(layer_record).collect();
-    json!({
-        "model": graph.name,
-        "spatial_rank": graph.spatial_rank,
-        "parameters": counts.parameters,
-        "forward_flops": counts.forward_flops,
-        "linear_flops": counts.linear_flops,
-        "attention_flops": counts.attention_flops,
-        "training_flops": counts.training_flops,
-        "executed_flops": counts.executed_flops,
-        "memory_bytes_per_sample": counts.memory_bytes_per_sample,
-        "layers": layers,
+    let layers = counts.layers.iter().map(|layer| LayerSummary {
+        name: layer.name.clone(),
+        operation: layer.operation,
+        channels: layer.shape.channels,
+        extent: layer.shape.extent,
+        parameters: layer.parameters,
+        forward_flops: layer.forward_flops,
+        executed_flops: layer.executed_flops,
+        memory_bytes: layer.memory_bytes,
+    });
+    Ok(Inspection {
+        model: graph.name.clone(),
+        spatial_rank: graph.spatial_rank,
+        parameters: counts.parameters,
+        forward_flops: counts.forward_flops,
+        linear_flops: counts.linear_flops,
+        attention_flops: counts.attention_flops,
+        training_flops: counts.training_flops,
+        executed_flops: counts.executed_flops,
+        memory_bytes_per_sample: counts.memory_bytes_per_sample,
+        layers: layers.collect(),
+        graph,
     })
-}
-
-fn layer_record(layer: &LayerCount) -> Value {
-    json!({
-        "name": layer.name,
-        "operation": layer.operation,
-        "channels": layer.shape.channels,
-        "extent": layer.shape.extent,
-        "parameters": layer.parameters,
-        "forward_flops": layer.forward_flops,
-        "executed_flops": layer.executed_flops,
-        "memory_bytes": layer.memory_bytes,
-    })
-}
-
-fn write_layers(graph: &Graph, counts: &Counts, out: &mut dyn Write) -> Result<(), CliError> {
-    let mut table = Table::new(&[
-        ("layer", Side::Left),
-        ("operation", Side::Left),
-        ("channels", Side::Right),
-        ("extent", Side::Left),
-        ("parameters", Side::Right),
-        ("forward", Side::Right),
-        ("memory", Side::Right),
-    ]);
-    for layer in &counts.layers {
-        table.row(vec![
-            layer.name.clone(),
-            layer.operation.to_owned(),
-            layer.shape.channels.to_string(),
-            extent(graph, layer.shape),
-            grouped(layer.parameters),
-            giga(layer.forward_flops),
-            gibi(layer.memory_bytes),
-        ]);
-    }
-    table.write(out)
-}
-
-/// `512x512x512`, with as many dims as the model has.
-fn extent(graph: &Graph, shape: Shape) -> String {
-    let dims = &shape.extent[3 - graph.spatial_rank..];
-    let dims: Vec<String> = dims.iter().map(usize::to_string).collect();
-    dims.join("x")
-}
-
-fn write_totals(graph: &Graph, counts: &Counts, out: &mut dyn Write) -> Result<(), CliError> {
-    let linear = format!(
-        "{} (linear layers, not in forward)",
-        giga(counts.linear_flops)
-    );
-    let attention = format!("{} (not in forward)", giga(counts.attention_flops));
-    let mut pairs = vec![
-        ("model", graph.name.clone()),
-        ("parameters", grouped(counts.parameters)),
-        ("forward", giga(counts.forward_flops)),
-        ("linear", linear),
-        ("attention", attention),
-        (
-            "training",
-            format!("{} (3 x forward)", giga(counts.training_flops)),
-        ),
-        (
-            "executed",
-            format!(
-                "{} (forward and backward, as a step computes them)",
-                giga(counts.executed_flops)
-            ),
-        ),
-        ("memory", gibi(counts.memory_bytes_per_sample)),
-    ];
-    pairs.retain(|(key, _)| *key != "attention" || counts.attention_flops.0 > 0);
-    write_pairs(out, &pairs)?;
-    writeln!(out, "Flops and memory are those of one sample.")?;
-    Ok(())
 }

@@ -1,14 +1,15 @@
-use crate::host::Host;
-use crate::vectors;
-use partita_cpu::{CpuKernels, CpuMenu, Team, TeamError};
+//! The kernels of a rank, and the cores that they run on.
+
+use crate::host;
+use partita_cpu::{CpuKernels, CpuMenu, Level, Team, TeamError};
 use partita_local::{ReferenceKernels, ReferenceMenu};
-use partita_program::{Dtype, Menu};
+use partita_program::{Dtype, Menu, UnpinnedMenu};
 use partita_run::{Kernels, RunError};
 use partita_space::{Mesh, Rank, Seconds};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Who computes.
+/// A set of kernels that can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelSet {
     /// Fast.
@@ -17,7 +18,7 @@ pub enum KernelSet {
     Reference,
 }
 
-/// In which type.
+/// The type that kernels compute in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
     /// 32-bit.
@@ -26,14 +27,22 @@ pub enum Precision {
     F64,
 }
 
-/// A place among those who share the cores of this process: in a run on threads a rank's slot is its
-/// number, among processes its number on its host; while measuring all slots run kernels of one rank.
+/// A share of the cores of a host. Among threads a rank's slot is its number, among processes its number on
+/// its host; while kernels are measured all slots run kernels of one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seat {
+pub struct CoreSlot {
     /// From 0.
     pub slot: usize,
     /// How many there are.
     pub slots: usize,
+}
+
+/// The menu of a set of kernels for a rank of so many threads; `None` leaves kernels open.
+pub fn menu_of(kernels: Option<KernelSet>, threads: usize, level: Level) -> Box<dyn Menu> {
+    match kernels {
+        Some(kernels) => kernels.menu(threads, level),
+        None => Box::new(UnpinnedMenu),
+    }
 }
 
 impl Precision {
@@ -80,14 +89,11 @@ impl KernelSet {
     }
 
     /// What it offers for each kernel shape to a rank of so many threads.
-    pub fn menu(self, threads: usize) -> Box<dyn Menu> {
+    pub fn menu(self, threads: usize, level: Level) -> Box<dyn Menu> {
         // Noted before any thread is pinned.
         let _ = cores();
         match self {
-            Self::Cpu => Box::new(CpuMenu {
-                threads,
-                level: vectors::level(),
-            }),
+            Self::Cpu => Box::new(CpuMenu { threads, level }),
             Self::Reference => Box::new(ReferenceMenu),
         }
     }
@@ -101,10 +107,11 @@ impl KernelSet {
         precision: Precision,
         mesh: Mesh,
         rank: Rank,
-        seat: Seat,
-        threads: usize,
+        slot: CoreSlot,
+        (threads, level): (usize, Level),
     ) -> Result<Box<dyn Kernels>, RunError> {
-        self.kernels_among(cores(), (precision, mesh, rank), seat, threads)
+        let who = (precision, mesh, rank);
+        self.kernels_among(cores(), who, slot, (threads, level))
     }
 
     /// The same where slots share these cores, which may be more than this process was given.
@@ -112,15 +119,16 @@ impl KernelSet {
         self,
         cores: &[usize],
         (precision, mesh, rank): (Precision, Mesh, Rank),
-        seat: Seat,
-        threads: usize,
+        slot: CoreSlot,
+        (threads, level): (usize, Level),
     ) -> Result<Box<dyn Kernels>, RunError> {
         Ok(match (self, precision) {
             (Self::Cpu, Precision::F32 | Precision::F64) => {
-                let team = team(cores, seat, threads).map_err(|error| RunError::Kernels {
-                    rank,
-                    reason: error.to_string(),
-                })?;
+                let team =
+                    team(cores, slot, threads, level).map_err(|error| RunError::Kernels {
+                        rank,
+                        reason: error.to_string(),
+                    })?;
                 Box::new(CpuKernels::new(mesh, rank, team))
             }
             (Self::Reference, Precision::F32) => Box::new(ReferenceKernels::<f32>::new(mesh, rank)),
@@ -145,21 +153,36 @@ pub fn cores() -> &'static [usize] {
 /// cores, or than a control group's quota of processor time, the thread that it waits for may need its core.
 pub fn spin(ranks: usize, threads: usize, cores: usize) -> Seconds {
     static QUOTA: OnceLock<f64> = OnceLock::new();
-    let quota = *QUOTA.get_or_init(|| Host::here().cores_limit.unwrap_or(f64::INFINITY));
+    let quota = *QUOTA.get_or_init(|| host::cores_quota().unwrap_or(f64::INFINITY));
     let working = ranks * threads;
     let has_room = working <= cores && working as f64 <= quota;
     Seconds(if has_room { 1e-3 } else { 0.0 })
 }
 
-fn team(cores: &[usize], seat: Seat, threads: usize) -> Result<Team, TeamError> {
-    let (level, slot) = (vectors::level(), seat.slot);
-    if seat.slots * threads > cores.len() {
+/// A warning where there are more threads than cores: measured times then say little.
+pub fn oversubscription(ranks: usize, threads: usize, cores: usize) -> Option<String> {
+    let all = ranks * threads;
+    (all > cores).then(|| {
+        format!(
+            "{ranks} rank(s) of {threads} thread(s) share {cores} core(s): they take turns, and \
+             measured times say little about a machine with {all}"
+        )
+    })
+}
+
+fn team(
+    cores: &[usize],
+    CoreSlot { slot, slots }: CoreSlot,
+    threads: usize,
+    level: Level,
+) -> Result<Team, TeamError> {
+    if slots * threads > cores.len() {
         return Team::new(threads, level);
     }
     let own = &cores[slot * threads..(slot + 1) * threads];
     // Some systems refuse to pin; the threads then lie where the system puts them.
     let mut team = Team::pinned(own, level).or_else(|_| Team::new(threads, level))?;
-    let limit = spin(seat.slots, threads, cores.len());
+    let limit = spin(slots, threads, cores.len());
     team.spin_for(Duration::from_secs_f64(limit.0));
     Ok(team)
 }
@@ -173,8 +196,9 @@ mod tests {
     fn cores_of(rank: Rank, slot: usize) -> Vec<usize> {
         let mesh = Mesh::new([2, 1, 1, 1, 1, 1, 1]);
         let made = move || {
-            let kernels =
-                KernelSet::Cpu.kernels(Precision::F32, mesh, rank, Seat { slot, slots: 2 }, 1);
+            let own = CoreSlot { slot, slots: 2 };
+            let threads = (1, Level::detect());
+            let kernels = KernelSet::Cpu.kernels(Precision::F32, mesh, rank, own, threads);
             let ids = core_affinity::get_core_ids().unwrap();
             drop(kernels.unwrap());
             ids.into_iter().map(|core| core.id).collect()

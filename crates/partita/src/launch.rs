@@ -1,113 +1,106 @@
-//! Who trains: all ranks as threads of this process, or this process as one rank of a job.
+//! How the ranks of a run are started: as threads of this process, or this process as one rank of a job.
 
-pub mod memory;
+mod error;
+mod memory;
 mod processes;
-pub mod ranks;
+mod ranks;
+mod saving;
 
-use crate::kernel_set::KernelSet;
-use crate::train::foretell;
+pub use error::{AGAINST_DIVERGENCE, LaunchError, NotSaved};
+pub use memory::{METHOD, Mark};
+pub use ranks::{Listener, World};
+#[cfg(test)]
+pub use ranks::{Played, play};
+pub use saving::{MemoryUsage, TensorSink};
 
-use crate::error::CliError;
+use crate::context::Context;
+use crate::error::Fault;
 use crate::host::Host;
-use crate::launcher;
-use crate::local_machine::{Calibrated, Here, Ranks};
-use crate::times;
-use crate::train::RunFile;
-use memory::Mark;
-use partita_local::LaunchError;
+use crate::kernel_set::KernelSet;
+use crate::local_machine::{CalibrationRun, LocalMachine, Ranks};
 use partita_lower::Strategy;
 use partita_mpi::Collectives;
 use partita_oracle::Prediction;
-use partita_program::{Program, Role};
-use partita_run::{Arena, Carriage, End, Lasting, Outcome, Packet, RunError, Session};
-use partita_space::{Bytes, Seconds};
+use partita_program::Program;
+use partita_run::{Arena, Carriage, End, Outcome, Session};
+use partita_space::Seconds;
 use partita_tune::LinkTimes;
 use processes::Job;
-use ranks::{Listener, World};
 use std::collections::BTreeSet;
 
-/// Memory that a run took.
-#[derive(Clone, Debug, Default)]
-pub struct Taken {
-    /// Arenas as they were allocated, in rank order.
-    pub arenas: Vec<Bytes>,
-    /// Largest resident set of all processes until the last step, above that before the arenas.
-    pub peak: Option<Bytes>,
-    /// The same until the weights were written, where all ranks are of one process.
-    pub peak_saving: Option<Bytes>,
-}
-
-/// Takes the tensors that a run leaves, one by one, in the order of [`Session::lasting`].
-pub trait TensorSink: Send {
-    /// Takes the next tensor.
-    fn keep(&mut self, tensor: &Lasting, values: Packet);
-
-    /// Ends a pass over all tensors: true where they are safe, false where they are wanted once more from
-    /// the first on, as the place that they went to did not hold them.
-    ///
-    /// Errors: no place holds them.
-    fn finish(&mut self) -> Result<bool, CliError>;
-}
-
 /// The ranks of a run, as this process sees them.
-pub enum Company {
+pub enum Launch<'c> {
     /// Threads of this process.
-    Threads,
+    Threads(&'c Context<'c>),
     /// Processes under a launcher, of which this is one.
-    Processes(Job),
+    Processes(Job<'c>),
 }
 
-impl Company {
+/// Ranks with their kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Crew {
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Threads of each.
+    pub threads: usize,
+    /// Kernels of each.
+    pub kernels: KernelSet,
+}
+
+impl<'c> Launch<'c> {
     /// A job where a launcher started several processes, else threads.
     ///
     /// Errors: a launcher without its MPI.
-    pub fn of_this_process() -> Result<Self, CliError> {
-        let Some(launcher) = launcher::of_this_process() else {
-            return Ok(Self::Threads);
+    pub fn join(context: &'c Context<'c>) -> Result<Self, LaunchError> {
+        let launcher = context.environment().launcher.as_ref();
+        let Some(launcher) = launcher.filter(|launcher| launcher.has_several()) else {
+            return Ok(Self::Threads(context));
         };
-        Ok(Job::join(&launcher)?.map_or(Self::Threads, Self::Processes))
+        let job = Job::join(context, launcher)?;
+        Ok(job.map_or(Self::Threads(context), Self::Processes))
     }
 
-    /// Whether this process prints and writes.
-    pub fn speaks(&self) -> bool {
+    /// What the verb was given.
+    pub fn context(&self) -> &'c Context<'c> {
         match self {
-            Self::Threads => true,
+            Self::Threads(context) => context,
+            Self::Processes(job) => job.context(),
+        }
+    }
+
+    /// Whether this process reports and writes: that of rank 0.
+    pub fn is_first(&self) -> bool {
+        match self {
+            Self::Threads(_) => true,
             Self::Processes(job) => job.rank() == 0,
         }
     }
 
-    /// How many ranks there are. A launcher goes before the run file; whoever asks on the command line
-    /// must ask for what there is.
-    pub fn ranks(&self, asked: Option<usize>, of_file: usize) -> Result<usize, CliError> {
+    /// The number of ranks. A launcher overrides the run file; a number asked for beside it must be that of
+    /// its processes.
+    pub fn ranks(&self, asked: Option<usize>, of_file: usize) -> Result<usize, LaunchError> {
         let size = match self {
-            Self::Threads => return Ok(asked.unwrap_or(of_file)),
+            Self::Threads(_) => return Ok(asked.unwrap_or(of_file)),
             Self::Processes(job) => job.size(),
         };
         match asked.filter(|&ranks| ranks != size) {
             None => Ok(size),
-            Some(ranks) => Err(CliError::User(format!(
-                "--ranks {ranks} is asked for, and the launcher started {size} processes; each is one \
-                 rank, so leave --ranks out or start {ranks}"
-            ))),
+            Some(asked) => Err(LaunchError::OtherRanks { asked, size }),
         }
     }
 
     /// The collectives of the library, where there is one.
-    pub fn library_collectives(&self) -> Result<Collectives, CliError> {
+    pub fn library_collectives(&self) -> Result<Collectives, LaunchError> {
         match self {
             Self::Processes(_) => Ok(Collectives::Library),
-            Self::Threads => Err(CliError::User(
-                "--library-collectives is asked for, and ranks are threads, which use no library; \
-                 start them by a launcher, like `mpirun -n 2 partita train ...`, or leave it out"
-                    .to_owned(),
-            )),
+            Self::Threads(_) => Err(LaunchError::NoLibrary),
         }
     }
 
-    /// How long others may be silent.
-    pub fn set_limit(&self, limit: Seconds) -> Result<(), CliError> {
+    /// Sets how long others may be silent.
+    pub fn set_limit(&self, limit: Seconds) -> Result<(), LaunchError> {
         match self {
-            Self::Threads => Ok(()),
+            Self::Threads(_) => Ok(()),
             Self::Processes(job) => job.set_limit(limit),
         }
     }
@@ -115,81 +108,76 @@ impl Company {
     /// Ranks of this host, and the cores that they share.
     pub fn local(&self, ranks: usize, host: &Host) -> (usize, usize) {
         match self {
-            Self::Threads => (ranks, host.cores_usable),
+            Self::Threads(_) => (ranks, host.cores_usable),
             Self::Processes(job) => (job.local().ranks, job.local().cores),
         }
     }
 
-    /// The same strategy for all, chosen by one.
-    pub fn decide(
+    /// The same strategy for all, chosen by rank 0. Where that needs to know what messages take
+    /// (`is_open`), processes measure it together first.
+    pub fn decide<E: Send + From<LaunchError>>(
         &self,
-        run: &RunFile,
-        choose: impl FnOnce(Ranks) -> Result<Strategy, CliError> + Send,
-    ) -> Result<Strategy, CliError> {
-        let ranks = self.on_this_host(run.ranks, run.threads)?;
+        crew: Crew,
+        is_open: bool,
+        choose: impl FnOnce(Ranks) -> Result<Strategy, E> + Send,
+    ) -> Result<Strategy, E> {
+        let ranks = self.on_this_host(crew)?;
         let job = match self {
-            Self::Threads => return choose(ranks),
+            Self::Threads(_) => return choose(ranks),
             Self::Processes(job) => job,
         };
-        // Whoever chooses between strategies or cuts stages wants to know what messages take.
-        let said: Result<Strategy, _> = run.strategy.parse();
-        let is_cut = |one: &Strategy| one.stages.is_empty() || one.has_layers();
-        let is_open = run.strategy == "auto" || said.is_ok_and(|one| !is_cut(&one));
         if is_open && ranks.library.is_some() {
-            measure_links(job, run, &ranks, &(2..=ranks.count).collect())?;
+            measure_links(job, crew.kernels, &ranks, &(2..=ranks.count).collect())?;
         }
         let own = match job.rank() {
             0 => job.while_pulsing(|| choose(ranks))?.to_string(),
             _ => String::new(),
         };
         let chosen: String = job.shared(&own)?;
-        chosen.parse().map_err(|error| CliError::user(&error))
+        let chosen: Strategy = chosen.parse().map_err(LaunchError::Strategy)?;
+        Ok(chosen)
     }
 
     /// Does what every rank does for itself and takes long.
-    pub fn prepare<R: Send>(
+    pub fn prepare<R: Send, E: Send + From<LaunchError>>(
         &self,
-        work: impl FnOnce() -> Result<R, CliError> + Send,
-    ) -> Result<R, CliError> {
+        work: impl FnOnce() -> Result<R, E> + Send,
+    ) -> Result<R, E> {
         match self {
-            Self::Threads => work(),
+            Self::Threads(_) => work(),
             Self::Processes(job) => job.while_pulsing(work),
         }
     }
 
-    /// Makes sure that all ranks are about to do the same.
-    pub fn agree(&self, session: &Session<'_>, run: &RunFile) -> Result<(), CliError> {
-        let job = match self {
-            Self::Threads => return Ok(()),
-            Self::Processes(job) => job,
-        };
-        let digests: Vec<String> = session.programs().map(Program::digest).collect();
-        job.agree(&format!(
-            "programs {}, {} epochs, seed {}, {:?}",
-            digests.join(" "),
-            run.epochs,
-            run.seed,
-            run.schedule
-        ))
+    /// Makes sure that all ranks have the same programs and plan, which `identity` describes.
+    pub fn agree(&self, identity: impl FnOnce() -> String) -> Result<(), LaunchError> {
+        match self {
+            Self::Threads(_) => Ok(()),
+            Self::Processes(job) => job.agree(&identity()),
+        }
     }
 
-    /// What the oracle says of ranks that share a host, to the one who speaks; of ranks on several hosts
-    /// it knows nothing yet.
-    pub fn foretell(
+    /// The prediction of a program with its tasks, for rank 0, where all ranks share a host. None where so
+    /// many ranks share its cores that measuring tells nothing.
+    ///
+    /// Errors: something that cannot be measured.
+    pub fn predict(
         &self,
         program: &Program,
-        run: &RunFile,
-    ) -> Result<Option<Prediction>, CliError> {
-        let ranks = self.on_this_host(run.ranks, run.threads)?;
+        crew: Crew,
+    ) -> Result<Option<Prediction>, LaunchError> {
+        let ranks = self.on_this_host(crew)?;
         let Self::Processes(job) = self else {
-            return foretell::predict_here(program, run.kernels, ranks);
+            return predict_here(self.context(), program, crew.kernels, ranks);
         };
         if ranks.library.is_none() {
             return Ok(None);
         }
-        measure_links(job, run, &ranks, &program.group_sizes())?;
+        measure_links(job, crew.kernels, &ranks, &program.group_sizes())?;
+        let context = self.context();
+        let predict = || predict_here(context, program, crew.kernels, ranks);
         let prediction = match job.rank() {
-            0 => job.while_pulsing(|| foretell::predict_here(program, run.kernels, ranks))?,
+            0 => job.while_pulsing(predict)?,
             _ => None,
         };
         // The others wait here, where they hear that rank 0 lives.
@@ -197,7 +185,7 @@ impl Company {
         Ok(prediction)
     }
 
-    /// Measures this machine, whatever is known of it; gives what was found to the one who speaks. All
+    /// Measures this machine, whatever is known of it; rank 0 gets what was found. All
     /// [`close`](Self::close) afterwards.
     ///
     /// Errors: something that cannot be measured; processes on several hosts.
@@ -207,32 +195,30 @@ impl Company {
         ranks: &Ranks,
         programs: &[Program],
         passes: usize,
-    ) -> Result<Option<Calibrated>, CliError> {
+    ) -> Result<Option<CalibrationRun>, LaunchError> {
+        let context = self.context();
+        let local = || LocalMachine::of(context, kernels, ranks.clone(), false);
         let Self::Processes(job) = self else {
-            return Here::of(kernels, ranks.clone(), false)?
-                .calibrate(programs, None, passes)
-                .map(Some);
+            return Ok(Some(local()?.calibrate(programs, None, passes)?));
         };
         if ranks.library.is_none() {
-            return Err(CliError::User(format!(
-                "{} processes on several hosts, or more than {} on one, are not measured; start as many \
-                 on one host as it has cores",
-                ranks.count,
-                ranks.most()
-            )));
+            return Err(LaunchError::SeveralHosts {
+                ranks: ranks.count,
+                most: ranks.most(),
+            });
         }
         if job.rank() == 0 {
             job.while_pulsing(|| {
-                times::before_measuring();
-                Ok(())
+                context.before_measuring();
+                Ok::<_, LaunchError>(())
             })?;
         }
         let groups = (2..=ranks.count).collect();
         let links = job.measure_links(&groups, &LinkTimes::default(), ranks.threads)?;
         let found = match job.rank() {
             0 => job.while_pulsing(|| {
-                let mut here = Here::of(kernels, ranks.clone(), false)?;
-                here.calibrate(programs, Some(links), passes).map(Some)
+                let found = local()?.calibrate(programs, Some(links), passes)?;
+                Ok::<_, LaunchError>(Some(found))
             })?,
             _ => None,
         };
@@ -240,21 +226,20 @@ impl Company {
     }
 
     /// Ends what a launcher started, in order, when all have done their part.
-    pub fn close(&self) -> Result<(), CliError> {
+    pub fn close(&self) -> Result<(), LaunchError> {
         match self {
-            Self::Threads => Ok(()),
+            Self::Threads(_) => Ok(()),
             Self::Processes(job) => {
-                // Nobody leaves before the one who speaks is done.
+                // Nobody leaves before rank 0 is done.
                 job.shared(&())?;
                 job.close()
             }
         }
     }
 
-    /// The ranks of a run as they lie on this machine; those on several hosts as if they were threads of
-    /// this process.
-    pub fn on_this_host(&self, count: usize, threads: usize) -> Result<Ranks, CliError> {
-        let threads = Ranks::threads(count, threads);
+    /// The ranks of a run on this machine; those on several hosts as if they were threads of this process.
+    pub fn on_this_host(&self, crew: Crew) -> Result<Ranks, LaunchError> {
+        let threads = Ranks::threads(crew.ranks, crew.threads);
         let Self::Processes(job) = self else {
             return Ok(threads);
         };
@@ -270,13 +255,13 @@ impl Company {
     /// How messages between the ranks take memory.
     pub fn carriage(&self) -> Carriage {
         match self {
-            Self::Threads => Carriage::Handed,
+            Self::Threads(_) => Carriage::Handed,
             Self::Processes(_) => Carriage::Copied,
         }
     }
 
-    /// Plays. Gives what all ranks gave and the memory that their steps took to the process that
-    /// speaks, which is also the one that keeps the tensors that the run leaves.
+    /// Runs a session. The process of rank 0 gets the outcomes of all ranks and the memory of their steps,
+    /// and its sink the tensors that the run leaves.
     ///
     /// Errors: the first cause.
     pub fn play(
@@ -284,38 +269,52 @@ impl Company {
         session: &Session<'_>,
         world: &World<'_>,
         collectives: Collectives,
-        listener: Listener,
+        listener: Listener<'_>,
         mark: Mark,
         sink: &mut dyn TensorSink,
-    ) -> Result<Option<(Vec<Outcome>, Taken)>, CliError> {
+    ) -> Result<Option<(Vec<Outcome>, MemoryUsage)>, LaunchError> {
         let job = match self {
-            Self::Threads => {
+            Self::Threads(_) => {
                 let played = ranks::play(session, world, listener);
                 let peak = mark.peak_above();
-                let played = played.map_err(|error| failure(&error))?;
+                let played = played?;
                 let (outcomes, mut arenas) = (played.outcomes, played.arenas);
                 if outcomes[0].end == End::Finished {
                     save(session, &mut arenas, sink)?;
                 }
-                let taken = Taken {
+                let usage = MemoryUsage {
                     arenas: arenas.iter().map(Arena::bytes).collect(),
                     peak,
                     peak_saving: mark.peak_above(),
                 };
-                return Ok(Some((outcomes, taken)));
+                return Ok(Some((outcomes, usage)));
             }
             Self::Processes(job) => job,
         };
         job.play(session, world, collectives, listener, mark, sink)
     }
 
-    /// Ends a run that failed: what is to be told by `main`.
-    pub fn part(&self, error: CliError) -> CliError {
+    /// Ends a run that failed on all ranks. The error says whether it was reported already.
+    pub fn shut_down<E: Fault + From<LaunchError>>(&self, error: E) -> E {
         match self {
-            Self::Threads => error,
-            Self::Processes(job) => job.part(error),
+            Self::Threads(_) => error,
+            Self::Processes(job) => job.shut_down(error),
         }
     }
+}
+
+/// A prediction from kernels and links measured here. Called once, before the ranks start.
+fn predict_here(
+    context: &Context<'_>,
+    program: &Program,
+    kernels: KernelSet,
+    ranks: Ranks,
+) -> Result<Option<Prediction>, LaunchError> {
+    if ranks.count > ranks.most() {
+        return Ok(None);
+    }
+    let mut here = LocalMachine::of(context, kernels, ranks, false)?;
+    Ok(Some(here.predict(program, true)?))
 }
 
 /// Gives all tensors to the sink until they are safe.
@@ -323,7 +322,7 @@ fn save(
     session: &Session<'_>,
     arenas: &mut [Arena],
     sink: &mut dyn TensorSink,
-) -> Result<(), CliError> {
+) -> Result<(), LaunchError> {
     loop {
         for tensor in session.lasting() {
             let holders = tensor.holders.iter();
@@ -336,66 +335,32 @@ fn save(
     }
 }
 
-/// What messages and collectives of processes take, of these groups, measured by all of them where it is
-/// not known, and kept by rank 0.
+/// Measures messages and collectives of processes in these groups, by all of them, where they are not
+/// known. Rank 0 keeps the times.
 fn measure_links(
-    job: &Job,
-    run: &RunFile,
+    job: &Job<'_>,
+    kernels: KernelSet,
     ranks: &Ranks,
     groups: &BTreeSet<usize>,
-) -> Result<(), CliError> {
+) -> Result<(), LaunchError> {
+    let context = job.context();
     // Another process may hold the lock of the cache for longer than the others are patient.
     let open = || {
-        let here = Here::of(run.kernels, ranks.clone(), false)?;
+        let here = LocalMachine::of(context, kernels, ranks.clone(), false)?;
         if !here.links().has_all(ranks.count, groups) {
-            times::before_measuring();
+            context.before_measuring();
         }
-        Ok(here)
+        Ok::<_, LaunchError>(here)
     };
     let here = (job.rank() == 0).then(|| job.while_pulsing(open));
     let here = here.transpose()?;
-    let known = here.as_ref().map(Here::links).unwrap_or_default();
+    let known = here.as_ref().map(LocalMachine::links).unwrap_or_default();
     let found = job.measure_links(groups, &known, ranks.threads)?;
     let Some(mut here) = here else {
         return Ok(());
     };
     job.while_pulsing(|| {
         here.keep_links(found);
-        Ok(())
+        Ok::<_, LaunchError>(())
     })
-}
-
-fn failure(error: &LaunchError) -> CliError {
-    match error {
-        LaunchError::Rank {
-            error: RunError::Cancelled,
-            ..
-        } => CliError::Interrupted(crate::train::NOTHING_WRITTEN.to_owned()),
-        LaunchError::Rank { error, .. } => rank_failure(error),
-        LaunchError::Panicked { .. } | LaunchError::NoThread { .. } => CliError::run(error),
-    }
-}
-
-/// The failure of a rank, with what helps against it.
-pub fn rank_failure(error: &RunError) -> CliError {
-    let RunError::NotFinite { role, .. } = error else {
-        return CliError::run(error);
-    };
-    let origin = match role {
-        Role::State => "activations in front of that layer are too large for its statistics",
-        Role::Optimizer => "a gradient is too large for what the optimizer keeps of it",
-        Role::Parameter
-        | Role::Gradient
-        | Role::Staging
-        | Role::Activation
-        | Role::ActivationGradient
-        | Role::PackedWeights
-        | Role::Gathered
-        | Role::Statistics
-        | Role::Workspace => "a step of the optimizer was too large",
-    };
-    CliError::Run(format!(
-        "{error}: {origin}; nothing was written; {}",
-        crate::train::AGAINST_DIVERGENCE
-    ))
 }

@@ -1,12 +1,9 @@
-//! The launcher that started this process, if one did, and where its MPI may lie.
+//! The launcher that started this process, if one did, and where its MPI may be.
 
-use partita_mpi::{Family, Wanted};
-use std::env;
+use partita_mpi::Family;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Names a library to load instead of the one that would be found.
-const LIBRARY: &str = "PARTITA_MPI";
 /// Set by srun for each step, not by sbatch for its script.
 const SLURM: &str = "SLURM_STEP_ID";
 /// Ancestors of this process among which the launcher may be: it may have started a script.
@@ -15,7 +12,7 @@ const ANCESTORS_MAX: usize = 4;
 /// A program that started this process as one of several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launcher {
-    /// How it was recognized, for errors.
+    /// The variable by which it was recognized, for errors.
     pub sign: &'static str,
     /// Processes that it started, where it says.
     pub processes: Option<usize>,
@@ -24,6 +21,11 @@ pub struct Launcher {
 }
 
 impl Launcher {
+    /// Whether it started more than one process, as far as it says.
+    pub fn has_several(&self) -> bool {
+        self.processes != Some(1)
+    }
+
     /// What to try where the library that was found does not see the other processes.
     pub fn advice(&self) -> &'static str {
         if self.sign == SLURM {
@@ -36,30 +38,11 @@ impl Launcher {
     }
 }
 
-/// The launcher of this process; none where it was started alone, as then ranks can be threads.
-pub fn of_this_process() -> Option<Launcher> {
-    started_by().filter(|launcher| launcher.processes != Some(1))
-}
-
-/// The launcher of this process, even if it started no other.
-pub fn started_by() -> Option<Launcher> {
-    launcher(&|name| env::var(name).ok())
-}
-
-/// The library that this process should load.
-pub fn wanted() -> Wanted {
-    Wanted {
-        file: env::var_os(LIBRARY)
-            .filter(|file| !file.is_empty())
-            .map(PathBuf::from),
-        folders: folders(),
-        family: started_by().and_then(|launcher| launcher.family),
-    }
-}
-
+/// The launcher that these variables tell of, even if it started no other process.
+///
 /// Sources: the environment that Open MPI's mpirun (4.1, 5.0), hydra (MPICH's and Intel's), PRRTE and
 /// Slurm's srun (with PMI2, which gives `PMI_SIZE`, with PMIx, and with neither) give to what they start.
-fn launcher(variable: &dyn Fn(&str) -> Option<String>) -> Option<Launcher> {
+pub fn started_by(variable: &dyn Fn(&str) -> Option<String>) -> Option<Launcher> {
     let number = |name: &str| variable(name)?.parse::<usize>().ok();
     // Open MPI speaks PMIx and nothing else; MPICH does only where it was built so.
     let pmix = number("PMIX_RANK").map(|_| Family::OpenMpi);
@@ -88,7 +71,7 @@ fn launcher(variable: &dyn Fn(&str) -> Option<String>) -> Option<Launcher> {
 
 /// The library folders beside the programs that started this one: a launcher that is not installed
 /// where the loader looks brings its own MPI.
-fn folders() -> Vec<PathBuf> {
+pub fn folders() -> Vec<PathBuf> {
     let mut folders = Vec::new();
     let mut process = "self".to_owned();
     for _ in 0..ANCESTORS_MAX {
@@ -126,7 +109,7 @@ mod tests {
     use super::*;
 
     fn under(variables: &[(&str, &str)]) -> Option<Launcher> {
-        launcher(&|name| {
+        started_by(&|name| {
             let found = variables.iter().find(|(key, _)| *key == name);
             found.map(|(_, value)| (*value).to_owned())
         })

@@ -1,48 +1,47 @@
 //! This machine: kernels and links are measured where a program needs them, once, and kept in a file.
 
-use crate::error::CliError;
+use crate::context::Context;
+use crate::error::{ErrorKind, Fault};
 use crate::host::Host;
-use crate::kernel_set::{KernelSet, Precision, Seat, cores, spin};
-use crate::times;
-use crate::train::check::core_warning;
+use crate::kernel_set::{CoreSlot, KernelSet, Precision, cores, oversubscription, spin};
+use crate::times::NoScratch;
 use partita_local::connect;
 use partita_oracle::{
-    KernelCost, Known, LinkFit, MeasuredCosts, Mode, Prediction, Sample, fit_line, predict,
+    FitError, KernelCost, Known, LinkFit, MeasuredCosts, Mode, Prediction, Sample, SimulateError,
+    fit_line, predict,
 };
 use partita_program::{Dtype, Program};
 use partita_run::allocation::name_work;
-use partita_run::{Kernels, Transport};
+use partita_run::{Kernels, RunError, Transport};
 use partita_space::{Bytes, BytesPerSecond, Mesh, Rank, Seconds};
 use partita_tune::{
     KernelKey, LinkTimes, Measured, Measurements, Options, Point, Setting, TuneError,
     host_seconds_per_byte, measure, measure_links, measure_load, measure_memory, middle,
 };
 use std::collections::BTreeSet;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::panic::resume_unwind;
-use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
 
-/// What is said of the machine in reports.
+/// Name of this machine in reports.
 pub const NAME: &str = "here";
 
 /// Ranks of one thread that may share a core while they are measured.
 const RANKS_PER_CORE: usize = 4;
 
-/// Threads of a rank, where none are asked for.
+/// Threads of a rank, unless asked for.
 pub const THREADS: usize = 1;
 
-/// How often all kernels are measured, alone and together in turns; the middle counts.
+/// Passes over all kernels, alone and together in turns; the median counts.
 pub const PASSES: usize = 3;
 
-/// Fewest and most repeats of a kernel in each.
+/// Fewest and most repeats of a kernel in a pass.
 const REPEATS: [usize; 2] = [2, 6];
 
-/// Kernels of a family that a calibration measures at most.
+/// Most kernels of a family that a calibration measures.
 const FAMILY_MAX: usize = 160;
 
-/// Under which name reads are kept.
+/// Name under which reads are kept.
 const READS: &str = "a file that the system holds in memory";
 
 /// Sizes of the reads that are timed.
@@ -54,14 +53,81 @@ const READ_SIZES: [Bytes; 5] = [
     Bytes(16 << 20),
 ];
 
-/// What a calibration has found.
-pub struct Calibrated {
-    /// Kernels, all of them measured by it.
+/// What a calibration measured.
+pub struct CalibrationRun {
+    /// Kernels.
     pub kernels: Vec<Sample>,
-    /// With laws of messages, collectives and reads.
+    /// With fits of messages, collectives and reads.
     pub costs: MeasuredCosts,
-    /// Of a copy by each rank, with all at work.
+    /// Bandwidth of a copy by each rank, with all at work.
     pub memory: BytesPerSecond,
+}
+
+/// Why something of this machine is not measured.
+#[derive(Debug, thiserror::Error)]
+pub enum LocalError {
+    /// More ranks than can share its cores.
+    #[error(
+        "{ranks} ranks of {threads} thread(s) cannot be measured on this machine; up to {most} can, sharing \
+         its cores, and the nearest choice is {most}; for more ranks name another machine, like `--machine \
+         lassen`"
+    )]
+    TooManyRanks {
+        /// Ranks asked for.
+        ranks: usize,
+        /// Threads of each.
+        threads: usize,
+        /// Most ranks that can be measured.
+        most: usize,
+    },
+    /// Nothing was given to a calibration.
+    #[error("there is no program to measure")]
+    NoProgram,
+    /// The kernels cannot be made.
+    #[error(transparent)]
+    Kernels(RunError),
+    /// The system refuses a thread.
+    #[error("no thread could be started for kernels: {source}")]
+    NoThread {
+        /// What it says.
+        source: io::Error,
+    },
+    /// A measurement failed.
+    #[error(transparent)]
+    Tune(#[from] TuneError),
+    /// Measured points have no fit.
+    #[error(transparent)]
+    Fit(#[from] FitError),
+    /// A program cannot be simulated.
+    #[error(transparent)]
+    Simulate(SimulateError),
+    /// No file can be written to measure reads.
+    #[error(transparent)]
+    NoScratch(#[from] NoScratch),
+}
+
+impl Fault for LocalError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::TooManyRanks { .. } | Self::NoProgram | Self::Kernels(_) | Self::NoScratch(_) => {
+                ErrorKind::Request
+            }
+            Self::NoThread { .. } | Self::Fit(_) | Self::Simulate(_) => ErrorKind::Failure,
+            Self::Tune(error) => match error {
+                TuneError::Unpinned { .. }
+                | TuneError::Unreadable { .. }
+                | TuneError::NotKept { .. }
+                | TuneError::Corrupt { .. }
+                | TuneError::Newer { .. }
+                | TuneError::Unlocked { .. } => ErrorKind::Request,
+                TuneError::Kernel { .. }
+                | TuneError::Transport { .. }
+                | TuneError::Memory { .. }
+                | TuneError::Read { .. }
+                | TuneError::Stopped { .. } => ErrorKind::Failure,
+            },
+        }
+    }
 }
 
 /// Ranks on this machine.
@@ -78,7 +144,8 @@ pub struct Ranks {
 }
 
 /// A number of ranks on this machine, with everything measured of them.
-pub struct Here {
+pub struct LocalMachine<'c> {
+    context: &'c Context<'c>,
     kernels: KernelSet,
     ranks: usize,
     threads: usize,
@@ -93,21 +160,27 @@ pub struct Here {
     alone: Measurements,
 }
 
-impl Here {
+impl<'c> LocalMachine<'c> {
     /// Reads what is known. With `no_io`, reading takes no time.
     ///
     /// Errors: more ranks than can be measured on this machine.
     pub fn new(
+        context: &'c Context<'c>,
         kernels: KernelSet,
         ranks: usize,
         threads: usize,
         no_io: bool,
-    ) -> Result<Self, CliError> {
-        Self::of(kernels, Ranks::threads(ranks, threads), no_io)
+    ) -> Result<Self, LocalError> {
+        Self::of(context, kernels, Ranks::threads(ranks, threads), no_io)
     }
 
     /// The same of ranks that may be processes.
-    pub fn of(kernels: KernelSet, ranks: Ranks, no_io: bool) -> Result<Self, CliError> {
+    pub fn of(
+        context: &'c Context<'c>,
+        kernels: KernelSet,
+        ranks: Ranks,
+        no_io: bool,
+    ) -> Result<Self, LocalError> {
         let most = ranks.most();
         let Ranks {
             count: ranks,
@@ -116,13 +189,13 @@ impl Here {
             library,
         } = ranks;
         if ranks > most {
-            return Err(CliError::User(format!(
-                "{ranks} ranks of {threads} thread(s) cannot be measured on this machine; up to \
-                 {most} can, sharing its cores, and the nearest choice is {most}; for more ranks \
-                 name another machine, like `--machine lassen`"
-            )));
+            return Err(LocalError::TooManyRanks {
+                ranks,
+                threads,
+                most,
+            });
         }
-        let host = Host::here();
+        let host = Host::here(context.level());
         let setting = Setting {
             processor: host.processor.clone().unwrap_or_default(),
             cores: cores.len(),
@@ -136,11 +209,12 @@ impl Here {
             backend: library.clone().unwrap_or_else(|| setting.backend.clone()),
             ..setting.clone()
         };
-        let (measurements, alone) = known(&setting, &links);
+        let (measurements, alone) = known(context, &setting, &links);
         // Twice the largest cache leaves nothing of what it held.
         let cache = host.caches.iter().map(|cache| cache.bytes.0).max();
         let flush = Bytes(cache.map_or(Options::default().flush.0, |bytes| 2 * bytes));
         Ok(Self {
+            context,
             kernels,
             ranks,
             threads,
@@ -156,11 +230,15 @@ impl Here {
     }
 
     /// Predicts a program for this many ranks, measuring what is missing.
-    pub fn predict(&mut self, program: &Program, with_tasks: bool) -> Result<Prediction, CliError> {
+    pub fn predict(
+        &mut self,
+        program: &Program,
+        with_tasks: bool,
+    ) -> Result<Prediction, LocalError> {
         let costs = self.costs(program)?;
         let predicted = predict(program, &costs, Mode::Ranks, 1, with_tasks);
-        let mut prediction = predicted.map_err(|error| CliError::run(&error))?;
-        let warning = core_warning(self.ranks, self.threads, self.cores.len());
+        let mut prediction = predicted.map_err(LocalError::Simulate)?;
+        let warning = oversubscription(self.ranks, self.threads, self.cores.len());
         prediction.limits.splice(0..0, warning);
         Ok(prediction)
     }
@@ -193,44 +271,44 @@ impl Here {
     }
 
     /// All that the program needs, measured.
-    pub fn costs(&mut self, program: &Program) -> Result<MeasuredCosts, CliError> {
+    pub fn costs(&mut self, program: &Program) -> Result<MeasuredCosts, LocalError> {
         self.measure_kernels(&[program], program.dtype, None)?;
         self.measure_links(program)?;
         self.measure_reads()?;
         self.fits()
     }
 
-    /// All that is known, with laws of messages, collectives and reads.
-    fn fits(&self) -> Result<MeasuredCosts, CliError> {
+    /// All that is known, with fits of messages, collectives and reads.
+    fn fits(&self) -> Result<MeasuredCosts, LocalError> {
         let mut costs = self.known();
         if let Some(links) = &self.measurements.links {
             if !links.message.is_empty() {
-                costs.message = Some(law(&links.message, 2.0)?);
+                costs.message = Some(fit(&links.message, 2.0)?);
             }
             for (&members, points) in &links.allreduce {
-                costs.allreduce.insert(members, law(points, 1.0)?);
+                costs.allreduce.insert(members, fit(points, 1.0)?);
             }
             for (&members, points) in &links.allgather {
-                costs.allgather.insert(members, law(points, 1.0)?);
+                costs.allgather.insert(members, fit(points, 1.0)?);
             }
             for (&members, points) in &links.reduce_scatter {
-                costs.reduce_scatter.insert(members, law(points, 1.0)?);
+                costs.reduce_scatter.insert(members, fit(points, 1.0)?);
             }
             for (&members, points) in &links.alltoall {
-                costs.alltoall.insert(members, law(points, 1.0)?);
+                costs.alltoall.insert(members, fit(points, 1.0)?);
             }
         }
         let reads = self.measurements.loads.get(READS);
         costs.load = match reads.filter(|_| !self.no_io) {
-            Some(points) => Some(law(points, 1.0)?),
+            Some(points) => Some(fit(points, 1.0)?),
             None => Some(LinkFit::default()),
         };
         Ok(costs)
     }
 
     fn keep(&mut self, setting: &Setting, new: &Measurements) {
-        times::keep(setting, new);
-        (self.measurements, self.alone) = known(&self.setting, &self.links);
+        self.context.keep_measurements(setting, new);
+        (self.measurements, self.alone) = known(self.context, &self.setting, &self.links);
     }
 
     /// Measures kernels of these programs, messages, collectives and memory, whatever is known, and reads
@@ -240,9 +318,9 @@ impl Here {
         programs: &[Program],
         links: Option<LinkTimes>,
         passes: usize,
-    ) -> Result<Calibrated, CliError> {
+    ) -> Result<CalibrationRun, LocalError> {
         let Some(first) = programs.first() else {
-            return Err(CliError::User("there is no program to measure".to_owned()));
+            return Err(LocalError::NoProgram);
         };
         let programs: Vec<&Program> = programs.iter().collect();
         let measured = self.measure_kernels(&programs, first.dtype, Some(passes))?;
@@ -252,10 +330,10 @@ impl Here {
         }
         self.measure_reads()?;
         let memory = measure_memory(self.ranks, Bytes(self.flush.0.max(64 << 20)));
-        Ok(Calibrated {
+        Ok(CalibrationRun {
             kernels: self.samples(&measured),
             costs: self.fits()?,
-            memory: memory.map_err(|error| tune_error(&error))?,
+            memory: memory?,
         })
     }
 
@@ -281,7 +359,7 @@ impl Here {
         programs: &[&Program],
         dtype: Dtype,
         anew: Option<usize>,
-    ) -> Result<BTreeSet<String>, CliError> {
+    ) -> Result<BTreeSet<String>, LocalError> {
         let mut signatures = BTreeSet::new();
         let Some(program) = programs.first() else {
             return Ok(signatures);
@@ -292,15 +370,16 @@ impl Here {
         };
         self.check(program.mesh, precision)?;
         let (kernels, threads, ranks) = (self.kernels, self.threads, self.ranks);
+        let level = self.context.level();
         let cores = self.cores.as_slice();
         let maker = move |mesh: Mesh, rank: Rank, slot: usize| -> Box<dyn Kernels> {
-            let seat = Seat { slot, slots: ranks };
-            let made = kernels.kernels_among(cores, (precision, mesh, rank), seat, threads);
+            let own = CoreSlot { slot, slots: ranks };
+            let made = kernels.kernels_among(cores, (precision, mesh, rank), own, (threads, level));
             made.unwrap_or_else(|error| panic!("kernels that were made before: {error}"))
         };
         // With all ranks at work, and one with the others at rest.
         let series = |setting: Setting| Series {
-            known: times::measurements(&setting),
+            known: self.context.measurements(&setting),
             passes: Vec::new(),
             setting,
         };
@@ -331,18 +410,17 @@ impl Here {
                     let text = format!(
                         "measured {done} of {all} kernels {working}, pass {pass} of {passes}"
                     );
-                    say(&text, done == all);
+                    self.context.status(&text, done == all);
                 };
                 let is_known = |key: &_| {
                     let is_known = anew.is_none() && series.known.has(key);
                     if !is_known {
-                        times::before_measuring();
+                        self.context.before_measuring();
                     }
                     is_known
                 };
                 name_work("measuring kernels");
-                let measured = measure(programs, &maker, &is_known, &options, &progress);
-                let measured = measured.map_err(|error| tune_error(&error))?;
+                let measured = measure(programs, &maker, &is_known, &options, &progress)?;
                 series.passes.push(measured);
                 name_work("");
             }
@@ -365,21 +443,19 @@ impl Here {
     /// Makes the kernels of a rank once, so that a set that is not there is an error, no panic.
     ///
     /// On a thread of its own, as the one that makes them stays pinned to a core.
-    fn check(&self, mesh: Mesh, precision: Precision) -> Result<(), CliError> {
+    fn check(&self, mesh: Mesh, precision: Precision) -> Result<(), LocalError> {
+        let threads = (self.threads, self.context.level());
         let make = || {
             let (slot, slots) = (0, self.ranks);
-            let seat = Seat { slot, slots };
+            let own = CoreSlot { slot, slots };
             let who = (precision, mesh, 0);
-            let made = self
-                .kernels
-                .kernels_among(&self.cores, who, seat, self.threads);
-            made.map(drop).map_err(|error| CliError::user(&error))
+            let made = self.kernels.kernels_among(&self.cores, who, own, threads);
+            made.map(drop).map_err(LocalError::Kernels)
         };
         std::thread::scope(|scope| {
             let builder = std::thread::Builder::new().name("kernels".to_owned());
-            let thread = builder.spawn_scoped(scope, make).map_err(|error| {
-                CliError::Run(format!("no thread could be started for kernels: {error}"))
-            })?;
+            let thread = builder.spawn_scoped(scope, make);
+            let thread = thread.map_err(|source| LocalError::NoThread { source })?;
             thread.join().unwrap_or_else(|panic| resume_unwind(panic))
         })
     }
@@ -401,7 +477,7 @@ impl Here {
         self.keep(&self.links.clone(), &new);
     }
 
-    fn measure_links(&mut self, program: &Program) -> Result<(), CliError> {
+    fn measure_links(&mut self, program: &Program) -> Result<(), LocalError> {
         if self.library.is_some() {
             // Processes have measured them together, all sizes of groups that they can have.
             return Ok(());
@@ -415,35 +491,35 @@ impl Here {
         &mut self,
         groups: &BTreeSet<usize>,
         known: &LinkTimes,
-    ) -> Result<(), CliError> {
+    ) -> Result<(), LocalError> {
         let patience = spin(self.ranks, self.threads, self.cores.len());
         let transports = |mesh: Mesh| -> Vec<Box<dyn Transport + Send>> {
             let one = |transport| -> Box<dyn Transport + Send> { Box::new(transport) };
             connect(mesh, patience).into_iter().map(one).collect()
         };
         let progress = |what: &str| {
-            times::before_measuring();
+            self.context.before_measuring();
             let work = format!("measuring {what}");
             name_work(&work);
-            say(&work, false);
+            self.context.status(&work, false);
         };
-        let links = measure_links(self.ranks, groups, known, &transports, &progress);
-        let links = links.map_err(|error| tune_error(&error))?;
+        let links = measure_links(self.ranks, groups, known, &transports, &progress)?;
         name_work("");
         if links != LinkTimes::default() {
-            say("measured messages and collectives", true);
+            let done = "measured messages and collectives";
+            self.context.status(done, true);
             self.keep_links(links);
         }
         Ok(())
     }
 
-    fn measure_reads(&mut self) -> Result<(), CliError> {
+    fn measure_reads(&mut self) -> Result<(), LocalError> {
         if self.no_io || self.measurements.loads.contains_key(READS) {
             return Ok(());
         }
-        times::before_measuring();
+        self.context.before_measuring();
         let new = Measurements {
-            loads: [(READS.to_owned(), reads(self.ranks)?)].into(),
+            loads: [(READS.to_owned(), reads(self.context, self.ranks)?)].into(),
             ..Measurements::default()
         };
         self.keep(&self.setting.clone(), &new);
@@ -452,10 +528,14 @@ impl Here {
 }
 
 /// What was measured of all ranks at work, and of one with the others at rest.
-fn known(setting: &Setting, links: &Setting) -> (Measurements, Measurements) {
-    let mut together = times::measurements(setting);
-    together.links = times::measurements(links).links;
-    (together, times::measurements(&single(setting)))
+fn known(
+    context: &Context<'_>,
+    setting: &Setting,
+    links: &Setting,
+) -> (Measurements, Measurements) {
+    let mut together = context.measurements(setting);
+    together.links = context.measurements(links).links;
+    (together, context.measurements(&single(setting)))
 }
 
 /// Passes over the kernels of a setting.
@@ -491,99 +571,58 @@ impl Ranks {
     }
 }
 
-/// What is said of so many ranks where they are more than cores.
+/// A warning where so many ranks are more than cores.
 pub fn sharing(ranks: usize) -> Option<String> {
-    core_warning(ranks, THREADS, cores().len())
+    oversubscription(ranks, THREADS, cores().len())
 }
 
-/// The kernels that were asked for on the command line; where they were left open, the fast ones.
-pub fn kernels(asked: crate::args::KernelSet) -> KernelSet {
-    match asked {
-        crate::args::KernelSet::Reference => KernelSet::Reference,
-        crate::args::KernelSet::Cpu | crate::args::KernelSet::Unpinned => KernelSet::Cpu,
-    }
+/// The kernels that are asked for; where they are left open, the fast ones.
+pub fn kernels(asked: Option<KernelSet>) -> KernelSet {
+    asked.unwrap_or(KernelSet::Cpu)
 }
 
 /// Memory that each of so many ranks may fill: what is available, shared evenly.
-pub fn memory(ranks: usize) -> Bytes {
-    let host = Host::here();
-    let known = [host.memory_bytes_available, host.memory_bytes_limit];
-    match known.into_iter().flatten().min() {
+pub fn memory(context: &Context<'_>, ranks: usize) -> Bytes {
+    match Host::here(context.level()).memory_free() {
         Some(available) => Bytes(available.0 / ranks as u64),
         None => Bytes(u64::MAX),
     }
 }
 
 /// A line through the points. `bytes_per_byte` as in [`host_seconds_per_byte`].
-fn law(points: &[Point], bytes_per_byte: f64) -> Result<LinkFit, CliError> {
+fn fit(points: &[Point], bytes_per_byte: f64) -> Result<LinkFit, FitError> {
     let pairs: Vec<(Bytes, Seconds)> = points
         .iter()
         .map(|point| (point.bytes, point.seconds))
         .collect();
-    let fit = fit_line(&pairs).map_err(|error| CliError::run(&error))?;
+    let fit = fit_line(&pairs)?;
     Ok(fit.link(host_seconds_per_byte(points, bytes_per_byte)))
 }
 
 /// Times reads of a file written for it.
-fn reads(ranks: usize) -> Result<Vec<Point>, CliError> {
-    say("measuring reads", true);
+fn reads(context: &Context<'_>, ranks: usize) -> Result<Vec<Point>, LocalError> {
+    context.status("measuring reads", true);
     let largest = READ_SIZES[READ_SIZES.len() - 1].0;
-    let file = times::scratch_file(&vec![1u8; 2 * largest as usize])?;
+    let file = context.scratch_file(&vec![1u8; 2 * largest as usize])?;
     let read = |_: Rank, turn: usize, bytes: Bytes| {
         let mut values = vec![0u8; bytes.0 as usize];
         let offset = (turn as u64 * 4096) % largest;
         let read = file.read_exact_at(&mut values, offset);
         read.map_err(|error| error.to_string())
     };
-    measure_load(ranks, &READ_SIZES, &read).map_err(|error| tune_error(&error))
-}
-
-/// How often a file gets a line about what takes long.
-const SECONDS_BETWEEN_LINES: u64 = 10;
-
-/// Tells how far a measurement is: on a terminal over the line before, elsewhere in a line of its own where
-/// it takes long.
-pub fn say(text: &str, is_last: bool) {
-    static LAST: Mutex<Option<Instant>> = Mutex::new(None);
-    let mut screen = io::stderr();
-    if !io::IsTerminal::is_terminal(&screen) {
-        let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-        let since = last.get_or_insert_with(Instant::now).elapsed();
-        if since.as_secs() >= SECONDS_BETWEEN_LINES && !text.is_empty() {
-            *last = Some(Instant::now());
-            let _ = writeln!(screen, "partita: {text}");
-        }
-        return;
-    }
-    // What cannot be shown is not needed for the answer.
-    let _ = write!(screen, "\r\x1b[K{text}{}", if is_last { "\n" } else { "" });
-    let _ = screen.flush();
-}
-
-fn tune_error(error: &TuneError) -> CliError {
-    match error {
-        TuneError::Unpinned { .. }
-        | TuneError::Unreadable { .. }
-        | TuneError::NotKept { .. }
-        | TuneError::Corrupt { .. }
-        | TuneError::Newer { .. }
-        | TuneError::Unlocked { .. } => CliError::user(error),
-        TuneError::Kernel { .. }
-        | TuneError::Transport { .. }
-        | TuneError::Memory { .. }
-        | TuneError::Read { .. }
-        | TuneError::Stopped { .. } => CliError::run(error),
-    }
+    Ok(measure_load(ranks, &READ_SIZES, &read)?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::environment::Environment;
 
     #[test]
     fn the_thread_that_asks_stays_on_all_cores() {
         let before = core_affinity::get_core_ids().unwrap();
-        let here = Here::new(KernelSet::Cpu, 1, 1, true).unwrap();
+        let context = Context::new(Environment::default());
+        let here = LocalMachine::new(&context, KernelSet::Cpu, 1, 1, true).unwrap();
         here.check(Mesh::new([1; 7]), Precision::F32).unwrap();
         assert_eq!(core_affinity::get_core_ids().unwrap(), before);
     }

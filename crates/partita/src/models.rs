@@ -1,61 +1,66 @@
-use crate::args::ModelsArgs;
-use crate::error::CliError;
-use crate::number::{gibi, giga, grouped};
-use crate::table::{Side, Table, write_json};
+//! `models`: the zoo.
+
+use crate::model::ModelError;
 use partita_graph::zoo::{self, Family};
 use partita_graph::{Counts, count};
 use partita_space::{Bytes, Flops};
 use serde::Serialize;
-use std::io::Write;
 
-/// A model of the zoo, per sample.
-#[derive(Serialize)]
-struct Row {
-    model: String,
-    parameters: u64,
-    forward_flops: Flops,
-    training_flops: Flops,
-    executed_flops: Flops,
-    memory_bytes_per_sample: Bytes,
+/// A model of the zoo; work and memory are per sample.
+#[derive(Clone, Debug, Serialize)]
+pub struct ModelSummary {
+    /// Its name.
+    pub model: String,
+    /// Number of parameters.
+    pub parameters: u64,
+    /// Flops of the forward pass.
+    pub forward_flops: Flops,
+    /// Three times the forward pass, as published tables count a training step.
+    pub training_flops: Flops,
+    /// Flops of forward and backward pass as a step computes them.
+    pub executed_flops: Flops,
+    /// Memory of activations and their gradients.
+    pub memory_bytes_per_sample: Bytes,
 }
 
-/// Lists the zoo: in JSON every model, as a table one of each family with the sizes of the others.
-pub fn run(args: &ModelsArgs, out: &mut dyn Write) -> Result<(), CliError> {
-    if args.json {
-        let rows: Result<Vec<Row>, CliError> = zoo::names().into_iter().map(row).collect();
-        return write_json(out, &rows?);
-    }
-    let mut table = Table::new(&[
-        ("model", Side::Left),
-        ("parameters", Side::Right),
-        ("forward", Side::Right),
-        ("training", Side::Right),
-        ("memory per sample", Side::Right),
-        ("sizes", Side::Left),
-        ("variants", Side::Left),
-    ]);
-    for family in Family::ALL {
-        let row = row(family.model(family.published_size(), ""))?;
-        let sizes: Vec<String> = family.sizes().iter().map(usize::to_string).collect();
-        let variants = family.suffixes().iter().filter(|suffix| !suffix.is_empty());
-        let variants: Vec<String> = variants.map(|suffix| format!("+{suffix}")).collect();
-        table.row(vec![
-            row.model,
-            grouped(row.parameters),
-            giga(row.forward_flops),
-            giga(row.training_flops),
-            gibi(row.memory_bytes_per_sample),
-            sizes.join(", "),
-            variants.join(", "),
-        ]);
-    }
-    table.write(out)
+/// A family of models in the zoo.
+#[derive(Clone, Debug)]
+pub struct FamilySummary {
+    /// The model of the published size.
+    pub published: ModelSummary,
+    /// Input sizes.
+    pub sizes: Vec<usize>,
+    /// Suffixes of variants, like `+bn`.
+    pub variants: Vec<String>,
 }
 
-fn row(model: String) -> Result<Row, CliError> {
-    let graph = zoo::build(&model).map_err(|error| CliError::run(&error))?;
+/// All models of the zoo.
+///
+/// Errors: none, unless the zoo is broken.
+pub fn models() -> Result<Vec<ModelSummary>, ModelError> {
+    zoo::names().into_iter().map(summary).collect()
+}
+
+/// The families of the zoo, each with one model.
+///
+/// Errors: none, unless the zoo is broken.
+pub fn families() -> Result<Vec<FamilySummary>, ModelError> {
+    let one = |family: &Family| {
+        let suffixes = family.suffixes().iter();
+        let variants = suffixes.filter(|suffix| !suffix.is_empty());
+        Ok(FamilySummary {
+            published: summary(family.model(family.published_size(), ""))?,
+            sizes: family.sizes().to_vec(),
+            variants: variants.map(|suffix| format!("+{suffix}")).collect(),
+        })
+    };
+    Family::ALL.iter().map(one).collect()
+}
+
+fn summary(model: String) -> Result<ModelSummary, ModelError> {
+    let graph = zoo::build(&model)?;
     let counts: Counts = count(&graph);
-    Ok(Row {
+    Ok(ModelSummary {
         model,
         parameters: counts.parameters,
         forward_flops: counts.forward_flops,

@@ -1,9 +1,9 @@
-//! What no other beats in both time and memory.
+//! Pareto front of time and memory.
 
 use partita_space::{Bytes, Seconds};
 
-/// The items that no other beats in both, by memory. Of equal ones the first is told.
-pub fn front<T>(items: &[T], of: impl Fn(&T) -> (Bytes, Seconds)) -> Vec<&T> {
+/// The items that no other beats in both, ordered by memory. Of equal ones the first stays.
+pub fn pareto<T>(items: &[T], of: impl Fn(&T) -> (Bytes, Seconds)) -> Vec<&T> {
     let mut sorted: Vec<&T> = items.iter().collect();
     sorted.sort_by(|a, b| {
         let ((a_memory, a_seconds), (b_memory, b_seconds)) = (of(a), of(b));
@@ -27,7 +27,7 @@ mod tests {
     #[test]
     fn the_front_falls() {
         let points = [(5, 1.0), (1, 4.0), (2, 5.0), (2, 3.0), (6, 1.0)];
-        let front = front(&points, |point| (Bytes(point.0), Seconds(point.1)));
+        let front = pareto(&points, |point| (Bytes(point.0), Seconds(point.1)));
         let memory: Vec<u64> = front.iter().map(|point| point.0).collect();
         assert_eq!(memory, [1, 2, 5]);
     }

@@ -1,8 +1,10 @@
-use crate::error::CliError;
+//! Searches over strategies and stages, on machines with known costs and on this one.
+
+use crate::context::Context;
 use crate::kernel_set::KernelSet;
-use crate::local_machine::{Here, Ranks, say};
+use crate::local_machine::{LocalMachine, Ranks};
 use crate::machine;
-use crate::predict::cost_error;
+use crate::planning::PlanningError;
 use partita_lower::{Request, Strategy};
 use partita_oracle::closed::Wire;
 use partita_oracle::{Costs, MeasuredCosts, Prediction, predict};
@@ -17,59 +19,76 @@ use std::cell::RefCell;
 /// twice what any that was best took in trials of models, machines, ranks and mini-batches.
 const FAR: f64 = 3.0;
 
-/// Every way to lay the ranks on the data axis and the spatial axes of the model, on a machine whose
-/// costs are known: those that fit `memory` by the time of a step, shortest first, then those refused.
+/// All strategies for a number of ranks on a machine whose costs are known: those that fit `memory` by the
+/// time of a step, shortest first, then those refused.
 ///
 /// Errors: a cost that is not known, a kernel that the menu lacks.
 pub fn search(
+    context: &Context<'_>,
     training: Request<'_>,
     ranks: usize,
     memory: Bytes,
     costs: &dyn Costs,
-) -> Result<Vec<Candidate>, CliError> {
+) -> Result<Vec<Candidate>, PlanningError> {
     let floor = |body: &Body, rank, mesh: &Mesh| rank_seconds(body, rank, mesh, costs);
     let cost = |program: &Program| {
-        predict(program, costs, machine::mode(costs, ranks), 1, false)
-            .map_err(|error| cost_error(&error))
+        Ok(predict(
+            program,
+            costs,
+            machine::mode(costs, ranks),
+            1,
+            false,
+        )?)
     };
-    ranked(training, ranks, memory, &floor, &Known(costs), &cost)
+    ranked(
+        context,
+        training,
+        ranks,
+        memory,
+        &floor,
+        &Known(costs),
+        &cost,
+    )
 }
 
 /// The same on this machine, measuring what is missing.
 pub fn search_here(
+    context: &Context<'_>,
     training: Request<'_>,
     ranks: usize,
     memory: Bytes,
-    here: Here,
-) -> Result<Vec<Candidate>, CliError> {
+    here: LocalMachine<'_>,
+) -> Result<Vec<Candidate>, PlanningError> {
     let here = RefCell::new(here);
     let floor =
         |body: &Body, rank, mesh: &Mesh| rank_seconds(body, rank, mesh, &here.borrow().known());
-    let cost = |program: &Program| here.borrow_mut().predict(program, false);
+    let cost = |program: &Program| Ok(here.borrow_mut().predict(program, false)?);
     let stages = MeasuredStages::new(&here);
-    ranked(training, ranks, memory, &floor, &stages, &cost)
+    ranked(context, training, ranks, memory, &floor, &stages, &cost)
 }
 
-/// The strategy with the layers of all stages said, where it has stages without: those with which a step
-/// is predicted to be shortest among those that fit `memory`.
+/// The strategy with layers for all stages. Layers that are left open are chosen so that a step is predicted
+/// to be shortest among the choices that fit `memory`.
 ///
 /// Errors: a strategy that does not fit, no layers that fit in memory, a cost that is not known.
 pub fn staged(
+    context: &Context<'_>,
     training: &Request<'_>,
     memory: Bytes,
     costs: &dyn Costs,
-) -> Result<Strategy, CliError> {
-    balanced(training, memory, &Known(costs))
+) -> Result<Strategy, PlanningError> {
+    balanced(context, training, memory, &Known(costs))
 }
 
 /// The same on this machine, measuring what is missing; of more ranks than can be measured here as if
 /// there were as many as can.
 pub fn staged_here(
+    context: &Context<'_>,
     training: &Request<'_>,
     memory: Bytes,
     kernels: KernelSet,
     ranks: Ranks,
-) -> Result<Strategy, CliError> {
+) -> Result<Strategy, PlanningError> {
     let strategy = training.strategy;
     if strategy.stages.is_empty() || strategy.has_layers() {
         return Ok(strategy.clone());
@@ -78,32 +97,30 @@ pub fn staged_here(
         count: strategy.ranks().min(ranks.most()),
         ..ranks
     };
-    let here = RefCell::new(Here::of(kernels, ranks, true)?);
-    balanced(training, memory, &MeasuredStages::new(&here))
+    let here = RefCell::new(LocalMachine::of(context, kernels, ranks, true)?);
+    balanced(context, training, memory, &MeasuredStages::new(&here))
 }
 
 fn balanced(
+    context: &Context<'_>,
     training: &Request<'_>,
     memory: Bytes,
     costs: &dyn StageCosts,
-) -> Result<Strategy, CliError> {
+) -> Result<Strategy, PlanningError> {
     let balanced = balance(training, memory, costs);
-    say("", false);
-    match balanced {
-        Ok(balanced) => Ok(balanced.strategy),
-        Err(error) => Err(CliError::user(&error)),
-    }
+    context.status("", false);
+    Ok(balanced?.strategy)
 }
 
 /// Stages on this machine.
-struct MeasuredStages<'h> {
-    here: &'h RefCell<Here>,
+struct MeasuredStages<'h, 'c> {
+    here: &'h RefCell<LocalMachine<'c>>,
     /// Of the program before.
     costs: RefCell<MeasuredCosts>,
 }
 
-impl<'h> MeasuredStages<'h> {
-    fn new(here: &'h RefCell<Here>) -> Self {
+impl<'h, 'c> MeasuredStages<'h, 'c> {
+    fn new(here: &'h RefCell<LocalMachine<'c>>) -> Self {
         Self {
             here,
             costs: RefCell::new(MeasuredCosts::default()),
@@ -111,7 +128,7 @@ impl<'h> MeasuredStages<'h> {
     }
 }
 
-impl MeasuredStages<'_> {
+impl MeasuredStages<'_, '_> {
     /// What is known once the kernels of a program are measured.
     fn measured<T>(
         &self,
@@ -126,7 +143,7 @@ impl MeasuredStages<'_> {
     }
 }
 
-impl StageCosts for MeasuredStages<'_> {
+impl StageCosts for MeasuredStages<'_, '_> {
     fn delays(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, String> {
         self.measured(program, |known| known.delays(program, rank))
     }
@@ -145,15 +162,16 @@ impl StageCosts for MeasuredStages<'_> {
 }
 
 fn ranked(
+    context: &Context<'_>,
     training: Request<'_>,
     ranks: usize,
     memory: Bytes,
     floor: &Floor<'_>,
     stages: &dyn StageCosts,
-    cost: &dyn Fn(&Program) -> Result<Prediction, CliError>,
-) -> Result<Vec<Candidate>, CliError> {
+    cost: &dyn Fn(&Program) -> Result<Prediction, PlanningError>,
+) -> Result<Vec<Candidate>, PlanningError> {
     // A cost that cannot be had is a fault of the request as a whole, not of the one candidate.
-    let failure: RefCell<Option<CliError>> = RefCell::new(None);
+    let failure: RefCell<Option<PlanningError>> = RefCell::new(None);
     let request = PlanRequest {
         training,
         ranks,
@@ -171,16 +189,16 @@ fn ranked(
             })
         },
         stages,
-        progress: &|strategy, left| say(&format!("{strategy} ({left} left)"), false),
+        progress: &|strategy, left| context.status(&format!("{strategy} ({left} left)"), false),
     };
     let candidates = plan(&request);
-    say("", false);
+    context.status("", false);
     if let Some(error) = failure.take() {
         return Err(error);
     }
     match candidates {
         Ok(candidates) => Ok(candidates),
         Err(PlanError::NoneFits { refused, .. }) => Ok(refused),
-        Err(error @ PlanError::Lower(_)) => Err(CliError::user(&error)),
+        Err(error @ PlanError::Lower(_)) => Err(error.into()),
     }
 }

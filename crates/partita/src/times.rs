@@ -1,90 +1,101 @@
 //! The times that this process has measured or read, and the file that keeps them from run to run.
 //!
-//! There is one of them in a process: where the file cannot be written, all that asks for a time still
-//! finds what was measured before.
+//! A process has one of them: where the file cannot be written, all that asks for a time still finds what
+//! was measured before.
 
-use crate::error::CliError;
+use crate::progress::{Event, Progress};
 use partita_tune::{Database, Measurements, Setting, TuneError, scratch};
-use std::env;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-/// What was measured under a setting.
-pub fn measurements(setting: &Setting) -> Measurements {
-    with(|database| database.measurements(setting))
+/// Measured times, read from their file when first asked for.
+pub struct Times {
+    path: Option<PathBuf>,
+    temporary: PathBuf,
+    database: Mutex<Option<Database>>,
 }
 
-/// Takes in what was measured under a setting, and writes the file.
-pub fn keep(setting: &Setting, new: &Measurements) {
-    with(|database| database.keep(setting, new));
+/// No folder takes a file to measure reads with.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "no file can be written to measure reads ({}); name a folder with {bytes} bytes of room in TMPDIR",
+    reasons.join("; ")
+)]
+pub struct NoScratch {
+    /// For each folder that was tried.
+    pub reasons: Vec<String>,
+    /// Size of the file.
+    pub bytes: usize,
 }
 
-/// To be called before something is measured: a file that cannot be written is told of at once, not after
-/// the measurement.
-pub fn before_measuring() {
-    with(Database::check_writable);
-}
-
-/// A file with these contents that has no name and is gone when it is closed, beside the cache where that
-/// can be written.
-///
-/// Errors: neither that folder nor the one for temporary files can be written.
-pub fn scratch_file(contents: &[u8]) -> Result<File, CliError> {
-    let beside = with(|database| database.folder().map(PathBuf::from));
-    let temporary = env::temp_dir();
-    let mut reasons = Vec::new();
-    for folder in beside.into_iter().chain([temporary]) {
-        let filled = |mut file: File| file.write_all(contents).map(|()| file);
-        match scratch(&folder).and_then(filled) {
-            Ok(file) => return Ok(file),
-            Err(error) => reasons.push(format!("{}: {error}", folder.display())),
+impl Times {
+    /// Times of a file, or of this process alone. Nothing is read yet.
+    pub fn new(path: Option<PathBuf>, temporary: PathBuf) -> Self {
+        Self {
+            path,
+            temporary,
+            database: Mutex::new(None),
         }
     }
-    Err(CliError::User(format!(
-        "no file can be written to measure reads ({}); name a folder with {} bytes of room in TMPDIR",
-        reasons.join("; "),
-        contents.len()
-    )))
-}
 
-/// Opens the file at the first call.
-fn with<R>(work: impl FnOnce(&mut Database) -> R) -> R {
-    static ONE: Mutex<Option<Database>> = Mutex::new(None);
-    let mut one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let database = one.get_or_insert_with(open);
-    let answer = work(database);
-    for warning in database.take_warnings() {
-        tell(&format!("{warning}{}", help(&warning)));
+    /// What was measured under a setting.
+    pub fn measurements(&self, setting: &Setting, progress: &dyn Progress) -> Measurements {
+        self.with(progress, |database| database.measurements(setting))
     }
-    answer
-}
 
-fn open() -> Database {
-    if let Some(path) = path() {
-        return Database::open(&path);
+    /// Adds what was measured under a setting, and writes the file.
+    pub fn keep(&self, setting: &Setting, new: &Measurements, progress: &dyn Progress) {
+        self.with(progress, |database| database.keep(setting, new));
     }
-    tell(
-        "measured times cannot be kept: neither XDG_CACHE_HOME nor HOME is an absolute path; they are \
-         known to this run alone, so set one of them",
-    );
-    Database::in_memory()
-}
 
-/// Where times are kept: `$XDG_CACHE_HOME/partita`, else `~/.cache/partita`.
-///
-/// Tests keep theirs apart from those of the user.
-fn path() -> Option<PathBuf> {
-    if cfg!(test) {
-        return Some(env::temp_dir().join("partita-tests/measured.json"));
+    /// Must be called before something is measured: it warns at once, not after the measurement, if the
+    /// file cannot be written.
+    pub fn before_measuring(&self, progress: &dyn Progress) {
+        self.with(progress, Database::check_writable);
     }
-    let absolute = |name: &str| {
-        let path = env::var_os(name).map(PathBuf::from);
-        path.filter(|path| path.is_absolute())
-    };
-    let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
-    Some(cache?.join("partita").join("measured.json"))
+
+    /// A file with these contents that has no name and is gone when it is closed: beside the file of
+    /// times where that can be written, else among temporary files.
+    ///
+    /// Errors: neither folder can be written.
+    pub fn scratch_file(
+        &self,
+        contents: &[u8],
+        progress: &dyn Progress,
+    ) -> Result<File, NoScratch> {
+        let beside = self.with(progress, |database| database.folder().map(PathBuf::from));
+        let mut reasons = Vec::new();
+        for folder in beside.into_iter().chain([self.temporary.clone()]) {
+            let filled = |mut file: File| file.write_all(contents).map(|()| file);
+            match scratch(&folder).and_then(filled) {
+                Ok(file) => return Ok(file),
+                Err(error) => reasons.push(format!("{}: {error}", folder.display())),
+            }
+        }
+        let bytes = contents.len();
+        Err(NoScratch { reasons, bytes })
+    }
+
+    fn with<R>(&self, progress: &dyn Progress, work: impl FnOnce(&mut Database) -> R) -> R {
+        let mut database = self.database.lock().unwrap_or_else(PoisonError::into_inner);
+        let database = database.get_or_insert_with(|| match &self.path {
+            Some(path) => Database::open(path),
+            None => {
+                progress.report(Event::Warning(
+                    "measured times cannot be kept: neither XDG_CACHE_HOME nor HOME is an absolute path; \
+                     they are known to this run alone, so set one of them",
+                ));
+                Database::in_memory()
+            }
+        });
+        let answer = work(database);
+        for warning in database.take_warnings() {
+            progress.report(Event::Warning(&format!("{warning}{}", help(&warning))));
+        }
+        answer
+    }
 }
 
 /// What can be done.
@@ -103,9 +114,4 @@ fn help(warning: &TuneError) -> &'static str {
         | TuneError::Read { .. }
         | TuneError::Stopped { .. } => "",
     }
-}
-
-/// A warning; where it cannot be shown it is not needed for the answer.
-fn tell(text: &str) {
-    let _ = writeln!(io::stderr(), "partita: {text}");
 }

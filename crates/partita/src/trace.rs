@@ -6,7 +6,7 @@
 //! `span_us`, the steps that are held and the microseconds from the first start to the last end, so that
 //! a part of a trace is not taken for the whole.
 
-use crate::error::CliError;
+use crate::error::{ErrorKind, Fault};
 use partita_oracle::compare::SECONDS_MAX;
 use partita_program::verify::verify;
 use partita_program::{Program, TaskId};
@@ -16,7 +16,35 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a file is no trace.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// It cannot be read.
+    #[error("{} cannot be read: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// It is no trace.
+    #[error("{} is no trace of `partita train`: {reason}", path.display())]
+    Faulty {
+        /// The file.
+        path: PathBuf,
+        /// The first fault, and what is possible there.
+        reason: String,
+    },
+}
+
+impl Fault for TraceError {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Request
+    }
+}
 
 /// The kind of event that has a start and a duration.
 const COMPLETE: &str = "X";
@@ -83,14 +111,16 @@ pub fn record(program: &Program, traces: &[Trace]) -> Value {
 /// Errors: a file that cannot be read, is no trace, holds a program with faults or one of another digest,
 /// events of another kind, no tasks, tasks that its program does not have or one twice, times that nothing
 /// takes, an order that no rank follows, or other steps or another span than it names.
-pub fn read(path: &Path) -> Result<Recorded, CliError> {
-    let text =
-        fs::read_to_string(path).map_err(|error| CliError::file("read", path.display(), &error))?;
-    parse(&text).map_err(|reason| {
-        CliError::User(format!(
-            "{} is no trace of `partita train`: {reason}",
-            path.display()
-        ))
+pub fn read(path: &Path) -> Result<Recorded, TraceError> {
+    let own = || path.to_owned();
+    let text = fs::read_to_string(path);
+    let text = text.map_err(|source| TraceError::Unreadable {
+        path: own(),
+        source,
+    })?;
+    parse(&text).map_err(|reason| TraceError::Faulty {
+        path: own(),
+        reason,
     })
 }
 

@@ -1,113 +1,132 @@
-//! `partita train`: from a run file to trained weights, with what was predicted and measured.
+//! `train`: from a run file to trained weights, with what was predicted and measured.
 
-pub mod check;
+mod check;
 mod choose;
-pub mod foretell;
+mod error;
 mod output;
 mod programs;
+mod record;
 mod results;
+mod run;
 mod run_file;
-mod screen;
 mod section;
 #[cfg(test)]
 mod tests;
 mod weights;
 
-use crate::error::CliError;
+pub use error::{AutoError, Misfit, OutputError, TrainError};
+pub use record::{
+    ClassResult, Classification, EpochResult, MemoryResult, ResultFiles, RunResult, TargetError,
+    TaskResult, ValidationResult,
+};
+pub use run::TrainRequest;
+pub use run_file::RunFile;
+pub use section::RunFileError;
+
+use crate::context::Context;
 use crate::host::Host;
-use crate::launch::Company;
-use crate::launch::memory::Mark;
-use crate::launch::ranks::{Listener, World};
+use crate::kernel_set::oversubscription;
+use crate::launch::{Launch, Listener, Mark, World};
 use crate::local_machine::Ranks;
-use crate::table::write_json;
-use crate::{interrupt, model, search};
+use crate::model;
+use crate::progress::Event;
+use crate::search;
+use crate::training::StrategyChoice;
 use output::{Output, Room};
 use partita_data::{
     Accepted, DType, Dataset, HyperslabSource, Split, Waker, first_sample, order::epoch_order,
 };
 use partita_graph::{Graph, initial_part};
 use partita_lower::Strategy;
-use partita_program::{Buffer, ProgramKind, Role};
+use partita_program::{Buffer, Role};
 use partita_run::{End, Footprint, Plan, RunError, Session, Source, SystemClock, kept_name};
 use partita_space::{Bytes, Mesh, Rank};
-pub use results::write_whole;
 use results::{Finished, pretty};
-pub use run_file::RunFile;
-use screen::Screen;
-use std::io::{self, Write};
+use run::Run;
 use std::ops::Range;
-use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
 use weights::WeightSink;
 
 /// Training steps whose traces are kept.
 const TRACES_KEPT: usize = 20;
 
-/// What `partita train` was asked for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TrainRequest {
-    /// The run file.
-    pub run_file: PathBuf,
-    /// Instead of its `ranks`.
-    pub ranks: Option<usize>,
-    /// Instead of its `threads`.
-    pub threads: Option<usize>,
-    /// Instead of its `strategy`.
-    pub strategy: Option<String>,
-    /// Collectives of the MPI library.
-    pub library_collectives: bool,
-    /// Over a run that `output` holds.
-    pub overwrite: bool,
-    /// Without a prediction of seconds.
-    pub no_prediction: bool,
-    /// Answer with the result as JSON.
-    pub json: bool,
+/// A run that came to its end.
+#[derive(Debug)]
+pub struct Trained {
+    /// Title of its program.
+    pub program: String,
+    /// Its result, as written.
+    pub result: RunResult,
+    /// Why files are not where they were asked for, if so. The run is complete all the same.
+    pub misplaced: Option<TrainError>,
 }
 
-/// Why an interrupted run leaves nothing to clean up.
-pub const NOTHING_WRITTEN: &str = "all ranks have ended, and nothing of the run was written";
-
-/// What helps where loss or weights leave the range of their type.
-pub const AGAINST_DIVERGENCE: &str = "no value of the samples that were read is infinite or extreme, so lower \
-                                  `learning_rate` under [schedule] or set `clip` under [optimizer]";
-
-/// Trains: checks everything, runs the ranks, writes what came of it to `output` of the run file.
+/// Trains: checks everything, runs the ranks, and writes the results to `output` of the run file.
 ///
-/// Under a launcher this process is one rank of many, else all ranks are its threads.
+/// Under a launcher this process is one rank of many, and all but that of rank 0 get no result; else all
+/// ranks are threads of this process.
 ///
-/// Errors: a run that cannot be, found before any rank starts; a failure of a rank, the first cause;
-/// Ctrl-C, after which nothing of the run is left.
-pub fn run(request: &TrainRequest, out: &mut dyn Write) -> Result<(), CliError> {
-    interrupt::release()?;
-    let company = Company::of_this_process()?;
-    let done = run_with(&company, request, interrupt::flag(), out);
-    done.map_err(|error| company.part(error))
+/// Errors: a run that cannot be, found before any rank starts; a failure of a rank, the first cause; a stop,
+/// after which nothing of the run is left.
+///
+/// ```
+/// use partita::{Context, Environment, MakeRequest, ShapesRequest, TrainRequest};
+/// use std::fs;
+///
+/// let context = Context::new(Environment::default());
+/// let folder = tempfile::tempdir()?;
+/// let at = |name: &str| folder.path().join(name).display().to_string();
+/// let make = MakeRequest::new(at("shapes"), 1);
+/// let shapes = ShapesRequest { make, images: 40, size: 16, classes: 2 };
+/// partita::make_shapes(&context, &shapes)?;
+/// let model = "model tiny\n\
+///     input x channels=3 extent=16x16\n\
+///     c = conv x filters=4 kernel=3 stride=2 pad=1 bias=true\n\
+///     a = relu c\n\
+///     f = flatten a\n\
+///     fc = linear f features=2 bias=true\n\
+///     loss = softmax_cross_entropy fc\n";
+/// fs::write(at("tiny.model"), model)?;
+/// let run = format!(
+///     "model = {:?}\ndata = {:?}\noutput = {:?}\nranks = 2\nstrategy = \"height=2\"\nbatch = 8\n\
+///      epochs = 2\ntransform = {{ scale = 0.01 }}\n[schedule]\nlearning_rate = 0.01\n",
+///     at("tiny.model"), at("shapes"), at("out")
+/// );
+/// fs::write(at("run.toml"), run)?;
+/// let request = TrainRequest {
+///     run_file: at("run.toml").into(),
+///     no_prediction: true,
+///     ..TrainRequest::default()
+/// };
+/// let trained = partita::train(&context, &request)?.expect("ranks are threads");
+/// assert_eq!((trained.result.ranks, trained.result.epochs.len()), (2, 2));
+/// assert!(fs::exists(&trained.result.files.weights)?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn train(context: &Context<'_>, request: &TrainRequest) -> Result<Option<Trained>, TrainError> {
+    let launch = Launch::join(context)?;
+    train_with(&launch, request).map_err(|error| launch.shut_down(error))
 }
 
-fn run_with(
-    company: &Company,
-    request: &TrainRequest,
-    cancel: &AtomicBool,
-    out: &mut dyn Write,
-) -> Result<(), CliError> {
-    let run = read(company, request)?;
-    company.set_limit(run.watchdog)?;
+fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trained>, TrainError> {
+    let context = launch.context();
+    let run = Run::merge(RunFile::read(&request.run_file)?, request, launch)?;
+    launch.set_limit(run.watchdog)?;
     let graph = model::resolve(&run.model)?;
-    let dataset = Dataset::open(&run.data).map_err(|error| CliError::user(&error))?;
-    check_request(company, &run, &graph, &dataset)?;
-    let host = Host::here();
-    let (local, cores) = company.local(run.ranks, &host);
+    let dataset = Dataset::open(&run.data)?;
+    check_request(launch, &run, &graph, &dataset)?;
+    let host = Host::here(context.level());
+    let (local, cores) = launch.local(run.ranks, &host);
     let (limit, origin) = memory_limit(&run, &host, local);
-    let strategy = company.decide(&run, |here| {
-        strategy(&run, &graph, dataset.dtype(), limit, here)
+    let strategy = launch.decide(run.crew(), is_open(&run.strategy), |here| {
+        strategy(context, &run, &graph, dataset.dtype(), limit, here)
     })?;
     let mut warnings = Vec::new();
-    if company.speaks() {
-        warnings.extend(check::core_warning(local, run.threads, cores));
+    if launch.is_first() {
+        warnings.extend(oversubscription(local, run.threads, cores));
         warnings.extend(check::micro_warning(&strategy, &graph));
     }
     for warning in &warnings {
-        writeln!(io::stderr(), "partita: {warning}")?;
+        context.report(Event::Warning(warning));
     }
     let (training, validation) = (
         dataset.samples(Split::Train),
@@ -115,9 +134,10 @@ fn run_with(
     );
     let order = |epoch| epoch_order(run.seed, epoch, training);
     let first = first_sample(&dataset, Split::Validation);
-    let session = company.prepare(|| {
-        let stored = dataset.dtype();
-        let played = programs::programs(&run, &graph, &strategy, stored, training, validation)?;
+    let session = launch.prepare(|| {
+        let (stored, level) = (dataset.dtype(), context.level());
+        let samples = [training, validation];
+        let played = programs::programs(&run, level, &graph, &strategy, stored, samples)?;
         let plan = Plan {
             epochs: run.epochs as u64,
             batch: run.batch,
@@ -127,106 +147,103 @@ fn run_with(
             validation: (first..first + validation).collect(),
             traces_kept: TRACES_KEPT,
         };
-        let session = Session::new(played, plan).map_err(|error| CliError::run(&error))?;
+        let session = Session::new(played, plan)?;
         check::memory_fits(&run, &session, limit, &origin)?;
-        Ok(session)
+        Ok::<_, TrainError>(session)
     })?;
-    company.agree(&session, &run)?;
-    let job = Task {
-        company,
+    launch.agree(|| identity(&run, &session))?;
+    let task = Task {
+        launch,
         run: &run,
         graph: &graph,
         dataset: &dataset,
         session: &session,
-        cancel,
-        is_foretold: !request.no_prediction,
     };
-    let Some(mut finished) = train(&job, &strategy, warnings)? else {
-        return Ok(());
+    let Some(mut finished) = run_session(&task, &strategy, warnings)? else {
+        return Ok(None);
     };
     let saved = finished.save()?;
-    let printed = match request.json {
-        true => write_json(out, &saved.result),
-        false => finished.write_report(&saved.result["files"], out),
-    };
-    // Where the files are matters more than a reader who has left.
-    saved.check().and(printed)
+    Ok(Some(Trained {
+        program: session.main_program().title.clone(),
+        result: saved.result.clone(),
+        misplaced: saved.misplaced(),
+    }))
 }
 
-/// What is to be done, by whom.
+/// A run with all that it needs.
 struct Task<'r, 's> {
-    company: &'r Company,
-    run: &'r RunFile,
+    launch: &'r Launch<'r>,
+    run: &'r Run,
     graph: &'r Graph,
     dataset: &'r Dataset,
     session: &'r Session<'s>,
-    cancel: &'r AtomicBool,
-    /// Whether its seconds are predicted.
-    is_foretold: bool,
 }
 
-fn read(company: &Company, request: &TrainRequest) -> Result<RunFile, CliError> {
-    let mut run = RunFile::read(&request.run_file)?;
-    run.ranks = company.ranks(request.ranks, run.ranks)?;
-    if request.library_collectives {
-        run.collectives = company.library_collectives()?;
-    }
-    run.threads = request.threads.unwrap_or(run.threads);
-    run.overwrite |= request.overwrite;
-    if let Some(strategy) = &request.strategy {
-        run.strategy.clone_from(strategy);
-    }
-    Ok(run)
+/// Programs and plan, by which ranks make sure that they run the same.
+fn identity(run: &Run, session: &Session<'_>) -> String {
+    let digests: Vec<String> = session.programs().map(|program| program.digest()).collect();
+    format!(
+        "programs {}, {} epochs, seed {}, {:?}",
+        digests.join(" "),
+        run.epochs,
+        run.seed,
+        run.schedule
+    )
 }
 
-/// What can be told before a strategy is chosen.
+/// Whether a strategy, or the layers of its stages, are chosen by what messages take.
+fn is_open(strategy: &StrategyChoice) -> bool {
+    match strategy {
+        StrategyChoice::Auto => true,
+        StrategyChoice::Given(strategy) => !strategy.stages.is_empty() && !strategy.has_layers(),
+    }
+}
+
+/// What can be checked before a strategy is chosen.
 fn check_request(
-    company: &Company,
-    run: &RunFile,
+    launch: &Launch<'_>,
+    run: &Run,
     graph: &Graph,
     dataset: &Dataset,
-) -> Result<(), CliError> {
+) -> Result<(), TrainError> {
+    let environment = launch.context().environment();
     check::dataset_fits(run, graph, dataset)?;
     check::batch_fits(run, dataset)?;
-    check::output_fits(run)?;
-    match company.speaks() {
-        true => output::check(run, Room::of_model(graph, run)),
-        false => Ok(()),
+    check::output_fits(run, environment)?;
+    if launch.is_first() {
+        output::check(run, Room::of_model(graph, run), environment)?;
     }
+    Ok(())
 }
 
 fn strategy(
-    run: &RunFile,
+    context: &Context<'_>,
+    run: &Run,
     graph: &Graph,
     stored: DType,
     memory: Bytes,
     here: Ranks,
-) -> Result<Strategy, CliError> {
-    if run.strategy == "auto" {
-        return choose::choose_strategy(run, graph, stored, memory, here);
-    }
-    let strategy: Strategy = run
-        .strategy
-        .parse()
-        .map_err(|error| CliError::user(&error))?;
-    strategy
-        .check_ranks(run.ranks, run.batch)
-        .map_err(|error| CliError::user(&error))?;
-    strategy
-        .check(graph, run.batch)
-        .map_err(|error| CliError::user(&error))?;
-    let menu = run.kernels.menu(run.threads);
-    let request = programs::request(run, graph, &strategy, stored, &*menu);
-    search::staged_here(&request, memory, run.kernels, here)
+) -> Result<Strategy, TrainError> {
+    let strategy = match &run.strategy {
+        StrategyChoice::Auto => {
+            return choose::choose_strategy(context, run, graph, stored, memory, here);
+        }
+        StrategyChoice::Given(strategy) => strategy,
+    };
+    strategy.check_ranks(run.ranks, run.batch)?;
+    strategy.check(graph, run.batch)?;
+    let menu = run.kernels.menu(run.threads, context.level());
+    let request = programs::request(run, graph, strategy, stored, &*menu);
+    let staged = search::staged_here(context, &request, memory, run.kernels, here)?;
+    Ok(staged)
 }
 
 /// Memory that a rank may have, and who says so.
-fn memory_limit(run: &RunFile, host: &Host, local: usize) -> (Bytes, String) {
+fn memory_limit(run: &Run, host: &Host, local: usize) -> (Bytes, String) {
     if let Some(limit) = run.memory {
         return (limit, "`memory` of the run file".to_owned());
     }
-    let known = [host.memory_bytes_available, host.memory_bytes_limit];
-    match known.into_iter().flatten().min() {
+    match host.memory_free() {
         Some(available) => {
             let origin = format!("{available} available to {local} rank(s)");
             (Bytes(available.0 / local as u64), origin)
@@ -235,28 +252,28 @@ fn memory_limit(run: &RunFile, host: &Host, local: usize) -> (Bytes, String) {
     }
 }
 
-/// Gives what came of it to the one who writes it down.
-fn train<'r>(
+/// Runs the session. The process of rank 0 gets what came of it.
+fn run_session<'r>(
     task: &Task<'r, '_>,
     strategy: &Strategy,
     warnings: Vec<String>,
-) -> Result<Option<Finished<'r>>, CliError> {
-    let (company, run, session) = (task.company, task.run, task.session);
-    let dataset = task.dataset;
+) -> Result<Option<Finished<'r>>, TrainError> {
+    let (launch, run, session) = (task.launch, task.run, task.session);
+    let (context, dataset) = (launch.context(), task.dataset);
+    let environment = context.environment();
     let program = session.main_program();
-    let mut prediction = match task.is_foretold {
-        true => company.foretell(program, run)?,
+    let mut prediction = match run.is_predicted {
+        true => launch.predict(program, run.crew())?,
         false => None,
     };
     if let Some(prediction) = &mut prediction {
-        prediction.memory = Footprint::largest(program, company.carriage());
+        prediction.memory = Footprint::largest(program, launch.carriage());
     }
-    // From here on something must be put in order if the run is stopped.
-    interrupt::listen()?;
+    context.report(Event::Writing);
     let text = prediction.as_ref().map(pretty).transpose()?;
     let room = Room::of_session(session, TRACES_KEPT, text.as_ref().map_or(0, String::len));
-    let open = || Output::open(run, room, text.as_deref());
-    let output = company.speaks().then(open).transpose()?;
+    let open = || Output::open(run, room, text.as_deref(), environment);
+    let output = launch.is_first().then(open).transpose()?;
     let mark = Mark::set();
     let accepted = Accepted {
         transform: run.transform,
@@ -266,22 +283,23 @@ fn train<'r>(
         kernels: run.kernels,
         precision: run.precision,
         threads: run.threads,
+        level: context.level(),
         watchdog: run.watchdog,
-        cancel: task.cancel,
+        cancel: context.cancel(),
         source: &|rank, wake| source(dataset, program.mesh, rank, accepted, wake),
         clock: SystemClock::start(),
         initial: &|buffer, elements| initial(task.graph, run.seed, buffer, elements),
     };
-    let mut sink = WeightSink::new(run, session, output);
-    let played = company.play(
+    let mut sink = WeightSink::new(context, run, session, output);
+    let played = launch.play(
         session,
         &world,
         run.collectives,
-        listener(run, session),
+        listener(context, run, session),
         mark,
         &mut sink,
     )?;
-    let Some((outcomes, taken)) = played else {
+    let Some((outcomes, usage)) = played else {
         return Ok(None);
     };
     refuse_divergence(run, outcomes[0].end)?;
@@ -290,13 +308,14 @@ fn train<'r>(
     };
     Ok(Some(Finished {
         run,
+        environment,
         strategy: strategy.to_string(),
         targets: task.dataset.targets(),
         program,
         footprints: (0..program.mesh.ranks())
-            .map(|rank| session.footprint(rank, company.carriage()))
+            .map(|rank| session.footprint(rank, launch.carriage()))
             .collect(),
-        taken,
+        usage,
         outcomes,
         weights,
         prediction,
@@ -304,13 +323,16 @@ fn train<'r>(
     }))
 }
 
-fn listener(run: &RunFile, session: &Session<'_>) -> Listener {
+fn listener<'c>(context: &'c Context<'c>, run: &Run, session: &Session<'_>) -> Listener<'c> {
     let epochs = run.epochs as u64;
-    // The screen is made where it is used: only one rank shows anything.
-    let (mut screen, steps) = (None, epochs * session.steps_per_epoch());
+    let steps = epochs * session.steps_per_epoch();
     Box::new(move |progress| {
-        let screen = screen.get_or_insert_with(|| Screen::new(epochs, steps));
-        screen.show(&progress);
+        let progress = &progress;
+        context.report(Event::Training {
+            epochs,
+            steps,
+            progress,
+        });
     })
 }
 
@@ -344,7 +366,7 @@ fn initial(graph: &Graph, seed: u64, buffer: &Buffer, elements: Range<usize>) ->
     }
 }
 
-fn refuse_divergence(run: &RunFile, end: End) -> Result<(), CliError> {
+fn refuse_divergence(run: &Run, end: End) -> Result<(), TrainError> {
     match end {
         End::Finished => Ok(()),
         End::NotFinite {
@@ -353,21 +375,15 @@ fn refuse_divergence(run: &RunFile, end: End) -> Result<(), CliError> {
             step,
             loss,
         } => {
-            let when = match kind {
-                ProgramKind::Train => format!("in training step {step} (epoch {})", epoch + 1),
-                ProgramKind::Evaluate | ProgramKind::Fetch => {
-                    format!("in the validation after epoch {}", epoch + 1)
-                }
-            };
-            let clip = match run.clip {
-                Some(clip) => format!("`clip` is {clip}"),
-                None => "`clip` is not set".to_owned(),
-            };
-            Err(CliError::Run(format!(
-                "the loss became {loss} {when}; nothing was written; {AGAINST_DIVERGENCE}; \
-                 `learning_rate` is {} at the start, {clip}",
-                run.schedule.rate(0.0)
-            )))
+            let rate = run.schedule.rate(0.0);
+            Err(TrainError::Diverged {
+                loss,
+                kind,
+                epoch,
+                step,
+                rate,
+                clip: run.clip,
+            })
         }
     }
 }

@@ -1,7 +1,9 @@
+//! The machine file of a calibration.
+
 use super::day::today;
 use crate::host::Host;
 use crate::kernel_set::KernelSet;
-use crate::local_machine::{Calibrated, Ranks};
+use crate::local_machine::{CalibrationRun, Ranks};
 use partita_cluster::{
     Basis, Calibration, CalibrationError, ConvEfficiency, Device, DeviceKind, Efficiency, Fact,
     InterLink, IntraLink, Io, Law, Links, Machine, MeasuredKernel, Share,
@@ -24,9 +26,9 @@ pub fn machine(
     name: &str,
     host: &Host,
     ranks: &Ranks,
-    found: &Calibrated,
+    found: &CalibrationRun,
     validation: &Validation,
-) -> Machine {
+) -> (Machine, Calibration) {
     let world = ranks
         .library
         .clone()
@@ -48,7 +50,8 @@ pub fn machine(
     let file_rate = ranks.count as f64 / reads.seconds_per_byte.max(1e-12);
     let file = "reads of a file that the system holds in memory, all ranks at once";
     let file_bandwidth = fact(BytesPerSecond(file_rate), Basis::Fitted, file);
-    Machine {
+    let calibration = calibration(host, ranks, found, validation, world);
+    let machine = Machine {
         name: name.to_owned(),
         nodes: fact(1, Basis::Measured, "the machine on which it was measured"),
         devices_per_node: fact(
@@ -76,11 +79,12 @@ pub fn machine(
             bandwidth_per_node: file_bandwidth,
             latency: fact(reads.latency.max(Seconds(1e-9)), Basis::Fitted, file),
         }),
-        calibration: Some(calibration(host, ranks, found, validation, world)),
-    }
+        calibration: Some(calibration.clone()),
+    };
+    (machine, calibration)
 }
 
-fn device(host: &Host, ranks: &Ranks, found: &Calibrated) -> Device {
+fn device(host: &Host, ranks: &Ranks, found: &CalibrationRun) -> Device {
     let rate = |sample: &&Sample| sample.features.flops / sample.cost.together.0;
     let of = |family: &str| -> Vec<f64> {
         let all = found.kernels.iter();
@@ -151,7 +155,7 @@ fn device(host: &Host, ranks: &Ranks, found: &Calibrated) -> Device {
 fn calibration(
     host: &Host,
     ranks: &Ranks,
-    found: &Calibrated,
+    found: &CalibrationRun,
     validation: &Validation,
     world: String,
 ) -> Calibration {
@@ -187,7 +191,7 @@ fn calibration(
         world,
         ranks: ranks.count,
         threads: ranks.threads,
-        validation: error(&validation.all),
+        validation: error_of(&validation.all),
         message: costs.message.as_ref().map(law),
         collectives: known.map(|(name, laws)| (name.to_owned(), laws)).collect(),
         coordinates: Features::NAMES.map(str::to_owned).to_vec(),
@@ -203,8 +207,8 @@ fn law(fit: &LinkFit) -> Law {
     }
 }
 
-/// In the form of a machine file.
-pub fn error(errors: &Errors) -> CalibrationError {
+/// Errors in the form of a machine file.
+pub fn error_of(errors: &Errors) -> CalibrationError {
     CalibrationError {
         kernels: errors.kernels,
         median: rounded(errors.median),
@@ -219,20 +223,17 @@ fn rounded(value: f64) -> f64 {
 }
 
 /// The machine file, with what it rests on at its head.
-pub fn text(machine: &Machine, passes: usize) -> String {
-    let mut head = "# Measured by `partita calibrate`".to_owned();
-    if let Some(calibration) = &machine.calibration {
-        let CalibrationError {
-            kernels, median, ..
-        } = calibration.validation;
-        head.push_str(&format!(
-            " on {}, {}, in {passes} pass{}.\n# Of {kernels} kernels that the laws had not seen, half are estimated \
-             within {:.1} %.",
-            calibration.date,
-            calibration.world,
-            if passes == 1 { "" } else { "es" },
-            100.0 * median
-        ));
-    }
-    format!("{head}\n\n{}", machine.to_toml())
+pub fn text(machine: &Machine, calibration: &Calibration, passes: usize) -> String {
+    let CalibrationError {
+        kernels, median, ..
+    } = calibration.validation;
+    format!(
+        "# Measured by `partita calibrate` on {}, {}, in {passes} pass{}.\n# Of {kernels} kernels that the laws \
+         had not seen, half are estimated within {:.1} %.\n\n{}",
+        calibration.date,
+        calibration.world,
+        if passes == 1 { "" } else { "es" },
+        100.0 * median,
+        machine.to_toml()
+    )
 }

@@ -1,29 +1,50 @@
-use super::making::{Making, integer};
-use crate::args::CosmologyArgs;
-use crate::error::CliError;
-use partita_data::{DType, DatasetSpec, Kind, Layout, Samples};
+use super::error::DatasetError;
+use super::making::{MakeRequest, Making, integer};
+use crate::context::Context;
+use partita_data::{DType, DatasetSpec, DatasetSummary, Kind, Layout, Samples};
 use partita_synth::{CHANNELS, CosmologySpec, ParameterRange, Universe, make_universe};
-use std::io::Write;
 
 /// Names of the parameters of a universe, in the order of the published targets.
 const TARGETS: [&str; 4] = ["Omega_m", "sigma_8", "n_s", "H_0"];
 
-/// Makes a dataset of universes.
-pub fn make_cosmology(args: &CosmologyArgs, out: &mut dyn Write) -> Result<(), CliError> {
+/// A dataset of universes whose four cosmological parameters are known.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CosmologyRequest {
+    /// Folder, seed and splits.
+    pub make: MakeRequest,
+    /// Universes of all splits together, one sample each.
+    pub universes: usize,
+    /// Voxels a side: a power of two from 16 to 512.
+    pub grid: usize,
+    /// How far n_s reaches to either side of 0.96, as a fraction of it, at most 0.1.
+    pub n_s_spread: f64,
+    /// How far H_0 reaches to either side of 70, as a fraction of it, at most 0.1.
+    pub h_0_spread: f64,
+}
+
+/// Makes a dataset of universes, and summarizes it.
+///
+/// Errors: a request that cannot be met; a folder that cannot be written; a stop, after which nothing is
+/// left.
+pub fn make_cosmology(
+    context: &Context<'_>,
+    request: &CosmologyRequest,
+) -> Result<DatasetSummary, DatasetError> {
     let mut spec = CosmologySpec {
-        seed: args.making.seed,
-        ..CosmologySpec::small(args.grid)
+        seed: request.make.seed,
+        ..CosmologySpec::small(request.grid)
     };
     for (range, spread) in [
-        (&mut spec.ranges.n_s, args.n_s_spread),
-        (&mut spec.ranges.h_0, args.h_0_spread),
+        (&mut spec.ranges.n_s, request.n_s_spread),
+        (&mut spec.ranges.h_0, request.h_0_spread),
     ] {
         *range = ParameterRange::around(range.center, spread);
     }
-    spec.validate().map_err(|error| CliError::user(&error))?;
-    let making = Making::new(&args.making, "universes", args.universes)?;
+    spec.validate().map_err(DatasetError::Spec)?;
+    let making = Making::new(&request.make, "universes", request.universes)?;
     let dataset = dataset_spec(&making, &spec);
     making.make(
+        context,
         &dataset,
         move |universe| make_universe(&spec, universe),
         |writer, split, universe: Universe| {
@@ -31,7 +52,6 @@ pub fn make_cosmology(args: &CosmologyArgs, out: &mut dyn Write) -> Result<(), C
             let (unit, physical) = (universe.unit_parameters, universe.physical_parameters);
             writer.append(split, &counts, &unit, &physical)
         },
-        out,
     )
 }
 

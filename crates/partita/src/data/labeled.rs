@@ -1,21 +1,49 @@
-use super::making::{Making, integer};
-use crate::args::{SegmentationArgs, ShapesArgs};
-use crate::error::CliError;
-use partita_data::{DType, DatasetSpec, Kind, Layout, Samples};
+use super::error::DatasetError;
+use super::making::{MakeRequest, Making, integer};
+use crate::context::Context;
+use partita_data::{DType, DatasetSpec, DatasetSummary, Kind, Layout, Samples};
 use partita_synth::{
     CLASSES, Picture, SegmentationSpec, SegmentedVolume, ShapesSpec, class_names, make_picture,
     make_segmented,
 };
-use std::io::Write;
 
-/// Makes a dataset of volumes with a class at each voxel.
-pub fn make_segmentation(args: &SegmentationArgs, out: &mut dyn Write) -> Result<(), CliError> {
+/// A dataset of volumes of an organ with lesions, with a class at each voxel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SegmentationRequest {
+    /// Folder, seed and splits.
+    pub make: MakeRequest,
+    /// Volumes of all splits together.
+    pub volumes: usize,
+    /// Voxels a side, 8 to 1024.
+    pub grid: usize,
+}
+
+/// A dataset of images of simple shapes, with one class each.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShapesRequest {
+    /// Folder, seed and splits.
+    pub make: MakeRequest,
+    /// Images of all splits together.
+    pub images: usize,
+    /// Pixels a side, 16 to 4096.
+    pub size: usize,
+    /// Classes, 2 to 1000: ten shapes, then with textures of the figure, then of the ground.
+    pub classes: usize,
+}
+
+/// Makes a dataset of volumes with a class at each voxel, and summarizes it.
+///
+/// Errors: as [`make_cosmology`](super::make_cosmology).
+pub fn make_segmentation(
+    context: &Context<'_>,
+    request: &SegmentationRequest,
+) -> Result<DatasetSummary, DatasetError> {
     let spec = SegmentationSpec {
-        grid: args.grid,
-        seed: args.making.seed,
+        grid: request.grid,
+        seed: request.make.seed,
     };
-    spec.validate().map_err(|error| CliError::user(&error))?;
-    let making = Making::new(&args.making, "volumes", args.volumes)?;
+    spec.validate().map_err(DatasetError::Spec)?;
+    let making = Making::new(&request.make, "volumes", request.volumes)?;
     let [train, validation, test] = making.splits();
     let extent = [spec.grid; 3];
     let mut asked = making.asked("segmentation");
@@ -33,25 +61,30 @@ pub fn make_segmentation(args: &SegmentationArgs, out: &mut dyn Write) -> Result
         spec: asked,
     };
     making.make(
+        context,
         &dataset,
         move |volume| make_segmented(&spec, volume),
         |writer, split, volume: SegmentedVolume| {
             let (values, labels) = (Samples::I16(volume.values), Samples::I16(volume.labels));
             writer.append_labeled(split, &values, &labels)
         },
-        out,
     )
 }
 
-/// Makes a dataset of images with one class each.
-pub fn make_shapes(args: &ShapesArgs, out: &mut dyn Write) -> Result<(), CliError> {
+/// Makes a dataset of images with one class each, and summarizes it.
+///
+/// Errors: as [`make_cosmology`](super::make_cosmology).
+pub fn make_shapes(
+    context: &Context<'_>,
+    request: &ShapesRequest,
+) -> Result<DatasetSummary, DatasetError> {
     let spec = ShapesSpec {
-        size: args.size,
-        classes: args.classes,
-        seed: args.making.seed,
+        size: request.size,
+        classes: request.classes,
+        seed: request.make.seed,
     };
-    spec.validate().map_err(|error| CliError::user(&error))?;
-    let making = Making::new(&args.making, "images", args.images)?;
+    spec.validate().map_err(DatasetError::Spec)?;
+    let making = Making::new(&request.make, "images", request.images)?;
     let [train, validation, test] = making.splits();
     let mut asked = making.asked("shapes");
     asked.insert("size".to_owned(), integer(spec.size as u64));
@@ -69,6 +102,7 @@ pub fn make_shapes(args: &ShapesArgs, out: &mut dyn Write) -> Result<(), CliErro
         spec: asked,
     };
     making.make(
+        context,
         &dataset,
         move |image| make_picture(&spec, image),
         |writer, split, picture: Picture| {
@@ -78,6 +112,5 @@ pub fn make_shapes(args: &ShapesArgs, out: &mut dyn Write) -> Result<(), CliErro
             );
             writer.append_labeled(split, &values, &class)
         },
-        out,
     )
 }

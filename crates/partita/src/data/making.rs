@@ -1,16 +1,14 @@
-use super::{data_error, write_summary};
-use crate::args::MakingArgs;
-use crate::error::CliError;
+use super::error::DatasetError;
+use crate::context::Context;
 use crate::free_folder;
-use crate::interrupt;
-use indicatif::{ProgressBar, ProgressStyle};
-use partita_data::{DataError, DatasetSpec, DatasetWriter, Split};
+use crate::progress::Event;
+use partita_data::{DataError, DatasetSpec, DatasetSummary, DatasetWriter, Split};
 use partita_files::free_bytes;
 use partita_space::Bytes;
 use partita_synth::SynthError;
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
@@ -18,9 +16,37 @@ use std::time::Duration;
 /// Samples that a thread makes before what was made is written.
 const PER_WAVE: usize = 4;
 
+/// What is common to all makers of datasets.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MakeRequest {
+    /// Folder to make; it must not exist, or be empty.
+    pub out: PathBuf,
+    /// Seed of the samples: the same seed and request give the same bytes.
+    pub seed: u64,
+    /// Fraction of the samples that are for validation.
+    pub validation: f64,
+    /// Fraction of the samples that are for the test.
+    pub test: f64,
+    /// Samples made at a time (default: as many as there are cores).
+    pub threads: Option<usize>,
+}
+
+impl MakeRequest {
+    /// A tenth for validation and a tenth for the test.
+    pub fn new(out: impl Into<PathBuf>, seed: u64) -> Self {
+        Self {
+            out: out.into(),
+            seed,
+            validation: 0.1,
+            test: 0.1,
+            threads: None,
+        }
+    }
+}
+
 /// A dataset in the making.
 pub struct Making<'a> {
-    args: &'a MakingArgs,
+    request: &'a MakeRequest,
     /// What a sample is called, in the plural.
     noun: &'static str,
     samples: usize,
@@ -28,24 +54,29 @@ pub struct Making<'a> {
 }
 
 impl<'a> Making<'a> {
-    /// Shares `samples` out among training, validation and test; they are numbered through, so that
-    /// no two splits have one in common.
+    /// Splits `samples` into training, validation and test. Samples are numbered through, so that no two
+    /// splits share one.
     ///
     /// Errors: none is left to train on.
-    pub fn new(args: &'a MakingArgs, noun: &'static str, samples: usize) -> Result<Self, CliError> {
+    pub fn new(
+        request: &'a MakeRequest,
+        noun: &'static str,
+        samples: usize,
+    ) -> Result<Self, DatasetError> {
         let of = |share: f64| (share * samples as f64).round() as usize;
-        let (validation, test) = (of(args.validation), of(args.test));
+        let (validation, test) = (of(request.validation), of(request.test));
         let Some(train @ 1..) = samples.checked_sub(validation + test) else {
-            return Err(CliError::User(format!(
-                "of {samples} {noun} {validation} are for validation and {test} for the test, which \
-                 leaves none to train on; possible are shares whose sum is less than 1, nearest is \
-                 `--validation 0 --test 0`"
-            )));
+            return Err(DatasetError::NothingToTrainOn {
+                noun,
+                samples,
+                validation,
+                test,
+            });
         };
         let bounds = [0, train, train + validation, samples].map(|bound| bound as u64);
         let splits = [0, 1, 2].map(|split| (bounds[split]..bounds[split + 1]).collect());
         Ok(Self {
-            args,
+            request,
             noun,
             samples,
             splits,
@@ -57,63 +88,64 @@ impl<'a> Making<'a> {
         self.splits.clone()
     }
 
-    /// What the index file says under `[spec]` about every dataset.
+    /// The part of `[spec]` in the index file that all datasets share.
     pub fn asked(&self, maker: &str) -> toml::Table {
         let mut asked = toml::Table::new();
         asked.insert("maker".to_owned(), format!("partita data {maker}").into());
         asked.insert(self.noun.to_owned(), integer(self.samples as u64));
-        asked.insert("seed".to_owned(), integer(self.args.seed));
+        asked.insert("seed".to_owned(), integer(self.request.seed));
         asked
     }
 
-    /// Makes the samples on all threads, writes them in their order, and shows the dataset.
+    /// Makes the samples on all threads, writes them in their order, and summarizes the dataset.
     ///
-    /// On Ctrl-C the writer is dropped, which removes what was written.
+    /// On a request to stop the writer is dropped, which removes what was written.
     pub fn make<T: Send + 'static>(
         &self,
+        context: &Context<'_>,
         spec: &DatasetSpec,
         one: impl Fn(u64) -> Result<T, SynthError> + Clone + Send + 'static,
         append: impl Fn(&mut DatasetWriter, Split, T) -> Result<(), DataError>,
-        out: &mut dyn Write,
-    ) -> Result<(), CliError> {
-        interrupt::listen()?;
-        let path = &self.args.out;
+    ) -> Result<DatasetSummary, DatasetError> {
+        context.report(Event::Writing);
+        let path = &self.request.out;
         self.check_room(spec)?;
-        let mut writer = DatasetWriter::create(path, spec).map_err(data_error)?;
+        let mut writer = DatasetWriter::create(path, spec)?;
         let available = || thread::available_parallelism().ok().map(NonZeroUsize::get);
-        let threads = self.args.threads.or_else(available).unwrap_or(1);
-        let bar = progress_bar(self.noun, self.samples);
+        let threads = self.request.threads.or_else(available).unwrap_or(1);
+        let (noun, total) = (self.noun, self.samples);
+        let report = |made| context.report(Event::Samples { noun, made, total });
+        report(0);
+        let mut written = 0;
         let samples: Vec<(Split, u64)> = Split::ALL
             .into_iter()
             .zip(&self.splits)
             .flat_map(|(split, numbers)| numbers.iter().map(move |&number| (split, number)))
             .collect();
         for wave in samples.chunks(threads * PER_WAVE) {
-            let made = make_wave(&one, wave, threads);
-            if interrupt::asked() {
-                bar.abandon();
-                return Err(CliError::Interrupted(format!(
-                    "nothing is left at {}",
-                    path.display()
-                )));
+            let made = make_wave(context, &one, wave, threads);
+            if context.is_cancelled() {
+                context.report(Event::SamplesStopped);
+                let path = path.clone();
+                return Err(DatasetError::Interrupted { path });
             }
             for (&(split, _), sample) in wave.iter().zip(made?) {
-                append(&mut writer, split, sample).map_err(data_error)?;
-                bar.inc(1);
+                append(&mut writer, split, sample)?;
+                written += 1;
+                report(written);
             }
         }
-        bar.finish_and_clear();
-        writer.finish().map_err(data_error)?;
-        write_summary(path, out)
+        writer.finish()?;
+        Ok(partita_data::inspect(path)?)
     }
 }
 
 impl Making<'_> {
     /// Whether the disk has room for all samples, as far as it tells.
-    fn check_room(&self, spec: &DatasetSpec) -> Result<(), CliError> {
+    fn check_room(&self, spec: &DatasetSpec) -> Result<(), DatasetError> {
         /// Headers of the files, and the index without the numbers of the samples.
         const BESIDE: u64 = 1 << 20;
-        let path = &self.args.out;
+        let path = &self.request.out;
         let free = free_bytes(free_folder::existing(path)).ok().flatten();
         let Bytes(each) = spec.sample_bytes();
         let needed = (each * self.samples as u64).saturating_add(BESIDE);
@@ -128,12 +160,14 @@ impl Making<'_> {
                  system with more room"
             ),
         };
-        Err(CliError::User(format!(
-            "{samples} {noun} take {} at {}, and {} are free there; {way_out}",
-            Bytes(needed),
-            path.display(),
-            Bytes(free)
-        )))
+        Err(DatasetError::NoRoom {
+            noun,
+            samples,
+            needed: Bytes(needed),
+            path: path.clone(),
+            free: Bytes(free),
+            way_out,
+        })
     }
 }
 
@@ -145,23 +179,14 @@ pub fn integer(number: u64) -> toml::Value {
     }
 }
 
-fn progress_bar(noun: &str, samples: usize) -> ProgressBar {
-    let bar = ProgressBar::new(samples as u64);
-    let template = format!("{{bar:32}} {{pos}}/{{len}} {noun}, {{per_sec}}, {{eta}} left");
-    // The template is fixed; were it faulty, the bar's own would do.
-    if let Ok(style) = ProgressStyle::with_template(&template) {
-        bar.set_style(style);
-    }
-    bar
-}
-
 /// The samples of a wave, in its order whoever makes them. On a request to stop returns at once with
-/// none: the threads are left to themselves, and end with the process.
+/// none: the threads end after their samples.
 fn make_wave<T: Send + 'static>(
+    context: &Context<'_>,
     one: &(impl Fn(u64) -> Result<T, SynthError> + Clone + Send + 'static),
     wave: &[(Split, u64)],
     threads: usize,
-) -> Result<Vec<T>, CliError> {
+) -> Result<Vec<T>, DatasetError> {
     let (sender, receiver) = mpsc::channel();
     for (share, part) in wave.chunks(wave.len().div_ceil(threads)).enumerate() {
         let (one, sender) = (one.clone(), sender.clone());
@@ -172,26 +197,24 @@ fn make_wave<T: Send + 'static>(
             let _ = sender.send((share, made));
         };
         let thread = thread::Builder::new().name(format!("sample {share}"));
-        thread.spawn(make).map_err(|error| {
-            let kind = "no thread could be started to make samples";
-            CliError::Run(format!("{kind}: {error}; choose fewer threads"))
-        })?;
+        let started = thread.spawn(make);
+        started.map_err(|source| DatasetError::NoThread { source })?;
     }
     drop(sender);
     let mut parts = BTreeMap::new();
     loop {
         match receiver.recv_timeout(Duration::from_millis(100)) {
             Ok((share, made)) => {
-                parts.insert(share, made.map_err(|error| CliError::run(&error))?);
+                parts.insert(share, made.map_err(DatasetError::Sample)?);
             }
-            Err(RecvTimeoutError::Timeout) if interrupt::asked() => return Ok(Vec::new()),
+            Err(RecvTimeoutError::Timeout) if context.is_cancelled() => return Ok(Vec::new()),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }
     let samples: Vec<T> = parts.into_values().flatten().collect();
     if samples.len() < wave.len() {
-        return Err(CliError::Run("a thread that made samples died".to_owned()));
+        return Err(DatasetError::ThreadDied);
     }
     Ok(samples)
 }

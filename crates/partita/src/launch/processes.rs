@@ -1,12 +1,15 @@
 //! Ranks that are processes under a launcher: what they decide together, and how they end together.
 
+use super::error::LaunchError;
 use super::memory::Mark;
-use super::ranks::{self, Listener, Seat, World};
-use super::{Taken, TensorSink, rank_failure};
-use crate::error::CliError;
-use crate::kernel_set::spin;
-use crate::launcher::{self, Launcher};
-use partita_mpi::{Census, Collectives, Library, LoadError, MpiTransport, Setting};
+use super::ranks::{self, Listener, World};
+use super::saving::{MemoryUsage, TensorSink};
+use crate::context::Context;
+use crate::error::{ErrorKind, Fault, full_text};
+use crate::kernel_set::{self, CoreSlot, spin};
+use crate::launcher::Launcher;
+use crate::progress::Event;
+use partita_mpi::{Census, Collectives, Library, MpiTransport, Setting};
 use partita_mpi::{World as Processes, WorldError};
 use partita_program::Program;
 use partita_run::{Arena, End, Lasting, Outcome, Packet, RunError, Session, Transport};
@@ -16,19 +19,19 @@ use serde::{Deserialize, Serialize};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{self, Write};
 use std::sync::atomic::AtomicBool;
 
 /// Until the run file tells another limit.
 const LIMIT: Seconds = Seconds(60.0);
 
 /// All ranks of a job, seen by one of them.
-pub struct Job {
+pub struct Job<'c> {
+    context: &'c Context<'c>,
     /// Gone once MPI has ended.
     world: RefCell<Option<Processes>>,
     rank: Rank,
     size: usize,
-    seat: Seat,
+    slot: CoreSlot,
     local: Local,
     /// Those that the ranks of this host may use together.
     cores: Vec<usize>,
@@ -45,26 +48,25 @@ pub struct Local {
     pub cores: usize,
 }
 
-/// Where a rank lies.
+/// Host and cores of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Place {
+struct Site {
     host: String,
     cores: Vec<usize>,
 }
 
-/// The last words of a rank that cannot go on.
+/// Why a rank cannot go on, as it tells the others.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Words {
+struct Reason {
     /// 0 for a cause, more for what follows from a failure elsewhere.
     distance: u8,
-    /// As the process will end.
-    code: u8,
+    kind: ErrorKind,
     text: String,
     /// The failure of the program's run, if it is one.
     error: Option<RunError>,
 }
 
-/// What a rank gives to rank 0 at the end of a run.
+/// What rank 0 receives of a rank at the end of a run.
 #[derive(Serialize, Deserialize)]
 struct Given {
     outcome: Outcome,
@@ -72,57 +74,68 @@ struct Given {
     arena: Bytes,
 }
 
-impl Job {
+impl<'c> Job<'c> {
     /// Joins the job of a launcher. None where it is a job of one.
     ///
     /// Errors: no MPI, or none that works with this launcher.
-    pub fn join(launcher: &Launcher) -> Result<Option<Self>, CliError> {
-        let library =
-            Library::load(&launcher::wanted()).map_err(|error| missing(launcher, &error))?;
+    pub fn join(
+        context: &'c Context<'c>,
+        launcher: &Launcher,
+    ) -> Result<Option<Self>, LaunchError> {
+        let sign = launcher.sign;
+        let library = Library::load(&context.environment().mpi());
+        let library = library.map_err(|reason| LaunchError::NoMpi { sign, reason })?;
         let setting = Setting {
             limit: LIMIT,
-            end: crate::end_stuck,
+            end: context.environment().end_stuck,
         };
-        let file = library.file.display().to_string();
-        let world = Processes::open(library, setting).map_err(|error| CliError::run(&error))?;
+        let file = library.file.clone();
+        let world = Processes::open(library, setting)?;
         if let Some(processes) = launcher.processes.filter(|&count| count != world.size()) {
-            return Err(CliError::User(format!(
-                "the launcher started {processes} processes ({}), but {file} sees {}: {}",
-                launcher.sign,
-                world.size(),
-                launcher.advice()
-            )));
+            return Err(LaunchError::OtherMpi {
+                processes,
+                sign,
+                file,
+                seen: world.size(),
+                advice: launcher.advice(),
+            });
         }
         if world.size() == 1 {
-            world.close().map_err(|error| CliError::run(&error))?;
+            world.close()?;
             return Ok(None);
         }
         let (rank, size) = (world.rank(), world.size());
         let mut job = Self {
+            context,
             world: RefCell::new(Some(world)),
             rank,
             size,
-            seat: Seat { slot: 0, slots: 1 },
+            slot: CoreSlot { slot: 0, slots: 1 },
             local: Local { ranks: 1, cores: 1 },
             cores: Vec::new(),
             has_played: Cell::new(false),
             error: RefCell::new(None),
         };
-        let places = job.places();
-        let places = places.map_err(|error| job.part(error))?;
-        (job.seat, job.local) = seat(&places, rank);
-        job.cores = cores_of_host(&places, rank);
+        let sites = job.sites();
+        let sites = sites.map_err(|error| job.shut_down(error))?;
+        (job.slot, job.local) = slot_of(&sites, rank);
+        job.cores = cores_of_host(&sites, rank);
         Ok(Some(job))
     }
 
-    /// Where all ranks lie, in rank order.
-    fn places(&self) -> Result<Vec<Place>, CliError> {
-        let own = Place {
+    /// The sites of all ranks, in rank order.
+    fn sites(&self) -> Result<Vec<Site>, LaunchError> {
+        let own = Site {
             host: host(),
-            cores: crate::kernel_set::cores().to_vec(),
+            cores: kernel_set::cores().to_vec(),
         };
         let all = self.gathered(&own)?;
         self.shared(&all)
+    }
+
+    /// What the verb was given.
+    pub fn context(&self) -> &'c Context<'c> {
+        self.context
     }
 
     /// This rank.
@@ -143,32 +156,35 @@ impl Job {
     fn with<R>(
         &self,
         work: impl FnOnce(&Processes) -> Result<R, WorldError>,
-    ) -> Result<R, CliError> {
+    ) -> Result<R, LaunchError> {
         let world = self.world.borrow();
         let world = world
             .as_ref()
             .unwrap_or_else(|| panic!("MPI has ended already"));
-        work(world).map_err(|error| CliError::run(&error))
+        Ok(work(world)?)
     }
 
     /// How long the others may be silent.
-    pub fn set_limit(&self, limit: Seconds) -> Result<(), CliError> {
+    pub fn set_limit(&self, limit: Seconds) -> Result<(), LaunchError> {
         self.with(|world| {
             world.set_limit(limit);
             Ok(())
         })
     }
 
-    /// Does what takes long, while the others are told that this rank lives.
-    pub fn while_pulsing<R: Send>(
+    /// Does what takes long, and sends the others heartbeats meanwhile.
+    pub fn while_pulsing<R: Send, E: Send + From<LaunchError>>(
         &self,
-        work: impl FnOnce() -> Result<R, CliError> + Send,
-    ) -> Result<R, CliError> {
+        work: impl FnOnce() -> Result<R, E> + Send,
+    ) -> Result<R, E> {
         self.with(|world| Ok(world.while_pulsing(work)))?
     }
 
     /// Gives all ranks what rank 0 has.
-    pub fn shared<T: Serialize + for<'t> Deserialize<'t>>(&self, own: &T) -> Result<T, CliError> {
+    pub fn shared<T: Serialize + for<'t> Deserialize<'t>>(
+        &self,
+        own: &T,
+    ) -> Result<T, LaunchError> {
         let words = serde_json::to_vec(own)?;
         let words = self.with(|world| world.broadcast(&words))?;
         Ok(serde_json::from_slice(&words)?)
@@ -178,7 +194,7 @@ impl Job {
     fn gathered<T: Serialize + for<'t> Deserialize<'t>>(
         &self,
         own: &T,
-    ) -> Result<Vec<T>, CliError> {
+    ) -> Result<Vec<T>, LaunchError> {
         let words = serde_json::to_vec(own)?;
         let all = self.with(|world| world.gather(&words))?;
         let all = all.iter().map(|words| serde_json::from_slice(words));
@@ -186,20 +202,13 @@ impl Job {
     }
 
     /// Makes sure that all ranks have the same programs and plan; `identity` tells one from another.
-    pub fn agree(&self, identity: &str) -> Result<(), CliError> {
+    pub fn agree(&self, identity: &str) -> Result<(), LaunchError> {
         let all = self.gathered(&identity.to_owned())?;
         let other = all.iter().position(|one| one != identity);
-        let verdict = other.map(|rank| {
-            format!(
-                "rank {rank} would run something else than rank 0: `{}` instead of `{identity}`; all \
-                 ranks need the same run file, dataset and version of Partita, and processors that \
-                 offer the same kernels",
-                all[rank]
-            )
-        });
+        let verdict = other.map(|rank| (rank, all[rank].clone(), identity.to_owned()));
         match self.shared(&verdict)? {
             None => Ok(()),
-            Some(text) => Err(CliError::User(text)),
+            Some((rank, other, own)) => Err(LaunchError::Differ { rank, other, own }),
         }
     }
 
@@ -214,7 +223,7 @@ impl Job {
     }
 
     /// The library that carries messages, for people and to tell measurements apart.
-    pub fn library(&self) -> Result<String, CliError> {
+    pub fn library(&self) -> Result<String, LaunchError> {
         self.with(|world| Ok(world.library().version.clone()))
     }
 
@@ -227,7 +236,7 @@ impl Job {
         groups: &BTreeSet<usize>,
         known: &LinkTimes,
         threads: usize,
-    ) -> Result<LinkTimes, CliError> {
+    ) -> Result<LinkTimes, LaunchError> {
         let (groups, known) = self.shared(&(groups.clone(), known.clone()))?;
         let cancel = AtomicBool::new(false);
         let mut transports = |program: &Program| -> Result<Box<dyn Transport + '_>, TuneError> {
@@ -241,14 +250,14 @@ impl Job {
                     &cancel,
                 )
             });
-            let failed = |error: CliError| TuneError::Stopped {
+            let failed = |error: LaunchError| TuneError::Stopped {
                 what: "links",
                 reason: error.to_string(),
             };
             Ok(Box::new(made.map_err(failed)?))
         };
         let own = measure_links_of_rank((self.rank, self.size), &groups, &known, &mut transports);
-        let own = own.map_err(|error| CliError::run(&error))?;
+        let own = own.map_err(LaunchError::Links)?;
         let all: Vec<OwnTimes> = self.gathered(&own)?;
         let found = match self.rank {
             0 => LinkTimes::of_ranks(&groups, &known, &all),
@@ -257,7 +266,7 @@ impl Job {
         self.shared(&found)
     }
 
-    /// How long a rank tries again before it naps.
+    /// How long a rank spins before it sleeps.
     fn spin(&self, threads: usize) -> Seconds {
         spin(self.local.ranks, threads, self.local.cores)
     }
@@ -271,28 +280,27 @@ impl Job {
         session: &Session<'_>,
         world: &World<'_>,
         collectives: Collectives,
-        listener: Listener,
+        listener: Listener<'_>,
         mark: Mark,
         sink: &mut dyn TensorSink,
-    ) -> Result<Option<(Vec<Outcome>, Taken)>, CliError> {
+    ) -> Result<Option<(Vec<Outcome>, MemoryUsage)>, LaunchError> {
         self.has_played.set(true);
         let transport = self.transport(session, world, collectives)?;
         let waker = Box::new(transport.waker());
         let transport = Box::new(transport);
         let listener = (self.rank == 0).then_some(listener);
         let played = ranks::play_rank(
-            session, world, self.rank, self.seat, transport, waker, listener,
+            session, world, self.rank, self.slot, transport, waker, listener,
         );
         let peak = mark.peak_above();
         let (outcome, mut arena) = played.map_err(|error| {
-            let text = rank_failure(&error);
-            *self.error.borrow_mut() = Some(error);
-            text
+            *self.error.borrow_mut() = Some(error.clone());
+            LaunchError::from(error)
         })?;
         if outcome.end != End::Finished {
             // All ranks saw the same loss.
             self.close()?;
-            return Ok((self.rank == 0).then_some((vec![outcome], Taken::default())));
+            return Ok((self.rank == 0).then_some((vec![outcome], MemoryUsage::default())));
         }
         let given = self.gathered(&Given {
             outcome,
@@ -304,13 +312,13 @@ impl Job {
         if self.rank > 0 {
             return Ok(None);
         }
-        let taken = Taken {
+        let usage = MemoryUsage {
             arenas: given.iter().map(|one| one.arena).collect(),
             peak: given.iter().map(|one| one.peak).sum(),
             peak_saving: None,
         };
         let outcomes = given.into_iter().map(|one| one.outcome).collect();
-        Ok(Some((outcomes, taken)))
+        Ok(Some((outcomes, usage)))
     }
 
     /// Gives rank 0 all tensors until they are safe. Nobody leaves before.
@@ -319,14 +327,14 @@ impl Job {
         session: &Session<'_>,
         arena: &mut Arena,
         sink: &mut dyn TensorSink,
-    ) -> Result<(), CliError> {
+    ) -> Result<(), LaunchError> {
         loop {
             for tensor in session.lasting() {
                 self.leave(session, &tensor, arena, sink)?;
             }
             let are_safe = match self.rank {
                 // A slow device keeps the others waiting.
-                0 => self.while_pulsing(|| sink.finish())?,
+                0 => self.while_pulsing(|| Ok::<_, LaunchError>(sink.finish()?))?,
                 _ => true,
             };
             if self.shared(&are_safe)? {
@@ -343,7 +351,7 @@ impl Job {
         tensor: &Lasting,
         arena: &mut Arena,
         sink: &mut dyn TensorSink,
-    ) -> Result<(), CliError> {
+    ) -> Result<(), LaunchError> {
         let own = tensor.holders.iter().filter(|it| it.0 == self.rank);
         if tensor.holders.iter().all(|it| it.0 == 0) {
             if self.rank == 0 {
@@ -357,7 +365,7 @@ impl Job {
             .collect();
         let all = self.with(|world| world.gather(&bytes))?;
         drop(bytes);
-        // Who is ahead waits, or its letters would pile up.
+        // A rank that is ahead waits, or its messages would pile up.
         self.shared(&())?;
         if self.rank > 0 {
             return Ok(());
@@ -379,7 +387,7 @@ impl Job {
         session: &Session<'_>,
         world: &World<'w>,
         collectives: Collectives,
-    ) -> Result<MpiTransport<'w>, CliError> {
+    ) -> Result<MpiTransport<'w>, LaunchError> {
         let mesh = session.main_program().mesh;
         let programs: Vec<&Program> = session.programs().collect();
         let spin = self.spin(world.threads);
@@ -387,80 +395,87 @@ impl Job {
     }
 
     /// Ends MPI in order.
-    pub fn close(&self) -> Result<(), CliError> {
+    pub fn close(&self) -> Result<(), LaunchError> {
         match self.world.take() {
-            Some(world) => world.close().map_err(|error| CliError::run(&error)),
+            Some(world) => Ok(world.close()?),
             None => Ok(()),
         }
     }
 
-    /// Ends the job after an error of this rank: all ranks hear of it, those that no longer answer are
-    /// named, and one tells the cause. Where a rank is silent all others tell, and do not return.
-    pub fn part(&self, error: CliError) -> CliError {
+    /// Ends the job after an error of this rank: all ranks are told, those that no longer answer are named,
+    /// and rank 0 reports the cause. Where a rank is silent all others report, and do not return.
+    pub fn shut_down<E: Fault + From<LaunchError>>(&self, error: E) -> E {
         let Some(world) = self.world.take() else {
             return error;
         };
-        let own = self.words(&error);
+        let own = self.reason(&error);
         let census = world.census(&serde_json::to_vec(&own).unwrap_or_default());
-        let words = heard(&census);
+        let reasons = heard(&census);
+        let report = |text: &str| self.context.report(Event::Failure(text));
         if !census.silent.is_empty() {
-            tell(&accusation(self.rank, &own, &words, &census.silent));
+            report(&accusation(self.rank, &own, &reasons, &census.silent));
             world.farewell(&census.silent);
             world.abort(1);
-            return CliError::Told(1);
+            return LaunchError::AlreadyReported(ErrorKind::Failure).into();
         }
-        let cause = words
+        let cause = reasons
             .iter()
-            .min_by_key(|(rank, words)| (words.distance, *rank));
-        let cause = cause.map_or(&own, |(_, words)| words);
+            .min_by_key(|(rank, reason)| (reason.distance, *rank));
+        let cause = cause.map_or(&own, |(_, reason)| reason);
         if self.rank == 0 {
-            tell(&cause.text);
+            report(&cause.text);
         }
         world.farewell(&[]);
         if !self.has_played.get() {
-            // Nothing is under way, so MPI can be ended in order; the cause is told already.
+            // Nothing is under way, so MPI can be ended in order; the cause is reported already.
             let _ = world.close();
         }
-        CliError::Told(cause.code)
+        LaunchError::AlreadyReported(cause.kind).into()
     }
 
-    fn words(&self, error: &CliError) -> Words {
+    fn reason(&self, error: &dyn Fault) -> Reason {
         let run = self.error.take();
-        let distance = match (&run, error) {
-            (Some(run), _) => run.distance_from_cause(),
-            (None, CliError::Run(text)) if *text == WorldError::Failed.to_string() => 3,
-            (None, CliError::Run(_) | CliError::User(_) | CliError::Interrupted(_)) => 0,
-            (None, CliError::ClosedPipe | CliError::Told(_)) => 0,
+        let text = full_text(error);
+        let distance = match &run {
+            Some(run) => run.distance_from_cause(),
+            None if text == WorldError::Failed.to_string() => 3,
+            None => 0,
         };
-        let was_stopped = run == Some(RunError::Cancelled);
-        let stopped = CliError::Interrupted(crate::train::NOTHING_WRITTEN.to_owned());
-        let error = if was_stopped { &stopped } else { error };
-        Words {
-            distance,
-            code: error.exit_code(),
-            text: error.to_string(),
-            error: run,
+        let stopped = LaunchError::Interrupted;
+        match run == Some(RunError::Cancelled) {
+            true => Reason {
+                distance,
+                kind: stopped.kind(),
+                text: stopped.to_string(),
+                error: run,
+            },
+            false => Reason {
+                distance,
+                kind: error.kind(),
+                text,
+                error: run,
+            },
         }
     }
 }
 
-/// The words of all ranks that have told why they end.
-fn heard(census: &Census) -> Vec<(Rank, Words)> {
-    let words = census.failures.iter();
-    words
-        .filter_map(|(rank, words)| Some((*rank, serde_json::from_slice(words).ok()?)))
+/// The reasons of all ranks that have failed.
+fn heard(census: &Census) -> Vec<(Rank, Reason)> {
+    let reasons = census.failures.iter();
+    reasons
+        .filter_map(|(rank, reason)| Some((*rank, serde_json::from_slice(reason).ok()?)))
         .collect()
 }
 
-/// What a rank says when others no longer answer: its own failure or the first it heard of, with the
+/// What a rank reports when others no longer answer: its own failure or the first it heard of, with the
 /// silent ranks as those that are missing, whoever was waited for in between.
-fn accusation(rank: Rank, own: &Words, all: &[(Rank, Words)], silent: &[Rank]) -> String {
-    let follows = |words: &Words| words.error == Some(RunError::Cancelled) || words.distance > 2;
+fn accusation(rank: Rank, own: &Reason, all: &[(Rank, Reason)], silent: &[Rank]) -> String {
+    let follows = |one: &Reason| one.error == Some(RunError::Cancelled) || one.distance > 2;
     let first = all
         .iter()
-        .map(|(_, words)| words)
-        .filter(|words| !follows(words));
-    let first = first.min_by_key(|words| words.distance).unwrap_or(own);
+        .map(|(_, reason)| reason)
+        .filter(|reason| !follows(reason));
+    let first = first.min_by_key(|reason| reason.distance).unwrap_or(own);
     let told = if follows(own) { first } else { own };
     let text = match told.error.clone() {
         Some(RunError::Stalled {
@@ -489,66 +504,45 @@ fn accusation(rank: Rank, own: &Words, all: &[(Rank, Words)], silent: &[Rank]) -
     }
 }
 
-fn tell(text: &str) {
-    // An error output that is closed has no reader.
-    let _ = writeln!(io::stderr(), "partita: {text}");
-}
-
-fn missing(launcher: &Launcher, error: &LoadError) -> CliError {
-    let advice = match error {
-        LoadError::Missing { .. } => {
-            "; install the MPI of the launcher, load its module, or name it, like \
-             PARTITA_MPI=/path/to/libmpi.so"
-        }
-        LoadError::File { .. } | LoadError::Strange { .. } => "",
-    };
-    CliError::User(format!(
-        "a launcher started this process ({} is set), so its ranks need MPI: {error}{advice}",
-        launcher.sign
-    ))
-}
-
 fn host() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().to_owned()
 }
 
-fn cores_of_host(places: &[Place], rank: Rank) -> Vec<usize> {
-    let here = places
-        .iter()
-        .filter(|place| place.host == places[rank].host);
-    let cores: BTreeSet<usize> = here.flat_map(|place| place.cores.clone()).collect();
+fn cores_of_host(sites: &[Site], rank: Rank) -> Vec<usize> {
+    let here = sites.iter().filter(|site| site.host == sites[rank].host);
+    let cores: BTreeSet<usize> = here.flat_map(|site| site.cores.clone()).collect();
     cores.into_iter().collect()
 }
 
-/// The place of a rank among the cores of its host. Where ranks have the same cores, they are dealt
-/// out; where a launcher gave each its own, or they overlap in another way, each takes what it has.
-fn seat(places: &[Place], rank: Rank) -> (Seat, Local) {
-    let own = &places[rank];
-    let here: Vec<Rank> = (0..places.len())
-        .filter(|&r| places[r].host == own.host)
+/// The share of a rank in the cores of its host. Where ranks have the same cores, they are dealt out; where
+/// a launcher gave each its own, or they overlap in another way, each takes what it has.
+fn slot_of(sites: &[Site], rank: Rank) -> (CoreSlot, Local) {
+    let own = &sites[rank];
+    let here: Vec<Rank> = (0..sites.len())
+        .filter(|&r| sites[r].host == own.host)
         .collect();
     let local = Local {
         ranks: here.len(),
-        cores: cores_of_host(places, rank).len(),
+        cores: cores_of_host(sites, rank).len(),
     };
-    let are_shared = here.iter().all(|&r| places[r].cores == own.cores);
-    let seat = if are_shared {
+    let are_shared = here.iter().all(|&r| sites[r].cores == own.cores);
+    let share = if are_shared {
         let slot = here.iter().position(|&r| r == rank).unwrap_or_default();
         let slots = here.len();
-        Seat { slot, slots }
+        CoreSlot { slot, slots }
     } else {
-        Seat { slot: 0, slots: 1 }
+        CoreSlot { slot: 0, slots: 1 }
     };
-    (seat, local)
+    (share, local)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn place(host: &str, cores: &[usize]) -> Place {
-        Place {
+    fn site(host: &str, cores: &[usize]) -> Site {
+        Site {
             host: host.to_owned(),
             cores: cores.to_vec(),
         }
@@ -556,21 +550,21 @@ mod tests {
 
     #[test]
     fn ranks_of_a_host_share_its_cores() {
-        let places = [
-            place("a", &[0, 1]),
-            place("b", &[0, 1]),
-            place("a", &[0, 1]),
-            place("b", &[2, 3]),
+        let sites = [
+            site("a", &[0, 1]),
+            site("b", &[0, 1]),
+            site("a", &[0, 1]),
+            site("b", &[2, 3]),
         ];
-        let (shared, local) = seat(&places, 2);
+        let (shared, local) = slot_of(&sites, 2);
         assert_eq!((shared.slot, shared.slots), (1, 2));
         assert_eq!((local.ranks, local.cores), (2, 2));
-        let (own, local) = seat(&places, 3);
+        let (own, local) = slot_of(&sites, 3);
         assert_eq!((own.slot, own.slots), (0, 1));
         assert_eq!((local.ranks, local.cores), (2, 4));
     }
 
-    fn stalled(rank: Rank, missing: Vec<Rank>) -> Words {
+    fn stalled(rank: Rank, missing: Vec<Rank>) -> Reason {
         let error = RunError::Stalled {
             rank,
             limit: Seconds(5.0),
@@ -580,9 +574,9 @@ mod tests {
             sequence: 4,
             missing,
         };
-        Words {
+        Reason {
             distance: 0,
-            code: 1,
+            kind: ErrorKind::Failure,
             text: error.to_string(),
             error: Some(error),
         }
@@ -596,9 +590,9 @@ mod tests {
             text.contains("rank 0 stood still") && text.ends_with("rank(s) [3]"),
             "{text}"
         );
-        let cancelled = Words {
+        let cancelled = Reason {
             distance: 2,
-            code: 130,
+            kind: ErrorKind::Interrupted,
             text: "stopped".to_owned(),
             error: Some(RunError::Cancelled),
         };

@@ -1,5 +1,7 @@
-pub use crate::kernel_set::Seat;
-use crate::kernel_set::{KernelSet, Precision, cores, spin};
+//! Ranks that run a session: one on this thread, or all as threads.
+
+use crate::kernel_set::{CoreSlot, KernelSet, Precision, cores, spin};
+use partita_cpu::Level;
 use partita_data::Waker;
 use partita_local::{LaunchError, ThreadTransport, connect, launch};
 use partita_program::Buffer;
@@ -10,8 +12,8 @@ use partita_space::{Rank, Seconds};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Hears what happens, on the thread of rank 0.
-pub type Listener = Box<dyn FnMut(Progress) + Send>;
+/// Receives what is done, on the thread of rank 0.
+pub type Listener<'l> = Box<dyn FnMut(Progress) + Send + 'l>;
 
 /// Makes the source of a rank; the waker, where there is one, ends the rank's sleep.
 pub type MakeSource<'w> =
@@ -20,32 +22,34 @@ pub type MakeSource<'w> =
 /// What [`partita_run::Initial`] is, for all ranks.
 pub type InitialValues<'w> = dyn Fn(&Buffer, Range<usize>) -> Option<Vec<f64>> + Sync + 'w;
 
-/// What the ranks of a run have in common.
+/// What the ranks of a run share.
 pub struct World<'w> {
-    /// Who computes.
+    /// Set of kernels.
     pub kernels: KernelSet,
-    /// In which type.
+    /// Type that they compute in.
     pub precision: Precision,
     /// Threads of the kernels of a rank.
     pub threads: usize,
-    /// How long nothing may move.
+    /// Instruction level of the kernels.
+    pub level: Level,
+    /// Longest time without progress.
     pub watchdog: Seconds,
     /// Ends all ranks.
     pub cancel: &'w AtomicBool,
     /// Makes the samples of a rank, on its thread.
     pub source: &'w MakeSource<'w>,
-    /// Of all ranks of this process.
+    /// Clock of all ranks of this process.
     pub clock: SystemClock,
-    /// Contents of the lasting buffers at the start.
+    /// Contents of the persistent buffers at the start.
     pub initial: &'w InitialValues<'w>,
 }
 
-struct Part {
+struct Part<'l> {
     transport: ThreadTransport,
-    listener: Option<Listener>,
+    listener: Option<Listener<'l>>,
 }
 
-/// What a run gave.
+/// The outcomes and memories of all ranks.
 pub struct Played {
     /// In rank order.
     pub outcomes: Vec<Outcome>,
@@ -60,17 +64,18 @@ pub fn play_rank<'w>(
     session: &Session<'_>,
     world: &World<'w>,
     rank: Rank,
-    seat: Seat,
+    slot: CoreSlot,
     transport: Box<dyn Transport + 'w>,
     waker: Waker,
-    mut listener: Option<Listener>,
+    mut listener: Option<Listener<'_>>,
 ) -> Result<(Outcome, Arena), RunError> {
     let mesh = session.main_program().mesh;
     let mut arena = Arena::of_rank(rank, session.arena_bytes(rank))?;
     arena.touch();
+    let threads = (world.threads, world.level);
     let kernels = world
         .kernels
-        .kernels(world.precision, mesh, rank, seat, world.threads)?;
+        .kernels(world.precision, mesh, rank, slot, threads)?;
     let mut runner = RankRunner {
         rank,
         arena,
@@ -97,7 +102,7 @@ pub fn play_rank<'w>(
 pub fn play(
     session: &Session<'_>,
     world: &World<'_>,
-    listener: Listener,
+    listener: Listener<'_>,
 ) -> Result<Played, LaunchError> {
     let mesh = session.main_program().mesh;
     let mut listener = Some(listener);
@@ -107,12 +112,12 @@ pub fn play(
         listener: listener.take(),
     });
     let was_asked = AtomicBool::new(false);
-    let results = launch(parts.collect(), world.cancel, |rank, mut part: Part| {
+    let results = launch(parts.collect(), world.cancel, |rank, mut part: Part<'_>| {
         part.transport.reserve(session.programs())?;
         let waker = Box::new(part.transport.mail().waker());
         let (slot, slots) = (rank, mesh.ranks());
-        let (seat, transport) = (Seat { slot, slots }, Box::new(part.transport));
-        let played = play_rank(session, world, rank, seat, transport, waker, part.listener);
+        let (slot, transport) = (CoreSlot { slot, slots }, Box::new(part.transport));
+        let played = play_rank(session, world, rank, slot, transport, waker, part.listener);
         played.inspect_err(|error| {
             was_asked.fetch_or(matches!(error, RunError::Cancelled), Ordering::Relaxed);
         })

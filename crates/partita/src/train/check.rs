@@ -1,18 +1,19 @@
 //! What is checked before any rank starts. Each error says what was asked, what is possible, and the
 //! nearest valid choice.
 
-use super::run_file::RunFile;
-use crate::error::CliError;
+use super::error::{Misfit, OutputError, TrainError};
+use super::run::Run;
+use crate::environment::Environment;
 use crate::free_folder;
 use partita_data::{Dataset, Split};
 use partita_graph::{Graph, Loss, Op, Shape, zoo};
 use partita_lower::Strategy;
 use partita_run::Session;
-use partita_space::{Bytes, Rank};
+use partita_space::{Axis, Bytes, Rank};
 use std::fs;
 
 /// Samples and targets of the dataset are those that the model reads and answers.
-pub fn dataset_fits(run: &RunFile, graph: &Graph, dataset: &Dataset) -> Result<(), CliError> {
+pub fn dataset_fits(run: &Run, graph: &Graph, dataset: &Dataset) -> Result<(), Misfit> {
     let input = graph.nodes[0].shape;
     let [channels, d, h, w] = dataset.shape();
     if input.channels != channels || input.extent != [d, h, w] {
@@ -20,13 +21,13 @@ pub fn dataset_fits(run: &RunFile, graph: &Graph, dataset: &Dataset) -> Result<(
             Some(name) => format!("model = \"{name}\""),
             None => format!("a dataset of samples of {input}"),
         };
-        return Err(CliError::User(format!(
-            "model `{}` reads samples of {input}; {} holds samples of {d}x{h}x{w} with {channels} \
-             channels; possible is a model or a dataset with the shape of the other, nearest is \
-             {nearest}",
-            graph.name,
-            run.data.display()
-        )));
+        return Err(Misfit::Samples {
+            model: graph.name.clone(),
+            input: input.to_string(),
+            data: run.data.clone(),
+            samples: format!("{d}x{h}x{w} with {channels} channels"),
+            nearest,
+        });
     }
     targets_fit(run, graph, dataset)
 }
@@ -46,7 +47,7 @@ fn model_for(dataset: &Dataset, asked: &str) -> Option<String> {
     fitting.iter().find(alike).or(fitting.first()).cloned()
 }
 
-fn targets_fit(run: &RunFile, graph: &Graph, dataset: &Dataset) -> Result<(), CliError> {
+fn targets_fit(run: &Run, graph: &Graph, dataset: &Dataset) -> Result<(), Misfit> {
     if let Some(extent) = dataset.labels() {
         return labels_fit(run, graph, dataset.targets(), extent);
     }
@@ -54,21 +55,20 @@ fn targets_fit(run: &RunFile, graph: &Graph, dataset: &Dataset) -> Result<(), Cl
     let targets = dataset.targets().len();
     let expected = if is_classifier { 1 } else { answer.channels };
     if answer.extent != [1; 3] {
-        return Err(CliError::User(format!(
-            "model `{}` answers with {answer}, a value per position; {} holds vectors of {targets} \
-             target(s); possible, and nearest, is a model that ends in a vector of {targets}",
-            graph.name,
-            run.data.display()
-        )));
+        return Err(Misfit::Vectors {
+            model: graph.name.clone(),
+            output: answer.to_string(),
+            data: run.data.clone(),
+            targets,
+        });
     }
     if expected != targets {
-        return Err(CliError::User(format!(
-            "the loss of model `{}` needs {expected} target(s) per sample; {} holds {targets} ({}); \
-             possible, and nearest, is a model that ends in a vector of {targets}",
-            graph.name,
-            run.data.display(),
-            dataset.targets().join(", ")
-        )));
+        return Err(Misfit::Targets {
+            model: graph.name.clone(),
+            expected,
+            data: run.data.clone(),
+            targets: dataset.targets().to_vec(),
+        });
     }
     Ok(())
 }
@@ -88,11 +88,11 @@ pub fn classes(graph: &Graph) -> Option<usize> {
 
 /// The model tells classes apart, as many as there are or more, and where the dataset has them.
 fn labels_fit(
-    run: &RunFile,
+    run: &Run,
     graph: &Graph,
     names: &[String],
     extent: [usize; 3],
-) -> Result<(), CliError> {
+) -> Result<(), Misfit> {
     let labeled = |extent: [usize; 3]| {
         if extent == [1; 3] {
             "one class per sample".to_owned()
@@ -102,62 +102,62 @@ fn labels_fit(
         }
     };
     let (answer, is_classifier) = answer(graph);
-    let (model, data) = (&graph.name, run.data.display());
-    let (has, classes) = (labeled(extent), names.len());
+    let (model, data) = (graph.name.clone(), run.data.clone());
+    let (labels, classes) = (labeled(extent), names.len());
     if !is_classifier {
-        return Err(CliError::User(format!(
-            "model `{model}` answers with numbers; {data} holds {has}; possible, and nearest, is a \
-             model that ends in `softmax_cross_entropy`"
-        )));
+        return Err(Misfit::Numbers {
+            model,
+            data,
+            labels,
+        });
     }
     if answer.extent != extent {
-        return Err(CliError::User(format!(
-            "model `{model}` gives {}; {data} holds {has}; possible, and nearest, is a model that \
-             gives {has}",
-            labeled(answer.extent)
-        )));
+        let output = labeled(answer.extent);
+        return Err(Misfit::Labels {
+            model,
+            output,
+            data,
+            labels,
+        });
     }
     if classes > answer.channels {
-        return Err(CliError::User(format!(
-            "model `{model}` tells {} classes apart; {data} has {classes}; possible is a model that \
-             ends in {classes} channels or more, nearest is {classes}",
-            answer.channels
-        )));
+        let known = answer.channels;
+        return Err(Misfit::Classes {
+            model,
+            known,
+            data,
+            classes,
+        });
     }
     Ok(())
 }
 
 /// There are samples to train on, at least as many as a step takes.
-pub fn batch_fits(run: &RunFile, dataset: &Dataset) -> Result<(), CliError> {
+pub fn batch_fits(run: &Run, dataset: &Dataset) -> Result<(), Misfit> {
     let samples = dataset.samples(Split::Train);
     if samples == 0 {
-        return Err(CliError::User(format!(
-            "{} has no training samples; possible is a dataset with at least one",
-            run.data.display()
-        )));
+        let data = run.data.clone();
+        return Err(Misfit::Empty { data });
     }
     if run.batch > samples {
-        return Err(CliError::User(format!(
-            "batch = {} is asked for, {} has {samples} training samples; possible is batch = 1 to \
-             {samples}, nearest is batch = {samples}",
-            run.batch,
-            run.data.display()
-        )));
+        return Err(Misfit::Batch {
+            batch: run.batch,
+            data: run.data.clone(),
+            samples,
+        });
     }
     Ok(())
 }
 
 /// The results have a folder of their own.
-pub fn output_fits(run: &RunFile) -> Result<(), CliError> {
+pub fn output_fits(run: &Run, environment: &Environment) -> Result<(), OutputError> {
     let [output, data] = [&run.output, &run.data].map(|path| fs::canonicalize(path).ok());
     match output.is_some() && output == data {
         false => Ok(()),
-        true => Err(CliError::User(format!(
-            "output = \"{}\" is the dataset itself, and results would lie among its files; possible is \
-             any other folder, nearest is output = \"{}\"",
-            run.output.display(),
-            free_folder::anywhere().display()
-        ))),
+        true => Err(OutputError::IsDataset {
+            output: run.output.clone(),
+            nearest: free_folder::anywhere(environment),
+        }),
     }
 }
 
@@ -174,25 +174,15 @@ pub fn micro_warning(strategy: &Strategy, graph: &Graph) -> Option<String> {
     })
 }
 
-/// More threads than cores make nothing faster, but nothing wrong either.
-pub fn core_warning(ranks: usize, threads: usize, cores: usize) -> Option<String> {
-    let all = ranks * threads;
-    (all > cores).then(|| {
-        format!(
-            "{ranks} rank(s) of {threads} thread(s) share {cores} core(s): they take turns, and \
-             measured times say little about a machine with {all}"
-        )
-    })
-}
-
 /// Every rank's arena fits into `limit`; `origin` says where that comes from.
 pub fn memory_fits(
-    run: &RunFile,
+    run: &Run,
     session: &Session<'_>,
     limit: Bytes,
     origin: &str,
-) -> Result<(), CliError> {
-    let ranks = session.main_program().mesh.ranks();
+) -> Result<(), TrainError> {
+    let program = session.main_program();
+    let ranks = program.mesh.ranks();
     let arenas = (0..ranks).map(|rank: Rank| (session.arena_bytes(rank), rank));
     let Some((bytes, rank)) = arenas.max_by_key(|&(bytes, rank)| (bytes, ranks - rank)) else {
         return Ok(());
@@ -207,14 +197,13 @@ pub fn memory_fits(
     } else {
         String::new()
     };
-    Err(CliError::User(format!(
-        "rank {rank} needs an arena of {bytes} ({} B) under `{}`, the limit is {limit} per rank \
-         ({origin}); {smaller}split a sample over more ranks, like `depth={}`, or raise `memory`",
-        bytes.0,
-        session.main_program().title,
-        2 * session
-            .main_program()
-            .mesh
-            .extent(partita_space::Axis::Depth)
-    )))
+    Err(TrainError::Arena {
+        rank,
+        needed: bytes,
+        program: program.title.clone(),
+        limit,
+        origin: origin.to_owned(),
+        smaller,
+        depth: 2 * program.mesh.extent(Axis::Depth),
+    })
 }

@@ -1,7 +1,9 @@
+use super::error::{AutoError, TrainError};
 use super::programs;
-use super::run_file::RunFile;
-use crate::error::CliError;
-use crate::local_machine::{Here, Ranks};
+use super::run::Run;
+use crate::context::Context;
+use crate::local_machine::{LocalMachine, Ranks};
+use crate::planning::PlanningError;
 use crate::search::search_here;
 use partita_data::DType;
 use partita_graph::Graph;
@@ -13,12 +15,13 @@ use partita_space::Bytes;
 ///
 /// Errors: no strategy of that many ranks fits, or something cannot be measured.
 pub fn choose_strategy(
-    run: &RunFile,
+    context: &Context<'_>,
+    run: &Run,
     graph: &Graph,
     stored: DType,
     memory: Bytes,
     here: Ranks,
-) -> Result<Strategy, CliError> {
+) -> Result<Strategy, TrainError> {
     let (batch, ranks) = (run.batch, run.ranks);
     let fitting = |ranks| first_of(ranks, |one| one.check(graph, batch).is_ok());
     let Some(first) = fitting(ranks) else {
@@ -26,31 +29,32 @@ pub fn choose_strategy(
         let laid_out = first_of(ranks, |one| one.check_layout(graph, batch).is_ok());
         if let Some(one) = laid_out {
             let norms = one.check_norms(graph, batch);
-            norms.map_err(|error| CliError::User(format!("strategy = \"auto\": {error}")))?;
+            norms.map_err(|error| TrainError::Auto(AutoError::Norm(error)))?;
         }
         let fewer = (1..ranks).rev().find(|&fewer| fitting(fewer).is_some());
-        return Err(CliError::User(format!(
-            "strategy = \"auto\": {} with batch = {batch} cannot be split over {ranks} ranks; \
-             nearest possible is ranks = {}",
-            graph.name,
-            fewer.unwrap_or(1)
-        )));
+        return Err(TrainError::Auto(AutoError::Ranks {
+            model: graph.name.clone(),
+            batch,
+            ranks,
+            nearest: fewer.unwrap_or(1),
+        }));
     };
     if ranks == 1 {
         return Ok(first);
     }
-    let menu = run.kernels.menu(run.threads);
+    let menu = run.kernels.menu(run.threads, context.level());
     let request = programs::request(run, graph, &first, stored, &*menu);
-    let here = Here::of(run.kernels, here, false)?;
-    let found = search_here(request, ranks, memory, here)?;
+    let here = LocalMachine::of(context, run.kernels, here, false);
+    let here = here.map_err(PlanningError::Local)?;
+    let found = search_here(context, request, ranks, memory, here)?;
     match found.first() {
         Some(best) if best.reason.is_none() => Ok(best.strategy.clone()),
-        Some(nearest) => Err(CliError::User(format!(
-            "strategy = \"auto\": no strategy fits {ranks} ranks with {memory} each; nearest is \
-             `{}`: {}",
-            nearest.strategy,
-            nearest.explanation()
-        ))),
+        Some(nearest) => Err(TrainError::Auto(AutoError::Memory {
+            ranks,
+            memory,
+            nearest: Box::new(nearest.strategy.clone()),
+            reason: nearest.explanation().to_owned(),
+        })),
         None => Ok(first),
     }
 }

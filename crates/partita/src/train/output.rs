@@ -1,8 +1,9 @@
 //! The output folder of a run: checked before anything starts, locked while the run trains, and written
 //! so that files of two runs never stand side by side.
 
-use super::run_file::RunFile;
-use crate::error::CliError;
+use super::error::OutputError;
+use super::run::Run;
+use crate::environment::Environment;
 use crate::free_folder;
 use partita_files::{
     FolderLock, NewFile, file_bytes_max, free_bytes, parent, remove_temporaries, sync_folder,
@@ -48,7 +49,7 @@ pub struct Room {
 
 impl Room {
     /// As far as it is known without a program.
-    pub fn of_model(graph: &Graph, run: &RunFile) -> Self {
+    pub fn of_model(graph: &Graph, run: &Run) -> Self {
         let elements: usize = graph.parameters.iter().map(|one| one.volume()).sum();
         Self {
             weights: Bytes((elements * run.precision.dtype().size()) as u64),
@@ -87,37 +88,35 @@ impl Room {
 ///
 /// Errors: something in the place of the folder or of a file, a run that would be lost, another run that
 /// writes there, no right to write, too little room.
-pub fn check(run: &RunFile, room: Room) -> Result<(), CliError> {
+pub fn check(run: &Run, room: Room, environment: &Environment) -> Result<(), OutputError> {
     let path = run.output.as_path();
+    let refusal = |found: &str| refusal(path, found, environment);
     if !path.is_dir() && fs::symlink_metadata(path).is_ok() {
         let found = match path.exists() {
             true => "is a file",
             false => "is a link to nothing",
         };
-        return Err(refusal(
-            path,
-            &format!("{found}, and results need a folder"),
-        ));
+        return Err(refusal(&format!("{found}, and results need a folder")));
     }
     let folder = free_folder::existing(path);
     if !folder.is_dir() {
         let found = format!("cannot be made, as {} is a file", folder.display());
-        return Err(refusal(path, &found));
+        return Err(refusal(&found));
     }
     if folder == path {
-        check_contents(run)?;
+        check_contents(run, environment)?;
         if let Some(process) = FolderLock::holder(path, LOCK) {
-            return Err(locked(path, Some(process)));
+            return Err(in_use(path, Some(process), environment));
         }
     }
-    // Rights, quotas and read-only file systems are told by trying alone.
+    // Rights, quotas and read-only file systems are known only by trying.
     NewFile::create(&folder.join(RESULT))
-        .map_err(|error| refusal(path, &format!("cannot be written to: {error}")))?;
+        .map_err(|error| refusal(&format!("cannot be written to: {error}")))?;
     check_room(path, folder, room)
 }
 
 /// Nothing stands in the place of a file, and no run would be lost without the user's word.
-fn check_contents(run: &RunFile) -> Result<(), CliError> {
+fn check_contents(run: &Run, environment: &Environment) -> Result<(), OutputError> {
     let path = run.output.as_path();
     let at = |name: &str| fs::symlink_metadata(path.join(name)).ok();
     if let Some(name) = FILES
@@ -125,19 +124,17 @@ fn check_contents(run: &RunFile) -> Result<(), CliError> {
         .find(|name| at(name).is_some_and(|it| it.is_dir()))
     {
         let found = format!("holds a folder `{name}`, where the run writes a file");
-        return Err(refusal(path, &found));
+        return Err(refusal(path, &found, environment));
     }
     let found = files_of_a_run(path);
     if found.is_empty() || run.overwrite {
         return Ok(());
     }
-    Err(CliError::User(format!(
-        "output = \"{}\" holds a run already ({}), which would be lost; nearest is output = \"{}\", or \
-         replace that run with `--overwrite`, or with `overwrite = true` in the run file",
-        path.display(),
-        found.join(", "),
-        free_folder::beside(path).display()
-    )))
+    Err(OutputError::HoldsRun {
+        output: path.to_owned(),
+        files: found,
+        nearest: free_folder::beside(path, environment),
+    })
 }
 
 fn files_of_a_run(path: &Path) -> Vec<&'static str> {
@@ -145,7 +142,7 @@ fn files_of_a_run(path: &Path) -> Vec<&'static str> {
     FILES_OF_A_RUN.into_iter().filter(is_there).collect()
 }
 
-fn check_room(path: &Path, folder: &Path, room: Room) -> Result<(), CliError> {
+fn check_room(path: &Path, folder: &Path, room: Room) -> Result<(), OutputError> {
     let files = format!(
         "the files of the run take about {} ({} of weights)",
         room.all(),
@@ -153,42 +150,38 @@ fn check_room(path: &Path, folder: &Path, room: Room) -> Result<(), CliError> {
     );
     let largest = room.weights.max(room.records);
     if let Some(limit) = file_bytes_max().filter(|&limit| limit < largest.0) {
-        return Err(CliError::User(format!(
-            "{files}, and a file of this process may have {} (`ulimit -f`); possible is a limit of {largest} \
-             or more, nearest is `ulimit -f unlimited`",
-            Bytes(limit)
-        )));
+        return Err(OutputError::FileLimit {
+            files,
+            limit: Bytes(limit),
+            largest,
+        });
     }
     // Where the system does not tell, the end of the run will.
     let free = free_bytes(folder).ok().flatten();
     match free.filter(|&free| free < room.all().0) {
         None => Ok(()),
-        Some(free) => Err(CliError::User(format!(
-            "output = \"{}\" is on a file system with {} left, and {files}; free some, or name a folder on \
-             another one",
-            path.display(),
-            Bytes(free)
-        ))),
+        Some(free) => Err(OutputError::NoRoom {
+            output: path.to_owned(),
+            free: Bytes(free),
+            files,
+        }),
     }
 }
 
-fn refusal(path: &Path, found: &str) -> CliError {
-    CliError::User(format!(
-        "output = \"{}\" {found}; possible is any folder that can be written to, nearest is output = \"{}\"",
-        path.display(),
-        free_folder::beside(path).display()
-    ))
+fn refusal(path: &Path, found: &str, environment: &Environment) -> OutputError {
+    OutputError::Unsuited {
+        output: path.to_owned(),
+        found: found.to_owned(),
+        nearest: free_folder::beside(path, environment),
+    }
 }
 
-fn locked(path: &Path, process: Option<String>) -> CliError {
-    let process = process.filter(|process| !process.is_empty());
-    let process = process.map_or_else(String::new, |process| format!(" (process {process})"));
-    CliError::User(format!(
-        "output = \"{}\" is in use: another run{process} trains and will write there; wait for its end, or \
-         name a folder of its own, nearest is output = \"{}\"",
-        path.display(),
-        free_folder::beside(path).display()
-    ))
+fn in_use(path: &Path, process: Option<String>, environment: &Environment) -> OutputError {
+    OutputError::InUse {
+        output: path.to_owned(),
+        process,
+        nearest: free_folder::beside(path, environment),
+    }
 }
 
 /// The folder of the results, which is this run's alone. A run that fails leaves it as it was.
@@ -208,9 +201,14 @@ impl Output {
     /// Makes the folder if there is none, and takes it for this run.
     ///
     /// Errors: those of [`check`], which looks again; a prediction that cannot be written.
-    pub fn open(run: &RunFile, room: Room, prediction: Option<&str>) -> Result<Self, CliError> {
+    pub fn open(
+        run: &Run,
+        room: Room,
+        prediction: Option<&str>,
+        environment: &Environment,
+    ) -> Result<Self, OutputError> {
         let path = run.output.as_path();
-        check(run, room)?;
+        check(run, room, environment)?;
         let mut output = Self {
             path: path.to_owned(),
             made: Vec::new(),
@@ -219,9 +217,9 @@ impl Output {
             prediction: None,
         };
         output.make_folders()?;
-        output.take_lock()?;
+        output.take_lock(environment)?;
         // Another run may have come to its end meanwhile.
-        check_contents(run)?;
+        check_contents(run, environment)?;
         if output.lock.is_some() {
             output.remove_temporaries();
         }
@@ -233,15 +231,15 @@ impl Output {
                 Ok(file)
             };
             let written: io::Result<NewFile> = write();
-            output.prediction = Some(written.map_err(|error| {
-                let file = path.join(PREDICTION);
-                CliError::Run(format!("{} cannot be written: {error}", file.display()))
+            output.prediction = Some(written.map_err(|source| OutputError::Prediction {
+                file: path.join(PREDICTION),
+                source,
             })?);
         }
         Ok(output)
     }
 
-    fn make_folders(&mut self) -> Result<(), CliError> {
+    fn make_folders(&mut self) -> Result<(), OutputError> {
         let missing = self.path.ancestors().take_while(|folder| !folder.exists());
         let missing = missing.filter(|folder| !folder.as_os_str().is_empty());
         let missing: Vec<PathBuf> = missing.map(Path::to_owned).collect();
@@ -250,13 +248,13 @@ impl Output {
                 Ok(()) => self.made.push(folder),
                 // By another run at the same moment, or by its other name, as `new/..` is the present one.
                 Err(_) if folder.is_dir() => {}
-                Err(error) => return Err(CliError::file("made", folder.display(), &error)),
+                Err(source) => return Err(OutputError::Folder { folder, source }),
             }
         }
         Ok(())
     }
 
-    fn take_lock(&mut self) -> Result<(), CliError> {
+    fn take_lock(&mut self, environment: &Environment) -> Result<(), OutputError> {
         match FolderLock::take(&self.path, LOCK) {
             Ok(Some(lock)) => {
                 self.lock = Some(lock);
@@ -265,10 +263,14 @@ impl Output {
             Ok(None) => {
                 // Whoever has the lock has the folder.
                 self.made.clear();
-                Err(locked(&self.path, FolderLock::holder(&self.path, LOCK)))
+                let process = FolderLock::holder(&self.path, LOCK);
+                Err(in_use(&self.path, process, environment))
             }
             Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
-            Err(error) => Err(refusal(&self.path, &format!("cannot be locked: {error}"))),
+            Err(error) => {
+                let found = format!("cannot be locked: {error}");
+                Err(refusal(&self.path, &found, environment))
+            }
         }
     }
 
@@ -339,13 +341,13 @@ impl Drop for Output {
 
 /// Folders that can take what the output folder cannot: beside it, in the home folder, among temporary
 /// files, at last in memory. None of them exists.
-pub fn rescue_folders(output: &Path) -> Vec<PathBuf> {
+pub fn rescue_folders(output: &Path, environment: &Environment) -> Vec<PathBuf> {
     let output = std::path::absolute(output).unwrap_or_else(|_| output.to_owned());
     let name = output.file_name().unwrap_or_default().to_string_lossy();
     let name = format!("{name}-rescued-{}", std::process::id());
     let mut folders = vec![parent(&output).to_owned()];
-    folders.extend(std::env::home_dir());
-    folders.push(std::env::temp_dir());
+    folders.extend(environment.home.clone());
+    folders.push(environment.temporary.clone());
     folders.push(PathBuf::from("/dev/shm"));
     folders.retain(|folder| folder.is_dir());
     folders.dedup();

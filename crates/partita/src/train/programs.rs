@@ -1,5 +1,8 @@
-use super::run_file::RunFile;
-use crate::error::CliError;
+//! The programs of a run.
+
+use super::error::TrainError;
+use super::run::Run;
+use partita_cpu::Level;
 use partita_data::DType;
 use partita_graph::Graph;
 use partita_lower::{Request, SampleFormat, Strategy, StrategyError, lower};
@@ -11,14 +14,14 @@ use partita_run::{Played, batch_sizes};
 ///
 /// Errors: a strategy that does not fit, a kernel that is not offered, a program that is not sound.
 pub fn programs(
-    run: &RunFile,
+    run: &Run,
+    level: Level,
     graph: &Graph,
     strategy: &Strategy,
     stored: DType,
-    training: usize,
-    validation: usize,
-) -> Result<Vec<Played>, CliError> {
-    let menu = run.kernels.menu(run.threads);
+    [training, validation]: [usize; 2],
+) -> Result<Vec<Played>, TrainError> {
+    let menu = run.kernels.menu(run.threads, level);
     let request = request(run, graph, strategy, stored, &*menu);
     let mut played = Vec::new();
     for (kind, samples) in [
@@ -51,7 +54,7 @@ fn check_last(
     strategy: &Strategy,
     samples: usize,
     batch: usize,
-) -> Result<(), CliError> {
+) -> Result<(), TrainError> {
     let is_trained = |batch: usize| match samples % batch {
         0 => Ok(()),
         _ if samples < batch => Ok(()),
@@ -61,7 +64,7 @@ fn check_last(
         return Ok(());
     };
     let StrategyError::OneValue { layer, micro, .. } = &error else {
-        return Err(CliError::user(&error));
+        return Err(error.into());
     };
     let rest = samples % batch;
     let suits = |other: &usize| {
@@ -86,17 +89,19 @@ fn check_last(
         false => choices.join(", or "),
         true => format!("batch = {batch} with a number of samples that it divides"),
     };
-    Err(CliError::User(format!(
-        "the last mini-batch of an epoch has {rest} of {samples} training samples: there, in training under \
-         `{strategy}`, the batch norm `{layer}` takes the mean and the variance of each channel over a single \
-         value in one of {micro} micro-batch(es); at least 2 values are needed, the nearest valid choice is \
-         {nearest}"
-    )))
+    Err(TrainError::LastBatch {
+        rest,
+        samples,
+        strategy: Box::new(strategy.clone()),
+        layer: layer.clone(),
+        micro: *micro,
+        nearest,
+    })
 }
 
 /// The training step of a run.
 pub fn request<'r>(
-    run: &RunFile,
+    run: &Run,
     graph: &'r Graph,
     strategy: &'r Strategy,
     stored: DType,
@@ -125,15 +130,15 @@ fn staging_dtype(stored: DType) -> Dtype {
     }
 }
 
-fn verified(request: &Request<'_>) -> Result<Program, CliError> {
-    let program = lower(request).map_err(|error| CliError::user(&error))?;
-    verify::verify(&program).map_err(|faults| {
-        CliError::Run(format!(
-            "the program `{}` is not sound, which is a fault of Partita, not of the run: {faults}",
-            program.title
-        ))
-    })?;
-    Ok(program)
+fn verified(request: &Request<'_>) -> Result<Program, TrainError> {
+    let program = lower(request)?;
+    match verify::verify(&program) {
+        Ok(()) => Ok(program),
+        Err(faults) => Err(TrainError::Unsound {
+            program: program.title,
+            faults,
+        }),
+    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-use super::section::{Section, float, line_at};
-use crate::error::CliError;
+//! The run file, as TOML.
+
+use super::section::{RunFileError, Section, float, line_at};
 use crate::kernel_set::{KernelSet, Precision};
-use crate::number;
-use partita_mpi::Collectives;
+use crate::size::parse_bytes;
 use partita_program::{Optimizer, Transform};
 use partita_run::Schedule;
 use partita_space::{Bytes, Seconds};
@@ -37,7 +37,7 @@ const NOT_NEGATIVE: &str = "a number from 0 on that single precision holds";
 const BELOW_ONE: &str = "a number from 0 up to, but not including, 1 in single precision";
 const WATCHDOG: Seconds = Seconds(60.0);
 
-/// A run as the user described it. Paths are as given, from where the command was started.
+/// A run file. Paths are relative to the current folder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunFile {
     /// A name of the zoo or the path of a model file.
@@ -46,37 +46,35 @@ pub struct RunFile {
     pub data: PathBuf,
     /// Folder of the results.
     pub output: PathBuf,
-    /// Whether a run that the folder holds may be lost; false if not said.
+    /// Whether a run that the folder holds may be replaced (default: false).
     pub overwrite: bool,
-    /// Ranks that train together; 1 if not said.
+    /// Ranks that train together (default: 1).
     pub ranks: usize,
-    /// Threads of the kernels of each rank; 1 if not said.
+    /// Threads of the kernels of each rank (default: 1).
     pub threads: usize,
-    /// `auto`, also if not said, or a strategy.
+    /// `auto` (default) or a strategy.
     pub strategy: String,
-    /// The fast ones if not said.
+    /// Set of kernels (default: the fast ones).
     pub kernels: KernelSet,
-    /// Of activations and parameters; f32 if not said.
+    /// Type of activations and parameters (default: f32).
     pub precision: Precision,
     /// Samples per step over all ranks.
     pub batch: usize,
-    /// Times that all training samples are seen.
+    /// Passes over all training samples.
     pub epochs: usize,
-    /// Of order, initial values and dropout; 1 if not said.
+    /// Seed of order, initial values and dropout (default: 1).
     pub seed: u64,
-    /// On the way into the network; identity if not said.
+    /// Transform of samples on their way into the network (default: identity).
     pub transform: Transform,
-    /// How long nothing may move; 60 s if not said.
+    /// Longest time without progress (default: 60 s).
     pub watchdog: Seconds,
-    /// Who does the collectives of ranks that are processes; no key of the file.
-    pub collectives: Collectives,
-    /// Memory of a rank; the memory available divided by the ranks if not said.
+    /// Memory of a rank (default: the memory available divided by the ranks).
     pub memory: Option<Bytes>,
-    /// Adam with its customary constants if not said.
+    /// Optimizer (default: Adam with its customary constants).
     pub optimizer: Optimizer,
     /// Largest norm of all gradients together.
     pub clip: Option<f64>,
-    /// Over the epochs of the run.
+    /// Learning rate over the epochs.
     pub schedule: Schedule,
 }
 
@@ -85,18 +83,20 @@ impl RunFile {
     ///
     /// Errors: a file that cannot be read; else the first fault with its line, its key, what is
     /// possible there and what is nearest.
-    pub fn read(path: &Path) -> Result<Self, CliError> {
-        let text = fs::read_to_string(path)
-            .map_err(|error| CliError::file("read", path.display(), &error))?;
-        Self::parse(&text, &path.display().to_string())
+    pub fn read(path: &Path) -> Result<Self, RunFileError> {
+        let file = path.display().to_string();
+        match fs::read_to_string(path) {
+            Ok(text) => Self::parse(&text, &file),
+            Err(source) => Err(RunFileError::Unreadable { file, source }),
+        }
     }
 
     /// Reads the text of a run file; `file` is the name that errors give it.
-    pub fn parse(text: &str, file: &str) -> Result<Self, CliError> {
-        let table = DeTable::parse(text).map_err(|error| {
-            let line = line_at(text, error.span().map_or(0, |span| span.start));
-            let reason = error.message().to_owned();
-            CliError::User(format!("{file}, line {line}: {reason}"))
+    pub fn parse(text: &str, file: &str) -> Result<Self, RunFileError> {
+        let table = DeTable::parse(text).map_err(|error| RunFileError::Syntax {
+            file: file.to_owned(),
+            line: line_at(text, error.span().map_or(0, |span| span.start)),
+            reason: error.message().to_owned(),
         })?;
         let top = Section::top(file, text, table.get_ref(), &KEYS)?;
         let kernels = top
@@ -141,7 +141,6 @@ impl RunFile {
             seed: top.natural("seed")?.unwrap_or(1),
             transform: transform(&top)?.unwrap_or(Transform::Identity),
             watchdog: watchdog(&top)?.unwrap_or(WATCHDOG),
-            collectives: Collectives::Ordered,
             memory: memory(&top)?,
             optimizer,
             clip,
@@ -150,7 +149,7 @@ impl RunFile {
     }
 }
 
-fn transform(top: &Section<'_>) -> Result<Option<Transform>, CliError> {
+fn transform(top: &Section<'_>) -> Result<Option<Transform>, RunFileError> {
     let expected = "\"identity\", \"log1p\" or {scale = NUMBER}, like {scale = 0.01}";
     if let Some(section) = top
         .get("transform")
@@ -174,7 +173,7 @@ fn transform(top: &Section<'_>) -> Result<Option<Transform>, CliError> {
     })
 }
 
-fn memory(top: &Section<'_>) -> Result<Option<Bytes>, CliError> {
+fn memory(top: &Section<'_>) -> Result<Option<Bytes>, RunFileError> {
     let Some(text) = top.text("memory", "a size like \"16GiB\"")? else {
         return Ok(None);
     };
@@ -182,7 +181,7 @@ fn memory(top: &Section<'_>) -> Result<Option<Bytes>, CliError> {
         let expected = expected.replace("possible is ", "").replace('`', "\"");
         top.refuse("memory", &expected)
     };
-    number::bytes(&text).map(Some).map_err(refuse)
+    parse_bytes(&text).map(Some).map_err(refuse)
 }
 
 /// Whether single precision holds a factor: kernels multiply in it, by what would be 0 or infinite.
@@ -200,7 +199,7 @@ fn possible_scales(asked: f64) -> String {
     )
 }
 
-fn watchdog(top: &Section<'_>) -> Result<Option<Seconds>, CliError> {
+fn watchdog(top: &Section<'_>) -> Result<Option<Seconds>, RunFileError> {
     let expected = "a time above 0 in ms, s, min or h, like \"60 s\"";
     top.read("watchdog", expected, |value| duration(value.as_str()?))
 }
@@ -225,7 +224,7 @@ enum Rule {
     Sgd,
 }
 
-fn optimizer(top: &Section<'_>) -> Result<(Optimizer, Option<f64>), CliError> {
+fn optimizer(top: &Section<'_>) -> Result<(Optimizer, Option<f64>), RunFileError> {
     let adam = |beta1, beta2, epsilon, weight_decay| Optimizer::Adam {
         beta1,
         beta2,
@@ -245,7 +244,7 @@ fn optimizer(top: &Section<'_>) -> Result<(Optimizer, Option<f64>), CliError> {
         // In single precision, in which kernels divide by what is left of 1.
         let is_share = |number: f64| number >= 0.0 && (number as f32) < 1.0;
         let number = section.number(key, BELOW_ONE, is_share)?;
-        Ok::<f64, CliError>(number.unwrap_or(default))
+        Ok::<f64, RunFileError>(number.unwrap_or(default))
     };
     let is_decay = |number: f64| number == 0.0 || number > 0.0 && is_scale(number);
     let decay = section.number("weight_decay", NOT_NEGATIVE, is_decay)?;
@@ -275,7 +274,7 @@ enum Course {
     Cosine,
 }
 
-fn schedule(top: &Section<'_>, epochs: usize) -> Result<Schedule, CliError> {
+fn schedule(top: &Section<'_>, epochs: usize) -> Result<Schedule, RunFileError> {
     let expected = "a table `[schedule]` with `learning_rate`";
     let section = top.need("schedule", top.section("schedule")?, expected)?;
     let courses = [

@@ -1,9 +1,93 @@
-use crate::error::CliError;
+//! Tables of a run file, and faults in them.
+
+use crate::error::{ErrorKind, Fault};
 use partita_graph::nearest;
+use std::io;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// A table of a TOML text whose faults are told with file, line, key and what is possible.
+/// A fault of a run file: its line, its key, what is possible there, and what is nearest.
+#[derive(Debug, thiserror::Error)]
+pub enum RunFileError {
+    /// It cannot be read.
+    #[error("{file} cannot be read: {source}")]
+    Unreadable {
+        /// The file.
+        file: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// It is not TOML.
+    #[error("{file}, line {line}: {reason}")]
+    Syntax {
+        /// The file.
+        file: String,
+        /// Line, from 1.
+        line: usize,
+        /// What is wrong there.
+        reason: String,
+    },
+    /// A key that does not exist.
+    #[error(
+        "{file}, line {line}: there is no key `{key}`: possible are {possible}; nearest is `{nearest}`"
+    )]
+    UnknownKey {
+        /// The file.
+        file: String,
+        /// Line, from 1.
+        line: usize,
+        /// The key with its section.
+        key: String,
+        /// Keys of that section.
+        possible: String,
+        /// The most similar one.
+        nearest: String,
+    },
+    /// A key that must be there.
+    #[error("{file}, line {line}: key `{key}` is missing; possible is {expected}")]
+    Missing {
+        /// The file.
+        file: String,
+        /// Line of its section, from 1.
+        line: usize,
+        /// The key with its section.
+        key: String,
+        /// What it can be.
+        expected: String,
+    },
+    /// A value that is not possible.
+    #[error("{file}, line {line}: key `{key}` is {given}; possible is {expected}")]
+    Value {
+        /// The file.
+        file: String,
+        /// Line, from 1.
+        line: usize,
+        /// The key with its section.
+        key: String,
+        /// As in the file.
+        given: String,
+        /// What it can be.
+        expected: String,
+    },
+    /// A default that is not possible beside the other values.
+    #[error("{file}: key `{key}`: possible is {expected}")]
+    Default {
+        /// The file.
+        file: String,
+        /// The key.
+        key: String,
+        /// What it can be.
+        expected: String,
+    },
+}
+
+impl Fault for RunFileError {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Request
+    }
+}
+
+/// A table of a TOML text; its errors name file, line, key and what is possible.
 pub struct Section<'t> {
     file: &'t str,
     text: &'t str,
@@ -21,7 +105,7 @@ impl<'t> Section<'t> {
         text: &'t str,
         table: &'t DeTable<'t>,
         known: &[&str],
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, RunFileError> {
         let prefix = String::new();
         let section = Self {
             file,
@@ -35,27 +119,26 @@ impl<'t> Section<'t> {
     }
 
     /// Errors: a key that is not among `known`.
-    pub fn check(&self, known: &[&str]) -> Result<(), CliError> {
+    pub fn check(&self, known: &[&str]) -> Result<(), RunFileError> {
         for key in self.table.keys() {
             let name: &str = key.get_ref();
             if !known.contains(&name) {
                 let close = nearest(name, known.iter().copied()).unwrap_or("none");
                 let line = self.line(key.span().start);
-                return Err(CliError::User(format!(
-                    "{}, line {line}: there is no key `{}{name}`: possible are {}; nearest is \
-                     `{}{close}`",
-                    self.file,
-                    self.prefix,
-                    known.join(", "),
-                    self.prefix
-                )));
+                return Err(RunFileError::UnknownKey {
+                    file: self.file.to_owned(),
+                    line,
+                    key: self.full(name),
+                    possible: known.join(", "),
+                    nearest: self.full(close),
+                });
             }
         }
         Ok(())
     }
 
     /// The table under a key, if it is there.
-    pub fn section(&self, key: &str) -> Result<Option<Section<'t>>, CliError> {
+    pub fn section(&self, key: &str) -> Result<Option<Section<'t>>, RunFileError> {
         let Some(value) = self.get(key) else {
             return Ok(None);
         };
@@ -78,23 +161,26 @@ impl<'t> Section<'t> {
     }
 
     /// A value that must be there.
-    pub fn need<T>(&self, key: &str, value: Option<T>, expected: &str) -> Result<T, CliError> {
-        value.ok_or_else(|| {
-            let line = self.line(self.offset);
-            CliError::User(format!(
-                "{}, line {line}: key `{}{key}` is missing; possible is {expected}",
-                self.file, self.prefix
-            ))
+    pub fn need<T>(&self, key: &str, value: Option<T>, expected: &str) -> Result<T, RunFileError> {
+        value.ok_or_else(|| RunFileError::Missing {
+            file: self.file.to_owned(),
+            line: self.line(self.offset),
+            key: self.full(key),
+            expected: expected.to_owned(),
         })
     }
 
     /// A text.
-    pub fn text(&self, key: &str, expected: &str) -> Result<Option<String>, CliError> {
+    pub fn text(&self, key: &str, expected: &str) -> Result<Option<String>, RunFileError> {
         self.read(key, expected, |value| value.as_str().map(str::to_owned))
     }
 
     /// One of a list of words.
-    pub fn choice<T: Copy>(&self, key: &str, choices: &[(&str, T)]) -> Result<Option<T>, CliError> {
+    pub fn choice<T: Copy>(
+        &self,
+        key: &str,
+        choices: &[(&str, T)],
+    ) -> Result<Option<T>, RunFileError> {
         let names: Vec<String> = choices
             .iter()
             .map(|(name, _)| format!("\"{name}\""))
@@ -113,7 +199,7 @@ impl<'t> Section<'t> {
     }
 
     /// A whole number from 1 on.
-    pub fn count(&self, key: &str) -> Result<Option<usize>, CliError> {
+    pub fn count(&self, key: &str) -> Result<Option<usize>, RunFileError> {
         self.read(key, "a whole number from 1 to 16777216", |value| {
             whole(value)
                 .filter(|number| (1..=1 << 24).contains(number))
@@ -122,7 +208,7 @@ impl<'t> Section<'t> {
     }
 
     /// A whole number from 0 on.
-    pub fn natural(&self, key: &str) -> Result<Option<u64>, CliError> {
+    pub fn natural(&self, key: &str) -> Result<Option<u64>, RunFileError> {
         self.read(
             key,
             "a whole number from 0 to 9223372036854775807",
@@ -130,13 +216,13 @@ impl<'t> Section<'t> {
         )
     }
 
-    /// A number with a condition, told in words.
+    /// A number under a condition; `expected` describes it.
     pub fn number(
         &self,
         key: &str,
         expected: &str,
         holds: impl Fn(f64) -> bool,
-    ) -> Result<Option<f64>, CliError> {
+    ) -> Result<Option<f64>, RunFileError> {
         self.read(key, expected, |value| {
             float(value).filter(|&number| holds(number))
         })
@@ -144,7 +230,7 @@ impl<'t> Section<'t> {
 
     /// A number above 0 that is neither 0 nor infinite in single precision, in which kernels take it.
     /// What is no number is answered with a usual one.
-    pub fn single(&self, key: &str, usual: f64) -> Result<Option<f64>, CliError> {
+    pub fn single(&self, key: &str, usual: f64) -> Result<Option<f64>, RunFileError> {
         let (least, most) = (f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX));
         let asked = self.get(key).and_then(|value| any_float(value.get_ref()));
         let nearest = match asked.filter(|number| !number.is_nan()) {
@@ -167,7 +253,7 @@ impl<'t> Section<'t> {
         key: &str,
         expected: &str,
         read: impl FnOnce(&DeValue<'t>) -> Option<T>,
-    ) -> Result<Option<T>, CliError> {
+    ) -> Result<Option<T>, RunFileError> {
         let Some(value) = self.get(key) else {
             return Ok(None);
         };
@@ -176,24 +262,31 @@ impl<'t> Section<'t> {
     }
 
     /// The error of a key whose value, though well-formed, does not fit here.
-    pub fn refuse(&self, key: &str, expected: &str) -> CliError {
+    pub fn refuse(&self, key: &str, expected: &str) -> RunFileError {
         match self.get(key) {
             Some(value) => self.bad(key, value, expected),
-            None => CliError::User(format!(
-                "{}: key `{key}`: possible is {expected}",
-                self.file
-            )),
+            None => RunFileError::Default {
+                file: self.file.to_owned(),
+                key: key.to_owned(),
+                expected: expected.to_owned(),
+            },
         }
     }
 
-    fn bad(&self, key: &str, value: &Spanned<DeValue<'_>>, expected: &str) -> CliError {
+    fn bad(&self, key: &str, value: &Spanned<DeValue<'_>>, expected: &str) -> RunFileError {
         let given = self.text.get(value.span()).unwrap_or("?");
-        CliError::User(format!(
-            "{}, line {}: key `{}{key}` is {given}; possible is {expected}",
-            self.file,
-            self.line(value.span().start),
-            self.prefix
-        ))
+        RunFileError::Value {
+            file: self.file.to_owned(),
+            line: self.line(value.span().start),
+            key: self.full(key),
+            given: given.to_owned(),
+            expected: expected.to_owned(),
+        }
+    }
+
+    /// A key with its section.
+    fn full(&self, key: &str) -> String {
+        format!("{}{key}", self.prefix)
     }
 
     fn line(&self, offset: usize) -> usize {

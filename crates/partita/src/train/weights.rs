@@ -1,20 +1,21 @@
 //! The weights of a run on their way from the arenas to a file, wherever one can be written.
 
 use super::output::{Output, WEIGHTS, rescue_folders};
-use super::run_file::RunFile;
-use crate::error::CliError;
-use crate::launch::TensorSink;
+use super::run::Run;
+use crate::context::Context;
+use crate::launch::{NotSaved, TensorSink};
+use crate::progress::Event;
 use partita_data::weights::{Entry, Values, Writer};
 use partita_program::Dtype;
 use partita_run::{Lasting, Packet, Session};
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// Writes the weights tensor by tensor, to the output folder. Where that fails it asks for the tensors
 /// again, for another folder: what was trained is lost only if nothing can be written anywhere.
-pub struct WeightSink {
+pub struct WeightSink<'c> {
+    context: &'c Context<'c>,
     /// None on a rank that writes nothing.
     output: Option<Output>,
     /// Where to go next, last first.
@@ -47,9 +48,14 @@ impl SavedWeights {
     }
 }
 
-impl WeightSink {
+impl<'c> WeightSink<'c> {
     /// Nothing is written yet.
-    pub fn new(run: &RunFile, session: &Session<'_>, output: Option<Output>) -> Self {
+    pub fn new(
+        context: &'c Context<'c>,
+        run: &Run,
+        session: &Session<'_>,
+        output: Option<Output>,
+    ) -> Self {
         let metadata = [
             ("model", run.model.clone()),
             ("dims", "Kd, Kh, Kw, C, F".to_owned()),
@@ -62,9 +68,10 @@ impl WeightSink {
             name: tensor.name,
             shape: tensor.dims.to_vec(),
         };
-        let mut folders = rescue_folders(&run.output);
+        let mut folders = rescue_folders(&run.output, context.environment());
         folders.reverse();
         Self {
+            context,
             output,
             folders,
             rescue: None,
@@ -131,7 +138,7 @@ impl WeightSink {
     }
 
     /// Takes the next folder that can be made.
-    fn move_on(&mut self) -> Result<(), CliError> {
+    fn move_on(&mut self) -> Result<(), NotSaved> {
         if let Some(rescue) = self.rescue.take() {
             // Empty, as the writer has removed what it wrote.
             let _ = fs::remove_dir(rescue);
@@ -145,16 +152,14 @@ impl WeightSink {
                 Err(error) => self.faults.push(fault(&folder, &error.to_string())),
             }
         }
-        Err(CliError::Run(format!(
-            "the trained weights could not be written anywhere: {}",
-            self.faults.join("; ")
-        )))
+        let faults = self.faults.clone();
+        Err(NotSaved { faults })
     }
 
     fn fail(&mut self, reason: &str) {
         let text = fault(self.folder(), reason);
-        // A bar on a terminal is done by now; a closed error output has no reader.
-        let _ = writeln!(io::stderr(), "partita: {text}; looking for another place");
+        let warning = format!("{text}; looking for another place");
+        self.context.report(Event::Warning(&warning));
         self.faults.push(text);
         self.writer = None;
         self.has_failed = true;
@@ -165,7 +170,7 @@ fn fault(folder: &Path, reason: &str) -> String {
     format!("{} cannot hold the results ({reason})", folder.display())
 }
 
-impl TensorSink for WeightSink {
+impl TensorSink for WeightSink<'_> {
     fn keep(&mut self, tensor: &Lasting, values: Packet) {
         if self.has_failed {
             return;
@@ -180,7 +185,7 @@ impl TensorSink for WeightSink {
         }
     }
 
-    fn finish(&mut self) -> Result<bool, CliError> {
+    fn finish(&mut self) -> Result<bool, NotSaved> {
         if !self.has_failed
             && let Err(reason) = self.place()
         {

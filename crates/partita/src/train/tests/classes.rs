@@ -1,5 +1,6 @@
-use crate::launch::Company;
-use crate::train::{TrainRequest, run_with};
+use crate::error::full_text;
+use crate::progress::Silent;
+use crate::train::TrainRequest;
 use partita_data::{DType, DatasetSpec, DatasetWriter, Kind, Layout, Samples, Split};
 use partita_synth::{
     CLASSES, SegmentationSpec, ShapesSpec, class_names, make_picture, make_segmented,
@@ -91,19 +92,13 @@ fn train(folder: &TempDir, run: &str) -> Result<Value, String> {
     fs::write(&run_file, text).unwrap();
     let request = TrainRequest {
         run_file,
-        json: true,
         overwrite: true,
         ..TrainRequest::default()
     };
-    let mut out = Vec::new();
-    let trained = run_with(
-        &Company::Threads,
-        &request,
-        &AtomicBool::new(false),
-        &mut out,
-    );
-    trained.map_err(|error| error.to_string())?;
-    Ok(serde_json::from_slice(&out).unwrap())
+    let trained = super::train(&request, &Silent, &AtomicBool::new(false));
+    let trained = trained.map_err(|error| full_text(&error))?;
+    let text = serde_json::to_string(&trained.result).unwrap();
+    Ok(serde_json::from_str(&text).unwrap())
 }
 
 fn last_epoch(result: &Value) -> &Value {

@@ -1,13 +1,13 @@
-use crate::error::CliError;
-use crate::launch::Company;
-use crate::train::{TrainRequest, run_with};
+use crate::error::{ErrorKind, Fault};
+use crate::progress::{Event, Silent};
+use crate::train::{TrainError, TrainRequest};
 use partita_data::{DType, DatasetSpec, DatasetWriter, Kind, Layout, Samples, Split, weights};
+use partita_run::Progress;
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::atomic::AtomicBool;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -87,25 +87,27 @@ fn write_dataset(path: &Path) {
     writer.finish().unwrap();
 }
 
-fn train(folder: &TempDir, cancel: &AtomicBool) -> Result<Value, CliError> {
-    let request = TrainRequest {
-        run_file: folder.path().join("run.toml"),
-        json: true,
-        ..TrainRequest::default()
-    };
-    let mut out = Vec::new();
-    run_with(&Company::Threads, &request, cancel, &mut out)?;
-    Ok(serde_json::from_slice(&out).unwrap())
+fn train(folder: &TempDir, cancel: &AtomicBool) -> Result<Value, TrainError> {
+    let trained = super::train(&request(folder), &Silent, cancel)?;
+    let text = serde_json::to_string(&trained.result).unwrap();
+    Ok(serde_json::from_str(&text).unwrap())
 }
 
-fn refused(replaced: &[(&str, &str)]) -> (u8, String) {
+fn request(folder: &TempDir) -> TrainRequest {
+    TrainRequest {
+        run_file: folder.path().join("run.toml"),
+        ..TrainRequest::default()
+    }
+}
+
+fn refused(replaced: &[(&str, &str)]) -> (ErrorKind, String) {
     let folder = case(replaced);
     let error = train(&folder, &AtomicBool::new(false)).unwrap_err();
     assert!(
         !folder.path().join("out").exists(),
         "a refused run leaves nothing"
     );
-    (error.exit_code(), error.to_string())
+    (error.kind(), error.to_string())
 }
 
 #[test]
@@ -207,8 +209,8 @@ fn runs_that_cannot_be_are_refused_before_they_start() {
         ),
     ];
     for (replaced, parts) in cases {
-        let (code, error) = refused(replaced);
-        assert_eq!(code, 2, "{error}");
+        let (kind, error) = refused(replaced);
+        assert_eq!(kind, ErrorKind::Request, "{error}");
         for part in parts {
             assert!(error.contains(part), "`{part}` is not in: {error}");
         }
@@ -218,19 +220,19 @@ fn runs_that_cannot_be_are_refused_before_they_start() {
 
 #[test]
 fn a_stopped_run_leaves_nothing() {
-    let (code, error) = {
+    let (kind, error) = {
         let folder = case(&[]);
         let error = train(&folder, &AtomicBool::new(true)).unwrap_err();
         assert!(!folder.path().join("out").exists());
-        (error.exit_code(), error.to_string())
+        (error.kind(), error.to_string())
     };
-    assert_eq!(code, 130, "{error}");
+    assert_eq!(kind, ErrorKind::Interrupted, "{error}");
 }
 
 #[test]
 fn a_diverging_run_says_where_and_leaves_nothing() {
-    let (code, error) = refused(&[("learning_rate = 0.01", "learning_rate = 1e30")]);
-    assert_eq!(code, 1, "{error}");
+    let (kind, error) = refused(&[("learning_rate = 0.01", "learning_rate = 1e30")]);
+    assert_eq!(kind, ErrorKind::Failure, "{error}");
     assert!(
         error.contains("the loss became") && error.contains("epoch 1"),
         "{error}"
@@ -254,69 +256,26 @@ fn damaged_data_names_rank_and_file() {
     assert!(error.contains("validation.h5"), "{error}");
 }
 
-/// Tells the test below that it is the process to be stopped, and of which folder.
-const STOPPED: &str = "PARTITA_TEST_STOPPED_RUN";
-
-/// Does nothing unless the next test starts it in a process of its own.
 #[test]
-fn a_process_that_is_stopped() {
-    let Ok(run_file) = std::env::var(STOPPED) else {
-        return;
-    };
-    let request = TrainRequest {
-        run_file: run_file.into(),
-        ..TrainRequest::default()
-    };
-    let error = crate::train::run(&request, &mut Vec::new()).unwrap_err();
-    assert_eq!(error.exit_code(), 130, "{error}");
-}
-
-#[cfg(unix)]
-#[test]
-fn ctrl_c_ends_all_ranks_within_a_second_and_leaves_nothing() {
+fn a_request_to_stop_ends_all_ranks_within_a_second_and_leaves_nothing() {
     let folder = case(&[("epochs = 6", "epochs = 1000000")]);
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    // Whoever runs the tests in the background may ignore the signal that is sent here.
-    let listen = || {
-        // SAFETY: `signal` may be called between fork and exec.
-        unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
-        Ok(())
+    let (cancel, asked) = (AtomicBool::new(false), Mutex::new(None));
+    let watch = |event: Event<'_>| {
+        if let Event::Training { progress, .. } = event
+            && let Progress::Epoch(report) = progress
+            && report.epoch == 1
+        {
+            *asked.lock().unwrap() = Some(Instant::now());
+            cancel.store(true, Ordering::Relaxed);
+        }
     };
-    // SAFETY: what is called neither allocates nor takes locks.
-    unsafe { std::os::unix::process::CommandExt::pre_exec(&mut command, listen) };
-    let mut child = command
-        .args([
-            "a_process_that_is_stopped",
-            "--nocapture",
-            "--test-threads=1",
-        ])
-        .env(STOPPED, folder.path().join("run.toml"))
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    let started = lines
-        .by_ref()
-        .any(|line| line.unwrap().starts_with("epoch 2/"));
-    assert!(started, "the run came to its second epoch");
-    // What is said while the process ends must not fill the pipe.
-    let rest = std::thread::spawn(move || lines.map_while(Result::ok).last());
-    let interrupt = format!("kill -INT {}", child.id());
+    let error = super::train(&request(&folder), &watch, &cancel).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Interrupted, "{error}");
+    let late = asked.lock().unwrap().expect("it came to its second epoch");
     assert!(
-        Command::new("sh")
-            .args(["-c", &interrupt])
-            .status()
-            .unwrap()
-            .success()
-    );
-    let asked = Instant::now();
-    let status = child.wait().unwrap();
-    assert!(status.success(), "{status}, {:?}", rest.join());
-    assert!(
-        asked.elapsed() < Duration::from_secs(1),
+        late.elapsed() < Duration::from_secs(1),
         "{:?}",
-        asked.elapsed()
+        late.elapsed()
     );
     assert!(!folder.path().join("out").exists());
 }

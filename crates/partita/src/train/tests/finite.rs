@@ -1,8 +1,9 @@
 //! What is saved is finite, and what makes it otherwise is named.
 
 use super::command::case;
-use crate::launch::Company;
-use crate::train::{TrainRequest, run_with};
+use crate::error::{ErrorKind, Fault, full_text};
+use crate::progress::Silent;
+use crate::train::TrainRequest;
 use partita_data::{DType, DatasetSpec, DatasetWriter, Kind, Layout, Samples, Split};
 use std::fs;
 use std::path::Path;
@@ -72,11 +73,10 @@ fn failure(
         no_prediction: true,
         ..TrainRequest::default()
     };
-    let (cancel, mut out) = (AtomicBool::new(false), Vec::new());
-    let error = run_with(&Company::Threads, &request, &cancel, &mut out).unwrap_err();
-    assert_eq!(error.exit_code(), 1, "{error}");
+    let error = super::train(&request, &Silent, &AtomicBool::new(false)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Failure, "{error}");
     assert!(!folder.path().join("out").exists(), "{error}");
-    error.to_string()
+    full_text(&error)
 }
 
 fn assert_parts(error: &str, parts: &[&str]) {

@@ -1,5 +1,6 @@
 use crate::kernel_set::{KernelSet, Precision};
-use crate::launch::ranks::{self, World, play};
+use crate::launch::{self, World, play};
+use partita_cpu::Level;
 use partita_graph::{Graph, initial_part, text};
 use partita_local::{LaunchError, MemorySource, ReferenceMenu, Samples, Stored};
 use partita_lower::{Request, SampleFormat, Strategy, lower};
@@ -158,6 +159,7 @@ fn run_with(
         kernels: KernelSet::Reference,
         precision: Precision::F64,
         threads: 1,
+        level: Level::detect(),
         watchdog: Seconds(watchdog),
         cancel,
         source: &|rank, _| Ok(make_source(mesh, rank)),
@@ -165,7 +167,7 @@ fn run_with(
         initial: &initial,
     };
     let listener = Box::new(move |progress| hear.lock().unwrap().push(progress));
-    let ranks::Played {
+    let launch::Played {
         outcomes,
         mut arenas,
     } = play(session, &world, listener)?;

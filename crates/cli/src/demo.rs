@@ -1,0 +1,55 @@
+//! `partita demo`: from nothing to a trained network, beside simple baselines.
+
+use crate::args::DemoArgs;
+use crate::error::CliError;
+use crate::work::{made, train};
+use partita::demo::{GRID, UNIVERSES, baselines, has_universes, model_text, run_text, universes};
+use partita::{Context, ErrorKind, TrainRequest, make_cosmology};
+use partita_report::text;
+use std::io::Write;
+use std::path::Path;
+
+/// Makes data, plans, trains and compares.
+pub fn run(context: &Context<'_>, args: &DemoArgs, out: &mut dyn Write) -> Result<(), CliError> {
+    let data = args.out.join("universes");
+    if has_universes(&data) {
+        writeln!(
+            out,
+            "the universes of an earlier demo stand in {}",
+            data.display()
+        )?;
+    } else {
+        writeln!(
+            out,
+            "making {UNIVERSES} universes of {GRID}^3 voxels at four redshifts"
+        )?;
+        out.flush()?;
+        made(&|| make_cosmology(context, &universes(&data)), out)?;
+    }
+    let run_file = args.out.join("run.toml");
+    let model = args.out.join("cosmoflow.model");
+    write_whole(&model, &model_text()?)?;
+    let text = run_text(&model, &data, &args.out.join("training"), args.ranks);
+    write_whole(&run_file, &text)?;
+    writeln!(
+        out,
+        "\nplanning and training as {} says:\n\n{text}",
+        run_file.display()
+    )?;
+    out.flush()?;
+    let request = TrainRequest {
+        run_file,
+        ..TrainRequest::default()
+    };
+    let Some(trained) = train(context, &request, false, out)? else {
+        return Ok(());
+    };
+    writeln!(out)?;
+    text::baselines(&baselines(&data, &trained.result)?, out)?;
+    Ok(())
+}
+
+fn write_whole(path: &Path, text: &str) -> Result<(), CliError> {
+    let written = partita_files::write_whole(path, text.as_bytes());
+    written.map_err(|error| CliError::unwritable(path, &error, ErrorKind::Failure))
+}

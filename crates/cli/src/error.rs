@@ -1,0 +1,149 @@
+use partita::{ErrorKind, Fault, full_text};
+use std::error::Error;
+use std::fmt::Display;
+use std::io;
+use std::path::Path;
+
+/// Why a verb gave no answer; decides the exit code.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// An error of the library.
+    #[error("{text}")]
+    Library {
+        /// Its text, with all that caused it.
+        text: String,
+        /// Who can do something about it.
+        kind: ErrorKind,
+    },
+    /// An error of the library that was reported already.
+    #[error("the job has ended")]
+    AlreadyReported(ErrorKind),
+    /// A file that was asked for cannot be written.
+    #[error("{path} cannot be written: {reason}")]
+    Unwritable {
+        /// The file.
+        path: String,
+        /// What the system says.
+        reason: String,
+        /// Whether another file can be asked for.
+        kind: ErrorKind,
+    },
+    /// Signals cannot be handled.
+    #[error("Ctrl-C cannot be listened to: {0}")]
+    Signals(io::Error),
+    /// The output cannot be written.
+    #[error("the output cannot be written: {0}")]
+    Output(String),
+    /// The reader of the output went away, which is its right.
+    #[error("the output was closed")]
+    ClosedPipe,
+}
+
+/// The exit code of a kind of error: 130 after Ctrl-C is that of shells.
+pub fn exit_code(kind: ErrorKind) -> u8 {
+    match kind {
+        ErrorKind::Request => 2,
+        ErrorKind::Failure => 1,
+        ErrorKind::Interrupted => 130,
+    }
+}
+
+impl CliError {
+    /// An error of the library.
+    pub fn of(error: &(impl Fault + 'static)) -> Self {
+        match error.is_reported() {
+            true => Self::AlreadyReported(error.kind()),
+            false => Self::request_or_failure(error, error.kind()),
+        }
+    }
+
+    /// An error with all that caused it.
+    pub fn request_or_failure(error: &dyn Error, kind: ErrorKind) -> Self {
+        let text = full_text(error);
+        Self::Library { text, kind }
+    }
+
+    /// A file that was asked for cannot be written.
+    pub fn unwritable(path: &Path, reason: &dyn Display, kind: ErrorKind) -> Self {
+        Self::Unwritable {
+            path: path.display().to_string(),
+            reason: reason.to_string(),
+            kind,
+        }
+    }
+
+    /// 2 for the user's errors, 1 for failures, 130 after Ctrl-C.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Library { kind, .. }
+            | Self::AlreadyReported(kind)
+            | Self::Unwritable { kind, .. } => exit_code(*kind),
+            Self::Signals(_) | Self::Output(_) => exit_code(ErrorKind::Failure),
+            Self::ClosedPipe => 0,
+        }
+    }
+}
+
+macro_rules! from_library {
+    ($($error:ident),+ $(,)?) => {
+        $(impl From<partita::$error> for CliError {
+            fn from(error: partita::$error) -> Self {
+                Self::of(&error)
+            }
+        })+
+    };
+}
+
+from_library!(
+    CalibrateError,
+    CompareError,
+    DatasetError,
+    ModelError,
+    PlanningError,
+    RunFileError,
+    TrainError,
+);
+
+impl From<partita::demo::DemoError> for CliError {
+    fn from(error: partita::demo::DemoError) -> Self {
+        Self::of(&error)
+    }
+}
+
+impl From<partita::EnvironmentError> for CliError {
+    fn from(error: partita::EnvironmentError) -> Self {
+        Self::request_or_failure(&error, ErrorKind::Request)
+    }
+}
+
+/// Only writes to the output give a bare `io::Error`.
+impl From<io::Error> for CliError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::ClosedPipe,
+            _ => Self::Output(error.to_string()),
+        }
+    }
+}
+
+impl From<serde_json::Error> for CliError {
+    fn from(error: serde_json::Error) -> Self {
+        match error.io_error_kind() {
+            Some(io::ErrorKind::BrokenPipe) => Self::ClosedPipe,
+            Some(_) | None => Self::Output(error.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_closed_pipe_is_no_failure() {
+        let closed = CliError::from(io::Error::from(io::ErrorKind::BrokenPipe));
+        assert_eq!(closed.exit_code(), 0);
+        let full = CliError::from(io::Error::from(io::ErrorKind::StorageFull));
+        assert_eq!(full.exit_code(), 1);
+    }
+}

@@ -1,0 +1,90 @@
+//! Signals that ask for an end.
+
+use crate::error::{CliError, exit_code};
+use partita::ErrorKind;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::flag;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// What handlers and program share.
+struct Request {
+    /// The user asked to stop.
+    is_asked: Arc<AtomicBool>,
+    /// Nothing has to be put in order before the end.
+    ends_at_once: Arc<AtomicBool>,
+}
+
+fn request() -> &'static Request {
+    static REQUEST: OnceLock<Request> = OnceLock::new();
+    REQUEST.get_or_init(|| Request {
+        is_asked: Arc::default(),
+        ends_at_once: Arc::default(),
+    })
+}
+
+/// Makes Ctrl-C set [`flag`], for work that must leave things in order.
+///
+/// May be called again. Errors: the system refuses a handler.
+pub fn listen() -> Result<(), CliError> {
+    hold();
+    install()
+}
+
+/// The same where handlers are installed already.
+pub fn hold() {
+    request().ends_at_once.store(false, Ordering::Relaxed);
+}
+
+/// Makes Ctrl-C end the process at once, for work that leaves nothing behind.
+///
+/// May be called again. Errors: the system refuses a handler.
+pub fn release() -> Result<(), CliError> {
+    request().ends_at_once.store(true, Ordering::Relaxed);
+    install()
+}
+
+/// Handles the signals that ask for an end, but for those that this process was started to ignore, as
+/// `nohup` does with SIGHUP and a shell without job control with SIGINT.
+fn install() -> Result<(), CliError> {
+    static INSTALLED: AtomicBool = AtomicBool::new(false);
+    if INSTALLED.swap(true, Ordering::Relaxed) {
+        return Ok(());
+    }
+    let failed = CliError::Signals;
+    let code = i32::from(exit_code(ErrorKind::Interrupted));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        if is_ignored(signal).map_err(failed)? {
+            continue;
+        }
+        let Request {
+            is_asked,
+            ends_at_once,
+        } = request();
+        flag::register_conditional_shutdown(signal, code, Arc::clone(ends_at_once))
+            .map_err(failed)?;
+        flag::register(signal, Arc::clone(is_asked)).map_err(failed)?;
+    }
+    // A file beyond the limit of the process then fails to be written, and does not end the process.
+    flag::register(SIGXFSZ, Arc::default()).map_err(failed)?;
+    Ok(())
+}
+
+/// Whether a signal is ignored.
+///
+/// Source: POSIX.1-2017, `sigaction`: without a new action it only tells the present one.
+fn is_ignored(signal: i32) -> io::Result<bool> {
+    let mut action = std::mem::MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: nothing is changed, and `action` has room for what is written.
+    if unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call has succeeded, so it has written all of it.
+    Ok(unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN)
+}
+
+/// Set once the user has asked to stop.
+pub fn flag() -> &'static AtomicBool {
+    &request().is_asked
+}

@@ -1,0 +1,140 @@
+//! Numbers as the user types them.
+
+use partita_space::Mesh;
+use partita_space::limits::SAMPLES_MAX;
+
+/// A count from 1 to 2^24, the most samples of a step; more of anything is a typing error.
+pub fn count(text: &str) -> Result<usize, String> {
+    up_to(SAMPLES_MAX, text)
+}
+
+/// A number of ranks, from 1 to 2^20.
+pub fn ranks(text: &str) -> Result<usize, String> {
+    up_to(Mesh::RANKS_MAX, text)
+}
+
+fn up_to(most: usize, text: &str) -> Result<usize, String> {
+    between(1, most, text)
+}
+
+/// A whole number within these bounds.
+pub fn within<const LEAST: usize, const MOST: usize>(text: &str) -> Result<usize, String> {
+    between(LEAST, MOST, text)
+}
+
+fn between(least: usize, most: usize, text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(number) if (least..=most).contains(&number) => Ok(number),
+        Ok(_) | Err(_) => Err(format!(
+            "possible is a whole number from {least} to {most}; nearest is {}",
+            clamped(least, most, text)
+        )),
+    }
+}
+
+/// The whole number next below; the least one of what is no number.
+fn clamped(least: usize, most: usize, text: &str) -> usize {
+    match text.parse::<f64>() {
+        Ok(number) if number >= most as f64 => most,
+        // A cast ends at 0 and makes it of what is none.
+        Ok(number) => (number as usize).clamp(least, most),
+        Err(_) => least,
+    }
+}
+
+/// Voxels a side of a universe: a power of two from 16 to 512.
+pub fn universe_grid(text: &str) -> Result<usize, String> {
+    let is_possible = |grid: &usize| grid.is_power_of_two() && (16..=512).contains(grid);
+    if let Some(grid) = text.parse().ok().filter(is_possible) {
+        return Ok(grid);
+    }
+    let asked = clamped(16, 512, text);
+    let above = asked.next_power_of_two();
+    let nearest = if above - asked <= asked - above / 2 {
+        above
+    } else {
+        above / 2
+    };
+    Err(format!(
+        "possible is a power of two from 16 to 512; nearest is {nearest}"
+    ))
+}
+
+/// A number that names a dataset.
+pub fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| {
+        // A cast ends at the bounds, and makes 0 of what is no number.
+        let nearest = text.parse::<f64>().unwrap_or(0.0) as u64;
+        format!(
+            "possible is a whole number from 0 to {}; nearest is {nearest}",
+            u64::MAX
+        )
+    })
+}
+
+/// A share from 0 to 1.
+pub fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if (0.0..=1.0).contains(&number) => Ok(number),
+        Ok(number) => Err(format!(
+            "possible is a number from 0 to 1; nearest is {}",
+            if number > 1.0 { 1 } else { 0 }
+        )),
+        Err(_) => Err("possible is a number from 0 to 1, like 0.1".to_owned()),
+    }
+}
+
+/// A share of at most a tenth: the published box of parameters is no wider.
+pub fn spread(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if (0.0..=0.1).contains(&number) => Ok(number),
+        Ok(number) => Err(format!(
+            "possible is a number from 0 to 0.1; nearest is {}",
+            if number > 0.1 { 0.1 } else { 0.0 }
+        )),
+        Err(_) => Err("possible is a number from 0 to 0.1, like 0.05".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_counts() {
+        assert_eq!(count("16384"), Ok(16384));
+        assert!(count("0").unwrap_err().ends_with("nearest is 1"));
+        assert!(count("2.7").unwrap_err().ends_with("nearest is 2"));
+        assert!(count("99999999999999999999").is_err());
+        assert!(count("-3").is_err());
+        assert!(share("1.5").unwrap_err().ends_with("nearest is 1"));
+        assert!(share("x").is_err());
+        assert!(share("NaN").is_err());
+    }
+
+    #[test]
+    fn what_is_suggested_for_a_bounded_number_is_accepted() {
+        type Parser = fn(&str) -> Result<usize, String>;
+        let parsers: [(Parser, [&str; 6]); 3] = [
+            (universe_grid, ["16", "512", "32", "64", "16", "16"]),
+            (within::<8, 1024>, ["8", "1024", "33", "48", "9", "8"]),
+            (within::<1, 512>, ["1", "512", "33", "48", "9", "1"]),
+        ];
+        for (parse, suggested) in parsers {
+            for (asked, nearest) in ["0", "99999999999999999999", "33.5", "48.5", "9.5", "x"]
+                .into_iter()
+                .zip(suggested)
+            {
+                let error = parse(asked).unwrap_err();
+                assert!(error.ends_with(&format!("nearest is {nearest}")), "{error}");
+                assert_eq!(parse(nearest), nearest.parse().map_err(|_| String::new()));
+            }
+        }
+        for (asked, nearest) in [("-1", "0"), ("1e30", "18446744073709551615"), ("x", "0")] {
+            let error = seed(asked).unwrap_err();
+            assert!(error.contains("from 0 to 18446744073709551615"), "{error}");
+            assert!(error.ends_with(&format!("nearest is {nearest}")), "{error}");
+            assert!(seed(nearest).is_ok());
+        }
+    }
+}
