@@ -15,7 +15,7 @@ test:
 	$(XTASK) tidy
 	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked --workspace --no-deps
-	$(CARGO) build --release --locked --package partita
+	$(CARGO) build --release --locked --package partita-cli
 	$(XTASK) walls
 	$(XTASK) test
 
@@ -33,7 +33,7 @@ test-neon:
 	CARGO=$(CARGO) crates/cpu/neon-test.sh
 
 demo:
-	$(CARGO) build --release --locked --package partita
+	$(CARGO) build --release --locked --package partita-cli
 	$(PARTITA) demo
 
 # The book in docs/book. Its links to files outside of docs/src lead to the files of this checkout.
@@ -43,7 +43,7 @@ book:
 	sed -i -E 's#(href="(\.\./)+[^":]*)\.html#\1.md#g' docs/book/*.html
 
 bench:
-	$(CARGO) build --release --locked --package partita
+	$(CARGO) build --release --locked --package partita-cli
 	$(CARGO) build --release --locked --package partita-cpu --example convolution
 	python3 bench/record.py
 	python3 bench/record_peers.py

@@ -1,6 +1,6 @@
 """Fits numbers of published/machines/lassen-lbann.toml to published rows; --write puts them into the file.
 
-    cargo build --release -p partita
+    cargo build --release -p partita-cli
     python3 bench/fit_lassen.py --binary target/release/partita
 
 Read: rows with use = "fit" of published/cosmoflow-512-strong.toml (4 samples on 32 to 512 devices) and,

@@ -2,7 +2,7 @@
 //!
 //! Small allocations are everywhere and cannot be handled one by one; the standard library aborts where
 //! one fails, and its hook for that is unstable. So the process ends here, with the code of a failure.
-//! Large ones, of arenas, packets and samples, are handled by who makes them, with an error that says more.
+//! Large ones, of arenas, packets and samples, are handled where they are made, with an error that says more.
 
 use partita_run::allocation::{is_failure_handled, with_named_work};
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,8 +1,8 @@
-//! The command line as clap parses it.
+//! Arguments of all verbs.
 
 use crate::number;
-use crate::train::TrainRequest;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use partita::parse_bytes;
 use partita_space::Bytes;
 use std::path::PathBuf;
 
@@ -106,8 +106,8 @@ pub struct LowerArgs {
     #[arg(long, value_name = "S")]
     pub strategy: String,
     /// Kernels to pin in the program
-    #[arg(long, value_enum, default_value_t = KernelSet::Reference)]
-    pub kernels: KernelSet,
+    #[arg(long, value_enum, default_value_t = KernelsName::Reference)]
+    pub kernels: KernelsName,
     /// What the program is for
     #[arg(long, value_enum, default_value_t)]
     pub kind: KindName,
@@ -116,7 +116,7 @@ pub struct LowerArgs {
     #[arg(long, value_name = "M")]
     pub machine: Option<String>,
     /// Memory that a rank may fill, like `16GiB`; that of the machine's device if not given
-    #[arg(long, value_name = "SIZE", value_parser = number::bytes, allow_hyphen_values = true, requires = "machine")]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_hyphen_values = true, requires = "machine")]
     pub memory: Option<Bytes>,
     /// Answer in JSON: digest, counts per class and memory instead of the text
     #[arg(long)]
@@ -138,10 +138,10 @@ pub struct PredictArgs {
     #[arg(long)]
     pub no_io: bool,
     /// Kernels to pin in the program; a prediction for another machine leaves them open
-    #[arg(long, value_enum, default_value_t = KernelSet::Unpinned)]
-    pub kernels: KernelSet,
+    #[arg(long, value_enum, default_value_t = KernelsName::Unpinned)]
+    pub kernels: KernelsName,
     /// Memory that a rank may fill, like `16GiB`; that of the machine's device if not given
-    #[arg(long, value_name = "SIZE", value_parser = number::bytes, allow_hyphen_values = true)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_hyphen_values = true)]
     pub memory: Option<Bytes>,
     /// List every task with its seconds, as `partita compare` needs it
     #[arg(long)]
@@ -166,7 +166,7 @@ pub struct PlanArgs {
     #[arg(long)]
     pub no_io: bool,
     /// Memory that a rank may fill, like `16GiB`; that of the machine's device if not given
-    #[arg(long, value_name = "SIZE", value_parser = number::bytes, allow_hyphen_values = true)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_hyphen_values = true)]
     pub memory: Option<Bytes>,
     /// Say of the best strategy what more memory and more ranks would bring, too
     #[arg(long)]
@@ -205,7 +205,7 @@ pub struct CalibrateArgs {
     #[arg(long, value_name = "MODEL:B", value_delimiter = ',')]
     pub models: Vec<String>,
     /// How often all kernels are measured, one pass after the other; the middle of each counts
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::count, default_value_t = crate::here::PASSES)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::count, default_value_t = partita::PASSES)]
     pub passes: usize,
     /// Answer in JSON, in SI base units
     #[arg(long)]
@@ -239,22 +239,6 @@ pub struct TrainArgs {
     /// Answer in JSON, in SI base units
     #[arg(long)]
     pub json: bool,
-}
-
-impl TrainArgs {
-    /// As training takes it.
-    pub fn request(&self) -> TrainRequest {
-        TrainRequest {
-            run_file: self.run.clone(),
-            ranks: self.ranks,
-            threads: self.threads,
-            strategy: self.strategy.clone(),
-            library_collectives: self.library_collectives,
-            overwrite: self.overwrite,
-            no_prediction: self.no_prediction,
-            json: self.json,
-        }
-    }
 }
 
 /// `partita compare`.
@@ -405,7 +389,7 @@ pub enum DigitsTaskName {
 
 /// Kernels that a program can pin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum KernelSet {
+pub enum KernelsName {
     /// Fast
     Cpu,
     /// Plain and exact

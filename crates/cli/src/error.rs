@@ -1,54 +1,118 @@
-//! Errors of verbs and their exit codes.
-
+use partita::{ErrorKind, Fault, full_text};
 use std::error::Error;
 use std::fmt::Display;
 use std::io;
+use std::path::Path;
 
-/// Why a verb ended early; decides the exit code.
+/// Why a verb gave no answer; decides the exit code.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
-    /// What was asked for cannot be done; another request can.
-    #[error("{0}")]
-    User(String),
-    /// A valid request failed while it was carried out.
-    #[error("{0}")]
-    Run(String),
-    /// The user asked to stop.
-    #[error("stopped on request; {0}")]
-    Interrupted(String),
-    /// A failure that has been told already, with the exit code that it asks for.
+    /// An error of the library.
+    #[error("{text}")]
+    Library {
+        /// Its text, with all that caused it.
+        text: String,
+        /// Who can do something about it.
+        kind: ErrorKind,
+    },
+    /// An error of the library that was reported already.
     #[error("the job has ended")]
-    Told(u8),
+    AlreadyReported(ErrorKind),
+    /// A file that was asked for cannot be written.
+    #[error("{path} cannot be written: {reason}")]
+    Unwritable {
+        /// The file.
+        path: String,
+        /// What the system says.
+        reason: String,
+        /// Whether another file can be asked for.
+        kind: ErrorKind,
+    },
+    /// Signals cannot be handled.
+    #[error("Ctrl-C cannot be listened to: {0}")]
+    Signals(io::Error),
+    /// The output cannot be written.
+    #[error("the output cannot be written: {0}")]
+    Output(String),
     /// The reader of the output went away, which is its right.
     #[error("the output was closed")]
     ClosedPipe,
 }
 
+/// The exit code of a kind of error: 130 after Ctrl-C is that of shells.
+pub fn exit_code(kind: ErrorKind) -> u8 {
+    match kind {
+        ErrorKind::Request => 2,
+        ErrorKind::Failure => 1,
+        ErrorKind::Interrupted => 130,
+    }
+}
+
 impl CliError {
-    /// A request that cannot be met, with all that caused it.
-    pub fn user(error: &dyn Error) -> Self {
-        Self::User(chain(error))
+    /// An error of the library.
+    pub fn of(error: &(impl Fault + 'static)) -> Self {
+        match error.is_reported() {
+            true => Self::AlreadyReported(error.kind()),
+            false => Self::request_or_failure(error, error.kind()),
+        }
     }
 
-    /// A failure on the way, with all that caused it.
-    pub fn run(error: &dyn Error) -> Self {
-        Self::Run(chain(error))
+    /// An error with all that caused it.
+    pub fn request_or_failure(error: &dyn Error, kind: ErrorKind) -> Self {
+        let text = full_text(error);
+        Self::Library { text, kind }
     }
 
-    /// A file that cannot be read or written.
-    pub fn file(verb: &str, path: impl Display, error: &dyn Display) -> Self {
-        Self::User(format!("{path} cannot be {verb}: {error}"))
+    /// A file that was asked for cannot be written.
+    pub fn unwritable(path: &Path, reason: &dyn Display, kind: ErrorKind) -> Self {
+        Self::Unwritable {
+            path: path.display().to_string(),
+            reason: reason.to_string(),
+            kind,
+        }
     }
 
-    /// 2 for the user's errors, 1 for failures, 130 after Ctrl-C, as shells count them, or what was told.
+    /// 2 for the user's errors, 1 for failures, 130 after Ctrl-C.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::User(_) => 2,
-            Self::Run(_) => 1,
-            Self::Interrupted(_) => 130,
-            Self::Told(code) => *code,
+            Self::Library { kind, .. }
+            | Self::AlreadyReported(kind)
+            | Self::Unwritable { kind, .. } => exit_code(*kind),
+            Self::Signals(_) | Self::Output(_) => exit_code(ErrorKind::Failure),
             Self::ClosedPipe => 0,
         }
+    }
+}
+
+macro_rules! from_library {
+    ($($error:ident),+ $(,)?) => {
+        $(impl From<partita::$error> for CliError {
+            fn from(error: partita::$error) -> Self {
+                Self::of(&error)
+            }
+        })+
+    };
+}
+
+from_library!(
+    CalibrateError,
+    CompareError,
+    DatasetError,
+    ModelError,
+    PlanningError,
+    RunFileError,
+    TrainError,
+);
+
+impl From<partita::demo::DemoError> for CliError {
+    fn from(error: partita::demo::DemoError) -> Self {
+        Self::of(&error)
+    }
+}
+
+impl From<partita::EnvironmentError> for CliError {
+    fn from(error: partita::EnvironmentError) -> Self {
+        Self::request_or_failure(&error, ErrorKind::Request)
     }
 }
 
@@ -57,7 +121,7 @@ impl From<io::Error> for CliError {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Self::ClosedPipe,
-            _ => Self::Run(format!("the output cannot be written: {error}")),
+            _ => Self::Output(error.to_string()),
         }
     }
 }
@@ -66,45 +130,14 @@ impl From<serde_json::Error> for CliError {
     fn from(error: serde_json::Error) -> Self {
         match error.io_error_kind() {
             Some(io::ErrorKind::BrokenPipe) => Self::ClosedPipe,
-            Some(_) | None => Self::Run(format!("the output cannot be written: {error}")),
+            Some(_) | None => Self::Output(error.to_string()),
         }
     }
-}
-
-/// The texts of an error and its sources, without those that the text before repeats.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(Debug, thiserror::Error)]
-    #[error("outer{}", if *.repeats { ": inner" } else { "" })]
-    struct Outer {
-        repeats: bool,
-        source: io::Error,
-    }
-
-    #[test]
-    fn causes_are_told_once() {
-        for repeats in [false, true] {
-            let source = io::Error::other("inner");
-            let error = CliError::run(&Outer { repeats, source });
-            assert_eq!(error.to_string(), "outer: inner");
-        }
-    }
 
     #[test]
     fn a_closed_pipe_is_no_failure() {

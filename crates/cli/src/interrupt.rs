@@ -1,13 +1,14 @@
-//! An orderly end on signals.
+//! Signals that ask for an end.
 
-use crate::error::CliError;
+use crate::error::{CliError, exit_code};
+use partita::ErrorKind;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// What the handlers and the program tell each other.
+/// What handlers and program share.
 struct Request {
     /// The user asked to stop.
     is_asked: Arc<AtomicBool>,
@@ -23,12 +24,17 @@ fn request() -> &'static Request {
     })
 }
 
-/// Makes Ctrl-C a request that [`asked`] tells of, for work that must leave things in order.
+/// Makes Ctrl-C set [`flag`], for work that must leave things in order.
 ///
 /// May be called again. Errors: the system refuses a handler.
 pub fn listen() -> Result<(), CliError> {
-    request().ends_at_once.store(false, Ordering::Relaxed);
+    hold();
     install()
+}
+
+/// The same where handlers are installed already.
+pub fn hold() {
+    request().ends_at_once.store(false, Ordering::Relaxed);
 }
 
 /// Makes Ctrl-C end the process at once, for work that leaves nothing behind.
@@ -46,8 +52,8 @@ fn install() -> Result<(), CliError> {
     if INSTALLED.swap(true, Ordering::Relaxed) {
         return Ok(());
     }
-    let failed = |error: io::Error| CliError::Run(format!("Ctrl-C cannot be listened to: {error}"));
-    let code = i32::from(CliError::Interrupted(String::new()).exit_code());
+    let failed = CliError::Signals;
+    let code = i32::from(exit_code(ErrorKind::Interrupted));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         if is_ignored(signal).map_err(failed)? {
             continue;
@@ -78,12 +84,7 @@ fn is_ignored(signal: i32) -> io::Result<bool> {
     Ok(unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN)
 }
 
-/// Whether the user asked to stop.
-pub fn asked() -> bool {
-    flag().load(Ordering::Relaxed)
-}
-
-/// The request itself, for those who look at it without knowing this module.
+/// Set once the user has asked to stop.
 pub fn flag() -> &'static AtomicBool {
     &request().is_asked
 }

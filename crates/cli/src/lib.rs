@@ -1,49 +1,27 @@
-//! The command line: reads what the user typed, calls one verb, prints its answer.
+//! The command line: reads what the user typed, calls one verb of the library, prints its answer.
 //!
-//! Does: parses arguments, resolves models and machines, prints reports and errors, ends the process.
-//! Knows: every room, the environment, the terminal.
-//! Must not know: how a program is lowered, costed or run; each verb asks the room that does.
+//! Does: parses arguments, prints answers and errors, handles signals, ends the process.
+//! Knows: the library `partita`, how `partita-report` writes its answers, the environment, the terminal.
+//! Must not know: how a verb finds its answer.
 
 mod args;
 
-mod calibrate;
-mod compare;
-mod data;
 mod demo;
-mod doctor;
-mod inspect;
-mod lower;
-mod models;
-mod plan;
-mod predict;
-mod train;
-
-mod explain;
-mod front;
-mod here;
-mod host;
-mod interrupt;
-mod launcher;
-mod library;
-mod lowered;
-mod machine;
-mod menu;
-mod model;
-mod planner;
-mod report;
-mod search;
-mod trace;
-mod vectors;
-
-mod cache;
+mod draft;
 mod error;
-mod free_folder;
+mod interrupt;
 mod number;
-mod table;
+mod requests;
+mod screen;
+mod verbs;
+mod work;
 
-use args::{Arguments, DataVerb, Verb};
+use args::Arguments;
 use clap::Parser;
 use error::CliError;
+use partita::{Context, Environment, RunFile};
+use screen::{Screen, warn};
+use std::env;
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
@@ -58,16 +36,14 @@ pub fn main() -> ExitCode {
         }
     };
     let mut out = BufWriter::new(io::stdout().lock());
-    let answer = vectors::choose()
-        .and_then(|()| run(&arguments.verb, &mut out))
-        .and_then(|()| Ok(out.flush()?));
+    let answer = run(&arguments, &mut out).and_then(|()| Ok(out.flush()?));
     match answer {
         Ok(()) | Err(CliError::ClosedPipe) => ExitCode::SUCCESS,
-        Err(CliError::Told(code)) => ExitCode::from(code),
+        Err(error @ CliError::AlreadyReported(_)) => ExitCode::from(error.exit_code()),
         Err(error) => {
             // What was printed before the error belongs before it.
             let _ = out.flush();
-            let _ = writeln!(io::stderr(), "partita: {error}");
+            warn(&error.to_string());
             ExitCode::from(error.exit_code())
         }
     }
@@ -101,13 +77,28 @@ pub fn answer(arguments: &[&str], out: &mut dyn Write) -> Result<(), Refusal> {
         code: u8::try_from(error.exit_code()).unwrap_or(2),
         text: error.to_string(),
     })?;
-    Ok(run(&arguments.verb, out)?)
+    Ok(run(&arguments, out)?)
 }
 
 /// Reads the text of a run file as `partita train` does, and trains nothing.
 pub fn check_run_file(text: &str) -> Result<(), Refusal> {
-    train::RunFile::parse(text, "run.toml")?;
-    Ok(())
+    match RunFile::parse(text, "run.toml") {
+        Ok(_) => Ok(()),
+        Err(error) => Err(CliError::from(error).into()),
+    }
+}
+
+/// Runs one verb in the environment of this process.
+fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), CliError> {
+    let environment = Environment {
+        home: env::home_dir(),
+        temporary: env::temp_dir(),
+        end_stuck,
+        ..Environment::from_variables(&|name| env::var_os(name))?
+    };
+    let screen = Screen::default();
+    let context = Context::watched(environment, &screen, interrupt::flag());
+    verbs::run(&context, &arguments.verb, out)
 }
 
 /// Ends the process when a call of a foreign library does not come back, from another thread.
@@ -115,34 +106,12 @@ pub fn check_run_file(text: &str) -> Result<(), Refusal> {
     clippy::exit,
     reason = "the thread that hangs cannot return an exit code"
 )]
-pub(crate) fn end_stuck(text: &str) -> ! {
-    let _ = writeln!(io::stderr(), "partita: {text}");
+fn end_stuck(text: &str) -> ! {
+    warn(text);
     // What the library does at exit may hang as well.
     std::thread::spawn(|| {
         std::thread::sleep(std::time::Duration::from_secs(1));
         std::process::abort();
     });
     std::process::exit(1)
-}
-
-fn run(verb: &Verb, out: &mut dyn Write) -> Result<(), CliError> {
-    match verb {
-        Verb::Models(args) => models::run(args, out),
-        Verb::Inspect(args) => inspect::run(args, out),
-        Verb::Lower(args) => lower::run(args, out),
-        Verb::Predict(args) => predict::run(args, out),
-        Verb::Plan(args) => plan::run(args, out),
-        Verb::Calibrate(args) => calibrate::run(args, out),
-        Verb::Train(args) => train::run(&args.request(), out),
-        Verb::Compare(args) => compare::run(args, out),
-        Verb::Data { verb } => match verb {
-            DataVerb::Cosmology(args) => data::make_cosmology(args, out),
-            DataVerb::Segmentation(args) => data::make_segmentation(args, out),
-            DataVerb::Shapes(args) => data::make_shapes(args, out),
-            DataVerb::Digits(args) => data::make_digits(args, out),
-            DataVerb::Inspect(args) => data::inspect(args, out),
-        },
-        Verb::Doctor(args) => doctor::run(args, out),
-        Verb::Demo(args) => demo::run(args, out),
-    }
 }

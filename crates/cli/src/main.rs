@@ -5,5 +5,5 @@ mod allocator;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    partita::main()
+    partita_cli::main()
 }

@@ -1,23 +1,7 @@
-//! Numbers as the user types them and as reports print them.
+//! Numbers as the user types them.
 
+use partita_space::Mesh;
 use partita_space::limits::SAMPLES_MAX;
-use partita_space::{Bytes, Flops, Mesh};
-
-/// Units of bytes, the ones printed first.
-const UNITS: [(&str, f64); 9] = [
-    ("B", 1.0),
-    ("KiB", 1024.0),
-    ("MiB", 1_048_576.0),
-    ("GiB", 1_073_741_824.0),
-    ("TiB", 1_099_511_627_776.0),
-    ("kB", 1e3),
-    ("MB", 1e6),
-    ("GB", 1e9),
-    ("TB", 1e12),
-];
-
-/// The largest size, 8192 TiB: above, an f64 no longer tells one byte from the next.
-const BYTES_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// A count from 1 to 2^24, the most samples of a step; more of anything is a typing error.
 pub fn count(text: &str) -> Result<usize, String> {
@@ -112,129 +96,9 @@ pub fn spread(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A size with its unit, `16GiB` or `500 MB`.
-pub fn bytes(text: &str) -> Result<Bytes, String> {
-    let text = text.trim();
-    let split = text
-        .find(|letter: char| letter.is_alphabetic())
-        .unwrap_or(text.len());
-    let (number, unit) = (text[..split].trim(), text[split..].trim());
-    let scale = UNITS
-        .into_iter()
-        .find(|(name, _)| *name == unit)
-        .map(|(_, scale)| scale);
-    let bytes = number.parse::<f64>().ok().zip(scale);
-    match bytes.map(|(number, scale)| (number * scale).round()) {
-        Some(bytes) if (1.0..=BYTES_MAX).contains(&bytes) => Ok(Bytes(bytes as u64)),
-        Some(_) | None => {
-            let nearest = match nearest_bytes(number, unit) {
-                Some(nearest) => format!("; nearest is `{nearest}`"),
-                None => String::new(),
-            };
-            Err(format!(
-                "possible is a number with a unit, like `16GiB`, from `1B` to `8192TiB`; units are \
-                 {}{nearest}",
-                UNITS.map(|(name, _)| name).join(", ")
-            ))
-        }
-    }
-}
-
-/// The size that was probably meant, or the end of what is possible on the side where it lies; none of
-/// what is no number.
-fn nearest_bytes(number: &str, unit: &str) -> Option<String> {
-    let digits = number.trim_start_matches(['-', '+']);
-    let magnitude = digits
-        .parse()
-        .ok()
-        .filter(|number: &f64| !number.is_nan())?;
-    // Without a unit, as a machine's memory is told.
-    let meant = if unit.is_empty() { "GiB" } else { unit };
-    let mut alike = UNITS.into_iter();
-    let (name, scale) = alike.find(|(name, _)| name.eq_ignore_ascii_case(meant))?;
-    let bytes = (magnitude * scale).round();
-    Some(match (bytes < 1.0, bytes > BYTES_MAX) {
-        (true, _) => "1B".to_owned(),
-        (_, true) => "8192TiB".to_owned(),
-        (false, false) => format!("{digits}{name}"),
-    })
-}
-
-/// Flops in the unit of published tables, `1183.42 GFlop`, unless that would show none.
-pub fn giga(flops: Flops) -> String {
-    let number = flops.0 as f64 / 1e9;
-    match number < 0.01 {
-        true => flops.to_string(),
-        false => format!("{number:.2} GFlop"),
-    }
-}
-
-/// Bytes in the unit of published tables, `52.71 GiB`, unless that would show none.
-pub fn gibi(bytes: Bytes) -> String {
-    let number = bytes.0 as f64 / 1_073_741_824.0;
-    match number < 0.01 {
-        true => bytes.to_string(),
-        false => format!("{number:.2} GiB"),
-    }
-}
-
-/// A count with its digits in groups of three, `9,437,344`.
-pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (position, digit) in digits.chars().enumerate() {
-        if position > 0 && (digits.len() - position).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn reads_sizes() {
-        assert_eq!(bytes("16GiB"), Ok(Bytes(17_179_869_184)));
-        assert_eq!(bytes("0.5 MB"), Ok(Bytes(500_000)));
-        assert_eq!(bytes("1B"), Ok(Bytes(1)));
-        for wrong in [
-            "", "16", "GiB", "-1GiB", "0GiB", "16gib", "nanGiB", "1e30TB",
-        ] {
-            assert!(bytes(wrong).is_err(), "{wrong}");
-        }
-        for (wrong, nearest) in [
-            ("18446744073709551616B", "8192TiB"),
-            ("99999999999999tb", "8192TiB"),
-            ("0GiB", "1B"),
-            ("0.1B", "1B"),
-            ("16", "16GiB"),
-            ("16gib", "16GiB"),
-            ("-1GiB", "1GiB"),
-        ] {
-            let error = bytes(wrong).unwrap_err();
-            let (_, suggested) = error.split_once("nearest is `").unwrap();
-            let suggested = suggested.trim_end_matches('`');
-            assert_eq!(suggested, nearest, "{wrong}");
-            assert!(bytes(suggested).is_ok(), "{error}");
-        }
-        for near in ["16gib", "-16 GiB", "16GIB"] {
-            assert!(
-                bytes(near).unwrap_err().ends_with("nearest is `16GiB`"),
-                "{near}"
-            );
-        }
-    }
-
-    #[test]
-    fn small_numbers_show_in_smaller_units() {
-        assert_eq!(giga(Flops(1_183_420_000_000)), "1183.42 GFlop");
-        assert_eq!(giga(Flops(2_500_000)), "2.50 MFlop");
-        assert_eq!(gibi(Bytes(3 << 29)), "1.50 GiB");
-        assert_eq!(gibi(Bytes(3 << 19)), "1.50 MiB");
-    }
 
     #[test]
     fn reads_counts() {
@@ -272,12 +136,5 @@ mod tests {
             assert!(error.ends_with(&format!("nearest is {nearest}")), "{error}");
             assert!(seed(nearest).is_ok());
         }
-    }
-
-    #[test]
-    fn groups_digits() {
-        assert_eq!(grouped(9_437_344), "9,437,344");
-        assert_eq!(grouped(100), "100");
-        assert_eq!(grouped(0), "0");
     }
 }

@@ -16,7 +16,7 @@ const SAMPLES_MAX: usize = 8;
 
 /// A run file.
 pub(super) fn run_file(bytes: &[u8], _: &Path) -> Result<(), String> {
-    partita::check_run_file(text(bytes)?).map_err(|refusal| {
+    partita_cli::check_run_file(text(bytes)?).map_err(|refusal| {
         assert_eq!(refusal.code, 2, "{}", refusal.text);
         refusal.text
     })

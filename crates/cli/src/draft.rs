@@ -1,0 +1,40 @@
+//! A page that is asked for, from before the search to its place.
+
+use crate::error::CliError;
+use partita::ErrorKind;
+use partita_files::NewFile;
+use partita_report::DOCTYPE;
+use std::fmt::Display;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+/// A file under construction beside its place; what is not published leaves nothing.
+pub struct Draft(NewFile);
+
+impl Draft {
+    /// Errors: a place where nothing can be written.
+    pub fn new(path: &Path) -> Result<Self, CliError> {
+        let unwritable =
+            |error: &dyn Display| CliError::unwritable(path, error, ErrorKind::Request);
+        if path.is_dir() {
+            return Err(unwritable(&"it is a folder"));
+        }
+        let is_other = |text: Vec<u8>| !text.is_empty() && !text.starts_with(DOCTYPE.as_bytes());
+        if fs::read(path).is_ok_and(is_other) {
+            return Err(unwritable(
+                &"it is there and no report; possible are another file, and one that was a report",
+            ));
+        }
+        let file = NewFile::create(path).map_err(|error| unwritable(&error))?;
+        Ok(Self(file))
+    }
+
+    /// Writes the text and puts it in place, by one rename.
+    pub fn publish(mut self, text: &str) -> Result<(), CliError> {
+        let path = self.0.path().to_owned();
+        let written = self.0.write_all(text.as_bytes());
+        let placed = written.and_then(|()| self.0.place());
+        placed.map_err(|error| CliError::unwritable(&path, &error, ErrorKind::Request))
+    }
+}

@@ -1,0 +1,193 @@
+//! Requests to the library, from arguments.
+
+use crate::args::{
+    CalibrateArgs, CosmologyArgs, DigitsArgs, DigitsTaskName, KernelsName, KindName, LowerArgs,
+    MakingArgs, OptimizerName, PlanArgs, PredictArgs, SampleName, SegmentationArgs, ShapesArgs,
+    TrainArgs, TrainingArgs,
+};
+use crate::error::CliError;
+use partita::{
+    ADAM, COUNTS, CalibrateRequest, CosmologyRequest, DigitsRequest, ErrorKind, FLOATS, KernelSet,
+    LowerRequest, MakeRequest, PlanRequest, PredictRequest, SCALED_COUNTS, SGD,
+    SegmentationRequest, ShapesRequest, StrategyChoice, TrainRequest, Training,
+};
+use partita_program::ProgramKind;
+use partita_synth::DigitsTask;
+
+impl TrainingArgs {
+    fn request(&self) -> Training {
+        Training {
+            model: self.model.clone(),
+            ranks: self.ranks,
+            batch: self.batch,
+            optimizer: match self.optimizer {
+                OptimizerName::Adam => ADAM,
+                OptimizerName::Sgd => SGD,
+            },
+            samples: match self.samples {
+                SampleName::Int16 => COUNTS,
+                SampleName::Int16Scaled => SCALED_COUNTS,
+                SampleName::Float32 => FLOATS,
+            },
+        }
+    }
+}
+
+/// Errors: a text that is no strategy.
+fn strategy(text: &str) -> Result<StrategyChoice, CliError> {
+    let strategy = text.parse();
+    strategy.map_err(|error| CliError::request_or_failure(&error, ErrorKind::Request))
+}
+
+impl KernelsName {
+    fn set(self) -> Option<KernelSet> {
+        match self {
+            Self::Cpu => Some(KernelSet::Cpu),
+            Self::Reference => Some(KernelSet::Reference),
+            Self::Unpinned => None,
+        }
+    }
+}
+
+impl LowerArgs {
+    /// Errors: a text that is no strategy.
+    pub fn request(&self) -> Result<LowerRequest, CliError> {
+        Ok(LowerRequest {
+            training: self.training.request(),
+            strategy: strategy(&self.strategy)?,
+            kernels: self.kernels.set(),
+            kind: match self.kind {
+                KindName::Train => ProgramKind::Train,
+                KindName::Evaluate => ProgramKind::Evaluate,
+            },
+            machine: self.machine.clone(),
+            memory: self.memory,
+        })
+    }
+}
+
+impl PredictArgs {
+    /// Errors: a text that is no strategy.
+    pub fn request(&self) -> Result<PredictRequest, CliError> {
+        Ok(PredictRequest {
+            training: self.training.request(),
+            strategy: strategy(&self.strategy)?,
+            machine: self.machine.clone(),
+            no_io: self.no_io,
+            kernels: self.kernels.set(),
+            memory: self.memory,
+            tasks: self.tasks,
+            explain: self.explain,
+        })
+    }
+}
+
+impl PlanArgs {
+    /// The request to the library.
+    pub fn request(&self) -> PlanRequest {
+        PlanRequest {
+            training: self.training.request(),
+            machine: self.machine.clone(),
+            no_io: self.no_io,
+            memory: self.memory,
+            explain: self.explain,
+            figures: self.report.is_some(),
+        }
+    }
+}
+
+impl CalibrateArgs {
+    /// The request to the library.
+    pub fn request(&self) -> CalibrateRequest {
+        CalibrateRequest {
+            name: self.name.clone(),
+            output: self.output.clone(),
+            replace: self.replace,
+            ranks: self.ranks,
+            threads: self.threads,
+            models: self.models.clone(),
+            passes: self.passes,
+        }
+    }
+}
+
+impl TrainArgs {
+    /// The request to the library.
+    pub fn request(&self) -> TrainRequest {
+        TrainRequest {
+            run_file: self.run.clone(),
+            ranks: self.ranks,
+            threads: self.threads,
+            strategy: self.strategy.clone(),
+            library_collectives: self.library_collectives,
+            overwrite: self.overwrite,
+            no_prediction: self.no_prediction,
+        }
+    }
+}
+
+impl MakingArgs {
+    fn request(&self) -> MakeRequest {
+        MakeRequest {
+            out: self.out.clone(),
+            seed: self.seed,
+            validation: self.validation,
+            test: self.test,
+            threads: self.threads,
+        }
+    }
+}
+
+impl CosmologyArgs {
+    /// The request to the library.
+    pub fn request(&self) -> CosmologyRequest {
+        CosmologyRequest {
+            make: self.making.request(),
+            universes: self.universes,
+            grid: self.grid,
+            n_s_spread: self.n_s_spread,
+            h_0_spread: self.h_0_spread,
+        }
+    }
+}
+
+impl SegmentationArgs {
+    /// The request to the library.
+    pub fn request(&self) -> SegmentationRequest {
+        SegmentationRequest {
+            make: self.making.request(),
+            volumes: self.volumes,
+            grid: self.grid,
+        }
+    }
+}
+
+impl ShapesArgs {
+    /// The request to the library.
+    pub fn request(&self) -> ShapesRequest {
+        ShapesRequest {
+            make: self.making.request(),
+            images: self.images,
+            size: self.size,
+            classes: self.classes,
+        }
+    }
+}
+
+impl DigitsArgs {
+    /// The request to the library.
+    pub fn request(&self) -> DigitsRequest {
+        DigitsRequest {
+            make: self.making.request(),
+            samples: self.samples,
+            task: match self.task {
+                DigitsTaskName::Reverse => DigitsTask::Reverse,
+                DigitsTaskName::Sort => DigitsTask::Sort,
+                DigitsTaskName::Add => DigitsTask::Add,
+            },
+            digits: self.digits,
+            vary: self.vary,
+            length: self.length,
+        }
+    }
+}

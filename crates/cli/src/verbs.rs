@@ -1,0 +1,134 @@
+//! Each verb: a request from arguments, and its answer as text or JSON.
+
+use crate::args::{
+    CalibrateArgs, CompareArgs, DataVerb, DoctorArgs, InspectArgs, LowerArgs, ModelsArgs, PlanArgs,
+    PredictArgs, TrainArgs, Verb,
+};
+use crate::demo;
+use crate::draft::Draft;
+use crate::error::CliError;
+use crate::work::{made, train, write_json};
+use partita::Context;
+use partita_report::{page, text};
+use std::io::Write;
+
+/// Runs a verb.
+pub fn run(context: &Context<'_>, verb: &Verb, out: &mut dyn Write) -> Result<(), CliError> {
+    match verb {
+        Verb::Models(args) => models(args, out),
+        Verb::Inspect(args) => inspect(args, out),
+        Verb::Lower(args) => lower(context, args, out),
+        Verb::Predict(args) => predict(context, args, out),
+        Verb::Plan(args) => plan(context, args, out),
+        Verb::Calibrate(args) => calibrate(context, args, out),
+        Verb::Train(args) => run_train(context, args, out),
+        Verb::Compare(args) => compare(args, out),
+        Verb::Data { verb } => data(context, verb, out),
+        Verb::Doctor(args) => doctor(context, args, out),
+        Verb::Demo(args) => demo::run(context, args, out),
+    }
+}
+
+fn models(args: &ModelsArgs, out: &mut dyn Write) -> Result<(), CliError> {
+    match args.json {
+        true => write_json(out, &partita::models()?),
+        false => Ok(text::models(&partita::families()?, out)?),
+    }
+}
+
+fn inspect(args: &InspectArgs, out: &mut dyn Write) -> Result<(), CliError> {
+    let model = partita::inspect(&args.model)?;
+    match (args.text, args.json) {
+        (true, _) => Ok(write!(out, "{}", model.text())?),
+        (false, true) => write_json(out, &model),
+        (false, false) => Ok(text::inspect(&model, out)?),
+    }
+}
+
+fn lower(context: &Context<'_>, args: &LowerArgs, out: &mut dyn Write) -> Result<(), CliError> {
+    let lowered = partita::lower(context, &args.request()?)?;
+    match args.json {
+        true => write_json(out, &lowered.summary()),
+        false => Ok(out.write_all(lowered.program.to_text().as_bytes())?),
+    }
+}
+
+fn predict(context: &Context<'_>, args: &PredictArgs, out: &mut dyn Write) -> Result<(), CliError> {
+    let predicted = partita::predict(context, &args.request()?)?;
+    match args.json {
+        true => write_json(out, &predicted),
+        false => Ok(text::predict(&predicted, out)?),
+    }
+}
+
+fn plan(context: &Context<'_>, args: &PlanArgs, out: &mut dyn Write) -> Result<(), CliError> {
+    // What cannot be written is said before the search.
+    let draft = args.report.as_deref().map(Draft::new).transpose()?;
+    let planned = partita::plan(context, &args.request())?;
+    if let (Some(draft), Some(figures)) = (draft, &planned.figures) {
+        draft.publish(&page(figures))?;
+    }
+    match args.json {
+        true => write_json(out, &planned.candidates)?,
+        false => text::plan(&planned, args.all, out)?,
+    }
+    match planned.none_fits {
+        Some(error) => Err(error.into()),
+        None => Ok(()),
+    }
+}
+
+fn calibrate(
+    context: &Context<'_>,
+    args: &CalibrateArgs,
+    out: &mut dyn Write,
+) -> Result<(), CliError> {
+    let Some(calibrated) = partita::calibrate(context, &args.request())? else {
+        return Ok(());
+    };
+    match args.json {
+        true => write_json(out, &calibrated.summary()),
+        false => Ok(text::calibrate(&calibrated, out)?),
+    }
+}
+
+fn run_train(context: &Context<'_>, args: &TrainArgs, out: &mut dyn Write) -> Result<(), CliError> {
+    train(context, &args.request(), args.json, out).map(drop)
+}
+
+fn compare(args: &CompareArgs, out: &mut dyn Write) -> Result<(), CliError> {
+    let comparison = partita::compare(&args.prediction, &args.trace)?;
+    match args.json {
+        true => write_json(out, &comparison),
+        false => Ok(text::compare(&comparison, out)?),
+    }
+}
+
+fn data(context: &Context<'_>, verb: &DataVerb, out: &mut dyn Write) -> Result<(), CliError> {
+    match verb {
+        DataVerb::Cosmology(args) => {
+            made(&|| partita::make_cosmology(context, &args.request()), out)
+        }
+        DataVerb::Segmentation(args) => made(
+            &|| partita::make_segmentation(context, &args.request()),
+            out,
+        ),
+        DataVerb::Shapes(args) => made(&|| partita::make_shapes(context, &args.request()), out),
+        DataVerb::Digits(args) => made(&|| partita::make_digits(context, &args.request()), out),
+        DataVerb::Inspect(args) => {
+            let summary = partita::inspect_data(&args.path)?;
+            match args.json {
+                true => write_json(out, &summary),
+                false => Ok(text::dataset(&summary, out)?),
+            }
+        }
+    }
+}
+
+fn doctor(context: &Context<'_>, args: &DoctorArgs, out: &mut dyn Write) -> Result<(), CliError> {
+    let diagnosis = partita::doctor(context);
+    match args.json {
+        true => write_json(out, &diagnosis),
+        false => Ok(text::doctor(&diagnosis, out)?),
+    }
+}

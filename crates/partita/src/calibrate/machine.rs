@@ -1,0 +1,239 @@
+//! The machine file of a calibration.
+
+use super::day::today;
+use crate::host::Host;
+use crate::kernel_set::KernelSet;
+use crate::local_machine::{CalibrationRun, Ranks};
+use partita_cluster::{
+    Basis, Calibration, CalibrationError, ConvEfficiency, Device, DeviceKind, Efficiency, Fact,
+    InterLink, IntraLink, Io, Law, Links, Machine, MeasuredKernel, Share,
+};
+use partita_oracle::Features;
+use partita_oracle::{Errors, LinkFit, Sample, Validation};
+use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Seconds};
+use std::collections::BTreeMap;
+
+fn fact<T>(value: T, basis: Basis, source: &str) -> Fact<T> {
+    Fact {
+        value,
+        basis,
+        source: source.to_owned(),
+    }
+}
+
+/// A machine of one node, as it was measured.
+pub fn machine(
+    name: &str,
+    host: &Host,
+    ranks: &Ranks,
+    found: &CalibrationRun,
+    validation: &Validation,
+) -> (Machine, Calibration) {
+    let world = ranks
+        .library
+        .clone()
+        .unwrap_or_else(|| "threads".to_owned());
+    let message = found.costs.message.unwrap_or_default();
+    let bandwidth = 1.0 / message.seconds_per_byte.max(1e-12);
+    let link = |basis, source: &str| {
+        let latency = fact(message.latency.max(Seconds(1e-9)), basis, source);
+        (latency, fact(BytesPerSecond(bandwidth), basis, source))
+    };
+    let (latency, rate) = link(
+        Basis::Fitted,
+        &format!("messages between neighbors, {world}"),
+    );
+    let alone =
+        "there is one node, so no network was measured; the link within the node stands for it";
+    let (between, between_rate) = link(Basis::Assumed, alone);
+    let reads = found.costs.load.unwrap_or_default();
+    let file_rate = ranks.count as f64 / reads.seconds_per_byte.max(1e-12);
+    let file = "reads of a file that the system holds in memory, all ranks at once";
+    let file_bandwidth = fact(BytesPerSecond(file_rate), Basis::Fitted, file);
+    let calibration = calibration(host, ranks, found, validation, world);
+    let machine = Machine {
+        name: name.to_owned(),
+        nodes: fact(1, Basis::Measured, "the machine on which it was measured"),
+        devices_per_node: fact(
+            ranks.count,
+            Basis::Measured,
+            "ranks that were at work together",
+        ),
+        device: device(host, ranks, found),
+        links: Links {
+            intra: IntraLink {
+                latency,
+                bandwidth: rate,
+            },
+            inter: InterLink {
+                latency: between,
+                bandwidth: between_rate.clone(),
+                node_bandwidth: between_rate,
+                nics_per_node: fact(1, Basis::Assumed, alone),
+            },
+        },
+        allreduce: None,
+        exchange: None,
+        io: Some(Io {
+            bandwidth_total: file_bandwidth.clone(),
+            bandwidth_per_node: file_bandwidth,
+            latency: fact(reads.latency.max(Seconds(1e-9)), Basis::Fitted, file),
+        }),
+        calibration: Some(calibration.clone()),
+    };
+    (machine, calibration)
+}
+
+fn device(host: &Host, ranks: &Ranks, found: &CalibrationRun) -> Device {
+    let rate = |sample: &&Sample| sample.features.flops / sample.cost.together.0;
+    let of = |family: &str| -> Vec<f64> {
+        let all = found.kernels.iter();
+        let mut rates: Vec<f64> = all
+            .filter(|sample| sample.features.family == family)
+            .filter(|sample| sample.features.flops > 1e7)
+            .map(|sample| rate(&sample))
+            .collect();
+        rates.sort_by(f64::total_cmp);
+        rates
+    };
+    let passes = [
+        "convolution_forward",
+        "convolution_backward_data",
+        "convolution_backward_weight",
+    ];
+    let peak = passes.iter().flat_map(|family| of(family));
+    let peak = peak.fold(1.0, f64::max);
+    let share = |family: &str| {
+        let rates = of(family);
+        let middle = rates.get(rates.len() / 2).copied().unwrap_or(peak);
+        let source = "the middle of the measured kernels; with a calibration they go before it";
+        fact(
+            Share((middle / peak).clamp(1e-6, 1.0)),
+            Basis::Fitted,
+            source,
+        )
+    };
+    let efficiency = || ConvEfficiency {
+        forward: share("convolution_forward"),
+        backward_data: share("convolution_backward_data"),
+        backward_weight: share("convolution_backward_weight"),
+        saturation: None,
+    };
+    let memory = host.memory_bytes_available.unwrap_or(Bytes(1 << 30));
+    let processor = host.processor.clone().unwrap_or_default();
+    Device {
+        name: format!("{} thread(s) of {processor}", ranks.threads),
+        kind: DeviceKind::Cpu,
+        memory: fact(
+            Bytes(memory.0 / ranks.count as u64),
+            Basis::Measured,
+            "an equal share of what was free",
+        ),
+        peak_flops_f32: fact(
+            FlopsPerSecond(peak),
+            Basis::Measured,
+            "the fastest convolution, with all ranks at work",
+        ),
+        memory_bandwidth: fact(
+            found.memory,
+            Basis::Measured,
+            "a copy, read and written bytes, with all ranks at work",
+        ),
+        kernel_start: None,
+        efficiency: Efficiency {
+            conv2d: efficiency(),
+            conv3d: efficiency(),
+            memory_bound: fact(
+                Share(1.0),
+                Basis::Measured,
+                "the rate of the memory is that of a kernel, a copy",
+            ),
+        },
+    }
+}
+
+fn calibration(
+    host: &Host,
+    ranks: &Ranks,
+    found: &CalibrationRun,
+    validation: &Validation,
+    world: String,
+) -> Calibration {
+    let row = |sample: &Sample| {
+        let Sample { features, cost } = sample;
+        MeasuredKernel(
+            features.family.clone(),
+            features.flops,
+            features.bytes,
+            features.shape.iter().map(|at| rounded(*at)).collect(),
+            Seconds(rounded(cost.alone.0)),
+            Seconds(rounded(cost.together.0)),
+        )
+    };
+    let laws = |fits: &BTreeMap<usize, LinkFit>| -> BTreeMap<String, Law> {
+        let one = |(members, fit): (&usize, &LinkFit)| (members.to_string(), law(fit));
+        fits.iter().map(one).collect()
+    };
+    let costs = &found.costs;
+    let collectives = [
+        ("allreduce", laws(&costs.allreduce)),
+        ("allgather", laws(&costs.allgather)),
+        ("reduce_scatter", laws(&costs.reduce_scatter)),
+        ("alltoall", laws(&costs.alltoall)),
+    ];
+    let known = collectives.into_iter().filter(|(_, laws)| !laws.is_empty());
+    Calibration {
+        date: today(),
+        processor: host.processor.clone().unwrap_or_default(),
+        cores: ranks.cores.len(),
+        simd: host.simd.to_owned(),
+        kernels: format!("{} {}", KernelSet::Cpu.name(), env!("CARGO_PKG_VERSION")),
+        world,
+        ranks: ranks.count,
+        threads: ranks.threads,
+        validation: error_of(&validation.all),
+        message: costs.message.as_ref().map(law),
+        collectives: known.map(|(name, laws)| (name.to_owned(), laws)).collect(),
+        coordinates: Features::NAMES.map(str::to_owned).to_vec(),
+        measured: found.kernels.iter().map(row).collect(),
+    }
+}
+
+fn law(fit: &LinkFit) -> Law {
+    Law {
+        latency: fit.latency.0,
+        seconds_per_byte: fit.seconds_per_byte,
+        host_seconds_per_byte: fit.host_seconds_per_byte,
+    }
+}
+
+/// Errors in the form of a machine file.
+pub fn error_of(errors: &Errors) -> CalibrationError {
+    CalibrationError {
+        kernels: errors.kernels,
+        median: rounded(errors.median),
+        mean_by_time: rounded(errors.mean_by_time),
+        total: rounded(errors.total),
+    }
+}
+
+/// To five digits: more are noise, and make the file long.
+fn rounded(value: f64) -> f64 {
+    format!("{value:.4e}").parse().unwrap_or(value)
+}
+
+/// The machine file, with what it rests on at its head.
+pub fn text(machine: &Machine, calibration: &Calibration, passes: usize) -> String {
+    let CalibrationError {
+        kernels, median, ..
+    } = calibration.validation;
+    format!(
+        "# Measured by `partita calibrate` on {}, {}, in {passes} pass{}.\n# Of {kernels} kernels that the laws \
+         had not seen, half are estimated within {:.1} %.\n\n{}",
+        calibration.date,
+        calibration.world,
+        if passes == 1 { "" } else { "es" },
+        100.0 * median,
+        machine.to_toml()
+    )
+}

@@ -1,0 +1,89 @@
+//! What every verb is given beside its request: the environment, measured times, who watches, and a flag
+//! that stops the work.
+
+use crate::environment::Environment;
+use crate::progress::{Event, Progress, Silent};
+use crate::times::{NoScratch, Times};
+use partita_cpu::Level;
+use partita_tune::{Measurements, Setting};
+use std::fs::File;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+/// What every verb is given beside its request. A process needs one, as it holds measured times.
+pub struct Context<'c> {
+    environment: Environment,
+    times: Times,
+    progress: &'c dyn Progress,
+    cancel: &'c AtomicBool,
+}
+
+impl Context<'static> {
+    /// A context in which nobody watches and nothing is stopped.
+    pub fn new(environment: Environment) -> Self {
+        Self::watched(environment, &Silent, &NEVER)
+    }
+}
+
+impl<'c> Context<'c> {
+    /// A context whose work reports to `progress` and ends early once `cancel` is set.
+    pub fn watched(
+        environment: Environment,
+        progress: &'c dyn Progress,
+        cancel: &'c AtomicBool,
+    ) -> Self {
+        let path = environment.measured_times.clone();
+        let temporary = environment.temporary.clone();
+        Self {
+            environment,
+            times: Times::new(path, temporary),
+            progress,
+            cancel,
+        }
+    }
+
+    /// The surroundings of the process.
+    pub fn environment(&self) -> &Environment {
+        &self.environment
+    }
+
+    /// Ends the work early when it is set: ranks end within a second, and files that are half written are
+    /// removed.
+    pub fn cancel(&self) -> &'c AtomicBool {
+        self.cancel
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancel.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn level(&self) -> Level {
+        self.environment.level
+    }
+
+    pub(crate) fn report(&self, event: Event<'_>) {
+        self.progress.report(event);
+    }
+
+    /// Reports how far a measurement or a search is.
+    pub(crate) fn status(&self, text: &str, is_last: bool) {
+        self.report(Event::Status { text, is_last });
+    }
+
+    pub(crate) fn measurements(&self, setting: &Setting) -> Measurements {
+        self.times.measurements(setting, self.progress)
+    }
+
+    pub(crate) fn keep_measurements(&self, setting: &Setting, new: &Measurements) {
+        self.times.keep(setting, new, self.progress);
+    }
+
+    pub(crate) fn before_measuring(&self) {
+        self.times.before_measuring(self.progress);
+    }
+
+    pub(crate) fn scratch_file(&self, contents: &[u8]) -> Result<File, NoScratch> {
+        self.times.scratch_file(contents, self.progress)
+    }
+}

@@ -1,0 +1,23 @@
+//! `data`: makes synthetic datasets, and summarizes datasets.
+
+mod cosmology;
+mod digits;
+mod error;
+mod labeled;
+mod making;
+
+pub use cosmology::{CosmologyRequest, make_cosmology};
+pub use digits::{DigitsRequest, make_digits};
+pub use error::DatasetError;
+pub use labeled::{SegmentationRequest, ShapesRequest, make_segmentation, make_shapes};
+pub use making::MakeRequest;
+
+use partita_data::DatasetSummary;
+use std::path::Path;
+
+/// Summarizes a dataset folder or a single HDF5 file.
+///
+/// Errors: no dataset, or a faulty one.
+pub fn inspect_data(path: &Path) -> Result<DatasetSummary, DatasetError> {
+    Ok(partita_data::inspect(path)?)
+}

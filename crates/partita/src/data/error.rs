@@ -1,0 +1,103 @@
+use crate::error::{ErrorKind, Fault};
+use partita_data::DataError;
+use partita_space::Bytes;
+use partita_synth::SynthError;
+use std::io;
+use std::path::PathBuf;
+
+/// Why a dataset cannot be made or read.
+#[derive(Debug, thiserror::Error)]
+pub enum DatasetError {
+    /// It cannot be read or written.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// Samples cannot be like this.
+    #[error(transparent)]
+    Spec(SynthError),
+    /// A sample cannot be made.
+    #[error(transparent)]
+    Sample(SynthError),
+    /// Validation and test take all samples.
+    #[error(
+        "of {samples} {noun} {validation} are for validation and {test} for the test, which leaves none to \
+         train on; possible are shares whose sum is less than 1, nearest is `--validation 0 --test 0`"
+    )]
+    NothingToTrainOn {
+        /// What a sample is called, in the plural.
+        noun: &'static str,
+        /// Samples asked for.
+        samples: usize,
+        /// Samples for validation.
+        validation: usize,
+        /// Samples for the test.
+        test: usize,
+    },
+    /// The disk has no room for the dataset.
+    #[error("{samples} {noun} take {needed} at {}, and {free} are free there; {way_out}", path.display())]
+    NoRoom {
+        /// What a sample is called, in the plural.
+        noun: &'static str,
+        /// Samples asked for.
+        samples: usize,
+        /// Size of the dataset.
+        needed: Bytes,
+        /// Folder of the dataset.
+        path: PathBuf,
+        /// Room on its disk.
+        free: Bytes,
+        /// What can be asked for.
+        way_out: String,
+    },
+    /// The system refuses a thread.
+    #[error("no thread could be started to make samples: {source}; choose fewer threads")]
+    NoThread {
+        /// What it says.
+        source: io::Error,
+    },
+    /// A thread ended without its samples.
+    #[error("a thread that made samples died")]
+    ThreadDied,
+    /// The caller asked to stop.
+    #[error("stopped on request; nothing is left at {}", path.display())]
+    Interrupted {
+        /// Folder of the dataset.
+        path: PathBuf,
+    },
+}
+
+impl Fault for DatasetError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Data(error) => kind_of(error),
+            Self::Spec(_) | Self::NothingToTrainOn { .. } | Self::NoRoom { .. } => {
+                ErrorKind::Request
+            }
+            Self::Sample(_) | Self::NoThread { .. } | Self::ThreadDied => ErrorKind::Failure,
+            Self::Interrupted { .. } => ErrorKind::Interrupted,
+        }
+    }
+}
+
+/// What cannot be written now may be the disk's fault; all else is in what was asked for.
+fn kind_of(error: &DataError) -> ErrorKind {
+    match error {
+        DataError::Unwritable { .. } => ErrorKind::Failure,
+        DataError::Missing { .. }
+        | DataError::Unopenable { .. }
+        | DataError::NotHdf5 { .. }
+        | DataError::MissingKey { .. }
+        | DataError::WrongRank { .. }
+        | DataError::WrongShape { .. }
+        | DataError::WrongDtype { .. }
+        | DataError::SampleOutOfRange { .. }
+        | DataError::RegionOutOfRange { .. }
+        | DataError::Unreadable { .. }
+        | DataError::NoClass(_)
+        | DataError::Untrainable { .. }
+        | DataError::Incomplete { .. }
+        | DataError::BadIndex { .. }
+        | DataError::Occupied { .. }
+        | DataError::BadValue { .. }
+        | DataError::BadWeights { .. } => ErrorKind::Request,
+    }
+}

@@ -1,0 +1,116 @@
+use super::error::DatasetError;
+use super::making::{MakeRequest, Making, integer};
+use crate::context::Context;
+use partita_data::{DType, DatasetSpec, DatasetSummary, Kind, Layout, Samples};
+use partita_synth::{
+    CLASSES, Picture, SegmentationSpec, SegmentedVolume, ShapesSpec, class_names, make_picture,
+    make_segmented,
+};
+
+/// A dataset of volumes of an organ with lesions, with a class at each voxel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SegmentationRequest {
+    /// Folder, seed and splits.
+    pub make: MakeRequest,
+    /// Volumes of all splits together.
+    pub volumes: usize,
+    /// Voxels a side, 8 to 1024.
+    pub grid: usize,
+}
+
+/// A dataset of images of simple shapes, with one class each.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShapesRequest {
+    /// Folder, seed and splits.
+    pub make: MakeRequest,
+    /// Images of all splits together.
+    pub images: usize,
+    /// Pixels a side, 16 to 4096.
+    pub size: usize,
+    /// Classes, 2 to 1000: ten shapes, then with textures of the figure, then of the ground.
+    pub classes: usize,
+}
+
+/// Makes a dataset of volumes with a class at each voxel, and summarizes it.
+///
+/// Errors: as [`make_cosmology`](super::make_cosmology).
+pub fn make_segmentation(
+    context: &Context<'_>,
+    request: &SegmentationRequest,
+) -> Result<DatasetSummary, DatasetError> {
+    let spec = SegmentationSpec {
+        grid: request.grid,
+        seed: request.make.seed,
+    };
+    spec.validate().map_err(DatasetError::Spec)?;
+    let making = Making::new(&request.make, "volumes", request.volumes)?;
+    let [train, validation, test] = making.splits();
+    let extent = [spec.grid; 3];
+    let mut asked = making.asked("segmentation");
+    asked.insert("grid".to_owned(), integer(spec.grid as u64));
+    let dataset = DatasetSpec {
+        kind: Kind::Segmentation,
+        shape: [1, extent[0], extent[1], extent[2]],
+        dtype: DType::Int16,
+        targets: CLASSES.map(str::to_owned).to_vec(),
+        labels: Some(extent),
+        layout: Layout::Contiguous,
+        train,
+        validation,
+        test,
+        spec: asked,
+    };
+    making.make(
+        context,
+        &dataset,
+        move |volume| make_segmented(&spec, volume),
+        |writer, split, volume: SegmentedVolume| {
+            let (values, labels) = (Samples::I16(volume.values), Samples::I16(volume.labels));
+            writer.append_labeled(split, &values, &labels)
+        },
+    )
+}
+
+/// Makes a dataset of images with one class each, and summarizes it.
+///
+/// Errors: as [`make_cosmology`](super::make_cosmology).
+pub fn make_shapes(
+    context: &Context<'_>,
+    request: &ShapesRequest,
+) -> Result<DatasetSummary, DatasetError> {
+    let spec = ShapesSpec {
+        size: request.size,
+        classes: request.classes,
+        seed: request.make.seed,
+    };
+    spec.validate().map_err(DatasetError::Spec)?;
+    let making = Making::new(&request.make, "images", request.images)?;
+    let [train, validation, test] = making.splits();
+    let mut asked = making.asked("shapes");
+    asked.insert("size".to_owned(), integer(spec.size as u64));
+    asked.insert("classes".to_owned(), integer(spec.classes as u64));
+    let dataset = DatasetSpec {
+        kind: Kind::Shapes,
+        shape: [3, 1, spec.size, spec.size],
+        dtype: DType::Int16,
+        targets: class_names(spec.classes),
+        labels: Some([1; 3]),
+        layout: Layout::Contiguous,
+        train,
+        validation,
+        test,
+        spec: asked,
+    };
+    making.make(
+        context,
+        &dataset,
+        move |image| make_picture(&spec, image),
+        |writer, split, picture: Picture| {
+            let (values, class) = (
+                Samples::I16(picture.values),
+                Samples::I16(vec![picture.class]),
+            );
+            writer.append_labeled(split, &values, &class)
+        },
+    )
+}

@@ -1,0 +1,220 @@
+use super::error::DatasetError;
+use crate::context::Context;
+use crate::free_folder;
+use crate::progress::Event;
+use partita_data::{DataError, DatasetSpec, DatasetSummary, DatasetWriter, Split};
+use partita_files::free_bytes;
+use partita_space::Bytes;
+use partita_synth::SynthError;
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+/// Samples that a thread makes before what was made is written.
+const PER_WAVE: usize = 4;
+
+/// What is common to all makers of datasets.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MakeRequest {
+    /// Folder to make; it must not exist, or be empty.
+    pub out: PathBuf,
+    /// Seed of the samples: the same seed and request give the same bytes.
+    pub seed: u64,
+    /// Fraction of the samples that are for validation.
+    pub validation: f64,
+    /// Fraction of the samples that are for the test.
+    pub test: f64,
+    /// Samples made at a time (default: as many as there are cores).
+    pub threads: Option<usize>,
+}
+
+impl MakeRequest {
+    /// A tenth for validation and a tenth for the test.
+    pub fn new(out: impl Into<PathBuf>, seed: u64) -> Self {
+        Self {
+            out: out.into(),
+            seed,
+            validation: 0.1,
+            test: 0.1,
+            threads: None,
+        }
+    }
+}
+
+/// A dataset in the making.
+pub struct Making<'a> {
+    request: &'a MakeRequest,
+    /// What a sample is called, in the plural.
+    noun: &'static str,
+    samples: usize,
+    splits: [Vec<u64>; 3],
+}
+
+impl<'a> Making<'a> {
+    /// Splits `samples` into training, validation and test. Samples are numbered through, so that no two
+    /// splits share one.
+    ///
+    /// Errors: none is left to train on.
+    pub fn new(
+        request: &'a MakeRequest,
+        noun: &'static str,
+        samples: usize,
+    ) -> Result<Self, DatasetError> {
+        let of = |share: f64| (share * samples as f64).round() as usize;
+        let (validation, test) = (of(request.validation), of(request.test));
+        let Some(train @ 1..) = samples.checked_sub(validation + test) else {
+            return Err(DatasetError::NothingToTrainOn {
+                noun,
+                samples,
+                validation,
+                test,
+            });
+        };
+        let bounds = [0, train, train + validation, samples].map(|bound| bound as u64);
+        let splits = [0, 1, 2].map(|split| (bounds[split]..bounds[split + 1]).collect());
+        Ok(Self {
+            request,
+            noun,
+            samples,
+            splits,
+        })
+    }
+
+    /// Numbers of the samples of training, validation and test.
+    pub fn splits(&self) -> [Vec<u64>; 3] {
+        self.splits.clone()
+    }
+
+    /// The part of `[spec]` in the index file that all datasets share.
+    pub fn asked(&self, maker: &str) -> toml::Table {
+        let mut asked = toml::Table::new();
+        asked.insert("maker".to_owned(), format!("partita data {maker}").into());
+        asked.insert(self.noun.to_owned(), integer(self.samples as u64));
+        asked.insert("seed".to_owned(), integer(self.request.seed));
+        asked
+    }
+
+    /// Makes the samples on all threads, writes them in their order, and summarizes the dataset.
+    ///
+    /// On a request to stop the writer is dropped, which removes what was written.
+    pub fn make<T: Send + 'static>(
+        &self,
+        context: &Context<'_>,
+        spec: &DatasetSpec,
+        one: impl Fn(u64) -> Result<T, SynthError> + Clone + Send + 'static,
+        append: impl Fn(&mut DatasetWriter, Split, T) -> Result<(), DataError>,
+    ) -> Result<DatasetSummary, DatasetError> {
+        context.report(Event::Writing);
+        let path = &self.request.out;
+        self.check_room(spec)?;
+        let mut writer = DatasetWriter::create(path, spec)?;
+        let available = || thread::available_parallelism().ok().map(NonZeroUsize::get);
+        let threads = self.request.threads.or_else(available).unwrap_or(1);
+        let (noun, total) = (self.noun, self.samples);
+        let report = |made| context.report(Event::Samples { noun, made, total });
+        report(0);
+        let mut written = 0;
+        let samples: Vec<(Split, u64)> = Split::ALL
+            .into_iter()
+            .zip(&self.splits)
+            .flat_map(|(split, numbers)| numbers.iter().map(move |&number| (split, number)))
+            .collect();
+        for wave in samples.chunks(threads * PER_WAVE) {
+            let made = make_wave(context, &one, wave, threads);
+            if context.is_cancelled() {
+                context.report(Event::SamplesStopped);
+                let path = path.clone();
+                return Err(DatasetError::Interrupted { path });
+            }
+            for (&(split, _), sample) in wave.iter().zip(made?) {
+                append(&mut writer, split, sample)?;
+                written += 1;
+                report(written);
+            }
+        }
+        writer.finish()?;
+        Ok(partita_data::inspect(path)?)
+    }
+}
+
+impl Making<'_> {
+    /// Whether the disk has room for all samples, as far as it tells.
+    fn check_room(&self, spec: &DatasetSpec) -> Result<(), DatasetError> {
+        /// Headers of the files, and the index without the numbers of the samples.
+        const BESIDE: u64 = 1 << 20;
+        let path = &self.request.out;
+        let free = free_bytes(free_folder::existing(path)).ok().flatten();
+        let Bytes(each) = spec.sample_bytes();
+        let needed = (each * self.samples as u64).saturating_add(BESIDE);
+        let Some(free) = free.filter(|&free| free < needed) else {
+            return Ok(());
+        };
+        let (noun, samples) = (self.noun, self.samples);
+        let way_out = match free.saturating_sub(BESIDE) / each {
+            0 => "possible is a folder on a file system with more room".to_owned(),
+            most => format!(
+                "possible are 1 to {most} {noun} there, nearest is `--{noun} {most}`, or a folder on a file \
+                 system with more room"
+            ),
+        };
+        Err(DatasetError::NoRoom {
+            noun,
+            samples,
+            needed: Bytes(needed),
+            path: path.clone(),
+            free: Bytes(free),
+            way_out,
+        })
+    }
+}
+
+/// TOML has no integers above 2^63; such a seed is written as text.
+pub fn integer(number: u64) -> toml::Value {
+    match i64::try_from(number) {
+        Ok(number) => number.into(),
+        Err(_) => number.to_string().into(),
+    }
+}
+
+/// The samples of a wave, in its order whoever makes them. On a request to stop returns at once with
+/// none: the threads end after their samples.
+fn make_wave<T: Send + 'static>(
+    context: &Context<'_>,
+    one: &(impl Fn(u64) -> Result<T, SynthError> + Clone + Send + 'static),
+    wave: &[(Split, u64)],
+    threads: usize,
+) -> Result<Vec<T>, DatasetError> {
+    let (sender, receiver) = mpsc::channel();
+    for (share, part) in wave.chunks(wave.len().div_ceil(threads)).enumerate() {
+        let (one, sender) = (one.clone(), sender.clone());
+        let numbers: Vec<u64> = part.iter().map(|&(_, number)| number).collect();
+        let make = move || {
+            let made: Result<Vec<T>, SynthError> = numbers.into_iter().map(one).collect();
+            // Nobody listens any more once a stop was asked for.
+            let _ = sender.send((share, made));
+        };
+        let thread = thread::Builder::new().name(format!("sample {share}"));
+        let started = thread.spawn(make);
+        started.map_err(|source| DatasetError::NoThread { source })?;
+    }
+    drop(sender);
+    let mut parts = BTreeMap::new();
+    loop {
+        match receiver.recv_timeout(Duration::from_millis(100)) {
+            Ok((share, made)) => {
+                parts.insert(share, made.map_err(DatasetError::Sample)?);
+            }
+            Err(RecvTimeoutError::Timeout) if context.is_cancelled() => return Ok(Vec::new()),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    let samples: Vec<T> = parts.into_values().flatten().collect();
+    if samples.len() < wave.len() {
+        return Err(DatasetError::ThreadDied);
+    }
+    Ok(samples)
+}

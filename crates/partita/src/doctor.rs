@@ -1,0 +1,132 @@
+//! `doctor`: what this machine offers, and what mends what is missing.
+
+use crate::context::Context;
+use crate::environment::Environment;
+use crate::foreign::{Found, LIBRARIES, Library, Loader};
+use crate::host::Host;
+use partita_mpi::{Library as Mpi, LoadError, Setting, World};
+use partita_space::Seconds;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// How long MPI may take to start.
+const START_LIMIT: Seconds = Seconds(30.0);
+
+/// What this machine offers.
+#[derive(Clone, Debug, Serialize)]
+pub struct Diagnosis {
+    /// Processor and memory.
+    #[serde(flatten)]
+    pub host: Host,
+    /// Libraries that can be used where they are installed.
+    pub libraries: Vec<LibraryFinding>,
+    /// MPI.
+    pub mpi: MpiFinding,
+}
+
+/// The MPI that a launcher's processes would load.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct MpiFinding {
+    /// Its file; null if none can be loaded.
+    pub file: Option<PathBuf>,
+    /// Family of its constants.
+    pub family: Option<&'static str>,
+    /// Its own version text.
+    pub version: Option<String>,
+    /// Thread level; known only under a launcher, as MPI must be started.
+    pub thread_level: Option<&'static str>,
+    /// Processes of the job; known only under a launcher.
+    pub processes: Option<usize>,
+    /// Why there is none, and what mends that.
+    pub remedy: Option<String>,
+}
+
+/// A library that may be installed.
+#[derive(Clone, Debug, Serialize)]
+pub struct LibraryFinding {
+    /// Its usual name.
+    pub name: &'static str,
+    /// What it is used for.
+    pub purpose: &'static str,
+    /// Its file; null if there is none.
+    pub path: Option<PathBuf>,
+    /// Whether the loader finds it.
+    pub loadable: bool,
+    /// The line that mends what is missing; null if nothing is.
+    pub remedy: Option<String>,
+}
+
+/// Looks at this machine. Under a launcher this starts and ends MPI.
+pub fn doctor(context: &Context<'_>) -> Diagnosis {
+    let environment = context.environment();
+    let loader = Loader::of_this_machine(&environment.loader);
+    let libraries = LIBRARIES.iter();
+    Diagnosis {
+        host: Host::here(environment.level),
+        libraries: libraries
+            .map(|library| finding(library, loader.find(library)))
+            .collect(),
+        mpi: mpi_finding(environment),
+    }
+}
+
+fn finding(library: &Library, found: Option<Found>) -> LibraryFinding {
+    let remedy = match &found {
+        Some(found) if found.is_on_path => None,
+        Some(found) => {
+            let folder = found.path.parent().unwrap_or(Path::new("/")).display();
+            Some(format!("export LD_LIBRARY_PATH={folder}:$LD_LIBRARY_PATH"))
+        }
+        None => Some(library.remedy.to_owned()),
+    };
+    LibraryFinding {
+        name: library.name,
+        purpose: library.purpose,
+        loadable: found.as_ref().is_some_and(|found| found.is_on_path),
+        path: found.map(|found| found.path),
+        remedy,
+    }
+}
+
+fn mpi_finding(environment: &Environment) -> MpiFinding {
+    let library = match Mpi::load(&environment.mpi()) {
+        Ok(library) => library,
+        Err(error) => return lacking(&error),
+    };
+    let mut finding = MpiFinding {
+        file: Some(library.file.clone()),
+        family: Some(library.family.name()),
+        version: Some(library.version.clone()),
+        ..MpiFinding::default()
+    };
+    if environment.launcher.is_none() {
+        return finding;
+    }
+    let setting = Setting {
+        limit: START_LIMIT,
+        end: environment.end_stuck,
+    };
+    let started = World::open(library, setting).and_then(|world| {
+        finding.thread_level = Some(world.thread_level());
+        finding.processes = Some(world.size());
+        world.close()
+    });
+    finding.remedy = started.err().map(|error| error.to_string());
+    finding
+}
+
+fn lacking(error: &LoadError) -> MpiFinding {
+    let remedy = match error {
+        LoadError::Missing { .. } => {
+            let library = LIBRARIES.iter().find(|library| library.name == "MPI");
+            library.map_or(String::new(), |library| library.remedy.to_owned())
+        }
+        LoadError::File { .. } | LoadError::Strange { .. } => {
+            format!("{error}; name another, like export PARTITA_MPI=/path/to/libmpi.so")
+        }
+    };
+    MpiFinding {
+        remedy: Some(remedy),
+        ..MpiFinding::default()
+    }
+}

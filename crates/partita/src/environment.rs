@@ -1,0 +1,222 @@
+//! What the surroundings of the process decide: variables, folders, and how the process may be ended.
+//!
+//! This is the only place that gives environment variables a meaning. It reads none itself: the caller
+//! passes a function that looks them up.
+
+use crate::foreign::{HINT_VARIABLES, LoaderPaths};
+use crate::launcher::{self, Launcher};
+use partita_cpu::Level;
+use partita_mpi::Wanted;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// Names a lower instruction level than the processor has, as in a comparison with another machine.
+const VECTORS: &str = "PARTITA_VECTORS";
+/// Folders of machine files, separated as in `PATH`.
+const MACHINES: &str = "PARTITA_MACHINES";
+/// Names an MPI library to load instead of the one that would be found.
+const MPI_FILE: &str = "PARTITA_MPI";
+
+/// The surroundings of a process.
+#[derive(Clone, Debug)]
+pub struct Environment {
+    /// Folders in which machine files are looked for by name.
+    pub machine_folders: Vec<PathBuf>,
+    /// File that keeps measured times from run to run; none keeps them in memory only.
+    pub measured_times: Option<PathBuf>,
+    /// Instruction level of the CPU kernels.
+    pub level: Level,
+    /// The program that started this process as one of several.
+    pub launcher: Option<Launcher>,
+    /// The MPI library to load instead of the one that would be found.
+    pub mpi_file: Option<PathBuf>,
+    /// Where the loader looks for foreign libraries.
+    pub loader: LoaderPaths,
+    /// Home folder of the user.
+    pub home: Option<PathBuf>,
+    /// Folder of temporary files.
+    pub temporary: PathBuf,
+    /// Ends the process with a message when a call of a foreign library does not come back. Called on
+    /// another thread than the one that hangs.
+    pub end_stuck: fn(&str) -> !,
+}
+
+/// A variable whose value means nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EnvironmentError {
+    /// The processor lacks the instruction level.
+    #[error(
+        "{VECTORS}={word}: this processor has no {level}; possible are {possible}, the highest is {highest}"
+    )]
+    Unavailable {
+        /// As given.
+        word: String,
+        /// The level that it names.
+        level: &'static str,
+        /// Levels of this processor.
+        possible: String,
+        /// The one that is used by default.
+        highest: &'static str,
+    },
+    /// There is no such instruction level.
+    #[error(
+        "{VECTORS}={word} names no instruction level; possible are {possible}; did you mean `{nearest}`?"
+    )]
+    NoLevel {
+        /// As given.
+        word: String,
+        /// Levels of this processor.
+        possible: String,
+        /// The most similar one.
+        nearest: String,
+    },
+}
+
+impl Default for Environment {
+    /// Without any variable: the machines that come with the library and those in `machines/`, times kept
+    /// in memory, the highest instruction level, no launcher.
+    fn default() -> Self {
+        Self {
+            machine_folders: vec![PathBuf::from("machines")],
+            measured_times: None,
+            level: Level::detect(),
+            launcher: None,
+            mpi_file: None,
+            loader: LoaderPaths::default(),
+            home: None,
+            temporary: PathBuf::from("/tmp"),
+            end_stuck: |text| panic!("{text}"),
+        }
+    }
+}
+
+impl Environment {
+    /// The environment that variables describe.
+    ///
+    /// Errors: `PARTITA_VECTORS` names no instruction level, or one that this processor lacks.
+    pub fn from_variables(
+        variable: &dyn Fn(&str) -> Option<OsString>,
+    ) -> Result<Self, EnvironmentError> {
+        let path = |name: &str| {
+            variable(name)
+                .filter(|it| !it.is_empty())
+                .map(PathBuf::from)
+        };
+        let level = path(VECTORS).map(|word| level(&word.to_string_lossy()));
+        let listed = variable(MACHINES).unwrap_or_default();
+        let listed = paths(&listed).filter(|path| !path.as_os_str().is_empty());
+        let hint = |name: &&'static str| Some((*name, variable(name).map(PathBuf::from)?));
+        Ok(Self {
+            machine_folders: listed.chain([PathBuf::from("machines")]).collect(),
+            measured_times: measured_times(variable),
+            level: level.transpose()?.unwrap_or_else(Level::detect),
+            launcher: launcher::started_by(&|name| variable(name)?.into_string().ok()),
+            mpi_file: path(MPI_FILE),
+            loader: LoaderPaths {
+                listed: paths(&variable("LD_LIBRARY_PATH").unwrap_or_default()).collect(),
+                roots: HINT_VARIABLES.iter().filter_map(hint).collect(),
+            },
+            ..Self::default()
+        })
+    }
+
+    /// The MPI library that this process should load.
+    pub fn mpi(&self) -> Wanted {
+        Wanted {
+            file: self.mpi_file.clone(),
+            folders: launcher::folders(),
+            family: self.launcher.as_ref().and_then(|launcher| launcher.family),
+        }
+    }
+}
+
+/// The paths of a list as in `PATH`.
+fn paths(list: &OsStr) -> impl Iterator<Item = PathBuf> {
+    let parts = list.as_bytes().split(|&byte| byte == b':');
+    parts.map(|part| PathBuf::from(OsStr::from_bytes(part)))
+}
+
+/// `$XDG_CACHE_HOME/partita`, else `~/.cache/partita`.
+fn measured_times(variable: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let absolute = |name: &str| {
+        let path = variable(name).map(PathBuf::from);
+        path.filter(|path| path.is_absolute())
+    };
+    let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
+    Some(cache?.join("partita").join("measured.json"))
+}
+
+fn level(word: &str) -> Result<Level, EnvironmentError> {
+    let names: Vec<&str> = Level::all_available().map(Level::name).collect();
+    let possible = names.join(", ");
+    let word = word.to_owned();
+    match Level::named(&word) {
+        Some(level) if level.available() => Ok(level),
+        Some(level) => Err(EnvironmentError::Unavailable {
+            word,
+            level: level.name(),
+            possible,
+            highest: Level::detect().name(),
+        }),
+        None => {
+            let nearest = partita_space::nearest(&word, names).unwrap_or_default();
+            let nearest = nearest.to_owned();
+            Err(EnvironmentError::NoLevel {
+                word,
+                possible,
+                nearest,
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_available_levels_are_read() {
+        for one in Level::all_available() {
+            assert_eq!(level(one.name()), Ok(one));
+            assert_eq!(level(&one.name().to_uppercase()), Ok(one));
+        }
+    }
+
+    #[test]
+    fn other_words_are_refused_with_the_nearest() {
+        let refusal = level("portabel").unwrap_err().to_string();
+        assert!(refusal.contains("`portable`"), "{refusal}");
+        let lacking = Level::ALL.into_iter().find(|level| !level.available());
+        let lacking = lacking.expect("no processor has the vectors of two makers");
+        let refusal = level(lacking.name()).unwrap_err().to_string();
+        assert!(refusal.contains("this processor has no"), "{refusal}");
+    }
+
+    #[test]
+    fn variables_have_their_meaning() {
+        let environment = |pairs: &'static [(&str, &str)]| {
+            let lookup = |name: &str| {
+                let found = pairs.iter().find(|(key, _)| *key == name);
+                found.map(|(_, value)| OsString::from(value))
+            };
+            Environment::from_variables(&lookup).unwrap()
+        };
+        let plain = environment(&[("HOME", "relative"), ("PARTITA_VECTORS", "")]);
+        assert_eq!(plain.measured_times, None);
+        assert_eq!(plain.machine_folders, [PathBuf::from("machines")]);
+        assert_eq!(plain.level, Level::detect());
+        let set = environment(&[
+            ("HOME", "/home/one"),
+            ("PARTITA_MACHINES", "a::b"),
+            ("OMPI_COMM_WORLD_SIZE", "4"),
+        ]);
+        let times = PathBuf::from("/home/one/.cache/partita/measured.json");
+        assert_eq!(set.measured_times, Some(times));
+        assert_eq!(
+            set.machine_folders,
+            ["a", "b", "machines"].map(PathBuf::from)
+        );
+        assert_eq!(set.launcher.and_then(|one| one.processes), Some(4));
+    }
+}

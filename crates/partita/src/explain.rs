@@ -1,0 +1,325 @@
+//! What bounds a strategy, and what would change that.
+
+use crate::machine;
+use crate::planning::PlanningError;
+use partita_lower::{Request, Strategy, lower};
+use partita_oracle::{
+    Costs, Finding, Prediction, Simulation, Turn, explain, simulate, turning_point, what_ifs,
+};
+use partita_plan::{doubled, ranks_max};
+use partita_program::Program;
+use partita_space::{Bytes, Seconds};
+use serde::Serialize;
+
+/// Least parallel efficiency at which a strategy counts as scaling.
+const EFFICIENCY_MIN: f64 = 0.5;
+
+/// Steps that are simulated; without jitter in the model, all are alike.
+const STEPS: usize = 1;
+
+/// Gives the costs of a program.
+pub type CostsOf<'a> = dyn Fn(&Program) -> Result<Box<dyn Costs + 'a>, PlanningError> + 'a;
+
+/// A prediction to explain.
+pub struct Subject<'a, 'c> {
+    /// The training, with its strategy.
+    pub training: Request<'a>,
+    /// Program of all ranks.
+    pub program: &'a Program,
+    /// Its prediction.
+    pub prediction: &'a Prediction,
+    /// Memory that a rank may fill.
+    pub memory: Bytes,
+    /// Costs of this program.
+    pub own: &'a dyn Costs,
+    /// Costs of other programs.
+    pub costs: &'a CostsOf<'c>,
+}
+
+/// What bounds a strategy, and what would change that.
+#[derive(Clone, Debug, Serialize)]
+pub struct Explanation {
+    /// What bounds it.
+    pub findings: Vec<Finding>,
+    /// What one change would bring.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub what_ifs: Vec<Change>,
+    /// How it scales.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scaling: Option<Scaling>,
+    /// What would make another strategy the best.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rival: Option<Rival>,
+}
+
+impl Explanation {
+    /// Findings alone, without further predictions.
+    pub fn new(findings: Vec<Finding>) -> Self {
+        Self {
+            findings,
+            what_ifs: Vec::new(),
+            scaling: None,
+            rival: None,
+        }
+    }
+}
+
+/// A change of machine or batch, with its effect.
+#[derive(Clone, Debug, Serialize)]
+pub struct Change {
+    /// Name of the change: of the machine, or `batch` or `device_memory`, which double.
+    pub change: String,
+    /// Strategy after the change.
+    pub strategy: String,
+    /// Time of a step after the change.
+    pub iteration_seconds: Seconds,
+    /// Throughput of all ranks after the change.
+    pub samples_per_second: f64,
+    /// Ratio to the present throughput.
+    pub speedup: f64,
+    /// Memory of the largest rank.
+    pub memory_bytes_max: Bytes,
+    /// The change in words.
+    pub says: String,
+}
+
+/// How far a strategy scales with the same mini-batch.
+#[derive(Clone, Debug, Serialize)]
+pub struct Scaling {
+    /// Doublings of the ranks.
+    pub points: Vec<Point>,
+    /// Why it ends there.
+    pub end: String,
+}
+
+/// A number of ranks.
+#[derive(Clone, Debug, Serialize)]
+pub struct Point {
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Strategy.
+    pub strategy: String,
+    /// Time of a step.
+    pub iteration_seconds: Seconds,
+    /// Throughput of all ranks.
+    pub samples_per_second: f64,
+    /// Throughput per rank, relative to the explained strategy.
+    pub efficiency: f64,
+}
+
+/// The fastest strategy of another kind.
+#[derive(Clone, Debug, Serialize)]
+pub struct Rival {
+    /// Strategy.
+    pub strategy: String,
+    /// Time of a step.
+    pub iteration_seconds: Seconds,
+    /// Link bandwidth at which it becomes the faster one; none where it does not.
+    #[serde(flatten)]
+    pub turn: Option<TurnAt>,
+    /// The rival in words.
+    pub says: String,
+}
+
+/// The link bandwidth at which two strategies are equally fast.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct TurnAt {
+    /// Ratio to the present bandwidth.
+    pub link_bandwidth: f64,
+    /// Time of a step of both there.
+    pub turn_seconds: Seconds,
+}
+
+/// A simulated step of a program.
+///
+/// Errors: a cost that cannot be had.
+pub fn simulated(program: &Program, costs: &dyn Costs) -> Result<Simulation, PlanningError> {
+    let mode = machine::mode(costs, program.mesh.ranks());
+    Ok(simulate(program, costs, mode, STEPS)?)
+}
+
+/// What bounds a program: as found in a simulation, and how many ranks can take part.
+///
+/// Errors: a cost that cannot be had.
+pub fn findings(
+    subject: &Subject<'_, '_>,
+    simulation: &Simulation,
+) -> Result<Vec<Finding>, PlanningError> {
+    let mut findings = explain(subject.program, simulation, subject.own)?;
+    let training = &subject.training;
+    let (ranks, reason) = ranks_max(training.strategy, training.graph, training.batch);
+    let why = format!("{ranks} at most by doubling the axes of the strategy: {reason}");
+    findings.push(Finding::of_ranks(ranks, why));
+    Ok(findings)
+}
+
+/// What a change of the machine, or twice the mini-batch, would bring to this strategy.
+///
+/// Errors: a cost that cannot be had.
+pub fn changes(subject: &Subject<'_, '_>) -> Result<Vec<Change>, PlanningError> {
+    let now = subject.prediction.iteration_seconds;
+    let mode = machine::mode(subject.own, subject.program.mesh.ranks());
+    let found = what_ifs(subject.program, subject.own, mode, now)?;
+    let (strategy, batch) = (subject.training.strategy, subject.training.batch);
+    let mut changes: Vec<Change> = Vec::new();
+    for one in found {
+        let name = serde_json::to_value(one.change);
+        let name = name.as_ref().ok().and_then(|name| name.as_str());
+        changes.push(Change {
+            change: name.unwrap_or_default().to_owned(),
+            strategy: strategy.to_string(),
+            iteration_seconds: one.iteration_seconds,
+            samples_per_second: subject.prediction.samples_per_second * one.speedup,
+            speedup: one.speedup,
+            memory_bytes_max: subject.prediction.memory_bytes_max,
+            says: one.change.to_string(),
+        });
+    }
+    let twice = Request {
+        batch: 2 * batch,
+        ..subject.training
+    };
+    if let Ok(then) = predicted(subject, &twice)? {
+        let misfit = match then.memory_bytes_max > subject.memory {
+            true => format!(", which needs {}, too much", then.memory_bytes_max),
+            false => String::new(),
+        };
+        let says = format!("a batch of {}{misfit}", 2 * batch);
+        changes.push(change("batch", strategy, &then, subject.prediction, says));
+    }
+    Ok(changes)
+}
+
+/// What another prediction would bring.
+pub fn change(
+    name: &str,
+    strategy: &Strategy,
+    then: &Prediction,
+    now: &Prediction,
+    says: String,
+) -> Change {
+    let speedup = match now.samples_per_second > 0.0 {
+        true => then.samples_per_second / now.samples_per_second,
+        false => 1.0,
+    };
+    Change {
+        change: name.to_owned(),
+        strategy: strategy.to_string(),
+        iteration_seconds: then.iteration_seconds,
+        samples_per_second: then.samples_per_second,
+        speedup,
+        memory_bytes_max: then.memory_bytes_max,
+        says,
+    }
+}
+
+/// Doubles the ranks until a rank does less than half of what it does now, or they cannot be doubled.
+///
+/// Errors: a kernel that the menu lacks.
+pub fn scaling(subject: &Subject<'_, '_>) -> Result<Scaling, PlanningError> {
+    let training = &subject.training;
+    let per_rank =
+        |prediction: &Prediction| prediction.samples_per_second / prediction.ranks as f64;
+    let now = per_rank(subject.prediction);
+    let mut strategy = training.strategy.clone();
+    let mut points: Vec<Point> = Vec::new();
+    loop {
+        strategy = match doubled(&strategy, training.graph, training.batch) {
+            Ok(strategy) => strategy,
+            Err(end) => return Ok(Scaling { points, end }),
+        };
+        let then = Request {
+            strategy: &strategy,
+            ..*training
+        };
+        let prediction = match predicted(subject, &then)? {
+            Ok(prediction) => prediction,
+            Err(end) => return Ok(Scaling { points, end }),
+        };
+        let efficiency = match now > 0.0 {
+            true => per_rank(&prediction) / now,
+            false => 1.0,
+        };
+        let point = Point {
+            ranks: prediction.ranks,
+            strategy: strategy.to_string(),
+            iteration_seconds: prediction.iteration_seconds,
+            samples_per_second: prediction.samples_per_second,
+            efficiency,
+        };
+        points.push(point);
+        if efficiency < EFFICIENCY_MIN {
+            let end = format!(
+                "with {} ranks each does less than half of what it does now: {}",
+                prediction.ranks, prediction.bottleneck
+            );
+            return Ok(Scaling { points, end });
+        }
+    }
+}
+
+/// By how much links would have to be faster or slower for another strategy to be the better one.
+///
+/// Errors: a cost that cannot be had.
+pub fn rival(
+    subject: &Subject<'_, '_>,
+    strategy: &Strategy,
+) -> Result<Option<Rival>, PlanningError> {
+    let training = Request {
+        strategy,
+        ..subject.training
+    };
+    let Ok(program) = lower(&training) else {
+        return Ok(None);
+    };
+    if program.memory_max() > subject.memory {
+        return Ok(None);
+    }
+    let costs = (subject.costs)(&program)?;
+    let now = simulated(&program, costs.as_ref())?.makespan;
+    let mode = machine::mode(subject.own, program.mesh.ranks());
+    let own = (subject.program, subject.own);
+    let turn = turning_point(own, (&program, costs.as_ref()), mode)?;
+    Ok(Some(Rival {
+        strategy: strategy.to_string(),
+        iteration_seconds: now,
+        turn: turn.map(|turn| TurnAt {
+            link_bandwidth: turn.bandwidth,
+            turn_seconds: turn.iteration_seconds,
+        }),
+        says: rival_says(strategy, now, turn),
+    }))
+}
+
+fn rival_says(strategy: &Strategy, now: Seconds, turn: Option<Turn>) -> String {
+    let head = format!("`{strategy}` ({now})");
+    match turn {
+        None => format!(
+            "{head} does not pass it, whether links have 16 times the bandwidth or a 16th of it"
+        ),
+        Some(Turn { bandwidth, .. }) => {
+            format!("{head} passes it where links have {bandwidth:.2} times the bandwidth")
+        }
+    }
+}
+
+/// What is predicted of another training, or why it cannot be.
+fn predicted(
+    subject: &Subject<'_, '_>,
+    training: &Request<'_>,
+) -> Result<Result<Prediction, String>, PlanningError> {
+    let strategy = training.strategy;
+    if let Err(error) = strategy.check(training.graph, training.batch) {
+        return Ok(Err(error.to_string()));
+    }
+    let program = lower(training)?;
+    // Ranks that a machine does not have are no fault of the request.
+    let costs = match (subject.costs)(&program) {
+        Ok(costs) => costs,
+        Err(error) => return Ok(Err(error.to_string())),
+    };
+    let played = simulated(&program, costs.as_ref());
+    Ok(played
+        .map(|simulation| Prediction::of(&program, &simulation, false))
+        .map_err(|error| error.to_string()))
+}

@@ -1,0 +1,279 @@
+//! The processor and memory of this machine, as the system tells of them.
+
+use partita_cpu::Level;
+use partita_space::Bytes;
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::fs;
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::str::FromStr;
+
+/// What a rank on this machine can count on. What the system does not tell is absent.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Host {
+    /// Name of the processor.
+    pub processor: Option<String>,
+    /// Cores that this process may use, hyperthreads counted.
+    pub cores_usable: usize,
+    /// Cores of the machine, hyperthreads counted.
+    pub cores_logical: Option<usize>,
+    /// Cores of the machine without hyperthreads.
+    pub cores_physical: Option<usize>,
+    /// Instruction level that the kernels use.
+    pub simd: &'static str,
+    /// Elements of f32 in one vector.
+    pub simd_lanes_f32: usize,
+    /// Caches of the first core.
+    pub caches: Vec<Cache>,
+    /// Memory of the machine.
+    pub memory_bytes: Option<Bytes>,
+    /// Memory that programs can have without swapping.
+    pub memory_bytes_available: Option<Bytes>,
+    /// Memory that the control group of this process allows.
+    pub memory_bytes_limit: Option<Bytes>,
+    /// Cores that the control group of this process allows, by its quota of time.
+    pub cores_limit: Option<f64>,
+    /// NVIDIA GPUs that the driver shows.
+    pub gpus: usize,
+}
+
+/// A cache of a core.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Cache {
+    /// 1 is nearest to the core.
+    pub level: usize,
+    /// `Data`, `Instruction` or `Unified`.
+    pub kind: String,
+    /// Its size.
+    pub bytes: Bytes,
+    /// The cores that share it.
+    pub cores: String,
+}
+
+/// Cores that the control group of this process allows, by its quota of time.
+pub fn cores_quota() -> Option<f64> {
+    let root = Path::new("/");
+    cores_limit(root, &text(root, "proc/self/cgroup").unwrap_or_default())
+}
+
+impl Host {
+    /// This machine, whose kernels use an instruction level.
+    pub fn here(level: Level) -> Self {
+        Self::read(Path::new("/"), level)
+    }
+
+    /// Memory that programs can have: the smaller of what is available and what the control group allows.
+    pub fn memory_free(&self) -> Option<Bytes> {
+        let known = [self.memory_bytes_available, self.memory_bytes_limit];
+        known.into_iter().flatten().min()
+    }
+
+    /// The machine whose `proc` and `sys` are under `root`.
+    fn read(root: &Path, level: Level) -> Self {
+        let cpus = text(root, "proc/cpuinfo").unwrap_or_default();
+        let memory = text(root, "proc/meminfo").unwrap_or_default();
+        let groups = text(root, "proc/self/cgroup").unwrap_or_default();
+        let logical = values(&cpus, "processor").count();
+        let gpus = root.join("proc/driver/nvidia/gpus");
+        Self {
+            processor: values(&cpus, "model name").next().map(str::to_owned),
+            cores_usable: std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
+            cores_logical: (logical > 0).then_some(logical),
+            cores_physical: physical_cores(&cpus),
+            simd: match level {
+                Level::Portable => "portable",
+                Level::Neon => "NEON",
+                Level::Avx2 => "AVX2",
+                Level::Avx512 => "AVX-512",
+            },
+            simd_lanes_f32: level.lanes(),
+            caches: caches(root),
+            memory_bytes: kibibytes(&memory, "MemTotal"),
+            memory_bytes_available: kibibytes(&memory, "MemAvailable"),
+            memory_bytes_limit: memory_limit(root, &groups),
+            cores_limit: cores_limit(root, &groups),
+            gpus: fs::read_dir(gpus).into_iter().flatten().count(),
+        }
+    }
+}
+
+fn text(root: &Path, path: &str) -> Option<String> {
+    fs::read_to_string(root.join(path)).ok()
+}
+
+/// Values of a key in lines `key : value`.
+fn values<'t>(text: &'t str, key: &'t str) -> impl Iterator<Item = &'t str> {
+    text.lines()
+        .filter_map(|line| line.split_once(':'))
+        .filter(move |(name, _)| name.trim() == key)
+        .map(|(_, value)| value.trim())
+}
+
+fn kibibytes(text: &str, key: &str) -> Option<Bytes> {
+    let number = values(text, key).next()?.strip_suffix("kB")?;
+    number
+        .trim()
+        .parse()
+        .ok()
+        .map(|number: u64| Bytes(number * 1024))
+}
+
+/// Different pairs of package and core.
+fn physical_cores(cpus: &str) -> Option<usize> {
+    let packages = values(cpus, "physical id");
+    let cores: BTreeSet<(&str, &str)> = packages.zip(values(cpus, "core id")).collect();
+    (!cores.is_empty()).then_some(cores.len())
+}
+
+fn caches(root: &Path) -> Vec<Cache> {
+    let cache = |index: usize| {
+        let folder = format!("sys/devices/system/cpu/cpu0/cache/index{index}");
+        let read = |name: &str| {
+            let text = text(root, &format!("{folder}/{name}"))?;
+            Some(text.trim().to_owned())
+        };
+        let kibibytes: u64 = read("size")?.strip_suffix('K')?.parse().ok()?;
+        Some(Cache {
+            level: read("level")?.parse().ok()?,
+            kind: read("type")?,
+            bytes: Bytes(kibibytes * 1024),
+            cores: read("shared_cpu_list")?,
+        })
+    };
+    (0..8).map_while(cache).collect()
+}
+
+/// Texts of a file in the control group of this process and in those above it.
+///
+/// `controller` is the folder of the old hierarchy; none means the new one. In a container the
+/// path of the group may not exist, its root does.
+fn group_files(root: &Path, groups: &str, controller: Option<&str>, file: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for line in groups.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(names), Some(path)) = (parts.next(), parts.next()) else {
+            continue;
+        };
+        let belongs = match controller {
+            Some(controller) => names.split(',').any(|name| name == controller),
+            None => names.is_empty(),
+        };
+        if !belongs {
+            continue;
+        }
+        let base = root.join("sys/fs/cgroup").join(controller.unwrap_or(""));
+        for folder in Path::new(path).ancestors() {
+            let folder = folder.strip_prefix("/").unwrap_or(folder);
+            let path = base.join(folder).join(file);
+            found.extend(fs::read_to_string(path).map(|text| text.trim().to_owned()));
+        }
+    }
+    found
+}
+
+fn memory_limit(root: &Path, groups: &str) -> Option<Bytes> {
+    /// The old hierarchy says "no limit" as the largest number of pages.
+    const UNLIMITED: u64 = 1 << 62;
+    let new = group_files(root, groups, None, "memory.max");
+    let old = group_files(root, groups, Some("memory"), "memory.limit_in_bytes");
+    let limits = new.iter().chain(&old).filter_map(|text| text.parse().ok());
+    limits.filter(|&bytes| bytes < UNLIMITED).min().map(Bytes)
+}
+
+fn cores_limit(root: &Path, groups: &str) -> Option<f64> {
+    let new = group_files(root, groups, None, "cpu.max");
+    let quotas = group_files(root, groups, Some("cpu"), "cpu.cfs_quota_us");
+    let periods = group_files(root, groups, Some("cpu"), "cpu.cfs_period_us");
+    let old = quotas.iter().zip(&periods);
+    let pairs = new.iter().filter_map(|text| text.split_once(' '));
+    let pairs = pairs.chain(old.map(|(quota, period)| (quota.as_str(), period.as_str())));
+    let number = |text: &str| f64::from_str(text).ok().filter(|&number| number > 0.0);
+    pairs
+        .filter_map(|(quota, period)| Some(number(quota)? / number(period)?))
+        .min_by(f64::total_cmp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn reads_cores_caches_and_memory() {
+        let cpu = |id: usize, core: usize| {
+            format!("processor : {id}\nmodel name : Some CPU\nphysical id : 0\ncore id : {core}\n")
+        };
+        let cpus = [cpu(0, 0), cpu(1, 0), cpu(2, 1), cpu(3, 1)].concat();
+        let cache = "sys/devices/system/cpu/cpu0/cache/index0";
+        let root = machine(&[
+            ("proc/cpuinfo", cpus.as_str()),
+            (
+                "proc/meminfo",
+                "MemTotal:  2048 kB\nMemAvailable: 1024 kB\n",
+            ),
+            (&format!("{cache}/size"), "32K\n"),
+            (&format!("{cache}/level"), "1\n"),
+            (&format!("{cache}/type"), "Data\n"),
+            (&format!("{cache}/shared_cpu_list"), "0-1\n"),
+        ]);
+        let host = Host::read(root.path(), Level::Portable);
+        assert_eq!(host.processor.as_deref(), Some("Some CPU"));
+        assert_eq!(
+            (host.cores_logical, host.cores_physical),
+            (Some(4), Some(2))
+        );
+        assert_eq!(host.memory_bytes, Some(Bytes(2_097_152)));
+        assert_eq!(host.caches.len(), 1);
+        assert_eq!(host.caches[0].bytes, Bytes(32_768));
+        assert_eq!((host.memory_bytes_limit, host.cores_limit), (None, None));
+    }
+
+    #[test]
+    fn the_tightest_group_limits() {
+        let root = machine(&[
+            ("proc/self/cgroup", "0::/job/step\n"),
+            ("sys/fs/cgroup/job/memory.max", "1000\n"),
+            ("sys/fs/cgroup/job/step/memory.max", "max\n"),
+            ("sys/fs/cgroup/job/cpu.max", "300000 100000\n"),
+            ("sys/fs/cgroup/job/step/cpu.max", "150000 100000\n"),
+        ]);
+        let host = Host::read(root.path(), Level::Portable);
+        assert_eq!(host.memory_bytes_limit, Some(Bytes(1000)));
+        assert_eq!(host.cores_limit, Some(1.5));
+    }
+
+    #[test]
+    fn the_old_hierarchy_limits_too() {
+        let root = machine(&[
+            ("proc/self/cgroup", "4:memory:/a\n3:cpu,cpuacct:/gone\n"),
+            (
+                "sys/fs/cgroup/memory/memory.limit_in_bytes",
+                "9223372036854771712\n",
+            ),
+            ("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "4096\n"),
+            ("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n"),
+            ("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"),
+        ]);
+        let host = Host::read(root.path(), Level::Portable);
+        assert_eq!(host.memory_bytes_limit, Some(Bytes(4096)));
+        assert_eq!(host.cores_limit, None);
+    }
+
+    #[test]
+    fn a_machine_that_tells_nothing_is_no_failure() {
+        let root = machine(&[]);
+        let host = Host::read(root.path(), Level::Portable);
+        assert!(host.cores_usable >= 1);
+        assert_eq!((host.memory_bytes, host.gpus), (None, 0));
+    }
+}

@@ -1,0 +1,228 @@
+//! The kernels of a rank, and the cores that they run on.
+
+use crate::host;
+use partita_cpu::{CpuKernels, CpuMenu, Level, Team, TeamError};
+use partita_program::{Dtype, Menu, UnpinnedMenu};
+use partita_reference::{ReferenceKernels, ReferenceMenu};
+use partita_run::{Kernels, RunError};
+use partita_space::{Mesh, Rank, Seconds};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// A set of kernels that can run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelSet {
+    /// Fast.
+    Cpu,
+    /// Plain and exact.
+    Reference,
+}
+
+/// The type that kernels compute in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precision {
+    /// 32-bit.
+    F32,
+    /// 64-bit.
+    F64,
+}
+
+/// A share of the cores of a host. Among threads a rank's slot is its number, among processes its number on
+/// its host; while kernels are measured all slots run kernels of one rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CoreSlot {
+    /// From 0.
+    pub slot: usize,
+    /// How many there are.
+    pub slots: usize,
+}
+
+/// The menu of a set of kernels for a rank of so many threads; `None` leaves kernels open.
+pub fn menu_of(kernels: Option<KernelSet>, threads: usize, level: Level) -> Box<dyn Menu> {
+    match kernels {
+        Some(kernels) => kernels.menu(threads, level),
+        None => Box::new(UnpinnedMenu),
+    }
+}
+
+impl Precision {
+    /// The words for it in run files.
+    pub const CHOICES: [(&str, Self); 2] = [("f32", Self::F32), ("f64", Self::F64)];
+
+    /// The type in programs.
+    pub fn dtype(self) -> Dtype {
+        match self {
+            Self::F32 => Dtype::F32,
+            Self::F64 => Dtype::F64,
+        }
+    }
+
+    /// Its word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F64 => "f64",
+        }
+    }
+}
+
+impl KernelSet {
+    /// The words for it in run files.
+    pub const CHOICES: [(&str, Self); 2] = [("cpu", Self::Cpu), ("reference", Self::Reference)];
+
+    /// Its word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Reference => "reference",
+        }
+    }
+
+    /// Whether it computes in this type.
+    pub fn offers(self, precision: Precision) -> bool {
+        match (self, precision) {
+            (Self::Cpu, Precision::F32) | (Self::Reference, Precision::F32 | Precision::F64) => {
+                true
+            }
+            (Self::Cpu, Precision::F64) => false,
+        }
+    }
+
+    /// What it offers for each kernel shape to a rank of so many threads.
+    pub fn menu(self, threads: usize, level: Level) -> Box<dyn Menu> {
+        // Noted before any thread is pinned.
+        let _ = cores();
+        match self {
+            Self::Cpu => Box::new(CpuMenu { threads, level }),
+            Self::Reference => Box::new(ReferenceMenu),
+        }
+    }
+
+    /// The kernels of a rank, made on the thread that runs them. Where all threads of all slots have
+    /// a core, those of each slot keep to their own.
+    ///
+    /// Errors: threads that the system refuses.
+    pub fn kernels(
+        self,
+        precision: Precision,
+        mesh: Mesh,
+        rank: Rank,
+        slot: CoreSlot,
+        (threads, level): (usize, Level),
+    ) -> Result<Box<dyn Kernels>, RunError> {
+        let who = (precision, mesh, rank);
+        self.kernels_among(cores(), who, slot, (threads, level))
+    }
+
+    /// The same where slots share these cores, which may be more than this process was given.
+    pub fn kernels_among(
+        self,
+        cores: &[usize],
+        (precision, mesh, rank): (Precision, Mesh, Rank),
+        slot: CoreSlot,
+        (threads, level): (usize, Level),
+    ) -> Result<Box<dyn Kernels>, RunError> {
+        Ok(match (self, precision) {
+            (Self::Cpu, Precision::F32 | Precision::F64) => {
+                let team =
+                    team(cores, slot, threads, level).map_err(|error| RunError::Kernels {
+                        rank,
+                        reason: error.to_string(),
+                    })?;
+                Box::new(CpuKernels::new(mesh, rank, team))
+            }
+            (Self::Reference, Precision::F32) => Box::new(ReferenceKernels::<f32>::new(mesh, rank)),
+            (Self::Reference, Precision::F64) => Box::new(ReferenceKernels::<f64>::new(mesh, rank)),
+        })
+    }
+}
+
+/// Cores that this process may use, as they were when first asked for.
+pub fn cores() -> &'static [usize] {
+    static CORES: OnceLock<Vec<usize>> = OnceLock::new();
+    CORES.get_or_init(|| {
+        let ids = core_affinity::get_core_ids().unwrap_or_default();
+        ids.into_iter().map(|core| core.id).collect()
+    })
+}
+
+/// How long a waiting thread spins before it sleeps, where so many ranks of so many threads share so many
+/// cores.
+///
+/// Waking a sleeper takes longer than most messages and many kernels. But where there are more threads than
+/// cores, or than a control group's quota of processor time, the thread that it waits for may need its core.
+pub fn spin(ranks: usize, threads: usize, cores: usize) -> Seconds {
+    static QUOTA: OnceLock<f64> = OnceLock::new();
+    let quota = *QUOTA.get_or_init(|| host::cores_quota().unwrap_or(f64::INFINITY));
+    let working = ranks * threads;
+    let has_room = working <= cores && working as f64 <= quota;
+    Seconds(if has_room { 1e-3 } else { 0.0 })
+}
+
+/// A warning where there are more threads than cores: measured times then say little.
+pub fn oversubscription(ranks: usize, threads: usize, cores: usize) -> Option<String> {
+    let all = ranks * threads;
+    (all > cores).then(|| {
+        format!(
+            "{ranks} rank(s) of {threads} thread(s) share {cores} core(s): they take turns, and \
+             measured times say little about a machine with {all}"
+        )
+    })
+}
+
+fn team(
+    cores: &[usize],
+    CoreSlot { slot, slots }: CoreSlot,
+    threads: usize,
+    level: Level,
+) -> Result<Team, TeamError> {
+    if slots * threads > cores.len() {
+        return Team::new(threads, level);
+    }
+    let own = &cores[slot * threads..(slot + 1) * threads];
+    // Some systems refuse to pin; the threads then lie where the system puts them.
+    let mut team = Team::pinned(own, level).or_else(|_| Team::new(threads, level))?;
+    let limit = spin(slots, threads, cores.len());
+    team.spin_for(Duration::from_secs_f64(limit.0));
+    Ok(team)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// The cores on which kernels made on a thread of their own run.
+    fn cores_of(rank: Rank, slot: usize) -> Vec<usize> {
+        let mesh = Mesh::new([2, 1, 1, 1, 1, 1, 1]);
+        let made = move || {
+            let own = CoreSlot { slot, slots: 2 };
+            let threads = (1, Level::detect());
+            let kernels = KernelSet::Cpu.kernels(Precision::F32, mesh, rank, own, threads);
+            let ids = core_affinity::get_core_ids().unwrap();
+            drop(kernels.unwrap());
+            ids.into_iter().map(|core| core.id).collect()
+        };
+        std::thread::spawn(made).join().unwrap()
+    }
+
+    #[test]
+    fn kernels_of_one_rank_lie_on_the_cores_of_their_slots() {
+        let all = cores();
+        let seen = [
+            cores_of(0, 0),
+            cores_of(0, 1),
+            cores_of(1, 0),
+            cores_of(1, 1),
+        ];
+        if all.len() < 2 {
+            assert!(seen.iter().all(|cores| cores == all), "nothing to pin to");
+            return;
+        }
+        for (cores, slot) in seen.iter().zip([0, 1, 0, 1]) {
+            assert_eq!(cores, &all[slot..=slot], "of all in {seen:?}");
+        }
+        let distinct: BTreeSet<_> = seen.iter().collect();
+        assert_eq!(distinct.len(), 2);
+    }
+}

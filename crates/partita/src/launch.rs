@@ -1,0 +1,367 @@
+//! How the ranks of a run are started: as threads of this process, or this process as one rank of a job.
+
+mod error;
+mod memory;
+mod processes;
+mod ranks;
+mod saving;
+
+pub use error::{AGAINST_DIVERGENCE, LaunchError, NotSaved};
+pub use memory::{METHOD, Mark};
+pub use ranks::{Listener, World};
+#[cfg(test)]
+pub use ranks::{Played, play};
+pub use saving::{MemoryUsage, TensorSink};
+
+use crate::context::Context;
+use crate::error::Fault;
+use crate::host::Host;
+use crate::kernel_set::KernelSet;
+use crate::local_machine::{CalibrationRun, LocalMachine, Ranks};
+use partita_lower::Strategy;
+use partita_mpi::Collectives;
+use partita_oracle::Prediction;
+use partita_program::Program;
+use partita_run::{Arena, Carriage};
+use partita_session::{End, Outcome, Session};
+use partita_space::Seconds;
+use partita_tune::LinkTimes;
+use processes::Job;
+use std::collections::BTreeSet;
+
+/// The ranks of a run, as this process sees them.
+pub enum Launch<'c> {
+    /// Threads of this process.
+    Threads(&'c Context<'c>),
+    /// Processes under a launcher, of which this is one.
+    Processes(Job<'c>),
+}
+
+/// Ranks with their kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Crew {
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Threads of each.
+    pub threads: usize,
+    /// Kernels of each.
+    pub kernels: KernelSet,
+}
+
+impl<'c> Launch<'c> {
+    /// A job where a launcher started several processes, else threads.
+    ///
+    /// Errors: a launcher without its MPI.
+    pub fn join(context: &'c Context<'c>) -> Result<Self, LaunchError> {
+        let launcher = context.environment().launcher.as_ref();
+        let Some(launcher) = launcher.filter(|launcher| launcher.has_several()) else {
+            return Ok(Self::Threads(context));
+        };
+        let job = Job::join(context, launcher)?;
+        Ok(job.map_or(Self::Threads(context), Self::Processes))
+    }
+
+    /// What the verb was given.
+    pub fn context(&self) -> &'c Context<'c> {
+        match self {
+            Self::Threads(context) => context,
+            Self::Processes(job) => job.context(),
+        }
+    }
+
+    /// Whether this process reports and writes: that of rank 0.
+    pub fn is_first(&self) -> bool {
+        match self {
+            Self::Threads(_) => true,
+            Self::Processes(job) => job.rank() == 0,
+        }
+    }
+
+    /// The number of ranks. A launcher overrides the run file; a number asked for beside it must be that of
+    /// its processes.
+    pub fn ranks(&self, asked: Option<usize>, of_file: usize) -> Result<usize, LaunchError> {
+        let size = match self {
+            Self::Threads(_) => return Ok(asked.unwrap_or(of_file)),
+            Self::Processes(job) => job.size(),
+        };
+        match asked.filter(|&ranks| ranks != size) {
+            None => Ok(size),
+            Some(asked) => Err(LaunchError::OtherRanks { asked, size }),
+        }
+    }
+
+    /// The collectives of the library, where there is one.
+    pub fn library_collectives(&self) -> Result<Collectives, LaunchError> {
+        match self {
+            Self::Processes(_) => Ok(Collectives::Library),
+            Self::Threads(_) => Err(LaunchError::NoLibrary),
+        }
+    }
+
+    /// Sets how long others may be silent.
+    pub fn set_limit(&self, limit: Seconds) -> Result<(), LaunchError> {
+        match self {
+            Self::Threads(_) => Ok(()),
+            Self::Processes(job) => job.set_limit(limit),
+        }
+    }
+
+    /// Ranks of this host, and the cores that they share.
+    pub fn local(&self, ranks: usize, host: &Host) -> (usize, usize) {
+        match self {
+            Self::Threads(_) => (ranks, host.cores_usable),
+            Self::Processes(job) => (job.local().ranks, job.local().cores),
+        }
+    }
+
+    /// The same strategy for all, chosen by rank 0. Where that needs to know what messages take
+    /// (`is_open`), processes measure it together first.
+    pub fn decide<E: Send + From<LaunchError>>(
+        &self,
+        crew: Crew,
+        is_open: bool,
+        choose: impl FnOnce(Ranks) -> Result<Strategy, E> + Send,
+    ) -> Result<Strategy, E> {
+        let ranks = self.on_this_host(crew)?;
+        let job = match self {
+            Self::Threads(_) => return choose(ranks),
+            Self::Processes(job) => job,
+        };
+        if is_open && ranks.library.is_some() {
+            measure_links(job, crew.kernels, &ranks, &(2..=ranks.count).collect())?;
+        }
+        let own = match job.rank() {
+            0 => job.while_pulsing(|| choose(ranks))?.to_string(),
+            _ => String::new(),
+        };
+        let chosen: String = job.shared(&own)?;
+        let chosen: Strategy = chosen.parse().map_err(LaunchError::Strategy)?;
+        Ok(chosen)
+    }
+
+    /// Does what every rank does for itself and takes long.
+    pub fn prepare<R: Send, E: Send + From<LaunchError>>(
+        &self,
+        work: impl FnOnce() -> Result<R, E> + Send,
+    ) -> Result<R, E> {
+        match self {
+            Self::Threads(_) => work(),
+            Self::Processes(job) => job.while_pulsing(work),
+        }
+    }
+
+    /// Makes sure that all ranks have the same programs and plan, which `identity` describes.
+    pub fn agree(&self, identity: impl FnOnce() -> String) -> Result<(), LaunchError> {
+        match self {
+            Self::Threads(_) => Ok(()),
+            Self::Processes(job) => job.agree(&identity()),
+        }
+    }
+
+    /// The prediction of a program with its tasks, for rank 0, where all ranks share a host. None where so
+    /// many ranks share its cores that measuring tells nothing.
+    ///
+    /// Errors: something that cannot be measured.
+    pub fn predict(
+        &self,
+        program: &Program,
+        crew: Crew,
+    ) -> Result<Option<Prediction>, LaunchError> {
+        let ranks = self.on_this_host(crew)?;
+        let Self::Processes(job) = self else {
+            return predict_here(self.context(), program, crew.kernels, ranks);
+        };
+        if ranks.library.is_none() {
+            return Ok(None);
+        }
+        measure_links(job, crew.kernels, &ranks, &program.group_sizes())?;
+        let context = self.context();
+        let predict = || predict_here(context, program, crew.kernels, ranks);
+        let prediction = match job.rank() {
+            0 => job.while_pulsing(predict)?,
+            _ => None,
+        };
+        // The others wait here, where they hear that rank 0 lives.
+        job.shared(&())?;
+        Ok(prediction)
+    }
+
+    /// Measures this machine, whatever is known of it; rank 0 gets what was found. All
+    /// [`close`](Self::close) afterwards.
+    ///
+    /// Errors: something that cannot be measured; processes on several hosts.
+    pub fn calibrate(
+        &self,
+        kernels: KernelSet,
+        ranks: &Ranks,
+        programs: &[Program],
+        passes: usize,
+    ) -> Result<Option<CalibrationRun>, LaunchError> {
+        let context = self.context();
+        let local = || LocalMachine::of(context, kernels, ranks.clone(), false);
+        let Self::Processes(job) = self else {
+            return Ok(Some(local()?.calibrate(programs, None, passes)?));
+        };
+        if ranks.library.is_none() {
+            return Err(LaunchError::SeveralHosts {
+                ranks: ranks.count,
+                most: ranks.most(),
+            });
+        }
+        if job.rank() == 0 {
+            job.while_pulsing(|| {
+                context.before_measuring();
+                Ok::<_, LaunchError>(())
+            })?;
+        }
+        let groups = (2..=ranks.count).collect();
+        let links = job.measure_links(&groups, &LinkTimes::default(), ranks.threads)?;
+        let found = match job.rank() {
+            0 => job.while_pulsing(|| {
+                let found = local()?.calibrate(programs, Some(links), passes)?;
+                Ok::<_, LaunchError>(Some(found))
+            })?,
+            _ => None,
+        };
+        Ok(found)
+    }
+
+    /// Ends what a launcher started, in order, when all have done their part.
+    pub fn close(&self) -> Result<(), LaunchError> {
+        match self {
+            Self::Threads(_) => Ok(()),
+            Self::Processes(job) => {
+                // Nobody leaves before rank 0 is done.
+                job.shared(&())?;
+                job.close()
+            }
+        }
+    }
+
+    /// The ranks of a run on this machine; those on several hosts as if they were threads of this process.
+    pub fn on_this_host(&self, crew: Crew) -> Result<Ranks, LaunchError> {
+        let threads = Ranks::threads(crew.ranks, crew.threads);
+        let Self::Processes(job) = self else {
+            return Ok(threads);
+        };
+        let ranks = Ranks {
+            cores: job.cores().to_vec(),
+            library: Some(job.library()?),
+            ..threads.clone()
+        };
+        let is_known = job.is_on_one_host() && ranks.count <= ranks.most();
+        Ok(if is_known { ranks } else { threads })
+    }
+
+    /// How messages between the ranks take memory.
+    pub fn carriage(&self) -> Carriage {
+        match self {
+            Self::Threads(_) => Carriage::Handed,
+            Self::Processes(_) => Carriage::Copied,
+        }
+    }
+
+    /// Runs a session. The process of rank 0 gets the outcomes of all ranks and the memory of their steps,
+    /// and its sink the tensors that the run leaves.
+    ///
+    /// Errors: the first cause.
+    pub fn play(
+        &self,
+        session: &Session<'_>,
+        world: &World<'_>,
+        collectives: Collectives,
+        listener: Listener<'_>,
+        mark: Mark,
+        sink: &mut dyn TensorSink,
+    ) -> Result<Option<(Vec<Outcome>, MemoryUsage)>, LaunchError> {
+        let job = match self {
+            Self::Threads(_) => {
+                let played = ranks::play(session, world, listener);
+                let peak = mark.peak_above();
+                let played = played?;
+                let (outcomes, mut arenas) = (played.outcomes, played.arenas);
+                if outcomes[0].end == End::Finished {
+                    save(session, &mut arenas, sink)?;
+                }
+                let usage = MemoryUsage {
+                    arenas: arenas.iter().map(Arena::bytes).collect(),
+                    peak,
+                    peak_saving: mark.peak_above(),
+                };
+                return Ok(Some((outcomes, usage)));
+            }
+            Self::Processes(job) => job,
+        };
+        job.play(session, world, collectives, listener, mark, sink)
+    }
+
+    /// Ends a run that failed on all ranks. The error says whether it was reported already.
+    pub fn shut_down<E: Fault + From<LaunchError>>(&self, error: E) -> E {
+        match self {
+            Self::Threads(_) => error,
+            Self::Processes(job) => job.shut_down(error),
+        }
+    }
+}
+
+/// A prediction from kernels and links measured here. Called once, before the ranks start.
+fn predict_here(
+    context: &Context<'_>,
+    program: &Program,
+    kernels: KernelSet,
+    ranks: Ranks,
+) -> Result<Option<Prediction>, LaunchError> {
+    if ranks.count > ranks.most() {
+        return Ok(None);
+    }
+    let mut here = LocalMachine::of(context, kernels, ranks, false)?;
+    Ok(Some(here.predict(program, true)?))
+}
+
+/// Gives all tensors to the sink until they are safe.
+fn save(
+    session: &Session<'_>,
+    arenas: &mut [Arena],
+    sink: &mut dyn TensorSink,
+) -> Result<(), LaunchError> {
+    loop {
+        for tensor in session.persistent_tensors() {
+            let holders = tensor.holders.iter();
+            let shares = holders.map(|&it| session.share(it, &mut arenas[it.0]));
+            sink.keep(&tensor, session.whole(&tensor, shares));
+        }
+        if sink.finish()? {
+            return Ok(());
+        }
+    }
+}
+
+/// Measures messages and collectives of processes in these groups, by all of them, where they are not
+/// known. Rank 0 keeps the times.
+fn measure_links(
+    job: &Job<'_>,
+    kernels: KernelSet,
+    ranks: &Ranks,
+    groups: &BTreeSet<usize>,
+) -> Result<(), LaunchError> {
+    let context = job.context();
+    // Another process may hold the lock of the cache for longer than the others are patient.
+    let open = || {
+        let here = LocalMachine::of(context, kernels, ranks.clone(), false)?;
+        if !here.links().has_all(ranks.count, groups) {
+            context.before_measuring();
+        }
+        Ok::<_, LaunchError>(here)
+    };
+    let here = (job.rank() == 0).then(|| job.while_pulsing(open));
+    let here = here.transpose()?;
+    let known = here.as_ref().map(LocalMachine::links).unwrap_or_default();
+    let found = job.measure_links(groups, &known, ranks.threads)?;
+    let Some(mut here) = here else {
+        return Ok(());
+    };
+    job.while_pulsing(|| {
+        here.keep_links(found);
+        Ok::<_, LaunchError>(())
+    })
+}

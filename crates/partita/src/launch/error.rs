@@ -1,0 +1,210 @@
+use crate::error::{ErrorKind, Fault};
+use crate::local_machine::LocalError;
+use partita_lower::StrategyError;
+use partita_mpi::{LoadError, WorldError};
+use partita_program::Role;
+use partita_run::RunError;
+use partita_space::Rank;
+use partita_threads::LaunchError as ThreadsError;
+use partita_tune::TuneError;
+use std::path::PathBuf;
+
+/// What helps where loss or weights leave the range of their type.
+pub const AGAINST_DIVERGENCE: &str = "no value of the samples that were read is infinite or extreme, so lower \
+                                      `learning_rate` under [schedule] or set `clip` under [optimizer]";
+
+/// The tensors that a run leaves could not be saved anywhere.
+#[derive(Debug, thiserror::Error)]
+#[error("the trained weights could not be written anywhere: {}", faults.join("; "))]
+pub struct NotSaved {
+    /// For each folder that was tried.
+    pub faults: Vec<String>,
+}
+
+/// Why ranks do not start, or do not end as they should.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// A launcher without its MPI.
+    #[error(
+        "a launcher started this process ({sign} is set), so its ranks need MPI: {reason}{}",
+        load_advice(reason)
+    )]
+    NoMpi {
+        /// The variable by which it was recognized.
+        sign: &'static str,
+        /// Why there is none.
+        reason: LoadError,
+    },
+    /// The MPI library does not see the processes that the launcher started.
+    #[error(
+        "the launcher started {processes} processes ({sign}), but {} sees {seen}: {advice}",
+        file.display()
+    )]
+    OtherMpi {
+        /// Processes that the launcher started.
+        processes: usize,
+        /// The variable by which it was recognized.
+        sign: &'static str,
+        /// The library.
+        file: PathBuf,
+        /// Processes that the library sees.
+        seen: usize,
+        /// What to try.
+        advice: &'static str,
+    },
+    /// MPI failed.
+    #[error(transparent)]
+    World(#[from] WorldError),
+    /// A message between processes is not understood.
+    #[error("a message between ranks cannot be read or written: {0}")]
+    Message(#[from] serde_json::Error),
+    /// Another number of ranks than the launcher started.
+    #[error(
+        "--ranks {asked} is asked for, and the launcher started {size} processes; each is one rank, so leave \
+         --ranks out or start {asked}"
+    )]
+    OtherRanks {
+        /// Ranks asked for.
+        asked: usize,
+        /// Processes started.
+        size: usize,
+    },
+    /// Collectives of an MPI library, asked of threads.
+    #[error(
+        "--library-collectives is asked for, and ranks are threads, which use no library; start them by a \
+         launcher, like `mpirun -n 2 partita train ...`, or leave it out"
+    )]
+    NoLibrary,
+    /// Ranks that would run different programs.
+    #[error(
+        "rank {rank} would run something else than rank 0: `{other}` instead of `{own}`; all ranks need the \
+         same run file, dataset and version of Partita, and processors that offer the same kernels"
+    )]
+    Differ {
+        /// The first rank that differs from rank 0.
+        rank: Rank,
+        /// Programs and plan of that rank.
+        other: String,
+        /// Programs and plan of rank 0.
+        own: String,
+    },
+    /// The strategy that rank 0 chose is not understood.
+    #[error(transparent)]
+    Strategy(#[from] StrategyError),
+    /// Something of this machine is not measured.
+    #[error(transparent)]
+    Local(#[from] LocalError),
+    /// Links between processes could not be measured.
+    #[error(transparent)]
+    Links(TuneError),
+    /// Processes that cannot be measured.
+    #[error(
+        "{ranks} processes on several hosts, or more than {most} on one, are not measured; start as many on \
+         one host as it has cores"
+    )]
+    SeveralHosts {
+        /// Processes of the job.
+        ranks: usize,
+        /// Most that can be measured on one host.
+        most: usize,
+    },
+    /// A rank failed.
+    #[error(transparent)]
+    Rank(RunError),
+    /// A number left the range of its type.
+    #[error("{error}: {}; nothing was written; {AGAINST_DIVERGENCE}", origin(*role))]
+    NotFinite {
+        /// What the rank found.
+        error: RunError,
+        /// Role of the buffer.
+        role: Role,
+    },
+    /// Ranks as threads did not start or end.
+    #[error(transparent)]
+    Threads(ThreadsError),
+    /// The caller asked to stop.
+    #[error("stopped on request; all ranks have ended, and nothing of the run was written")]
+    Interrupted,
+    /// The tensors that a run leaves could not be saved.
+    #[error(transparent)]
+    NotSaved(#[from] NotSaved),
+    /// A failure of the job that was reported already.
+    #[error("the job has ended")]
+    AlreadyReported(ErrorKind),
+}
+
+impl Fault for LaunchError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::NoMpi { .. }
+            | Self::OtherMpi { .. }
+            | Self::OtherRanks { .. }
+            | Self::NoLibrary
+            | Self::Differ { .. }
+            | Self::Strategy(_)
+            | Self::SeveralHosts { .. } => ErrorKind::Request,
+            Self::World(_)
+            | Self::Message(_)
+            | Self::Links(_)
+            | Self::Rank(_)
+            | Self::NotFinite { .. }
+            | Self::Threads(_)
+            | Self::NotSaved(_) => ErrorKind::Failure,
+            Self::Local(error) => error.kind(),
+            Self::Interrupted => ErrorKind::Interrupted,
+            Self::AlreadyReported(kind) => *kind,
+        }
+    }
+
+    fn is_reported(&self) -> bool {
+        matches!(self, Self::AlreadyReported(_))
+    }
+}
+
+impl From<RunError> for LaunchError {
+    fn from(error: RunError) -> Self {
+        if let RunError::NotFinite { role, .. } = error {
+            return Self::NotFinite { error, role };
+        }
+        Self::Rank(error)
+    }
+}
+
+impl From<ThreadsError> for LaunchError {
+    fn from(error: ThreadsError) -> Self {
+        match error {
+            ThreadsError::Rank {
+                error: RunError::Cancelled,
+                ..
+            } => Self::Interrupted,
+            ThreadsError::Rank { error, .. } => error.into(),
+            ThreadsError::Panicked { .. } | ThreadsError::NoThread { .. } => Self::Threads(error),
+        }
+    }
+}
+
+fn load_advice(error: &LoadError) -> &'static str {
+    match error {
+        LoadError::Missing { .. } => {
+            "; install the MPI of the launcher, load its module, or name it, like \
+             PARTITA_MPI=/path/to/libmpi.so"
+        }
+        LoadError::File { .. } | LoadError::Strange { .. } => "",
+    }
+}
+
+fn origin(role: Role) -> &'static str {
+    match role {
+        Role::State => "activations in front of that layer are too large for its statistics",
+        Role::Optimizer => "a gradient is too large for what the optimizer keeps of it",
+        Role::Parameter
+        | Role::Gradient
+        | Role::Staging
+        | Role::Activation
+        | Role::ActivationGradient
+        | Role::PackedWeights
+        | Role::Gathered
+        | Role::Statistics
+        | Role::Workspace => "a step of the optimizer was too large",
+    }
+}

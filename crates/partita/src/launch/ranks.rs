@@ -1,0 +1,137 @@
+//! Ranks that run a session: one on this thread, or all as threads.
+
+use crate::kernel_set::{CoreSlot, KernelSet, Precision, cores, spin};
+use partita_cpu::Level;
+use partita_data::Waker;
+use partita_program::Buffer;
+use partita_run::{Arena, RankRunner, RunError, Source, SystemClock, Transport};
+use partita_session::{Outcome, Progress, Session};
+use partita_space::{Rank, Seconds};
+use partita_threads::{LaunchError, ThreadTransport, connect, launch};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Receives what is done, on the thread of rank 0.
+pub type Listener<'l> = Box<dyn FnMut(Progress) + Send + 'l>;
+
+/// Makes the source of a rank; the waker, where there is one, ends the rank's sleep.
+pub type MakeSource<'w> =
+    dyn Fn(Rank, Option<Waker>) -> Result<Box<dyn Source>, RunError> + Sync + 'w;
+
+/// What [`partita_session::Initial`] is, for all ranks.
+pub type InitialValues<'w> = dyn Fn(&Buffer, Range<usize>) -> Option<Vec<f64>> + Sync + 'w;
+
+/// What the ranks of a run share.
+pub struct World<'w> {
+    /// Set of kernels.
+    pub kernels: KernelSet,
+    /// Type that they compute in.
+    pub precision: Precision,
+    /// Threads of the kernels of a rank.
+    pub threads: usize,
+    /// Instruction level of the kernels.
+    pub level: Level,
+    /// Longest time without progress.
+    pub watchdog: Seconds,
+    /// Ends all ranks.
+    pub cancel: &'w AtomicBool,
+    /// Makes the samples of a rank, on its thread.
+    pub source: &'w MakeSource<'w>,
+    /// Clock of all ranks of this process.
+    pub clock: SystemClock,
+    /// Contents of the persistent buffers at the start.
+    pub initial: &'w InitialValues<'w>,
+}
+
+struct Part<'l> {
+    transport: ThreadTransport,
+    listener: Option<Listener<'l>>,
+}
+
+/// The outcomes and memories of all ranks.
+pub struct Played {
+    /// In rank order.
+    pub outcomes: Vec<Outcome>,
+    /// In rank order, as the last step left them.
+    pub arenas: Vec<Arena>,
+}
+
+/// Plays a session as one of its ranks, on this thread. The arena is as the last step left it.
+///
+/// Errors: what made the rank end.
+pub fn play_rank<'w>(
+    session: &Session<'_>,
+    world: &World<'w>,
+    rank: Rank,
+    slot: CoreSlot,
+    transport: Box<dyn Transport + 'w>,
+    waker: Waker,
+    mut listener: Option<Listener<'_>>,
+) -> Result<(Outcome, Arena), RunError> {
+    let mesh = session.main_program().mesh;
+    let mut arena = Arena::of_rank(rank, session.arena_bytes(rank))?;
+    arena.touch();
+    let threads = (world.threads, world.level);
+    let kernels = world
+        .kernels
+        .kernels(world.precision, mesh, rank, slot, threads)?;
+    let mut runner = RankRunner {
+        rank,
+        arena,
+        kernels,
+        transport,
+        // What has been read wakes the rank as a message does.
+        source: (world.source)(rank, Some(waker))?,
+        clock: Box::new(world.clock),
+        cancel: world.cancel,
+        watchdog: world.watchdog,
+    };
+    let mut report = |progress| {
+        if let Some(listener) = &mut listener {
+            listener(progress);
+        }
+    };
+    let outcome = session.play(&mut runner, world.initial, &mut report)?;
+    Ok((outcome, runner.arena))
+}
+
+/// Plays a session on as many threads as it has ranks.
+///
+/// Errors: the first rank that failed.
+pub fn play(
+    session: &Session<'_>,
+    world: &World<'_>,
+    listener: Listener<'_>,
+) -> Result<Played, LaunchError> {
+    let mesh = session.main_program().mesh;
+    let mut listener = Some(listener);
+    let patience = spin(mesh.ranks(), world.threads, cores().len());
+    let parts = connect(mesh, patience).into_iter().map(|transport| Part {
+        transport,
+        listener: listener.take(),
+    });
+    let was_asked = AtomicBool::new(false);
+    let results = launch(parts.collect(), world.cancel, |rank, mut part: Part<'_>| {
+        part.transport.reserve(session.programs())?;
+        let waker = Box::new(part.transport.mail().waker());
+        let (slot, slots) = (rank, mesh.ranks());
+        let (slot, transport) = (CoreSlot { slot, slots }, Box::new(part.transport));
+        let played = play_rank(session, world, rank, slot, transport, waker, part.listener);
+        played.inspect_err(|error| {
+            was_asked.fetch_or(matches!(error, RunError::Cancelled), Ordering::Relaxed);
+        })
+    });
+    let results = results.map_err(|error| match error {
+        // A failure of a rank would stand here instead: this peer ended because it was asked to.
+        LaunchError::Rank {
+            rank,
+            error: RunError::Lost { .. },
+        } if was_asked.load(Ordering::Relaxed) => LaunchError::Rank {
+            rank,
+            error: RunError::Cancelled,
+        },
+        error => error,
+    })?;
+    let (outcomes, arenas) = results.into_iter().unzip();
+    Ok(Played { outcomes, arenas })
+}

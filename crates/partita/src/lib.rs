@@ -1,0 +1,97 @@
+//! Plans, predicts and runs hybrid-parallel training of large convolutional networks.
+//!
+//! Does: each verb of the command line is a function that returns data and typed errors.
+//! Knows: every room below it; how a run is launched, as threads or as a rank of an MPI job.
+//! Must not know: arguments, the terminal, the environment. It never prints and never ends the process:
+//! what happens on the way is an [`Event`], and the caller gives the [`Environment`].
+//!
+//! Every verb takes a [`Context`] and a request:
+//!
+//! | function | answer |
+//! |---|---|
+//! | [`models`], [`inspect`] | the zoo; layers and counts of a model |
+//! | [`lower`] | the program of a training under a strategy |
+//! | [`predict`] | time and memory of a step on a machine |
+//! | [`plan`] | strategies on a machine, ranked |
+//! | [`calibrate`] | a machine file of this machine |
+//! | [`train`] | trained weights, losses, times |
+//! | [`compare`](compare()) | prediction and trace of a run, task by task |
+//! | [`make_cosmology`] and others | synthetic datasets |
+//! | [`doctor`] | what this machine offers |
+
+mod environment;
+mod error;
+mod progress;
+
+mod foreign;
+mod free_folder;
+mod host;
+mod launcher;
+mod pareto;
+mod size;
+mod times;
+
+mod context;
+mod kernel_set;
+mod machine;
+mod model;
+mod trace;
+
+mod local_machine;
+mod planning;
+mod training;
+
+mod explain;
+mod launch;
+mod planner;
+mod search;
+
+mod calibrate;
+mod compare;
+mod data;
+pub mod demo;
+mod doctor;
+mod inspect;
+mod lower;
+mod models;
+mod plan;
+mod predict;
+mod train;
+
+pub use calibrate::{CalibrateError, CalibrateRequest, Calibrated, CalibrationSummary, calibrate};
+pub use compare::{CompareError, compare};
+pub use context::Context;
+pub use data::{
+    CosmologyRequest, DatasetError, DigitsRequest, MakeRequest, SegmentationRequest, ShapesRequest,
+    inspect_data, make_cosmology, make_digits, make_segmentation, make_shapes,
+};
+pub use doctor::{Diagnosis, LibraryFinding, MpiFinding, doctor};
+pub use environment::{Environment, EnvironmentError};
+pub use error::{ErrorKind, Fault, full_text};
+pub use explain::{Change, Explanation, Point as ScalingPoint, Rival, Scaling, TurnAt};
+pub use foreign::{HINT_VARIABLES, LoaderPaths};
+pub use host::{Cache, Host};
+pub use inspect::{Inspection, LayerSummary, inspect};
+pub use kernel_set::{KernelSet, Precision};
+pub use launch::{LaunchError, NotSaved};
+pub use launcher::Launcher;
+pub use local_machine::{LocalError, PASSES};
+pub use lower::{ClassSummary, LowerRequest, LowerSummary, WorkCount, lower};
+pub use machine::MachineError;
+pub use model::ModelError;
+pub use models::{FamilySummary, ModelSummary, families, models};
+pub use pareto::pareto;
+pub use plan::figures;
+pub use plan::{Candidate, PlanRequest, Planned, plan};
+pub use planning::PlanningError;
+pub use predict::{ClosedForm, PredictRequest, Predicted, predict};
+pub use progress::{Event, Progress, Silent};
+pub use size::parse_bytes;
+pub use times::NoScratch;
+pub use trace::TraceError;
+pub use train::{
+    AutoError, ClassResult, Classification, EpochResult, MemoryResult, Misfit, OutputError,
+    ResultFiles, RunFile, RunFileError, RunResult, TargetError, TaskResult, TrainError,
+    TrainRequest, Trained, ValidationResult, train,
+};
+pub use training::{ADAM, COUNTS, FLOATS, Lowered, SCALED_COUNTS, SGD, StrategyChoice, Training};

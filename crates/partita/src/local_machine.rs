@@ -1,0 +1,572 @@
+//! This machine: kernels and links are measured where a program needs them, once, and kept in a file.
+
+use crate::context::Context;
+use crate::error::{ErrorKind, Fault};
+use crate::host::Host;
+use crate::kernel_set::{CoreSlot, KernelSet, Precision, cores, oversubscription, spin};
+use crate::times::NoScratch;
+use partita_oracle::{FitError, MeasuredCosts, Mode, Prediction, Sample, SimulateError, predict};
+use partita_program::{Dtype, Program};
+use partita_run::allocation::name_work;
+use partita_run::{Kernels, RunError, Transport};
+use partita_space::{Bytes, BytesPerSecond, Mesh, Rank};
+use partita_threads::connect;
+use partita_tune::{
+    LinkTimes, Measured, Measurements, Options, Point, Setting, TuneError, measure, measure_links,
+    measure_load, measure_memory, middle,
+};
+use std::collections::BTreeSet;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::panic::resume_unwind;
+
+/// Name of this machine in reports.
+pub const NAME: &str = "here";
+
+/// Ranks of one thread that may share a core while they are measured.
+const RANKS_PER_CORE: usize = 4;
+
+/// Threads of a rank, unless asked for.
+pub const THREADS: usize = 1;
+
+/// Passes over all kernels, alone and together in turns; the median counts.
+pub const PASSES: usize = 3;
+
+/// Fewest and most repeats of a kernel in a pass.
+const REPEATS: [usize; 2] = [2, 6];
+
+/// Most kernels of a family that a calibration measures.
+const FAMILY_MAX: usize = 160;
+
+/// Name under which reads are kept.
+const READS: &str = "a file that the system holds in memory";
+
+/// Sizes of the reads that are timed.
+const READ_SIZES: [Bytes; 5] = [
+    Bytes(64 << 10),
+    Bytes(256 << 10),
+    Bytes(1 << 20),
+    Bytes(4 << 20),
+    Bytes(16 << 20),
+];
+
+/// What a calibration measured.
+pub struct CalibrationRun {
+    /// Kernels.
+    pub kernels: Vec<Sample>,
+    /// With fits of messages, collectives and reads.
+    pub costs: MeasuredCosts,
+    /// Bandwidth of a copy by each rank, with all at work.
+    pub memory: BytesPerSecond,
+}
+
+/// Why something of this machine is not measured.
+#[derive(Debug, thiserror::Error)]
+pub enum LocalError {
+    /// More ranks than can share its cores.
+    #[error(
+        "{ranks} ranks of {threads} thread(s) cannot be measured on this machine; up to {most} can, sharing \
+         its cores, and the nearest choice is {most}; for more ranks name another machine, like `--machine \
+         lassen`"
+    )]
+    TooManyRanks {
+        /// Ranks asked for.
+        ranks: usize,
+        /// Threads of each.
+        threads: usize,
+        /// Most ranks that can be measured.
+        most: usize,
+    },
+    /// Nothing was given to a calibration.
+    #[error("there is no program to measure")]
+    NoProgram,
+    /// The kernels cannot be made.
+    #[error(transparent)]
+    Kernels(RunError),
+    /// The system refuses a thread.
+    #[error("no thread could be started for kernels: {source}")]
+    NoThread {
+        /// What it says.
+        source: io::Error,
+    },
+    /// A measurement failed.
+    #[error(transparent)]
+    Tune(#[from] TuneError),
+    /// Measured points have no fit.
+    #[error(transparent)]
+    Fit(#[from] FitError),
+    /// A program cannot be simulated.
+    #[error(transparent)]
+    Simulate(SimulateError),
+    /// No file can be written to measure reads.
+    #[error(transparent)]
+    NoScratch(#[from] NoScratch),
+}
+
+impl Fault for LocalError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::TooManyRanks { .. } | Self::NoProgram | Self::Kernels(_) | Self::NoScratch(_) => {
+                ErrorKind::Request
+            }
+            Self::NoThread { .. } | Self::Fit(_) | Self::Simulate(_) => ErrorKind::Failure,
+            Self::Tune(error) => match error {
+                TuneError::Unpinned { .. }
+                | TuneError::Unreadable { .. }
+                | TuneError::NotKept { .. }
+                | TuneError::Corrupt { .. }
+                | TuneError::Newer { .. }
+                | TuneError::Unlocked { .. } => ErrorKind::Request,
+                TuneError::Kernel { .. }
+                | TuneError::Transport { .. }
+                | TuneError::Memory { .. }
+                | TuneError::Read { .. }
+                | TuneError::Stopped { .. } => ErrorKind::Failure,
+            },
+        }
+    }
+}
+
+/// Ranks on this machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ranks {
+    /// How many there are.
+    pub count: usize,
+    /// Threads of each.
+    pub threads: usize,
+    /// The cores that they share.
+    pub cores: Vec<usize>,
+    /// The MPI library that carries their messages; none where they are threads of one process.
+    pub library: Option<String>,
+}
+
+/// A number of ranks on this machine, with everything measured of them.
+pub struct LocalMachine<'c> {
+    context: &'c Context<'c>,
+    kernels: KernelSet,
+    ranks: usize,
+    threads: usize,
+    cores: Vec<usize>,
+    library: Option<String>,
+    flush: Bytes,
+    no_io: bool,
+    setting: Setting,
+    links: Setting,
+    measurements: Measurements,
+    /// What was measured of one rank, with the other cores at rest.
+    alone: Measurements,
+}
+
+impl<'c> LocalMachine<'c> {
+    /// Reads what is known. With `no_io`, reading takes no time.
+    ///
+    /// Errors: more ranks than can be measured on this machine.
+    pub fn new(
+        context: &'c Context<'c>,
+        kernels: KernelSet,
+        ranks: usize,
+        threads: usize,
+        no_io: bool,
+    ) -> Result<Self, LocalError> {
+        Self::of(context, kernels, Ranks::threads(ranks, threads), no_io)
+    }
+
+    /// The same of ranks that may be processes.
+    pub fn of(
+        context: &'c Context<'c>,
+        kernels: KernelSet,
+        ranks: Ranks,
+        no_io: bool,
+    ) -> Result<Self, LocalError> {
+        let most = ranks.most();
+        let Ranks {
+            count: ranks,
+            threads,
+            cores,
+            library,
+        } = ranks;
+        if ranks > most {
+            return Err(LocalError::TooManyRanks {
+                ranks,
+                threads,
+                most,
+            });
+        }
+        let host = Host::here(context.level());
+        let setting = Setting {
+            processor: host.processor.clone().unwrap_or_default(),
+            cores: cores.len(),
+            simd: host.simd.to_owned(),
+            backend: format!("{} {}", kernels.name(), env!("CARGO_PKG_VERSION")),
+            ranks,
+            at_work: ranks,
+            threads,
+        };
+        let links = Setting {
+            backend: library.clone().unwrap_or_else(|| setting.backend.clone()),
+            ..setting.clone()
+        };
+        let (measurements, alone) = known(context, &setting, &links);
+        // Twice the largest cache leaves nothing of what it held.
+        let cache = host.caches.iter().map(|cache| cache.bytes.0).max();
+        let flush = Bytes(cache.map_or(Options::default().flush.0, |bytes| 2 * bytes));
+        Ok(Self {
+            context,
+            kernels,
+            ranks,
+            threads,
+            cores,
+            library,
+            flush,
+            no_io,
+            measurements,
+            links,
+            alone,
+            setting,
+        })
+    }
+
+    /// Predicts a program for this many ranks, measuring what is missing.
+    pub fn predict(
+        &mut self,
+        program: &Program,
+        with_tasks: bool,
+    ) -> Result<Prediction, LocalError> {
+        let costs = self.costs(program)?;
+        let predicted = predict(program, &costs, Mode::Ranks, 1, with_tasks);
+        let mut prediction = predicted.map_err(LocalError::Simulate)?;
+        let warning = oversubscription(self.ranks, self.threads, self.cores.len());
+        prediction.limits.splice(0..0, warning);
+        Ok(prediction)
+    }
+
+    /// The kernels known so far, for lower bounds.
+    pub fn known(&self) -> MeasuredCosts {
+        MeasuredCosts::of_kernels(
+            &self.measurements.kernels,
+            &self.alone.kernels,
+            self.ranks * self.threads,
+            self.cores.len(),
+        )
+    }
+
+    /// All that the program needs, measured.
+    pub fn costs(&mut self, program: &Program) -> Result<MeasuredCosts, LocalError> {
+        self.measure_kernels(&[program], program.dtype, None)?;
+        self.measure_links(program)?;
+        self.measure_reads()?;
+        self.fits()
+    }
+
+    /// All that is known, with fits of messages, collectives and reads.
+    fn fits(&self) -> Result<MeasuredCosts, LocalError> {
+        let mut costs = self.known();
+        if let Some(links) = &self.measurements.links {
+            costs.add_links(links)?;
+        }
+        let reads = self.measurements.loads.get(READS);
+        costs.add_reads(reads.filter(|_| !self.no_io).map(Vec::as_slice))?;
+        Ok(costs)
+    }
+
+    fn keep(&mut self, setting: &Setting, new: &Measurements) {
+        self.context.keep_measurements(setting, new);
+        (self.measurements, self.alone) = known(self.context, &self.setting, &self.links);
+    }
+
+    /// Measures kernels of these programs, messages, collectives and memory, whatever is known, and reads
+    /// if they are not. Processes bring what they have measured of messages together.
+    pub fn calibrate(
+        &mut self,
+        programs: &[Program],
+        links: Option<LinkTimes>,
+        passes: usize,
+    ) -> Result<CalibrationRun, LocalError> {
+        let Some(first) = programs.first() else {
+            return Err(LocalError::NoProgram);
+        };
+        let programs: Vec<&Program> = programs.iter().collect();
+        let measured = self.measure_kernels(&programs, first.dtype, Some(passes))?;
+        match links {
+            Some(links) => self.keep_links(links),
+            None => self.measure_groups(&(2..=self.ranks).collect(), &LinkTimes::default())?,
+        }
+        self.measure_reads()?;
+        let memory = measure_memory(self.ranks, Bytes(self.flush.0.max(64 << 20)));
+        Ok(CalibrationRun {
+            kernels: self.samples(&measured),
+            costs: self.fits()?,
+            memory: memory?,
+        })
+    }
+
+    /// Those of these kernels that are known with all ranks at work and alone.
+    fn samples(&self, measured: &BTreeSet<String>) -> Vec<Sample> {
+        self.known().samples(&self.measurements.shapes, measured)
+    }
+
+    /// Those that are not known; with a number of passes all anew, but no more of a family than a
+    /// calibration measures. The signatures of what was measured.
+    fn measure_kernels(
+        &mut self,
+        programs: &[&Program],
+        dtype: Dtype,
+        anew: Option<usize>,
+    ) -> Result<BTreeSet<String>, LocalError> {
+        let mut signatures = BTreeSet::new();
+        let Some(program) = programs.first() else {
+            return Ok(signatures);
+        };
+        let precision = match dtype {
+            Dtype::F64 => Precision::F64,
+            Dtype::F32 | Dtype::I16 => Precision::F32,
+        };
+        self.check(program.mesh, precision)?;
+        let (kernels, threads, ranks) = (self.kernels, self.threads, self.ranks);
+        let level = self.context.level();
+        let cores = self.cores.as_slice();
+        let maker = move |mesh: Mesh, rank: Rank, slot: usize| -> Box<dyn Kernels> {
+            let own = CoreSlot { slot, slots: ranks };
+            let made = kernels.kernels_among(cores, (precision, mesh, rank), own, (threads, level));
+            made.unwrap_or_else(|error| panic!("kernels that were made before: {error}"))
+        };
+        // With all ranks at work, and one with the others at rest.
+        let series = |setting: Setting| Series {
+            known: self.context.measurements(&setting),
+            passes: Vec::new(),
+            setting,
+        };
+        let mut all = vec![series(self.setting.clone())];
+        if ranks > 1 {
+            all.push(series(single(&self.setting)));
+        }
+        let passes = anew.unwrap_or(PASSES);
+        for pass in 1..=passes {
+            for series in &mut all {
+                if series.passes.first().is_some_and(Vec::is_empty) {
+                    // There was nothing to measure.
+                    continue;
+                }
+                let options = Options {
+                    concurrency: series.setting.at_work,
+                    sharing: ranks,
+                    flush: self.flush,
+                    family_max: anew.map_or(usize::MAX, |_| FAMILY_MAX),
+                    repeats: REPEATS,
+                    ..Options::default()
+                };
+                let working = match series.setting.at_work {
+                    1 => "alone".to_owned(),
+                    ranks => format!("{ranks} at a time"),
+                };
+                let progress = |done, all| {
+                    let text = format!(
+                        "measured {done} of {all} kernels {working}, pass {pass} of {passes}"
+                    );
+                    self.context.status(&text, done == all);
+                };
+                let is_known = |key: &_| {
+                    let is_known = anew.is_none() && series.known.has(key);
+                    if !is_known {
+                        self.context.before_measuring();
+                    }
+                    is_known
+                };
+                name_work("measuring kernels");
+                let measured = measure(programs, &maker, &is_known, &options, &progress)?;
+                series.passes.push(measured);
+                name_work("");
+            }
+        }
+        for Series {
+            setting, passes, ..
+        } in all
+        {
+            let measured = middle(&passes);
+            signatures.extend(measured.iter().map(|one| one.key.signature.clone()));
+            if !measured.is_empty() {
+                let mut new = Measurements::default();
+                new.add(measured);
+                self.keep(&setting, &new);
+            }
+        }
+        Ok(signatures)
+    }
+
+    /// Makes the kernels of a rank once, so that a set that is not there is an error, no panic.
+    ///
+    /// On a thread of its own, as the one that makes them stays pinned to a core.
+    fn check(&self, mesh: Mesh, precision: Precision) -> Result<(), LocalError> {
+        let threads = (self.threads, self.context.level());
+        let make = || {
+            let (slot, slots) = (0, self.ranks);
+            let own = CoreSlot { slot, slots };
+            let who = (precision, mesh, 0);
+            let made = self.kernels.kernels_among(&self.cores, who, own, threads);
+            made.map(drop).map_err(LocalError::Kernels)
+        };
+        std::thread::scope(|scope| {
+            let builder = std::thread::Builder::new().name("kernels".to_owned());
+            let thread = builder.spawn_scoped(scope, make);
+            let thread = thread.map_err(|source| LocalError::NoThread { source })?;
+            thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+        })
+    }
+
+    /// What is known of messages and collectives.
+    pub fn links(&self) -> LinkTimes {
+        self.measurements.links.clone().unwrap_or_default()
+    }
+
+    /// Takes in what processes have measured together.
+    pub fn keep_links(&mut self, links: LinkTimes) {
+        if links == LinkTimes::default() {
+            return;
+        }
+        let new = Measurements {
+            links: Some(links),
+            ..Measurements::default()
+        };
+        self.keep(&self.links.clone(), &new);
+    }
+
+    fn measure_links(&mut self, program: &Program) -> Result<(), LocalError> {
+        if self.library.is_some() {
+            // Processes have measured them together, all sizes of groups that they can have.
+            return Ok(());
+        }
+        let mut groups = program.group_sizes();
+        groups.retain(|&members| members <= self.ranks);
+        self.measure_groups(&groups, &self.links())
+    }
+
+    fn measure_groups(
+        &mut self,
+        groups: &BTreeSet<usize>,
+        known: &LinkTimes,
+    ) -> Result<(), LocalError> {
+        let patience = spin(self.ranks, self.threads, self.cores.len());
+        let transports = |mesh: Mesh| -> Vec<Box<dyn Transport + Send>> {
+            let one = |transport| -> Box<dyn Transport + Send> { Box::new(transport) };
+            connect(mesh, patience).into_iter().map(one).collect()
+        };
+        let progress = |what: &str| {
+            self.context.before_measuring();
+            let work = format!("measuring {what}");
+            name_work(&work);
+            self.context.status(&work, false);
+        };
+        let links = measure_links(self.ranks, groups, known, &transports, &progress)?;
+        name_work("");
+        if links != LinkTimes::default() {
+            let done = "measured messages and collectives";
+            self.context.status(done, true);
+            self.keep_links(links);
+        }
+        Ok(())
+    }
+
+    fn measure_reads(&mut self) -> Result<(), LocalError> {
+        if self.no_io || self.measurements.loads.contains_key(READS) {
+            return Ok(());
+        }
+        self.context.before_measuring();
+        let new = Measurements {
+            loads: [(READS.to_owned(), reads(self.context, self.ranks)?)].into(),
+            ..Measurements::default()
+        };
+        self.keep(&self.setting.clone(), &new);
+        Ok(())
+    }
+}
+
+/// What was measured of all ranks at work, and of one with the others at rest.
+fn known(
+    context: &Context<'_>,
+    setting: &Setting,
+    links: &Setting,
+) -> (Measurements, Measurements) {
+    let mut together = context.measurements(setting);
+    together.links = context.measurements(links).links;
+    (together, context.measurements(&single(setting)))
+}
+
+/// Passes over the kernels of a setting.
+struct Series {
+    setting: Setting,
+    /// What was known before.
+    known: Measurements,
+    passes: Vec<Vec<Measured>>,
+}
+
+/// The same with one rank at work.
+fn single(setting: &Setting) -> Setting {
+    Setting {
+        at_work: 1,
+        ..setting.clone()
+    }
+}
+
+impl Ranks {
+    /// Threads of this process.
+    pub fn threads(count: usize, threads: usize) -> Self {
+        Self {
+            count,
+            threads,
+            cores: cores().to_vec(),
+            library: None,
+        }
+    }
+
+    /// Most ranks whose kernels are measured here: with more than a few on a core, times say nothing.
+    pub fn most(&self) -> usize {
+        (RANKS_PER_CORE * self.cores.len() / self.threads).max(1)
+    }
+}
+
+/// A warning where so many ranks are more than cores.
+pub fn sharing(ranks: usize) -> Option<String> {
+    oversubscription(ranks, THREADS, cores().len())
+}
+
+/// The kernels that are asked for; where they are left open, the fast ones.
+pub fn kernels(asked: Option<KernelSet>) -> KernelSet {
+    asked.unwrap_or(KernelSet::Cpu)
+}
+
+/// Memory that each of so many ranks may fill: what is available, shared evenly.
+pub fn memory(context: &Context<'_>, ranks: usize) -> Bytes {
+    match Host::here(context.level()).memory_free() {
+        Some(available) => Bytes(available.0 / ranks as u64),
+        None => Bytes(u64::MAX),
+    }
+}
+
+/// Times reads of a file written for it.
+fn reads(context: &Context<'_>, ranks: usize) -> Result<Vec<Point>, LocalError> {
+    context.status("measuring reads", true);
+    let largest = READ_SIZES[READ_SIZES.len() - 1].0;
+    let file = context.scratch_file(&vec![1u8; 2 * largest as usize])?;
+    let read = |_: Rank, turn: usize, bytes: Bytes| {
+        let mut values = vec![0u8; bytes.0 as usize];
+        let offset = (turn as u64 * 4096) % largest;
+        let read = file.read_exact_at(&mut values, offset);
+        read.map_err(|error| error.to_string())
+    };
+    Ok(measure_load(ranks, &READ_SIZES, &read)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::environment::Environment;
+
+    #[test]
+    fn the_thread_that_asks_stays_on_all_cores() {
+        let before = core_affinity::get_core_ids().unwrap();
+        let context = Context::new(Environment::default());
+        let here = LocalMachine::new(&context, KernelSet::Cpu, 1, 1, true).unwrap();
+        here.check(Mesh::new([1; 7]), Precision::F32).unwrap();
+        assert_eq!(core_affinity::get_core_ids().unwrap(), before);
+    }
+}

@@ -1,0 +1,221 @@
+//! `lower`: the program of a training under a strategy.
+
+use crate::context::Context;
+use crate::kernel_set::KernelSet;
+use crate::local_machine::{self, Ranks};
+use crate::machine;
+use crate::planner::costs;
+use crate::planning::PlanningError;
+use crate::search::{staged, staged_here};
+use crate::training::{Lowered, StrategyChoice, Training, lowered};
+use partita_lower::{Request, Strategy};
+use partita_program::{Body, Count, Dtype, ProgramKind, Role};
+use partita_space::{Bytes, Flops, Rank};
+use serde::Serialize;
+
+/// A training to lower.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LowerRequest {
+    /// The training.
+    pub training: Training,
+    /// How to split it; `Auto` is refused.
+    pub strategy: StrategyChoice,
+    /// Kernels to pin in the program; `None` leaves them open.
+    pub kernels: Option<KernelSet>,
+    /// What the program is for.
+    pub kind: ProgramKind,
+    /// Name or path of a machine on which stages whose layers are left open take equally long; without
+    /// one they are equal in arithmetic.
+    pub machine: Option<String>,
+    /// Memory that a rank may fill (default: that of the machine's device).
+    pub memory: Option<Bytes>,
+}
+
+impl LowerRequest {
+    /// A training step with the reference kernels.
+    pub fn new(training: Training, strategy: StrategyChoice) -> Self {
+        Self {
+            training,
+            strategy,
+            kernels: Some(KernelSet::Reference),
+            kind: ProgramKind::Train,
+            machine: None,
+            memory: None,
+        }
+    }
+}
+
+/// Lowers a training and verifies its program.
+///
+/// Errors: no such model or machine; a strategy that does not suit; faults of the program.
+///
+/// ```
+/// use partita::{Context, Environment, LowerRequest, Training, lower};
+///
+/// let training = Training::new("cosmoflow@32", 2, 4);
+/// let request = LowerRequest::new(training, "depth=2".parse()?);
+/// let lowered = lower(&Context::new(Environment::default()), &request)?;
+/// assert_eq!(lowered.program.mesh.ranks(), 2);
+/// assert_eq!(lowered.summary().digest, lowered.program.digest());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn lower(context: &Context<'_>, request: &LowerRequest) -> Result<Lowered, PlanningError> {
+    lowered(
+        context,
+        &request.training,
+        &request.strategy,
+        request.kernels,
+        request.kind,
+        &|lowering| stages(context, request, lowering),
+    )
+}
+
+/// The strategy with the layers of all stages.
+fn stages(
+    context: &Context<'_>,
+    asked: &LowerRequest,
+    request: &Request<'_>,
+) -> Result<Strategy, PlanningError> {
+    request
+        .strategy
+        .check_layout(request.graph, request.batch)?;
+    let Some(name) = &asked.machine else {
+        return Ok(request.strategy.resolved(request.graph)?);
+    };
+    let ranks = asked.training.ranks;
+    if machine::is_here(name) {
+        let kernels = local_machine::kernels(asked.kernels);
+        let menu = kernels.menu(local_machine::THREADS, context.level());
+        let request = Request {
+            menu: &*menu,
+            ..*request
+        };
+        let memory = asked.memory;
+        let memory = memory.unwrap_or_else(|| local_machine::memory(context, ranks));
+        let ranks = Ranks::threads(ranks, local_machine::THREADS);
+        return staged_here(context, &request, memory, kernels, ranks);
+    }
+    let machine = machine::resolve(name, context.environment())?;
+    machine::check_capacity(&machine, ranks)?;
+    let memory = asked.memory.unwrap_or(machine.device.memory.value);
+    staged(context, request, memory, costs(&machine, true)?.as_ref())
+}
+
+/// What can be counted in a program.
+#[derive(Clone, Debug, Serialize)]
+pub struct LowerSummary {
+    /// Digest of the program.
+    pub digest: String,
+    /// Name of the model.
+    pub model: String,
+    /// The strategy, with the layers of all stages.
+    pub strategy: String,
+    /// What the program is for.
+    pub kind: ProgramKind,
+    /// Type that kernels compute in.
+    pub dtype: Dtype,
+    /// Samples per step over all ranks.
+    pub batch: usize,
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Memory of the largest rank.
+    pub memory_bytes_max: Bytes,
+    /// Work of all ranks.
+    pub count: WorkCount,
+    /// Classes of ranks with the same tasks.
+    pub classes: Vec<ClassSummary>,
+}
+
+/// A class of ranks with the same tasks.
+#[derive(Clone, Debug, Serialize)]
+pub struct ClassSummary {
+    /// Ranks of the class.
+    pub ranks: usize,
+    /// The first of them.
+    pub first_rank: Rank,
+    /// Tasks of each.
+    pub tasks: usize,
+    /// Buffers of each.
+    pub buffers: usize,
+    /// Arena of each.
+    pub memory_bytes: Bytes,
+    /// Parameters of each.
+    pub parameter_bytes: Bytes,
+    /// Work of each.
+    pub count: WorkCount,
+}
+
+/// Work of a step.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct WorkCount {
+    /// Floating-point operations.
+    pub flops: Flops,
+    /// Bytes that kernels read.
+    pub read_bytes: Bytes,
+    /// Bytes that kernels write.
+    pub written_bytes: Bytes,
+    /// Messages sent.
+    pub messages: u64,
+    /// Bytes of messages.
+    pub message_bytes: Bytes,
+    /// Collectives.
+    pub collectives: u64,
+    /// Bytes of collectives.
+    pub collective_bytes: Bytes,
+    /// Bytes of samples that are loaded.
+    pub load_bytes: Bytes,
+}
+
+impl Lowered {
+    /// What can be counted in the program.
+    pub fn summary(&self) -> LowerSummary {
+        let program = &self.program;
+        let bodies = program.bodies.iter();
+        let classes = bodies
+            .zip(program.class_sizes())
+            .zip(program.representatives());
+        LowerSummary {
+            digest: program.digest(),
+            model: self.graph.name.clone(),
+            strategy: self.strategy.to_string(),
+            kind: program.kind,
+            dtype: program.dtype,
+            batch: program.batch,
+            ranks: program.mesh.ranks(),
+            memory_bytes_max: program.memory_max(),
+            count: WorkCount::of(&program.count()),
+            classes: classes
+                .map(|((body, ranks), first)| ClassSummary::of(body, ranks, first))
+                .collect(),
+        }
+    }
+}
+
+impl ClassSummary {
+    fn of(body: &Body, ranks: usize, first_rank: Rank) -> Self {
+        Self {
+            ranks,
+            first_rank,
+            tasks: body.tasks.len(),
+            buffers: body.buffers.len(),
+            memory_bytes: body.arena,
+            parameter_bytes: body.bytes_of(Role::Parameter),
+            count: WorkCount::of(&body.count()),
+        }
+    }
+}
+
+impl WorkCount {
+    fn of(count: &Count) -> Self {
+        Self {
+            flops: count.flops,
+            read_bytes: count.read,
+            written_bytes: count.written,
+            messages: count.messages,
+            message_bytes: count.message_bytes,
+            collectives: count.collectives,
+            collective_bytes: count.collective_bytes,
+            load_bytes: count.load_bytes,
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Machines by name or file, and what they can be asked.
+
+use crate::environment::Environment;
+use crate::error::{ErrorKind, Fault};
+use crate::kernel_set::KernelSet;
+use partita_cluster::{Calibration, Machine, MeasuredKernel};
+use partita_oracle::Features;
+use partita_oracle::{CostBasis, Costs, Mode};
+
+/// Most ranks that are simulated one by one.
+const RANKS_EACH: usize = 64;
+
+/// Names of the machine on which the library runs.
+const HERE: [&str; 2] = ["here", "this"];
+
+/// Why there is no such machine.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    /// No machine has this name, or its file is faulty.
+    #[error(transparent)]
+    Load(#[from] partita_cluster::MachineError),
+    /// The calibration describes kernels in other coordinates.
+    #[error(
+        "machine `{machine}` was calibrated by another version: the shapes of its kernels have other \
+         coordinates; known are {}; `partita calibrate` measures it again",
+        Features::NAMES.map(|name| format!("\"{name}\"")).join(", ")
+    )]
+    OtherCalibration {
+        /// Its name.
+        machine: String,
+    },
+    /// More ranks than devices.
+    #[error(
+        "machine `{machine}` has {devices} devices, {ranks} ranks were asked for; possible are 1 to \
+         {devices} ranks, nearest is `--ranks {devices}`"
+    )]
+    TooManyRanks {
+        /// Its name.
+        machine: String,
+        /// Devices that it has.
+        devices: usize,
+        /// Ranks asked for.
+        ranks: usize,
+    },
+}
+
+impl Fault for MachineError {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Request
+    }
+}
+
+/// Whether a name means this machine, which has no file: it is measured.
+pub fn is_here(asked: &str) -> bool {
+    HERE.contains(&asked)
+}
+
+/// The machine of a name or of a machine file. Names are looked for in the folders of the environment and
+/// among the machines that come with the library.
+///
+/// Errors: no such machine, a faulty file, a calibration by another version.
+pub fn resolve(asked: &str, environment: &Environment) -> Result<Machine, MachineError> {
+    let machine = Machine::load(asked, &environment.machine_folders)?;
+    if machine.calibration.as_ref().is_none_or(is_known) {
+        return Ok(machine);
+    }
+    let machine = machine.name;
+    Err(MachineError::OtherCalibration { machine })
+}
+
+/// Whether the shapes of its kernels have the coordinates of [`Features::NAMES`].
+fn is_known(calibration: &Calibration) -> bool {
+    let is_of_all = |row: &MeasuredKernel| row.3.len() == Features::NAMES.len();
+    calibration.coordinates == Features::NAMES && calibration.measured.iter().all(is_of_all)
+}
+
+/// The kernels that are asked for. Without a request the fast ones where the machine file holds measured
+/// costs of them, else none in particular.
+pub fn kernels(machine: &Machine, asked: Option<KernelSet>) -> Option<KernelSet> {
+    asked.or(machine.calibration.as_ref().map(|_| KernelSet::Cpu))
+}
+
+/// How programs are simulated: rank by rank where ranks of a node slow each other down, as long as there
+/// are few.
+pub fn mode(costs: &dyn Costs, ranks: usize) -> Mode {
+    match costs.basis() {
+        CostBasis::Measured | CostBasis::Calibrated if ranks <= RANKS_EACH => Mode::Ranks,
+        CostBasis::Measured | CostBasis::Calibrated | CostBasis::Modelled => Mode::Classes,
+    }
+}
+
+/// Refuses more ranks than devices, before anything is lowered.
+pub fn check_capacity(machine: &Machine, ranks: usize) -> Result<(), MachineError> {
+    let devices = machine.devices();
+    if ranks <= devices {
+        return Ok(());
+    }
+    Err(MachineError::TooManyRanks {
+        machine: machine.name.clone(),
+        devices,
+        ranks,
+    })
+}

@@ -1,0 +1,306 @@
+//! `plan`: strategies for a number of ranks on a machine, ranked.
+
+pub mod figures;
+
+use crate::context::Context;
+use crate::explain::{self, Change, Explanation, Subject, simulated};
+use crate::local_machine;
+use crate::model;
+use crate::pareto::pareto;
+use crate::planner::{CostSource, Planner};
+use crate::planning::PlanningError;
+use crate::progress::Event;
+use crate::training::{Training, lower_verified, request as lowering};
+use figures::Figures;
+use partita_lower::{Request, Strategy};
+use partita_oracle::Prediction;
+use partita_plan::{Candidate as Found, Refusal};
+use partita_program::{Program, ProgramKind};
+use partita_space::{Axis, Bytes};
+use serde::{Serialize, Serializer};
+
+/// Ranks up to which the best strategy is explained unasked: that takes a second at most.
+const RANKS_EXPLAINED: usize = 1024;
+
+/// A training to plan on a machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlanRequest {
+    /// The training.
+    pub training: Training,
+    /// Name or path of a machine file; `here` is this machine, which is measured.
+    pub machine: String,
+    /// Ignore input time: samples are in memory.
+    pub no_io: bool,
+    /// Memory that a rank may fill (default: that of the machine's device).
+    pub memory: Option<Bytes>,
+    /// Predict more memory and more ranks for the best strategy, too.
+    pub explain: bool,
+    /// Gather [`Planned::figures`].
+    pub figures: bool,
+}
+
+impl PlanRequest {
+    /// A training on a machine, without explanations and figures.
+    pub fn new(training: Training, machine: &str) -> Self {
+        Self {
+            training,
+            machine: machine.to_owned(),
+            no_io: false,
+            memory: None,
+            explain: false,
+            figures: false,
+        }
+    }
+}
+
+/// All strategies that were considered.
+pub struct Planned {
+    /// Best first, then those refused.
+    pub candidates: Vec<Candidate>,
+    /// Memory that a rank may fill.
+    pub memory: Bytes,
+    /// What a page about the plan shows, if asked for.
+    pub figures: Option<Figures>,
+    /// Why nothing is recommended, if no strategy fits.
+    pub none_fits: Option<PlanningError>,
+}
+
+/// A strategy that was considered.
+#[derive(Clone, Debug, Serialize)]
+pub struct Candidate {
+    /// Its short form.
+    pub strategy: String,
+    /// Whether no other that fits is both faster and smaller.
+    pub front: bool,
+    /// Its prediction; absent if there is no program.
+    #[serde(flatten)]
+    pub prediction: Option<Prediction>,
+    /// Why it cannot be used here, where it cannot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The same in a word.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "word")]
+    pub refusal: Option<Refusal>,
+    /// What bounds it; of the best one alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub explanation: Option<Explanation>,
+}
+
+#[allow(clippy::ref_option, reason = "serde passes references")]
+fn word<S: Serializer>(refusal: &Option<Refusal>, serializer: S) -> Result<S::Ok, S::Error> {
+    let word = refusal.map(|refusal| match refusal {
+        Refusal::Memory(_) => "memory",
+        Refusal::Slower => "slower",
+        Refusal::Unsuited => "unsuited",
+        Refusal::Unknown => "unknown",
+    });
+    word.serialize(serializer)
+}
+
+impl Planned {
+    /// Candidates that fit, best first, with their predictions.
+    pub fn fitting(&self) -> impl Iterator<Item = (&Candidate, &Prediction)> {
+        let fitting = self.candidates.iter().filter(|one| one.reason.is_none());
+        fitting.filter_map(|one| Some((one, one.prediction.as_ref()?)))
+    }
+}
+
+/// Ranks the strategies for a number of ranks, best first.
+///
+/// Errors: no such model or machine; a cost that the machine lacks; a kernel that the menu lacks.
+///
+/// ```
+/// use partita::{Context, Environment, PlanRequest, Training, plan};
+///
+/// let mut request = PlanRequest::new(Training::new("cosmoflow@64", 4, 8), "lassen");
+/// request.no_io = true;
+/// let planned = plan(&Context::new(Environment::default()), &request)?;
+/// let (best, prediction) = planned.fitting().next().expect("4 GPUs are enough");
+/// assert!(best.strategy.starts_with("data=4"));
+/// assert!(prediction.memory_bytes_max <= planned.memory);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn plan(context: &Context<'_>, request: &PlanRequest) -> Result<Planned, PlanningError> {
+    let training = &request.training;
+    let ranks = training.ranks;
+    let limits = (request.memory, request.no_io);
+    let planner = Planner::new(context, &request.machine, ranks, limits)?;
+    let graph = model::resolve(&training.model)?;
+    let menu = planner.menu();
+    let single = Strategy::single();
+    let lowering = lowering(&graph, &single, training, ProgramKind::Train, &*menu);
+    let memory = planner.memory(ranks);
+    let warning = local_machine::sharing(ranks);
+    if let Some(warning) = warning.filter(|_| planner.name() == local_machine::NAME) {
+        context.report(Event::Warning(&warning));
+    }
+    let found = planner.plan(lowering, ranks)?;
+    let best = found.iter().find(|candidate| candidate.reason.is_none());
+    let costed = best.and_then(|best| Some((&best.strategy, best.prediction.as_ref()?)));
+    let explanation = match costed {
+        None => None,
+        Some((strategy, prediction)) => {
+            let training = Request {
+                strategy,
+                ..lowering
+            };
+            // The program that is recommended passes `verify`.
+            let program = lower_verified(&training)?;
+            let own = (training, &program);
+            Some(explained(request, &planner, own, prediction, &found)?)
+        }
+    };
+    let with_figures = request.figures.then_some((ranks, request.no_io));
+    let figures = with_figures.map(|of| figures::gather(context, &planner, lowering, of, &found));
+    Ok(Planned {
+        candidates: candidates(&found, explanation),
+        memory,
+        figures: figures.transpose()?,
+        none_fits: best.is_none().then(|| none_fits(&found, training, memory)),
+    })
+}
+
+/// Why nothing is recommended, and what would change that.
+fn none_fits(found: &[Found], asked: &Training, memory: Bytes) -> PlanningError {
+    let (ranks, batch) = (asked.ranks, asked.batch);
+    let is_memory = |one: &Found| match one.refusal {
+        Some(Refusal::Memory(_)) => true,
+        Some(Refusal::Slower | Refusal::Unsuited | Refusal::Unknown) | None => false,
+    };
+    let remedy = if found.iter().any(is_memory) {
+        let smaller = if batch > 1 { ", a smaller batch" } else { "" };
+        format!("possible are more ranks{smaller} or more memory")
+    } else {
+        // Samples can always be split when there are as many for each.
+        let nearest = ranks * (batch as f64 / ranks as f64).round().max(1.0) as usize;
+        format!(
+            "none splits the model and {batch} samples so; the nearest batch that suits is {nearest}"
+        )
+    };
+    PlanningError::NoneFits {
+        ranks,
+        memory,
+        batch,
+        remedy,
+    }
+}
+
+/// Candidates in the same order; the explanation is that of the first.
+fn candidates(found: &[Found], mut explanation: Option<Explanation>) -> Vec<Candidate> {
+    let fitting = found.iter().filter(|one| one.reason.is_none());
+    let costed = fitting.filter_map(|one| Some((&one.strategy, one.prediction.as_ref()?)));
+    let costed: Vec<(&Strategy, &Prediction)> = costed.collect();
+    let front = pareto(&costed, |(_, prediction)| {
+        (prediction.memory_bytes_max, prediction.iteration_seconds)
+    });
+    let candidate = |one: &Found| Candidate {
+        strategy: one.strategy.to_string(),
+        front: front.iter().any(|(strategy, _)| **strategy == one.strategy),
+        prediction: one.prediction.clone(),
+        reason: one.reason.clone(),
+        refusal: one.refusal,
+        explanation: match one.reason {
+            None => explanation.take(),
+            Some(_) => None,
+        },
+    };
+    found.iter().map(candidate).collect()
+}
+
+/// What bounds the best strategy, and what would make another one the best.
+fn explained(
+    request: &PlanRequest,
+    planner: &Planner<'_>,
+    (training, program): (Request<'_>, &Program),
+    prediction: &Prediction,
+    found: &[Found],
+) -> Result<Explanation, PlanningError> {
+    let costs = |program: &Program| planner.costs(program);
+    let own = planner.costs(program)?;
+    let ranks = request.training.ranks;
+    let subject = Subject {
+        training,
+        program,
+        prediction,
+        memory: planner.memory(ranks),
+        own: own.as_ref(),
+        costs: &costs,
+    };
+    let simulation = simulated(program, own.as_ref())?;
+    let mut explanation = Explanation::new(explain::findings(&subject, &simulation)?);
+    let is_cheap = match planner.source {
+        CostSource::Modelled { .. } => ranks <= RANKS_EXPLAINED,
+        CostSource::Measured { .. } => false,
+    };
+    if !is_cheap && !request.explain {
+        return Ok(explanation);
+    }
+    explanation.what_ifs = explain::changes(&subject)?;
+    if let Some(rival) = rival_of(training.strategy, found) {
+        explanation.rival = explain::rival(&subject, rival)?;
+    }
+    if request.explain {
+        explanation
+            .what_ifs
+            .extend(with_memory(planner, &subject, found)?);
+        explanation.scaling = Some(explain::scaling(&subject)?);
+    }
+    Ok(explanation)
+}
+
+/// The first of another kind among those that may have been the fastest.
+fn rival_of<'f>(best: &Strategy, found: &'f [Found]) -> Option<&'f Strategy> {
+    let is_possible = |one: &Found| match one.refusal {
+        None => true,
+        Some(Refusal::Slower) => one.strategy.stages.is_empty() || one.strategy.has_layers(),
+        Some(Refusal::Memory(_) | Refusal::Unsuited | Refusal::Unknown) => false,
+    };
+    let possible = found.iter().filter(|one| is_possible(one));
+    let mut strategies = possible.map(|one| &one.strategy);
+    strategies.find(|strategy| kind(strategy) != kind(best))
+}
+
+/// What a strategy splits: samples, space, filters, channels, branches, layers.
+fn kind(strategy: &Strategy) -> [bool; 6] {
+    let splits = |axes: &[Axis]| axes.iter().any(|&axis| strategy.extent(axis) > 1);
+    [
+        splits(&[Axis::Data]),
+        splits(&[Axis::Depth, Axis::Height, Axis::Width]),
+        splits(&[Axis::Filter]),
+        splits(&[Axis::Channel]),
+        splits(&[Axis::Branch]),
+        !strategy.stages.is_empty(),
+    ]
+}
+
+/// What would be the best strategy with twice the memory, where one was refused that would fit then.
+fn with_memory(
+    planner: &Planner<'_>,
+    subject: &Subject<'_, '_>,
+    found: &[Found],
+) -> Result<Option<Change>, PlanningError> {
+    let memory = subject.memory * 2;
+    let would_fit = |one: &Found| match one.refusal {
+        Some(Refusal::Memory(needed)) => needed <= memory,
+        Some(Refusal::Slower | Refusal::Unsuited | Refusal::Unknown) | None => false,
+    };
+    let strategy = subject.training.strategy;
+    let now = subject.prediction;
+    let then = match found.iter().any(would_fit) {
+        true => planner.plan_with(subject.training, now.ranks, memory)?,
+        false => Vec::new(),
+    };
+    let best = then.into_iter().find(|one| one.reason.is_none());
+    let best = best.filter(|best| best.strategy != *strategy);
+    let best = best.and_then(|best| Some((best.strategy, best.prediction?)));
+    Ok(Some(match best {
+        Some((other, prediction)) => {
+            let says = format!("{memory} a rank, with `{other}`");
+            explain::change("device_memory", &other, &prediction, now, says)
+        }
+        None => {
+            let says = format!("{memory} a rank, with the same strategy");
+            explain::change("device_memory", strategy, now, now, says)
+        }
+    }))
+}

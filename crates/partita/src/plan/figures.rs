@@ -1,0 +1,319 @@
+//! What a page about a plan shows beyond the ranking: smaller numbers of ranks, what strategies hold in
+//! memory, and a step of the best one.
+
+use crate::context::Context;
+use crate::planner::{CostSource, Planner};
+use crate::planning::PlanningError;
+use partita_lower::{LowerError, Request, Strategy, lower};
+use partita_oracle::{Prediction, Simulation};
+use partita_plan::Candidate;
+use partita_program::Program;
+use partita_program::{Itemized, itemize};
+use partita_space::{Bytes, Seconds};
+
+/// Candidates of the ranking whose memory is itemized.
+const ITEMIZED_MAX: usize = 7;
+/// Candidates that do not fit and are itemized all the same.
+const MISFITS_MAX: usize = 4;
+/// Candidates that the plan passed over, and are costed for the figures all the same.
+const PASSED_OVER_MAX: usize = 24;
+/// As many on this machine, where kernels are measured for each.
+const PASSED_OVER_HERE_MAX: usize = 4;
+
+/// A plan with everything that its page shows.
+pub struct Figures {
+    /// Name of the model.
+    pub model: String,
+    /// Samples per step over all ranks.
+    pub batch: usize,
+    /// Ranks that train together.
+    pub ranks: usize,
+    /// Name of the machine.
+    pub machine: String,
+    /// Whether input time is ignored.
+    pub no_io: bool,
+    /// Memory that a rank may fill.
+    pub memory: Bytes,
+    /// All strategies, best first, then those refused.
+    pub candidates: Vec<Candidate>,
+    /// By number of ranks.
+    pub scaling: Vec<Count>,
+    /// Memory of the largest rank by item, of some strategies.
+    pub itemized: Vec<(String, Itemized)>,
+    /// Time and memory of strategies.
+    pub points: Vec<Point>,
+    /// The best strategy, if any fits.
+    pub best: Option<Best>,
+}
+
+/// What can be reached with a number of ranks.
+pub struct Count {
+    /// Number of ranks.
+    pub ranks: usize,
+    /// The best plan, if any fits.
+    pub best: Option<(String, Prediction)>,
+    /// Data parallelism alone, where there is a sample for each rank.
+    pub data: Option<Data>,
+}
+
+/// Data parallelism alone.
+pub struct Data {
+    /// Samples per second of all ranks; none where it is not known.
+    pub samples_per_second: Option<f64>,
+    /// Memory of the largest rank.
+    pub memory: Bytes,
+    /// Whether it fits.
+    pub fits: bool,
+}
+
+/// A strategy in the plane of time and memory.
+pub struct Point {
+    /// Its short form.
+    pub strategy: String,
+    /// Time of a step.
+    pub seconds: Seconds,
+    /// Memory of the largest rank.
+    pub memory: Bytes,
+    /// Whether it fits.
+    pub fits: bool,
+}
+
+/// The strategy that the plan recommends.
+pub struct Best {
+    /// The strategy.
+    pub strategy: Strategy,
+    /// Its prediction.
+    pub prediction: Prediction,
+    /// The program of all ranks.
+    pub program: Program,
+    /// A step of it.
+    pub simulation: Simulation,
+}
+
+/// Gathers everything that the page shows beyond the ranking.
+///
+/// Errors: a cost that cannot be had.
+pub fn gather(
+    context: &Context<'_>,
+    planner: &Planner<'_>,
+    training: Request<'_>,
+    (ranks, no_io): (usize, bool),
+    candidates: &[Candidate],
+) -> Result<Figures, PlanningError> {
+    let mut facts = Figures {
+        model: training.graph.name.clone(),
+        batch: training.batch,
+        ranks,
+        machine: planner.name().to_owned(),
+        no_io,
+        memory: planner.memory(ranks),
+        candidates: candidates.to_vec(),
+        scaling: scaling(context, planner, training, ranks, candidates)?,
+        itemized: Vec::new(),
+        points: Vec::new(),
+        best: best(planner, training, candidates)?,
+    };
+    add_ranked(&mut facts, training, candidates)?;
+    add_refused(context, &mut facts, planner, training, candidates)?;
+    context.status("", false);
+    Ok(facts)
+}
+
+/// Those that fit, with their predictions.
+pub fn ranked(candidates: &[Candidate]) -> impl Iterator<Item = (&Candidate, &Prediction)> {
+    let fitting = candidates.iter().filter(|one| one.reason.is_none());
+    fitting.filter_map(|one| Some((one, one.prediction.as_ref()?)))
+}
+
+fn program(training: Request<'_>, strategy: &Strategy) -> Result<Program, LowerError> {
+    lower(&Request {
+        strategy,
+        ..training
+    })
+}
+
+fn best(
+    planner: &Planner<'_>,
+    training: Request<'_>,
+    candidates: &[Candidate],
+) -> Result<Option<Best>, PlanningError> {
+    let Some((candidate, prediction)) = ranked(candidates).next() else {
+        return Ok(None);
+    };
+    let strategy = candidate.strategy.clone();
+    let program = program(training, &strategy)?;
+    let simulation = planner.simulate(&program)?;
+    Ok(Some(Best {
+        strategy,
+        prediction: prediction.clone(),
+        program,
+        simulation,
+    }))
+}
+
+/// Powers of two below a number of ranks, and that number.
+fn counts(ranks: usize) -> Vec<usize> {
+    let powers = (0..usize::BITS).map(|power| 1 << power);
+    let below = powers.take_while(|&power| power < ranks);
+    below.chain([ranks]).collect()
+}
+
+fn scaling(
+    context: &Context<'_>,
+    planner: &Planner<'_>,
+    training: Request<'_>,
+    ranks: usize,
+    candidates: &[Candidate],
+) -> Result<Vec<Count>, PlanningError> {
+    let mut scaling = Vec::new();
+    for count in counts(ranks) {
+        context.status(&format!("planning for {count} of {ranks} ranks"), false);
+        let found;
+        let candidates = match count == ranks {
+            true => candidates,
+            false => {
+                found = planner.plan(training, count)?;
+                &found
+            }
+        };
+        let best = ranked(candidates).next();
+        scaling.push(Count {
+            ranks: count,
+            best: best.map(|(one, prediction)| (one.strategy.to_string(), prediction.clone())),
+            data: data(planner, training, count, candidates)?,
+        });
+    }
+    Ok(scaling)
+}
+
+/// Data parallelism alone; none where a rank would have no sample.
+fn data(
+    planner: &Planner<'_>,
+    training: Request<'_>,
+    ranks: usize,
+    candidates: &[Candidate],
+) -> Result<Option<Data>, PlanningError> {
+    let strategy = Strategy::hybrid(ranks, [1; 3]);
+    if strategy.check(training.graph, training.batch).is_err() {
+        return Ok(None);
+    }
+    let known = ranked(candidates).find(|(one, _)| one.strategy == strategy);
+    if let Some((_, prediction)) = known {
+        return Ok(Some(Data {
+            samples_per_second: Some(prediction.samples_per_second),
+            memory: prediction.memory_bytes_max,
+            fits: true,
+        }));
+    }
+    let program = program(training, &strategy)?;
+    let memory = program.memory_max();
+    let fits = memory <= planner.memory(ranks);
+    let samples_per_second = match can_be_simulated(planner, fits) {
+        true => {
+            let simulation = planner.simulate(&program)?;
+            Some(Prediction::of(&program, &simulation, false).samples_per_second)
+        }
+        false => None,
+    };
+    Ok(Some(Data {
+        samples_per_second,
+        memory,
+        fits,
+    }))
+}
+
+/// Kernels that do not fit in memory cannot be measured.
+fn can_be_simulated(planner: &Planner<'_>, fits: bool) -> bool {
+    match planner.source {
+        CostSource::Modelled { .. } => true,
+        CostSource::Measured { .. } => fits,
+    }
+}
+
+fn add_ranked(
+    facts: &mut Figures,
+    training: Request<'_>,
+    candidates: &[Candidate],
+) -> Result<(), PlanningError> {
+    for (candidate, prediction) in ranked(candidates) {
+        let strategy = candidate.strategy.to_string();
+        if facts.itemized.len() < ITEMIZED_MAX {
+            let program = program(training, &candidate.strategy)?;
+            let items = itemize(&program);
+            // Those that differ in the order of their work alone are shown once.
+            if facts.itemized.last().is_none_or(|(_, last)| *last != items) {
+                facts.itemized.push((strategy.clone(), items));
+            }
+        }
+        facts.points.push(Point {
+            strategy,
+            seconds: prediction.iteration_seconds,
+            memory: prediction.memory_bytes_max,
+            fits: true,
+        });
+    }
+    Ok(())
+}
+
+/// Some of those that the plan refused or passed over, as far as they can be lowered: those that
+/// do not fit in memory come first among them. Pipelines whose layers are open are left out.
+fn add_refused(
+    context: &Context<'_>,
+    facts: &mut Figures,
+    planner: &Planner<'_>,
+    training: Request<'_>,
+    candidates: &[Candidate],
+) -> Result<(), PlanningError> {
+    let most = match planner.source {
+        CostSource::Modelled { .. } => PASSED_OVER_MAX,
+        CostSource::Measured { .. } => PASSED_OVER_HERE_MAX,
+    };
+    let data = Strategy::hybrid(facts.ranks, [1; 3]);
+    let (mut misfits, mut others) = (0, 0);
+    for candidate in candidates.iter().filter(|one| one.reason.is_some()) {
+        let strategy = &candidate.strategy;
+        let is_open = !strategy.stages.is_empty() && !strategy.has_layers();
+        if is_open || strategy.check(training.graph, training.batch).is_err() {
+            continue;
+        }
+        if misfits + others >= most && *strategy != data {
+            continue;
+        }
+        let Ok(program) = program(training, strategy) else {
+            continue;
+        };
+        context.status(&format!("costing {strategy} for the report"), false);
+        let fits = program.memory_max() <= facts.memory;
+        match fits {
+            true => others += 1,
+            false => misfits += 1,
+        }
+        if *strategy == data || !fits && misfits <= MISFITS_MAX {
+            let items = itemize(&program);
+            facts.itemized.push((strategy.to_string(), items));
+        }
+        if can_be_simulated(planner, fits) {
+            let simulation = planner.simulate(&program)?;
+            let prediction = Prediction::of(&program, &simulation, false);
+            facts.points.push(Point {
+                strategy: strategy.to_string(),
+                seconds: prediction.iteration_seconds,
+                memory: prediction.memory_bytes_max,
+                fits,
+            });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_ranks_double_up_to_those_asked_for() {
+        assert_eq!(counts(1), [1]);
+        assert_eq!(counts(8), [1, 2, 4, 8]);
+        assert_eq!(counts(12), [1, 2, 4, 8, 12]);
+    }
+}

@@ -1,0 +1,189 @@
+//! A machine on which strategies are compared.
+
+use crate::context::Context;
+use crate::explain::simulated;
+use crate::kernel_set::{KernelSet, menu_of};
+use crate::local_machine::{self, LocalMachine};
+use crate::machine;
+use crate::planning::PlanningError;
+use crate::search::{search, search_here};
+use partita_cluster::Machine;
+use partita_lower::Request;
+use partita_oracle::{Costs, MachineCosts, Scaled, SimulateError, Simulation, Speeds};
+use partita_plan::Candidate;
+use partita_program::{Menu, Program};
+use partita_space::Bytes;
+
+const KERNELS: KernelSet = KernelSet::Cpu;
+
+/// A machine on which strategies are compared.
+pub struct Planner<'c> {
+    context: &'c Context<'c>,
+    /// Where costs come from.
+    pub source: CostSource,
+}
+
+/// Where the costs of a machine come from.
+pub enum CostSource {
+    /// A machine file.
+    Modelled {
+        /// As in its file.
+        machine: Machine,
+        /// Costs of its kernels, messages, collectives and reads.
+        costs: Box<dyn Costs>,
+        /// Memory that a rank may fill.
+        memory: Bytes,
+    },
+    /// Measurements of this machine.
+    Measured {
+        /// Memory that a rank may fill, if it was given.
+        memory: Option<Bytes>,
+        /// Memory that is available to all ranks together.
+        available: Bytes,
+        /// Whether input time is ignored.
+        no_io: bool,
+    },
+}
+
+impl<'c> Planner<'c> {
+    /// The machine `name` for a number of ranks, which may fill `memory` each.
+    ///
+    /// Errors: no such machine, too few devices, reads of which nothing is known.
+    pub fn new(
+        context: &'c Context<'c>,
+        name: &str,
+        ranks: usize,
+        (memory, no_io): (Option<Bytes>, bool),
+    ) -> Result<Self, PlanningError> {
+        if machine::is_here(name) {
+            let source = CostSource::Measured {
+                memory,
+                available: local_machine::memory(context, 1),
+                no_io,
+            };
+            return Ok(Self { context, source });
+        }
+        let machine = machine::resolve(name, context.environment())?;
+        machine::check_capacity(&machine, ranks)?;
+        let source = CostSource::Modelled {
+            memory: memory.unwrap_or(machine.device.memory.value),
+            costs: costs(&machine, no_io)?,
+            machine,
+        };
+        Ok(Self { context, source })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        match &self.source {
+            CostSource::Modelled { machine, .. } => &machine.name,
+            CostSource::Measured { .. } => local_machine::NAME,
+        }
+    }
+
+    /// Memory that each of so many ranks may fill.
+    pub fn memory(&self, ranks: usize) -> Bytes {
+        match &self.source {
+            CostSource::Modelled { memory, .. } => *memory,
+            CostSource::Measured {
+                memory, available, ..
+            } => memory.unwrap_or(Bytes(available.0 / ranks as u64)),
+        }
+    }
+
+    /// The kernels that programs are made of.
+    pub fn menu(&self) -> Box<dyn Menu> {
+        match &self.source {
+            CostSource::Modelled { machine, .. } => {
+                let calibration = machine.calibration.as_ref();
+                let threads = calibration.map_or(local_machine::THREADS, |it| it.threads);
+                menu_of(calibration.map(|_| KERNELS), threads, self.context.level())
+            }
+            CostSource::Measured { .. } => {
+                KERNELS.menu(local_machine::THREADS, self.context.level())
+            }
+        }
+    }
+
+    /// What becomes of all strategies for a number of ranks, best first.
+    ///
+    /// Errors: as [`search`].
+    pub fn plan(
+        &self,
+        training: Request<'_>,
+        ranks: usize,
+    ) -> Result<Vec<Candidate>, PlanningError> {
+        self.plan_with(training, ranks, self.memory(ranks))
+    }
+
+    /// The same with so much memory for each.
+    ///
+    /// Errors: as [`search`].
+    pub fn plan_with(
+        &self,
+        training: Request<'_>,
+        ranks: usize,
+        memory: Bytes,
+    ) -> Result<Vec<Candidate>, PlanningError> {
+        match &self.source {
+            CostSource::Modelled { costs, .. } => {
+                search(self.context, training, ranks, memory, costs.as_ref())
+            }
+            CostSource::Measured { no_io, .. } => search_here(
+                self.context,
+                training,
+                ranks,
+                memory,
+                self.local(ranks, *no_io)?,
+            ),
+        }
+    }
+
+    /// What the work of a program costs.
+    ///
+    /// Errors: a cost that cannot be had.
+    pub fn costs(&self, program: &Program) -> Result<Box<dyn Costs + '_>, PlanningError> {
+        Ok(match &self.source {
+            CostSource::Modelled { costs, .. } => {
+                Box::new(Scaled::new(costs.as_ref(), Speeds::default()))
+            }
+            CostSource::Measured { no_io, .. } => {
+                Box::new(self.local(program.mesh.ranks(), *no_io)?.costs(program)?)
+            }
+        })
+    }
+
+    fn local(&self, ranks: usize, no_io: bool) -> Result<LocalMachine<'c>, PlanningError> {
+        let threads = local_machine::THREADS;
+        Ok(LocalMachine::new(
+            self.context,
+            KERNELS,
+            ranks,
+            threads,
+            no_io,
+        )?)
+    }
+
+    /// A simulated step of a program.
+    ///
+    /// Errors: a cost that cannot be had.
+    pub fn simulate(&self, program: &Program) -> Result<Simulation, PlanningError> {
+        simulated(program, self.costs(program)?.as_ref())
+    }
+}
+
+/// Costs on a machine, with or without those of reading.
+///
+/// Errors: a machine of which it is not known how fast it reads.
+pub fn costs(machine: &Machine, no_io: bool) -> Result<Box<dyn Costs>, PlanningError> {
+    let costs = MachineCosts::new(machine.clone());
+    if no_io {
+        let in_memory = Speeds {
+            reading: f64::INFINITY,
+            ..Speeds::default()
+        };
+        return Ok(Box::new(Scaled::new(Box::new(costs), in_memory)));
+    }
+    costs.load(0, Bytes(1), 1).map_err(SimulateError::Cost)?;
+    Ok(Box::new(costs))
+}

@@ -1,0 +1,290 @@
+//! `predict`: time and memory of a training step on a machine, and what bounds them.
+
+use crate::context::Context;
+use crate::explain::{self, CostsOf, Explanation, Subject, simulated};
+use crate::kernel_set::{KernelSet, menu_of};
+use crate::local_machine::{self, LocalMachine, Ranks};
+use crate::machine;
+use crate::model;
+use crate::planner::costs;
+use crate::planning::PlanningError;
+use crate::search::{staged, staged_here};
+use crate::training::{
+    Lowered, StrategyChoice, Training, given, lower_verified, lowered, request as lowering,
+};
+use partita_lower::Request;
+use partita_oracle::{Costs, Prediction, Scaled, Simulation, Speeds};
+use partita_plan::{ClosedForm as Form, Known, closed_form};
+use partita_program::{Menu, Program, ProgramKind};
+use partita_space::{Bytes, Seconds};
+use serde::Serialize;
+
+/// A training to predict on a machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PredictRequest {
+    /// The training.
+    pub training: Training,
+    /// How to split it; `Auto` is refused.
+    pub strategy: StrategyChoice,
+    /// Name or path of a machine file; `here` is this machine, which is measured.
+    pub machine: String,
+    /// Ignore input time: samples are in memory.
+    pub no_io: bool,
+    /// Kernels to pin in the program; `None` leaves them open.
+    pub kernels: Option<KernelSet>,
+    /// Memory that a rank may fill (default: that of the machine's device).
+    pub memory: Option<Bytes>,
+    /// Predict every task, as [`compare`](crate::compare()) needs it.
+    pub tasks: bool,
+    /// Predict changes of the machine, twice the batch and more ranks, too.
+    pub explain: bool,
+}
+
+impl PredictRequest {
+    /// A training on a machine, without tasks and explanations.
+    pub fn new(training: Training, strategy: StrategyChoice, machine: &str) -> Self {
+        Self {
+            training,
+            strategy,
+            machine: machine.to_owned(),
+            no_io: false,
+            kernels: None,
+            memory: None,
+            tasks: false,
+            explain: false,
+        }
+    }
+}
+
+/// A prediction with what it was asked for.
+#[derive(Clone, Debug, Serialize)]
+pub struct Predicted {
+    /// Name of the model.
+    pub model: String,
+    /// The strategy, with the layers of all stages.
+    pub strategy: String,
+    /// Name of the machine.
+    pub machine: String,
+    /// Samples per step over all ranks.
+    pub batch: usize,
+    /// Memory that a rank may fill.
+    pub memory_bytes_device: Bytes,
+    /// Whether input time is ignored.
+    pub no_io: bool,
+    /// What the closed forms say, where the strategy has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub closed_form: Option<ClosedForm>,
+    /// The prediction.
+    #[serde(flatten)]
+    pub prediction: Prediction,
+    /// What bounds it.
+    pub explanation: Explanation,
+}
+
+/// The estimate of a closed form.
+#[derive(Clone, Debug, Serialize)]
+pub struct ClosedForm {
+    /// The parallelism that it is a form of.
+    pub strategy: &'static str,
+    /// Time of a step.
+    pub seconds: Seconds,
+    /// Compute of it.
+    pub compute_seconds: Seconds,
+    /// Communication of it.
+    pub communication_seconds: Seconds,
+    /// Memory of a rank.
+    pub memory_bytes: Bytes,
+}
+
+/// The machine of a prediction.
+struct OnMachine<'a> {
+    name: &'a str,
+    /// Memory that a rank may fill.
+    memory: Bytes,
+    costs: &'a CostsOf<'a>,
+    kernels: &'a dyn Menu,
+}
+
+/// Predicts time and memory of a training step.
+///
+/// Errors: no such model or machine; a strategy that does not suit; a cost that the machine lacks.
+///
+/// ```
+/// use partita::{Context, Environment, PredictRequest, Training, predict};
+///
+/// let training = Training::new("cosmoflow@64", 4, 8);
+/// let mut request = PredictRequest::new(training, "data=2,depth=2".parse()?, "lassen");
+/// request.no_io = true;
+/// let predicted = predict(&Context::new(Environment::default()), &request)?;
+/// assert!(predicted.prediction.iteration_seconds.0 > 0.0);
+/// assert!(predicted.prediction.memory_bytes_max <= predicted.memory_bytes_device);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn predict(
+    context: &Context<'_>,
+    request: &PredictRequest,
+) -> Result<Predicted, PlanningError> {
+    if machine::is_here(&request.machine) {
+        return predict_here(context, request);
+    }
+    let machine = machine::resolve(&request.machine, context.environment())?;
+    machine::check_capacity(&machine, request.training.ranks)?;
+    let costs = costs(&machine, request.no_io)?;
+    let memory = request.memory.unwrap_or(machine.device.memory.value);
+    let kernels = machine::kernels(&machine, request.kernels);
+    let lowered = lowered(
+        context,
+        &request.training,
+        &request.strategy,
+        kernels,
+        ProgramKind::Train,
+        &|lowering| staged(context, lowering, memory, costs.as_ref()),
+    )?;
+    let on = OnMachine {
+        name: &machine.name,
+        memory,
+        costs: &|_| Ok(Box::new(Scaled::new(costs.as_ref(), Speeds::default()))),
+        kernels: &*menu_of(kernels, local_machine::THREADS, context.level()),
+    };
+    let closed = closed(&on, request, &lowered, costs.as_ref())?;
+    answer(request, &lowered, &on, closed)
+}
+
+fn closed(
+    on: &OnMachine<'_>,
+    request: &PredictRequest,
+    lowered: &Lowered,
+    costs: &dyn Costs,
+) -> Result<Option<ClosedForm>, PlanningError> {
+    let training = training(on.kernels, request, lowered);
+    let form = closed_form(&training, &Known(costs)).map_err(PlanningError::ClosedForm)?;
+    Ok(form.map(|Form { split, estimate }| ClosedForm {
+        strategy: split.name(),
+        seconds: estimate.seconds(),
+        compute_seconds: estimate.compute,
+        communication_seconds: estimate.communication,
+        memory_bytes: estimate.memory,
+    }))
+}
+
+fn training<'r>(
+    kernels: &'r dyn Menu,
+    request: &PredictRequest,
+    lowered: &'r Lowered,
+) -> Request<'r> {
+    let (graph, strategy) = (&lowered.graph, &lowered.strategy);
+    let (training, kind) = (&request.training, ProgramKind::Train);
+    lowering(graph, strategy, training, kind, kernels)
+}
+
+/// The same from measurements of this machine, whose kernels are pinned.
+fn predict_here(
+    context: &Context<'_>,
+    request: &PredictRequest,
+) -> Result<Predicted, PlanningError> {
+    let training = &request.training;
+    let (ranks, threads) = (training.ranks, local_machine::THREADS);
+    let kernels = local_machine::kernels(request.kernels);
+    let menu = kernels.menu(threads, context.level());
+    let graph = model::resolve(&training.model)?;
+    let strategy = given(&request.strategy, training)?;
+    let step = lowering(&graph, &strategy, training, ProgramKind::Train, &*menu);
+    let memory = request.memory;
+    let memory = memory.unwrap_or_else(|| local_machine::memory(context, ranks));
+    let threaded = Ranks::threads(ranks, threads);
+    let strategy = staged_here(context, &step, memory, kernels, threaded)?;
+    let program = lower_verified(&Request {
+        strategy: &strategy,
+        ..step
+    })?;
+    if program.memory_max() > memory {
+        return Err(PlanningError::TooLarge {
+            strategy: Box::new(strategy),
+            needed: program.memory_max(),
+            memory,
+            ranks,
+        });
+    }
+    let costs = |program: &Program| -> Result<Box<dyn Costs>, PlanningError> {
+        let ranks = program.mesh.ranks();
+        let mut here = LocalMachine::new(context, kernels, ranks, threads, request.no_io)?;
+        Ok(Box::new(here.costs(program)?))
+    };
+    let lowered = Lowered {
+        strategy,
+        program,
+        graph: graph.clone(),
+    };
+    let on = OnMachine {
+        name: local_machine::NAME,
+        memory,
+        costs: &costs,
+        kernels: &*menu,
+    };
+    // Kernels of a single rank would have to be measured beside those of the program.
+    answer(request, &lowered, &on, None)
+}
+
+fn answer(
+    request: &PredictRequest,
+    lowered: &Lowered,
+    on: &OnMachine<'_>,
+    closed_form: Option<ClosedForm>,
+) -> Result<Predicted, PlanningError> {
+    let program = &lowered.program;
+    let costs = (on.costs)(program)?;
+    let simulation = simulated(program, costs.as_ref())?;
+    let mut prediction = Prediction::of(program, &simulation, request.tasks);
+    let own = (costs.as_ref(), &simulation);
+    let explanation = explained(request, lowered, on, &prediction, own)?;
+    if on.name == local_machine::NAME {
+        let warning = local_machine::sharing(program.mesh.ranks());
+        prediction.limits.splice(0..0, warning);
+    }
+    if prediction.memory_bytes_max > on.memory {
+        let misfit = misfit(&prediction, on.memory);
+        prediction.limits.insert(0, misfit);
+    }
+    Ok(Predicted {
+        model: lowered.graph.name.clone(),
+        strategy: lowered.strategy.to_string(),
+        machine: on.name.to_owned(),
+        batch: program.batch,
+        memory_bytes_device: on.memory,
+        no_io: request.no_io,
+        closed_form,
+        prediction,
+        explanation,
+    })
+}
+
+fn explained(
+    request: &PredictRequest,
+    lowered: &Lowered,
+    on: &OnMachine<'_>,
+    prediction: &Prediction,
+    (own, simulation): (&dyn Costs, &Simulation),
+) -> Result<Explanation, PlanningError> {
+    let subject = Subject {
+        training: training(on.kernels, request, lowered),
+        program: &lowered.program,
+        prediction,
+        memory: on.memory,
+        own,
+        costs: on.costs,
+    };
+    let mut explanation = Explanation::new(explain::findings(&subject, simulation)?);
+    if request.explain {
+        explanation.what_ifs = explain::changes(&subject)?;
+        explanation.scaling = Some(explain::scaling(&subject)?);
+    }
+    Ok(explanation)
+}
+
+fn misfit(prediction: &Prediction, device_memory: Bytes) -> String {
+    format!(
+        "It does not fit: the largest rank needs {}, its device has {device_memory}; split a \
+         sample over more ranks or lower the batch.",
+        prediction.memory_bytes_max
+    )
+}

@@ -1,0 +1,202 @@
+//! Searches over strategies and stages, on machines with known costs and on this one.
+
+use crate::context::Context;
+use crate::kernel_set::KernelSet;
+use crate::local_machine::{LocalMachine, Ranks};
+use crate::machine;
+use crate::planning::PlanningError;
+use partita_lower::{Request, Strategy};
+use partita_oracle::closed::Wire;
+use partita_oracle::{Costs, MeasuredCosts, Prediction, predict, rank_seconds};
+use partita_plan::{Candidate, Floor, Known, PlanError, PlanRequest, StageCosts, balance, plan};
+use partita_program::{Body, Program};
+use partita_space::{Bytes, Mesh, Rank, Seconds};
+use std::cell::RefCell;
+
+/// How many times longer than the best one a strategy may take by the closed forms and still be lowered:
+/// twice what any that was best took in trials of models, machines, ranks and mini-batches.
+const FAR: f64 = 3.0;
+
+/// All strategies for a number of ranks on a machine whose costs are known: those that fit `memory` by the
+/// time of a step, shortest first, then those refused.
+///
+/// Errors: a cost that is not known, a kernel that the menu lacks.
+pub fn search(
+    context: &Context<'_>,
+    training: Request<'_>,
+    ranks: usize,
+    memory: Bytes,
+    costs: &dyn Costs,
+) -> Result<Vec<Candidate>, PlanningError> {
+    let floor = |body: &Body, rank, mesh: &Mesh| rank_seconds(body, rank, mesh, costs);
+    let cost = |program: &Program| {
+        Ok(predict(
+            program,
+            costs,
+            machine::mode(costs, ranks),
+            1,
+            false,
+        )?)
+    };
+    ranked(
+        context,
+        training,
+        ranks,
+        memory,
+        &floor,
+        &Known(costs),
+        &cost,
+    )
+}
+
+/// The same on this machine, measuring what is missing.
+pub fn search_here(
+    context: &Context<'_>,
+    training: Request<'_>,
+    ranks: usize,
+    memory: Bytes,
+    here: LocalMachine<'_>,
+) -> Result<Vec<Candidate>, PlanningError> {
+    let here = RefCell::new(here);
+    let floor =
+        |body: &Body, rank, mesh: &Mesh| rank_seconds(body, rank, mesh, &here.borrow().known());
+    let cost = |program: &Program| Ok(here.borrow_mut().predict(program, false)?);
+    let stages = MeasuredStages::new(&here);
+    ranked(context, training, ranks, memory, &floor, &stages, &cost)
+}
+
+/// The strategy with layers for all stages. Layers that are left open are chosen so that a step is predicted
+/// to be shortest among the choices that fit `memory`.
+///
+/// Errors: a strategy that does not fit, no layers that fit in memory, a cost that is not known.
+pub fn staged(
+    context: &Context<'_>,
+    training: &Request<'_>,
+    memory: Bytes,
+    costs: &dyn Costs,
+) -> Result<Strategy, PlanningError> {
+    balanced(context, training, memory, &Known(costs))
+}
+
+/// The same on this machine, measuring what is missing; of more ranks than can be measured here as if
+/// there were as many as can.
+pub fn staged_here(
+    context: &Context<'_>,
+    training: &Request<'_>,
+    memory: Bytes,
+    kernels: KernelSet,
+    ranks: Ranks,
+) -> Result<Strategy, PlanningError> {
+    let strategy = training.strategy;
+    if strategy.stages.is_empty() || strategy.has_layers() {
+        return Ok(strategy.clone());
+    }
+    let ranks = Ranks {
+        count: strategy.ranks().min(ranks.most()),
+        ..ranks
+    };
+    let here = RefCell::new(LocalMachine::of(context, kernels, ranks, true)?);
+    balanced(context, training, memory, &MeasuredStages::new(&here))
+}
+
+fn balanced(
+    context: &Context<'_>,
+    training: &Request<'_>,
+    memory: Bytes,
+    costs: &dyn StageCosts,
+) -> Result<Strategy, PlanningError> {
+    let balanced = balance(training, memory, costs);
+    context.status("", false);
+    Ok(balanced?.strategy)
+}
+
+/// Stages on this machine.
+struct MeasuredStages<'h, 'c> {
+    here: &'h RefCell<LocalMachine<'c>>,
+    /// Of the program before.
+    costs: RefCell<MeasuredCosts>,
+}
+
+impl<'h, 'c> MeasuredStages<'h, 'c> {
+    fn new(here: &'h RefCell<LocalMachine<'c>>) -> Self {
+        Self {
+            here,
+            costs: RefCell::new(MeasuredCosts::default()),
+        }
+    }
+}
+
+impl MeasuredStages<'_, '_> {
+    /// What is known once the kernels of a program are measured.
+    fn measured<T>(
+        &self,
+        program: &Program,
+        with: impl Fn(Known<'_>) -> Result<T, String>,
+    ) -> Result<T, String> {
+        let costs = self.here.borrow_mut().costs(program);
+        let costs = costs.map_err(|error| error.to_string())?;
+        let found = with(Known(&costs));
+        self.costs.replace(costs);
+        found
+    }
+}
+
+impl StageCosts for MeasuredStages<'_, '_> {
+    fn delays(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, String> {
+        self.measured(program, |known| known.delays(program, rank))
+    }
+
+    fn message(&self, from: Rank, to: Rank, bytes: Bytes) -> Seconds {
+        Known(&*self.costs.borrow()).message(from, to, bytes)
+    }
+
+    fn seconds(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, String> {
+        self.measured(program, |known| known.seconds(program, rank))
+    }
+
+    fn ring(&self, members: &[Rank]) -> Wire {
+        Known(&*self.costs.borrow()).ring(members)
+    }
+}
+
+fn ranked(
+    context: &Context<'_>,
+    training: Request<'_>,
+    ranks: usize,
+    memory: Bytes,
+    floor: &Floor<'_>,
+    stages: &dyn StageCosts,
+    cost: &dyn Fn(&Program) -> Result<Prediction, PlanningError>,
+) -> Result<Vec<Candidate>, PlanningError> {
+    // A cost that cannot be had is a fault of the request as a whole, not of the one candidate.
+    let failure: RefCell<Option<PlanningError>> = RefCell::new(None);
+    let request = PlanRequest {
+        training,
+        ranks,
+        memory,
+        floor,
+        far: FAR,
+        cost: &|program| {
+            if failure.borrow().is_some() {
+                return Err("no cost".to_owned());
+            }
+            cost(program).map_err(|error| {
+                let text = error.to_string();
+                failure.replace(Some(error));
+                text
+            })
+        },
+        stages,
+        progress: &|strategy, left| context.status(&format!("{strategy} ({left} left)"), false),
+    };
+    let candidates = plan(&request);
+    context.status("", false);
+    if let Some(error) = failure.take() {
+        return Err(error);
+    }
+    match candidates {
+        Ok(candidates) => Ok(candidates),
+        Err(PlanError::NoneFits { refused, .. }) => Ok(refused),
+        Err(error @ PlanError::Lower(_)) => Err(error.into()),
+    }
+}

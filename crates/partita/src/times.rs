@@ -1,0 +1,117 @@
+//! The times that this process has measured or read, and the file that keeps them from run to run.
+//!
+//! A process has one of them: where the file cannot be written, all that asks for a time still finds what
+//! was measured before.
+
+use crate::progress::{Event, Progress};
+use partita_tune::{Database, Measurements, Setting, TuneError, scratch};
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+/// Measured times, read from their file when first asked for.
+pub struct Times {
+    path: Option<PathBuf>,
+    temporary: PathBuf,
+    database: Mutex<Option<Database>>,
+}
+
+/// No folder takes a file to measure reads with.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "no file can be written to measure reads ({}); name a folder with {bytes} bytes of room in TMPDIR",
+    reasons.join("; ")
+)]
+pub struct NoScratch {
+    /// For each folder that was tried.
+    pub reasons: Vec<String>,
+    /// Size of the file.
+    pub bytes: usize,
+}
+
+impl Times {
+    /// Times of a file, or of this process alone. Nothing is read yet.
+    pub fn new(path: Option<PathBuf>, temporary: PathBuf) -> Self {
+        Self {
+            path,
+            temporary,
+            database: Mutex::new(None),
+        }
+    }
+
+    /// What was measured under a setting.
+    pub fn measurements(&self, setting: &Setting, progress: &dyn Progress) -> Measurements {
+        self.with(progress, |database| database.measurements(setting))
+    }
+
+    /// Adds what was measured under a setting, and writes the file.
+    pub fn keep(&self, setting: &Setting, new: &Measurements, progress: &dyn Progress) {
+        self.with(progress, |database| database.keep(setting, new));
+    }
+
+    /// Must be called before something is measured: it warns at once, not after the measurement, if the
+    /// file cannot be written.
+    pub fn before_measuring(&self, progress: &dyn Progress) {
+        self.with(progress, Database::check_writable);
+    }
+
+    /// A file with these contents that has no name and is gone when it is closed: beside the file of
+    /// times where that can be written, else among temporary files.
+    ///
+    /// Errors: neither folder can be written.
+    pub fn scratch_file(
+        &self,
+        contents: &[u8],
+        progress: &dyn Progress,
+    ) -> Result<File, NoScratch> {
+        let beside = self.with(progress, |database| database.folder().map(PathBuf::from));
+        let mut reasons = Vec::new();
+        for folder in beside.into_iter().chain([self.temporary.clone()]) {
+            let filled = |mut file: File| file.write_all(contents).map(|()| file);
+            match scratch(&folder).and_then(filled) {
+                Ok(file) => return Ok(file),
+                Err(error) => reasons.push(format!("{}: {error}", folder.display())),
+            }
+        }
+        let bytes = contents.len();
+        Err(NoScratch { reasons, bytes })
+    }
+
+    fn with<R>(&self, progress: &dyn Progress, work: impl FnOnce(&mut Database) -> R) -> R {
+        let mut database = self.database.lock().unwrap_or_else(PoisonError::into_inner);
+        let database = database.get_or_insert_with(|| match &self.path {
+            Some(path) => Database::open(path),
+            None => {
+                progress.report(Event::Warning(
+                    "measured times cannot be kept: neither XDG_CACHE_HOME nor HOME is an absolute path; \
+                     they are known to this run alone, so set one of them",
+                ));
+                Database::in_memory()
+            }
+        });
+        let answer = work(database);
+        for warning in database.take_warnings() {
+            progress.report(Event::Warning(&format!("{warning}{}", help(&warning))));
+        }
+        answer
+    }
+}
+
+/// What can be done.
+fn help(warning: &TuneError) -> &'static str {
+    match warning {
+        TuneError::NotKept { .. } | TuneError::Unreadable { .. } => {
+            "; XDG_CACHE_HOME names another folder for them"
+        }
+        TuneError::Corrupt { .. }
+        | TuneError::Newer { .. }
+        | TuneError::Unlocked { .. }
+        | TuneError::Unpinned { .. }
+        | TuneError::Kernel { .. }
+        | TuneError::Transport { .. }
+        | TuneError::Memory { .. }
+        | TuneError::Read { .. }
+        | TuneError::Stopped { .. } => "",
+    }
+}

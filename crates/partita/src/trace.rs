@@ -1,0 +1,304 @@
+//! The trace file of a run: what ran when, and the program it belongs to.
+//!
+//! An object in the Chrome trace format, which Perfetto draws as it is: `traceEvents` hold the tasks
+//! (`ts` and `dur` in microseconds, `pid` the rank, `args.task` and `args.step`); beside them stand
+//! `digest` and `program`, the program's text, so that a comparison needs no other file, and `steps` and
+//! `span_us`, the steps that are held and the microseconds from the first start to the last end, so that
+//! a part of a trace is not taken for the whole.
+
+use crate::error::{ErrorKind, Fault};
+use partita_oracle::compare::SECONDS_MAX;
+use partita_program::{Program, TaskId};
+use partita_run::{Event, Trace};
+use partita_space::Seconds;
+use partita_verify::verify;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a file is no trace.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// It cannot be read.
+    #[error("{} cannot be read: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// It is no trace.
+    #[error("{} is no trace of `partita train`: {reason}", path.display())]
+    Faulty {
+        /// The file.
+        path: PathBuf,
+        /// The first fault, and what is possible there.
+        reason: String,
+    },
+}
+
+impl Fault for TraceError {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Request
+    }
+}
+
+/// The kind of event that has a start and a duration.
+const COMPLETE: &str = "X";
+
+/// A trace file that was read.
+pub struct Recorded {
+    /// Digest under which it was recorded.
+    pub digest: String,
+    /// What was run.
+    pub program: Program,
+    /// One per rank and step, in that order.
+    pub traces: Vec<Trace>,
+}
+
+#[derive(Deserialize)]
+struct File {
+    digest: String,
+    program: String,
+    /// None where an earlier version wrote it.
+    steps: Option<BTreeSet<u64>>,
+    /// None where an earlier version wrote it, or no step is held.
+    span_us: Option<[f64; 2]>,
+    #[serde(rename = "traceEvents")]
+    events: Vec<ChromeEvent>,
+}
+
+#[derive(Deserialize)]
+struct ChromeEvent {
+    ph: String,
+    pid: usize,
+    ts: f64,
+    dur: f64,
+    args: Arguments,
+}
+
+#[derive(Deserialize)]
+struct Arguments {
+    task: u32,
+    step: u64,
+}
+
+/// The trace file of a run.
+pub fn record(program: &Program, traces: &[Trace]) -> Value {
+    let events: Vec<Value> = traces
+        .iter()
+        .flat_map(|trace| trace.to_chrome(program.body(trace.rank)))
+        .collect();
+    let steps: BTreeSet<u64> = traces.iter().map(|trace| trace.step).collect();
+    let all = || traces.iter().flat_map(|trace| &trace.events);
+    let start = all().map(|event| event.start.0).reduce(f64::min);
+    let end = all().map(|event| event.end.0).reduce(f64::max);
+    json!({
+        "digest": program.digest(),
+        "program": program.to_text(),
+        "steps": steps,
+        "span_us": start.zip(end).map(|(start, end)| [1e6 * start, 1e6 * end]),
+        "displayTimeUnit": "ms",
+        "traceEvents": events,
+    })
+}
+
+/// Reads a trace file.
+///
+/// Errors: a file that cannot be read, is no trace, holds a program with faults or one of another digest,
+/// events of another kind, no tasks, tasks that its program does not have or one twice, times that nothing
+/// takes, an order that no rank follows, or other steps or another span than it names.
+pub fn read(path: &Path) -> Result<Recorded, TraceError> {
+    let own = || path.to_owned();
+    let text = fs::read_to_string(path);
+    let text = text.map_err(|source| TraceError::Unreadable {
+        path: own(),
+        source,
+    })?;
+    parse(&text).map_err(|reason| TraceError::Faulty {
+        path: own(),
+        reason,
+    })
+}
+
+fn parse(text: &str) -> Result<Recorded, String> {
+    let file: File = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let program = Program::parse(&file.program).map_err(|error| error.to_string())?;
+    // What is read may name anything; only then can it be counted and its tasks looked up.
+    verify(&program).map_err(|faults| faults.to_string())?;
+    let found = program.digest();
+    if found != file.digest {
+        return Err(format!(
+            "the program under `program` has the digest {found}, `digest` is {}; possible is a trace as it \
+             was written",
+            file.digest
+        ));
+    }
+    let mut by_step: ByStep = BTreeMap::new();
+    for (index, event) in file.events.iter().enumerate() {
+        check_event(&program, index, event)?;
+        let (rank, step, task) = (event.pid, event.args.step, event.args.task);
+        let events = by_step.entry((rank, step)).or_default();
+        if let Some(first) = events.insert(task, (index, event)) {
+            return Err(format!(
+                "traceEvents[{}] and traceEvents[{index}] are both task {task} of rank {rank} in step \
+                 {step}; possible is one event for each task of a step",
+                first.0
+            ));
+        }
+    }
+    if by_step.is_empty() {
+        return Err(format!(
+            "its `traceEvents` hold no task; possible is a task (`\"ph\": \"{COMPLETE}\"`) or more"
+        ));
+    }
+    check_whole(&file, &by_step)?;
+    check_order(&program, &by_step)?;
+    let event = |(task, (_, event)): (u32, (usize, &ChromeEvent))| Event {
+        task: TaskId(task),
+        start: Seconds(event.ts / 1e6),
+        end: Seconds(event.end() / 1e6),
+    };
+    let traces = by_step
+        .into_iter()
+        .map(|((rank, step), events)| Trace {
+            rank,
+            step,
+            events: events.into_iter().map(event).collect(),
+        })
+        .collect();
+    Ok(Recorded {
+        digest: file.digest,
+        program,
+        traces,
+    })
+}
+
+/// Of each rank and step its tasks, with their numbers in the file.
+type ByStep<'f> = BTreeMap<(usize, u64), BTreeMap<u32, (usize, &'f ChromeEvent)>>;
+
+impl ChromeEvent {
+    fn end(&self) -> f64 {
+        self.ts + self.dur
+    }
+
+    fn is_before(&self, later: &Self) -> bool {
+        is_until(self.end(), later.ts)
+    }
+}
+
+/// Whether a time in microseconds is at most another: both were rounded.
+fn is_until(time: f64, other: f64) -> bool {
+    time <= other + 0.01 + 1e-12 * other
+}
+
+/// Whether the events are of the steps and the span that the file names, and none of the steps is missing.
+fn check_whole(file: &File, by_step: &ByStep<'_>) -> Result<(), String> {
+    let found: BTreeSet<u64> = by_step.keys().map(|&(_, step)| step).collect();
+    let steps = file.steps.as_ref().unwrap_or(&found);
+    if let Some(step) = steps.difference(&found).next() {
+        return Err(format!(
+            "`traceEvents` have no task of step {step}; possible is a task or more of each of its `steps`"
+        ));
+    }
+    for (index, event) in file.events.iter().enumerate() {
+        let (task, rank, step) = (event.args.task, event.pid, event.args.step);
+        if !steps.contains(&step) {
+            let possible: Vec<String> = steps.iter().map(u64::to_string).collect();
+            return Err(format!(
+                "`step` of traceEvents[{index}] (task {task}, rank {rank}) is {step}; possible are its \
+                 `steps` {}",
+                possible.join(", ")
+            ));
+        }
+        if let Some([start, end]) = file.span_us
+            && !(is_until(start, event.ts) && is_until(event.end(), end))
+        {
+            return Err(format!(
+                "traceEvents[{index}] (task {task}, rank {rank}, step {step}) lasts from {} to {} us; \
+                 possible is from {start} to {end}, its `span_us`",
+                event.ts,
+                event.end()
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn check_event(program: &Program, index: usize, event: &ChromeEvent) -> Result<(), String> {
+    if event.ph != COMPLETE {
+        return Err(format!(
+            "`ph` of traceEvents[{index}] is {:?}; possible is {COMPLETE:?}",
+            event.ph
+        ));
+    }
+    let (rank, task) = (event.pid, event.args.task);
+    let known = rank < program.mesh.ranks() && (task as usize) < program.body(rank).tasks.len();
+    if !known {
+        return Err(format!(
+            "its program has no task {task} on rank {rank}, which traceEvents[{index}] is; possible are \
+             tasks of its {} ranks",
+            program.mesh.ranks()
+        ));
+    }
+    for (key, micros) in [("ts", event.ts), ("dur", event.dur)] {
+        if !(0.0..=1e6 * SECONDS_MAX).contains(&micros) {
+            return Err(format!(
+                "`{key}` of traceEvents[{index}] (task {task}, rank {rank}) is {micros}; possible is a \
+                 number of microseconds from 0 to {:e}",
+                1e6 * SECONDS_MAX
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether tasks end before those that wait for them start, and steps before the next of their rank.
+fn check_order(program: &Program, by_step: &ByStep<'_>) -> Result<(), String> {
+    let mut last: Option<(usize, u64, usize, &ChromeEvent)> = None;
+    for (&(rank, step), events) in by_step {
+        for (&task, &(index, event)) in events {
+            for before in &program.body(rank).tasks[task as usize].after {
+                // Whether all tasks are there is found when they are compared.
+                match events.get(&before.0) {
+                    Some((first, before)) if !before.is_before(event) => {
+                        return Err(overlap((*first, before), (index, event), "waits for it"));
+                    }
+                    Some(_) | None => {}
+                }
+            }
+            match last {
+                Some((of, earlier, first, before))
+                    if of == rank && earlier < step && !before.is_before(event) =>
+                {
+                    let why = "is of a later step";
+                    return Err(overlap((first, before), (index, event), why));
+                }
+                Some(_) | None => {}
+            }
+        }
+        let ends = events
+            .values()
+            .max_by(|a, b| a.1.end().total_cmp(&b.1.end()));
+        last = ends.map(|&(index, event)| (rank, step, index, event));
+    }
+    Ok(())
+}
+
+fn overlap(first: (usize, &ChromeEvent), second: (usize, &ChromeEvent), why: &str) -> String {
+    let (end, start) = (first.1.end(), second.1.ts);
+    format!(
+        "traceEvents[{}] (task {}, rank {}, step {}) ends at {end} us, and traceEvents[{}] (task {}, step {}), \
+         which {why}, starts at {start} us; possible is a `ts` + `dur` of up to {start}",
+        first.0,
+        first.1.args.task,
+        first.1.pid,
+        first.1.args.step,
+        second.0,
+        second.1.args.task,
+        second.1.args.step,
+    )
+}

@@ -1,0 +1,390 @@
+//! `train`: from a run file to trained weights, with what was predicted and measured.
+
+mod check;
+mod choose;
+mod error;
+mod output;
+mod programs;
+mod record;
+mod results;
+mod run;
+mod run_file;
+mod section;
+#[cfg(test)]
+mod tests;
+mod weights;
+
+pub use error::{AutoError, Misfit, OutputError, TrainError};
+pub use record::{
+    ClassResult, Classification, EpochResult, MemoryResult, ResultFiles, RunResult, TargetError,
+    TaskResult, ValidationResult,
+};
+pub use run::TrainRequest;
+pub use run_file::RunFile;
+pub use section::RunFileError;
+
+use crate::context::Context;
+use crate::host::Host;
+use crate::kernel_set::oversubscription;
+use crate::launch::{Launch, Listener, Mark, World};
+use crate::local_machine::Ranks;
+use crate::model;
+use crate::progress::Event;
+use crate::search;
+use crate::training::StrategyChoice;
+use output::{Output, Room};
+use partita_data::{
+    Accepted, DType, Dataset, HyperslabSource, Split, Waker, first_sample, order::epoch_order,
+};
+use partita_graph::{Graph, initial_part};
+use partita_lower::Strategy;
+use partita_program::{Buffer, Role};
+use partita_run::{Footprint, RunError, Source, SystemClock};
+use partita_session::{End, Plan, Session, persistent_name};
+use partita_space::{Bytes, Mesh, Rank};
+use results::{Finished, pretty};
+use run::Run;
+use std::ops::Range;
+use weights::WeightSink;
+
+/// Training steps whose traces are kept.
+const TRACES_KEPT: usize = 20;
+
+/// A run that came to its end.
+#[derive(Debug)]
+pub struct Trained {
+    /// Title of its program.
+    pub program: String,
+    /// Its result, as written.
+    pub result: RunResult,
+    /// Why files are not where they were asked for, if so. The run is complete all the same.
+    pub misplaced: Option<TrainError>,
+}
+
+/// Trains: checks everything, runs the ranks, and writes the results to `output` of the run file.
+///
+/// Under a launcher this process is one rank of many, and all but that of rank 0 get no result; else all
+/// ranks are threads of this process.
+///
+/// Errors: a run that cannot be, found before any rank starts; a failure of a rank, the first cause; a stop,
+/// after which nothing of the run is left.
+///
+/// ```
+/// use partita::{Context, Environment, MakeRequest, ShapesRequest, TrainRequest};
+/// use std::fs;
+///
+/// let context = Context::new(Environment::default());
+/// let folder = tempfile::tempdir()?;
+/// let at = |name: &str| folder.path().join(name).display().to_string();
+/// let make = MakeRequest::new(at("shapes"), 1);
+/// let shapes = ShapesRequest { make, images: 40, size: 16, classes: 2 };
+/// partita::make_shapes(&context, &shapes)?;
+/// let model = "model tiny\n\
+///     input x channels=3 extent=16x16\n\
+///     c = conv x filters=4 kernel=3 stride=2 pad=1 bias=true\n\
+///     a = relu c\n\
+///     f = flatten a\n\
+///     fc = linear f features=2 bias=true\n\
+///     loss = softmax_cross_entropy fc\n";
+/// fs::write(at("tiny.model"), model)?;
+/// let run = format!(
+///     "model = {:?}\ndata = {:?}\noutput = {:?}\nranks = 2\nstrategy = \"height=2\"\nbatch = 8\n\
+///      epochs = 2\ntransform = {{ scale = 0.01 }}\n[schedule]\nlearning_rate = 0.01\n",
+///     at("tiny.model"), at("shapes"), at("out")
+/// );
+/// fs::write(at("run.toml"), run)?;
+/// let request = TrainRequest {
+///     run_file: at("run.toml").into(),
+///     no_prediction: true,
+///     ..TrainRequest::default()
+/// };
+/// let trained = partita::train(&context, &request)?.expect("ranks are threads");
+/// assert_eq!((trained.result.ranks, trained.result.epochs.len()), (2, 2));
+/// assert!(fs::exists(&trained.result.files.weights)?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn train(context: &Context<'_>, request: &TrainRequest) -> Result<Option<Trained>, TrainError> {
+    let launch = Launch::join(context)?;
+    train_with(&launch, request).map_err(|error| launch.shut_down(error))
+}
+
+fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trained>, TrainError> {
+    let context = launch.context();
+    let run = Run::merge(RunFile::read(&request.run_file)?, request, launch)?;
+    launch.set_limit(run.watchdog)?;
+    let graph = model::resolve(&run.model)?;
+    let dataset = Dataset::open(&run.data)?;
+    check_request(launch, &run, &graph, &dataset)?;
+    let host = Host::here(context.level());
+    let (local, cores) = launch.local(run.ranks, &host);
+    let (limit, origin) = memory_limit(&run, &host, local);
+    let strategy = launch.decide(run.crew(), is_open(&run.strategy), |here| {
+        strategy(context, &run, &graph, dataset.dtype(), limit, here)
+    })?;
+    let mut warnings = Vec::new();
+    if launch.is_first() {
+        warnings.extend(oversubscription(local, run.threads, cores));
+        warnings.extend(check::micro_warning(&strategy, &graph));
+    }
+    for warning in &warnings {
+        context.report(Event::Warning(warning));
+    }
+    let (training, validation) = (
+        dataset.samples(Split::Train),
+        dataset.samples(Split::Validation),
+    );
+    let order = |epoch| epoch_order(run.seed, epoch, training);
+    let first = first_sample(&dataset, Split::Validation);
+    let session = launch.prepare(|| {
+        let (stored, level) = (dataset.dtype(), context.level());
+        let samples = [training, validation];
+        let played = programs::programs(&run, level, &graph, &strategy, stored, samples)?;
+        let plan = Plan {
+            epochs: run.epochs as u64,
+            batch: run.batch,
+            seed: run.seed,
+            schedule: run.schedule,
+            training_order: &order,
+            validation: (first..first + validation).collect(),
+            traces_kept: TRACES_KEPT,
+        };
+        let session = Session::new(played, plan)?;
+        check::memory_fits(&run, &session, limit, &origin)?;
+        Ok::<_, TrainError>(session)
+    })?;
+    launch.agree(|| identity(&run, &session))?;
+    let task = Task {
+        launch,
+        run: &run,
+        graph: &graph,
+        dataset: &dataset,
+        session: &session,
+    };
+    let Some(mut finished) = run_session(&task, &strategy, warnings)? else {
+        return Ok(None);
+    };
+    let saved = finished.save()?;
+    Ok(Some(Trained {
+        program: session.main_program().title.clone(),
+        result: saved.result.clone(),
+        misplaced: saved.misplaced(),
+    }))
+}
+
+/// A run with all that it needs.
+struct Task<'r, 's> {
+    launch: &'r Launch<'r>,
+    run: &'r Run,
+    graph: &'r Graph,
+    dataset: &'r Dataset,
+    session: &'r Session<'s>,
+}
+
+/// Programs and plan, by which ranks make sure that they run the same.
+fn identity(run: &Run, session: &Session<'_>) -> String {
+    let digests: Vec<String> = session.programs().map(|program| program.digest()).collect();
+    format!(
+        "programs {}, {} epochs, seed {}, {:?}",
+        digests.join(" "),
+        run.epochs,
+        run.seed,
+        run.schedule
+    )
+}
+
+/// Whether a strategy, or the layers of its stages, are chosen by what messages take.
+fn is_open(strategy: &StrategyChoice) -> bool {
+    match strategy {
+        StrategyChoice::Auto => true,
+        StrategyChoice::Given(strategy) => !strategy.stages.is_empty() && !strategy.has_layers(),
+    }
+}
+
+/// What can be checked before a strategy is chosen.
+fn check_request(
+    launch: &Launch<'_>,
+    run: &Run,
+    graph: &Graph,
+    dataset: &Dataset,
+) -> Result<(), TrainError> {
+    let environment = launch.context().environment();
+    check::dataset_fits(run, graph, dataset)?;
+    check::batch_fits(run, dataset)?;
+    check::output_fits(run, environment)?;
+    if launch.is_first() {
+        output::check(run, Room::of_model(graph, run), environment)?;
+    }
+    Ok(())
+}
+
+fn strategy(
+    context: &Context<'_>,
+    run: &Run,
+    graph: &Graph,
+    stored: DType,
+    memory: Bytes,
+    here: Ranks,
+) -> Result<Strategy, TrainError> {
+    let strategy = match &run.strategy {
+        StrategyChoice::Auto => {
+            return choose::choose_strategy(context, run, graph, stored, memory, here);
+        }
+        StrategyChoice::Given(strategy) => strategy,
+    };
+    strategy.check_ranks(run.ranks, run.batch)?;
+    strategy.check(graph, run.batch)?;
+    let menu = run.kernels.menu(run.threads, context.level());
+    let request = programs::request(run, graph, strategy, stored, &*menu);
+    let staged = search::staged_here(context, &request, memory, run.kernels, here)?;
+    Ok(staged)
+}
+
+/// Memory that a rank may have, and who says so.
+fn memory_limit(run: &Run, host: &Host, local: usize) -> (Bytes, String) {
+    if let Some(limit) = run.memory {
+        return (limit, "`memory` of the run file".to_owned());
+    }
+    match host.memory_free() {
+        Some(available) => {
+            let origin = format!("{available} available to {local} rank(s)");
+            (Bytes(available.0 / local as u64), origin)
+        }
+        None => (Bytes(u64::MAX), "the system names none".to_owned()),
+    }
+}
+
+/// Runs the session. The process of rank 0 gets what came of it.
+fn run_session<'r>(
+    task: &Task<'r, '_>,
+    strategy: &Strategy,
+    warnings: Vec<String>,
+) -> Result<Option<Finished<'r>>, TrainError> {
+    let (launch, run, session) = (task.launch, task.run, task.session);
+    let (context, dataset) = (launch.context(), task.dataset);
+    let environment = context.environment();
+    let program = session.main_program();
+    let mut prediction = match run.is_predicted {
+        true => launch.predict(program, run.crew())?,
+        false => None,
+    };
+    if let Some(prediction) = &mut prediction {
+        prediction.memory = Footprint::largest(program, launch.carriage());
+    }
+    context.report(Event::Writing);
+    let text = prediction.as_ref().map(pretty).transpose()?;
+    let room = Room::of_session(session, TRACES_KEPT, text.as_ref().map_or(0, String::len));
+    let open = || Output::open(run, room, text.as_deref(), environment);
+    let output = launch.is_first().then(open).transpose()?;
+    let mark = Mark::set();
+    let accepted = Accepted {
+        transform: run.transform,
+        classes: check::classes(task.graph),
+    };
+    let world = World {
+        kernels: run.kernels,
+        precision: run.precision,
+        threads: run.threads,
+        level: context.level(),
+        watchdog: run.watchdog,
+        cancel: context.cancel(),
+        source: &|rank, wake| source(dataset, program.mesh, rank, accepted, wake),
+        clock: SystemClock::start(),
+        initial: &|buffer, elements| initial(task.graph, run.seed, buffer, elements),
+    };
+    let mut sink = WeightSink::new(context, run, session, output);
+    let played = launch.play(
+        session,
+        &world,
+        run.collectives,
+        listener(context, run, session),
+        mark,
+        &mut sink,
+    )?;
+    let Some((outcomes, usage)) = played else {
+        return Ok(None);
+    };
+    refuse_divergence(run, outcomes[0].end)?;
+    let Some(weights) = sink.saved() else {
+        return Ok(None);
+    };
+    Ok(Some(Finished {
+        run,
+        environment,
+        strategy: strategy.to_string(),
+        targets: task.dataset.targets(),
+        program,
+        footprints: (0..program.mesh.ranks())
+            .map(|rank| session.footprint(rank, launch.carriage()))
+            .collect(),
+        usage,
+        outcomes,
+        weights,
+        prediction,
+        warnings,
+    }))
+}
+
+fn listener<'c>(context: &'c Context<'c>, run: &Run, session: &Session<'_>) -> Listener<'c> {
+    let epochs = run.epochs as u64;
+    let steps = epochs * session.steps_per_epoch();
+    Box::new(move |progress| {
+        let progress = &progress;
+        context.report(Event::Training {
+            epochs,
+            steps,
+            progress,
+        });
+    })
+}
+
+fn source(
+    dataset: &Dataset,
+    mesh: Mesh,
+    rank: Rank,
+    accepted: Accepted,
+    wake: Option<Waker>,
+) -> Result<Box<dyn Source>, RunError> {
+    let source = HyperslabSource::new(dataset, mesh, rank, accepted, wake)?;
+    Ok(Box::new(source))
+}
+
+fn initial(graph: &Graph, seed: u64, buffer: &Buffer, elements: Range<usize>) -> Option<Vec<f64>> {
+    match buffer.role {
+        Role::Parameter | Role::State => {
+            let name = persistent_name(&buffer.name);
+            let named = graph.parameters.iter().find(|one| one.name == name);
+            named.map(|parameter| initial_part(parameter, seed, elements))
+        }
+        Role::Optimizer
+        | Role::Gradient
+        | Role::Staging
+        | Role::Activation
+        | Role::ActivationGradient
+        | Role::PackedWeights
+        | Role::Gathered
+        | Role::Statistics
+        | Role::Workspace => None,
+    }
+}
+
+fn refuse_divergence(run: &Run, end: End) -> Result<(), TrainError> {
+    match end {
+        End::Finished => Ok(()),
+        End::NotFinite {
+            kind,
+            epoch,
+            step,
+            loss,
+        } => {
+            let rate = run.schedule.rate(0.0);
+            Err(TrainError::Diverged {
+                loss,
+                kind,
+                epoch,
+                step,
+                rate,
+                clip: run.clip,
+            })
+        }
+    }
+}

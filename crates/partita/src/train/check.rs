@@ -1,0 +1,209 @@
+//! What is checked before any rank starts. Each error says what was asked, what is possible, and the
+//! nearest valid choice.
+
+use super::error::{Misfit, OutputError, TrainError};
+use super::run::Run;
+use crate::environment::Environment;
+use crate::free_folder;
+use partita_data::{Dataset, Split};
+use partita_graph::{Graph, Loss, Op, Shape, zoo};
+use partita_lower::Strategy;
+use partita_session::Session;
+use partita_space::{Axis, Bytes, Rank};
+use std::fs;
+
+/// Samples and targets of the dataset are those that the model reads and answers.
+pub fn dataset_fits(run: &Run, graph: &Graph, dataset: &Dataset) -> Result<(), Misfit> {
+    let input = graph.nodes[0].shape;
+    let [channels, d, h, w] = dataset.shape();
+    if input.channels != channels || input.extent != [d, h, w] {
+        let nearest = match model_for(dataset, &run.model) {
+            Some(name) => format!("model = \"{name}\""),
+            None => format!("a dataset of samples of {input}"),
+        };
+        return Err(Misfit::Samples {
+            model: graph.name.clone(),
+            input: input.to_string(),
+            data: run.data.clone(),
+            samples: format!("{d}x{h}x{w} with {channels} channels"),
+            nearest,
+        });
+    }
+    targets_fit(run, graph, dataset)
+}
+
+/// A model of the zoo, of the same family if there is one, that reads the samples of a dataset.
+fn model_for(dataset: &Dataset, asked: &str) -> Option<String> {
+    let [channels, d, h, w] = dataset.shape();
+    let reads = |name: &String| {
+        zoo::build(name).is_ok_and(|graph| {
+            let input = graph.nodes[0].shape;
+            input.channels == channels && input.extent == [d, h, w]
+        })
+    };
+    let suffix = asked.split_once('+').map(|(_, suffix)| suffix);
+    let fitting: Vec<String> = zoo::names().into_iter().filter(reads).collect();
+    let alike = |name: &&String| name.split_once('+').map(|(_, suffix)| suffix) == suffix;
+    fitting.iter().find(alike).or(fitting.first()).cloned()
+}
+
+fn targets_fit(run: &Run, graph: &Graph, dataset: &Dataset) -> Result<(), Misfit> {
+    if let Some(extent) = dataset.labels() {
+        return labels_fit(run, graph, dataset.targets(), extent);
+    }
+    let (answer, is_classifier) = answer(graph);
+    let targets = dataset.targets().len();
+    let expected = if is_classifier { 1 } else { answer.channels };
+    if answer.extent != [1; 3] {
+        return Err(Misfit::Vectors {
+            model: graph.name.clone(),
+            output: answer.to_string(),
+            data: run.data.clone(),
+            targets,
+        });
+    }
+    if expected != targets {
+        return Err(Misfit::Targets {
+            model: graph.name.clone(),
+            expected,
+            data: run.data.clone(),
+            targets: dataset.targets().to_vec(),
+        });
+    }
+    Ok(())
+}
+
+/// Shape of what the loss reads, and whether it takes that for scores of classes.
+fn answer(graph: &Graph) -> (Shape, bool) {
+    let last = &graph.nodes[graph.nodes.len() - 1];
+    let is_classifier = matches!(last.op, Op::Loss(Loss::SoftmaxCrossEntropy { .. }));
+    (graph.node(last.inputs[0]).shape, is_classifier)
+}
+
+/// For how many classes the model gives scores; none where its targets are numbers.
+pub fn classes(graph: &Graph) -> Option<usize> {
+    let (answer, is_classifier) = answer(graph);
+    is_classifier.then_some(answer.channels)
+}
+
+/// The model tells classes apart, as many as there are or more, and where the dataset has them.
+fn labels_fit(
+    run: &Run,
+    graph: &Graph,
+    names: &[String],
+    extent: [usize; 3],
+) -> Result<(), Misfit> {
+    let labeled = |extent: [usize; 3]| {
+        if extent == [1; 3] {
+            "one class per sample".to_owned()
+        } else {
+            let [d, h, w] = extent;
+            format!("a class at each of {d}x{h}x{w} positions")
+        }
+    };
+    let (answer, is_classifier) = answer(graph);
+    let (model, data) = (graph.name.clone(), run.data.clone());
+    let (labels, classes) = (labeled(extent), names.len());
+    if !is_classifier {
+        return Err(Misfit::Numbers {
+            model,
+            data,
+            labels,
+        });
+    }
+    if answer.extent != extent {
+        let output = labeled(answer.extent);
+        return Err(Misfit::Labels {
+            model,
+            output,
+            data,
+            labels,
+        });
+    }
+    if classes > answer.channels {
+        let known = answer.channels;
+        return Err(Misfit::Classes {
+            model,
+            known,
+            data,
+            classes,
+        });
+    }
+    Ok(())
+}
+
+/// There are samples to train on, at least as many as a step takes.
+pub fn batch_fits(run: &Run, dataset: &Dataset) -> Result<(), Misfit> {
+    let samples = dataset.samples(Split::Train);
+    if samples == 0 {
+        let data = run.data.clone();
+        return Err(Misfit::Empty { data });
+    }
+    if run.batch > samples {
+        return Err(Misfit::Batch {
+            batch: run.batch,
+            data: run.data.clone(),
+            samples,
+        });
+    }
+    Ok(())
+}
+
+/// The results have a folder of their own.
+pub fn output_fits(run: &Run, environment: &Environment) -> Result<(), OutputError> {
+    let [output, data] = [&run.output, &run.data].map(|path| fs::canonicalize(path).ok());
+    match output.is_some() && output == data {
+        false => Ok(()),
+        true => Err(OutputError::IsDataset {
+            output: run.output.clone(),
+            nearest: free_folder::anywhere(environment),
+        }),
+    }
+}
+
+/// Batch norm sees a micro-batch at a time, on one rank as on many.
+pub fn micro_warning(strategy: &Strategy, graph: &Graph) -> Option<String> {
+    let mut ops = graph.nodes.iter().map(|node| &node.op);
+    let has_norm = ops.any(|op| matches!(op, Op::BatchNorm { .. }));
+    (strategy.micro > 1 && has_norm).then(|| {
+        format!(
+            "micro={}: batch norm takes the statistics of one micro-batch at a time, so this trains as one \
+             rank does with the same micro-batches, not as one with whole mini-batches",
+            strategy.micro
+        )
+    })
+}
+
+/// Every rank's arena fits into `limit`; `origin` says where that comes from.
+pub fn memory_fits(
+    run: &Run,
+    session: &Session<'_>,
+    limit: Bytes,
+    origin: &str,
+) -> Result<(), TrainError> {
+    let program = session.main_program();
+    let ranks = program.mesh.ranks();
+    let arenas = (0..ranks).map(|rank: Rank| (session.arena_bytes(rank), rank));
+    let Some((bytes, rank)) = arenas.max_by_key(|&(bytes, rank)| (bytes, ranks - rank)) else {
+        return Ok(());
+    };
+    if bytes <= limit {
+        return Ok(());
+    }
+    let share = limit.0 as f64 / bytes.0 as f64;
+    let batch = (run.batch as f64 * share) as usize;
+    let smaller = if batch >= 1 && batch < run.batch {
+        format!("lower the batch, nearest by proportion is batch = {batch}, or ")
+    } else {
+        String::new()
+    };
+    Err(TrainError::Arena {
+        rank,
+        needed: bytes,
+        program: program.title.clone(),
+        limit,
+        origin: origin.to_owned(),
+        smaller,
+        depth: 2 * program.mesh.extent(Axis::Depth),
+    })
+}

@@ -1,0 +1,82 @@
+use super::error::{AutoError, TrainError};
+use super::programs;
+use super::run::Run;
+use crate::context::Context;
+use crate::local_machine::{LocalMachine, Ranks};
+use crate::planning::PlanningError;
+use crate::search::search_here;
+use partita_data::DType;
+use partita_graph::Graph;
+use partita_lower::Strategy;
+use partita_space::Bytes;
+
+/// The strategy that `auto` means: the one whose step is predicted to be shortest on this machine
+/// among those that fit in `memory`, measuring what is missing.
+///
+/// Errors: no strategy of that many ranks fits, or something cannot be measured.
+pub fn choose_strategy(
+    context: &Context<'_>,
+    run: &Run,
+    graph: &Graph,
+    stored: DType,
+    memory: Bytes,
+    here: Ranks,
+) -> Result<Strategy, TrainError> {
+    let (batch, ranks) = (run.batch, run.ranks);
+    let fitting = |ranks| first_of(ranks, |one| one.check(graph, batch).is_ok());
+    let Some(first) = fitting(ranks) else {
+        // A batch norm over a single value is no better on any number of ranks.
+        let laid_out = first_of(ranks, |one| one.check_layout(graph, batch).is_ok());
+        if let Some(one) = laid_out {
+            let norms = one.check_norms(graph, batch);
+            norms.map_err(|error| TrainError::Auto(AutoError::Norm(error)))?;
+        }
+        let fewer = (1..ranks).rev().find(|&fewer| fitting(fewer).is_some());
+        return Err(TrainError::Auto(AutoError::Ranks {
+            model: graph.name.clone(),
+            batch,
+            ranks,
+            nearest: fewer.unwrap_or(1),
+        }));
+    };
+    if ranks == 1 {
+        return Ok(first);
+    }
+    let menu = run.kernels.menu(run.threads, context.level());
+    let request = programs::request(run, graph, &first, stored, &*menu);
+    let here = LocalMachine::of(context, run.kernels, here, false);
+    let here = here.map_err(PlanningError::Local)?;
+    let found = search_here(context, request, ranks, memory, here)?;
+    match found.first() {
+        Some(best) if best.reason.is_none() => Ok(best.strategy.clone()),
+        Some(nearest) => Err(TrainError::Auto(AutoError::Memory {
+            ranks,
+            memory,
+            nearest: Box::new(nearest.strategy.clone()),
+            reason: nearest.explanation().to_owned(),
+        })),
+        None => Ok(first),
+    }
+}
+
+/// The first strategy over samples and positions of which something holds.
+fn first_of(ranks: usize, holds: impl Fn(&Strategy) -> bool) -> Option<Strategy> {
+    let splits = |data: usize| {
+        let rest = ranks / data;
+        divisors(rest).into_iter().flat_map(move |depth| {
+            let rest = rest / depth;
+            let split = move |height| Strategy::hybrid(data, [depth, height, rest / height]);
+            divisors(rest).into_iter().map(split)
+        })
+    };
+    let mut candidates = divisors(ranks).into_iter().flat_map(splits);
+    candidates.find(holds)
+}
+
+/// Largest first.
+fn divisors(number: usize) -> Vec<usize> {
+    (1..=number)
+        .rev()
+        .filter(|&divisor| number.is_multiple_of(divisor))
+        .collect()
+}

@@ -1,0 +1,492 @@
+use super::section::RunFileError;
+use crate::error::{ErrorKind, Fault};
+use crate::launch::{AGAINST_DIVERGENCE, LaunchError};
+use crate::model::ModelError;
+use crate::planning::PlanningError;
+use partita_data::DataError;
+use partita_lower::{LowerError, Strategy, StrategyError};
+use partita_program::ProgramKind;
+use partita_session::SessionError;
+use partita_space::{Bytes, Rank};
+use partita_verify::Faults;
+use std::io;
+use std::path::PathBuf;
+
+/// Why a run does not start, or does not end with its files where they were asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    /// The run file has a fault.
+    #[error(transparent)]
+    RunFile(#[from] RunFileError),
+    /// There is no such model.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// There is no such dataset.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// Dataset and model do not suit each other, or the batch does not suit the dataset.
+    #[error(transparent)]
+    Misfit(Box<Misfit>),
+    /// The strategy does not suit the model, the ranks or the mini-batch.
+    #[error(transparent)]
+    Strategy(#[from] StrategyError),
+    /// `auto` finds no strategy.
+    #[error("strategy = \"auto\": {0}")]
+    Auto(AutoError),
+    /// A program cannot be lowered.
+    #[error(transparent)]
+    Lower(#[from] LowerError),
+    /// No strategies can be searched, or stages balanced.
+    #[error(transparent)]
+    Planning(Box<PlanningError>),
+    /// A program has faults, which are faults of lowering.
+    #[error(
+        "the program `{program}` is not sound, which is a fault of Partita, not of the run: {faults}"
+    )]
+    Unsound {
+        /// Its title.
+        program: String,
+        /// All of them.
+        faults: Faults,
+    },
+    /// The programs are none of a session.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// The smaller last mini-batch of an epoch cannot be trained on.
+    #[error(
+        "the last mini-batch of an epoch has {rest} of {samples} training samples: there, in training under \
+         `{strategy}`, the batch norm `{layer}` takes the mean and the variance of each channel over a single \
+         value in one of {micro} micro-batch(es); at least 2 values are needed, the nearest valid choice is \
+         {nearest}"
+    )]
+    LastBatch {
+        /// Samples of that mini-batch.
+        rest: usize,
+        /// Training samples.
+        samples: usize,
+        /// The strategy.
+        strategy: Box<Strategy>,
+        /// The first batch norm over a single value.
+        layer: String,
+        /// Micro-batches of a step.
+        micro: usize,
+        /// What can be asked for.
+        nearest: String,
+    },
+    /// The arena of a rank is larger than it may be.
+    #[error(
+        "rank {rank} needs an arena of {needed} ({} B) under `{program}`, the limit is {limit} per rank \
+         ({origin}); {smaller}split a sample over more ranks, like `depth={depth}`, or raise `memory`",
+        needed.0
+    )]
+    Arena {
+        /// The rank with the largest arena.
+        rank: Rank,
+        /// Its arena.
+        needed: Bytes,
+        /// Title of its program.
+        program: String,
+        /// What a rank may have.
+        limit: Bytes,
+        /// Where the limit comes from.
+        origin: String,
+        /// What a smaller batch would bring, if anything.
+        smaller: String,
+        /// Twice the present split of depth.
+        depth: usize,
+    },
+    /// The output folder cannot take the results.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    /// The ranks do not start, or failed.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// The loss left the range of its type.
+    #[error(
+        "the loss became {loss} {}; nothing was written; {AGAINST_DIVERGENCE}; `learning_rate` is {rate} at the \
+         start, {}",
+        when(*kind, *epoch, *step),
+        clip_text(*clip)
+    )]
+    Diverged {
+        /// The loss.
+        loss: f64,
+        /// The program that computed it.
+        kind: ProgramKind,
+        /// Epoch, from 0.
+        epoch: u64,
+        /// Step, from 1.
+        step: u64,
+        /// Learning rate at the start.
+        rate: f64,
+        /// Largest norm of all gradients together.
+        clip: Option<f64>,
+    },
+    /// The result cannot be written as JSON.
+    #[error("the output cannot be written: {0}")]
+    Json(#[from] serde_json::Error),
+    /// The run is complete, but its files are not where they were asked for.
+    #[error(
+        "{}; the run is complete, its weights are {}, {records}: move them to where they belong",
+        faults.join("; "),
+        weights.display()
+    )]
+    Elsewhere {
+        /// Why they are elsewhere.
+        faults: Vec<String>,
+        /// File of the weights.
+        weights: PathBuf,
+        /// Where the other files are.
+        records: String,
+    },
+}
+
+/// Why a dataset does not suit a model, or a batch a dataset.
+#[derive(Debug, thiserror::Error)]
+pub enum Misfit {
+    /// Samples of another shape.
+    #[error(
+        "model `{model}` reads samples of {input}; {} holds samples of {samples}; possible is a model or a \
+         dataset with the shape of the other, nearest is {nearest}",
+        data.display()
+    )]
+    Samples {
+        /// Name of the model.
+        model: String,
+        /// What it reads.
+        input: String,
+        /// The dataset.
+        data: PathBuf,
+        /// What it holds.
+        samples: String,
+        /// What can be asked for.
+        nearest: String,
+    },
+    /// The model answers with values, the dataset with vectors.
+    #[error(
+        "model `{model}` answers with {output}, a value per position; {} holds vectors of {targets} target(s); \
+         possible, and nearest, is a model that ends in a vector of {targets}",
+        data.display()
+    )]
+    Vectors {
+        /// Name of the model.
+        model: String,
+        /// Shape of its output.
+        output: String,
+        /// The dataset.
+        data: PathBuf,
+        /// Targets of a sample.
+        targets: usize,
+    },
+    /// Another number of targets.
+    #[error(
+        "the loss of model `{model}` needs {expected} target(s) per sample; {} holds {} ({}); possible, and \
+         nearest, is a model that ends in a vector of {}",
+        data.display(), targets.len(), targets.join(", "), targets.len()
+    )]
+    Targets {
+        /// Name of the model.
+        model: String,
+        /// Targets that its loss needs.
+        expected: usize,
+        /// The dataset.
+        data: PathBuf,
+        /// Names of the targets of a sample.
+        targets: Vec<String>,
+    },
+    /// The model answers with numbers, the dataset with classes.
+    #[error(
+        "model `{model}` answers with numbers; {} holds {labels}; possible, and nearest, is a model that ends \
+         in `softmax_cross_entropy`",
+        data.display()
+    )]
+    Numbers {
+        /// Name of the model.
+        model: String,
+        /// The dataset.
+        data: PathBuf,
+        /// Where it has classes.
+        labels: String,
+    },
+    /// Classes in other places.
+    #[error(
+        "model `{model}` gives {output}; {} holds {labels}; possible, and nearest, is a model that gives \
+         {labels}",
+        data.display()
+    )]
+    Labels {
+        /// Name of the model.
+        model: String,
+        /// Where it gives classes.
+        output: String,
+        /// The dataset.
+        data: PathBuf,
+        /// Where it has classes.
+        labels: String,
+    },
+    /// More classes than the model knows.
+    #[error(
+        "model `{model}` tells {known} classes apart; {} has {classes}; possible is a model that ends in \
+         {classes} channels or more, nearest is {classes}",
+        data.display()
+    )]
+    Classes {
+        /// Name of the model.
+        model: String,
+        /// Classes that it knows.
+        known: usize,
+        /// The dataset.
+        data: PathBuf,
+        /// Its classes.
+        classes: usize,
+    },
+    /// Nothing to train on.
+    #[error("{} has no training samples; possible is a dataset with at least one", data.display())]
+    Empty {
+        /// The dataset.
+        data: PathBuf,
+    },
+    /// A batch larger than the dataset.
+    #[error(
+        "batch = {batch} is asked for, {} has {samples} training samples; possible is batch = 1 to {samples}, \
+         nearest is batch = {samples}",
+        data.display()
+    )]
+    Batch {
+        /// Samples of a step.
+        batch: usize,
+        /// The dataset.
+        data: PathBuf,
+        /// Its training samples.
+        samples: usize,
+    },
+}
+
+/// Why `auto` finds no strategy.
+#[derive(Debug, thiserror::Error)]
+pub enum AutoError {
+    /// A batch norm over a single value.
+    #[error("{0}")]
+    Norm(StrategyError),
+    /// The model cannot be split over so many ranks.
+    #[error(
+        "{model} with batch = {batch} cannot be split over {ranks} ranks; nearest possible is ranks = {nearest}"
+    )]
+    Ranks {
+        /// Name of the model.
+        model: String,
+        /// Samples of a step.
+        batch: usize,
+        /// Ranks asked for.
+        ranks: usize,
+        /// The next smaller number that suits.
+        nearest: usize,
+    },
+    /// No strategy fits in memory.
+    #[error("no strategy fits {ranks} ranks with {memory} each; nearest is `{nearest}`: {reason}")]
+    Memory {
+        /// Ranks asked for.
+        ranks: usize,
+        /// What each may fill.
+        memory: Bytes,
+        /// The refused strategy that lacks least.
+        nearest: Box<Strategy>,
+        /// What it lacks.
+        reason: String,
+    },
+}
+
+/// Why the output folder cannot take the results.
+#[derive(Debug, thiserror::Error)]
+pub enum OutputError {
+    /// It is the dataset.
+    #[error(
+        "output = \"{}\" is the dataset itself, and results would lie among its files; possible is any other \
+         folder, nearest is output = \"{}\"",
+        output.display(), nearest.display()
+    )]
+    IsDataset {
+        /// As asked for.
+        output: PathBuf,
+        /// A folder that can be made.
+        nearest: PathBuf,
+    },
+    /// Nothing can be written there.
+    #[error(
+        "output = \"{}\" {found}; possible is any folder that can be written to, nearest is output = \"{}\"",
+        output.display(), nearest.display()
+    )]
+    Unsuited {
+        /// As asked for.
+        output: PathBuf,
+        /// What is in the way.
+        found: String,
+        /// A folder that can be made.
+        nearest: PathBuf,
+    },
+    /// It holds a run, which may not be replaced.
+    #[error(
+        "output = \"{}\" holds a run already ({}), which would be lost; nearest is output = \"{}\", or replace \
+         that run with `--overwrite`, or with `overwrite = true` in the run file",
+        output.display(), files.join(", "), nearest.display()
+    )]
+    HoldsRun {
+        /// As asked for.
+        output: PathBuf,
+        /// Files of that run.
+        files: Vec<&'static str>,
+        /// A folder that can be made.
+        nearest: PathBuf,
+    },
+    /// Another run trains and will write there.
+    #[error(
+        "output = \"{}\" is in use: another run{} trains and will write there; wait for its end, or name a \
+         folder of its own, nearest is output = \"{}\"",
+        output.display(), process_text(process.as_deref()), nearest.display()
+    )]
+    InUse {
+        /// As asked for.
+        output: PathBuf,
+        /// Number of the process of that run, if known.
+        process: Option<String>,
+        /// A folder that can be made.
+        nearest: PathBuf,
+    },
+    /// Files may not be as large.
+    #[error(
+        "{files}, and a file of this process may have {limit} (`ulimit -f`); possible is a limit of {largest} or \
+         more, nearest is `ulimit -f unlimited`"
+    )]
+    FileLimit {
+        /// What the files take.
+        files: String,
+        /// Largest file of this process.
+        limit: Bytes,
+        /// Largest file of the run.
+        largest: Bytes,
+    },
+    /// The disk has too little room.
+    #[error(
+        "output = \"{}\" is on a file system with {free} left, and {files}; free some, or name a folder on \
+         another one",
+        output.display()
+    )]
+    NoRoom {
+        /// As asked for.
+        output: PathBuf,
+        /// Room on its disk.
+        free: Bytes,
+        /// What the files take.
+        files: String,
+    },
+    /// A folder cannot be made.
+    #[error("{} cannot be made: {source}", folder.display())]
+    Folder {
+        /// Which.
+        folder: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The prediction cannot be written.
+    #[error("{} cannot be written: {source}", file.display())]
+    Prediction {
+        /// Its file.
+        file: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+impl Fault for OutputError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::IsDataset { .. }
+            | Self::Unsuited { .. }
+            | Self::HoldsRun { .. }
+            | Self::InUse { .. }
+            | Self::FileLimit { .. }
+            | Self::NoRoom { .. }
+            | Self::Folder { .. } => ErrorKind::Request,
+            Self::Prediction { .. } => ErrorKind::Failure,
+        }
+    }
+}
+
+impl Fault for TrainError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::RunFile(_)
+            | Self::Model(_)
+            | Self::Data(_)
+            | Self::Misfit(_)
+            | Self::Strategy(_)
+            | Self::Auto(_)
+            | Self::Lower(_)
+            | Self::LastBatch { .. }
+            | Self::Arena { .. } => ErrorKind::Request,
+            Self::Planning(error) => error.kind(),
+            Self::Output(error) => error.kind(),
+            Self::Launch(error) => error.kind(),
+            Self::Unsound { .. }
+            | Self::Session(_)
+            | Self::Diverged { .. }
+            | Self::Json(_)
+            | Self::Elsewhere { .. } => ErrorKind::Failure,
+        }
+    }
+
+    fn is_reported(&self) -> bool {
+        match self {
+            Self::Launch(error) => error.is_reported(),
+            Self::RunFile(_)
+            | Self::Model(_)
+            | Self::Data(_)
+            | Self::Misfit(_)
+            | Self::Strategy(_)
+            | Self::Auto(_)
+            | Self::Lower(_)
+            | Self::Planning(_)
+            | Self::Unsound { .. }
+            | Self::Session(_)
+            | Self::LastBatch { .. }
+            | Self::Arena { .. }
+            | Self::Output(_)
+            | Self::Diverged { .. }
+            | Self::Json(_)
+            | Self::Elsewhere { .. } => false,
+        }
+    }
+}
+
+impl From<PlanningError> for TrainError {
+    fn from(error: PlanningError) -> Self {
+        Self::Planning(Box::new(error))
+    }
+}
+
+impl From<Misfit> for TrainError {
+    fn from(error: Misfit) -> Self {
+        Self::Misfit(Box::new(error))
+    }
+}
+
+fn when(kind: ProgramKind, epoch: u64, step: u64) -> String {
+    match kind {
+        ProgramKind::Train => format!("in training step {step} (epoch {})", epoch + 1),
+        ProgramKind::Evaluate | ProgramKind::Fetch => {
+            format!("in the validation after epoch {}", epoch + 1)
+        }
+    }
+}
+
+fn clip_text(clip: Option<f64>) -> String {
+    match clip {
+        Some(clip) => format!("`clip` is {clip}"),
+        None => "`clip` is not set".to_owned(),
+    }
+}
+
+fn process_text(process: Option<&str>) -> String {
+    let process = process.filter(|process| !process.is_empty());
+    process.map_or_else(String::new, |process| format!(" (process {process})"))
+}

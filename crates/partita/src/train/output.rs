@@ -1,0 +1,355 @@
+//! The output folder of a run: checked before anything starts, locked while the run trains, and written
+//! so that files of two runs never stand side by side.
+
+use super::error::OutputError;
+use super::run::Run;
+use crate::environment::Environment;
+use crate::free_folder;
+use partita_files::{
+    FolderLock, NewFile, file_bytes_max, free_bytes, parent, remove_temporaries, sync_folder,
+};
+use partita_graph::Graph;
+use partita_session::{PersistentTensor, Session};
+use partita_space::Bytes;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// When which task ran.
+pub const TRACE: &str = "trace.json";
+/// Parameters and states.
+pub const WEIGHTS: &str = "weights.safetensors";
+/// All figures.
+pub const RESULT: &str = "result.json";
+/// The prediction.
+pub const PREDICTION: &str = "prediction.json";
+/// Held by an advisory lock while a run trains and writes.
+const LOCK: &str = "train.lock";
+
+const FILES: [&str; 4] = [RESULT, WEIGHTS, TRACE, PREDICTION];
+/// Files that take a training to make again.
+const FILES_OF_A_RUN: [&str; 3] = [RESULT, WEIGHTS, TRACE];
+/// Files that say something of the weights beside them.
+const FILES_ABOUT_WEIGHTS: [&str; 3] = [RESULT, TRACE, PREDICTION];
+
+/// Bytes of an event in a trace, at most.
+const EVENT_BYTES: u64 = 256;
+/// Bytes of a task in a result, at most.
+const TASK_BYTES: u64 = 256;
+/// Bytes of everything whose number does not depend on the program.
+const REST_BYTES: u64 = 1 << 18;
+
+/// Bytes that the files of a run take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    weights: Bytes,
+    /// Trace, result and prediction.
+    records: Bytes,
+}
+
+impl Room {
+    /// As far as it is known without a program.
+    pub fn of_model(graph: &Graph, run: &Run) -> Self {
+        let elements: usize = graph.parameters.iter().map(|one| one.volume()).sum();
+        Self {
+            weights: Bytes((elements * run.precision.dtype().size()) as u64),
+            records: Bytes(REST_BYTES),
+        }
+    }
+
+    /// Of a run that keeps the traces of so many steps and a prediction of so many bytes.
+    pub fn of_session(session: &Session<'_>, traces: usize, prediction: usize) -> Self {
+        let program = session.main_program();
+        let bytes = |tensor: PersistentTensor| {
+            (tensor.dims.iter().product::<usize>() * tensor.dtype.size()) as u64
+        };
+        let ranks = 0..program.mesh.ranks();
+        let tasks = |rank| program.body(rank).tasks.len() as u64;
+        let events: u64 = ranks.map(tasks).sum::<u64>() * traces as u64;
+        let bodies: u64 = program
+            .bodies
+            .iter()
+            .map(|body| body.tasks.len() as u64)
+            .sum();
+        // The trace holds the text with its line breaks escaped.
+        let texts = (2 * program.to_text().len() + prediction) as u64;
+        Self {
+            weights: Bytes(session.persistent_tensors().into_iter().map(bytes).sum()),
+            records: Bytes(events * EVENT_BYTES + bodies * TASK_BYTES + texts + REST_BYTES),
+        }
+    }
+
+    fn all(self) -> Bytes {
+        Bytes(self.weights.0 + self.records.0)
+    }
+}
+
+/// Makes sure that the files of a run can be written, and leaves no trace of that.
+///
+/// Errors: something in the place of the folder or of a file, a run that would be lost, another run that
+/// writes there, no right to write, too little room.
+pub fn check(run: &Run, room: Room, environment: &Environment) -> Result<(), OutputError> {
+    let path = run.output.as_path();
+    let refusal = |found: &str| refusal(path, found, environment);
+    if !path.is_dir() && fs::symlink_metadata(path).is_ok() {
+        let found = match path.exists() {
+            true => "is a file",
+            false => "is a link to nothing",
+        };
+        return Err(refusal(&format!("{found}, and results need a folder")));
+    }
+    let folder = free_folder::existing(path);
+    if !folder.is_dir() {
+        let found = format!("cannot be made, as {} is a file", folder.display());
+        return Err(refusal(&found));
+    }
+    if folder == path {
+        check_contents(run, environment)?;
+        if let Some(process) = FolderLock::holder(path, LOCK) {
+            return Err(in_use(path, Some(process), environment));
+        }
+    }
+    // Rights, quotas and read-only file systems are known only by trying.
+    NewFile::create(&folder.join(RESULT))
+        .map_err(|error| refusal(&format!("cannot be written to: {error}")))?;
+    check_room(path, folder, room)
+}
+
+/// Nothing stands in the place of a file, and no run would be lost without the user's word.
+fn check_contents(run: &Run, environment: &Environment) -> Result<(), OutputError> {
+    let path = run.output.as_path();
+    let at = |name: &str| fs::symlink_metadata(path.join(name)).ok();
+    if let Some(name) = FILES
+        .iter()
+        .find(|name| at(name).is_some_and(|it| it.is_dir()))
+    {
+        let found = format!("holds a folder `{name}`, where the run writes a file");
+        return Err(refusal(path, &found, environment));
+    }
+    let found = files_of_a_run(path);
+    if found.is_empty() || run.overwrite {
+        return Ok(());
+    }
+    Err(OutputError::HoldsRun {
+        output: path.to_owned(),
+        files: found,
+        nearest: free_folder::beside(path, environment),
+    })
+}
+
+fn files_of_a_run(path: &Path) -> Vec<&'static str> {
+    let is_there = |name: &&str| fs::symlink_metadata(path.join(name)).is_ok();
+    FILES_OF_A_RUN.into_iter().filter(is_there).collect()
+}
+
+fn check_room(path: &Path, folder: &Path, room: Room) -> Result<(), OutputError> {
+    let files = format!(
+        "the files of the run take about {} ({} of weights)",
+        room.all(),
+        room.weights
+    );
+    let largest = room.weights.max(room.records);
+    if let Some(limit) = file_bytes_max().filter(|&limit| limit < largest.0) {
+        return Err(OutputError::FileLimit {
+            files,
+            limit: Bytes(limit),
+            largest,
+        });
+    }
+    // Where the system does not tell, the end of the run will.
+    let free = free_bytes(folder).ok().flatten();
+    match free.filter(|&free| free < room.all().0) {
+        None => Ok(()),
+        Some(free) => Err(OutputError::NoRoom {
+            output: path.to_owned(),
+            free: Bytes(free),
+            files,
+        }),
+    }
+}
+
+fn refusal(path: &Path, found: &str, environment: &Environment) -> OutputError {
+    OutputError::Unsuited {
+        output: path.to_owned(),
+        found: found.to_owned(),
+        nearest: free_folder::beside(path, environment),
+    }
+}
+
+fn in_use(path: &Path, process: Option<String>, environment: &Environment) -> OutputError {
+    OutputError::InUse {
+        output: path.to_owned(),
+        process,
+        nearest: free_folder::beside(path, environment),
+    }
+}
+
+/// The folder of the results, which is this run's alone. A run that fails leaves it as it was.
+pub struct Output {
+    path: PathBuf,
+    /// Folders that are there for this run alone, the outermost first: its own and those around it.
+    made: Vec<PathBuf>,
+    /// Whether files of a run in the folder may be replaced.
+    overwrite: bool,
+    /// None on a file system without locks.
+    lock: Option<FolderLock>,
+    /// Written before the run that it is about, and put in its place beside the weights.
+    prediction: Option<NewFile>,
+}
+
+impl Output {
+    /// Makes the folder if there is none, and takes it for this run.
+    ///
+    /// Errors: those of [`check`], which looks again; a prediction that cannot be written.
+    pub fn open(
+        run: &Run,
+        room: Room,
+        prediction: Option<&str>,
+        environment: &Environment,
+    ) -> Result<Self, OutputError> {
+        let path = run.output.as_path();
+        check(run, room, environment)?;
+        let mut output = Self {
+            path: path.to_owned(),
+            made: Vec::new(),
+            overwrite: run.overwrite,
+            lock: None,
+            prediction: None,
+        };
+        output.make_folders()?;
+        output.take_lock(environment)?;
+        // Another run may have come to its end meanwhile.
+        check_contents(run, environment)?;
+        if output.lock.is_some() {
+            output.remove_temporaries();
+        }
+        if let Some(text) = prediction {
+            let write = || {
+                let mut file = NewFile::create(&path.join(PREDICTION))?;
+                file.write_all(text.as_bytes())?;
+                file.sync()?;
+                Ok(file)
+            };
+            let written: io::Result<NewFile> = write();
+            output.prediction = Some(written.map_err(|source| OutputError::Prediction {
+                file: path.join(PREDICTION),
+                source,
+            })?);
+        }
+        Ok(output)
+    }
+
+    fn make_folders(&mut self) -> Result<(), OutputError> {
+        let missing = self.path.ancestors().take_while(|folder| !folder.exists());
+        let missing = missing.filter(|folder| !folder.as_os_str().is_empty());
+        let missing: Vec<PathBuf> = missing.map(Path::to_owned).collect();
+        for folder in missing.into_iter().rev() {
+            match fs::create_dir(&folder) {
+                Ok(()) => self.made.push(folder),
+                // By another run at the same moment, or by its other name, as `new/..` is the present one.
+                Err(_) if folder.is_dir() => {}
+                Err(source) => return Err(OutputError::Folder { folder, source }),
+            }
+        }
+        Ok(())
+    }
+
+    fn take_lock(&mut self, environment: &Environment) -> Result<(), OutputError> {
+        match FolderLock::take(&self.path, LOCK) {
+            Ok(Some(lock)) => {
+                self.lock = Some(lock);
+                Ok(())
+            }
+            Ok(None) => {
+                // Whoever has the lock has the folder.
+                self.made.clear();
+                let process = FolderLock::holder(&self.path, LOCK);
+                Err(in_use(&self.path, process, environment))
+            }
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
+            Err(error) => {
+                let found = format!("cannot be locked: {error}");
+                Err(refusal(&self.path, &found, environment))
+            }
+        }
+    }
+
+    /// What runs leave that were killed while they wrote: nobody else has the folder now.
+    fn remove_temporaries(&self) {
+        for file in FILES {
+            remove_temporaries(&self.path, file);
+        }
+    }
+
+    /// Where the weights will stand.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the folder is no longer the one that was taken: it was removed, renamed or replaced.
+    pub fn is_gone(&self) -> bool {
+        match &self.lock {
+            Some(lock) => !lock.is_in_place(),
+            None => !self.path.is_dir(),
+        }
+    }
+
+    /// Puts the weights in their place. What tells of other weights goes first, for good, so that at no
+    /// time files of two runs stand side by side; the prediction of this run comes after.
+    ///
+    /// Errors: the files of a run that came there meanwhile, which may not be replaced; those of the system.
+    pub fn place_weights(&mut self, weights: NewFile) -> io::Result<()> {
+        let found = files_of_a_run(&self.path);
+        if !found.is_empty() && !self.overwrite {
+            let found = found.join(", ");
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                format!("files of another run came there while this one trained: {found}"),
+            ));
+        }
+        for name in FILES_ABOUT_WEIGHTS {
+            match fs::remove_file(self.path.join(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                Ok(()) | Err(_) => {}
+            }
+        }
+        sync_folder(&self.path)?;
+        weights.place()?;
+        self.made.clear();
+        Ok(())
+    }
+
+    /// Puts the prediction in its place.
+    pub fn place_prediction(&mut self) -> io::Result<()> {
+        self.prediction.take().map_or(Ok(()), NewFile::place)
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        let is_gone = self.lock.is_some() && self.is_gone();
+        self.prediction = None;
+        self.lock = None;
+        if !is_gone {
+            // A folder that is not empty is not this run's alone, nor are those around it, and the error of
+            // the run is the one to tell.
+            let mut made = self.made.iter().rev();
+            let _ = made.all(|folder| fs::remove_dir(folder).is_ok());
+        }
+    }
+}
+
+/// Folders that can take what the output folder cannot: beside it, in the home folder, among temporary
+/// files, at last in memory. None of them exists.
+pub fn rescue_folders(output: &Path, environment: &Environment) -> Vec<PathBuf> {
+    let output = std::path::absolute(output).unwrap_or_else(|_| output.to_owned());
+    let name = output.file_name().unwrap_or_default().to_string_lossy();
+    let name = format!("{name}-rescued-{}", std::process::id());
+    let mut folders = vec![parent(&output).to_owned()];
+    folders.extend(environment.home.clone());
+    folders.push(environment.temporary.clone());
+    folders.push(PathBuf::from("/dev/shm"));
+    folders.retain(|folder| folder.is_dir());
+    folders.dedup();
+    folders.into_iter().map(|it| it.join(&name)).collect()
+}

@@ -1,0 +1,198 @@
+//! The programs of a run.
+
+use super::error::TrainError;
+use super::run::Run;
+use partita_cpu::Level;
+use partita_data::DType;
+use partita_graph::Graph;
+use partita_lower::{Request, SampleFormat, Strategy, StrategyError, lower};
+use partita_program::{Dtype, Menu, Program, ProgramKind};
+use partita_session::{Programs, batch_sizes};
+use partita_verify::verify;
+
+/// Lowers and verifies every program of a run: steps of full size and of the rest, for training and
+/// for evaluation, each with the one that reads its first samples.
+///
+/// Errors: a strategy that does not fit, a kernel that is not offered, a program that is not sound.
+pub fn programs(
+    run: &Run,
+    level: Level,
+    graph: &Graph,
+    strategy: &Strategy,
+    stored: DType,
+    [training, validation]: [usize; 2],
+) -> Result<Vec<Programs>, TrainError> {
+    let menu = run.kernels.menu(run.threads, level);
+    let request = request(run, graph, strategy, stored, &*menu);
+    let mut played = Vec::new();
+    for (kind, samples) in [
+        (ProgramKind::Train, training),
+        (ProgramKind::Evaluate, validation),
+    ] {
+        if kind == ProgramKind::Train {
+            check_last(graph, strategy, samples, run.batch)?;
+        }
+        for batch in batch_sizes(samples, run.batch) {
+            let one = |kind| {
+                verified(&Request {
+                    kind,
+                    batch,
+                    ..request
+                })
+            };
+            let (step, fetch) = (one(kind)?, one(ProgramKind::Fetch)?);
+            played.push(Programs { step, fetch });
+        }
+    }
+    Ok(played)
+}
+
+/// That the smaller last mini-batch of an epoch can be trained on, where there is one.
+///
+/// Errors: a batch norm over a single value, with the nearest strategy and size of mini-batches that have none.
+fn check_last(
+    graph: &Graph,
+    strategy: &Strategy,
+    samples: usize,
+    batch: usize,
+) -> Result<(), TrainError> {
+    let is_trained = |batch: usize| match samples % batch {
+        0 => Ok(()),
+        _ if samples < batch => Ok(()),
+        rest => strategy.check_norms(graph, rest),
+    };
+    let Err(error) = is_trained(batch) else {
+        return Ok(());
+    };
+    let StrategyError::OneValue { layer, micro, .. } = &error else {
+        return Err(error.into());
+    };
+    let rest = samples % batch;
+    let suits = |other: &usize| {
+        (1..=samples).contains(other)
+            && is_trained(*other).is_ok()
+            && strategy.check(graph, *other).is_ok()
+    };
+    let others = (1..batch).flat_map(|by| [batch - by, batch + by]);
+    let size = others.into_iter().find(suits);
+    let with_fewer = |&fewer: &usize| {
+        let mut other = strategy.clone();
+        other.micro = fewer;
+        other.check(graph, batch).is_ok() && other.check_norms(graph, rest).is_ok()
+    };
+    let fewer = (1..strategy.micro).rev().find(with_fewer);
+    let choices = [
+        fewer.map(|micro| format!("micro={micro} in the strategy")),
+        size.map(|batch| format!("batch = {batch}")),
+    ];
+    let choices: Vec<String> = choices.into_iter().flatten().collect();
+    let nearest = match choices.is_empty() {
+        false => choices.join(", or "),
+        true => format!("batch = {batch} with a number of samples that it divides"),
+    };
+    Err(TrainError::LastBatch {
+        rest,
+        samples,
+        strategy: Box::new(strategy.clone()),
+        layer: layer.clone(),
+        micro: *micro,
+        nearest,
+    })
+}
+
+/// The training step of a run.
+pub fn request<'r>(
+    run: &Run,
+    graph: &'r Graph,
+    strategy: &'r Strategy,
+    stored: DType,
+    menu: &'r dyn Menu,
+) -> Request<'r> {
+    Request {
+        graph,
+        strategy,
+        batch: run.batch,
+        kind: ProgramKind::Train,
+        dtype: run.precision.dtype(),
+        optimizer: run.optimizer,
+        clip: run.clip,
+        samples: SampleFormat {
+            dtype: staging_dtype(stored),
+            transform: run.transform,
+        },
+        menu,
+    }
+}
+
+fn staging_dtype(stored: DType) -> Dtype {
+    match stored {
+        DType::Int16 => Dtype::I16,
+        DType::Float32 => Dtype::F32,
+    }
+}
+
+fn verified(request: &Request<'_>) -> Result<Program, TrainError> {
+    let program = lower(request)?;
+    match verify(&program) {
+        Ok(()) => Ok(program),
+        Err(faults) => Err(TrainError::Unsound {
+            program: program.title,
+            faults,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn a_last_mini_batch_of_one_sample_is_refused_before_training() {
+        let model = "model norm\ninput x channels=2 extent=4\n\
+                     c = conv x filters=4 kernel=4 bias=false\n\
+                     n = batch_norm c epsilon=1e-5 momentum=0.1\nloss = mse n\n";
+        let graph = partita_graph::text::parse(model).unwrap();
+        let check = |strategy: &str, samples: usize, batch: usize| {
+            let strategy: Strategy = strategy.parse().unwrap();
+            strategy.check(&graph, batch).unwrap();
+            let checked = check_last(&graph, &strategy, samples, batch);
+            checked.err().map(|error| error.to_string())
+        };
+        for (strategy, samples, batch) in [("data=1", 16, 4), ("data=1", 18, 4), ("data=2", 3, 8)] {
+            assert_eq!(check(strategy, samples, batch), None);
+        }
+        for (strategy, samples, batch, parts) in [
+            ("data=1", 17, 4, ["1 of 17", "`n`", "batch = 3"]),
+            ("data=1,micro=1", 3, 2, ["1 of 3", "`n`", "batch = 3"]),
+            (
+                "data=2,micro=2",
+                11,
+                8,
+                [
+                    "3 of 11",
+                    "2 micro-batch(es)",
+                    "micro=1 in the strategy, or batch = 6",
+                ],
+            ),
+        ] {
+            let error = check(strategy, samples, batch).unwrap();
+            for part in parts {
+                assert!(error.contains(part), "{part:?} is not in {error:?}");
+            }
+            // What is suggested is accepted.
+            let (_, nearest) = error.split_once("nearest valid choice is ").unwrap();
+            for choice in nearest.split(", or ") {
+                let (other, size) = match choice.strip_suffix(" in the strategy") {
+                    Some(micro) => (format!("data=2,{micro}"), batch),
+                    None => {
+                        let size = choice.strip_prefix("batch = ").unwrap().parse().unwrap();
+                        (strategy.to_owned(), size)
+                    }
+                };
+                assert_eq!(check(&other, samples, size), None, "{error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The result of a run. Keys are stable: programs read them from `result.json`.
+
+use partita_oracle::Comparison;
+use partita_run::Footprint;
+use partita_space::{Bytes, Seconds};
+use serde::Serialize;
+
+/// The result of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct RunResult {
+    /// The model as asked for.
+    pub model: String,
+    /// The dataset.
+    pub data: String,
+    /// The strategy.
+    pub strategy: String,
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Threads of each.
+    pub threads: usize,
+    /// Set of kernels.
+    pub kernels: &'static str,
+    /// Type of activations and parameters.
+    pub precision: &'static str,
+    /// Samples per step over all ranks.
+    pub batch: usize,
+    /// Seed of order, initial values and dropout.
+    pub seed: u64,
+    /// Digest of the training program of full size.
+    pub digest: String,
+    /// Training steps.
+    pub steps: u64,
+    /// From the first step to the last, evaluations included.
+    pub seconds: Seconds,
+    /// Throughput of training.
+    pub samples_per_second: f64,
+    /// Median over the measured steps.
+    pub step_seconds_median: Seconds,
+    /// Steps of full size after the first ones.
+    pub steps_measured: u64,
+    /// Losses, in order.
+    pub epochs: Vec<EpochResult>,
+    /// Predicted and used memory.
+    pub memory: MemoryResult,
+    /// Predicted and measured seconds, if they were predicted.
+    pub comparison: Option<Comparison>,
+    /// Tasks of the first rank of each class.
+    pub tasks: Vec<TaskResult>,
+    /// Files of the run.
+    pub files: ResultFiles,
+    /// Warnings about the numbers.
+    pub warnings: Vec<String>,
+}
+
+/// An epoch.
+#[derive(Clone, Debug, Serialize)]
+pub struct EpochResult {
+    /// Number, from 1.
+    pub epoch: u64,
+    /// Mean over the training samples, each before the update to which it contributed.
+    pub training_loss: f64,
+    /// Training samples.
+    pub samples: usize,
+    /// Time of the training steps.
+    pub seconds: Seconds,
+    /// The validation after the epoch, if there are samples for it.
+    pub validation: Option<ValidationResult>,
+}
+
+/// A validation.
+#[derive(Clone, Debug, Serialize)]
+pub struct ValidationResult {
+    /// Mean over the validation samples.
+    pub loss: f64,
+    /// Validation samples.
+    pub samples: usize,
+    /// Time of the validation.
+    pub seconds: Seconds,
+    /// Errors of each target.
+    pub errors: Vec<TargetError>,
+    /// Accuracy; absent of a regression.
+    pub classification: Option<Classification>,
+}
+
+/// Errors of a target.
+#[derive(Clone, Debug, Serialize)]
+pub struct TargetError {
+    /// Name of the target.
+    pub target: String,
+    /// Mean absolute error.
+    pub mean_absolute: f64,
+    /// Root of the mean squared error.
+    pub rms: f64,
+}
+
+/// Accuracy of a classification.
+#[derive(Clone, Debug, Serialize)]
+pub struct Classification {
+    /// Fraction of the positions whose class is right.
+    pub accuracy: f64,
+    /// Fraction of the most frequent class.
+    pub largest_share: f64,
+    /// Mean Dice coefficient of the classes.
+    pub mean_dice: Option<f64>,
+    /// Mean intersection over union of the classes.
+    pub mean_overlap: Option<f64>,
+    /// Each class.
+    pub classes: Vec<ClassResult>,
+}
+
+/// A class.
+#[derive(Clone, Debug, Serialize)]
+pub struct ClassResult {
+    /// Its name.
+    pub class: String,
+    /// Fraction of the positions that are of it.
+    pub share: f64,
+    /// Dice coefficient.
+    pub dice: Option<f64>,
+    /// Intersection over union.
+    pub overlap: Option<f64>,
+}
+
+/// Predicted and used memory.
+#[derive(Clone, Debug, Serialize)]
+pub struct MemoryResult {
+    /// The largest predicted arena.
+    pub predicted_arena_bytes_max: Option<Bytes>,
+    /// All predicted arenas.
+    pub predicted_arena_bytes: Bytes,
+    /// All allocated arenas.
+    pub allocated_arena_bytes: Bytes,
+    /// Predicted memory of all ranks.
+    pub predicted_bytes: Bytes,
+    /// The same by item.
+    pub predicted: Footprint,
+    /// Largest resident set until the last step.
+    pub measured_peak_bytes: Option<Bytes>,
+    /// The same until the weights were written.
+    pub measured_peak_saving_bytes: Option<Bytes>,
+    /// How the peaks are measured.
+    pub method: &'static str,
+}
+
+/// Measured seconds of a task.
+#[derive(Clone, Debug, Serialize)]
+pub struct TaskResult {
+    /// Class of ranks.
+    pub class: usize,
+    /// Number of the task.
+    pub task: usize,
+    /// Its layer.
+    pub layer: String,
+    /// Its work.
+    pub kind: &'static str,
+    /// Its phase.
+    pub phase: &'static str,
+    /// Median over the measured steps.
+    pub seconds_median: Seconds,
+}
+
+/// Files of a run; null where one could not be written.
+#[derive(Clone, Debug, Serialize)]
+pub struct ResultFiles {
+    /// Trace of the last steps.
+    pub trace: Option<String>,
+    /// Parameters and states.
+    pub weights: String,
+    /// The result.
+    pub result: Option<String>,
+    /// The prediction, if there is one.
+    pub prediction: Option<String>,
+}

@@ -1,0 +1,368 @@
+//! The files of a run that came to its end, and its result.
+
+use super::error::TrainError;
+use super::output::{PREDICTION, RESULT, TRACE, WEIGHTS, rescue_folders};
+use super::record::{
+    ClassResult, Classification, EpochResult, MemoryResult, ResultFiles, RunResult, TargetError,
+    TaskResult, ValidationResult,
+};
+use super::run::Run;
+use super::weights::SavedWeights;
+use crate::environment::Environment;
+use crate::launch::{METHOD, MemoryUsage};
+use crate::trace;
+use partita_oracle::{Comparison, Prediction, compare};
+use partita_program::Program;
+use partita_run::{Footprint, Trace};
+use partita_session::{ClassCount, EpochReport, Outcome, Validation};
+use partita_space::Seconds;
+use std::fs;
+use std::io;
+use std::iter::once;
+use std::path::{Path, PathBuf};
+
+/// A run that came to its end.
+pub struct Finished<'r> {
+    /// The run.
+    pub run: &'r Run,
+    /// For folders that can take what the output folder cannot.
+    pub environment: &'r Environment,
+    /// Its strategy.
+    pub strategy: String,
+    /// Names of the targets.
+    pub targets: &'r [String],
+    /// The training program of full size.
+    pub program: &'r Program,
+    /// Memory of each rank, as computed before the run.
+    pub footprints: Vec<Footprint>,
+    /// Memory that the run used.
+    pub usage: MemoryUsage,
+    /// In rank order.
+    pub outcomes: Vec<Outcome>,
+    /// Parameters and states.
+    pub weights: SavedWeights,
+    /// Made before the run.
+    pub prediction: Option<Prediction>,
+    /// Warnings about the numbers.
+    pub warnings: Vec<String>,
+}
+
+/// Where the files of a run are.
+pub struct Files {
+    weights: PathBuf,
+    /// The folder of all others; none where no folder could take them.
+    records: Option<PathBuf>,
+}
+
+impl Files {
+    fn record(&self, name: &str) -> Option<PathBuf> {
+        self.records.as_ref().map(|folder| folder.join(name))
+    }
+}
+
+/// What [`Finished::save`] did.
+pub struct Saved {
+    /// As it was written.
+    pub result: RunResult,
+    files: Files,
+    /// What did not go as it was asked for.
+    faults: Vec<String>,
+}
+
+impl Saved {
+    /// What to do where files are not where they were asked for.
+    pub fn misplaced(self) -> Option<TrainError> {
+        if self.faults.is_empty() {
+            return None;
+        }
+        let records = match &self.files.records {
+            Some(folder) => format!("the other files in {}", folder.display()),
+            None => "the result could not be written anywhere, but was printed".to_owned(),
+        };
+        Some(TrainError::Elsewhere {
+            faults: self.faults,
+            weights: self.files.weights,
+            records,
+        })
+    }
+}
+
+/// Fraction of the positions that are of each class.
+fn shares(validation: &Validation) -> Vec<f64> {
+    let all: f64 = validation.classes.iter().map(|class| class.actual).sum();
+    let share = |class: &ClassCount| class.actual / all;
+    validation.classes.iter().map(share).collect()
+}
+
+/// Over the classes that have it; `None` if none has.
+fn mean(validation: &Validation, figure: fn(&ClassCount) -> Option<f64>) -> Option<f64> {
+    let figures: Vec<f64> = validation.classes.iter().filter_map(figure).collect();
+    let count = figures.len();
+    (count > 0).then(|| figures.iter().sum::<f64>() / count as f64)
+}
+
+/// JSON as files hold it.
+pub fn pretty(value: &impl serde::Serialize) -> Result<String, serde_json::Error> {
+    Ok(serde_json::to_string_pretty(value)? + "\n")
+}
+
+impl Finished<'_> {
+    /// Writes result and trace beside the weights, which are safe already. Where that folder has no room
+    /// for them, they go to another one.
+    ///
+    /// Errors: a result that JSON cannot hold.
+    pub fn save(&mut self) -> Result<Saved, TrainError> {
+        let mut faults = self.weights.faults.clone();
+        let weights = self.weights.folder().join(WEIGHTS);
+        let folders = once(self.weights.folder().to_owned())
+            .chain(rescue_folders(self.weights.output.path(), self.environment));
+        let mut saved = None;
+        for folder in folders {
+            match self.save_result(&weights, &folder)? {
+                Ok(result) => {
+                    saved = Some((folder, result));
+                    break;
+                }
+                Err(error) => faults.push(format!(
+                    "{} cannot hold the result ({error})",
+                    folder.display()
+                )),
+            }
+        }
+        let Some((folder, mut result)) = saved else {
+            let files = Files {
+                weights,
+                records: None,
+            };
+            let result = self.result(&files);
+            return Ok(Saved {
+                result,
+                files,
+                faults,
+            });
+        };
+        // The trace is the largest of these and the easiest to do without.
+        let record = trace::record(self.program, &self.traces()).to_string();
+        if let Err(error) = partita_files::write_whole(&folder.join(TRACE), record.as_bytes()) {
+            faults.push(format!(
+                "the trace cannot be written to {} ({error})",
+                folder.display()
+            ));
+            result.files.trace = None;
+            // The old text stands where the new one has no room either.
+            let _ = partita_files::write_whole(&folder.join(RESULT), pretty(&result)?.as_bytes());
+        }
+        let files = Files {
+            weights,
+            records: Some(folder),
+        };
+        Ok(Saved {
+            result,
+            files,
+            faults,
+        })
+    }
+
+    /// Writes prediction and result to a folder, which is made if there is none.
+    fn save_result(
+        &mut self,
+        weights: &Path,
+        folder: &Path,
+    ) -> Result<io::Result<RunResult>, TrainError> {
+        let files = Files {
+            weights: weights.to_owned(),
+            records: Some(folder.to_owned()),
+        };
+        let result = self.result(&files);
+        let prediction = self.prediction.as_ref().map(pretty).transpose()?;
+        let text = pretty(&result)?;
+        let is_asked_for = folder == self.weights.output.path();
+        let write = || {
+            if !folder.is_dir() {
+                fs::create_dir(folder)?;
+            }
+            match prediction {
+                // What was written before the run.
+                Some(_) if is_asked_for => self.weights.output.place_prediction()?,
+                Some(text) => {
+                    partita_files::write_whole(&folder.join(PREDICTION), text.as_bytes())?
+                }
+                None => {}
+            }
+            partita_files::write_whole(&folder.join(RESULT), text.as_bytes())
+        };
+        let written = write();
+        if written.is_err() && !is_asked_for {
+            // Whatever is in it is worth keeping.
+            let _ = fs::remove_dir(folder);
+        }
+        Ok(written.map(|()| result))
+    }
+
+    fn traces(&self) -> Vec<Trace> {
+        self.outcomes
+            .iter()
+            .flat_map(|outcome| outcome.traces.clone())
+            .collect()
+    }
+
+    fn first(&self) -> &Outcome {
+        &self.outcomes[0]
+    }
+
+    fn comparison(&self) -> Option<Comparison> {
+        let prediction = self.prediction.as_ref()?;
+        compare(
+            prediction,
+            self.program,
+            &self.program.digest(),
+            &self.traces(),
+        )
+        .ok()
+    }
+
+    fn samples_per_second(&self) -> f64 {
+        let samples: usize = self.first().epochs.iter().map(|epoch| epoch.samples).sum();
+        let seconds: Seconds = self
+            .first()
+            .epochs
+            .iter()
+            .map(|epoch| epoch.training_seconds)
+            .sum();
+        samples as f64 / seconds.0
+    }
+
+    fn result(&self, files: &Files) -> RunResult {
+        let run = self.run;
+        let first = self.first();
+        let record = |name: &str| files.record(name).map(|path| path.display().to_string());
+        RunResult {
+            model: run.model.clone(),
+            data: run.data.display().to_string(),
+            strategy: self.strategy.clone(),
+            ranks: run.ranks,
+            threads: run.threads,
+            kernels: run.kernels.name(),
+            precision: run.precision.name(),
+            batch: run.batch,
+            seed: run.seed,
+            digest: self.program.digest(),
+            steps: first.steps,
+            seconds: first.seconds,
+            samples_per_second: self.samples_per_second(),
+            step_seconds_median: first.step_seconds,
+            steps_measured: first.measured_steps,
+            epochs: first.epochs.iter().map(|one| self.epoch(one)).collect(),
+            memory: self.memory(),
+            comparison: self.comparison(),
+            tasks: self.tasks(),
+            files: ResultFiles {
+                trace: record(TRACE),
+                weights: files.weights.display().to_string(),
+                result: record(RESULT),
+                prediction: self.prediction.as_ref().and_then(|_| record(PREDICTION)),
+            },
+            warnings: self.warnings.clone(),
+        }
+    }
+
+    fn epoch(&self, epoch: &EpochReport) -> EpochResult {
+        let validation = epoch.validation.as_ref();
+        EpochResult {
+            epoch: epoch.epoch + 1,
+            training_loss: epoch.training_loss,
+            samples: epoch.samples,
+            seconds: epoch.training_seconds,
+            validation: validation.map(|validation| self.validation(validation)),
+        }
+    }
+
+    fn validation(&self, validation: &Validation) -> ValidationResult {
+        let count = validation.samples as f64;
+        let sums = validation.absolute.iter().zip(&validation.squared);
+        let targets = self.targets.iter().zip(sums);
+        let errors = targets.map(|(target, (absolute, squared))| TargetError {
+            target: target.clone(),
+            mean_absolute: absolute / count,
+            rms: (squared / count).sqrt(),
+        });
+        ValidationResult {
+            loss: validation.loss,
+            samples: validation.samples,
+            seconds: validation.seconds,
+            errors: errors.collect(),
+            classification: self.classification(validation),
+        }
+    }
+
+    /// `None` of a regression.
+    fn classification(&self, validation: &Validation) -> Option<Classification> {
+        let accuracy = validation.accuracy()?;
+        let share = shares(validation);
+        let classes = self.named_classes(validation).zip(&share);
+        let classes = classes.map(|((class, count), &share)| ClassResult {
+            class,
+            share,
+            dice: count.dice(),
+            overlap: count.overlap(),
+        });
+        Some(Classification {
+            accuracy,
+            largest_share: share.iter().copied().fold(0.0, f64::max),
+            mean_dice: mean(validation, ClassCount::dice),
+            mean_overlap: mean(validation, ClassCount::overlap),
+            classes: classes.collect(),
+        })
+    }
+
+    /// Classes that the dataset names, or all where it names none.
+    fn named_classes<'v>(
+        &'v self,
+        validation: &'v Validation,
+    ) -> impl Iterator<Item = (String, &'v ClassCount)> {
+        let named = match self.targets.len() {
+            0 => validation.classes.len(),
+            named => named,
+        };
+        let name = |class: usize| match self.targets.get(class) {
+            Some(name) => name.clone(),
+            None => format!("class {class}"),
+        };
+        let counts = validation.classes.iter().take(named).enumerate();
+        counts.map(move |(class, count)| (name(class), count))
+    }
+
+    fn memory(&self) -> MemoryResult {
+        let arenas = self.footprints.iter().map(Footprint::arena);
+        let all: Footprint = self.footprints.iter().copied().sum();
+        MemoryResult {
+            predicted_arena_bytes_max: arenas.max(),
+            predicted_arena_bytes: all.arena(),
+            allocated_arena_bytes: self.usage.arenas.iter().copied().sum(),
+            predicted_bytes: all.total(),
+            predicted: all,
+            measured_peak_bytes: self.usage.peak,
+            measured_peak_saving_bytes: self.usage.peak_saving,
+            method: METHOD,
+        }
+    }
+
+    /// Median seconds of every task of the first rank of each class.
+    fn tasks(&self) -> Vec<TaskResult> {
+        let representatives = self.program.representatives().into_iter().enumerate();
+        let of_class = |(class, rank): (usize, usize)| {
+            let tasks = &self.program.bodies[class].tasks;
+            let seconds = &self.outcomes[rank].task_seconds;
+            let rows = tasks.iter().zip(seconds).enumerate();
+            rows.map(move |(task, (body, &seconds))| TaskResult {
+                class,
+                task,
+                layer: body.origin.layer.clone(),
+                kind: body.work.name(),
+                phase: body.origin.phase.name(),
+                seconds_median: seconds,
+            })
+        };
+        representatives.flat_map(of_class).collect()
+    }
+}

@@ -1,0 +1,310 @@
+//! The run file, as TOML.
+
+use super::section::{RunFileError, Section, float, line_at};
+use crate::kernel_set::{KernelSet, Precision};
+use crate::size::parse_bytes;
+use partita_program::{Optimizer, Transform};
+use partita_session::Schedule;
+use partita_space::{Bytes, Seconds};
+use std::fs;
+use std::path::{Path, PathBuf};
+use toml::de::{DeTable, DeValue};
+
+const KEYS: [&str; 17] = [
+    "model",
+    "data",
+    "output",
+    "overwrite",
+    "ranks",
+    "threads",
+    "strategy",
+    "kernels",
+    "precision",
+    "batch",
+    "epochs",
+    "seed",
+    "transform",
+    "watchdog",
+    "memory",
+    "optimizer",
+    "schedule",
+];
+const ADAM_KEYS: [&str; 6] = ["kind", "beta1", "beta2", "epsilon", "weight_decay", "clip"];
+const SGD_KEYS: [&str; 4] = ["kind", "momentum", "weight_decay", "clip"];
+const SCHEDULE_KEYS: [&str; 3] = ["kind", "learning_rate", "final_factor"];
+const CONSTANT_KEYS: [&str; 2] = ["kind", "learning_rate"];
+const NOT_NEGATIVE: &str = "a number from 0 on that single precision holds";
+const BELOW_ONE: &str = "a number from 0 up to, but not including, 1 in single precision";
+const WATCHDOG: Seconds = Seconds(60.0);
+
+/// A run file. Paths are relative to the current folder.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunFile {
+    /// A name of the zoo or the path of a model file.
+    pub model: String,
+    /// A dataset folder or a single HDF5 file.
+    pub data: PathBuf,
+    /// Folder of the results.
+    pub output: PathBuf,
+    /// Whether a run that the folder holds may be replaced (default: false).
+    pub overwrite: bool,
+    /// Ranks that train together (default: 1).
+    pub ranks: usize,
+    /// Threads of the kernels of each rank (default: 1).
+    pub threads: usize,
+    /// `auto` (default) or a strategy.
+    pub strategy: String,
+    /// Set of kernels (default: the fast ones).
+    pub kernels: KernelSet,
+    /// Type of activations and parameters (default: f32).
+    pub precision: Precision,
+    /// Samples per step over all ranks.
+    pub batch: usize,
+    /// Passes over all training samples.
+    pub epochs: usize,
+    /// Seed of order, initial values and dropout (default: 1).
+    pub seed: u64,
+    /// Transform of samples on their way into the network (default: identity).
+    pub transform: Transform,
+    /// Longest time without progress (default: 60 s).
+    pub watchdog: Seconds,
+    /// Memory of a rank (default: the memory available divided by the ranks).
+    pub memory: Option<Bytes>,
+    /// Optimizer (default: Adam with its customary constants).
+    pub optimizer: Optimizer,
+    /// Largest norm of all gradients together.
+    pub clip: Option<f64>,
+    /// Learning rate over the epochs.
+    pub schedule: Schedule,
+}
+
+impl RunFile {
+    /// Reads a run file.
+    ///
+    /// Errors: a file that cannot be read; else the first fault with its line, its key, what is
+    /// possible there and what is nearest.
+    pub fn read(path: &Path) -> Result<Self, RunFileError> {
+        let file = path.display().to_string();
+        match fs::read_to_string(path) {
+            Ok(text) => Self::parse(&text, &file),
+            Err(source) => Err(RunFileError::Unreadable { file, source }),
+        }
+    }
+
+    /// Reads the text of a run file; `file` is the name that errors give it.
+    pub fn parse(text: &str, file: &str) -> Result<Self, RunFileError> {
+        let table = DeTable::parse(text).map_err(|error| RunFileError::Syntax {
+            file: file.to_owned(),
+            line: line_at(text, error.span().map_or(0, |span| span.start)),
+            reason: error.message().to_owned(),
+        })?;
+        let top = Section::top(file, text, table.get_ref(), &KEYS)?;
+        let kernels = top
+            .choice("kernels", &KernelSet::CHOICES)?
+            .unwrap_or(KernelSet::Cpu);
+        let precision = top
+            .choice("precision", &Precision::CHOICES)?
+            .unwrap_or(Precision::F32);
+        if !kernels.offers(precision) {
+            let expected =
+                "\"f32\" with `kernels = \"cpu\"`, or this with `kernels = \"reference\"`";
+            return Err(top.refuse("precision", expected));
+        }
+        let path = "a path";
+        let batch = "a whole number of samples per step, like 16";
+        let epochs = "a whole number, like 20";
+        let model = "a name that `partita models` lists, or the path of a model file";
+        let strategy = "\"auto\" or a strategy like \"data=2,depth=2\"";
+        let folder = "the path of a folder that exists or can be made, like \"out\"";
+        let output = top.text("output", folder)?;
+        if output.as_deref() == Some("") {
+            return Err(top.refuse("output", folder));
+        }
+        let epoch_count = top.need("epochs", top.count("epochs")?, epochs)?;
+        let (optimizer, clip) = optimizer(&top)?;
+        Ok(Self {
+            model: top.need("model", top.text("model", model)?, model)?,
+            data: top.need("data", top.text("data", path)?, path)?.into(),
+            output: top.need("output", output, folder)?.into(),
+            overwrite: top
+                .read("overwrite", "true or false", DeValue::as_bool)?
+                .unwrap_or(false),
+            ranks: top.count("ranks")?.unwrap_or(1),
+            threads: top.count("threads")?.unwrap_or(1),
+            strategy: top
+                .text("strategy", strategy)?
+                .unwrap_or_else(|| "auto".to_owned()),
+            kernels,
+            precision,
+            batch: top.need("batch", top.count("batch")?, batch)?,
+            epochs: epoch_count,
+            seed: top.natural("seed")?.unwrap_or(1),
+            transform: transform(&top)?.unwrap_or(Transform::Identity),
+            watchdog: watchdog(&top)?.unwrap_or(WATCHDOG),
+            memory: memory(&top)?,
+            optimizer,
+            clip,
+            schedule: schedule(&top, epoch_count)?,
+        })
+    }
+}
+
+fn transform(top: &Section<'_>) -> Result<Option<Transform>, RunFileError> {
+    let expected = "\"identity\", \"log1p\" or {scale = NUMBER}, like {scale = 0.01}";
+    if let Some(section) = top
+        .get("transform")
+        .filter(|value| value.get_ref().is_table())
+    {
+        let DeValue::Table(table) = section.get_ref() else {
+            return Err(top.refuse("transform", expected));
+        };
+        let scale = table.iter().find(|(key, _)| key.get_ref() == "scale");
+        let factor = scale.and_then(|(_, value)| float(value.get_ref()));
+        return match (factor, table.len()) {
+            (Some(factor), 1) if is_scale(factor) => Ok(Some(Transform::Scale { factor })),
+            (Some(factor), 1) => Err(top.refuse("transform", &possible_scales(factor))),
+            (Some(_) | None, _) => Err(top.refuse("transform", expected)),
+        };
+    }
+    top.read("transform", expected, |value| match value.as_str() {
+        Some("identity") => Some(Transform::Identity),
+        Some("log1p") => Some(Transform::LogOnePlus),
+        Some(_) | None => None,
+    })
+}
+
+fn memory(top: &Section<'_>) -> Result<Option<Bytes>, RunFileError> {
+    let Some(text) = top.text("memory", "a size like \"16GiB\"")? else {
+        return Ok(None);
+    };
+    let refuse = |expected: String| {
+        let expected = expected.replace("possible is ", "").replace('`', "\"");
+        top.refuse("memory", &expected)
+    };
+    parse_bytes(&text).map(Some).map_err(refuse)
+}
+
+/// Whether single precision holds a factor: kernels multiply in it, by what would be 0 or infinite.
+fn is_scale(factor: f64) -> bool {
+    (factor as f32).is_normal()
+}
+
+fn possible_scales(asked: f64) -> String {
+    let (least, most) = (f32::MIN_POSITIVE, f32::MAX);
+    let magnitude = asked.abs().clamp(least.into(), most.into()) as f32;
+    let nearest = magnitude.copysign(asked as f32);
+    format!(
+        "{{scale = NUMBER}} of a magnitude from {least:e} to {most:e}, which single precision holds; nearest \
+         is {{scale = {nearest:e}}}"
+    )
+}
+
+fn watchdog(top: &Section<'_>) -> Result<Option<Seconds>, RunFileError> {
+    let expected = "a time above 0 in ms, s, min or h, like \"60 s\"";
+    top.read("watchdog", expected, |value| duration(value.as_str()?))
+}
+
+fn duration(text: &str) -> Option<Seconds> {
+    let text = text.trim();
+    let split = text.find(|letter: char| letter.is_alphabetic())?;
+    let number: f64 = text[..split].trim().parse().ok()?;
+    let unit = match &text[split..] {
+        "ms" => 1e-3,
+        "s" => 1.0,
+        "min" => 60.0,
+        "h" => 3600.0,
+        _ => return None,
+    };
+    (number > 0.0 && number.is_finite()).then_some(Seconds(number * unit))
+}
+
+#[derive(Clone, Copy)]
+enum Rule {
+    Adam,
+    Sgd,
+}
+
+fn optimizer(top: &Section<'_>) -> Result<(Optimizer, Option<f64>), RunFileError> {
+    let adam = |beta1, beta2, epsilon, weight_decay| Optimizer::Adam {
+        beta1,
+        beta2,
+        epsilon,
+        weight_decay,
+    };
+    let Some(section) = top.section("optimizer")? else {
+        return Ok((adam(0.9, 0.999, 1e-8, 0.0), None));
+    };
+    let rule = section.choice("kind", &[("adam", Rule::Adam), ("sgd", Rule::Sgd)])?;
+    let rule = rule.unwrap_or(Rule::Adam);
+    section.check(match rule {
+        Rule::Adam => &ADAM_KEYS,
+        Rule::Sgd => &SGD_KEYS,
+    })?;
+    let share = |key, default| {
+        // In single precision, in which kernels divide by what is left of 1.
+        let is_share = |number: f64| number >= 0.0 && (number as f32) < 1.0;
+        let number = section.number(key, BELOW_ONE, is_share)?;
+        Ok::<f64, RunFileError>(number.unwrap_or(default))
+    };
+    let is_decay = |number: f64| number == 0.0 || number > 0.0 && is_scale(number);
+    let decay = section.number("weight_decay", NOT_NEGATIVE, is_decay)?;
+    let decay = decay.unwrap_or(0.0);
+    let optimizer = match rule {
+        Rule::Adam => {
+            let epsilon = section.single("epsilon", 1e-8)?;
+            adam(
+                share("beta1", 0.9)?,
+                share("beta2", 0.999)?,
+                epsilon.unwrap_or(1e-8),
+                decay,
+            )
+        }
+        Rule::Sgd => Optimizer::Sgd {
+            momentum: share("momentum", 0.0)?,
+            weight_decay: decay,
+        },
+    };
+    Ok((optimizer, section.single("clip", 1.0)?))
+}
+
+#[derive(Clone, Copy)]
+enum Course {
+    Constant,
+    Linear,
+    Cosine,
+}
+
+fn schedule(top: &Section<'_>, epochs: usize) -> Result<Schedule, RunFileError> {
+    let expected = "a table `[schedule]` with `learning_rate`";
+    let section = top.need("schedule", top.section("schedule")?, expected)?;
+    let courses = [
+        ("constant", Course::Constant),
+        ("linear", Course::Linear),
+        ("cosine", Course::Cosine),
+    ];
+    section.check(&SCHEDULE_KEYS)?;
+    let course = section
+        .choice("kind", &courses)?
+        .unwrap_or(Course::Constant);
+    let rate = section.single("learning_rate", 1e-3)?;
+    let rate = section.need("learning_rate", rate, "a number above 0, like 0.001")?;
+    let factor = "a number from 0 to 1";
+    let final_factor = section.number("final_factor", factor, |n| (0.0..=1.0).contains(&n))?;
+    let (final_factor, epochs) = (final_factor.unwrap_or(0.0), epochs as f64);
+    Ok(match course {
+        Course::Constant => {
+            section.check(&CONSTANT_KEYS)?;
+            Schedule::Constant { rate }
+        }
+        Course::Linear => Schedule::Linear {
+            rate,
+            final_factor,
+            epochs,
+        },
+        Course::Cosine => Schedule::Cosine {
+            rate,
+            final_factor,
+            epochs,
+        },
+    })
+}

@@ -1,0 +1,327 @@
+//! Tables of a run file, and faults in them.
+
+use crate::error::{ErrorKind, Fault};
+use partita_space::nearest;
+use std::io;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// A fault of a run file: its line, its key, what is possible there, and what is nearest.
+#[derive(Debug, thiserror::Error)]
+pub enum RunFileError {
+    /// It cannot be read.
+    #[error("{file} cannot be read: {source}")]
+    Unreadable {
+        /// The file.
+        file: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// It is not TOML.
+    #[error("{file}, line {line}: {reason}")]
+    Syntax {
+        /// The file.
+        file: String,
+        /// Line, from 1.
+        line: usize,
+        /// What is wrong there.
+        reason: String,
+    },
+    /// A key that does not exist.
+    #[error(
+        "{file}, line {line}: there is no key `{key}`: possible are {possible}; nearest is `{nearest}`"
+    )]
+    UnknownKey {
+        /// The file.
+        file: String,
+        /// Line, from 1.
+        line: usize,
+        /// The key with its section.
+        key: String,
+        /// Keys of that section.
+        possible: String,
+        /// The most similar one.
+        nearest: String,
+    },
+    /// A key that must be there.
+    #[error("{file}, line {line}: key `{key}` is missing; possible is {expected}")]
+    Missing {
+        /// The file.
+        file: String,
+        /// Line of its section, from 1.
+        line: usize,
+        /// The key with its section.
+        key: String,
+        /// What it can be.
+        expected: String,
+    },
+    /// A value that is not possible.
+    #[error("{file}, line {line}: key `{key}` is {given}; possible is {expected}")]
+    Value {
+        /// The file.
+        file: String,
+        /// Line, from 1.
+        line: usize,
+        /// The key with its section.
+        key: String,
+        /// As in the file.
+        given: String,
+        /// What it can be.
+        expected: String,
+    },
+    /// A default that is not possible beside the other values.
+    #[error("{file}: key `{key}`: possible is {expected}")]
+    Default {
+        /// The file.
+        file: String,
+        /// The key.
+        key: String,
+        /// What it can be.
+        expected: String,
+    },
+}
+
+impl Fault for RunFileError {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Request
+    }
+}
+
+/// A table of a TOML text; its errors name file, line, key and what is possible.
+pub struct Section<'t> {
+    file: &'t str,
+    text: &'t str,
+    /// Its own name and a dot, or nothing.
+    prefix: String,
+    /// Where it begins, for keys that are missing.
+    offset: usize,
+    table: &'t DeTable<'t>,
+}
+
+impl<'t> Section<'t> {
+    /// The whole of a text. Errors: a key that is not among `known`.
+    pub fn top(
+        file: &'t str,
+        text: &'t str,
+        table: &'t DeTable<'t>,
+        known: &[&str],
+    ) -> Result<Self, RunFileError> {
+        let prefix = String::new();
+        let section = Self {
+            file,
+            text,
+            prefix,
+            offset: 0,
+            table,
+        };
+        section.check(known)?;
+        Ok(section)
+    }
+
+    /// Errors: a key that is not among `known`.
+    pub fn check(&self, known: &[&str]) -> Result<(), RunFileError> {
+        for key in self.table.keys() {
+            let name: &str = key.get_ref();
+            if !known.contains(&name) {
+                let close = nearest(name, known.iter().copied()).unwrap_or("none");
+                let line = self.line(key.span().start);
+                return Err(RunFileError::UnknownKey {
+                    file: self.file.to_owned(),
+                    line,
+                    key: self.full(name),
+                    possible: known.join(", "),
+                    nearest: self.full(close),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The table under a key, if it is there.
+    pub fn section(&self, key: &str) -> Result<Option<Section<'t>>, RunFileError> {
+        let Some(value) = self.get(key) else {
+            return Ok(None);
+        };
+        let DeValue::Table(table) = value.get_ref() else {
+            return Err(self.bad(key, value, &format!("a table, `[{}{key}]`", self.prefix)));
+        };
+        Ok(Some(Section {
+            file: self.file,
+            text: self.text,
+            prefix: format!("{}{key}.", self.prefix),
+            offset: value.span().start,
+            table,
+        }))
+    }
+
+    /// What was given for a key.
+    pub fn get(&self, key: &str) -> Option<&'t Spanned<DeValue<'t>>> {
+        let found = self.table.iter().find(|(name, _)| name.get_ref() == key);
+        found.map(|(_, value)| value)
+    }
+
+    /// A value that must be there.
+    pub fn need<T>(&self, key: &str, value: Option<T>, expected: &str) -> Result<T, RunFileError> {
+        value.ok_or_else(|| RunFileError::Missing {
+            file: self.file.to_owned(),
+            line: self.line(self.offset),
+            key: self.full(key),
+            expected: expected.to_owned(),
+        })
+    }
+
+    /// A text.
+    pub fn text(&self, key: &str, expected: &str) -> Result<Option<String>, RunFileError> {
+        self.read(key, expected, |value| value.as_str().map(str::to_owned))
+    }
+
+    /// One of a list of words.
+    pub fn choice<T: Copy>(
+        &self,
+        key: &str,
+        choices: &[(&str, T)],
+    ) -> Result<Option<T>, RunFileError> {
+        let names: Vec<String> = choices
+            .iter()
+            .map(|(name, _)| format!("\"{name}\""))
+            .collect();
+        let word = |value: &DeValue<'_>| value.as_str().map(str::to_owned).unwrap_or_default();
+        let given = self.get(key).map(|value| word(value.get_ref()));
+        let names_only = choices.iter().map(|(name, _)| *name);
+        let close = nearest(given.as_deref().unwrap_or_default(), names_only).unwrap_or("none");
+        let expected = format!("one of {}; nearest is \"{close}\"", names.join(", "));
+        self.read(key, &expected, |value| {
+            let found = choices
+                .iter()
+                .find(|(name, _)| value.as_str() == Some(name));
+            found.map(|(_, choice)| *choice)
+        })
+    }
+
+    /// A whole number from 1 on.
+    pub fn count(&self, key: &str) -> Result<Option<usize>, RunFileError> {
+        self.read(key, "a whole number from 1 to 16777216", |value| {
+            whole(value)
+                .filter(|number| (1..=1 << 24).contains(number))
+                .map(|n| n as usize)
+        })
+    }
+
+    /// A whole number from 0 on.
+    pub fn natural(&self, key: &str) -> Result<Option<u64>, RunFileError> {
+        self.read(
+            key,
+            "a whole number from 0 to 9223372036854775807",
+            |value| u64::try_from(whole(value)?).ok(),
+        )
+    }
+
+    /// A number under a condition; `expected` describes it.
+    pub fn number(
+        &self,
+        key: &str,
+        expected: &str,
+        holds: impl Fn(f64) -> bool,
+    ) -> Result<Option<f64>, RunFileError> {
+        self.read(key, expected, |value| {
+            float(value).filter(|&number| holds(number))
+        })
+    }
+
+    /// A number above 0 that is neither 0 nor infinite in single precision, in which kernels take it.
+    /// What is no number is answered with a usual one.
+    pub fn single(&self, key: &str, usual: f64) -> Result<Option<f64>, RunFileError> {
+        let (least, most) = (f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX));
+        let asked = self.get(key).and_then(|value| any_float(value.get_ref()));
+        let nearest = match asked.filter(|number| !number.is_nan()) {
+            Some(number) => number.clamp(least, most),
+            None => usual,
+        };
+        let expected = format!(
+            "a number from {:e} to {:e}, which single precision holds, like {usual}; nearest is {:e}",
+            least as f32, most as f32, nearest as f32
+        );
+        // What is suggested is as short as single precision allows, so it may lie just outside.
+        self.number(key, &expected, |number| {
+            number > 0.0 && (number as f32).is_normal()
+        })
+    }
+
+    /// A value in a form of its own.
+    pub fn read<T>(
+        &self,
+        key: &str,
+        expected: &str,
+        read: impl FnOnce(&DeValue<'t>) -> Option<T>,
+    ) -> Result<Option<T>, RunFileError> {
+        let Some(value) = self.get(key) else {
+            return Ok(None);
+        };
+        let read = read(value.get_ref());
+        read.map(Some).ok_or_else(|| self.bad(key, value, expected))
+    }
+
+    /// The error of a key whose value, though well-formed, does not fit here.
+    pub fn refuse(&self, key: &str, expected: &str) -> RunFileError {
+        match self.get(key) {
+            Some(value) => self.bad(key, value, expected),
+            None => RunFileError::Default {
+                file: self.file.to_owned(),
+                key: key.to_owned(),
+                expected: expected.to_owned(),
+            },
+        }
+    }
+
+    fn bad(&self, key: &str, value: &Spanned<DeValue<'_>>, expected: &str) -> RunFileError {
+        let given = self.text.get(value.span()).unwrap_or("?");
+        RunFileError::Value {
+            file: self.file.to_owned(),
+            line: self.line(value.span().start),
+            key: self.full(key),
+            given: given.to_owned(),
+            expected: expected.to_owned(),
+        }
+    }
+
+    /// A key with its section.
+    fn full(&self, key: &str) -> String {
+        format!("{}{key}", self.prefix)
+    }
+
+    fn line(&self, offset: usize) -> usize {
+        line_at(self.text, offset)
+    }
+}
+
+/// Line of a position, from 1.
+pub fn line_at(text: &str, offset: usize) -> usize {
+    text.bytes()
+        .take(offset)
+        .filter(|&byte| byte == b'\n')
+        .count()
+        + 1
+}
+
+fn whole(value: &DeValue<'_>) -> Option<i64> {
+    let integer = value.as_integer()?;
+    i64::from_str_radix(integer.as_str(), integer.radix()).ok()
+}
+
+/// A finite number, whole or not.
+pub fn float(value: &DeValue<'_>) -> Option<f64> {
+    any_float(value).filter(|number| number.is_finite())
+}
+
+/// A number, infinite ones and what is none of them among them.
+fn any_float(value: &DeValue<'_>) -> Option<f64> {
+    match value {
+        DeValue::Integer(_) => Some(whole(value)? as f64),
+        DeValue::Float(number) => number.as_str().parse().ok(),
+        DeValue::String(_)
+        | DeValue::Boolean(_)
+        | DeValue::Datetime(_)
+        | DeValue::Array(_)
+        | DeValue::Table(_) => None,
+    }
+}

@@ -1,0 +1,26 @@
+mod classes;
+mod command;
+mod finite;
+mod run_file;
+mod session;
+
+use crate::context::Context;
+use crate::environment::Environment;
+use crate::launch::Launch;
+use crate::progress::Progress;
+use crate::train::{TrainError, TrainRequest, Trained, train_with};
+use std::sync::atomic::AtomicBool;
+
+/// Trains on threads; times that are measured are kept for the next test.
+fn train(
+    request: &TrainRequest,
+    progress: &dyn Progress,
+    cancel: &AtomicBool,
+) -> Result<Trained, TrainError> {
+    let mut environment = Environment::default();
+    let times = environment.temporary.join("partita-tests/measured.json");
+    environment.measured_times = Some(times);
+    let context = Context::watched(environment, progress, cancel);
+    let trained = train_with(&Launch::Threads(&context), request)?;
+    Ok(trained.expect("ranks are threads"))
+}

@@ -1,0 +1,281 @@
+use crate::error::{ErrorKind, Fault};
+use crate::progress::{Event, Silent};
+use crate::train::{TrainError, TrainRequest};
+use partita_data::{DType, DatasetSpec, DatasetWriter, Kind, Layout, Samples, Split, weights};
+use partita_session::Progress;
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const MODEL: &str = "model tiny
+input x channels=2 extent=4x4x4
+c1 = conv x filters=3 kernel=3 pad=1 bias=false
+b1 = batch_norm c1 epsilon=1e-5 momentum=0.1
+a1 = leaky_relu b1 slope=0.1
+p1 = average_pool a1 kernel=2 stride=2 pad=0 count_padding=true
+f = flatten p1
+fc = linear f features=2 bias=true
+loss = mse fc
+";
+
+const RUN: &str = "batch = 4
+epochs = 6
+ranks = 2
+strategy = \"depth=2\"
+kernels = \"reference\"
+transform = { scale = 0.5 }
+[schedule]
+learning_rate = 0.01
+";
+
+/// Lines replaced in the run file, and parts of the error.
+type Refused = (
+    &'static [(&'static str, &'static str)],
+    &'static [&'static str],
+);
+
+/// A folder with a model, a dataset and a run file with some of its lines replaced.
+pub(super) fn case(replaced: &[(&str, &str)]) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("tiny.model"), MODEL).unwrap();
+    write_dataset(&at("set"));
+    let paths = [
+        "model = \"{}/tiny.model\"",
+        "data = \"{}/set\"",
+        "output = \"{}/out\"",
+    ];
+    let paths = paths.map(|line| line.replace("{}", &folder.path().display().to_string()));
+    let mut text = format!("{}\n{RUN}", paths.join("\n"));
+    for (line, by) in replaced {
+        assert!(text.contains(line), "{line}");
+        text = text.replace(line, by);
+    }
+    fs::write(at("run.toml"), text).unwrap();
+    folder
+}
+
+fn write_dataset(path: &Path) {
+    let spec = DatasetSpec {
+        kind: Kind::Cosmology,
+        shape: [2, 4, 4, 4],
+        dtype: DType::Int16,
+        targets: vec!["sum".to_owned(), "difference".to_owned()],
+        labels: None,
+        layout: Layout::Contiguous,
+        train: (0..10).collect(),
+        validation: (10..15).collect(),
+        test: Vec::new(),
+        spec: toml::Table::new(),
+    };
+    let mut writer = DatasetWriter::create(path, &spec).unwrap();
+    for split in [Split::Train, Split::Validation] {
+        while let Some(universe) = writer.next_universe(split) {
+            let levels = [universe * 7 % 5, universe * 3 % 4].map(|level| level as i16);
+            let voxels = (0..128).map(|i| levels[i / 64] + (i * 5 % 3) as i16);
+            let [a, b] = levels.map(|level| f32::from(level) / 4.0);
+            let unit = [(a + b) / 2.0, a - b];
+            writer
+                .append(split, &Samples::I16(voxels.collect()), &unit, &unit)
+                .unwrap();
+        }
+    }
+    writer.finish().unwrap();
+}
+
+fn train(folder: &TempDir, cancel: &AtomicBool) -> Result<Value, TrainError> {
+    let trained = super::train(&request(folder), &Silent, cancel)?;
+    let text = serde_json::to_string(&trained.result).unwrap();
+    Ok(serde_json::from_str(&text).unwrap())
+}
+
+fn request(folder: &TempDir) -> TrainRequest {
+    TrainRequest {
+        run_file: folder.path().join("run.toml"),
+        ..TrainRequest::default()
+    }
+}
+
+fn refused(replaced: &[(&str, &str)]) -> (ErrorKind, String) {
+    let folder = case(replaced);
+    let error = train(&folder, &AtomicBool::new(false)).unwrap_err();
+    assert!(
+        !folder.path().join("out").exists(),
+        "a refused run leaves nothing"
+    );
+    (error.kind(), error.to_string())
+}
+
+#[test]
+fn a_run_writes_result_weights_and_trace_whole() {
+    let folder = case(&[]);
+    let result = train(&folder, &AtomicBool::new(false)).unwrap();
+    let out = folder.path().join("out");
+    let mut names: Vec<String> = fs::read_dir(&out)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    let expected = [
+        "prediction.json",
+        "result.json",
+        "trace.json",
+        "weights.safetensors",
+    ];
+    assert_eq!(names, expected);
+    let stored: Value =
+        serde_json::from_str(&fs::read_to_string(out.join("result.json")).unwrap()).unwrap();
+    assert_eq!(stored, result);
+    assert_eq!(result["strategy"], "depth=2");
+    assert_eq!(result["steps"], 18);
+    let epochs = result["epochs"].as_array().unwrap();
+    let loss = |epoch: &Value| epoch["training_loss"].as_f64().unwrap();
+    assert!(loss(&epochs[5]) < loss(&epochs[0]), "{epochs:?}");
+    let validation = &epochs[5]["validation"];
+    assert_eq!(validation["samples"], 5);
+    assert_eq!(validation["errors"][1]["target"], "difference");
+    let rms = |i: usize| validation["errors"][i]["rms"].as_f64().unwrap();
+    let mean_square = (rms(0).powi(2) + rms(1).powi(2)) / 2.0;
+    assert!((mean_square / validation["loss"].as_f64().unwrap() - 1.0).abs() < 1e-5);
+    let weights = weights::load(out.join("weights.safetensors")).unwrap();
+    assert_eq!(weights.tensors["c1.weight"].shape, [3, 3, 3, 2, 3]);
+    assert!(weights.tensors.contains_key("b1.running_mean"));
+    let recorded = crate::trace::read(&out.join("trace.json")).unwrap();
+    assert_eq!(result["digest"], recorded.digest.as_str());
+    let comparison = &result["comparison"];
+    assert_eq!(comparison["digest"], recorded.digest.as_str());
+    assert_eq!(comparison["steps"], 10);
+    // 12 steps of full size, 2 of them warm-up, on 2 ranks.
+    assert_eq!(recorded.traces.len(), 20);
+    assert_eq!(weights.metadata["digest"], recorded.digest);
+}
+
+#[test]
+fn one_rank_and_two_agree() {
+    // The model has no bias before its batch norm: its gradient would be noise about zero, which Adam
+    // turns into full steps.
+    let (two, one) = (
+        case(&[]),
+        case(&[("ranks = 2", "ranks = 1"), ("depth=2", "auto")]),
+    );
+    let results = [&one, &two].map(|folder| train(folder, &AtomicBool::new(false)).unwrap());
+    let loss = |result: &Value| result["epochs"][5]["validation"]["loss"].as_f64().unwrap();
+    let (a, b) = (loss(&results[0]), loss(&results[1]));
+    assert!((a / b - 1.0).abs() < 1e-3, "{a} and {b}");
+    assert_eq!(results[0]["strategy"], "data=1");
+}
+
+#[test]
+fn runs_that_cannot_be_are_refused_before_they_start() {
+    let cases: [Refused; 8] = [
+        (
+            &[("/out\"", "/set\"")],
+            &["is the dataset itself", "nearest is output = \"out\""],
+        ),
+        (
+            &[("batch = 4", "batch = 40")],
+            &["batch = 40", "10 training samples", "nearest is batch = 10"],
+        ),
+        (
+            &[("ranks = 2", "ranks = 3")],
+            &["depth=2", "2 rank(s)", "3 are asked for"],
+        ),
+        (
+            &[("depth=2", "depth=8"), ("ranks = 2", "ranks = 8")],
+            &["depth", "8 parts", "depth=4"],
+        ),
+        (
+            &[("depth=2", "data=8"), ("ranks = 2", "ranks = 8")],
+            &["mini-batch", "data=4"],
+        ),
+        (
+            &[("depth=2", "auto"), ("ranks = 2", "ranks = 7")],
+            &["7 ranks", "nearest possible is ranks = 6"],
+        ),
+        (
+            &[("batch = 4", "batch = 4\nmemory = \"4 KiB\"")],
+            &["arena", "4.00 KiB", "lower the batch", "`memory`"],
+        ),
+        (
+            &[
+                ("/tiny.model\"", "\"\n#"),
+                ("model = \"", "model = \"cosmoflow@32\"#"),
+            ],
+            &["32x32x32", "4x4x4 with 2 channels", "nearest is"],
+        ),
+    ];
+    for (replaced, parts) in cases {
+        let (kind, error) = refused(replaced);
+        assert_eq!(kind, ErrorKind::Request, "{error}");
+        for part in parts {
+            assert!(error.contains(part), "`{part}` is not in: {error}");
+        }
+        assert!(!error.contains('\n'), "one paragraph: {error}");
+    }
+}
+
+#[test]
+fn a_stopped_run_leaves_nothing() {
+    let (kind, error) = {
+        let folder = case(&[]);
+        let error = train(&folder, &AtomicBool::new(true)).unwrap_err();
+        assert!(!folder.path().join("out").exists());
+        (error.kind(), error.to_string())
+    };
+    assert_eq!(kind, ErrorKind::Interrupted, "{error}");
+}
+
+#[test]
+fn a_diverging_run_says_where_and_leaves_nothing() {
+    let (kind, error) = refused(&[("learning_rate = 0.01", "learning_rate = 1e30")]);
+    assert_eq!(kind, ErrorKind::Failure, "{error}");
+    assert!(
+        error.contains("the loss became") && error.contains("epoch 1"),
+        "{error}"
+    );
+    assert!(
+        error.contains("learning_rate") && error.contains("clip"),
+        "{error}"
+    );
+}
+
+#[test]
+fn damaged_data_names_rank_and_file() {
+    let folder = case(&[]);
+    let file = folder.path().join("set/validation.h5");
+    let length = fs::metadata(&file).unwrap().len();
+    let damaged = fs::OpenOptions::new().write(true).open(&file).unwrap();
+    damaged.set_len(length - 200).unwrap();
+    let error = train(&folder, &AtomicBool::new(false))
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("validation.h5"), "{error}");
+}
+
+#[test]
+fn a_request_to_stop_ends_all_ranks_within_a_second_and_leaves_nothing() {
+    let folder = case(&[("epochs = 6", "epochs = 1000000")]);
+    let (cancel, asked) = (AtomicBool::new(false), Mutex::new(None));
+    let watch = |event: Event<'_>| {
+        if let Event::Training { progress, .. } = event
+            && let Progress::Epoch(report) = progress
+            && report.epoch == 1
+        {
+            *asked.lock().unwrap() = Some(Instant::now());
+            cancel.store(true, Ordering::Relaxed);
+        }
+    };
+    let error = super::train(&request(&folder), &watch, &cancel).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Interrupted, "{error}");
+    let late = asked.lock().unwrap().expect("it came to its second epoch");
+    assert!(
+        late.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        late.elapsed()
+    );
+    assert!(!folder.path().join("out").exists());
+}

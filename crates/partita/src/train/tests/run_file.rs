@@ -1,0 +1,247 @@
+use crate::kernel_set::{KernelSet, Precision};
+use crate::train::run_file::RunFile;
+use partita_program::{Optimizer, Transform};
+use partita_session::Schedule;
+use partita_space::{Bytes, Seconds};
+
+const FULL: &str = r#"
+model = "cosmoflow@32"
+data = "sets/a"
+output = "runs/demo"
+ranks = 2
+threads = 3
+strategy = "depth=2"
+kernels = "reference"
+precision = "f64"
+batch = 16
+epochs = 20
+seed = 7
+transform = { scale = 0.01 }
+watchdog = "1.5 min"
+memory = "16GiB"
+[optimizer]
+kind = "sgd"
+momentum = 0.9
+weight_decay = 1e-4
+clip = 1
+[schedule]
+kind = "cosine"
+learning_rate = 0.001
+final_factor = 0.1
+"#;
+
+const SHORT: &str = r#"
+model = "m"
+data = "d"
+output = "o"
+batch = 4
+epochs = 2
+[schedule]
+learning_rate = 1e-3
+"#;
+
+#[test]
+fn everything_that_can_be_said_is_read() {
+    let run = RunFile::parse(FULL, "RUN.toml").unwrap();
+    assert_eq!(
+        (run.ranks, run.threads, run.batch, run.epochs, run.seed),
+        (2, 3, 16, 20, 7)
+    );
+    assert_eq!(
+        (run.kernels, run.precision),
+        (KernelSet::Reference, Precision::F64)
+    );
+    assert_eq!(run.transform, Transform::Scale { factor: 0.01 });
+    assert_eq!(
+        (run.watchdog, run.memory),
+        (Seconds(90.0), Some(Bytes(16 << 30)))
+    );
+    let sgd = Optimizer::Sgd {
+        momentum: 0.9,
+        weight_decay: 1e-4,
+    };
+    assert_eq!((run.optimizer, run.clip), (sgd, Some(1.0)));
+    let cosine = Schedule::Cosine {
+        rate: 0.001,
+        final_factor: 0.1,
+        epochs: 20.0,
+    };
+    assert_eq!((run.schedule, run.strategy.as_str()), (cosine, "depth=2"));
+}
+
+#[test]
+fn what_is_not_said_has_the_documented_default() {
+    let run = RunFile::parse(SHORT, "RUN.toml").unwrap();
+    assert_eq!((run.ranks, run.threads, run.seed), (1, 1, 1));
+    assert_eq!(
+        (run.kernels, run.precision),
+        (KernelSet::Cpu, Precision::F32)
+    );
+    assert_eq!(
+        (run.transform, run.watchdog),
+        (Transform::Identity, Seconds(60.0))
+    );
+    assert_eq!(
+        (run.memory, run.clip, run.strategy.as_str()),
+        (None, None, "auto")
+    );
+    let adam = Optimizer::Adam {
+        beta1: 0.9,
+        beta2: 0.999,
+        epsilon: 1e-8,
+        weight_decay: 0.0,
+    };
+    assert_eq!(run.optimizer, adam);
+    assert_eq!(run.schedule, Schedule::Constant { rate: 1e-3 });
+    let log = SHORT.replace("batch = 4", "batch = 4\ntransform = \"log1p\"");
+    assert_eq!(
+        RunFile::parse(&log, "r").unwrap().transform,
+        Transform::LogOnePlus
+    );
+}
+
+/// The full text with one line replaced.
+fn refused(line: &str, by: &str) -> String {
+    assert!(FULL.contains(line), "{line}");
+    RunFile::parse(&FULL.replace(line, by), "RUN.toml")
+        .unwrap_err()
+        .to_string()
+}
+
+#[test]
+fn faults_name_key_line_and_what_is_possible() {
+    let cases = [
+        (
+            "epochs = 20",
+            "epoch = 20",
+            ["line 11", "`epoch`", "nearest is `epochs`"],
+        ),
+        (
+            "momentum = 0.9",
+            "beta1 = 0.9",
+            [
+                "line 18",
+                "`optimizer.beta1`",
+                "possible are kind, momentum",
+            ],
+        ),
+        (
+            "output = \"runs/demo\"",
+            "output = \"\"",
+            ["line 4", "`output` is \"\"", "path of a folder"],
+        ),
+        (
+            "batch = 16",
+            "batch = 0",
+            ["line 10", "`batch` is 0", "from 1 to"],
+        ),
+        (
+            "batch = 16",
+            "batch = \"x\"",
+            ["line 10", "`batch` is \"x\"", "whole number"],
+        ),
+        (
+            "ranks = 2",
+            "ranks = -2",
+            ["line 5", "`ranks` is -2", "whole number"],
+        ),
+        (
+            "kind = \"cosine\"",
+            "kind = \"cosin\"",
+            ["line 22", "`schedule.kind`", "nearest is \"cosine\""],
+        ),
+        (
+            "learning_rate = 0.001",
+            "",
+            [
+                "line 21",
+                "`schedule.learning_rate` is missing",
+                "like 0.001",
+            ],
+        ),
+        (
+            "model = \"cosmoflow@32\"",
+            "",
+            ["line 1", "`model` is missing", "partita models"],
+        ),
+        (
+            "kernels = \"reference\"",
+            "kernels = \"cpu\"",
+            ["line 9", "`precision` is \"f64\"", "\"f32\""],
+        ),
+        (
+            "watchdog = \"1.5 min\"",
+            "watchdog = \"1.5\"",
+            ["line 14", "`watchdog`", "like \"60 s\""],
+        ),
+        (
+            "memory = \"16GiB\"",
+            "memory = 16",
+            ["line 15", "`memory` is 16", "like \"16GiB\""],
+        ),
+        (
+            "transform = { scale = 0.01 }",
+            "transform = { scal = 1 }",
+            ["line 13", "`transform`", "{scale = NUMBER}"],
+        ),
+        (
+            "transform = { scale = 0.01 }",
+            "transform = \"log\"",
+            ["line 13", "\"log\"", "\"log1p\""],
+        ),
+        (
+            "momentum = 0.9",
+            "momentum = nan",
+            ["line 18", "`optimizer.momentum` is nan", "not including, 1"],
+        ),
+        ("seed = 7", "seed = = 7", ["RUN.toml", "line 12", ""]),
+        (
+            "[optimizer]",
+            "[optimiser]",
+            ["line 16", "`optimiser`", "nearest is `optimizer`"],
+        ),
+    ];
+    for (line, by, parts) in cases {
+        let error = refused(line, by);
+        for part in parts {
+            assert!(error.contains(part), "`{part}` is not in: {error}");
+        }
+        assert!(!error.contains('\n'), "one paragraph: {error}");
+    }
+}
+
+#[test]
+fn scales_and_sizes_beyond_what_is_held_are_refused_with_ones_that_are_read() {
+    let suggested = |error: String| -> String {
+        let (_, nearest) = error.split_once("nearest is ").unwrap();
+        nearest.to_owned()
+    };
+    let scale = "transform = { scale = 0.01 }";
+    for asked in ["1e300", "-1e300", "0", "-1e-300"] {
+        let error = refused(scale, &format!("transform = {{ scale = {asked} }}"));
+        assert!(
+            error.contains("line 13") && error.contains("single precision"),
+            "{error}"
+        );
+        let nearest = format!("transform = {}", suggested(error));
+        RunFile::parse(&FULL.replace(scale, &nearest), "RUN.toml").unwrap();
+    }
+    let rate = "learning_rate = 0.001";
+    for asked in ["1e300", "1e-300", "0", "0.0", "-1", "inf", "-inf", "nan"] {
+        let error = refused(rate, &format!("learning_rate = {asked}"));
+        assert!(
+            error.contains("from 1.1754944e-38 to 3.4028235e38"),
+            "{error}"
+        );
+        let nearest = format!("learning_rate = {}", suggested(error));
+        RunFile::parse(&FULL.replace(rate, &nearest), "RUN.toml").unwrap();
+    }
+    refused("momentum = 0.9", "momentum = 0.9999999999");
+    let memory = "memory = \"16GiB\"";
+    for asked in ["18446744073709551616B", "0GiB", "16 gib", "16"] {
+        let error = refused(memory, &format!("memory = \"{asked}\""));
+        assert!(error.contains("line 15"), "{error}");
+        let nearest = format!("memory = {}", suggested(error));
+        RunFile::parse(&FULL.replace(memory, &nearest), "RUN.toml").unwrap();
+    }
+}

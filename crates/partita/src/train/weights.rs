@@ -1,0 +1,205 @@
+//! The weights of a run on their way from the arenas to a file, wherever one can be written.
+
+use super::output::{Output, WEIGHTS, rescue_folders};
+use super::run::Run;
+use crate::context::Context;
+use crate::launch::{NotSaved, TensorSink};
+use crate::progress::Event;
+use partita_data::weights::{Entry, Values, Writer};
+use partita_program::Dtype;
+use partita_run::Packet;
+use partita_session::{PersistentTensor, Session};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Writes the weights tensor by tensor, to the output folder. Where that fails it asks for the tensors
+/// again, for another folder: what was trained is lost only if nothing can be written anywhere.
+pub struct WeightSink<'c> {
+    context: &'c Context<'c>,
+    /// None on a rank that writes nothing.
+    output: Option<Output>,
+    /// Where to go next, last first.
+    folders: Vec<PathBuf>,
+    /// Where the weights go now; none for the output folder.
+    rescue: Option<PathBuf>,
+    metadata: BTreeMap<String, String>,
+    tensors: Vec<Entry>,
+    /// From the first tensor on.
+    writer: Option<Writer>,
+    /// Why folders could not take the weights, the last one in this pass.
+    faults: Vec<String>,
+    has_failed: bool,
+}
+
+/// Weights that were saved.
+pub struct SavedWeights {
+    /// The folder that was asked for.
+    pub output: Output,
+    /// The folder that they are in, if it is another.
+    pub rescue: Option<PathBuf>,
+    /// Why it is another.
+    pub faults: Vec<String>,
+}
+
+impl SavedWeights {
+    /// The folder that the weights are in.
+    pub fn folder(&self) -> &Path {
+        self.rescue.as_deref().unwrap_or(self.output.path())
+    }
+}
+
+impl<'c> WeightSink<'c> {
+    /// Nothing is written yet.
+    pub fn new(
+        context: &'c Context<'c>,
+        run: &Run,
+        session: &Session<'_>,
+        output: Option<Output>,
+    ) -> Self {
+        let metadata = [
+            ("model", run.model.clone()),
+            ("dims", "Kd, Kh, Kw, C, F".to_owned()),
+            ("seed", run.seed.to_string()),
+            ("epochs", run.epochs.to_string()),
+            ("digest", session.main_program().digest()),
+        ];
+        let entry = |tensor: PersistentTensor| Entry {
+            is_wide: tensor.dtype == Dtype::F64,
+            name: tensor.name,
+            shape: tensor.dims.to_vec(),
+        };
+        let mut folders = rescue_folders(&run.output, context.environment());
+        folders.reverse();
+        Self {
+            context,
+            output,
+            folders,
+            rescue: None,
+            metadata: metadata.map(|(key, value)| (key.to_owned(), value)).into(),
+            tensors: session
+                .persistent_tensors()
+                .into_iter()
+                .map(entry)
+                .collect(),
+            writer: None,
+            faults: Vec::new(),
+            has_failed: false,
+        }
+    }
+
+    /// Where the weights are, once they are saved; `None` on a rank that writes nothing.
+    pub fn saved(self) -> Option<SavedWeights> {
+        Some(SavedWeights {
+            output: self.output?,
+            rescue: self.rescue,
+            faults: self.faults,
+        })
+    }
+
+    fn folder(&self) -> &Path {
+        let output = self
+            .output
+            .as_ref()
+            .expect("the rank that writes has an output folder");
+        self.rescue.as_deref().unwrap_or(output.path())
+    }
+
+    fn push(&mut self, values: &Values) -> Result<(), String> {
+        let mut writer = match self.writer.take() {
+            Some(writer) => writer,
+            None => {
+                self.check_folder()?;
+                let path = self.folder().join(WEIGHTS);
+                let writer = Writer::create(path, self.tensors.clone(), &self.metadata);
+                writer.map_err(|error| error.to_string())?
+            }
+        };
+        writer.push(values).map_err(|error| error.to_string())?;
+        self.writer = Some(writer);
+        Ok(())
+    }
+
+    fn place(&mut self) -> Result<(), String> {
+        let Some(writer) = self.writer.take() else {
+            return Err("nothing was trained".to_owned());
+        };
+        let file = writer.complete().map_err(|error| error.to_string())?;
+        self.check_folder()?;
+        let placed = match &mut self.output {
+            Some(output) if self.rescue.is_none() => output.place_weights(file),
+            Some(_) | None => file.place(),
+        };
+        placed.map_err(|error| error.to_string())
+    }
+
+    /// The output folder is still the one that this run has for itself.
+    fn check_folder(&self) -> Result<(), String> {
+        let output = self.output.as_ref().filter(|_| self.rescue.is_none());
+        match output.is_some_and(Output::is_gone) {
+            true => Err("it was removed or replaced while the run trained".to_owned()),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes the next folder that can be made.
+    fn move_on(&mut self) -> Result<(), NotSaved> {
+        if let Some(rescue) = self.rescue.take() {
+            // Empty, as the writer has removed what it wrote.
+            let _ = fs::remove_dir(rescue);
+        }
+        while let Some(folder) = self.folders.pop() {
+            match fs::create_dir(&folder) {
+                Ok(()) => {
+                    self.rescue = Some(folder);
+                    return Ok(());
+                }
+                Err(error) => self.faults.push(fault(&folder, &error.to_string())),
+            }
+        }
+        let faults = self.faults.clone();
+        Err(NotSaved { faults })
+    }
+
+    fn fail(&mut self, reason: &str) {
+        let text = fault(self.folder(), reason);
+        let warning = format!("{text}; looking for another place");
+        self.context.report(Event::Warning(&warning));
+        self.faults.push(text);
+        self.writer = None;
+        self.has_failed = true;
+    }
+}
+
+fn fault(folder: &Path, reason: &str) -> String {
+    format!("{} cannot hold the results ({reason})", folder.display())
+}
+
+impl TensorSink for WeightSink<'_> {
+    fn keep(&mut self, tensor: &PersistentTensor, values: Packet) {
+        if self.has_failed {
+            return;
+        }
+        let values = match values {
+            Packet::F32(values) => Values::F32(values),
+            Packet::F64(values) => Values::F64(values),
+            Packet::I16(_) => panic!("`{}` is trained in a floating-point type", tensor.name),
+        };
+        if let Err(error) = self.push(&values) {
+            self.fail(&error);
+        }
+    }
+
+    fn finish(&mut self) -> Result<bool, NotSaved> {
+        if !self.has_failed
+            && let Err(reason) = self.place()
+        {
+            self.fail(&reason);
+        }
+        if !std::mem::take(&mut self.has_failed) {
+            return Ok(true);
+        }
+        self.move_on()?;
+        Ok(false)
+    }
+}

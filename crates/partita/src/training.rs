@@ -1,0 +1,201 @@
+//! A training to lower, predict or plan, and its verified program.
+
+use crate::context::Context;
+use crate::kernel_set::{KernelSet, menu_of};
+use crate::local_machine::THREADS;
+use crate::model;
+use crate::planning::PlanningError;
+use partita_graph::Graph;
+use partita_lower::{Request, SampleFormat, Strategy, StrategyError, lower};
+use partita_program::{Dtype, Menu, Optimizer, Program, ProgramKind, Transform};
+use partita_verify::{Fault, Faults, verify};
+use std::fmt;
+use std::str::FromStr;
+
+/// Adam with the constants of Kingma and Ba 2015.
+pub const ADAM: Optimizer = Optimizer::Adam {
+    beta1: 0.9,
+    beta2: 0.999,
+    epsilon: 1e-8,
+    weight_decay: 0.0,
+};
+
+/// Gradient descent with momentum 0.9.
+pub const SGD: Optimizer = Optimizer::Sgd {
+    momentum: 0.9,
+    weight_decay: 0.0,
+};
+
+/// Counts in 16-bit integers, of which the network sees ln(1 + x).
+pub const COUNTS: SampleFormat = SampleFormat {
+    dtype: Dtype::I16,
+    transform: Transform::LogOnePlus,
+};
+
+/// Counts in 16-bit integers, of which the network sees a hundredth, as of volumes and images.
+pub const SCALED_COUNTS: SampleFormat = SampleFormat {
+    dtype: Dtype::I16,
+    transform: Transform::Scale { factor: 0.01 },
+};
+
+/// Values in single precision that the network sees as they are.
+pub const FLOATS: SampleFormat = SampleFormat {
+    dtype: Dtype::F32,
+    transform: Transform::Identity,
+};
+
+/// A training: all but how it is split.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Training {
+    /// A name of the zoo or the path of a model file.
+    pub model: String,
+    /// Ranks that train together.
+    pub ranks: usize,
+    /// Samples per step over all ranks.
+    pub batch: usize,
+    /// Optimizer with its constants.
+    pub optimizer: Optimizer,
+    /// How the dataset stores values, and what the network sees of them.
+    pub samples: SampleFormat,
+}
+
+impl Training {
+    /// A training with [`ADAM`] on [`COUNTS`].
+    pub fn new(model: &str, ranks: usize, batch: usize) -> Self {
+        Self {
+            model: model.to_owned(),
+            ranks,
+            batch,
+            optimizer: ADAM,
+            samples: COUNTS,
+        }
+    }
+}
+
+/// How a training is to be split.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StrategyChoice {
+    /// By the strategy whose step is predicted to be shortest.
+    Auto,
+    /// By this one.
+    Given(Strategy),
+}
+
+impl FromStr for StrategyChoice {
+    type Err = StrategyError;
+
+    /// Reads `auto` or a strategy like `data=4,depth=2`.
+    fn from_str(text: &str) -> Result<Self, StrategyError> {
+        match text.trim() {
+            "auto" => Ok(Self::Auto),
+            _ => Ok(Self::Given(text.parse()?)),
+        }
+    }
+}
+
+impl fmt::Display for StrategyChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Given(strategy) => strategy.fmt(f),
+        }
+    }
+}
+
+/// A program that passed `verify`, with what it was made from.
+pub struct Lowered {
+    /// The model.
+    pub graph: Graph,
+    /// The strategy, with the layers of all stages.
+    pub strategy: Strategy,
+    /// The program of all ranks.
+    pub program: Program,
+}
+
+/// Lowers a training and verifies the program. `stages` chooses the layers of stages that are left open.
+///
+/// Errors: a model, strategy, number of ranks or batch that does not exist or fit; faults of the program,
+/// which are faults of lowering.
+pub fn lowered(
+    context: &Context<'_>,
+    training: &Training,
+    strategy: &StrategyChoice,
+    kernels: Option<KernelSet>,
+    kind: ProgramKind,
+    stages: &dyn Fn(&Request<'_>) -> Result<Strategy, PlanningError>,
+) -> Result<Lowered, PlanningError> {
+    let graph = model::resolve(&training.model)?;
+    let strategy = given(strategy, training)?;
+    let menu = menu_of(kernels, THREADS, context.level());
+    let request = request(&graph, &strategy, training, kind, &*menu);
+    let strategy = stages(&request)?;
+    let program = lower_verified(&Request {
+        strategy: &strategy,
+        ..request
+    })?;
+    Ok(Lowered {
+        graph,
+        strategy,
+        program,
+    })
+}
+
+/// The request to lower a training with a strategy and kernels.
+pub fn request<'r>(
+    graph: &'r Graph,
+    strategy: &'r Strategy,
+    training: &Training,
+    kind: ProgramKind,
+    menu: &'r dyn Menu,
+) -> Request<'r> {
+    Request {
+        graph,
+        strategy,
+        batch: training.batch,
+        kind,
+        dtype: Dtype::F32,
+        optimizer: training.optimizer,
+        clip: None,
+        samples: training.samples,
+        menu,
+    }
+}
+
+/// Lowers and verifies. Errors: as [`lowered`].
+pub fn lower_verified(request: &Request<'_>) -> Result<Program, PlanningError> {
+    // Lowering itself allows ranks without a sample, for the last batch of an epoch.
+    let strategy = request.strategy;
+    strategy.check_layout(request.graph, request.batch)?;
+    let program = lower(request)?;
+    check(&program)?;
+    Ok(program)
+}
+
+/// The strategy that is given for the ranks and the mini-batch of a training.
+///
+/// Errors: it does not suit these, or is left open.
+pub fn given(strategy: &StrategyChoice, training: &Training) -> Result<Strategy, PlanningError> {
+    let ranks = training.ranks;
+    match strategy {
+        StrategyChoice::Auto => Err(PlanningError::Auto { ranks }),
+        StrategyChoice::Given(strategy) => {
+            strategy.check_ranks(ranks, training.batch)?;
+            Ok(strategy.clone())
+        }
+    }
+}
+
+/// Verifies; kernels left open are no fault here, since nothing is run.
+fn check(program: &Program) -> Result<(), PlanningError> {
+    let Err(Faults(mut faults)) = verify(program) else {
+        return Ok(());
+    };
+    faults.retain(|fault| !matches!(fault, Fault::Unpinned { .. }));
+    if faults.is_empty() {
+        return Ok(());
+    }
+    Err(PlanningError::Unsound {
+        program: program.title.clone(),
+        faults: Faults(faults),
+    })
+}

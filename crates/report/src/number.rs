@@ -1,0 +1,54 @@
+//! Numbers as tables show them.
+
+use partita_space::{Bytes, Flops};
+
+/// Flops in the unit of published tables, `1183.42 GFlop`, unless that would show none.
+pub fn giga(flops: Flops) -> String {
+    let number = flops.0 as f64 / 1e9;
+    match number < 0.01 {
+        true => flops.to_string(),
+        false => format!("{number:.2} GFlop"),
+    }
+}
+
+/// Bytes in the unit of published tables, `52.71 GiB`, unless that would show none.
+pub fn gibi(bytes: Bytes) -> String {
+    let number = bytes.0 as f64 / 1_073_741_824.0;
+    match number < 0.01 {
+        true => bytes.to_string(),
+        false => format!("{number:.2} GiB"),
+    }
+}
+
+/// A count with its digits in groups of three, `9,437,344`.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_numbers_show_in_smaller_units() {
+        assert_eq!(giga(Flops(1_183_420_000_000)), "1183.42 GFlop");
+        assert_eq!(giga(Flops(2_500_000)), "2.50 MFlop");
+        assert_eq!(gibi(Bytes(3 << 29)), "1.50 GiB");
+        assert_eq!(gibi(Bytes(3 << 19)), "1.50 MiB");
+    }
+
+    #[test]
+    fn groups_digits() {
+        assert_eq!(grouped(9_437_344), "9,437,344");
+        assert_eq!(grouped(100), "100");
+        assert_eq!(grouped(0), "0");
+    }
+}

@@ -1,0 +1,148 @@
+use super::pareto::{letter, pareto};
+use super::scaling::efficiency;
+use super::svg::escape;
+use partita::figures::{Figures, ranked};
+use partita_oracle::Prediction;
+
+/// Rows of the ranking that are not folded.
+const ROWS_MAX: usize = 12;
+
+const HEAD: &str = "<thead><tr><th class=\"number\">#</th><th class=\"number\">step</th>\
+    <th class=\"number\">samples/s</th><th class=\"number\">memory</th><th>strategy</th></tr></thead>";
+
+/// The candidates that fit, best first.
+pub fn table(facts: &Figures) -> String {
+    let rows: Vec<String> = ranked(&facts.candidates)
+        .enumerate()
+        .map(|(number, (candidate, prediction))| {
+            let strategy = candidate.strategy.to_string();
+            row(number + 1, &strategy, prediction)
+        })
+        .collect();
+    if rows.is_empty() {
+        return format!(
+            "<p>No strategy fits {} ranks with {} each.</p>\n",
+            facts.ranks, facts.memory
+        );
+    }
+    let (first, rest) = rows.split_at(rows.len().min(ROWS_MAX));
+    let mut text = format!(
+        "<table id=\"ranking\">{HEAD}<tbody>\n{}</tbody></table>\n",
+        first.concat()
+    );
+    if !rest.is_empty() {
+        text.push_str(&format!(
+            "<details><summary>{} more that fit</summary>\n<table>{HEAD}<tbody>\n{}</tbody></table>\n\
+             </details>\n",
+            rest.len(),
+            rest.concat()
+        ));
+    }
+    text
+}
+
+fn row(number: usize, strategy: &str, prediction: &Prediction) -> String {
+    format!(
+        "<tr><td class=\"number\">{number}</td><td class=\"number\">{}</td><td class=\"number\">{}</td>\
+         <td class=\"number\">{}</td><td><code>{}</code></td></tr>\n",
+        datum(
+            prediction.iteration_seconds.0,
+            &prediction.iteration_seconds.to_string()
+        ),
+        datum(
+            prediction.samples_per_second,
+            &format!("{:.2}", prediction.samples_per_second)
+        ),
+        datum(
+            prediction.memory_bytes_max.0,
+            &prediction.memory_bytes_max.to_string()
+        ),
+        escape(strategy)
+    )
+}
+
+/// A number for people, with the exact one in SI base units for programs.
+fn datum(exact: impl std::fmt::Display, text: &str) -> String {
+    format!("<data value=\"{exact}\">{}</data>", escape(text))
+}
+
+/// The candidates that do not fit, do not suit, or cannot be best, with the reasons.
+pub fn refused(facts: &Figures) -> String {
+    let refused = facts.candidates.iter().filter_map(|candidate| {
+        let reason = candidate.reason.as_ref()?;
+        let strategy = escape(&candidate.strategy.to_string());
+        Some(format!(
+            "<tr><td><code>{strategy}</code></td><td>{}</td></tr>\n",
+            escape(reason)
+        ))
+    });
+    let rows: Vec<String> = refused.collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    format!(
+        "<details id=\"refused\"><summary>{} not chosen, with the reasons</summary>\n<table><thead><tr>\
+         <th>strategy</th><th>reason</th></tr></thead><tbody>\n{}</tbody></table>\n</details>\n",
+        rows.len(),
+        rows.concat()
+    )
+}
+
+/// The numbers of the curves.
+pub fn counts(facts: &Figures) -> String {
+    let rows = facts.scaling.iter().map(|count| {
+        let none = || "nothing fits".to_owned();
+        let (rate, share, strategy) = match &count.best {
+            Some((strategy, prediction)) => (
+                datum(prediction.samples_per_second, &format!("{:.2}", prediction.samples_per_second)),
+                efficiency(facts, count).unwrap_or_default(),
+                format!("<code>{}</code>", escape(strategy)),
+            ),
+            None => (none(), String::new(), String::new()),
+        };
+        let data = match &count.data {
+            None => "more ranks than samples".to_owned(),
+            Some(data) => {
+                let rate = data.samples_per_second;
+                let rate = rate.map(|rate| datum(rate, &format!("{rate:.2}"))).unwrap_or_default();
+                let misfit = match data.fits {
+                    true => String::new(),
+                    false => format!(" needs {}", data.memory),
+                };
+                rate + &misfit
+            }
+        };
+        format!(
+            "<tr><td class=\"number\">{}</td><td class=\"number\">{rate}</td><td class=\"number\">{share}</td>\
+             <td class=\"number\">{data}</td><td>{strategy}</td></tr>\n",
+            count.ranks
+        )
+    });
+    format!(
+        "<details><summary>Numbers</summary>\n<table id=\"counts\"><thead><tr><th class=\"number\">ranks</th>\
+         <th class=\"number\">samples/s</th><th class=\"number\">of the ideal</th>\
+         <th class=\"number\">data parallelism alone</th><th>best plan</th></tr></thead><tbody>\n{}</tbody>\
+         </table>\n</details>\n",
+        rows.collect::<String>()
+    )
+}
+
+/// The strategies of the Pareto front by their letters.
+pub fn pareto_table(facts: &Figures) -> String {
+    let rows = pareto(&facts.points).into_iter().enumerate().map(|(index, point)| {
+        let fits = if point.fits { "yes" } else { "no" };
+        format!(
+            "<tr><td><strong>{}</strong></td><td class=\"number\">{}</td><td class=\"number\">{}</td>\
+             <td>{fits}</td><td><code>{}</code></td></tr>\n",
+            letter(index),
+            datum(point.memory.0, &point.memory.to_string()),
+            datum(point.seconds.0, &point.seconds.to_string()),
+            escape(&point.strategy)
+        )
+    });
+    format!(
+        "<table id=\"front-table\"><thead><tr><th></th><th class=\"number\">memory</th>\
+         <th class=\"number\">step</th><th>fits</th><th>strategy</th></tr></thead><tbody>\n{}</tbody></table>\n",
+        rows.collect::<String>()
+    )
+}

@@ -1,0 +1,24 @@
+//! Each answer as text.
+
+mod calibrate;
+mod compare;
+mod data;
+mod demo;
+mod doctor;
+mod explain;
+mod inspect;
+mod models;
+mod plan;
+mod predict;
+mod train;
+
+pub use calibrate::calibrate;
+pub use compare::compare;
+pub use data::dataset;
+pub use demo::baselines;
+pub use doctor::doctor;
+pub use inspect::inspect;
+pub use models::models;
+pub use plan::plan;
+pub use predict::{basis, predict};
+pub use train::train;

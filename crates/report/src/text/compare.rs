@@ -1,0 +1,47 @@
+use crate::table::{Side, Table, write_pairs};
+use partita_oracle::Comparison;
+use partita_oracle::compare::Pair;
+use std::io::{self, Write};
+
+/// An accuracy as tables show it; none of what was predicted but took no time.
+pub fn accuracy(pair: &Pair) -> String {
+    match pair.accuracy.is_finite() {
+        true => format!("{:.1} %", 100.0 * pair.accuracy),
+        false => "-".to_owned(),
+    }
+}
+
+/// Writes predicted and measured seconds of a step.
+pub fn compare(comparison: &Comparison, out: &mut dyn Write) -> io::Result<()> {
+    write_pairs(
+        out,
+        &[
+            ("program", comparison.digest.clone()),
+            ("steps", comparison.steps.to_string()),
+        ],
+    )?;
+    writeln!(out)?;
+    let mut table = Table::new(&[
+        ("seconds of a step", Side::Left),
+        ("predicted", Side::Right),
+        ("measured", Side::Right),
+        ("accuracy", Side::Right),
+    ]);
+    let mut row = |name: &str, pair: &Pair| {
+        table.row(vec![
+            name.to_owned(),
+            pair.predicted.to_string(),
+            pair.measured.to_string(),
+            accuracy(pair),
+        ]);
+    };
+    row("iteration", &comparison.iteration);
+    row("all kernels", &comparison.compute);
+    for (phase, pair) in &comparison.by_phase {
+        row(&format!("phase {phase}"), pair);
+    }
+    for (kind, pair) in &comparison.by_kind {
+        row(kind, pair);
+    }
+    table.write(out)
+}

@@ -1,0 +1,120 @@
+use super::explain::{write_changes, write_findings};
+use crate::table::{Side, Table};
+use partita::Planned;
+use partita_plan::Refusal;
+use std::io::{self, Write};
+
+/// Rows of the ranking that fit on a screen with all else.
+const ROWS_MAX: usize = 10;
+/// Candidates of the Pareto front that are listed behind these.
+const FRONT_MAX: usize = 5;
+/// Bounds that are listed.
+const FINDINGS_MAX: usize = 8;
+
+/// Writes a plan: a screen full, or `all` of it.
+pub fn plan(planned: &Planned, all: bool, out: &mut dyn Write) -> io::Result<()> {
+    write_ranking(planned, if all { usize::MAX } else { ROWS_MAX }, out)?;
+    if let Some((best, prediction)) = planned.fitting().next() {
+        writeln!(out, "\nOf the first: {}", prediction.bottleneck)?;
+        if let Some(explanation) = &best.explanation {
+            write_findings(&explanation.findings, FINDINGS_MAX, out)?;
+            write_changes(explanation, out)?;
+        }
+    }
+    write_refusals(planned, all, out)
+}
+
+/// The first rows, and behind them those of the front.
+fn write_ranking(planned: &Planned, most: usize, out: &mut dyn Write) -> io::Result<()> {
+    let mut table = Table::new(&[
+        ("iteration", Side::Right),
+        ("samples/s", Side::Right),
+        ("memory", Side::Right),
+        ("front", Side::Left),
+        ("strategy", Side::Left),
+    ]);
+    let behind = planned.fitting().skip(most).filter(|(one, _)| one.front);
+    let behind: Vec<_> = behind.take(FRONT_MAX).collect();
+    let total = planned.fitting().count();
+    let left = total - total.min(most) - behind.len();
+    for (candidate, prediction) in planned.fitting().take(most).chain(behind) {
+        table.row(vec![
+            prediction.iteration_seconds.to_string(),
+            format!("{:.2}", prediction.samples_per_second),
+            prediction.memory_bytes_max.to_string(),
+            if candidate.front { "*" } else { "" }.to_owned(),
+            candidate.strategy.clone(),
+        ]);
+    }
+    table.write(out)?;
+    let rest = match left {
+        0 => String::new(),
+        left => format!("... and {left} more, listed by --all. "),
+    };
+    if total > 0 {
+        writeln!(out, "{rest}* no other is both faster and smaller")?;
+    }
+    Ok(())
+}
+
+/// Reasons by kind with the nearest example of each, or all of them.
+fn write_refusals(planned: &Planned, all: bool, out: &mut dyn Write) -> io::Result<()> {
+    let refused = || {
+        let refused = planned.candidates.iter();
+        refused.filter_map(|one| Some((one, one.refusal?, one.reason.as_ref()?)))
+    };
+    if refused().next().is_none() {
+        return Ok(());
+    }
+    let hint = if all {
+        ""
+    } else {
+        " (each is listed by --all)"
+    };
+    writeln!(out, "\nNot chosen, with {} a rank{hint}:", planned.memory)?;
+    if all {
+        for (one, _, reason) in refused() {
+            writeln!(out, "- {}: {reason}", one.strategy)?;
+        }
+        return Ok(());
+    }
+    for heading in Heading::ALL {
+        let of_kind = || refused().filter(|(_, refusal, _)| Heading::of(*refusal) == heading);
+        if let Some((one, _, reason)) = of_kind().next() {
+            let (count, says) = (of_kind().count(), heading.says());
+            writeln!(out, "- {count} {says}, first `{}`: {reason}", one.strategy)?;
+        }
+    }
+    Ok(())
+}
+
+/// Under what a refusal is counted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Heading {
+    Memory,
+    Slower,
+    Unsuited,
+    Unknown,
+}
+
+impl Heading {
+    const ALL: [Heading; 4] = [Self::Memory, Self::Slower, Self::Unsuited, Self::Unknown];
+
+    fn of(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Memory(_) => Self::Memory,
+            Refusal::Slower => Self::Slower,
+            Refusal::Unsuited => Self::Unsuited,
+            Refusal::Unknown => Self::Unknown,
+        }
+    }
+
+    fn says(self) -> &'static str {
+        match self {
+            Self::Memory => "do not fit in memory",
+            Self::Slower => "cannot be the fastest",
+            Self::Unsuited => "do not suit model, batch or ranks",
+            Self::Unknown => "cannot be costed",
+        }
+    }
+}

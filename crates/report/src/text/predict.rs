@@ -1,0 +1,128 @@
+use super::explain::{write_changes, write_findings};
+use crate::table::{Side, Table, write_pairs};
+use partita::Predicted;
+use partita_oracle::simulate::Category;
+use partita_oracle::{CostBasis, Prediction, TaskPrediction};
+use partita_run::Footprint;
+use std::io::{self, Write};
+
+/// Writes a prediction: its parts, what bounds it, and its tasks if it has them.
+pub fn predict(predicted: &Predicted, out: &mut dyn Write) -> io::Result<()> {
+    write_summary(predicted, out)?;
+    writeln!(out)?;
+    write_breakdown(&predicted.prediction, out)?;
+    writeln!(out)?;
+    write_memory(&predicted.prediction.memory, out)?;
+    writeln!(out, "\n{}", predicted.prediction.bottleneck)?;
+    for limit in &predicted.prediction.limits {
+        writeln!(out, "- {limit}")?;
+    }
+    writeln!(out)?;
+    write_findings(&predicted.explanation.findings, usize::MAX, out)?;
+    write_changes(&predicted.explanation, out)?;
+    if let Some(tasks) = &predicted.prediction.tasks {
+        writeln!(out)?;
+        write_tasks(tasks, out)?;
+    }
+    Ok(())
+}
+
+/// Where seconds come from.
+pub fn basis(basis: CostBasis) -> &'static str {
+    match basis {
+        CostBasis::Modelled => "modelled from the facts of the machine file",
+        CostBasis::Measured => "measured on the machine",
+        CostBasis::Calibrated => "from other kernels measured on the machine",
+    }
+}
+
+fn write_summary(predicted: &Predicted, out: &mut dyn Write) -> io::Result<()> {
+    let prediction = &predicted.prediction;
+    let memory = format!(
+        "{} of {} on the largest rank, and {} of buffers",
+        prediction.memory_bytes_max,
+        predicted.memory_bytes_device,
+        prediction.memory.beside_arena()
+    );
+    let ranks = format!("{} in {} classes", prediction.ranks, prediction.classes);
+    let mut pairs = vec![
+        ("model", predicted.model.clone()),
+        ("strategy", predicted.strategy.clone()),
+        ("machine", predicted.machine.clone()),
+        ("ranks", ranks),
+        ("batch", predicted.batch.to_string()),
+        ("program", prediction.digest.clone()),
+        ("seconds", basis(prediction.basis).to_owned()),
+        ("iteration", prediction.iteration_seconds.to_string()),
+        ("samples/s", format!("{:.2}", prediction.samples_per_second)),
+        ("memory", memory),
+    ];
+    if let Some(closed) = &predicted.closed_form {
+        let text = format!(
+            "{} for {}: compute {}, communication {}; {}",
+            closed.seconds,
+            closed.strategy,
+            closed.compute_seconds,
+            closed.communication_seconds,
+            closed.memory_bytes
+        );
+        pairs.push(("closed form", text));
+    }
+    write_pairs(out, &pairs)
+}
+
+fn write_breakdown(prediction: &Prediction, out: &mut dyn Write) -> io::Result<()> {
+    let mut table = Table::new(&[
+        ("critical path", Side::Left),
+        ("seconds", Side::Right),
+        ("share", Side::Right),
+    ]);
+    let whole = prediction.iteration_seconds.0;
+    for category in Category::ALL {
+        let seconds = prediction.breakdown.of(category);
+        let share = if whole > 0.0 { seconds.0 / whole } else { 0.0 };
+        table.row(vec![
+            category.to_string(),
+            seconds.to_string(),
+            format!("{:.1} %", 100.0 * share),
+        ]);
+    }
+    table.write(out)
+}
+
+/// Writes what the largest rank holds.
+fn write_memory(memory: &Footprint, out: &mut dyn Write) -> io::Result<()> {
+    let mut table = Table::new(&[
+        ("memory", Side::Left),
+        ("bytes", Side::Right),
+        ("share", Side::Right),
+    ]);
+    let whole = memory.total().0.max(1) as f64;
+    for (name, bytes) in memory.items().into_iter().filter(|item| item.1.0 > 0) {
+        let share = format!("{:.1} %", 100.0 * bytes.0 as f64 / whole);
+        table.row(vec![name.to_owned(), bytes.to_string(), share]);
+    }
+    table.write(out)
+}
+
+fn write_tasks(tasks: &[TaskPrediction], out: &mut dyn Write) -> io::Result<()> {
+    let mut table = Table::new(&[
+        ("class", Side::Right),
+        ("task", Side::Right),
+        ("phase", Side::Left),
+        ("layer", Side::Left),
+        ("kind", Side::Left),
+        ("seconds", Side::Right),
+    ]);
+    for task in tasks {
+        table.row(vec![
+            task.class.to_string(),
+            task.task.to_string(),
+            task.phase.name().to_owned(),
+            task.layer.clone(),
+            task.kind.clone(),
+            task.seconds.to_string(),
+        ]);
+    }
+    table.write(out)
+}

@@ -1,0 +1,149 @@
+use super::compare::accuracy;
+use crate::table::{Side, Table, write_pairs};
+use partita::{Classification, RunResult, TargetError, Trained};
+use partita_oracle::Comparison;
+use partita_oracle::compare::Pair;
+use std::io::{self, Write};
+
+/// Classes of which the text has a row each.
+const CLASSES_SHOWN_MAX: usize = 20;
+
+/// Writes times, memory, errors and files of a run.
+pub fn train(trained: &Trained, out: &mut dyn Write) -> io::Result<()> {
+    let result = &trained.result;
+    write_summary(&trained.program, result, out)?;
+    writeln!(out)?;
+    write_seconds(result.comparison.as_ref(), out)?;
+    let validation = result.epochs.last();
+    if let Some(validation) = validation.and_then(|epoch| epoch.validation.as_ref()) {
+        writeln!(out)?;
+        match &validation.classification {
+            Some(classification) => write_classes(classification, out)?,
+            None => write_errors(&validation.errors, out)?,
+        }
+    }
+    writeln!(out)?;
+    let files = &result.files;
+    for (name, file) in [
+        ("trace", files.trace.as_deref()),
+        ("weights", Some(files.weights.as_str())),
+        ("result", files.result.as_deref()),
+    ] {
+        writeln!(out, "{name:8} {}", file.unwrap_or("not written"))?;
+    }
+    Ok(())
+}
+
+fn write_summary(program: &str, result: &RunResult, out: &mut dyn Write) -> io::Result<()> {
+    let memory = &result.memory;
+    let peak = memory.measured_peak_bytes;
+    let peak = peak.map_or_else(|| "not told".to_owned(), |peak| peak.to_string());
+    write_pairs(
+        out,
+        &[
+            ("program", program.to_owned()),
+            ("steps", format!("{} in {}", result.steps, result.seconds)),
+            (
+                "throughput",
+                format!("{:.1} samples/s", result.samples_per_second),
+            ),
+            (
+                "step",
+                format!(
+                    "{} (median of {})",
+                    result.step_seconds_median, result.steps_measured
+                ),
+            ),
+            (
+                "memory predicted",
+                format!(
+                    "{}: {} in all arenas, {} in the largest, and {} of buffers",
+                    memory.predicted_bytes,
+                    memory.predicted_arena_bytes,
+                    memory.predicted_arena_bytes_max.unwrap_or_default(),
+                    memory.predicted.beside_arena()
+                ),
+            ),
+            (
+                "memory measured",
+                format!("{peak} at the peak of the steps, above that before the arenas"),
+            ),
+        ],
+    )
+}
+
+fn write_errors(errors: &[TargetError], out: &mut dyn Write) -> io::Result<()> {
+    let mut table = Table::new(&[
+        ("validation error", Side::Left),
+        ("mean absolute", Side::Right),
+        ("rms", Side::Right),
+    ]);
+    for error in errors {
+        table.row(vec![
+            error.target.clone(),
+            format!("{:.4}", error.mean_absolute),
+            format!("{:.4}", error.rms),
+        ]);
+    }
+    table.write(out)
+}
+
+fn write_classes(found: &Classification, out: &mut dyn Write) -> io::Result<()> {
+    let percent = |share: f64| format!("{:.2} %", 100.0 * share);
+    let or_none =
+        |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.3}"));
+    let accuracy = format!(
+        "{} ({} by always answering the most frequent class)",
+        percent(found.accuracy),
+        percent(found.largest_share)
+    );
+    write_pairs(
+        out,
+        &[
+            ("accuracy", accuracy),
+            ("mean Dice", or_none(found.mean_dice)),
+            ("mean overlap", or_none(found.mean_overlap)),
+        ],
+    )?;
+    if found.classes.len() > CLASSES_SHOWN_MAX {
+        return Ok(());
+    }
+    writeln!(out)?;
+    let mut table = Table::new(&[
+        ("validation", Side::Left),
+        ("share", Side::Right),
+        ("Dice", Side::Right),
+        ("overlap", Side::Right),
+    ]);
+    for one in &found.classes {
+        let (dice, overlap) = (or_none(one.dice), or_none(one.overlap));
+        table.row(vec![one.class.clone(), percent(one.share), dice, overlap]);
+    }
+    table.write(out)
+}
+
+fn write_seconds(comparison: Option<&Comparison>, out: &mut dyn Write) -> io::Result<()> {
+    let Some(comparison) = comparison else {
+        return writeln!(
+            out,
+            "Nothing was predicted for this machine, so there is nothing to compare."
+        );
+    };
+    let mut table = Table::new(&[
+        ("seconds of a step", Side::Left),
+        ("predicted", Side::Right),
+        ("measured", Side::Right),
+        ("accuracy", Side::Right),
+    ]);
+    let mut row = |name: &str, pair: &Pair| {
+        let accuracy = accuracy(pair);
+        let (predicted, measured) = (pair.predicted.to_string(), pair.measured.to_string());
+        table.row(vec![name.to_owned(), predicted, measured, accuracy]);
+    };
+    row("iteration", &comparison.iteration);
+    row("all kernels", &comparison.compute);
+    for (kind, pair) in &comparison.by_kind {
+        row(kind, pair);
+    }
+    table.write(out)
+}
