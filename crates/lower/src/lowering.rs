@@ -13,7 +13,7 @@ use crate::{Strategy, StrategyError};
 use partita_graph::{Graph, NodeId, Op};
 use partita_program::verify::{Faults, verify_sizes};
 use partita_program::{
-    Body, Dtype, Menu, MenuError, Optimizer, Place, Program, ProgramKind, Transform,
+    Body, Dtype, Menu, MenuError, Optimizer, Place, Program, ProgramKind, Staging, Transform,
 };
 use partita_space::{Axis, AxisList, AxisSet, Grid, Mesh, Rank};
 use std::collections::HashMap;
@@ -325,5 +325,6 @@ fn lower_planned(request: &Request<'_>, plan: &Plan, rank: Rank) -> Result<Body,
     }
     let mut body = emit.builder.finish(request.strategy.fuse)?;
     arena::plan(&mut body)?;
+    body.staging = Staging::of(&body, &plan.world);
     Ok(body)
 }

@@ -16,6 +16,8 @@ mod kernel;
 mod menu;
 mod program;
 pub mod random;
+pub mod reading;
+mod staging;
 mod task;
 mod task_set;
 mod text;
@@ -31,6 +33,7 @@ pub use itemize::{Heading, Itemized, itemize, itemize_body, live_at_peak};
 pub use kernel::{Activation, Direction, Kernel, Optimizer, PoolKind, Taps, Transform};
 pub use menu::{Algorithm, Choice, KernelShape, Menu, MenuError, UnpinnedMenu};
 pub use program::{Body, Output, Program, ProgramKind};
+pub use staging::{BufferTransfer, Packets, Room, SMALL_SUM, Staging, packet_bytes};
 pub use task::{
     Collective, CollectiveKind, Exchange, Group, Item, Lane, Load, Origin, Phase, Receive, Send,
     Task, TaskId, When, Work,

@@ -162,8 +162,8 @@ impl Occurrence<'_> {
                     after: Vec::new(),
                     work: task.work.clone(),
                 }],
-                outputs: Vec::new(),
                 arena,
+                ..Body::default()
             },
         }
     }

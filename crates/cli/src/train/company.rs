@@ -16,7 +16,7 @@ use partita_lower::Strategy;
 use partita_mpi::Collectives;
 use partita_oracle::Prediction;
 use partita_program::{Program, Role};
-use partita_run::{Arena, Carriage, End, Lasting, Outcome, Packet, RunError, Session};
+use partita_run::{Arena, End, Lasting, Outcome, PackedTensor, RunError, Session};
 use partita_space::{Bytes, Seconds};
 use partita_tune::LinkTimes;
 use std::collections::BTreeSet;
@@ -35,7 +35,7 @@ pub struct Taken {
 /// Takes the tensors that a run leaves, one by one, in the order of [`Session::lasting`].
 pub trait TensorSink: Send {
     /// Takes the next tensor.
-    fn keep(&mut self, tensor: &Lasting, values: Packet);
+    fn keep(&mut self, tensor: &Lasting, values: PackedTensor);
 
     /// Ends a pass over all tensors: true where they are safe, false where they are wanted once more from
     /// the first on, as the place that they went to did not hold them.
@@ -260,14 +260,6 @@ impl Company {
         };
         let is_known = job.is_on_one_host() && ranks.count <= ranks.most();
         Ok(if is_known { ranks } else { threads })
-    }
-
-    /// How messages between the ranks take memory.
-    pub fn carriage(&self) -> Carriage {
-        match self {
-            Self::Threads => Carriage::Handed,
-            Self::Processes(_) => Carriage::Copied,
-        }
     }
 
     /// Plays. Gives what all ranks gave and the memory that their steps took to the process that

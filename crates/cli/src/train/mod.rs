@@ -32,7 +32,7 @@ use partita_data::{
 use partita_graph::{Graph, initial_part};
 use partita_lower::Strategy;
 use partita_program::{Buffer, ProgramKind, Role};
-use partita_run::{End, Footprint, Plan, RunError, Session, Source, SystemClock, kept_name};
+use partita_run::{End, Plan, RunError, Session, Source, SystemClock, kept_name};
 use partita_space::{Bytes, Mesh, Rank};
 use ranks::{Listener, World};
 pub use results::write_whole;
@@ -249,13 +249,10 @@ fn train<'r>(
     let (company, run, session) = (task.company, task.run, task.session);
     let dataset = task.dataset;
     let program = session.main_program();
-    let mut prediction = match task.is_foretold {
+    let prediction = match task.is_foretold {
         true => company.foretell(program, run)?,
         false => None,
     };
-    if let Some(prediction) = &mut prediction {
-        prediction.memory = Footprint::largest(program, company.carriage());
-    }
     // From here on something must be put in order if the run is stopped.
     interrupt::listen()?;
     let text = prediction.as_ref().map(pretty).transpose()?;
@@ -299,7 +296,7 @@ fn train<'r>(
         targets: task.dataset.targets(),
         program,
         footprints: (0..program.mesh.ranks())
-            .map(|rank| session.footprint(rank, company.carriage()))
+            .map(|rank| session.footprint(rank))
             .collect(),
         taken,
         outcomes,

@@ -9,7 +9,7 @@ use crate::launcher::{self, Launcher};
 use partita_mpi::{Census, Collectives, Library, LoadError, MpiTransport, Setting};
 use partita_mpi::{World as Processes, WorldError};
 use partita_program::Program;
-use partita_run::{Arena, End, Lasting, Outcome, Packet, RunError, Session, Transport};
+use partita_run::{Arena, End, Lasting, Outcome, PackedTensor, RunError, Session, Transport};
 use partita_space::{Bytes, Rank, Seconds};
 use partita_tune::{LinkTimes, OwnTimes, TuneError, measure_links_of_rank};
 use serde::{Deserialize, Serialize};
@@ -368,7 +368,7 @@ impl Job {
             let buffer = session.main_program().body(rank).buffer(id);
             let (share, rest) = all[rank].split_at(buffer.bytes().0 as usize);
             all[rank] = rest;
-            Packet::from_le_bytes(buffer.dtype, share)
+            PackedTensor::from_le_bytes(buffer.dtype, share)
         });
         sink.keep(tensor, session.whole(tensor, shares));
         Ok(())

@@ -6,7 +6,7 @@ use super::run_file::RunFile;
 use crate::error::CliError;
 use partita_data::weights::{Entry, Values, Writer};
 use partita_program::Dtype;
-use partita_run::{Lasting, Packet, Session};
+use partita_run::{Lasting, PackedTensor, Session};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
@@ -166,14 +166,14 @@ fn fault(folder: &Path, reason: &str) -> String {
 }
 
 impl TensorSink for WeightSink {
-    fn keep(&mut self, tensor: &Lasting, values: Packet) {
+    fn keep(&mut self, tensor: &Lasting, values: PackedTensor) {
         if self.has_failed {
             return;
         }
         let values = match values {
-            Packet::F32(values) => Values::F32(values),
-            Packet::F64(values) => Values::F64(values),
-            Packet::I16(_) => panic!("`{}` is trained in a floating-point type", tensor.name),
+            PackedTensor::F32(values) => Values::F32(values),
+            PackedTensor::F64(values) => Values::F64(values),
+            PackedTensor::I16(_) => panic!("`{}` is trained in a floating-point type", tensor.name),
         };
         if let Err(error) = self.push(&values) {
             self.fail(&error);

@@ -1,7 +1,7 @@
 use super::Dice;
 use partita_local::{MemorySource, ReferenceKernels, Samples, ThreadTransport};
-use partita_program::{Body, BufferId, View};
-use partita_run::{Arena, Element, RankRunner, SystemClock};
+use partita_program::{Body, BufferId, Staging, View};
+use partita_run::{Arena, Element, RankRunner, SystemClock, Transport};
 use partita_space::{Mesh, Seconds};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -19,10 +19,12 @@ pub fn runner<'w>(
     mesh: Mesh,
     rank: usize,
     body: &Body,
-    transport: ThreadTransport,
+    mut transport: ThreadTransport,
     samples: Arc<Samples>,
     cancel: &'w AtomicBool,
 ) -> RankRunner<'w> {
+    let allocated = transport.allocate(&Staging::of(body, &mesh));
+    allocated.expect("there is memory for packets");
     RankRunner {
         rank,
         arena: Arena::new(body.arena),

@@ -1,5 +1,5 @@
 use super::{Case, Fault, Site};
-use crate::{Body, Buffer, Dtype, Program, Role, View};
+use crate::{Body, Buffer, Dtype, Program, Role, Staging, View};
 use partita_space::Bytes;
 use std::collections::HashSet;
 
@@ -90,6 +90,7 @@ pub(super) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
         buffers(case, class, body, faults);
         names(case, class, body, faults);
         outputs(case, class, body, faults);
+        staging(case, class, body, faults);
         if class > 0 {
             persistent(case, class, has_sites, faults);
         }
@@ -138,6 +139,25 @@ fn buffers(case: &Case<'_>, class: usize, body: &Body, faults: &mut Vec<Fault>) 
                 rank,
                 buffer: id,
                 name: buffer.name.clone(),
+            });
+        }
+    }
+}
+
+/// The pool of each lane holds any of its tasks alone, so that none waits for ever for packets.
+fn staging(case: &Case<'_>, class: usize, body: &Body, faults: &mut Vec<Fault>) {
+    for (id, task) in body.tasks.iter().enumerate() {
+        let lane = task.work.lane();
+        let (needed, pool) = (
+            Staging::needed(task, body, &case.program.mesh),
+            body.staging.of_lane(lane),
+        );
+        if needed > pool {
+            faults.push(Fault::StagingSmall {
+                site: case.site(class, id),
+                lane: lane.name(),
+                needed,
+                pool,
             });
         }
     }

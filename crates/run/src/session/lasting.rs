@@ -1,7 +1,7 @@
 use super::{Session, outlives_programs};
-use crate::messages::{Number, with_type};
+use crate::packed_tensor::{Number, with_type};
 use crate::shares::for_share_rows;
-use crate::{Arena, Memory, Packet, kept_name, put_share};
+use crate::{Arena, Memory, PackedTensor, kept_name, put_share};
 use partita_program::{Body, Buffer, BufferId, Dtype, Home, Program, Role, View};
 use partita_space::{AXES, AxisSet, Coord, Mesh, Rank};
 use std::collections::BTreeMap;
@@ -56,23 +56,27 @@ impl Session<'_> {
     }
 
     /// What a holder has of a tensor, from its arena after the run.
-    pub fn share(&self, (rank, id): (Rank, BufferId), arena: &mut Arena) -> Packet {
+    pub fn share(&self, (rank, id): (Rank, BufferId), arena: &mut Arena) -> PackedTensor {
         let body = self.main_program().body(rank);
         let buffer = body.buffer(id);
-        let mut packet = Packet::with_room(buffer.dtype, buffer.dims.iter().product());
-        packet.pack(&arena.memory(body), &buffer.view(id));
-        packet
+        let mut share = PackedTensor::with_room(buffer.dtype, buffer.dims.iter().product());
+        share.pack(&arena.memory(body), &buffer.view(id));
+        share
     }
 
     /// A tensor from the shares of its holders, in their order.
-    pub fn whole(&self, tensor: &Lasting, shares: impl Iterator<Item = Packet>) -> Packet {
+    pub fn whole(
+        &self,
+        tensor: &Lasting,
+        shares: impl Iterator<Item = PackedTensor>,
+    ) -> PackedTensor {
         let program = self.main_program();
         let mut shares = tensor.holders.iter().zip(shares).peekable();
         let elements = tensor.dims.iter().product();
         if let Some((_, all)) = shares.next_if(|(_, share)| share.len() == elements) {
             return all;
         }
-        let mut whole = Packet::with_room(tensor.dtype, elements);
+        let mut whole = PackedTensor::with_room(tensor.dtype, elements);
         whole.resize(elements);
         for (&(rank, id), mut share) in shares {
             let (mesh, coord) = (&program.mesh, program.mesh.coord(rank));

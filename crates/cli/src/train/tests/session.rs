@@ -7,8 +7,8 @@ use partita_program::{
     Buffer, Dtype, Load, Optimizer, Program, ProgramKind, Role, TaskId, Transform, verify,
 };
 use partita_run::{
-    End, Inputs, Lasting, Memory, Outcome, Packet, Plan, Played, Progress, RunError, Schedule,
-    Session, SessionError, Source, SystemClock, batch_sizes,
+    End, Inputs, Lasting, Memory, Outcome, PackedTensor, Plan, Played, Progress, RunError,
+    Schedule, Session, SessionError, Source, SystemClock, batch_sizes,
 };
 use partita_space::{Mesh, Rank, Seconds};
 use std::ops::Range;
@@ -173,7 +173,7 @@ fn run_with(
         let holders = tensor.holders.iter();
         let shares = holders.map(|&holder| session.share(holder, &mut arenas[holder.0]));
         match session.whole(&tensor, shares) {
-            Packet::F64(values) => (tensor, values),
+            PackedTensor::F64(values) => (tensor, values),
             other => panic!("{other:?} in a run in f64"),
         }
     };
