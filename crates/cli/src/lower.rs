@@ -90,7 +90,9 @@ fn class_record(body: &Body, ranks: usize, first: Rank) -> Value {
         "first_rank": first,
         "tasks": body.tasks.len(),
         "buffers": body.buffers.len(),
-        "memory_bytes": body.arena,
+        "memory_bytes": body.memory(),
+        "arena_bytes": body.arena,
+        "staging_bytes": body.staging,
         "parameter_bytes": body.bytes_of(Role::Parameter),
         "count": count_record(&body.count()),
     })

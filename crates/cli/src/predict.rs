@@ -295,7 +295,7 @@ fn write_report(
         CostBasis::Calibrated => "from other kernels measured on the machine",
     };
     let memory = format!(
-        "{} of {} on the largest rank, and {} of buffers",
+        "{} of {} on the largest rank, {} of that beside its arena",
         prediction.memory_bytes_max,
         place.memory,
         prediction.memory.beside_arena()

@@ -185,7 +185,7 @@ pub fn core_warning(ranks: usize, threads: usize, cores: usize) -> Option<String
     })
 }
 
-/// Every rank's arena fits into `limit`; `origin` says where that comes from.
+/// All memory of every rank fits into `limit`; `origin` says where that comes from.
 pub fn memory_fits(
     run: &RunFile,
     session: &Session<'_>,
@@ -193,8 +193,8 @@ pub fn memory_fits(
     origin: &str,
 ) -> Result<(), CliError> {
     let ranks = session.main_program().mesh.ranks();
-    let arenas = (0..ranks).map(|rank: Rank| (session.arena_bytes(rank), rank));
-    let Some((bytes, rank)) = arenas.max_by_key(|&(bytes, rank)| (bytes, ranks - rank)) else {
+    let all = (0..ranks).map(|rank: Rank| (session.memory_bytes(rank), rank));
+    let Some((bytes, rank)) = all.max_by_key(|&(bytes, rank)| (bytes, ranks - rank)) else {
         return Ok(());
     };
     if bytes <= limit {
@@ -208,7 +208,7 @@ pub fn memory_fits(
         String::new()
     };
     Err(CliError::User(format!(
-        "rank {rank} needs an arena of {bytes} ({} B) under `{}`, the limit is {limit} per rank \
+        "rank {rank} needs {bytes} ({} B) of memory under `{}`, the limit is {limit} per rank \
          ({origin}); {smaller}split a sample over more ranks, like `depth={}`, or raise `memory`",
         bytes.0,
         session.main_program().title,
