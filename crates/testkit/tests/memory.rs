@@ -15,6 +15,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
+/// A way to draw cases, and its name.
+type Draw = (&'static str, fn(u64) -> Case);
+
 /// One count for the whole process: cases of two tests must not meet.
 static ALONE: Mutex<()> = Mutex::new(());
 
@@ -72,7 +75,7 @@ fn check(what: &str, case: &Case) -> u64 {
 #[test]
 fn threads_allocate_what_their_programs_say() {
     let _alone = ALONE.lock().unwrap();
-    let draws: [(&str, fn(u64) -> Case); 6] = [
+    let draws: [Draw; 6] = [
         ("random", random_case),
         ("layer", random_layer_case),
         ("grouped", random_grouped_case),
