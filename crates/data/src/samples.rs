@@ -86,6 +86,11 @@ impl Samples {
     /// Replaces the contents of `out` by the elements as `f32` (exact: |i16| < 2^24).
     pub fn write_f32(&self, out: &mut Vec<f32>) {
         out.clear();
+        self.append_f32(out);
+    }
+
+    /// The same behind what is there.
+    pub(crate) fn append_f32(&self, out: &mut Vec<f32>) {
         match self {
             Samples::I16(values) => out.extend(values.iter().map(|&value| f32::from(value))),
             Samples::F32(values) => out.extend_from_slice(values),
@@ -115,6 +120,14 @@ impl Samples {
             (Samples::I16(_), Samples::F32(_)) | (Samples::F32(_), Samples::I16(_)) => {
                 panic!("samples of one dataset have one element type")
             }
+        }
+    }
+
+    /// Room for so many elements, and no more.
+    pub(crate) fn reserve_exact(&mut self, elements: usize) {
+        match self {
+            Samples::I16(values) => values.reserve_exact(elements.saturating_sub(values.len())),
+            Samples::F32(values) => values.reserve_exact(elements.saturating_sub(values.len())),
         }
     }
 

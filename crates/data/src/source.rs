@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use std::thread;
 
+use partita_program::reading::{BUFFERS_MAX, WAITING_MAX, at_once};
 use partita_program::{Dtype, Item, Load, TaskId, Transform, View, When};
-use partita_run::reading::{BUFFERS_MAX, WAITING_MAX, at_once};
 use partita_run::{Inputs, Memory, RunError, Source};
 use partita_space::{Interval, Mesh, Rank, Region};
 
@@ -42,7 +42,7 @@ pub struct HyperslabSource {
     rank: Rank,
     orders: Sender<Order>,
     pieces: Receiver<Piece>,
-    emptied: Sender<Samples>,
+    emptied: Sender<Values>,
     zeros: Vec<(TaskId, View)>,
     bytes: u64,
 }
@@ -133,8 +133,10 @@ impl HyperslabSource {
             dtype: dataset.dtype(),
             filled,
             blanks,
-            made: 0,
+            volumes: Buffers::default(),
+            targets: Buffers::default(),
             one: Samples::new(dataset.dtype()),
+            labels: Samples::new(DType::Int16),
             valid: Valid::under(accepted.transform),
             classes: accepted.classes.filter(|&count| count > 0),
             wake,
@@ -241,12 +243,14 @@ impl HyperslabSource {
                 }
                 let elements = samples.len();
                 // Where the thread has ended, nobody needs the buffer.
-                let _ = self.emptied.send(samples);
+                let _ = self.emptied.send(Values::Volume(samples));
                 elements
             }
             Values::Targets(values) => {
                 unpack_floats(memory, &piece.view, &values);
-                values.len()
+                let elements = values.len();
+                let _ = self.emptied.send(Values::Targets(values));
+                elements
             }
             Values::Nothing => 0,
         };
@@ -332,16 +336,46 @@ impl Source for HyperslabSource {
     }
 }
 
+/// Buffers of one kind on their way between the reading thread and the rank.
+struct Buffers<T> {
+    free: Vec<T>,
+    made: usize,
+}
+
+impl<T> Default for Buffers<T> {
+    fn default() -> Self {
+        Self {
+            free: Vec::new(),
+            made: 0,
+        }
+    }
+}
+
+impl<T> Buffers<T> {
+    /// One for a piece of a load of so many: as many are made as can be in use, whether or not the rank
+    /// keeps up, so that it does not depend on that how much memory is held.
+    fn take(&mut self, pieces: usize, make: impl FnOnce() -> T) -> Option<T> {
+        if self.made < pieces.min(BUFFERS_MAX) {
+            self.made += 1;
+            return Some(make());
+        }
+        self.free.pop()
+    }
+}
+
 /// The reading thread.
 struct Worker {
     readers: [Reader; 3],
     dtype: DType,
     filled: SyncSender<Piece>,
-    blanks: Receiver<Samples>,
-    /// Buffers on their way between this thread and the rank.
-    made: usize,
+    /// Buffers that come back from the rank.
+    blanks: Receiver<Values>,
+    volumes: Buffers<Samples>,
+    targets: Buffers<Vec<f32>>,
     /// The last sample of a piece of several.
     one: Samples,
+    /// Class numbers of a sample, as they are stored.
+    labels: Samples,
     valid: Valid,
     /// Of the model, where targets are class numbers; at least 1.
     classes: Option<usize>,
@@ -360,11 +394,7 @@ impl Worker {
             let pieces = count.div_ceil(at_once);
             for start in (0..count).step_by(at_once) {
                 let range = start..count.min(start + at_once);
-                let blank = match &order.part {
-                    Part::Volume(_) => self.blank(pieces),
-                    Part::Targets(_) | Part::Labels(_) => Some(Samples::new(self.dtype)),
-                };
-                let Some(blank) = blank else {
+                let Some(blank) = self.blank(&order.part, pieces) else {
                     return;
                 };
                 let values = self.read(&order.samples[range.clone()], &order.part, blank);
@@ -375,15 +405,27 @@ impl Worker {
         }
     }
 
-    /// A buffer for a piece of a load of so many: as many are made as can be in use, whether or not the
-    /// rank keeps up, so that it does not depend on that how much memory is held. None where the source
-    /// was dropped.
-    fn blank(&mut self, pieces: usize) -> Option<Samples> {
-        if self.made < pieces.min(BUFFERS_MAX) {
-            self.made += 1;
-            return Some(Samples::new(self.dtype));
+    /// An empty buffer for a piece of a load of so many. None where the source was dropped.
+    fn blank(&mut self, part: &Part, pieces: usize) -> Option<Values> {
+        loop {
+            let free = match part {
+                Part::Volume(_) => {
+                    let made = self.volumes.take(pieces, || Samples::new(self.dtype));
+                    made.map(Values::Volume)
+                }
+                Part::Targets(_) | Part::Labels(_) => {
+                    self.targets.take(pieces, Vec::new).map(Values::Targets)
+                }
+            };
+            if free.is_some() {
+                return free;
+            }
+            match self.blanks.recv().ok()? {
+                Values::Volume(samples) => self.volumes.free.push(samples),
+                Values::Targets(values) => self.targets.free.push(values),
+                Values::Nothing => {}
+            }
         }
-        self.blanks.recv().ok()
     }
 
     /// Hands over what was read of a range of the samples of an order; false if nothing more is to
@@ -414,31 +456,15 @@ impl Worker {
     }
 
     /// The same part of some samples, one after the other.
-    fn read(
-        &mut self,
-        samples: &[usize],
-        part: &Part,
-        blank: Samples,
-    ) -> Result<Values, DataError> {
-        match part {
-            Part::Volume(region) => {
-                let mut values = blank;
-                for (index, &sample) in samples.iter().enumerate() {
-                    let (split, sample) = self.locate(sample);
-                    let reader = &mut self.readers[split];
-                    if index == 0 {
-                        reader.read_volume(sample, region.clone(), &mut values)?;
-                        check_volume(self.valid, reader, sample, region, &values)?;
-                    } else {
-                        reader.read_volume(sample, region.clone(), &mut self.one)?;
-                        check_volume(self.valid, reader, sample, region, &self.one)?;
-                        values.append(&self.one);
-                    }
-                }
+    fn read(&mut self, samples: &[usize], part: &Part, blank: Values) -> Result<Values, DataError> {
+        match (part, blank) {
+            (Part::Volume(region), Values::Volume(mut values)) => {
+                self.read_volumes(samples, region, &mut values)?;
                 Ok(Values::Volume(values))
             }
-            Part::Targets(range) => {
-                let mut values = Vec::new();
+            (Part::Targets(range), Values::Targets(mut values)) => {
+                values.clear();
+                values.reserve_exact(samples.len() * range.len());
                 for &sample in samples {
                     let (split, sample) = self.locate(sample);
                     let reader = &mut self.readers[split];
@@ -452,23 +478,54 @@ impl Worker {
                 }
                 Ok(Values::Targets(values))
             }
-            Part::Labels(region) => {
-                let (mut values, mut labels) = (Vec::new(), Vec::new());
-                let mut one = Samples::new(DType::Int16);
+            (Part::Labels(region), Values::Targets(mut values)) => {
+                values.clear();
+                values.reserve_exact(samples.len() * slab::elements(region));
                 for &sample in samples {
                     let (split, sample) = self.locate(sample);
                     let reader = &mut self.readers[split];
-                    reader.read_labels(sample, region.clone(), &mut one)?;
+                    reader.read_labels(sample, region.clone(), &mut self.labels)?;
                     if let Some(classes) = self.classes {
                         let site = site(reader, sample, LABEL_KEY);
-                        Classes::of_model(classes).check(site, region, &one)?;
+                        Classes::of_model(classes).check(site, region, &self.labels)?;
                     }
-                    one.write_f32(&mut labels);
-                    values.extend_from_slice(&labels);
+                    self.labels.append_f32(&mut values);
                 }
                 Ok(Values::Targets(values))
             }
+            (
+                Part::Volume(_) | Part::Targets(_) | Part::Labels(_),
+                Values::Volume(_) | Values::Targets(_) | Values::Nothing,
+            ) => {
+                panic!("a buffer is of the kind that its piece wants")
+            }
         }
+    }
+
+    fn read_volumes(
+        &mut self,
+        samples: &[usize],
+        region: &Region4,
+        values: &mut Samples,
+    ) -> Result<(), DataError> {
+        if samples.len() > 1 {
+            values.reserve_exact(samples.len() * slab::elements(region));
+        }
+        for (index, &sample) in samples.iter().enumerate() {
+            let (split, sample) = self.locate(sample);
+            let reader = &mut self.readers[split];
+            let into = if index == 0 {
+                &mut *values
+            } else {
+                &mut self.one
+            };
+            reader.read_volume(sample, region.clone(), into)?;
+            check_volume(self.valid, reader, sample, region, into)?;
+            if index > 0 {
+                values.append(&self.one);
+            }
+        }
+        Ok(())
     }
 
     /// The split of a sample and its number there; beyond all splits the last one refuses it.

@@ -7,7 +7,7 @@ use crate::network_text::text_of;
 use crate::passes::LoweringPass;
 use crate::plan::{Plan, network};
 use crate::request::{LowerError, Request};
-use partita_program::{Body, Program, ProgramKind};
+use partita_program::{Body, Program, ProgramKind, Staging};
 use partita_space::Rank;
 
 /// Lowers a model under a strategy to the program of every rank.
@@ -15,7 +15,7 @@ use partita_space::Rank;
 /// Errors: a strategy that does not fit the model or the mini-batch, a kernel that the menu lacks, sizes
 /// beyond [`partita_space::limits`].
 pub fn lower(request: &Request<'_>) -> Result<Program, LowerError> {
-    let program = lower_until(request, LoweringPass::Arena)?;
+    let program = lower_until(request, LoweringPass::Stage)?;
     program.check_sizes().map_err(LowerError::Uncountable)?;
     Ok(program)
 }
@@ -31,7 +31,8 @@ pub fn lower_after(request: &Request<'_>, pass: LoweringPass) -> Result<String, 
         | LoweringPass::Fuse
         | LoweringPass::Pack
         | LoweringPass::Select
-        | LoweringPass::Arena => Ok(lower_until(request, pass)?.to_text()),
+        | LoweringPass::Arena
+        | LoweringPass::Stage => Ok(lower_until(request, pass)?.to_text()),
     }
 }
 
@@ -73,7 +74,7 @@ fn lower_until(request: &Request<'_>, last: LoweringPass) -> Result<Program, Low
 /// Errors: as [`lower`].
 pub fn lower_rank(request: &Request<'_>, rank: Rank) -> Result<Body, LowerError> {
     let plan = Plan::new(request)?;
-    lower_planned(request, &plan, rank, LoweringPass::Arena)
+    lower_planned(request, &plan, rank, LoweringPass::Stage)
 }
 
 /// Some ranks one after the other, each lowered as by [`lower_rank`] when it is asked for.
@@ -86,7 +87,7 @@ pub fn lower_ranks<'a>(
     let plan = Plan::new(request)?;
     Ok(ranks
         .iter()
-        .map(move |&rank| lower_planned(request, &plan, rank, LoweringPass::Arena)))
+        .map(move |&rank| lower_planned(request, &plan, rank, LoweringPass::Stage)))
 }
 
 /// Ranks of one class give equal bodies.
@@ -105,6 +106,9 @@ fn lower_planned(
     let mut body = emit.builder.finish(request.strategy.fuse, last)?;
     if last >= LoweringPass::Arena {
         arena::plan(&mut body)?;
+    }
+    if last >= LoweringPass::Stage {
+        body.staging = Staging::of(&body, &plan.world);
     }
     Ok(body)
 }

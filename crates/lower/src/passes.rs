@@ -18,6 +18,8 @@ pub enum LoweringPass {
     Select,
     /// Every buffer gets its offset in the arena, and every task the tasks that it comes after.
     Arena,
+    /// Every lane gets its pool: packets of messages and collectives, pieces of samples.
+    Stage,
 }
 
 /// A word that names no pass.
@@ -33,13 +35,14 @@ fn names() -> String {
 
 impl LoweringPass {
     /// All passes, in their order.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::LayOut,
         Self::Emit,
         Self::Fuse,
         Self::Pack,
         Self::Select,
         Self::Arena,
+        Self::Stage,
     ];
 
     /// As written.
@@ -51,6 +54,7 @@ impl LoweringPass {
             Self::Pack => "pack",
             Self::Select => "select",
             Self::Arena => "arena",
+            Self::Stage => "stage",
         }
     }
 }

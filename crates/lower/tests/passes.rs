@@ -117,7 +117,8 @@ impl Case {
             | LoweringPass::Fuse
             | LoweringPass::Pack
             | LoweringPass::Select
-            | LoweringPass::Arena => self.excerpt(&text),
+            | LoweringPass::Arena
+            | LoweringPass::Stage => self.excerpt(&text),
         }
     }
 

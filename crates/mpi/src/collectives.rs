@@ -3,9 +3,11 @@
 use crate::call::{Completed, Mpi, Parts, Raw};
 use crate::control::sorted_backwards;
 use crate::mail::buffer;
-use partita_program::{Collective, CollectiveKind, Dtype, Group, TaskId, View};
-use partita_run::{Memory, Packet, RunError};
-use partita_space::Rank;
+use partita_program::{
+    BufferTransfer, Collective, CollectiveKind, Dtype, Group, Lane, Packets, Staging, TaskId, View,
+};
+use partita_run::{Memory, Packet, PacketPool, RunError};
+use partita_space::{Bytes, Rank};
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::rc::Rc;
@@ -20,7 +22,7 @@ pub(crate) struct LibraryCollectives {
     finished: Vec<Pending>,
     completed: Vec<Completed>,
     fault: Option<(Pending, String)>,
-    free: Vec<Packet>,
+    pool: PacketPool,
     started: u64,
     bytes: u64,
 }
@@ -60,7 +62,7 @@ impl LibraryCollectives {
             finished: Vec::new(),
             completed: Vec::new(),
             fault: None,
-            free: Vec::new(),
+            pool: PacketPool::default(),
             started: 0,
             bytes: 0,
         }
@@ -70,20 +72,26 @@ impl LibraryCollectives {
         self.groups.insert(group, Members { comm, members });
     }
 
+    /// Makes the pool of packets.
+    ///
+    /// Errors: the system has no memory for it.
+    pub(crate) fn allocate(&mut self, staging: &Staging) -> Result<(), RunError> {
+        self.pool.allocate(
+            self.rank,
+            &Staging {
+                exchange: Bytes(0),
+                ..*staging
+            },
+        )
+    }
+
     /// The contents of views, packed one after the other.
     fn packed(&mut self, memory: &Memory<'_>, views: &[View]) -> Side {
         let mut side = self.blank(memory, views);
-        if let [view] = views {
-            side.packet.pack(memory, view);
-            return side;
+        for (view, &start) in views.iter().zip(&side.starts) {
+            let elements = start as usize..start as usize + view.volume();
+            side.packet.pack_part(memory, view, elements);
         }
-        let mut part = Packet::take_from(&mut self.free, side.packet.dtype(), 0);
-        side.packet.resize(0);
-        for view in views {
-            part.pack(memory, view);
-            append(&mut side.packet, &part, 0..part.len());
-        }
-        self.free.push(part);
         side
     }
 
@@ -97,22 +105,26 @@ impl LibraryCollectives {
             starts.push(end as c_int);
             end += view.volume();
         }
-        let mut packet = Packet::take_from(&mut self.free, dtype, end);
-        packet.resize(end);
         Side {
-            packet,
+            packet: self.pool.blank(dtype, end),
             views: views.to_vec(),
             counts,
             starts,
         }
     }
 
+    /// Starts a collective; false where packets are missing.
     pub(crate) fn start(
         &mut self,
         task: TaskId,
         collective: &Collective,
         memory: &Memory<'_>,
-    ) -> Result<(), RunError> {
+    ) -> Result<bool, RunError> {
+        let packets = Packets::of_library(collective, memory.body());
+        let rooms = packets.taken(BufferTransfer::Copied);
+        if !self.pool.reserve(Lane::Collective, rooms) {
+            return Ok(false);
+        }
         let group = self.groups.get(&collective.group());
         let group = group.unwrap_or_else(|| panic!("no communicator for {}", collective.group));
         let (comm, members) = (group.comm, group.members.clone());
@@ -147,7 +159,7 @@ impl LibraryCollectives {
         let request = request.map_err(|reason| self.failed(&pending, memory, reason))?;
         self.requests.push(request);
         self.pending.push(pending);
-        Ok(())
+        Ok(true)
     }
 
     fn call(&self, kind: &CollectiveKind, pending: &mut Pending, comm: Raw) -> Result<Raw, String> {
@@ -212,26 +224,16 @@ impl LibraryCollectives {
         for pending in std::mem::take(&mut self.finished) {
             done.push(pending.task);
             let target = pending.target;
-            if let [view] = target.views[..] {
-                target.packet.unpack(memory, &view, false);
-            } else {
-                self.deliver(&target, memory);
+            for (view, &start) in target.views.iter().zip(&target.starts) {
+                let elements = start as usize..start as usize + view.volume();
+                target.packet.unpack_part(memory, view, elements);
             }
-            self.free.push(target.packet);
-            self.free.extend(pending.source.map(|source| source.packet));
+            self.pool.put(target.packet);
+            if let Some(source) = pending.source {
+                self.pool.put(source.packet);
+            }
         }
         Ok(())
-    }
-
-    fn deliver(&mut self, target: &Side, memory: &Memory<'_>) {
-        let mut part = Packet::take_from(&mut self.free, target.packet.dtype(), 0);
-        for (view, &start) in target.views.iter().zip(&target.starts) {
-            let start = start as usize;
-            part.resize(0);
-            append(&mut part, &target.packet, start..start + view.volume());
-            part.unpack(memory, view, false);
-        }
-        self.free.push(part);
     }
 
     fn failed(&self, pending: &Pending, memory: &Memory<'_>, reason: String) -> RunError {
@@ -275,16 +277,6 @@ impl Side {
             counts: &self.counts,
             starts: &self.starts,
         })
-    }
-}
-
-/// Puts a range of a packet behind the elements of another.
-fn append(to: &mut Packet, from: &Packet, range: std::ops::Range<usize>) {
-    match (to, from) {
-        (Packet::F32(to), Packet::F32(from)) => to.extend_from_slice(&from[range]),
-        (Packet::F64(to), Packet::F64(from)) => to.extend_from_slice(&from[range]),
-        (Packet::I16(to), Packet::I16(from)) => to.extend_from_slice(&from[range]),
-        (to, from) => panic!("{:?} meets {:?} in a collective", to.dtype(), from.dtype()),
     }
 }
 

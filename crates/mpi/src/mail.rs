@@ -3,8 +3,8 @@
 use crate::call::{Buffer, Completed, Mpi, MpiError, Raw};
 use crate::control::{Control, sorted_backwards};
 use crate::guard::Timeout;
-use partita_program::{Dtype, Program, Work};
-use partita_run::{Carriage, Key, Mail, MailFault, Packet, Stage};
+use partita_program::{BufferTransfer, Dtype, Program, Work};
+use partita_run::{Key, MessageFault, MessageKind, Packet, PointToPoint};
 use partita_space::Rank;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -59,15 +59,15 @@ impl Tags {
 
     /// The largest in use.
     pub(crate) fn largest(self) -> u64 {
-        self.sequences * (self.parts + Stage::ALL.len() as u64 - 1) - 1
+        self.sequences * (self.parts + MessageKind::ALL.len() as u64 - 1) - 1
     }
 
     fn tag(self, key: &Key) -> c_int {
         let (sequence, part) = (u64::from(key.sequence), u64::from(key.part));
-        let stage = Stage::ALL.iter().position(|&stage| stage == key.stage);
-        let tag = match stage.unwrap_or_default() as u64 {
+        let kind = MessageKind::ALL.iter().position(|&kind| kind == key.kind);
+        let tag = match kind.unwrap_or_default() as u64 {
             0 => sequence * self.parts + part,
-            stage => self.sequences * (self.parts + stage - 1) + sequence,
+            kind => self.sequences * (self.parts + kind - 1) + sequence,
         };
         tag as c_int
     }
@@ -75,7 +75,7 @@ impl Tags {
 
 /// The mail of a rank that is a process: non-blocking sends and receives of packed elements.
 ///
-/// Receives are posted when their task starts, into packets that are used again and again.
+/// Receives are posted when their task starts.
 pub(crate) struct MpiMail<'w> {
     mpi: Rc<Mpi>,
     comm: Raw,
@@ -91,8 +91,9 @@ pub(crate) struct MpiMail<'w> {
     transfers: Vec<Transfer>,
     completed: Vec<Completed>,
     arrived: HashMap<Key, VecDeque<Packet>>,
-    free: Vec<Packet>,
-    fault: Option<MailFault>,
+    /// Sends that have left.
+    sent: Vec<Packet>,
+    fault: Option<MessageFault>,
     looked: Instant,
 }
 
@@ -127,7 +128,7 @@ impl<'w> MpiMail<'w> {
             transfers: Vec::new(),
             completed: Vec::new(),
             arrived: HashMap::new(),
-            free: Vec::new(),
+            sent: Vec::new(),
             fault: None,
             looked: Instant::now(),
         }
@@ -164,7 +165,7 @@ impl<'w> MpiMail<'w> {
     }
 
     fn fail(&mut self, transfer: &Transfer, reason: String) {
-        self.fault.get_or_insert(MailFault {
+        self.fault.get_or_insert(MessageFault {
             key: transfer.key,
             peer: transfer.peer,
             reason,
@@ -198,7 +199,7 @@ impl<'w> MpiMail<'w> {
                 queue.push_back(transfer.packet);
                 has_come = true;
             } else {
-                self.free.push(transfer.packet);
+                self.sent.push(transfer.packet);
             }
         }
         self.completed = completed;
@@ -210,7 +211,7 @@ impl<'w> MpiMail<'w> {
         let awaited = self.transfers.iter().find(|transfer| transfer.is_receive);
         if let Some(transfer) = awaited.or(self.transfers.first()) {
             let (key, peer, reason) = (transfer.key, transfer.peer, error.to_string());
-            self.fault.get_or_insert(MailFault { key, peer, reason });
+            self.fault.get_or_insert(MessageFault { key, peer, reason });
         }
     }
 
@@ -227,10 +228,11 @@ impl<'w> MpiMail<'w> {
 
 /// Errors: more elements than a message can have.
 pub(crate) fn buffer(mpi: &Mpi, packet: &mut Packet) -> Result<Buffer, String> {
-    let (start, length, datatype) = match packet {
-        Packet::F32(elements) => (elements.as_mut_ptr().cast(), elements.len(), mpi.float),
-        Packet::F64(elements) => (elements.as_mut_ptr().cast(), elements.len(), mpi.double),
-        Packet::I16(elements) => (elements.as_mut_ptr().cast(), elements.len(), mpi.int16),
+    let (start, length) = (packet.start().cast(), packet.len());
+    let datatype = match packet.dtype() {
+        Dtype::F32 => mpi.float,
+        Dtype::F64 => mpi.double,
+        Dtype::I16 => mpi.int16,
     };
     let count = c_int::try_from(length).map_err(|_| {
         format!(
@@ -245,22 +247,16 @@ pub(crate) fn buffer(mpi: &Mpi, packet: &mut Packet) -> Result<Buffer, String> {
     })
 }
 
-impl Mail for MpiMail<'_> {
+impl PointToPoint for MpiMail<'_> {
     fn rank(&self) -> Rank {
         self.rank
     }
 
-    fn carriage(&self) -> Carriage {
-        Carriage::Copied
+    fn transfer(&self) -> BufferTransfer {
+        BufferTransfer::Copied
     }
 
-    fn blank(&mut self, dtype: Dtype, elements: usize) -> Packet {
-        Packet::take_from(&mut self.free, dtype, elements)
-    }
-
-    fn expect(&mut self, key: Key, dtype: Dtype, elements: usize) {
-        let mut packet = self.blank(dtype, elements);
-        packet.resize(elements);
+    fn expect(&mut self, key: Key, packet: Packet) {
         self.start(Transfer {
             key,
             peer: key.from,
@@ -278,8 +274,9 @@ impl Mail for MpiMail<'_> {
         });
     }
 
-    fn fetch(&mut self) {
+    fn fetch(&mut self, returned: &mut Vec<Packet>) {
         self.progress();
+        returned.append(&mut self.sent);
     }
 
     fn has(&self, key: &Key) -> bool {
@@ -290,8 +287,8 @@ impl Mail for MpiMail<'_> {
         self.arrived.get_mut(key)?.pop_front()
     }
 
-    fn give_back(&mut self, _owner: Rank, packet: Packet) {
-        self.free.push(packet);
+    fn give_back(&mut self, owner: Rank, _packet: Packet) {
+        panic!("a packet of rank {owner} was moved here");
     }
 
     /// MPI does not tell.
@@ -299,14 +296,15 @@ impl Mail for MpiMail<'_> {
         &[]
     }
 
-    fn fault(&self) -> Option<&MailFault> {
+    fn fault(&self) -> Option<&MessageFault> {
         self.fault.as_ref()
     }
 
-    fn wait(&mut self, limit: Duration) {
+    fn wait(&mut self, limit: Duration, for_packets: bool) {
         let start = Instant::now();
         loop {
             let has_come = self.progress() || self.nudged.swap(false, Ordering::Acquire);
+            let has_come = has_come || for_packets && !self.sent.is_empty();
             let waited = start.elapsed();
             if has_come || waited > limit || self.cancel.load(Ordering::Relaxed) {
                 return;
@@ -349,12 +347,12 @@ mod tests {
             parts: 3,
         };
         let mut seen: Vec<c_int> = Vec::new();
-        for stage in Stage::ALL {
-            let parts = if stage == Stage::Exchange { 3 } else { 1 };
+        for kind in MessageKind::ALL {
+            let parts = if kind == MessageKind::Exchange { 3 } else { 1 };
             for (sequence, part) in (0..5).flat_map(|s| (0..parts).map(move |p| (s, p))) {
                 let from = 0;
                 seen.push(tags.tag(&Key {
-                    stage,
+                    kind,
                     sequence,
                     from,
                     part,

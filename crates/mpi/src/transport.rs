@@ -2,9 +2,9 @@
 
 use crate::collectives::LibraryCollectives;
 use crate::mail::MpiMail;
-use partita_program::{Collective, Exchange, TaskId};
+use partita_program::{Collective, Exchange, Staging, TaskId};
 use partita_run::{Memory, MessageTransport, RunError, Transport};
-use partita_space::Rank;
+use partita_space::{Bytes, Rank};
 use std::time::Duration;
 
 /// Who does the collectives.
@@ -34,17 +34,28 @@ impl<'w> MpiTransport<'w> {
     /// Ends the sleep of this rank in `wait`, or its next one, from any thread: for sources that read
     /// behind the rank's back.
     pub fn waker(&self) -> impl Fn() + Send + 'static {
-        self.messages.mail().waker()
+        self.messages.messages().waker()
     }
 }
 
 impl Transport for MpiTransport<'_> {
+    fn allocate(&mut self, staging: &Staging) -> Result<(), RunError> {
+        let Some(library) = &mut self.library else {
+            return self.messages.allocate(staging);
+        };
+        self.messages.allocate(&Staging {
+            collective: Bytes(0),
+            ..*staging
+        })?;
+        library.allocate(staging)
+    }
+
     fn start_exchange(
         &mut self,
         task: TaskId,
         exchange: &Exchange,
         memory: &Memory<'_>,
-    ) -> Result<(), RunError> {
+    ) -> Result<bool, RunError> {
         self.messages.start_exchange(task, exchange, memory)
     }
 
@@ -53,7 +64,7 @@ impl Transport for MpiTransport<'_> {
         task: TaskId,
         collective: &Collective,
         memory: &Memory<'_>,
-    ) -> Result<(), RunError> {
+    ) -> Result<bool, RunError> {
         match &mut self.library {
             Some(library) => library.start(task, collective, memory),
             None => self.messages.start_collective(task, collective, memory),

@@ -7,8 +7,8 @@ use crate::guard::{End, Guard, Timeout};
 use crate::library::Library;
 use crate::mail::{MpiMail, Tags};
 use crate::transport::{Collectives, MpiTransport};
-use partita_program::{Group, Program, Work};
-use partita_run::MessageTransport;
+use partita_program::{Group, Program, Staging, Work};
+use partita_run::{MessageTransport, Transport};
 use partita_space::{Mesh, Rank, Seconds};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -326,12 +326,14 @@ impl World {
             cancel,
             Duration::from_secs_f64(spin.0),
         );
-        let mut messages = MessageTransport::new(mesh, mail);
-        if library.is_none() {
-            let reserved = messages.reserve(programs.iter().copied());
-            reserved.map_err(|error| WorldError::Memory(error.to_string()))?;
-        }
-        Ok(MpiTransport::new(messages, library))
+        let mut transport = MpiTransport::new(MessageTransport::new(mesh, mail), library);
+        let staging = programs
+            .iter()
+            .map(|program| program.body(self.rank).staging);
+        let staging = staging.reduce(Staging::max).unwrap_or_default();
+        let allocated = transport.allocate(&staging);
+        allocated.map_err(|error| WorldError::Memory(error.to_string()))?;
+        Ok(transport)
     }
 
     /// A communicator for each kind of group over which a program has a collective. A rank that is in

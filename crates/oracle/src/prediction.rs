@@ -3,7 +3,7 @@
 use crate::cost::{CostBasis, Costs, Known};
 use crate::simulate::{Breakdown, Category, Mode, Segment, SimulateError, Simulation, simulate};
 use partita_program::{Count, Lane, Phase, Program};
-use partita_run::{Carriage, Footprint};
+use partita_run::Footprint;
 use partita_space::{Bytes, Flops, Seconds};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ pub struct Prediction {
     pub iteration_seconds: Seconds,
     /// Samples of all ranks by the time of a step; 0 where nothing takes time.
     pub samples_per_second: f64,
-    /// Largest arena of a rank.
+    /// Largest memory of a rank, arena and staging.
     pub memory_bytes_max: Bytes,
     /// Memory of that rank by what it is for, buffers beside the arena among it.
     #[serde(default)]
@@ -92,11 +92,6 @@ impl Prediction {
         let kernels = slowest
             .map(|at| simulation.kernels[at].clone())
             .unwrap_or_default();
-        let carriage = match simulation.basis {
-            // Ranks of this machine are threads, unless who asks knows better.
-            CostBasis::Measured => Carriage::Handed,
-            CostBasis::Modelled | CostBasis::Calibrated => Carriage::Copied,
-        };
         let own = |(name, seconds): (&str, Seconds)| (name.to_owned(), seconds);
         Self {
             digest: program.digest(),
@@ -108,7 +103,7 @@ impl Prediction {
                 0.0
             },
             memory_bytes_max: program.memory_max(),
-            memory: Footprint::largest(program, carriage),
+            memory: Footprint::largest(program),
             breakdown: simulation.breakdown.scaled(per_step),
             bottleneck: bottleneck(program, simulation),
             limits: limits(program, simulation),

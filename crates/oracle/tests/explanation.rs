@@ -216,8 +216,8 @@ fn copying(redundant: bool) -> Program {
                 buffer("act", Role::Activation, 8 + low, Some(home)),
             ],
             tasks: vec![task],
-            outputs: Vec::new(),
             arena: Bytes(112),
+            ..Body::default()
         }
     };
     program(mesh, vec![body(0), body(2)], vec![0, 0, 1, 1])

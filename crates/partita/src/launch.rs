@@ -22,7 +22,7 @@ use partita_lower::Strategy;
 use partita_mpi::Collectives;
 use partita_oracle::Prediction;
 use partita_program::Program;
-use partita_run::{Arena, Carriage};
+use partita_run::Arena;
 use partita_session::{End, Outcome, Session};
 use partita_space::Seconds;
 use partita_tune::LinkTimes;
@@ -251,14 +251,6 @@ impl<'c> Launch<'c> {
         };
         let is_known = job.is_on_one_host() && ranks.count <= ranks.most();
         Ok(if is_known { ranks } else { threads })
-    }
-
-    /// How messages between the ranks take memory.
-    pub fn carriage(&self) -> Carriage {
-        match self {
-            Self::Threads(_) => Carriage::Handed,
-            Self::Processes(_) => Carriage::Copied,
-        }
     }
 
     /// Runs a session. The process of rank 0 gets the outcomes of all ranks and the memory of their steps,

@@ -9,7 +9,7 @@ use crate::planning::PlanningError;
 use crate::search::{staged, staged_here};
 use crate::training::{Lowered, StrategyChoice, Training, lowered};
 use partita_lower::{Request, Strategy};
-use partita_program::{Body, Count, Dtype, ProgramKind, Role};
+use partita_program::{Body, Count, Dtype, ProgramKind, Role, Staging};
 use partita_space::{Bytes, Flops, Rank};
 use serde::Serialize;
 
@@ -137,8 +137,12 @@ pub struct ClassSummary {
     pub tasks: usize,
     /// Buffers of each.
     pub buffers: usize,
-    /// Arena of each.
+    /// All memory of each.
     pub memory_bytes: Bytes,
+    /// Of that, the arena.
+    pub arena_bytes: Bytes,
+    /// Of that, the pools of packets and of pieces of samples.
+    pub staging_bytes: Staging,
     /// Parameters of each.
     pub parameter_bytes: Bytes,
     /// Work of each.
@@ -198,7 +202,9 @@ impl ClassSummary {
             first_rank,
             tasks: body.tasks.len(),
             buffers: body.buffers.len(),
-            memory_bytes: body.arena,
+            memory_bytes: body.memory(),
+            arena_bytes: body.arena,
+            staging_bytes: body.staging,
             parameter_bytes: body.bytes_of(Role::Parameter),
             count: WorkCount::of(&body.count()),
         }

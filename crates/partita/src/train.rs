@@ -39,7 +39,7 @@ use partita_data::{
 use partita_graph::{Graph, initial_part};
 use partita_lower::Strategy;
 use partita_program::{Buffer, Role};
-use partita_run::{Footprint, RunError, Source, SystemClock};
+use partita_run::{RunError, Source, SystemClock};
 use partita_session::{End, Plan, Session, persistent_name};
 use partita_space::{Bytes, Mesh, Rank};
 use results::{Finished, pretty};
@@ -263,13 +263,10 @@ fn run_session<'r>(
     let (context, dataset) = (launch.context(), task.dataset);
     let environment = context.environment();
     let program = session.main_program();
-    let mut prediction = match run.is_predicted {
+    let prediction = match run.is_predicted {
         true => launch.predict(program, run.crew())?,
         false => None,
     };
-    if let Some(prediction) = &mut prediction {
-        prediction.memory = Footprint::largest(program, launch.carriage());
-    }
     context.report(Event::Writing);
     let text = prediction.as_ref().map(pretty).transpose()?;
     let room = Room::of_session(session, TRACES_KEPT, text.as_ref().map_or(0, String::len));
@@ -314,7 +311,7 @@ fn run_session<'r>(
         targets: task.dataset.targets(),
         program,
         footprints: (0..program.mesh.ranks())
-            .map(|rank| session.footprint(rank, launch.carriage()))
+            .map(|rank| session.footprint(rank))
             .collect(),
         usage,
         outcomes,

@@ -296,7 +296,7 @@ impl Cutter<'_> {
             asked.extend(ranks);
             first += mesh.ranks();
         }
-        let arenas = lower_ranks(&request, &asked)?.map(|body| body.map(|body| body.arena));
+        let arenas = lower_ranks(&request, &asked)?.map(|body| body.map(|body| body.memory()));
         let arenas: Vec<Bytes> = arenas.collect::<Result<_, LowerError>>()?;
         let mut arenas = arenas.into_iter();
         let peaks = counts

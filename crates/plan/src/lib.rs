@@ -17,12 +17,12 @@
 mod balance;
 mod candidates;
 mod closed;
-mod glance;
 mod growth;
 mod layers;
 mod per_layer;
 mod pipelines;
 mod plan;
+mod prefilter;
 
 pub use balance::{BalanceError, Balanced, balance};
 pub use candidates::{candidates, hybrids};

@@ -3,10 +3,10 @@
 use crate::balance::{BalanceError, Tables, balance_with};
 use crate::candidates::candidates;
 use crate::closed::Forms;
-use crate::glance::{Glance, No, beaten, memory_reason};
 use crate::layers::{LayersError, StageCosts};
 use crate::per_layer::Measured;
 use crate::pipelines::pipelines;
+use crate::prefilter::{No, Prefilter, beaten, memory_reason};
 use partita_lower::{LowerError, Request, Strategy, lower};
 use partita_oracle::Prediction;
 use partita_program::{Body, Program};
@@ -202,8 +202,8 @@ impl Ranking<'_, '_> {
     }
 
     /// What a few ranks say, beside the best so far.
-    fn glance(&self) -> Glance<'_, '_> {
-        Glance {
+    fn prefilter(&self) -> Prefilter<'_, '_> {
+        Prefilter {
             request: self.request,
             best: self.best.as_ref(),
         }
@@ -236,7 +236,7 @@ impl Ranking<'_, '_> {
                 self.refuse(strategy, (Refusal::Slower, reason));
                 continue;
             }
-            match self.glance().at_two_ranks(&strategy)? {
+            match self.prefilter().at_two_ranks(&strategy)? {
                 Ok(_) if form.is_some() && nearest.is_none() && is_plain(&strategy) => {
                     nearest = form.map(|form| (form, strategy.clone()));
                     self.weigh(strategy)?;
@@ -273,7 +273,7 @@ impl Ranking<'_, '_> {
                 continue;
             }
             (self.request.progress)(&strategy, total - index);
-            match self.glance().at_groups(&strategy)? {
+            match self.prefilter().at_groups(&strategy)? {
                 Ok(_) => self.weigh(strategy)?,
                 Err(no) => {
                     self.close.push(strategy.clone());
@@ -331,7 +331,7 @@ impl Ranking<'_, '_> {
         }
         let mut open = Vec::new();
         for strategy in found {
-            match self.glance().at_two_ranks(&strategy)? {
+            match self.prefilter().at_two_ranks(&strategy)? {
                 Ok(floor) => open.push(Open { floor, strategy }),
                 Err(no) => self.refuse(strategy, no),
             }
@@ -442,10 +442,10 @@ fn weigh(
         }
         Err(error) => return Err(error.into()),
     };
-    let largest = program.bodies.iter().max_by_key(|body| body.arena);
-    if let Some(body) = largest.filter(|body| body.arena > request.memory) {
+    let largest = program.largest().map(|(body, _)| body);
+    if let Some(body) = largest.filter(|body| body.memory() > request.memory) {
         let reason = memory_reason(body, request.memory);
-        return Ok(Err((Refusal::Memory(body.arena), reason)));
+        return Ok(Err((Refusal::Memory(body.memory()), reason)));
     }
     Ok((request.cost)(&program).map_err(|unknown| (Refusal::Unknown, unknown)))
 }

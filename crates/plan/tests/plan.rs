@@ -298,7 +298,7 @@ fn shares() -> Program {
             arena: buffer.bytes(),
             buffers: vec![buffer],
             tasks: (0..).zip(kinds).map(task).collect(),
-            outputs: Vec::new(),
+            ..Body::default()
         }
     };
     Program {

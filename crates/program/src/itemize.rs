@@ -74,11 +74,11 @@ pub type Itemized = [Bytes; 9];
 
 /// What the largest rank holds when it holds most.
 pub fn itemize(program: &Program) -> Itemized {
-    let bodies = program.bodies.iter().zip(program.representatives());
-    let largest = bodies.max_by_key(|(body, _)| body.arena);
-    largest.map_or_else(Itemized::default, |(body, rank)| {
-        itemize_body(body, &program.mesh, &program.mesh.coord(rank))
-    })
+    program
+        .largest()
+        .map_or_else(Itemized::default, |(body, rank)| {
+            itemize_body(body, &program.mesh, &program.mesh.coord(rank))
+        })
 }
 
 /// What the rank at `coord` holds when it holds most.

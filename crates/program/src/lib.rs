@@ -15,7 +15,9 @@ mod kernel;
 mod menu;
 mod program;
 pub mod random;
+pub mod reading;
 mod sizes;
+mod staging;
 mod task;
 mod task_set;
 mod task_site;
@@ -31,6 +33,7 @@ pub use kernel::{Activation, Direction, Kernel, Optimizer, PoolKind, Taps, Trans
 pub use menu::{Algorithm, Choice, KernelShape, Menu, MenuError, UnpinnedMenu};
 pub use program::{Body, Output, Program, ProgramKind};
 pub use sizes::{SizeFault, SizeFaults};
+pub use staging::{BufferTransfer, Packets, Room, SMALL_SUM, Staging, packet_bytes};
 pub use task::{
     Collective, CollectiveKind, Exchange, Group, Item, Lane, Load, Origin, Phase, Receive, Send,
     Task, TaskId, When, Work,

@@ -1,6 +1,6 @@
 //! A program: bodies by class of ranks.
 
-use crate::{Buffer, BufferId, Count, Dtype, Group, Role, Task, View, Work};
+use crate::{Buffer, BufferId, Count, Dtype, Group, Role, Staging, Task, View, Work};
 use partita_space::{Bytes, Mesh, Rank};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -37,6 +37,8 @@ pub struct Body {
     pub outputs: Vec<Output>,
     /// Size of the arena.
     pub arena: Bytes,
+    /// Pools of packets and of pieces of samples, beside the arena.
+    pub staging: Staging,
 }
 
 /// What every rank of a placement does in a step.
@@ -62,6 +64,20 @@ impl Body {
     /// The buffer of this id.
     pub fn buffer(&self, id: BufferId) -> &Buffer {
         &self.buffers[id.0 as usize]
+    }
+
+    /// All memory of a rank that plays the body: its arena and the pools beside it.
+    pub fn memory(&self) -> Bytes {
+        self.arena + self.staging.total()
+    }
+
+    /// Whether the elements of a view lie side by side.
+    pub fn is_dense(&self, view: &View) -> bool {
+        let pitch = self.buffer(view.buffer).pitches();
+        let last: usize = (0..5)
+            .map(|dim| (view.extent[dim].max(1) - 1) * pitch[dim])
+            .sum();
+        view.is_empty() || last + 1 == view.volume()
     }
 
     /// Bytes of all buffers of a role, as if none shared memory.
@@ -118,6 +134,12 @@ impl Program {
         sizes
     }
 
+    /// The body of the rank that needs most memory, and the first rank of its class.
+    pub fn largest(&self) -> Option<(&Body, Rank)> {
+        let bodies = self.bodies.iter().zip(self.representatives());
+        bodies.max_by_key(|(body, _)| body.memory())
+    }
+
     /// Number of ranks in each class.
     pub fn class_sizes(&self) -> Vec<usize> {
         let mut sizes = vec![0; self.bodies.len()];
@@ -137,11 +159,11 @@ impl Program {
             .sum()
     }
 
-    /// Largest arena of a rank.
+    /// Largest memory of a rank: arena and staging.
     pub fn memory_max(&self) -> Bytes {
         self.bodies
             .iter()
-            .map(|body| body.arena)
+            .map(Body::memory)
             .max()
             .unwrap_or_default()
     }

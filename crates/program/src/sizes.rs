@@ -2,7 +2,7 @@
 
 use crate::count::WideCount;
 use crate::descriptor::Window;
-use crate::{Body, Exchange, Home, Kernel, Place, Program, TaskSite, Work};
+use crate::{Body, Exchange, Home, Kernel, Lane, Place, Program, TaskSite, Work};
 use partita_space::limits::{BYTES_MAX, ELEMENTS_MAX, SAMPLES_MAX};
 use partita_space::{Grid, Mesh, Offset, Rank};
 use std::fmt;
@@ -146,6 +146,10 @@ impl Sizes<'_, '_> {
         self.most(&place, "bytes of all buffers", sum, BYTES_MAX);
         let arena = u128::from(body.arena.0);
         self.most(&place, "bytes of the arena", arena, BYTES_MAX);
+        for lane in Lane::ALL {
+            let staging = u128::from(body.staging.of_lane(lane).0);
+            self.most(&place, "bytes of a pool", staging, BYTES_MAX);
+        }
     }
 
     fn home(&mut self, place: &dyn Fn() -> String, home: &Home) {

@@ -321,6 +321,12 @@ impl Group {
         }
     }
 
+    /// How many members there are.
+    pub fn size(&self, world: &Mesh) -> usize {
+        let mesh = self.on.map_or(*world, |grid| grid.mesh());
+        mesh.group_size(self.axes)
+    }
+
     /// The first member; a rank that is not in the mesh is alone.
     pub fn first(&self, world: &Mesh, rank: Rank) -> Rank {
         let corner = |mut coord: Coord| {

@@ -1,6 +1,6 @@
 //! The text form of a program: a header, then per class its buffers, outputs and tasks, a line each.
 
-use crate::{Body, Buffer, Output, Phase, Program, Task, TaskId};
+use crate::{Body, Buffer, Output, Phase, Program, Staging, Task, TaskId};
 use partita_space::{Bytes, Mesh};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -49,6 +49,16 @@ impl Program {
         let _ = writeln!(text, "classes {}", runs(&self.class_of));
         for (class, body) in self.bodies.iter().enumerate() {
             let _ = writeln!(text, "class {class} arena={}", body.arena.0);
+            let Staging {
+                exchange,
+                collective,
+                io,
+            } = body.staging;
+            let _ = writeln!(
+                text,
+                "  staging exchange={} collective={} io={}",
+                exchange.0, collective.0, io.0
+            );
             body.write(text);
         }
     }
@@ -244,10 +254,27 @@ fn body_line(body: &mut Body, line: usize, text: &str) -> Result<(), ParseError>
             name: name.to_owned(),
             view,
         });
+    } else if let Some(rest) = text.strip_prefix("staging ") {
+        body.staging = staging_line(rest)
+            .ok_or_else(|| fail("staging reads `exchange=64 collective=64 io=64`, in bytes"))?;
     } else {
         body.tasks.push(task_line(body.tasks.len(), line, text)?);
     }
     Ok(())
+}
+
+fn staging_line(text: &str) -> Option<Staging> {
+    let mut words = text.split(' ');
+    let mut bytes = |name: &str| {
+        let (key, bytes) = words.next()?.split_once('=')?;
+        (key == name).then_some(Bytes(bytes.parse().ok()?))
+    };
+    let staging = Staging {
+        exchange: bytes("exchange")?,
+        collective: bytes("collective")?,
+        io: bytes("io")?,
+    };
+    words.next().is_none().then_some(staging)
 }
 
 fn task_line(id: usize, line: usize, text: &str) -> Result<Task, ParseError> {

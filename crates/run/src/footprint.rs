@@ -1,6 +1,5 @@
 //! Memory of a rank by what it is for.
 
-use crate::{Carriage, packet_bytes, reading};
 use partita_program::{Heading, Program, itemize_body};
 use partita_space::{Bytes, Rank};
 use serde::{Deserialize, Serialize};
@@ -39,24 +38,23 @@ pub struct Footprint {
 
 impl Footprint {
     /// Of a rank that plays this program alone, and keeps no records.
-    pub fn of(program: &Program, rank: Rank, carriage: Carriage) -> Self {
+    pub fn of(program: &Program, rank: Rank) -> Self {
         let body = program.body(rank);
         Self {
-            communication_buffers: packet_bytes([program], rank, carriage),
-            io_buffers: reading::buffer_bytes(body),
+            communication_buffers: body.staging.packets(),
+            io_buffers: body.staging.io,
             ..Self::of_arena(program, rank)
         }
     }
 
-    /// Of the rank with the largest arena.
-    pub fn largest(program: &Program, carriage: Carriage) -> Self {
-        let ranks = program.representatives().into_iter();
-        let largest = ranks.max_by_key(|&rank| program.body(rank).arena);
-        largest.map_or_else(Self::default, |rank| Self::of(program, rank, carriage))
+    /// Of the rank that needs most.
+    pub fn largest(program: &Program) -> Self {
+        let largest = program.largest();
+        largest.map_or_else(Self::default, |(_, rank)| Self::of(program, rank))
     }
 
     /// What lies in the arena, without the buffers beside it.
-    pub(crate) fn of_arena(program: &Program, rank: Rank) -> Self {
+    fn of_arena(program: &Program, rank: Rank) -> Self {
         let coord = program.mesh.coord(rank);
         let items = itemize_body(program.body(rank), &program.mesh, &coord);
         let of = |heading: Heading| items[heading as usize];

@@ -21,10 +21,11 @@ pub mod allocation;
 mod driver;
 mod error;
 mod footprint;
+mod lines;
 mod memory;
 mod messages;
+mod packed_tensor;
 mod rank;
-pub mod reading;
 mod trace;
 mod watchdog;
 mod world;
@@ -33,7 +34,10 @@ pub use driver::Driver;
 pub use error::RunError;
 pub use footprint::Footprint;
 pub use memory::{Arena, Block, BlockMut, Cells, Element, Memory};
-pub use messages::{Carriage, Key, Mail, MailFault, MessageTransport, Packet, Stage, packet_bytes};
+pub use messages::{
+    Key, MessageFault, MessageKind, MessageTransport, Packet, PacketPool, PointToPoint,
+};
+pub use packed_tensor::PackedTensor;
 pub use rank::{Counted, RankRunner, StepReport};
 pub use trace::{Event, Trace};
 pub use watchdog::Watchdog;

@@ -1,10 +1,10 @@
 //! The arena of a rank and the views into it.
 
 use crate::RunError;
-use crate::allocation::handling_failure;
+use crate::lines::Lines;
 use partita_program::{Body, Buffer, Dtype, View};
 use partita_space::{Bytes, Rank};
-use std::cell::{RefCell, UnsafeCell};
+use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -35,15 +35,8 @@ unsafe impl Element for i16 {
 
 /// The memory of a rank: one allocation, zeroed, aligned to 64 bytes.
 pub struct Arena {
-    words: Box<[UnsafeCell<Line>]>,
+    lines: Lines,
 }
-
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
-
-// SAFETY: the cells are reached only through `memory(&mut self)`, so by one thread at a time.
-unsafe impl Sync for Arena {}
 
 impl Arena {
     /// An arena of at least `bytes`.
@@ -66,32 +59,17 @@ impl Arena {
     }
 
     fn if_possible(bytes: Bytes) -> Option<Self> {
-        let lines = usize::try_from(bytes.0.div_ceil(64)).ok()?;
-        let layout = std::alloc::Layout::array::<UnsafeCell<Line>>(lines.max(1)).ok()?;
-        // SAFETY: the layout is not of size zero, zero bytes are a valid `Line`, and the box is
-        // given exactly the allocation made for its type and length.
-        let words = unsafe {
-            let start = handling_failure(|| std::alloc::alloc_zeroed(layout));
-            let start = start.cast::<UnsafeCell<Line>>();
-            if start.is_null() {
-                return None;
-            }
-            Box::from_raw(std::ptr::slice_from_raw_parts_mut(start, lines.max(1)))
-        };
-        Some(Self { words })
+        Lines::if_possible(bytes).map(|lines| Self { lines })
     }
 
     /// Size.
     pub fn bytes(&self) -> Bytes {
-        Bytes(self.words.len() as u64 * 64)
+        self.lines.bytes()
     }
 
     /// Touches every page, so that they are counted and resident before the first step.
     pub fn touch(&mut self) {
-        for word in self.words.iter_mut().step_by(64) {
-            // SAFETY: `&mut self` excludes every other reference; a volatile write is not elided.
-            unsafe { std::ptr::write_volatile(word.get(), Line([0; 64])) };
-        }
+        self.lines.touch();
     }
 
     /// The arena as the buffers of a body.
@@ -111,9 +89,8 @@ impl Arena {
                 body.arena.0
             );
         }
-        let start = self.words.as_mut_ptr().cast::<u8>();
         Memory {
-            start,
+            start: self.lines.start(),
             body,
             claims: RefCell::default(),
             arena: PhantomData,
@@ -256,7 +233,7 @@ impl<'a> Memory<'a> {
 
     /// Whether the elements of a view lie side by side, so that a block of it has no others.
     pub fn is_dense(&self, view: &View) -> bool {
-        is_dense(self.body, view)
+        self.body.is_dense(view)
     }
 
     fn locate<T: Element>(&self, view: &View) -> (Range<usize>, [usize; 5]) {
@@ -361,6 +338,18 @@ impl<'a> Memory<'a> {
         });
     }
 
+    /// Contents of a view, packed in memory order into as many elements.
+    pub fn pack_into<T: Element>(&self, view: &View, packed: &mut [T]) {
+        assert_eq!(packed.len(), view.volume(), "room for {view}");
+        let block = self.read::<T>(view);
+        let mut rest = packed;
+        for_rows(view.extent, block.pitch, |at, length| {
+            let (row, after) = std::mem::take(&mut rest).split_at_mut(length);
+            rest = after;
+            row.copy_from_slice(&block.data()[at..at + length]);
+        });
+    }
+
     /// Sets the contents of a view to zeros.
     pub fn clear<T: Element>(&self, view: &View) {
         let mut block = self.write::<T>(view);
@@ -397,15 +386,6 @@ impl<'a> Memory<'a> {
             }
         });
     }
-}
-
-/// Whether the elements of a view lie side by side.
-pub(crate) fn is_dense(body: &Body, view: &View) -> bool {
-    let pitch = body.buffer(view.buffer).pitches();
-    let last: usize = (0..5)
-        .map(|dim| (view.extent[dim].max(1) - 1) * pitch[dim])
-        .sum();
-    view.is_empty() || last + 1 == view.volume()
 }
 
 /// Calls `visit(first element, length)` for every contiguous row of a box.
@@ -523,8 +503,8 @@ impl<T: Element> BlockMut<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::{Arena, Dtype, View};
-    use crate::{Packet, RunError};
-    use partita_program::{Body, Buffer, BufferId, Role};
+    use crate::{PacketPool, RunError};
+    use partita_program::{Body, Buffer, BufferId, Role, Staging};
     use partita_space::Bytes;
 
     fn buffer(dims: [usize; 5]) -> Buffer {
@@ -569,9 +549,18 @@ mod tests {
             text.contains("rank 3") && text.contains("arena of 4194304.00 TiB"),
             "{text}"
         );
-        assert_eq!(Packet::if_possible(Dtype::F32, 1 << 59), None);
-        let packet = Packet::if_possible(Dtype::F64, 10).unwrap();
-        assert!(packet.room() >= 10 && packet.is_empty());
+        let staging = Staging {
+            exchange: bytes,
+            ..Staging::default()
+        };
+        let Err(error) = PacketPool::default().allocate(3, &staging) else {
+            panic!("packets of {bytes}");
+        };
+        let text = error.to_string();
+        assert!(
+            text.contains("rank 3") && text.contains("packets of the exchange lane"),
+            "{text}"
+        );
     }
 
     #[test]

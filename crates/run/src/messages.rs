@@ -1,40 +1,48 @@
 //! Messages and collectives between ranks, whatever carries the messages.
 //!
-//! Whoever can carry packets from rank to rank ([`Mail`]) becomes a [`Transport`] here: exchanges,
+//! Whoever can carry packets from rank to rank ([`PointToPoint`]) becomes a [`Transport`] here: exchanges,
 //! collectives made of messages, sums in rank order, and the tally are the same everywhere, so the bits
 //! of a run do not depend on the world it runs in.
 
 mod collective;
-mod mail;
 mod packet;
-mod stock;
+mod packet_pool;
+mod point_to_point;
 mod sum;
 
-pub use mail::{Key, Mail, MailFault, Stage};
 pub use packet::Packet;
-pub use stock::{Carriage, packet_bytes};
+pub use packet_pool::PacketPool;
+pub use point_to_point::{Key, MessageFault, MessageKind, PointToPoint};
 
 use self::collective::{Group, Reduction, Scatter, Shuffle};
-use self::mail::packed;
+use self::point_to_point::Endpoint;
 use crate::{Memory, RunError, Transport};
 use partita_program::{
-    Collective, CollectiveKind, Exchange, Program, Receive, Task, TaskId, View, Work,
+    Collective, CollectiveKind, Exchange, Lane, Packets, Program, Receive, Staging, Task, TaskId,
+    View, Work,
 };
 use partita_space::{Mesh, Offset, Rank};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The messages and collectives of a rank over its mail.
+/// The messages and collectives of a rank, made of messages from rank to rank.
 ///
-/// Messages of one key (stage, sequence, sender, part) are taken in the order in which they were sent,
-/// so a peer may be steps ahead, as long as all ranks run the same programs in one order. Sums are taken
-/// in rank order and are the same bits on all members. Peers that went away while something is awaited
-/// from them give [`RunError::Lost`], faults of the mail [`RunError::Message`].
+/// Messages of one key (kind, sequence, sender, part) are taken in the order in which they were sent, so a
+/// peer may be ahead, as far as its packets reach, as long as all ranks run the same programs in one order.
+/// Sums are taken in rank order and are the same bits on all members. Peers that went away while something is
+/// awaited from them give [`RunError::Lost`], messages that fail [`RunError::Message`].
 pub struct MessageTransport<M> {
     mesh: Mesh,
     rank: Rank,
-    mail: M,
+    messages: M,
+    pool: PacketPool,
+    /// Packets on their way into the pool.
+    returned: Vec<Packet>,
+    /// Tasks that found too few packets, with their sequences.
+    starved: Vec<(TaskId, u32)>,
+    /// Packets that had returned by then.
+    returns: u64,
     groups: HashMap<partita_program::Group, Arc<Group>>,
     pending: Vec<Pending>,
     tally: [u64; 4],
@@ -61,41 +69,62 @@ struct Expected {
     accumulate: bool,
 }
 
-impl<M: Mail> MessageTransport<M> {
-    /// Over the mail of a rank of this mesh.
-    pub fn new(mesh: Mesh, mail: M) -> Self {
+impl<M: PointToPoint> MessageTransport<M> {
+    /// Over the messages of a rank of this mesh.
+    pub fn new(mesh: Mesh, messages: M) -> Self {
         Self {
             mesh,
-            rank: mail.rank(),
-            mail,
+            rank: messages.rank(),
+            messages,
+            pool: PacketPool::default(),
+            returned: Vec::new(),
+            starved: Vec::new(),
+            returns: 0,
             groups: HashMap::new(),
             pending: Vec::new(),
             tally: [0; 4],
         }
     }
 
-    /// Makes the packets that these programs need, as [`packet_bytes`] counts them.
+    /// Makes the pools of packets for a rank that plays these programs in turn.
     ///
     /// Errors: the system has no memory for them.
     pub fn reserve<'p>(
         &mut self,
         programs: impl IntoIterator<Item = &'p Program>,
     ) -> Result<(), RunError> {
-        let rooms = stock::stock(programs, self.rank, self.mail.carriage());
-        for &room in &rooms {
-            let packet = stock::make(room).ok_or_else(|| RunError::Memory {
-                rank: self.rank,
-                what: "packets".to_owned(),
-                bytes: stock::bytes(&rooms),
-            })?;
-            self.mail.give_back(self.rank, packet);
-        }
-        Ok(())
+        let all = programs.into_iter();
+        let all = all.map(|program| program.body(self.rank).staging);
+        let staging = all.reduce(Staging::max).unwrap_or_default();
+        self.allocate(&staging)
     }
 
     /// What carries the messages.
-    pub fn mail(&self) -> &M {
-        &self.mail
+    pub fn messages(&self) -> &M {
+        &self.messages
+    }
+
+    /// Takes the packets of a task for which its peers may not have returned those of earlier ones yet.
+    fn takes_packets(
+        &mut self,
+        (task, sequence): (TaskId, u32),
+        (lane, packets): (Lane, &Packets),
+    ) -> bool {
+        let rooms = packets.taken(self.messages.transfer());
+        let has_all = self.pool.reserve(lane, rooms);
+        self.starved.retain(|&(other, _)| other != task);
+        if !has_all {
+            self.starved.push((task, sequence));
+            self.returns = self.pool.returns();
+        }
+        has_all
+    }
+
+    fn endpoint(&mut self) -> Endpoint<'_> {
+        Endpoint {
+            messages: &mut self.messages,
+            pool: &mut self.pool,
+        }
     }
 
     fn peer(&self, offset: Offset) -> Rank {
@@ -115,7 +144,7 @@ impl<M: Mail> MessageTransport<M> {
     fn expect(&self, sequence: u32, receive: &Receive) -> Expected {
         Expected {
             key: Key {
-                stage: Stage::Exchange,
+                kind: MessageKind::Exchange,
                 sequence,
                 from: self.peer(receive.from),
                 part: receive.part,
@@ -126,36 +155,39 @@ impl<M: Mail> MessageTransport<M> {
     }
 
     fn refuse_faults(&self, memory: &Memory<'_>) -> Result<(), RunError> {
-        if let Some(fault) = self.mail.fault() {
+        if let Some(fault) = self.messages.fault() {
             return Err(self.failed(fault, memory));
         }
-        let closed = self.mail.closed();
+        let closed = self.messages.closed();
         if closed.is_empty() {
             return Ok(());
         }
-        for pending in &self.pending {
-            let mut missing = pending.missing(&self.mail).into_iter();
+        let pending = self.pending.iter().map(|one| (one.task, one.sequence));
+        for (id, sequence) in pending.chain(self.starved.iter().copied()) {
+            let mut missing = self.missing(id).into_iter();
             if let Some(peer) = missing.find(|rank| closed.contains(rank)) {
-                let task = &memory.body().tasks[pending.task.0 as usize];
+                let task = &memory.body().tasks[id.0 as usize];
                 return Err(RunError::Lost {
                     rank: self.rank,
                     peer,
                     work: task.work.name().to_owned(),
                     layer: task.origin.layer.clone(),
-                    task: pending.task.0,
-                    sequence: pending.sequence,
+                    task: id.0,
+                    sequence,
                 });
             }
         }
         Ok(())
     }
 
-    fn failed(&self, fault: &MailFault, memory: &Memory<'_>) -> RunError {
-        let (stage, sequence) = (fault.key.stage, fault.key.sequence);
+    fn failed(&self, fault: &MessageFault, memory: &Memory<'_>) -> RunError {
+        let (kind, sequence) = (fault.key.kind, fault.key.sequence);
         let is_owner = |task: &Task| match &task.work {
-            Work::Exchange(exchange) => stage == Stage::Exchange && exchange.sequence == sequence,
+            Work::Exchange(exchange) => {
+                kind == MessageKind::Exchange && exchange.sequence == sequence
+            }
             Work::Collective(collective) => {
-                stage != Stage::Exchange && collective.sequence == sequence
+                kind != MessageKind::Exchange && collective.sequence == sequence
             }
             Work::Compute { .. } | Work::Load(_) => false,
         };
@@ -167,7 +199,7 @@ impl<M: Mail> MessageTransport<M> {
             rank: self.rank,
             peer: fault.peer,
             work: owner
-                .map_or(stage.name(), |task| task.work.name())
+                .map_or(kind.name(), |task| task.work.name())
                 .to_owned(),
             layer: owner.map_or_else(String::new, |task| task.origin.layer.clone()),
             task: number.unwrap_or_default() as u32,
@@ -178,16 +210,16 @@ impl<M: Mail> MessageTransport<M> {
 }
 
 impl Pending {
-    fn missing(&self, mail: &dyn Mail) -> Vec<Rank> {
+    fn missing(&self, messages: &dyn PointToPoint) -> Vec<Rank> {
         let mut ranks: Vec<Rank> = match &self.doing {
             Doing::Exchange(expected) => expected
                 .iter()
-                .filter(|expected| !mail.has(&expected.key))
+                .filter(|expected| !messages.has(&expected.key))
                 .map(|expected| expected.key.from)
                 .collect(),
-            Doing::Reduce(reduction) => reduction.missing(mail),
-            Doing::Scatter(scatter) => scatter.missing(mail),
-            Doing::Shuffle(shuffle) => shuffle.missing(mail),
+            Doing::Reduce(reduction) => reduction.missing(messages),
+            Doing::Scatter(scatter) => scatter.missing(messages),
+            Doing::Shuffle(shuffle) => shuffle.missing(messages),
         };
         ranks.sort_unstable();
         ranks.dedup();
@@ -195,12 +227,12 @@ impl Pending {
     }
 
     /// Unpacks what has come, and tells whether that was all.
-    fn deliver(&mut self, mail: &mut dyn Mail, memory: &Memory<'_>) -> bool {
+    fn deliver(&mut self, endpoint: &mut Endpoint<'_>, memory: &Memory<'_>) -> bool {
         match &mut self.doing {
-            Doing::Exchange(expected) => deliver_exchange(expected, mail, memory),
-            Doing::Reduce(reduction) => reduction.deliver(mail, memory),
-            Doing::Scatter(scatter) => scatter.deliver(mail, memory),
-            Doing::Shuffle(shuffle) => shuffle.deliver(mail, memory),
+            Doing::Exchange(expected) => deliver_exchange(expected, endpoint, memory),
+            Doing::Reduce(reduction) => reduction.deliver(endpoint, memory),
+            Doing::Scatter(scatter) => scatter.deliver(endpoint, memory),
+            Doing::Shuffle(shuffle) => shuffle.deliver(endpoint, memory),
         }
     }
 }
@@ -209,7 +241,7 @@ impl Pending {
 /// on timing.
 fn deliver_exchange(
     expected: &mut Vec<Expected>,
-    mail: &mut dyn Mail,
+    endpoint: &mut Endpoint<'_>,
     memory: &Memory<'_>,
 ) -> bool {
     let mut sum_is_open = false;
@@ -218,26 +250,34 @@ fn deliver_exchange(
         let packet = if waits_its_turn {
             None
         } else {
-            mail.take(&expected.key)
+            endpoint.take(&expected.key)
         };
         let Some(packet) = packet else {
             sum_is_open |= expected.accumulate;
             return true;
         };
         packet.unpack(memory, &expected.view, expected.accumulate);
-        mail.give_back(expected.key.from, packet);
+        endpoint.give_back(expected.key.from, packet);
         false
     });
     expected.is_empty()
 }
 
-impl<M: Mail> Transport for MessageTransport<M> {
+impl<M: PointToPoint> Transport for MessageTransport<M> {
+    fn allocate(&mut self, staging: &Staging) -> Result<(), RunError> {
+        self.pool.allocate(self.rank, staging)
+    }
+
     fn start_exchange(
         &mut self,
         task: TaskId,
         exchange: &Exchange,
         memory: &Memory<'_>,
-    ) -> Result<(), RunError> {
+    ) -> Result<bool, RunError> {
+        let packets = Packets::of_exchange(exchange, memory.body());
+        if !self.takes_packets((task, exchange.sequence), (Lane::Exchange, &packets)) {
+            return Ok(false);
+        }
         let receives = exchange.receives.iter();
         let expected: Vec<Expected> = receives
             .map(|receive| self.expect(exchange.sequence, receive))
@@ -245,27 +285,28 @@ impl<M: Mail> Transport for MessageTransport<M> {
         for expected in &expected {
             let dtype = memory.body().buffer(expected.view.buffer).dtype;
             let elements = expected.view.volume();
-            self.mail.expect(expected.key, dtype, elements);
+            self.endpoint().expect(expected.key, dtype, elements);
         }
         for send in &exchange.sends {
-            let packet = packed(&mut self.mail, memory, &send.view);
+            let packet = self.endpoint().packed(memory, &send.view);
             self.tally[0] += 1;
             self.tally[1] += packet.bytes();
             let key = Key {
-                stage: Stage::Exchange,
+                kind: MessageKind::Exchange,
                 sequence: exchange.sequence,
                 from: self.rank,
                 part: send.part,
             };
             let to = self.peer(send.to);
-            self.mail.post(to, key, packet);
+            self.endpoint().post(to, key, packet);
         }
+        self.pool.return_rest();
         self.pending.push(Pending {
             task,
             sequence: exchange.sequence,
             doing: Doing::Exchange(expected),
         });
-        Ok(())
+        Ok(true)
     }
 
     fn start_collective(
@@ -273,26 +314,32 @@ impl<M: Mail> Transport for MessageTransport<M> {
         task: TaskId,
         collective: &Collective,
         memory: &Memory<'_>,
-    ) -> Result<(), RunError> {
-        let (group, sequence) = (self.group(collective.group()), collective.sequence);
-        let mail = &mut self.mail;
+    ) -> Result<bool, RunError> {
+        let sequence = collective.sequence;
+        let packets = Packets::of_collective(collective, memory.body(), &self.mesh);
+        if !self.takes_packets((task, sequence), (Lane::Collective, &packets)) {
+            return Ok(false);
+        }
+        let group = self.group(collective.group());
+        let endpoint = &mut self.endpoint();
         let doing = match &collective.kind {
             CollectiveKind::AllReduce { view } => {
-                Doing::Reduce(Reduction::start(group, sequence, *view, memory, mail))
+                Doing::Reduce(Reduction::start(group, sequence, *view, memory, endpoint))
             }
             CollectiveKind::ReduceScatter { sources, target } => Doing::Scatter(Scatter::start(
-                group, sequence, sources, *target, memory, mail,
+                group, sequence, sources, *target, memory, endpoint,
             )),
             CollectiveKind::AllGather { source, targets } => {
                 let sources = vec![*source; targets.len()];
                 Doing::Shuffle(Shuffle::start(
-                    &group, sequence, &sources, targets, memory, mail,
+                    &group, sequence, &sources, targets, memory, endpoint,
                 ))
             }
             CollectiveKind::AllToAll { sources, targets } => Doing::Shuffle(Shuffle::start(
-                &group, sequence, sources, targets, memory, mail,
+                &group, sequence, sources, targets, memory, endpoint,
             )),
         };
+        self.pool.return_rest();
         let buffers = &memory.body().buffers;
         let given = collective.kind.sources().iter();
         self.tally[2] += 1;
@@ -302,18 +349,24 @@ impl<M: Mail> Transport for MessageTransport<M> {
             sequence,
             doing,
         });
-        Ok(())
+        Ok(true)
     }
 
     fn advance(&mut self) {
-        self.mail.fetch();
+        self.messages.fetch(&mut self.returned);
+        while let Some(packet) = self.returned.pop() {
+            self.pool.put(packet);
+        }
     }
 
     fn poll(&mut self, memory: &Memory<'_>, done: &mut Vec<TaskId>) -> Result<(), RunError> {
         self.advance();
-        let mail = &mut self.mail;
+        let mut endpoint = Endpoint {
+            messages: &mut self.messages,
+            pool: &mut self.pool,
+        };
         self.pending.retain_mut(|pending| {
-            let finished = pending.deliver(mail, memory);
+            let finished = pending.deliver(&mut endpoint, memory);
             if finished {
                 done.push(pending.task);
             }
@@ -323,12 +376,19 @@ impl<M: Mail> Transport for MessageTransport<M> {
     }
 
     fn wait(&mut self, limit: Duration) {
-        self.mail.wait(limit);
+        let for_packets = !self.starved.is_empty();
+        if !for_packets || self.returns == self.pool.returns() {
+            self.messages.wait(limit, for_packets);
+        }
     }
 
     fn missing(&self, task: TaskId) -> Vec<Rank> {
-        let pending = self.pending.iter().find(|pending| pending.task == task);
-        pending.map_or_else(Vec::new, |pending| pending.missing(&self.mail))
+        let mut pending = self.pending.iter();
+        match pending.find(|pending| pending.task == task) {
+            Some(pending) => pending.missing(&self.messages),
+            None if self.starved.iter().any(|&(other, _)| other == task) => self.pool.holders(),
+            None => Vec::new(),
+        }
     }
 
     fn take_tally(&mut self) -> [u64; 4] {

@@ -4,7 +4,7 @@ use crate::{
     Arena, Clock, Driver, Event, Inputs, Kernels, Memory, RunError, Source, Trace, Transport,
     Watchdog, Worked,
 };
-use partita_program::{Body, Count, TaskId, Work};
+use partita_program::{Body, Count, Lane, TaskId, Work};
 use partita_space::{Rank, Seconds};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -95,6 +95,8 @@ impl RankRunner<'_> {
             body,
             inputs,
             compute: VecDeque::new(),
+            exchanges: VecDeque::new(),
+            collectives: VecDeque::new(),
             started: vec![Seconds(0.0); body.tasks.len()],
             under_way: Vec::new(),
             events: Vec::with_capacity(body.tasks.len()),
@@ -171,6 +173,9 @@ struct Step<'s, 'w> {
     body: &'s Body,
     inputs: &'s Inputs,
     compute: VecDeque<TaskId>,
+    /// Messages and collectives that may start, once there are packets for them.
+    exchanges: VecDeque<TaskId>,
+    collectives: VecDeque<TaskId>,
     started: Vec<Seconds>,
     under_way: Vec<TaskId>,
     events: Vec<Event>,
@@ -218,21 +223,44 @@ impl Step<'_, '_> {
         while let Some(task) = self.driver.next_ready() {
             self.started[task.0 as usize] = self.clock.now();
             match &self.body.tasks[task.0 as usize].work {
-                Work::Compute { .. } => {
-                    self.compute.push_back(task);
-                    continue;
+                Work::Compute { .. } => self.compute.push_back(task),
+                Work::Exchange(_) => self.exchanges.push_back(task),
+                Work::Collective(_) => self.collectives.push_back(task),
+                Work::Load(load) => {
+                    self.source.start(task, load, self.inputs)?;
+                    self.under_way.push(task);
                 }
-                Work::Exchange(exchange) => {
-                    self.transport
-                        .start_exchange(task, exchange, &self.memory)?;
-                }
-                Work::Collective(collective) => {
-                    self.transport
-                        .start_collective(task, collective, &self.memory)?;
-                }
-                Work::Load(load) => self.source.start(task, load, self.inputs)?,
             }
-            self.under_way.push(task);
+        }
+        self.start_messages()
+    }
+
+    /// Starts messages and collectives, each lane in its order as far as there are packets.
+    fn start_messages(&mut self) -> Result<(), RunError> {
+        for lane in [Lane::Exchange, Lane::Collective] {
+            loop {
+                let waiting = match lane {
+                    Lane::Collective => &mut self.collectives,
+                    Lane::Exchange | Lane::Compute | Lane::Io => &mut self.exchanges,
+                };
+                let Some(&task) = waiting.front() else {
+                    break;
+                };
+                self.started[task.0 as usize] = self.clock.now();
+                let (transport, memory) = (&mut self.transport, &self.memory);
+                let has_started = match &self.body.tasks[task.0 as usize].work {
+                    Work::Exchange(exchange) => transport.start_exchange(task, exchange, memory)?,
+                    Work::Collective(collective) => {
+                        transport.start_collective(task, collective, memory)?
+                    }
+                    Work::Compute { .. } | Work::Load(_) => panic!("task {} sends nothing", task.0),
+                };
+                if !has_started {
+                    break;
+                }
+                waiting.pop_front();
+                self.under_way.push(task);
+            }
         }
         Ok(())
     }
@@ -269,10 +297,9 @@ impl Step<'_, '_> {
     }
 
     fn stalled(&self) -> RunError {
-        let task = *self
-            .under_way
-            .first()
-            .expect("a step that waits has a task under way");
+        let mut waiting = self.under_way.iter().chain(&self.exchanges);
+        let task = waiting.next().or(self.collectives.front());
+        let task = *task.expect("a step that waits has a task under way");
         let body_task = &self.body.tasks[task.0 as usize];
         let sequence = match &body_task.work {
             Work::Exchange(exchange) => exchange.sequence,

@@ -1,7 +1,9 @@
 //! The traits of a world: kernels, transport, source, clock.
 
 use crate::{Memory, RunError};
-use partita_program::{Algorithm, Buffer, Collective, Count, Exchange, Kernel, Load, TaskId, View};
+use partita_program::{
+    Algorithm, Buffer, Collective, Count, Exchange, Kernel, Load, Staging, TaskId, View,
+};
 use partita_space::{Rank, Seconds};
 use std::ops::AddAssign;
 use std::time::{Duration, Instant};
@@ -74,22 +76,30 @@ pub trait Kernels {
 }
 
 /// Messages and collectives of a rank. Nothing here blocks but `wait`.
+///
+/// Tasks of a lane start in its order. One that finds too few packets has not started, and is to be started
+/// again after what has come was delivered.
 pub trait Transport {
-    /// Starts all sends and receives of an exchange.
+    /// Makes the pools of packets; nothing that is called later makes more.
+    ///
+    /// Errors: the system has no memory for them.
+    fn allocate(&mut self, staging: &Staging) -> Result<(), RunError>;
+
+    /// Starts all sends and receives of an exchange; false where packets are missing.
     fn start_exchange(
         &mut self,
         task: TaskId,
         exchange: &Exchange,
         memory: &Memory<'_>,
-    ) -> Result<(), RunError>;
+    ) -> Result<bool, RunError>;
 
-    /// Starts a collective.
+    /// Starts a collective; false where packets are missing.
     fn start_collective(
         &mut self,
         task: TaskId,
         collective: &Collective,
         memory: &Memory<'_>,
-    ) -> Result<(), RunError>;
+    ) -> Result<bool, RunError>;
 
     /// Moves what can be moved without touching the arena. Called between the tiles of a kernel.
     fn advance(&mut self);

@@ -3,7 +3,7 @@
 use crate::session::{Session, persists_over_programs};
 use crate::shares::{for_share_rows, persistent_name, put_share};
 use partita_program::{Body, Buffer, BufferId, Dtype, Home, Program, Role, View};
-use partita_run::{Arena, Element, Memory, Packet};
+use partita_run::{Arena, Element, Memory, PackedTensor};
 use partita_space::{AXES, AxisSet, Coord, Mesh, Rank};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -57,36 +57,40 @@ impl Session<'_> {
     }
 
     /// What a holder has of a tensor, from its arena after the run.
-    pub fn share(&self, (rank, id): (Rank, BufferId), arena: &mut Arena) -> Packet {
+    pub fn share(&self, (rank, id): (Rank, BufferId), arena: &mut Arena) -> PackedTensor {
         let body = self.main_program().body(rank);
         let buffer = body.buffer(id);
-        let mut packet = Packet::with_room(buffer.dtype, buffer.dims.iter().product());
-        packet.pack(&arena.memory(body), &buffer.view(id));
-        packet
+        let mut share = PackedTensor::with_room(buffer.dtype, buffer.dims.iter().product());
+        share.pack(&arena.memory(body), &buffer.view(id));
+        share
     }
 
     /// A tensor from the shares of its holders, in their order.
-    pub fn whole(&self, tensor: &PersistentTensor, shares: impl Iterator<Item = Packet>) -> Packet {
+    pub fn whole(
+        &self,
+        tensor: &PersistentTensor,
+        shares: impl Iterator<Item = PackedTensor>,
+    ) -> PackedTensor {
         let program = self.main_program();
         let mut shares = tensor.holders.iter().zip(shares).peekable();
         let elements = tensor.dims.iter().product();
         if let Some((_, all)) = shares.next_if(|(_, share)| share.len() == elements) {
             return all;
         }
-        let mut whole = Packet::with_room(tensor.dtype, elements);
+        let mut whole = PackedTensor::with_room(tensor.dtype, elements);
         whole.resize(elements);
         for (&(rank, id), share) in shares {
             let (mesh, coord) = (&program.mesh, program.mesh.coord(rank));
             let home = program.body(rank).buffer(id).home;
             let home = home.expect("a tensor with shares has a home");
             match (&mut whole, &share) {
-                (Packet::F32(whole), Packet::F32(share)) => {
+                (PackedTensor::F32(whole), PackedTensor::F32(share)) => {
                     put_share(whole, share, &home, mesh, &coord);
                 }
-                (Packet::F64(whole), Packet::F64(share)) => {
+                (PackedTensor::F64(whole), PackedTensor::F64(share)) => {
                     put_share(whole, share, &home, mesh, &coord);
                 }
-                (Packet::I16(whole), Packet::I16(share)) => {
+                (PackedTensor::I16(whole), PackedTensor::I16(share)) => {
                     put_share(whole, share, &home, mesh, &coord);
                 }
                 (whole, share) => {

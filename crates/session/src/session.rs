@@ -6,8 +6,8 @@
 
 use crate::durations;
 use crate::schedule::Schedule;
-use partita_program::{Body, Buffer, Program, ProgramKind, Role};
-use partita_run::{Carriage, Footprint, packet_bytes, reading};
+use partita_program::{Body, Buffer, Program, ProgramKind, Role, Staging};
+use partita_run::Footprint;
 use partita_space::{Bytes, Rank};
 
 /// A program with the fetch program that reads the samples of its first step.
@@ -121,20 +121,29 @@ impl<'s> Session<'s> {
             .unwrap_or_default()
     }
 
+    /// Pools that are large enough for all programs of a rank, one at a time.
+    pub fn staging(&self, rank: Rank) -> Staging {
+        let all = self.programs().map(|program| program.body(rank).staging);
+        all.reduce(Staging::max).unwrap_or_default()
+    }
+
+    /// All memory of a rank that plays the programs, one at a time.
+    pub fn memory_bytes(&self, rank: Rank) -> Bytes {
+        self.arena_bytes(rank) + self.staging(rank).total()
+    }
+
     /// What a rank takes while it plays the whole plan.
-    pub fn footprint(&self, rank: Rank, carriage: Carriage) -> Footprint {
+    pub fn footprint(&self, rank: Rank) -> Footprint {
         let main = self.main_program();
         let body = main.body(rank);
         let samples = (self.plan.training_order)(0).len();
         let steps = self.plan.epochs * (samples / main.batch) as u64;
-        let one = Footprint::of(main, rank, carriage);
-        let reading = self
-            .programs()
-            .map(|program| reading::buffer_bytes(program.body(rank)));
+        let one = Footprint::of(main, rank);
+        let pools = self.staging(rank);
         Footprint {
             gaps: one.gaps + Bytes(self.arena_bytes(rank).0 - body.arena.0),
-            communication_buffers: packet_bytes(self.programs(), rank, carriage),
-            io_buffers: reading.max().unwrap_or_default(),
+            communication_buffers: pools.packets(),
+            io_buffers: pools.io,
             records: durations::bytes(steps, body.tasks.len(), self.plan.traces_kept),
             ..one
         }

@@ -235,7 +235,8 @@ fn run_watched(
     watch.phase("running its steps");
     let seats = watch.seats(mesh.ranks());
     let parts = connect(mesh, Seconds(0.0)).into_iter().zip(seats).collect();
-    let launched = launch(parts, watch.cancel(), |rank, (transport, seat)| {
+    let launched = launch(parts, watch.cancel(), |rank, (mut transport, seat)| {
+        transport.reserve(programs)?;
         let bytes = programs
             .iter()
             .map(|program| program.body(rank).arena)

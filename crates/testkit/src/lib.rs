@@ -9,6 +9,7 @@ mod bench;
 mod branched;
 mod cases;
 mod compare;
+mod counting;
 mod harness;
 mod jitter;
 mod kinks;
@@ -30,6 +31,7 @@ pub use cases::{
     Case, random_case, random_encoder_decoder, random_grouped_case, random_layer_case,
 };
 pub use compare::{distance, mismatch};
+pub use counting::{CountedCase, CountingAllocator};
 pub use harness::{
     KernelFactory, Outcome, Setup, reference_kernels, run, run_programs, run_within,
 };

@@ -1,7 +1,7 @@
 //! Ends a case that does not end by itself, and tells what it was and where each rank stood.
 
 use crate::around;
-use partita_program::{Collective, Exchange, Load, TaskId, Work};
+use partita_program::{Collective, Exchange, Load, Staging, TaskId, Work};
 use partita_run::{Inputs, Kernels, Memory, RunError, Source, Transport};
 use partita_space::Rank;
 use std::fmt::Write;
@@ -238,12 +238,16 @@ pub(crate) struct Noted<T> {
 }
 
 impl<T: Transport> Transport for Noted<T> {
+    fn allocate(&mut self, staging: &Staging) -> Result<(), RunError> {
+        self.inner.allocate(staging)
+    }
+
     fn start_exchange(
         &mut self,
         task: TaskId,
         exchange: &Exchange,
         memory: &Memory<'_>,
-    ) -> Result<(), RunError> {
+    ) -> Result<bool, RunError> {
         self.seat.begin(task, Some(memory), exchange.sequence);
         self.inner.start_exchange(task, exchange, memory)
     }
@@ -253,7 +257,7 @@ impl<T: Transport> Transport for Noted<T> {
         task: TaskId,
         collective: &Collective,
         memory: &Memory<'_>,
-    ) -> Result<(), RunError> {
+    ) -> Result<bool, RunError> {
         self.seat.begin(task, Some(memory), collective.sequence);
         self.inner.start_collective(task, collective, memory)
     }

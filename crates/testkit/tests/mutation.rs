@@ -65,7 +65,7 @@ fn mutate(program: &Program, draws: &mut Draws) -> Option<(Program, String)> {
         return None;
     }
     let site = draws.pick(&sites);
-    let kind = draws.between(0, 7);
+    let kind = draws.between(0, 8);
     let found = exchange(&mut mutant, site);
     let (sends, receives) = (found.sends.len(), found.receives.len());
     match kind {
@@ -107,6 +107,10 @@ fn mutate(program: &Program, draws: &mut Draws) -> Option<(Program, String)> {
                 mutant,
                 format!("class {} no longer waits for {gone:?}", site.0),
             ));
+        }
+        8 => {
+            let pool = &mut mutant.bodies[site.0].staging.exchange;
+            pool.0 = draws.between(0, pool.0 as usize) as u64;
         }
         _ => return None,
     }

@@ -1,7 +1,7 @@
 //! Packets from thread to thread.
 
-use partita_program::Dtype;
-use partita_run::{Carriage, Key, Mail, MailFault, Packet};
+use partita_program::BufferTransfer;
+use partita_run::{Key, MessageFault, Packet, PointToPoint};
 use partita_space::Rank;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -23,12 +23,15 @@ struct Slot {
     closed: Vec<Rank>,
     /// Something other than mail has come for the rank.
     is_nudged: bool,
+    /// The rank waits for packets, too.
+    needs_packets: bool,
 }
 
 impl Slot {
     /// Whether nothing has come for which the rank would wake.
     fn is_quiet(&self) -> bool {
-        self.letters.is_empty() && self.closed.is_empty() && !self.is_nudged
+        let has_packets = self.needs_packets && !self.returned.is_empty();
+        self.letters.is_empty() && self.closed.is_empty() && !self.is_nudged && !has_packets
     }
 }
 
@@ -47,7 +50,6 @@ pub struct ThreadMail {
     /// How long it looks again and again before it sleeps.
     spin: Duration,
     sorted: HashMap<Key, VecDeque<Packet>>,
-    free: Vec<Packet>,
     closed: Vec<Rank>,
     fetched: Vec<(Key, Packet)>,
 }
@@ -60,7 +62,6 @@ impl ThreadMail {
             mailboxes,
             spin,
             sorted: HashMap::new(),
-            free: Vec::new(),
             closed: Vec::new(),
             fetched: Vec::new(),
         }
@@ -77,22 +78,17 @@ impl ThreadMail {
     }
 }
 
-impl Mail for ThreadMail {
+impl PointToPoint for ThreadMail {
     fn rank(&self) -> Rank {
         self.rank
     }
 
-    fn carriage(&self) -> Carriage {
-        Carriage::Handed
-    }
-
-    /// The smallest free packet with room for so many elements, or a new one.
-    fn blank(&mut self, dtype: Dtype, elements: usize) -> Packet {
-        Packet::take_from(&mut self.free, dtype, elements)
+    fn transfer(&self) -> BufferTransfer {
+        BufferTransfer::Moved
     }
 
     /// Nothing has to be ready for what is moved.
-    fn expect(&mut self, _key: Key, _dtype: Dtype, _elements: usize) {}
+    fn expect(&mut self, _key: Key, _packet: Packet) {}
 
     fn post(&mut self, to: Rank, key: Key, packet: Packet) {
         let mailbox = &self.mailboxes[to];
@@ -100,11 +96,11 @@ impl Mail for ThreadMail {
         mailbox.filled.notify_one();
     }
 
-    fn fetch(&mut self) {
+    fn fetch(&mut self, returned: &mut Vec<Packet>) {
         {
             let mut slot = self.mailboxes[self.rank].slot();
             std::mem::swap(&mut slot.letters, &mut self.fetched);
-            self.free.append(&mut slot.returned);
+            returned.append(&mut slot.returned);
             self.closed.append(&mut slot.closed);
         }
         for (key, packet) in self.fetched.drain(..) {
@@ -121,10 +117,11 @@ impl Mail for ThreadMail {
     }
 
     fn give_back(&mut self, owner: Rank, packet: Packet) {
-        if owner == self.rank {
-            self.free.push(packet);
-        } else {
-            self.mailboxes[owner].slot().returned.push(packet);
+        let mailbox = &self.mailboxes[owner];
+        let mut slot = mailbox.slot();
+        slot.returned.push(packet);
+        if slot.needs_packets {
+            mailbox.filled.notify_one();
         }
     }
 
@@ -133,17 +130,19 @@ impl Mail for ThreadMail {
         &self.closed
     }
 
-    fn fault(&self) -> Option<&MailFault> {
+    fn fault(&self) -> Option<&MessageFault> {
         None
     }
 
-    fn wait(&mut self, limit: Duration) {
+    fn wait(&mut self, limit: Duration, for_packets: bool) {
         let mailbox = &self.mailboxes[self.rank];
         let start = Instant::now();
         let mut slot = mailbox.slot();
+        slot.needs_packets = for_packets;
         while slot.is_quiet() {
             let waited = start.elapsed();
             if waited >= limit {
+                slot.needs_packets = false;
                 return;
             }
             slot = if waited < self.spin {
@@ -156,6 +155,7 @@ impl Mail for ThreadMail {
             };
         }
         slot.is_nudged = false;
+        slot.needs_packets = false;
     }
 }
 
@@ -173,7 +173,28 @@ impl Drop for ThreadMail {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita_run::Stage;
+    use partita_program::{Dtype, Lane, Staging};
+    use partita_run::{MessageKind, PacketPool};
+    use partita_space::Bytes;
+
+    /// A pool for exchanges.
+    fn pool(bytes: u64) -> PacketPool {
+        let mut pool = PacketPool::default();
+        let staging = Staging {
+            exchange: Bytes(bytes),
+            ..Staging::default()
+        };
+        pool.allocate(0, &staging).unwrap();
+        pool
+    }
+
+    fn packet(pool: &mut PacketPool, values: &[f32]) -> Packet {
+        let room = (Dtype::F32, values.len());
+        assert!(pool.reserve(Lane::Exchange, [room].into_iter()));
+        let mut packet = pool.blank(Dtype::F32, values.len());
+        packet.elements_mut().copy_from_slice(values);
+        packet
+    }
 
     #[test]
     fn packets_go_round_and_letters_of_a_key_keep_their_order() {
@@ -181,45 +202,69 @@ mod tests {
         let mut sender = ThreadMail::new(0, Arc::clone(&mailboxes), Duration::ZERO);
         let mut receiver = ThreadMail::new(1, mailboxes, Duration::ZERO);
         let key = |part| Key {
-            stage: Stage::Exchange,
+            kind: MessageKind::Exchange,
             sequence: 4,
             from: 0,
             part,
         };
+        // As much as three packets take: they serve every step.
+        let (mut pool, mut returned) = (pool(192), Vec::new());
         for step in 0..if cfg!(miri) { 3 } else { 100 } {
-            sender.fetch();
+            sender.fetch(&mut returned);
+            assert_eq!(returned.len(), if step == 0 { 0 } else { 3 });
+            returned.drain(..).for_each(|packet| pool.put(packet));
             for part in [0, 0, 1] {
-                let mut packet = sender.blank(Dtype::F32, 10 * (part as usize + 1));
-                packet.resize(0);
-                match &mut packet {
-                    Packet::F32(elements) => elements.extend([step as f32, part as f32]),
-                    Packet::F64(_) | Packet::I16(_) => panic!("a blank of another type"),
-                }
+                let packet = packet(&mut pool, &[step as f32, part as f32]);
                 sender.post(1, key(part), packet);
             }
-            assert!(sender.free.is_empty(), "three packets serve every step");
-            receiver.wait(Duration::from_secs(5));
-            receiver.fetch();
+            receiver.wait(Duration::from_secs(5), false);
+            receiver.fetch(&mut returned);
             for part in [1, 0, 0] {
                 let packet = receiver.take(&key(part)).unwrap();
-                assert!(packet.room() >= 10);
+                assert_eq!(packet.elements::<f32>(), [step as f32, part as f32]);
                 receiver.give_back(0, packet);
             }
             assert!(receiver.take(&key(0)).is_none());
-            assert!(receiver.free.is_empty(), "packets belong to their sender");
+            assert!(returned.is_empty(), "packets belong to their sender");
         }
+        sender.fetch(&mut returned);
+        returned.drain(..).for_each(|packet| pool.put(packet));
         for value in [1.0, 2.0] {
-            sender.post(1, key(0), Packet::F64(vec![value]));
+            sender.post(1, key(0), packet(&mut pool, &[value]));
         }
-        drop(sender);
-        receiver.fetch();
+        drop((sender, pool));
+        receiver.fetch(&mut returned);
         assert!(receiver.closed() == [0]);
         for value in [1.0, 2.0] {
-            match receiver.take(&key(0)) {
-                Some(Packet::F64(values)) => assert_eq!(values, [value]),
-                _ => panic!("letters outlive their sender"),
-            }
+            let packet = receiver
+                .take(&key(0))
+                .expect("letters outlive their sender");
+            assert_eq!(packet.elements::<f32>(), [value]);
         }
+    }
+
+    #[test]
+    fn packets_that_return_end_the_sleep_of_who_waits_for_them() {
+        let mailboxes: Arc<[Mailbox]> = (0..2).map(|_| Mailbox::default()).collect();
+        let mut owner = ThreadMail::new(0, Arc::clone(&mailboxes), Duration::ZERO);
+        let mut other = ThreadMail::new(1, mailboxes, Duration::ZERO);
+        let mut pool = pool(64);
+        let packet = packet(&mut pool, &[1.0]);
+        let start = Instant::now();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                thread::sleep(Duration::from_millis(20));
+                other.give_back(0, packet);
+                // It would wake the other by leaving.
+                std::mem::forget(other);
+            });
+            owner.wait(Duration::from_secs(60), true);
+        });
+        assert!(start.elapsed() < Duration::from_secs(30));
+        // Those who do not wait for them sleep on.
+        let start = Instant::now();
+        owner.wait(Duration::from_millis(2), false);
+        assert!(start.elapsed() >= Duration::from_millis(2));
     }
 
     #[test]
@@ -234,13 +279,13 @@ mod tests {
                     thread::sleep(Duration::from_millis(pause));
                     waker();
                 });
-                mail.wait(Duration::from_secs(60));
+                mail.wait(Duration::from_secs(60), false);
             });
             let waited = start.elapsed();
             assert!(waited >= Duration::from_millis(pause), "{waited:?}");
             assert!(waited < Duration::from_secs(30), "{waited:?}");
             // Nothing comes any more: the limit ends it, sooner than it would sleep or not.
-            mail.wait(Duration::from_millis(2));
+            mail.wait(Duration::from_millis(2), false);
         }
     }
 }

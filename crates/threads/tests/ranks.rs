@@ -6,10 +6,10 @@ use hand::bodies::{add_buffer, add_task, all_reduce, compute, exchange};
 use hand::rank::{IntoElement, addend, data_mesh, get, no_samples, part, runner, set, whole};
 use partita_program::{
     Body, BufferId, Collective, CollectiveKind, Dtype, Exchange, Item, Kernel, Load, Place,
-    Receive, Send, TaskId, View, When, Work,
+    Receive, Send, Staging, TaskId, View, When, Work,
 };
 use partita_run::{Arena, Clock, Element, Inputs, RunError, StepReport, SystemClock, Transport};
-use partita_space::{Axis, AxisList, AxisSet, Mesh, Offset, Seconds};
+use partita_space::{Axis, AxisList, AxisSet, Bytes, Mesh, Offset, Seconds};
 use partita_testkit::{Samples, Stored};
 use partita_threads::{LaunchError, connect, launch};
 use std::sync::Arc;
@@ -402,6 +402,105 @@ fn a_rank_that_ends_early_is_named_at_once() {
     }
 }
 
+const MESSAGES: u32 = 50;
+
+/// Rank 0 sends rank 1 so many messages and waits for nothing.
+fn one_way(rank: usize) -> Body {
+    let mut body = Body::default();
+    let id = add_buffer(&mut body, Dtype::F32, [1, 1, 1, 1, 16]);
+    let view = body.buffer(id).view(id);
+    for sequence in 0..MESSAGES {
+        let send = Send {
+            to: along(Axis::Data, 1),
+            part: 0,
+            view,
+        };
+        let receive = Receive {
+            from: along(Axis::Data, -1),
+            part: 0,
+            view,
+            accumulate: true,
+        };
+        let work = Exchange {
+            sequence,
+            sends: if rank == 0 { vec![send] } else { Vec::new() },
+            receives: if rank == 0 { Vec::new() } else { vec![receive] },
+        };
+        add_task(&mut body, "hand over", &[], exchange(work));
+    }
+    body
+}
+
+#[test]
+fn a_rank_that_is_ahead_waits_for_its_packets() {
+    const LATE: Duration = Duration::from_millis(100);
+    let mesh = data_mesh(2);
+    let bodies = [one_way(0), one_way(1)];
+    // Two of them, as one task after the other may be under way.
+    assert_eq!(Staging::of(&bodies[0], &mesh).exchange, Bytes(2 * 64));
+    let cancel = AtomicBool::new(false);
+    let sums = launch(connect(mesh, Seconds(0.0)), &cancel, |rank, transport| {
+        let body = &bodies[rank];
+        let mut runner = runner(mesh, rank, body, transport, no_samples(), &cancel);
+        set(&mut runner, body, &whole(body, 0), &[(1 - rank) as f32; 16]);
+        if rank == 1 {
+            std::thread::sleep(LATE);
+        }
+        let report = runner.step(body, &Inputs::default())?;
+        if rank == 0 {
+            // All but two messages leave after the other has begun to take them.
+            assert!(
+                report.seconds.0 >= 0.5 * LATE.as_secs_f64(),
+                "{}",
+                report.seconds
+            );
+        }
+        Ok(get::<f32>(&mut runner, body, &whole(body, 0)))
+    });
+    assert_eq!(sums.unwrap()[1], [MESSAGES as f32; 16]);
+}
+
+#[test]
+fn who_keeps_packets_for_ever_is_named() {
+    let mesh = data_mesh(2);
+    let bodies = [one_way(0), one_way(1)];
+    for leaves in [false, true] {
+        let cancel = AtomicBool::new(false);
+        let failed = launch(connect(mesh, Seconds(0.0)), &cancel, |rank, transport| {
+            if rank == 1 && leaves {
+                return Ok(());
+            }
+            let body = &bodies[rank];
+            let mut runner = runner(mesh, rank, body, transport, no_samples(), &cancel);
+            while rank == 1 && !cancel.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(if cfg!(miri) { 500 } else { 1 }));
+            }
+            runner.step(body, &Inputs::default()).map(drop)
+        });
+        match failed {
+            Err(LaunchError::Rank {
+                rank: 0,
+                error:
+                    RunError::Stalled {
+                        missing,
+                        sequence: 2,
+                        ..
+                    },
+            }) if !leaves => assert_eq!(missing, [1]),
+            Err(LaunchError::Rank {
+                rank: 0,
+                error:
+                    RunError::Lost {
+                        peer: 1,
+                        sequence: 2,
+                        ..
+                    },
+            }) if leaves => {}
+            other => panic!("{leaves}: {other:?}"),
+        }
+    }
+}
+
 #[test]
 fn what_was_sent_before_a_rank_ended_still_counts() {
     let (mesh, body) = (data_mesh(2), sum_body());
@@ -599,6 +698,7 @@ fn missing_parts_are_listed_and_counted_from_what_was_sent() {
     };
     let mut done = Vec::new();
     for (rank, transport) in transports.iter_mut().enumerate() {
+        transport.allocate(&Staging::of(&body, &mesh)).unwrap();
         let mut arena = Arena::new(body.arena);
         let memory = arena.memory(&body);
         transport

@@ -4,7 +4,7 @@ mod hand;
 
 use hand::bodies::{add_buffer, add_task, all_reduce};
 use hand::rank::{IntoElement, addend, data_mesh, get, no_samples, part, runner, set, whole};
-use partita_program::{Body, Collective, CollectiveKind, Dtype, TaskId, View, Work};
+use partita_program::{Body, Collective, CollectiveKind, Dtype, Staging, TaskId, View, Work};
 use partita_run::{Arena, Element, Inputs, Transport};
 use partita_space::{Axis, AxisSet, Mesh, Seconds};
 use partita_threads::{connect, launch};
@@ -315,7 +315,8 @@ fn groups_that_overlap_and_kinds_that_share_a_step() {
 /// Three ranks start one after the other; tells who is missing at each, its tally, and whether it
 /// has ended at once.
 fn one_after_another(body: impl Fn(usize) -> Body) -> Vec<(Vec<usize>, u64, bool)> {
-    let mut transports = connect(data_mesh(3), Seconds(0.0));
+    let mesh = data_mesh(3);
+    let mut transports = connect(mesh, Seconds(0.0));
     let mut seen = Vec::new();
     for (rank, transport) in transports.iter_mut().enumerate() {
         let body = body(rank);
@@ -323,6 +324,8 @@ fn one_after_another(body: impl Fn(usize) -> Body) -> Vec<(Vec<usize>, u64, bool
         let Some(Work::Collective(collective)) = work else {
             panic!("the body ends in a collective");
         };
+        let allocated = transport.allocate(&Staging::of(&body, &mesh));
+        allocated.expect("there is memory for packets");
         let mut arena = Arena::new(body.arena);
         let memory = arena.memory(&body);
         let mut done = Vec::new();

@@ -165,8 +165,8 @@ impl Occurrence<'_> {
                     after: Vec::new(),
                     work: task.work.clone(),
                 }],
-                outputs: Vec::new(),
                 arena,
+                ..Body::default()
             },
         }
     }

@@ -5,7 +5,7 @@ use crate::gate::{Stop, median_of_slowest, memory_of, together};
 use partita_oracle::{LinkTimes, Point};
 use partita_program::{
     Body, Buffer, BufferId, Collective, CollectiveKind, Dtype, Exchange, Origin, Phase, Program,
-    ProgramKind, Receive, Role, Send, Task, TaskId, View, Work,
+    ProgramKind, Receive, Role, Send, Staging, Task, TaskId, View, Work,
 };
 use partita_run::{Arena, RunError, Transport};
 use partita_space::{Axis, AxisSet, Bytes, Mesh, Offset, Rank, Seconds};
@@ -52,7 +52,10 @@ pub fn measure_links(
         let Sweep {
             what, mesh, trials, ..
         } = &sweep;
+        let staging = sweep.staging();
         let all = together(what, transports(*mesh), |gate, rank, mut transport| {
+            let allocated = transport.allocate(&staging);
+            allocated.map_err(|source| transport_error((*what).to_owned(), source))?;
             sweep.repeats(rank, transport.as_mut(), &mut |_| Ok(gate.wait()?))
         })?;
         put(&mut times, &sweep, points(trials, &all));
@@ -225,6 +228,8 @@ impl Sweep {
         let last = self.trials.last().map(|trial| trial.bodies.clone());
         let mut bodies: Vec<Body> = last.unwrap_or_default().into_iter().flatten().collect();
         bodies.push(barrier());
+        let staging = self.staging();
+        bodies.iter_mut().for_each(|body| body.staging = staging);
         Program {
             title: self.name(),
             kind: ProgramKind::Train,
@@ -234,6 +239,14 @@ impl Sweep {
             bodies,
             class_of: vec![0; ranks],
         }
+    }
+
+    /// Pools for the largest trial, and the sum over all ranks between trials.
+    fn staging(&self) -> Staging {
+        let last = self.trials.last().into_iter();
+        let bodies = last.flat_map(|trial| trial.bodies.iter().flatten());
+        let all = bodies.map(|body| Staging::of(body, &self.mesh));
+        all.fold(Staging::of(&barrier(), &self.mesh), Staging::max)
     }
 
     /// Seconds of a rank by size, then by repeat; `meet` lets all ranks start together.
@@ -253,7 +266,7 @@ impl Sweep {
         let mut all = Vec::with_capacity(self.trials.len());
         for (trial, body) in self.trials.iter().zip(&bodies) {
             let mut times = Vec::new();
-            // The first one makes the transport's own buffers.
+            // The first one touches what the others find in caches.
             for turn in 0..=repeats(trial.bytes) {
                 meet(transport)?;
                 let time = match body {
@@ -328,15 +341,20 @@ fn once(
     let mut done = Vec::new();
     let mut host = 0.0;
     let start = Instant::now();
-    match &body.tasks[0].work {
-        Work::Exchange(exchange) => transport.start_exchange(TaskId(0), exchange, &memory)?,
-        Work::Collective(collective) => {
-            transport.start_collective(TaskId(0), collective, &memory)?;
-        }
-        Work::Compute { .. } | Work::Load(_) => panic!("a trial is communication"),
-    }
     let mut working = start;
+    let mut has_started = false;
     loop {
+        // Packets of the last repeat may still be with other ranks.
+        has_started = has_started
+            || match &body.tasks[0].work {
+                Work::Exchange(exchange) => {
+                    transport.start_exchange(TaskId(0), exchange, &memory)?
+                }
+                Work::Collective(collective) => {
+                    transport.start_collective(TaskId(0), collective, &memory)?
+                }
+                Work::Compute { .. } | Work::Load(_) => panic!("a trial is communication"),
+            };
         transport.poll(&memory, &mut done)?;
         host += working.elapsed().as_secs_f64();
         if !done.is_empty() {
@@ -485,5 +503,6 @@ fn body_of(buffers: &[[usize; 2]], work: Work) -> Body {
         }],
         outputs: Vec::new(),
         arena: Bytes(end),
+        ..Body::default()
     }
 }

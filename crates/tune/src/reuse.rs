@@ -172,8 +172,8 @@ pub(crate) mod tests {
         Body {
             buffers,
             tasks,
-            outputs: Vec::new(),
             arena: Bytes(5 << 16),
+            ..Body::default()
         }
     }
 

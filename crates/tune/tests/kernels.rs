@@ -98,8 +98,9 @@ fn program(algorithms: &[&str]) -> Program {
         bodies: vec![Body {
             buffers,
             tasks,
-            outputs: Vec::new(),
+
             arena: Bytes(4096),
+            ..Body::default()
         }],
         class_of: vec![0, 0],
     }

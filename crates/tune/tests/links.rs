@@ -1,9 +1,9 @@
 //! What ranks say to each other is timed for every size and group, all ranks at a time.
 
 use partita_oracle::host_seconds_per_byte;
-use partita_program::{Collective, CollectiveKind, Exchange, TaskId};
+use partita_program::{Collective, CollectiveKind, Exchange, Staging, TaskId};
 use partita_run::{Memory, RunError, Transport};
-use partita_space::{Mesh, Rank};
+use partita_space::{Bytes, Mesh, Rank};
 use partita_tune::{LinkTimes, measure_links};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -29,12 +29,17 @@ impl Slow {
 }
 
 impl Transport for Slow {
+    fn allocate(&mut self, staging: &Staging) -> Result<(), RunError> {
+        assert!(staging.packets() > Bytes(0), "there is something to send");
+        Ok(())
+    }
+
     fn start_exchange(
         &mut self,
         task: TaskId,
         exchange: &Exchange,
         memory: &Memory<'_>,
-    ) -> Result<(), RunError> {
+    ) -> Result<bool, RunError> {
         if self.breaks {
             return Err(RunError::Cancelled);
         }
@@ -44,7 +49,7 @@ impl Transport for Slow {
         assert_eq!(exchange.sends[0].to, exchange.receives[0].from);
         let bytes = exchange.sends[0].view.bytes(&memory.body().buffers);
         self.begin(task, bytes.0);
-        Ok(())
+        Ok(true)
     }
 
     fn start_collective(
@@ -52,7 +57,7 @@ impl Transport for Slow {
         task: TaskId,
         collective: &Collective,
         memory: &Memory<'_>,
-    ) -> Result<(), RunError> {
+    ) -> Result<bool, RunError> {
         let members = self.mesh.group_size(collective.group);
         let buffers = &memory.body().buffers;
         let bytes = match &collective.kind {
@@ -75,7 +80,7 @@ impl Transport for Slow {
             }
         };
         self.begin(task, bytes.0);
-        Ok(())
+        Ok(true)
     }
 
     fn advance(&mut self) {}

@@ -101,6 +101,13 @@ pub enum Fault {
         name: String,
         offset: Bytes,
     },
+    #[error("{site} needs packets of {} bytes, the pool of the {lane} lane has {}", needed.0, pool.0)]
+    StagingSmall {
+        site: TaskSite,
+        lane: &'static str,
+        needed: Bytes,
+        pool: Bytes,
+    },
     #[error("class {class} (rank {rank}): the name `{name}` of {what} {reason}")]
     Name {
         class: usize,
@@ -224,10 +231,13 @@ pub enum Fault {
     },
     #[error(
         "the step never ends{}: {}",
-        if *in_order { " if each lane completes in order" } else { "" },
+        if *one_by_one { " if each lane holds one task at a time" } else { "" },
         chain.join(" -> ")
     )]
-    Cycle { chain: Vec<String>, in_order: bool },
+    Cycle {
+        chain: Vec<String>,
+        one_by_one: bool,
+    },
     #[error("{first} and t{} {} are not ordered, and one writes {spot}", second.task, second.work)]
     Race {
         first: TaskSite,

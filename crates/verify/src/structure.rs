@@ -1,7 +1,7 @@
 //! Whatever a program names exists and is well-formed.
 
 use crate::{Case, Fault};
-use partita_program::{Body, Buffer, Dtype, Program, Role, TaskSite, View};
+use partita_program::{Body, Buffer, Dtype, Program, Role, Staging, TaskSite, View};
 use partita_space::Bytes;
 use std::collections::HashSet;
 
@@ -92,6 +92,7 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
         buffers(case, class, body, faults);
         names(case, class, body, faults);
         outputs(case, class, body, faults);
+        staging(case, class, body, faults);
         if class > 0 {
             persistent(case, class, has_sites, faults);
         }
@@ -140,6 +141,25 @@ fn buffers(case: &Case<'_>, class: usize, body: &Body, faults: &mut Vec<Fault>) 
                 rank,
                 buffer: id,
                 name: buffer.name.clone(),
+            });
+        }
+    }
+}
+
+/// The pool of each lane holds any of its tasks alone, so that none waits for ever for packets.
+fn staging(case: &Case<'_>, class: usize, body: &Body, faults: &mut Vec<Fault>) {
+    for (id, task) in body.tasks.iter().enumerate() {
+        let lane = task.work.lane();
+        let (needed, pool) = (
+            Staging::needed(task, body, &case.program.mesh),
+            body.staging.of_lane(lane),
+        );
+        if needed > pool {
+            faults.push(Fault::StagingSmall {
+                site: case.site(class, id),
+                lane: lane.name(),
+                needed,
+                pool,
             });
         }
     }

@@ -10,11 +10,15 @@ use std::collections::{HashMap, VecDeque};
 /// The step ends under any timing, with sends that wait for their receivers: starts and completions
 /// of the tasks of all classes have an order. With an order for classes there is one for ranks, since
 /// every cycle of ranks is one of their classes.
+///
+/// That holds as well where a task starts only after the one before it in its lane has completed and its
+/// packets are back, which takes no more than that its peers have started theirs: so it ends with pools of
+/// packets that hold no more than any one task of their lane.
 pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     let mut events = Events::of(case);
-    for in_order in [false, true] {
-        if in_order {
-            events.complete_in_order(case);
+    for one_by_one in [false, true] {
+        if one_by_one {
+            events.one_by_one(case);
         }
         if let Some(cycle) = events.cycle() {
             let mut chain: Vec<String> = cycle
@@ -22,7 +26,7 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
                 .map(|&event| events.name(case, event))
                 .collect();
             chain.extend(chain.first().cloned());
-            faults.push(Fault::Cycle { chain, in_order });
+            faults.push(Fault::Cycle { chain, one_by_one });
             return;
         }
     }
@@ -137,10 +141,10 @@ impl Events {
         }
     }
 
-    fn complete_in_order(&mut self, case: &Case<'_>) {
+    fn one_by_one(&mut self, case: &Case<'_>) {
         for (class, _) in case.bodies() {
             for (_, previous, id) in neighbors(case, class) {
-                self.edge(self.end(class, previous), self.end(class, id));
+                self.edge(self.end(class, previous), self.start(class, id));
             }
         }
     }

@@ -171,9 +171,14 @@ impl Form {
                 task(&[0], collective(0, sum)),
                 task(&[1], collective(1, turn)),
             ],
-            outputs: Vec::new(),
             arena: Bytes(1024),
+            // More than any of them takes.
+            staging: Staging {
+                collective: Bytes(1 << 20),
+                ..Staging::default()
+            },
             buffers,
+            ..Body::default()
         }
     }
 }

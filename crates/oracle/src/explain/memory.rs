@@ -7,8 +7,7 @@ use partita_space::{Bytes, Coord};
 
 /// What of the memory of the largest rank others hold, too, and what lies idle between buffers.
 pub(super) fn findings(program: &Program) -> Vec<Finding> {
-    let bodies = program.bodies.iter().zip(program.representatives());
-    let Some((body, rank)) = bodies.max_by_key(|(body, _)| body.arena) else {
+    let Some((body, rank)) = program.largest() else {
         return Vec::new();
     };
     let live = live_at_peak(body);
@@ -22,7 +21,7 @@ pub(super) fn findings(program: &Program) -> Vec<Finding> {
         format!(
             "of {} on the largest rank, {state} of parameters and what belongs to them, {values} of \
              activations and {frames} of halos are copies of what others hold.",
-            body.arena
+            body.memory()
         ),
     );
     let gaps = finding(
@@ -38,7 +37,7 @@ pub(super) fn findings(program: &Program) -> Vec<Finding> {
 }
 
 fn finding(body: &Body, item: Item, bytes: Bytes, says: String) -> Option<Finding> {
-    let share = bytes.0 as f64 / body.arena.0.max(1) as f64;
+    let share = bytes.0 as f64 / body.memory().0.max(1) as f64;
     (share >= SHARE_MIN).then(|| Finding {
         bytes: Some(bytes),
         ..Finding::new(item, Vec::new(), share, format!("{item}: {says}"))

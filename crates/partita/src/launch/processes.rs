@@ -12,7 +12,7 @@ use crate::progress::Event;
 use partita_mpi::{Census, Collectives, Library, MpiTransport, Setting};
 use partita_mpi::{World as Processes, WorldError};
 use partita_program::Program;
-use partita_run::{Arena, Packet, RunError, Transport};
+use partita_run::{Arena, PackedTensor, RunError, Transport};
 use partita_session::{End, Outcome, PersistentTensor, Session};
 use partita_space::{Bytes, Rank, Seconds};
 use partita_tune::{LinkTimes, OwnTimes, TuneError, link_times_of_ranks, measure_links_of_rank};
@@ -377,7 +377,7 @@ impl<'c> Job<'c> {
             let buffer = session.main_program().body(rank).buffer(id);
             let (share, rest) = all[rank].split_at(buffer.bytes().0 as usize);
             all[rank] = rest;
-            Packet::from_le_bytes(buffer.dtype, share)
+            PackedTensor::from_le_bytes(buffer.dtype, share)
         });
         sink.keep(tensor, session.whole(tensor, shares));
         Ok(())

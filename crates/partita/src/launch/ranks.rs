@@ -113,7 +113,7 @@ pub fn play(
     let was_asked = AtomicBool::new(false);
     let results = launch(parts.collect(), world.cancel, |rank, mut part: Part<'_>| {
         part.transport.reserve(session.programs())?;
-        let waker = Box::new(part.transport.mail().waker());
+        let waker = Box::new(part.transport.messages().waker());
         let (slot, slots) = (rank, mesh.ranks());
         let (slot, transport) = (CoreSlot { slot, slots }, Box::new(part.transport));
         let played = play_rank(session, world, rank, slot, transport, waker, part.listener);

@@ -1,5 +1,5 @@
 use super::error::NotSaved;
-use partita_run::Packet;
+use partita_run::PackedTensor;
 use partita_session::PersistentTensor;
 use partita_space::Bytes;
 
@@ -17,7 +17,7 @@ pub struct MemoryUsage {
 /// Takes the tensors that a run leaves, one by one, in the order of [`partita_session::Session::persistent_tensors`].
 pub trait TensorSink: Send {
     /// Takes the next tensor.
-    fn keep(&mut self, tensor: &PersistentTensor, values: Packet);
+    fn keep(&mut self, tensor: &PersistentTensor, values: PackedTensor);
 
     /// Ends a pass over all tensors: true where they are safe, false where they are wanted once more from
     /// the first on, as the folder that they went to did not hold them.

@@ -174,7 +174,7 @@ pub fn micro_warning(strategy: &Strategy, graph: &Graph) -> Option<String> {
     })
 }
 
-/// Every rank's arena fits into `limit`; `origin` says where that comes from.
+/// All memory of every rank fits into `limit`; `origin` says where that comes from.
 pub fn memory_fits(
     run: &Run,
     session: &Session<'_>,
@@ -183,8 +183,8 @@ pub fn memory_fits(
 ) -> Result<(), TrainError> {
     let program = session.main_program();
     let ranks = program.mesh.ranks();
-    let arenas = (0..ranks).map(|rank: Rank| (session.arena_bytes(rank), rank));
-    let Some((bytes, rank)) = arenas.max_by_key(|&(bytes, rank)| (bytes, ranks - rank)) else {
+    let all = (0..ranks).map(|rank: Rank| (session.memory_bytes(rank), rank));
+    let Some((bytes, rank)) = all.max_by_key(|&(bytes, rank)| (bytes, ranks - rank)) else {
         return Ok(());
     };
     if bytes <= limit {

@@ -7,7 +7,7 @@ use crate::launch::{NotSaved, TensorSink};
 use crate::progress::Event;
 use partita_data::weights::{Entry, Values, Writer};
 use partita_program::Dtype;
-use partita_run::Packet;
+use partita_run::PackedTensor;
 use partita_session::{PersistentTensor, Session};
 use std::collections::BTreeMap;
 use std::fs;
@@ -176,14 +176,14 @@ fn fault(folder: &Path, reason: &str) -> String {
 }
 
 impl TensorSink for WeightSink<'_> {
-    fn keep(&mut self, tensor: &PersistentTensor, values: Packet) {
+    fn keep(&mut self, tensor: &PersistentTensor, values: PackedTensor) {
         if self.has_failed {
             return;
         }
         let values = match values {
-            Packet::F32(values) => Values::F32(values),
-            Packet::F64(values) => Values::F64(values),
-            Packet::I16(_) => panic!("`{}` is trained in a floating-point type", tensor.name),
+            PackedTensor::F32(values) => Values::F32(values),
+            PackedTensor::F64(values) => Values::F64(values),
+            PackedTensor::I16(_) => panic!("`{}` is trained in a floating-point type", tensor.name),
         };
         if let Err(error) = self.push(&values) {
             self.fail(&error);

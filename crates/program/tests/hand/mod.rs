@@ -54,7 +54,7 @@ pub fn along(step: i32) -> Offset {
 
 /// The program for a line of ranks. They differ in how far they are from its ends, so each is a class.
 pub fn line(ranks: usize) -> Program {
-    Program {
+    let mut program = Program {
         title: format!("a line over {ranks} ranks"),
         kind: ProgramKind::Train,
         dtype: Dtype::F32,
@@ -64,7 +64,11 @@ pub fn line(ranks: usize) -> Program {
             .map(|rank| body(ranks, rank > 0, rank + 1 < ranks))
             .collect(),
         class_of: (0..ranks as u32).collect(),
+    };
+    for body in &mut program.bodies {
+        body.staging = Staging::of(body, &program.mesh);
     }
+    program
 }
 
 /// Several such lines, side by side along `data`, that have nothing to do with each other.
@@ -202,6 +206,7 @@ fn body(ranks: usize, left: bool, right: bool) -> Body {
         view: whole(buffer, [1; 5]),
     };
     Body {
+        staging: Staging::default(),
         buffers: buffers(ranks),
         tasks,
         outputs: vec![output("loss", LOSS), output("total", TOTAL)],

@@ -39,7 +39,7 @@ pub fn basis(basis: CostBasis) -> &'static str {
 fn write_summary(predicted: &Predicted, out: &mut dyn Write) -> io::Result<()> {
     let prediction = &predicted.prediction;
     let memory = format!(
-        "{} of {} on the largest rank, and {} of buffers",
+        "{} of {} on the largest rank, {} of that beside its arena",
         prediction.memory_bytes_max,
         predicted.memory_bytes_device,
         prediction.memory.beside_arena()

@@ -1,17 +1,13 @@
 //! Collectives over point-to-point messages.
 
-use super::mail::{Key, Mail, Stage, packed};
-use super::packet::{Number, Packet, on_elements, with_type};
+use super::point_to_point::{Endpoint, Key, MessageKind, PointToPoint};
 use super::sum::{Addends, Own, copy};
 use crate::Memory;
-use partita_program::View;
+use crate::packed_tensor::{Number, with_type};
+use partita_program::{SMALL_SUM, View};
 use partita_space::{Rank, Split};
 use std::ops::Range;
 use std::sync::Arc;
-
-/// Sums up to this size are added by every member from the parts of all: one round trip fewer. Few bytes
-/// under Miri, so that its small tests have large sums.
-pub(super) const SMALL_BYTES: u64 = if cfg!(miri) { 128 } else { 4096 };
 
 /// The members of a group of ranks, ascending.
 pub(super) struct Group {
@@ -45,9 +41,9 @@ impl Group {
     }
 }
 
-pub(super) fn key(stage: Stage, sequence: u32, from: Rank) -> Key {
+pub(super) fn key(kind: MessageKind, sequence: u32, from: Rank) -> Key {
     Key {
-        stage,
+        kind,
         sequence,
         from,
         part: 0,
@@ -70,42 +66,49 @@ impl Reduction {
         sequence: u32,
         view: View,
         memory: &Memory<'_>,
-        mail: &mut dyn Mail,
+        endpoint: &mut Endpoint<'_>,
     ) -> Self {
         let mut reduction = Self {
             open: Vec::new(),
-            own: Own::new(&view, view, memory, mail),
+            own: Own::new(&view, view, memory, endpoint),
             addends: Addends::new(Arc::clone(&group), sequence),
             group: Arc::clone(&group),
         };
         if !reduction.is_small() {
             reduction.open = group.others().collect();
         }
-        reduction.expect(mail);
+        reduction.expect(endpoint);
         for (place, rank) in group.others() {
             let chunk = reduction.chunk(place);
-            let mut addend = mail.blank(reduction.own.dtype, chunk.len());
-            on_elements!(&mut addend, elements => {
-                elements.clear();
-                reduction.own.with(memory, |own| elements.extend_from_slice(&own[chunk]));
-            });
-            mail.post(rank, key(Stage::Addend, sequence, mail.rank()), addend);
+            let mut addend = endpoint.blank(reduction.own.dtype, chunk.len());
+            with_type!(reduction.own.dtype, T => reduction.own.with::<T>(memory, |own| {
+                addend.elements_mut::<T>().copy_from_slice(&own[chunk]);
+            }));
+            endpoint.post(
+                rank,
+                key(MessageKind::Addend, sequence, endpoint.rank()),
+                addend,
+            );
         }
         reduction
     }
 
-    fn expect(&self, mail: &mut dyn Mail) {
+    fn expect(&self, endpoint: &mut Endpoint<'_>) {
         let dtype = self.own.dtype;
         self.addends
-            .expect(dtype, self.chunk(self.group.me).len(), mail);
+            .expect(dtype, self.chunk(self.group.me).len(), endpoint);
         for &(place, rank) in &self.open {
             let sum = self.chunk(place).len();
-            mail.expect(key(Stage::Sum, self.addends.sequence, rank), dtype, sum);
+            endpoint.expect(
+                key(MessageKind::Sum, self.addends.sequence, rank),
+                dtype,
+                sum,
+            );
         }
     }
 
     fn is_small(&self) -> bool {
-        (self.own.view.volume() * self.own.dtype.size()) as u64 <= SMALL_BYTES
+        (self.own.view.volume() * self.own.dtype.size()) as u64 <= SMALL_SUM.0
     }
 
     /// The elements that a member adds.
@@ -119,48 +122,49 @@ impl Reduction {
         part.start as usize..part.end as usize
     }
 
-    fn add<T: Number>(&mut self, mail: &mut dyn Mail, memory: &Memory<'_>) {
+    fn add<T: Number>(&mut self, endpoint: &mut Endpoint<'_>, memory: &Memory<'_>) {
         let chunk = self.chunk(self.group.me);
         let answers = !self.is_small();
         self.own.with(memory, |own| {
-            self.addends.add::<T>(&mut own[chunk], answers, mail);
+            self.addends.add::<T>(&mut own[chunk], answers, endpoint);
         });
     }
 
     /// Ranks that sent no part; where all did, ranks whose sums are due. A rank that stands still has
     /// sent no part to anyone, so the first list does not blame those that wait for it as well.
-    pub(super) fn missing(&self, mail: &dyn Mail) -> Vec<Rank> {
-        let silent = self.addends.missing(mail);
+    pub(super) fn missing(&self, messages: &dyn PointToPoint) -> Vec<Rank> {
+        let silent = self.addends.missing(messages);
         if !silent.is_empty() {
             return silent;
         }
         let sequence = self.addends.sequence;
-        let is_due = |rank: Rank| !mail.has(&key(Stage::Sum, sequence, rank));
+        let is_due = |rank: Rank| !messages.has(&key(MessageKind::Sum, sequence, rank));
         let open = self.open.iter().map(|&(_, rank)| rank);
         open.filter(|&rank| is_due(rank)).collect()
     }
 
-    pub(super) fn deliver(&mut self, mail: &mut dyn Mail, memory: &Memory<'_>) -> bool {
-        if self.addends.are_due(mail) {
-            with_type!(self.own.dtype, T => self.add::<T>(mail, memory));
+    pub(super) fn deliver(&mut self, endpoint: &mut Endpoint<'_>, memory: &Memory<'_>) -> bool {
+        if self.addends.are_due(endpoint) {
+            with_type!(self.own.dtype, T => self.add::<T>(endpoint, memory));
         }
         // A finished chunk overwrites what was sent at the start; the chunk that this member adds is
         // another one, so the order of arrival does not matter.
         for (place, rank) in std::mem::take(&mut self.open) {
-            let Some(mut sum) = mail.take(&key(Stage::Sum, self.addends.sequence, rank)) else {
+            let Some(sum) = endpoint.take(&key(MessageKind::Sum, self.addends.sequence, rank))
+            else {
                 self.open.push((place, rank));
                 continue;
             };
             let chunk = self.chunk(place);
-            on_elements!(&mut sum, elements => {
-                self.own.with(memory, |own| own[chunk].copy_from_slice(elements));
-            });
+            with_type!(self.own.dtype, T => self.own.with::<T>(memory, |own| {
+                own[chunk].copy_from_slice(sum.elements::<T>());
+            }));
             // It left with this member's addend.
-            mail.give_back(mail.rank(), sum);
+            endpoint.give_back(endpoint.rank(), sum);
         }
         let is_finished = self.addends.are_added && self.open.is_empty();
         if is_finished {
-            self.own.finish(memory, mail);
+            self.own.finish(memory, endpoint);
         }
         is_finished
     }
@@ -180,7 +184,7 @@ impl Scatter {
         sources: &[View],
         target: View,
         memory: &Memory<'_>,
-        mail: &mut dyn Mail,
+        endpoint: &mut Endpoint<'_>,
     ) -> Self {
         group.check(sources, "sources");
         let mut addends = Addends::new(Arc::clone(&group), sequence);
@@ -188,23 +192,30 @@ impl Scatter {
         addends.are_added = target.is_empty();
         if !target.is_empty() {
             let dtype = memory.body().buffer(target.buffer).dtype;
-            addends.expect(dtype, target.volume(), mail);
+            addends.expect(dtype, target.volume(), endpoint);
         }
-        post(&group, Stage::Addend, sequence, sources, memory, mail);
-        let own = Own::new(&sources[group.me], target, memory, mail);
+        post(
+            &group,
+            MessageKind::Addend,
+            sequence,
+            sources,
+            memory,
+            endpoint,
+        );
+        let own = Own::new(&sources[group.me], target, memory, endpoint);
         Self { own, addends }
     }
 
-    pub(super) fn missing(&self, mail: &dyn Mail) -> Vec<Rank> {
-        self.addends.missing(mail)
+    pub(super) fn missing(&self, messages: &dyn PointToPoint) -> Vec<Rank> {
+        self.addends.missing(messages)
     }
 
-    pub(super) fn deliver(&mut self, mail: &mut dyn Mail, memory: &Memory<'_>) -> bool {
-        if self.addends.are_due(mail) {
+    pub(super) fn deliver(&mut self, endpoint: &mut Endpoint<'_>, memory: &Memory<'_>) -> bool {
+        if self.addends.are_due(endpoint) {
             with_type!(self.own.dtype, T => self.own.with::<T>(memory, |own| {
-                self.addends.add(own, false, mail);
+                self.addends.add(own, false, endpoint);
             }));
-            self.own.finish(memory, mail);
+            self.own.finish(memory, endpoint);
         }
         self.addends.are_added
     }
@@ -223,7 +234,7 @@ impl Shuffle {
         sources: &[View],
         targets: &[View],
         memory: &Memory<'_>,
-        mail: &mut dyn Mail,
+        endpoint: &mut Endpoint<'_>,
     ) -> Self {
         group.check(sources, "sources");
         group.check(targets, "targets");
@@ -231,28 +242,39 @@ impl Shuffle {
         let open: Vec<(Rank, View)> = open.filter(|(_, target)| !target.is_empty()).collect();
         for (rank, target) in &open {
             let dtype = memory.body().buffer(target.buffer).dtype;
-            mail.expect(key(Stage::Part, sequence, *rank), dtype, target.volume());
+            endpoint.expect(
+                key(MessageKind::Part, sequence, *rank),
+                dtype,
+                target.volume(),
+            );
         }
-        post(group, Stage::Part, sequence, sources, memory, mail);
-        copy(&sources[group.me], &targets[group.me], memory, mail);
+        post(
+            group,
+            MessageKind::Part,
+            sequence,
+            sources,
+            memory,
+            endpoint,
+        );
+        copy(&sources[group.me], &targets[group.me], memory, endpoint);
         Self { sequence, open }
     }
 
-    pub(super) fn missing(&self, mail: &dyn Mail) -> Vec<Rank> {
+    pub(super) fn missing(&self, messages: &dyn PointToPoint) -> Vec<Rank> {
         let ranks = self.open.iter().map(|&(rank, _)| rank);
         ranks
-            .filter(|&rank| !mail.has(&key(Stage::Part, self.sequence, rank)))
+            .filter(|&rank| !messages.has(&key(MessageKind::Part, self.sequence, rank)))
             .collect()
     }
 
-    pub(super) fn deliver(&mut self, mail: &mut dyn Mail, memory: &Memory<'_>) -> bool {
+    pub(super) fn deliver(&mut self, endpoint: &mut Endpoint<'_>, memory: &Memory<'_>) -> bool {
         let sequence = self.sequence;
         self.open.retain(|(rank, target)| {
-            let Some(part) = mail.take(&key(Stage::Part, sequence, *rank)) else {
+            let Some(part) = endpoint.take(&key(MessageKind::Part, sequence, *rank)) else {
                 return true;
             };
             part.unpack(memory, target, false);
-            mail.give_back(*rank, part);
+            endpoint.give_back(*rank, part);
             false
         });
         self.open.is_empty()
@@ -262,17 +284,17 @@ impl Shuffle {
 /// Sends each other member its source, where that has elements.
 fn post(
     group: &Group,
-    stage: Stage,
+    kind: MessageKind,
     sequence: u32,
     sources: &[View],
     memory: &Memory<'_>,
-    mail: &mut dyn Mail,
+    endpoint: &mut Endpoint<'_>,
 ) {
     for (place, rank) in group.others() {
         let source = &sources[place];
         if !source.is_empty() {
-            let part = packed(mail, memory, source);
-            mail.post(rank, key(stage, sequence, mail.rank()), part);
+            let part = endpoint.packed(memory, source);
+            endpoint.post(rank, key(kind, sequence, endpoint.rank()), part);
         }
     }
 }

@@ -1,173 +1,142 @@
 //! Packed elements on their way between ranks.
 
-use crate::allocation::handling_failure;
+use crate::lines::Lines;
+use crate::packed_tensor::with_type;
 use crate::{Element, Memory};
 use partita_program::{Dtype, View};
-use std::ops::AddAssign;
+use std::ops::Range;
+use std::sync::Arc;
 
-/// Packed elements of one dtype.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Packet {
-    /// 32-bit floats.
-    F32(Vec<f32>),
-    /// 64-bit floats.
-    F64(Vec<f64>),
-    /// 16-bit integers.
-    I16(Vec<i16>),
+/// Packed elements of one dtype in a range of the pool of a rank, which nothing else refers to while the
+/// packet lives. It may go to another thread and come back.
+pub struct Packet {
+    /// None where it is empty.
+    lines: Option<Arc<Lines>>,
+    /// Bytes of the pool.
+    range: Range<usize>,
+    dtype: Dtype,
+    elements: usize,
 }
-
-/// Evaluates an expression on the elements of a packet, whatever their type.
-macro_rules! on_elements {
-    ($packet:expr, $elements:ident => $value:expr) => {
-        match $packet {
-            Packet::F32($elements) => $value,
-            Packet::F64($elements) => $value,
-            Packet::I16($elements) => $value,
-        }
-    };
-}
-
-/// Evaluates an expression with the element type of a dtype under a name.
-macro_rules! with_type {
-    ($dtype:expr, $type:ident => $value:expr) => {
-        match $dtype {
-            partita_program::Dtype::F32 => {
-                type $type = f32;
-                $value
-            }
-            partita_program::Dtype::F64 => {
-                type $type = f64;
-                $value
-            }
-            partita_program::Dtype::I16 => {
-                type $type = i16;
-                $value
-            }
-        }
-    };
-}
-
-pub(crate) use {on_elements, with_type};
-
-/// What packets hold.
-pub(crate) trait Number: Element + AddAssign {
-    /// The elements of a packet of this type.
-    fn of(packet: &mut Packet) -> &mut Vec<Self>;
-
-    /// A packet of these elements.
-    fn packet(elements: Vec<Self>) -> Packet;
-}
-
-macro_rules! number {
-    ($type:ty, $kind:ident) => {
-        impl Number for $type {
-            fn of(packet: &mut Packet) -> &mut Vec<Self> {
-                let dtype = packet.dtype();
-                if let Packet::$kind(elements) = packet {
-                    return elements;
-                }
-                panic!("{dtype:?} in a message of {:?}", Self::DTYPE)
-            }
-
-            fn packet(elements: Vec<Self>) -> Packet {
-                Packet::$kind(elements)
-            }
-        }
-    };
-}
-
-number!(f32, F32);
-number!(f64, F64);
-number!(i16, I16);
 
 impl Packet {
-    /// An empty one that can take so many elements.
-    pub fn with_room(dtype: Dtype, elements: usize) -> Self {
-        match dtype {
-            Dtype::F32 => Packet::F32(Vec::with_capacity(elements)),
-            Dtype::F64 => Packet::F64(Vec::with_capacity(elements)),
-            Dtype::I16 => Packet::I16(Vec::with_capacity(elements)),
-        }
-    }
-
-    /// The same, if the system has memory for it.
-    pub fn if_possible(dtype: Dtype, elements: usize) -> Option<Self> {
-        let mut packet = Packet::with_room(dtype, 0);
-        let reserved = handling_failure(
-            || on_elements!(&mut packet, own => own.try_reserve_exact(elements).is_ok()),
+    /// A range of a pool, at a multiple of 64 bytes, with whatever contents.
+    ///
+    /// # Safety
+    /// Nothing else refers to the range until [`Self::into_range`] gives it back, or for ever.
+    pub(super) unsafe fn new(lines: Arc<Lines>, range: Range<usize>) -> Self {
+        assert!(
+            range.end as u64 <= lines.bytes().0 && range.start.is_multiple_of(64),
+            "a packet lies in its pool"
         );
-        reserved.then_some(packet)
-    }
-
-    /// Takes the smallest of the free packets with room for so many elements, or makes one.
-    pub fn take_from(free: &mut Vec<Packet>, dtype: Dtype, elements: usize) -> Self {
-        let fits = |packet: &Packet| packet.dtype() == dtype && packet.room() >= elements;
-        let candidates = free.iter().enumerate();
-        let best = candidates
-            .filter(|(_, packet)| fits(packet))
-            .min_by_key(|(_, packet)| packet.room())
-            .map(|(at, _)| at);
-        match best {
-            Some(at) => free.swap_remove(at),
-            None => Packet::with_room(dtype, elements),
+        Self {
+            lines: Some(lines),
+            range,
+            dtype: Dtype::I16,
+            elements: 0,
         }
     }
 
-    /// Its elements one after the other.
-    pub fn to_le_bytes(&self) -> Vec<u8> {
-        on_elements!(self, elements => elements.iter().flat_map(|it| it.to_le_bytes()).collect())
+    /// One that takes no memory.
+    pub(super) fn empty() -> Self {
+        Self {
+            lines: None,
+            range: 0..0,
+            dtype: Dtype::I16,
+            elements: 0,
+        }
     }
 
-    /// From the bytes of all its elements.
-    pub fn from_le_bytes(dtype: Dtype, bytes: &[u8]) -> Self {
-        with_type!(dtype, T => {
-            let (words, rest) = bytes.as_chunks();
-            assert!(rest.is_empty(), "whole elements of {dtype:?}");
-            T::packet(words.iter().map(|&word| T::from_le_bytes(word)).collect())
-        })
+    /// Its range of the pool.
+    pub(super) fn into_range(self) -> Range<usize> {
+        self.range
+    }
+
+    pub(super) fn range(&self) -> &Range<usize> {
+        &self.range
+    }
+
+    pub(super) fn is_of(&self, lines: &Arc<Lines>) -> bool {
+        self.lines
+            .as_ref()
+            .is_some_and(|own| Arc::ptr_eq(own, lines))
+    }
+
+    /// Whether so many elements fit.
+    pub(super) fn has_room(&self, dtype: Dtype, elements: usize) -> bool {
+        elements <= self.range.len() / dtype.size()
+    }
+
+    /// Becomes one of so many elements, with whatever contents, to be overwritten.
+    pub(super) fn hold(&mut self, dtype: Dtype, elements: usize) {
+        assert!(self.has_room(dtype, elements), "a packet has room");
+        (self.dtype, self.elements) = (dtype, elements);
     }
 
     /// Of its elements.
     pub fn dtype(&self) -> Dtype {
-        match self {
-            Packet::F32(_) => Dtype::F32,
-            Packet::F64(_) => Dtype::F64,
-            Packet::I16(_) => Dtype::I16,
-        }
+        self.dtype
     }
 
     /// Elements.
     pub fn len(&self) -> usize {
-        on_elements!(self, elements => elements.len())
+        self.elements
     }
 
     /// Whether it has no elements.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Holds so many elements, with whatever contents, to be overwritten.
-    pub fn resize(&mut self, elements: usize) {
-        on_elements!(self, own => own.resize(elements, Default::default()));
+        self.elements == 0
     }
 
     /// Bytes of its elements.
     pub fn bytes(&self) -> u64 {
-        (self.len() * self.dtype().size()) as u64
+        (self.elements * self.dtype.size()) as u64
     }
 
-    /// Elements that it can take without a new allocation.
-    pub fn room(&self) -> usize {
-        on_elements!(self, elements => elements.capacity())
+    /// The first of its bytes.
+    pub fn start(&mut self) -> *mut u8 {
+        self.first()
     }
 
-    /// Becomes the contents of a view.
+    fn first(&self) -> *mut u8 {
+        match &self.lines {
+            // SAFETY: `new` has checked that the range lies inside of the allocation.
+            Some(lines) => unsafe { lines.start().add(self.range.start) },
+            None => std::ptr::without_provenance_mut(64),
+        }
+    }
+
+    /// Its elements. Panics where they are of another type.
+    pub fn elements<T: Element>(&self) -> &[T] {
+        assert_eq!(self.dtype, T::DTYPE, "dtype of a packet");
+        // SAFETY: the elements lie in the range, which is aligned to 64 bytes and which nothing else refers
+        // to; every bit pattern is a `T`.
+        unsafe { std::slice::from_raw_parts(self.first().cast::<T>(), self.elements) }
+    }
+
+    /// Its elements. Panics where they are of another type.
+    pub fn elements_mut<T: Element>(&mut self) -> &mut [T] {
+        assert_eq!(self.dtype, T::DTYPE, "dtype of a packet");
+        // SAFETY: as of `elements`.
+        unsafe { std::slice::from_raw_parts_mut(self.first().cast::<T>(), self.elements) }
+    }
+
+    /// Takes the contents of a view. Panics where they are not as many as its elements.
     pub fn pack(&mut self, memory: &Memory<'_>, view: &View) {
-        on_elements!(self, elements => memory.pack(view, elements));
+        with_type!(self.dtype, T => memory.pack_into(view, self.elements_mut::<T>()));
+    }
+
+    /// Takes the contents of a view into a range of its elements.
+    pub fn pack_part(&mut self, memory: &Memory<'_>, view: &View, elements: Range<usize>) {
+        with_type!(self.dtype, T => memory.pack_into(view, &mut self.elements_mut::<T>()[elements]));
+    }
+
+    /// Sets the contents of a view from a range of its elements.
+    pub fn unpack_part(&self, memory: &Memory<'_>, view: &View, elements: Range<usize>) {
+        with_type!(self.dtype, T => memory.unpack(view, &self.elements::<T>()[elements], false));
     }
 
     /// Sets, or adds to, the contents of a view.
     pub fn unpack(&self, memory: &Memory<'_>, view: &View, accumulate: bool) {
-        on_elements!(self, elements => memory.unpack(view, elements, accumulate));
+        with_type!(self.dtype, T => memory.unpack(view, self.elements::<T>(), accumulate));
     }
 }

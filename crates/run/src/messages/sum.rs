@@ -1,9 +1,10 @@
 //! Sums over ranks, taken in rank order.
 
 use super::collective::{Group, key};
-use super::mail::{Mail, Stage, packed};
-use super::packet::{Number, Packet, with_type};
+use super::packet::Packet;
+use super::point_to_point::{Endpoint, MessageKind, PointToPoint};
 use crate::Memory;
+use crate::packed_tensor::{Number, with_type};
 use partita_program::{Dtype, View};
 use partita_space::Rank;
 use std::sync::Arc;
@@ -19,36 +20,41 @@ pub(super) struct Own {
 
 impl Own {
     /// The contents of `source`, to end in `view`, which is `source` itself or apart from it.
-    pub(super) fn new(source: &View, view: View, memory: &Memory<'_>, mail: &mut dyn Mail) -> Self {
+    pub(super) fn new(
+        source: &View,
+        view: View,
+        memory: &Memory<'_>,
+        endpoint: &mut Endpoint<'_>,
+    ) -> Self {
         let is_dense = memory.is_dense(source) && memory.is_dense(&view);
         if is_dense && *source != view {
-            copy(source, &view, memory, mail);
+            copy(source, &view, memory, endpoint);
         }
         Self {
             view,
             dtype: memory.body().buffer(view.buffer).dtype,
-            packed: (!is_dense).then(|| packed(mail, memory, source)),
+            packed: (!is_dense).then(|| endpoint.packed(memory, source)),
         }
     }
 
     /// Runs on the elements, where they are.
     pub(super) fn with<T: Number>(&mut self, memory: &Memory<'_>, run: impl FnOnce(&mut [T])) {
         match &mut self.packed {
-            Some(packed) => run(T::of(packed)),
+            Some(packed) => run(packed.elements_mut::<T>()),
             None => run(memory.write::<T>(&self.view).data_mut()),
         }
     }
 
-    pub(super) fn finish(&mut self, memory: &Memory<'_>, mail: &mut dyn Mail) {
+    pub(super) fn finish(&mut self, memory: &Memory<'_>, endpoint: &mut Endpoint<'_>) {
         if let Some(packed) = self.packed.take() {
             packed.unpack(memory, &self.view, false);
-            mail.give_back(mail.rank(), packed);
+            endpoint.give_back(endpoint.rank(), packed);
         }
     }
 }
 
 /// Copies between views that share no element, without a packet where both are dense.
-pub(super) fn copy(source: &View, target: &View, memory: &Memory<'_>, mail: &mut dyn Mail) {
+pub(super) fn copy(source: &View, target: &View, memory: &Memory<'_>, endpoint: &mut Endpoint<'_>) {
     if source == target {
         return;
     }
@@ -59,9 +65,9 @@ pub(super) fn copy(source: &View, target: &View, memory: &Memory<'_>, mail: &mut
         });
         return;
     }
-    let contents = packed(mail, memory, source);
+    let contents = endpoint.packed(memory, source);
     contents.unpack(memory, target, false);
-    mail.give_back(mail.rank(), contents);
+    endpoint.give_back(endpoint.rank(), contents);
 }
 
 /// What other members give for a sum that this one takes.
@@ -84,14 +90,18 @@ impl Addends {
     }
 
     /// Announces parts of so many elements.
-    pub(super) fn expect(&self, dtype: Dtype, elements: usize, mail: &mut dyn Mail) {
+    pub(super) fn expect(&self, dtype: Dtype, elements: usize, endpoint: &mut Endpoint<'_>) {
         for (_, rank) in self.group.others() {
-            mail.expect(key(Stage::Addend, self.sequence, rank), dtype, elements);
+            endpoint.expect(
+                key(MessageKind::Addend, self.sequence, rank),
+                dtype,
+                elements,
+            );
         }
     }
 
     /// Takes what has come, and tells whether it can be added now.
-    pub(super) fn are_due(&mut self, mail: &mut dyn Mail) -> bool {
+    pub(super) fn are_due(&mut self, endpoint: &mut Endpoint<'_>) -> bool {
         if self.are_added {
             return false;
         }
@@ -99,7 +109,7 @@ impl Addends {
         for (place, rank) in self.group.others() {
             let part = &mut self.parts[place];
             if part.is_none() {
-                *part = mail.take(&key(Stage::Addend, self.sequence, rank));
+                *part = endpoint.take(&key(MessageKind::Addend, self.sequence, rank));
             }
             is_complete &= part.is_some();
         }
@@ -107,29 +117,38 @@ impl Addends {
     }
 
     /// Ranks that have sent none.
-    pub(super) fn missing(&self, mail: &dyn Mail) -> Vec<Rank> {
+    pub(super) fn missing(&self, messages: &dyn PointToPoint) -> Vec<Rank> {
         let silent = self.group.others().filter(|&(place, rank)| {
             !self.are_added
                 && self.parts[place].is_none()
-                && !mail.has(&key(Stage::Addend, self.sequence, rank))
+                && !messages.has(&key(MessageKind::Addend, self.sequence, rank))
         });
         silent.map(|(_, rank)| rank).collect()
     }
 
     /// Adds in rank order, whatever this member's place, so that the bits depend neither on that nor on
     /// who came first. Where it answers, each part goes back to its sender with the sum in it.
-    pub(super) fn add<T: Number>(&mut self, own: &mut [T], answers: bool, mail: &mut dyn Mail) {
+    pub(super) fn add<T: Number>(
+        &mut self,
+        own: &mut [T],
+        answers: bool,
+        endpoint: &mut Endpoint<'_>,
+    ) {
         let mut packets: Vec<Packet> = self.parts.iter_mut().filter_map(Option::take).collect();
-        let parts = packets.iter_mut().map(|part| T::of(part).as_mut_slice());
+        let parts = packets.iter_mut().map(Packet::elements_mut::<T>);
         let mut parts: Vec<&mut [T]> = parts.collect();
         let lengths = parts.iter().all(|part| part.len() == own.len());
         assert!(lengths, "length of a part of a sum");
         add_in_order(own, &mut parts, self.group.me, answers);
         for ((_, rank), part) in self.group.others().zip(packets) {
             if answers {
-                mail.post(rank, key(Stage::Sum, self.sequence, mail.rank()), part);
+                endpoint.post(
+                    rank,
+                    key(MessageKind::Sum, self.sequence, endpoint.rank()),
+                    part,
+                );
             } else {
-                mail.give_back(rank, part);
+                endpoint.give_back(rank, part);
             }
         }
         self.are_added = true;

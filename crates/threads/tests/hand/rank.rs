@@ -1,8 +1,8 @@
 //! A rank with its arena, and what lies in it.
 
 use super::bodies::Dice;
-use partita_program::{Body, BufferId, View};
-use partita_run::{Arena, Element, RankRunner, SystemClock};
+use partita_program::{Body, BufferId, Staging, View};
+use partita_run::{Arena, Element, RankRunner, SystemClock, Transport};
 use partita_space::{Mesh, Seconds};
 use partita_testkit::{MemorySource, ReferenceKernels, Samples};
 use partita_threads::ThreadTransport;
@@ -22,10 +22,12 @@ pub fn runner<'w>(
     mesh: Mesh,
     rank: usize,
     body: &Body,
-    transport: ThreadTransport,
+    mut transport: ThreadTransport,
     samples: Arc<Samples>,
     cancel: &'w AtomicBool,
 ) -> RankRunner<'w> {
+    let allocated = transport.allocate(&Staging::of(body, &mesh));
+    allocated.expect("there is memory for packets");
     RankRunner {
         rank,
         arena: Arena::new(body.arena),

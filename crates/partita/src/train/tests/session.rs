@@ -7,7 +7,7 @@ use partita_program::{
     Buffer, Dtype, Load, Optimizer, Program, ProgramKind, Role, TaskId, Transform,
 };
 use partita_reference::ReferenceMenu;
-use partita_run::{Inputs, Memory, Packet, RunError, Source, SystemClock};
+use partita_run::{Inputs, Memory, PackedTensor, RunError, Source, SystemClock};
 use partita_session::{
     End, Outcome, PersistentTensor, Plan, Programs, Progress, Schedule, Session, SessionError,
     batch_sizes,
@@ -179,7 +179,7 @@ fn run_with(
         let holders = tensor.holders.iter();
         let shares = holders.map(|&holder| session.share(holder, &mut arenas[holder.0]));
         match session.whole(&tensor, shares) {
-            Packet::F64(values) => (tensor, values),
+            PackedTensor::F64(values) => (tensor, values),
             other => panic!("{other:?} in a run in f64"),
         }
     };

@@ -9,13 +9,13 @@ use partita_space::{AXES, Axis, Bytes, Rank, Seconds};
 pub(crate) type No = (Refusal, String);
 
 /// Looks at a few ranks of a candidate.
-pub(crate) struct Glance<'r, 'a> {
+pub(crate) struct Prefilter<'r, 'a> {
     pub request: &'r PlanRequest<'a>,
     /// The best candidate so far, and its step.
     pub best: Option<&'r (Seconds, Strategy)>,
 }
 
-impl Glance<'_, '_> {
+impl Prefilter<'_, '_> {
     /// The least that a step takes, from two ranks; or why the strategy does not suit the model, does not
     /// fit in memory, or is beaten.
     pub fn at_two_ranks(&self, strategy: &Strategy) -> Result<Result<Seconds, No>, PlanError> {
@@ -62,9 +62,9 @@ impl Glance<'_, '_> {
                 Ok(body) => body,
                 Err(error) => return refused(error),
             };
-            if body.arena > request.memory {
+            if body.memory() > request.memory {
                 let reason = memory_reason(&body, request.memory);
-                return Ok(Err((Refusal::Memory(body.arena), reason)));
+                return Ok(Err((Refusal::Memory(body.memory()), reason)));
             }
             floor = floor.max((request.floor)(&body, rank, &mesh));
             // The other rank need not be lowered.
@@ -109,6 +109,6 @@ pub(crate) fn memory_reason(body: &Body, memory: Bytes) -> String {
     format!(
         "a rank needs {}, it may fill {memory}; activations of a step come to {activations}, not all \
          of them at a time, parameters with all that belongs to them to {parameters}: {remedy}",
-        body.arena
+        body.memory()
     )
 }

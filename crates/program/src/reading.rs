@@ -1,0 +1,61 @@
+//! How samples are read behind the back of a rank: in pieces, of which few are held beside the arena.
+
+use crate::{Body, Dtype, Item, Load, Work};
+use partita_space::Bytes;
+
+/// Pieces that wait for the rank; reading goes on while it computes, but not far ahead of it.
+pub const WAITING_MAX: usize = 2;
+/// Buffers for pieces: those that wait, and the one that is being filled.
+pub const BUFFERS_MAX: usize = WAITING_MAX + 1;
+/// Small samples share a piece of up to so many bytes: to hand one over and to wake the rank takes
+/// longer than to read it.
+const PIECE_BYTES: usize = 1 << 18;
+
+/// Samples in a piece, where the rank's part of one has so many bytes.
+pub fn at_once(bytes: usize) -> usize {
+    (PIECE_BYTES / bytes.max(1)).max(1)
+}
+
+/// Bytes of the buffers that the source of a rank holds once the loads of this body have been made: pieces
+/// of samples and of targets, which are used again and again. What the HDF5 library holds for itself where
+/// storage is chunked comes on top.
+pub(crate) fn buffer_bytes(body: &Body) -> Bytes {
+    let of = |item: Item| {
+        let loads = body.tasks.iter().filter_map(|task| match &task.work {
+            Work::Load(load) if load.item == item => Some(load_bytes(body, load)),
+            Work::Load(_) | Work::Compute { .. } | Work::Exchange(_) | Work::Collective(_) => None,
+        });
+        loads.max().unwrap_or_default()
+    };
+    of(Item::Sample) + of(Item::Target)
+}
+
+/// Bytes of the buffers that one load takes.
+pub(crate) fn load_bytes(body: &Body, load: &Load) -> Bytes {
+    let samples = load.target.extent[0] as u64;
+    if samples == 0 {
+        return Bytes(0);
+    }
+    let elements = load.target.volume() as u64 / samples;
+    let dtype = body.buffer(load.target.buffer).dtype;
+    // Targets are handed over as floats.
+    let (element, apart) = match load.item {
+        Item::Sample => (dtype.size() as u64, dtype.size() as u64),
+        // Labels are stored as integers.
+        Item::Target => (Dtype::F32.size() as u64, Dtype::I16.size() as u64),
+    };
+    let bytes = elements * element;
+    let at_once = at_once(bytes as usize) as u64;
+    let pieces = samples.div_ceil(at_once).min(BUFFERS_MAX as u64);
+    let piece = at_once.min(samples) * elements;
+    let mut held = pieces * piece * element;
+    // A sample that is read apart from its piece: labels always, others where they share a piece.
+    if at_once > 1 || load.item == Item::Target {
+        held += elements * apart;
+    }
+    // A piece in the type that the program wants.
+    if load.item == Item::Target && dtype == Dtype::F64 {
+        held += piece * dtype.size() as u64;
+    }
+    Bytes(held)
+}

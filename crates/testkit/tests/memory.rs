@@ -1,0 +1,118 @@
+//! A run allocates what its programs say, and nothing beside that grows with the model.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use partita_space::{Bytes, Seconds};
+use partita_testkit::{
+    Case, CountedCase, CountingAllocator, random_branched_case, random_case, random_grouped_case,
+    random_layer_case, random_sequence_case, random_staged_case,
+};
+use partita_threads::{connect, launch};
+use std::sync::Barrier;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
+
+/// A way to draw cases, and its name.
+type Draw = (&'static str, fn(u64) -> Case);
+
+/// One count for the whole process: cases of two tests must not meet.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Bytes that the ranks of a case hold at most while they play, and those of their programs.
+fn held(case: &Case) -> [u64; 3] {
+    let counted = CountedCase::new(case);
+    let mesh = counted.programs()[1].mesh;
+    let (barrier, before) = (Barrier::new(mesh.ranks()), AtomicUsize::new(0));
+    let most = Mutex::new(0);
+    let cancel = AtomicBool::new(false);
+    let parts = connect(mesh, Seconds(0.0));
+    let played = launch(parts, &cancel, |rank, transport| {
+        let visits = AtomicUsize::new(0);
+        let meet = || {
+            barrier.wait();
+            // All are here: nothing is allocated meanwhile.
+            if rank == 0 && visits.fetch_add(1, Ordering::SeqCst) == 0 {
+                before.store(ALLOCATOR.reset(), Ordering::SeqCst);
+            } else if rank == 0 {
+                *most.lock().unwrap() = ALLOCATOR.peak_above(before.load(Ordering::SeqCst));
+            }
+            barrier.wait();
+        };
+        counted.play(rank, Box::new(transport), &cancel, &meet)
+    });
+    played.unwrap_or_else(|error| panic!("seed {} {}: {error}", case.seed, case.strategy));
+    let sum = |of: &dyn Fn(usize) -> Bytes| (0..mesh.ranks()).map(of).sum::<Bytes>().0;
+    let most = *most.lock().unwrap();
+    [
+        most,
+        sum(&|rank| counted.predicted(rank)),
+        sum(&|rank| counted.allowance(rank)),
+    ]
+}
+
+fn check(what: &str, case: &Case) -> u64 {
+    let [held, predicted, allowed] = held(case);
+    let name = format!(
+        "{what} seed {} {} batch {}",
+        case.seed, case.strategy, case.batch
+    );
+    assert!(
+        held >= predicted,
+        "{name}: {held} held, {predicted} predicted"
+    );
+    let beside = held - predicted;
+    println!("{name}: {predicted} predicted, {beside} of {allowed} beside");
+    assert!(
+        beside <= allowed,
+        "{name}: {held} held, {predicted} predicted, {beside} beside that, {allowed} allowed"
+    );
+    beside
+}
+
+#[test]
+fn threads_allocate_what_their_programs_say() {
+    let _alone = ALONE.lock().unwrap();
+    let draws: [Draw; 6] = [
+        ("random", random_case),
+        ("layer", random_layer_case),
+        ("grouped", random_grouped_case),
+        ("branched", random_branched_case),
+        ("staged", random_staged_case),
+        ("sequence", random_sequence_case),
+    ];
+    let long = std::env::var("PARTITA_TEST_LONG").is_ok();
+    for (what, draw) in draws {
+        for seed in 0..if long { 200 } else { 12 } {
+            check(what, &draw(seed));
+        }
+    }
+}
+
+#[test]
+fn what_is_held_beside_does_not_grow_with_the_batch() {
+    let _alone = ALONE.lock().unwrap();
+    for seed in 0..10 {
+        let small = random_layer_case(seed);
+        let micro = small.strategy.micro;
+        if micro > 1 {
+            continue;
+        }
+        let large = Case {
+            graph: small.graph.clone(),
+            strategy: small.strategy.clone(),
+            batch: 16 * small.batch,
+            seed,
+        };
+        let (little, much) = (check("small", &small), check("large", &large));
+        // Lists of sample numbers, of which the source has a copy.
+        let samples = 64 * large.batch as u64 * large.strategy.ranks() as u64;
+        assert!(
+            much <= little + little / 2 + samples,
+            "seed {seed} {}: {little} beside the programs, {much} with 16 times the batch",
+            small.strategy
+        );
+    }
+}
