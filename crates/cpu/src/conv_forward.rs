@@ -23,9 +23,10 @@ pub fn conv_forward_scratch(
     positions: usize,
 ) -> usize {
     let packs = !conv.is_depthwise(c, f) && packs(team.level, conv, f, positions);
-    match positions > 0 && packs {
-        true => packed_forward_elements(team.level, conv, c, f),
-        false => 0,
+    if positions > 0 && packs {
+        packed_forward_elements(team.level, conv, c, f)
+    } else {
+        0
     }
 }
 

@@ -106,15 +106,16 @@ impl Shape {
     }
 
     fn cut(&self, threads: usize) -> Cut {
-        match self.tiles() >= TILES_PER_THREAD * threads {
-            true => Cut {
+        if self.tiles() >= TILES_PER_THREAD * threads {
+            Cut {
                 position_parts: 1,
                 tile_parts: threads,
-            },
-            false => Cut {
+            }
+        } else {
+            Cut {
                 position_parts: threads,
                 tile_parts: 1,
-            },
+            }
         }
     }
 }
@@ -367,14 +368,13 @@ impl Gradient<'_> {
         let f = s.f * s.groups;
         // Input channels of a tap are neighbors; depthwise, the rows are the taps themselves.
         let mut xo = [0; Q_MAX];
-        let x0 = match s.depthwise {
-            true => {
-                for (xo, tap) in xo.iter_mut().zip(q.clone()) {
-                    *xo = self.tap(tap);
-                }
-                f0
+        let x0 = if s.depthwise {
+            for (xo, tap) in xo.iter_mut().zip(q.clone()) {
+                *xo = self.tap(tap);
             }
-            false => self.tap(stretch * (s.rows / s.c.max(1))) + g * s.c + q.start,
+            f0
+        } else {
+            self.tap(stretch * (s.rows / s.c.max(1))) + g * s.c + q.start
         };
         let args = TileArgs {
             x: self.x.data[x0..].as_ptr(),
@@ -390,9 +390,10 @@ impl Gradient<'_> {
         let partial = lanes < s.level.lanes();
         // SAFETY: as the caller says; the tile lies inside the weights.
         unsafe {
-            match s.depthwise {
-                true => dispatch::<true>(s.level, v, q.len(), partial, args),
-                false => dispatch::<false>(s.level, v, q.len(), partial, args),
+            if s.depthwise {
+                dispatch::<true>(s.level, v, q.len(), partial, args)
+            } else {
+                dispatch::<false>(s.level, v, q.len(), partial, args)
             }
         }
     }
@@ -525,9 +526,10 @@ impl<const V: usize, const Q: usize, const PART: bool, const DEEP: bool> Op
             for (q, row) in acc.iter().enumerate() {
                 for (v, a) in row.iter().enumerate() {
                     let to = t.dw.add(q * t.dw_pitch + v * S::LANES);
-                    match PART {
-                        true => S::store_part(to, t.lanes, *a),
-                        false => S::store(to, *a),
+                    if PART {
+                        S::store_part(to, t.lanes, *a)
+                    } else {
+                        S::store(to, *a)
                     }
                 }
             }

@@ -34,9 +34,10 @@ impl Convolution {
 
     /// How many jobs compute it, and the channels in and out of each.
     pub(crate) fn jobs(&self, c: usize, f: usize) -> (usize, usize, usize) {
-        match self.is_depthwise(c, f) {
-            true => (1, 1, f),
-            false => (self.groups, c / self.groups, f / self.groups),
+        if self.is_depthwise(c, f) {
+            (1, 1, f)
+        } else {
+            (self.groups, c / self.groups, f / self.groups)
         }
     }
 

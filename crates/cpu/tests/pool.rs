@@ -107,13 +107,15 @@ struct Masked {
 impl Masked {
     fn new(random: &mut Random, dx: &Grid) -> Masked {
         let whole = random.pick(&[true, false]);
-        let at = dx.extent.map(|e| match whole {
-            true => 0,
-            false => random.within(0, e - 1),
-        });
-        let extent = std::array::from_fn(|i| match whole {
-            true => dx.extent[i],
-            false => random.within(1, dx.extent[i] - at[i]),
+        let at = dx
+            .extent
+            .map(|e| if whole { 0 } else { random.within(0, e - 1) });
+        let extent = std::array::from_fn(|i| {
+            if whole {
+                dx.extent[i]
+            } else {
+                random.within(1, dx.extent[i] - at[i])
+            }
         });
         let grid = random.grid(dx.samples, extent, dx.channels);
         Masked {
@@ -137,9 +139,10 @@ impl Masked {
             return 1.0;
         }
         let here = std::array::from_fn(|d| i[d] - self.at[d]);
-        match self.y[offset(&self.grid, n, here) + c] > 0.0 {
-            true => 1.0,
-            false => f64::from(self.slope),
+        if self.y[offset(&self.grid, n, here) + c] > 0.0 {
+            1.0
+        } else {
+            f64::from(self.slope)
         }
     }
 }
