@@ -268,9 +268,10 @@ impl FolderLock {
 
     /// Gives the lock back and removes its file.
     pub fn release(self) -> io::Result<()> {
-        match self.is_in_place() {
-            true => fs::remove_file(&self.path),
-            false => Ok(()),
+        if self.is_in_place() {
+            fs::remove_file(&self.path)
+        } else {
+            Ok(())
         }
     }
 
