@@ -451,9 +451,12 @@ fn check_slope(node: &str, slope: f64) -> Result<(), GraphError> {
     let most = f64::from(f32::MAX);
     let ok = slope >= 0.0 && in_f32(slope);
     let nearest = if slope > most { most } else { 0.0 };
-    let [asked, nearest] = [slope, nearest].map(|number| match number.abs() < 1e6 {
-        true => number.to_string(),
-        false => format!("{number:e}"),
+    let [asked, nearest] = [slope, nearest].map(|number| {
+        if number.abs() < 1e6 {
+            number.to_string()
+        } else {
+            format!("{number:e}")
+        }
     });
     let possible = "finite and at least 0, as f32 holds it";
     in_range(node, "slope", ok, asked, possible, nearest)
