@@ -156,9 +156,10 @@ impl<'a> Forms<'a> {
         if !strategy.stages.is_empty() {
             let is_one = strategy.stages.iter().all(|one| one.extents == [1; 7]);
             let is_chain = strategy.mesh().ranks() == strategy.stages.len() && is_one;
-            return match is_plain && is_chain && strategy.layers.is_empty() {
-                true => self.stages(strategy),
-                false => None,
+            return if is_plain && is_chain && strategy.layers.is_empty() {
+                self.stages(strategy)
+            } else {
+                None
             };
         }
         if !is_plain || !is_whole(strategy) || strategy.micro > 1 {
@@ -184,9 +185,10 @@ impl<'a> Forms<'a> {
             let [(_, to)] = &stage.layers[..] else {
                 return None;
             };
-            let end = match to.is_empty() {
-                true => self.graph.nodes.len(),
-                false => self.graph.find(to)?.0 + 1,
+            let end = if to.is_empty() {
+                self.graph.nodes.len()
+            } else {
+                self.graph.find(to)?.0 + 1
             };
             let until = self.nodes.iter().filter(|nodes| nodes.start < end).count();
             stages.push(first..until.max(first));
@@ -236,9 +238,10 @@ impl<'a> Forms<'a> {
             ranks
         };
         let within: Vec<Rank> = (0..size).collect();
-        let across: Vec<Rank> = match groups > 1 {
-            true => (0..ranks).step_by(size).collect(),
-            false => (0..ranks).collect(),
+        let across: Vec<Rank> = if groups > 1 {
+            (0..ranks).step_by(size).collect()
+        } else {
+            (0..ranks).collect()
         };
         Wires {
             pair: self.costs.pair(0, 1.min(ranks - 1)),
