@@ -45,9 +45,10 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
             })
             .constant(taps)
             .constant(groups);
-            match accumulate {
-                true => all.constant(accumulate),
-                false => all,
+            if *accumulate {
+                all.constant(accumulate)
+            } else {
+                all
             }
         }
         Kernel::ConvolutionBackwardData {

@@ -18,9 +18,10 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
             accumulate,
             ..
         } => {
-            let fusion = match accumulate {
-                true => FusionRole::No,
-                false => FusionRole::Changes(dy, dx),
+            let fusion = if *accumulate {
+                FusionRole::No
+            } else {
+                FusionRole::Changes(dy, dx)
             };
             let operands = [
                 read("y", y),
