@@ -69,26 +69,26 @@ fn forks(draws: &mut Draws) -> Graph {
                         _ => branch,
                     };
                 }
-                match joins_by_sum {
-                    true => convolution(&mut builder, &name("last"), branch, filters, 1),
-                    false => branch,
+                if joins_by_sum {
+                    convolution(&mut builder, &name("last"), branch, filters, 1)
+                } else {
+                    branch
                 }
             })
             .collect();
-        head = match joins_by_sum {
-            true => branches
+        head = if joins_by_sum {
+            branches
                 .into_iter()
                 .reduce(|a, b| builder.add(&name("sum"), a, b).expect("they are alike"))
-                .unwrap_or(head),
-            false => {
-                let mut distinct = branches;
-                distinct.dedup();
-                match distinct.len() {
-                    1 => distinct[0],
-                    _ => builder
-                        .concat(&name("join"), &distinct)
-                        .expect("they are of one extent"),
-                }
+                .unwrap_or(head)
+        } else {
+            let mut distinct = branches;
+            distinct.dedup();
+            match distinct.len() {
+                1 => distinct[0],
+                _ => builder
+                    .concat(&name("join"), &distinct)
+                    .expect("they are of one extent"),
             }
         };
     }
@@ -114,15 +114,18 @@ fn convolution(
     kernel: usize,
 ) -> NodeId {
     let rank = builder.spatial_rank();
-    let window = std::array::from_fn(|dim| match dim < 3 - rank {
-        true => partita_space::Window::ONE,
-        false => partita_space::Window {
-            kernel,
-            stride: 1,
-            dilation: 1,
-            pad_low: kernel / 2,
-            pad_high: kernel / 2,
-        },
+    let window = std::array::from_fn(|dim| {
+        if dim < 3 - rank {
+            partita_space::Window::ONE
+        } else {
+            partita_space::Window {
+                kernel,
+                stride: 1,
+                dilation: 1,
+                pad_low: kernel / 2,
+                pad_high: kernel / 2,
+            }
+        }
     });
     let convolution = partita_graph::Convolution {
         filters,
@@ -159,9 +162,10 @@ fn random_branches(draws: &mut Draws, graph: &Graph) -> (Strategy, usize) {
             layers: Vec::new(),
             extents,
         };
-        strategy.stages = match draws.one_in(2) {
-            true => vec![wide, other],
-            false => vec![wide.clone(), wide],
+        strategy.stages = if draws.one_in(2) {
+            vec![wide, other]
+        } else {
+            vec![wide.clone(), wide]
         };
         strategy.schedule = draws.pick(&[
             Schedule::OneForwardOneBackward,

@@ -384,9 +384,10 @@ fn mutate_pipeline(program: &Program, draws: &mut Draws) -> Option<(Program, Str
     }
     // The last ones bring gradients and weights from replica to replica.
     let late = numbers.len().saturating_sub(12);
-    let number = match draws.one_in(2) {
-        true => draws.pick(&numbers),
-        false => draws.pick(&numbers[late..]),
+    let number = if draws.one_in(2) {
+        draws.pick(&numbers)
+    } else {
+        draws.pick(&numbers[late..])
     };
     let sites = &all[&number];
     let (class, task) = draws.pick(sites);
@@ -396,13 +397,14 @@ fn mutate_pipeline(program: &Program, draws: &mut Draws) -> Option<(Program, Str
         2 => {
             // What another micro-batch has there.
             let found = exchange(&mut mutant, (class, task));
-            let views: Vec<&mut View> = match found.sends.is_empty() {
-                true => found
+            let views: Vec<&mut View> = if found.sends.is_empty() {
+                found
                     .receives
                     .iter_mut()
                     .map(|receive| &mut receive.view)
-                    .collect(),
-                false => found.sends.iter_mut().map(|send| &mut send.view).collect(),
+                    .collect()
+            } else {
+                found.sends.iter_mut().map(|send| &mut send.view).collect()
             };
             let body = &program.bodies[class];
             for view in views {

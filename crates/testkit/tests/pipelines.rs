@@ -129,9 +129,10 @@ fn chain(stages: usize, layers: usize) -> (Graph, String) {
     }
     model += &format!("loss = mse c{}\n", stages * layers);
     for stage in 0..stages {
-        let last = match stage + 1 == stages {
-            true => "loss".to_owned(),
-            false => format!("c{}", (stage + 1) * layers),
+        let last = if stage + 1 == stages {
+            "loss".to_owned()
+        } else {
+            format!("c{}", (stage + 1) * layers)
         };
         let first = match stage {
             0 => "x".to_owned(),
@@ -376,9 +377,10 @@ fn fast_kernels_in_pipelines_equal_one_exact_rank() {
             ),
         };
         let levels = test_levels();
-        match levels.iter().filter(|&&level| is_equal(level)).count() == levels.len() {
-            true => equal += 1,
-            false => hard += 1,
+        if levels.iter().filter(|&&level| is_equal(level)).count() == levels.len() {
+            equal += 1;
+        } else {
+            hard += 1;
         }
     }
     println!("of {cases} cases {equal} are equal, {hard} as far off as rounding alone");
