@@ -290,9 +290,10 @@ impl<'p> Play<'_, 'p> {
         let pieces = &mut self.contents[view.buffer.0 as usize];
         let old = std::mem::take(pieces).into_iter();
         pieces.extend(old.flat_map(|(piece, contents)| {
-            let left = match piece.intersect(&region).is_empty() {
-                true => vec![piece],
-                false => piece.minus(&region),
+            let left = if piece.intersect(&region).is_empty() {
+                vec![piece]
+            } else {
+                piece.minus(&region)
             };
             left.into_iter().map(move |piece| (piece, contents.clone()))
         }));
@@ -300,10 +301,7 @@ impl<'p> Play<'_, 'p> {
     }
 
     fn put(&mut self, view: &View, contents: Option<Contents>, accumulate: bool) {
-        let before = match accumulate {
-            true => self.read(view),
-            false => None,
-        };
+        let before = if accumulate { self.read(view) } else { None };
         self.write(view, join(contents, before.as_ref()));
     }
 
