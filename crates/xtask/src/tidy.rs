@@ -177,12 +177,13 @@ fn empty_names(file: &File) -> Vec<Fault> {
 fn opening(file: &File) -> Vec<Fault> {
     let lines = file.source.text.lines();
     let count = lines.take_while(|line| line.starts_with("//!")).count();
-    let (least, wanted) = match file.path.ends_with("/src/lib.rs") {
-        true => (
+    let (least, wanted) = if file.path.ends_with("/src/lib.rs") {
+        (
             OPENING_LINES_MIN,
             "what it does, what it knows, what it must not know",
-        ),
-        false => (1, "what it holds"),
+        )
+    } else {
+        (1, "what it holds")
     };
     if count >= least {
         return Vec::new();
