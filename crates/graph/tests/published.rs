@@ -220,14 +220,15 @@ fn amoebanet_cells_read_the_two_before_them() {
     }
 }
 
+fn start(model: &str, parameter: &str) -> Initialization {
+    let graph = zoo::build(model).unwrap();
+    let mut parameters = graph.parameters.into_iter();
+    let found = parameters.find(|other| other.name == parameter);
+    found.unwrap().initialization
+}
+
 #[test]
 fn layers_start_as_in_the_originals() {
-    let start = |model: &str, parameter: &str| {
-        let graph = zoo::build(model).unwrap();
-        let mut parameters = graph.parameters.into_iter();
-        let found = parameters.find(|other| other.name == parameter);
-        found.unwrap().initialization
-    };
     let uniform = |fan_in: f64| Initialization::Uniform(1.0 / fan_in.sqrt());
     let zero = Initialization::Constant(0.0);
     for (model, parameter, expected) in [
