@@ -123,13 +123,12 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
             }
         }
         for (name, got) in seen.outputs {
-            let missing = samples
-                .iter()
-                .find(|&&sample| !got.contains(None, numbers.of(sample)));
-            faults.extend(missing.map(|&sample| Fault::OutputIncomplete {
+            let is_missing = |&sample: &usize| !got.contains(None, numbers.of(sample));
+            let sample = samples.iter().copied().find(is_missing);
+            faults.extend(sample.map(|sample| Fault::OutputIncomplete {
                 class,
                 rank: case.representatives[class],
-                name: name.clone(),
+                name,
                 sample,
             }));
         }
