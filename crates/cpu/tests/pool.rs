@@ -89,6 +89,18 @@ impl Case {
         }
     }
 
+    /// The tap of the first largest value; what is not a number counts as larger.
+    fn first_largest(&self, taps: &[usize], c: usize) -> Option<usize> {
+        taps.iter().copied().reduce(|best, t| {
+            let x = self.x[t + c];
+            if x > self.x[best + c] || x.is_nan() {
+                t
+            } else {
+                best
+            }
+        })
+    }
+
     fn norm(&self, taps: &[usize], c: usize) -> f64 {
         let values = taps.iter().map(|t| f64::from(self.x[t + c]));
         values.map(|x| x * x).sum::<f64>().sqrt()
@@ -231,16 +243,11 @@ fn backward() {
             let taps = case.taps(n, o);
             for c in 0..case.yg.channels {
                 let dy = f64::from(dy[offset(&case.yg, n, o) + c]);
-                let first = taps.iter().copied().reduce(|best, t| {
-                    let x = case.x[t + c];
-                    if x > case.x[best + c] || x.is_nan() {
-                        t
-                    } else {
-                        best
-                    }
-                });
                 match case.pooling.kind {
-                    PoolKind::Max => first.into_iter().for_each(|t| gradient[t + c] += dy),
+                    PoolKind::Max => case
+                        .first_largest(&taps, c)
+                        .into_iter()
+                        .for_each(|t| gradient[t + c] += dy),
                     PoolKind::AverageAll | PoolKind::AverageInside => {
                         taps.iter()
                             .for_each(|t| gradient[t + c] += dy / case.divisor(taps.len()));
