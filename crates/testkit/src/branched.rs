@@ -46,29 +46,7 @@ fn forks(draws: &mut Draws) -> Graph {
         let filters = draws.between(1, 4);
         let branches: Vec<NodeId> = (0..draws.between(2, 4))
             .map(|_| {
-                let mut branch = head;
-                for _ in 0..draws.between(0, 2) {
-                    let kernel = draws.pick(&[1, 3]);
-                    branch = convolution(
-                        &mut builder,
-                        &name("conv"),
-                        branch,
-                        draws.between(1, 4),
-                        kernel,
-                    );
-                    branch = match draws.between(0, 3) {
-                        0 => builder
-                            .batch_norm(&name("norm"), branch, 1e-3, 0.1)
-                            .expect("a batch norm fits anywhere"),
-                        1 => builder
-                            .leaky_relu(&name("relu"), branch, 0.1)
-                            .expect("a ReLU fits anywhere"),
-                        2 => builder
-                            .dropout(&name("drop"), branch, 0.3)
-                            .expect("a dropout fits anywhere"),
-                        _ => branch,
-                    };
-                }
+                let branch = branch(draws, &mut builder, &mut name, head);
                 if joins_by_sum {
                     convolution(&mut builder, &name("last"), branch, filters, 1)
                 } else {
@@ -104,6 +82,33 @@ fn forks(draws: &mut Draws) -> Graph {
         .loss("loss", end, Loss::MeanSquaredError)
         .expect("a loss fits anywhere");
     builder.build().expect("the network is whole")
+}
+
+/// Up to two convolutions behind `head`, and what follows each.
+fn branch(
+    draws: &mut Draws,
+    builder: &mut GraphBuilder,
+    name: &mut impl FnMut(&str) -> String,
+    mut head: NodeId,
+) -> NodeId {
+    for _ in 0..draws.between(0, 2) {
+        let kernel = draws.pick(&[1, 3]);
+        let filters = draws.between(1, 4);
+        head = convolution(builder, &name("conv"), head, filters, kernel);
+        head = match draws.between(0, 3) {
+            0 => builder
+                .batch_norm(&name("norm"), head, 1e-3, 0.1)
+                .expect("a batch norm fits anywhere"),
+            1 => builder
+                .leaky_relu(&name("relu"), head, 0.1)
+                .expect("a ReLU fits anywhere"),
+            2 => builder
+                .dropout(&name("drop"), head, 0.3)
+                .expect("a dropout fits anywhere"),
+            _ => head,
+        };
+    }
+    head
 }
 
 fn convolution(
