@@ -126,7 +126,7 @@ fn sizes_beyond_the_limits_are_named() {
 
 /// The program is refused for just this size, and can be told so without `verify`.
 fn assert_too_large(program: &Program, size: &str) {
-    let Faults(found) = verify(program).unwrap_err();
+    let Faults(found) = verify(program).expect_err("a number is too large");
     let is_it =
         |fault: &Fault| matches!(fault, Fault::Size(SizeFault { what, .. }) if *what == size);
     assert!(
@@ -134,5 +134,8 @@ fn assert_too_large(program: &Program, size: &str) {
         "{found:#?}"
     );
     assert!(found.iter().any(is_it), "{size}: {found:#?}");
-    assert_eq!(program.check_sizes().unwrap_err().0.len(), found.len());
+    assert_eq!(
+        program.check_sizes().expect_err("as above").0.len(),
+        found.len()
+    );
 }

@@ -531,7 +531,7 @@ fn an_end_that_comes_unless_lanes_complete_in_order() {
 
 /// There is a cycle, in any order or only if each lane completes in order.
 fn assert_cycle(program: &Program, only_in_order: bool) {
-    let Faults(found) = verify(program).unwrap_err();
+    let Faults(found) = verify(program).expect_err("lanes wait in a circle");
     let is_it = |fault: &Fault| matches!(fault, Fault::Cycle { in_order, .. } if *in_order == only_in_order);
     assert!(found.iter().any(is_it), "{found:#?}");
 }
