@@ -622,7 +622,7 @@ fn what_only_the_builder_can_be_asked() {
         &["`r` asks for node 7", "there are 1", "nearest is 0"],
     );
     let error = builder.node("y", Op::Input, &[], &[]).unwrap_err();
-    check(&error.to_string(), &["`y` is a second input"]);
+    assert!(matches!(error, GraphError::SecondInput { .. }), "{error}");
     let shared = ParameterSource::Shared(ParameterId(3));
     let sources = [(ParameterRole::Gamma, shared)];
     let error = builder.node("f", Op::Flatten, &[x], &sources).unwrap_err();
@@ -649,7 +649,7 @@ fn what_only_the_builder_can_be_asked() {
     );
     let mut empty = GraphBuilder::new("m").unwrap();
     let error = empty.relu("r", NodeId(0)).unwrap_err();
-    check(&error.to_string(), &["`r` has nothing to read"]);
+    assert!(matches!(error, GraphError::NoInput { .. }), "{error}");
     assert!(matches!(
         GraphBuilder::new("a b"),
         Err(GraphError::InvalidName { .. })
