@@ -135,8 +135,12 @@ impl Team {
     ///
     /// Errors: as [`Team::new`] and [`Team::pinned`].
     pub fn on_first_cores(threads: usize, level: Level) -> Result<Team, TeamError> {
-        let cores = core_affinity::get_core_ids().unwrap_or_default();
-        let cores: Vec<usize> = cores.iter().map(|core| core.id).take(threads).collect();
+        let cores: Vec<usize> = core_affinity::get_core_ids()
+            .unwrap_or_default()
+            .iter()
+            .map(|core| core.id)
+            .take(threads)
+            .collect();
         if cores.len() < threads {
             Team::new(threads, level)
         } else {

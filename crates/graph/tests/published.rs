@@ -100,8 +100,10 @@ fn inception_is_the_same_without_its_auxiliary_classifier() {
     };
     assert_eq!(find("AuxLogits.loss").op, loss);
     let nodes = whole.nodes.iter();
-    let rest = nodes.filter(|node| !node.name.starts_with("AuxLogits."));
-    let rest: Vec<(&str, &Op)> = rest.map(|node| (node.name.as_str(), &node.op)).collect();
+    let rest: Vec<(&str, &Op)> = nodes
+        .filter(|node| !node.name.starts_with("AuxLogits."))
+        .map(|node| (node.name.as_str(), &node.op))
+        .collect();
     let nodes = plain.nodes.iter();
     let expected: Vec<(&str, &Op)> = nodes.map(|node| (node.name.as_str(), &node.op)).collect();
     assert_eq!(rest, expected);

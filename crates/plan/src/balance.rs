@@ -300,8 +300,9 @@ impl Cutter<'_> {
             asked.extend(ranks);
             first += mesh.ranks();
         }
-        let arenas = lower_ranks(&request, &asked)?.map(|body| body.map(|body| body.arena));
-        let arenas: Vec<Bytes> = arenas.collect::<Result<_, LowerError>>()?;
+        let arenas: Vec<Bytes> = lower_ranks(&request, &asked)?
+            .map(|body| body.map(|body| body.arena))
+            .collect::<Result<_, LowerError>>()?;
         let mut arenas = arenas.into_iter();
         let peaks = counts
             .into_iter()

@@ -137,9 +137,12 @@ impl<'a> Forms<'a> {
     }
 
     fn estimate(&self, strategy: &Strategy, split: &Split) -> Estimate {
-        let rows = self.rows.iter().zip(&self.nodes);
-        let rows = rows.map(|(row, nodes)| self.split_row(*row, nodes, strategy, split));
-        let rows: Vec<LayerRow> = rows.collect();
+        let rows: Vec<LayerRow> = self
+            .rows
+            .iter()
+            .zip(&self.nodes)
+            .map(|(row, nodes)| self.split_row(*row, nodes, strategy, split))
+            .collect();
         let table = Table {
             layers: &rows,
             batch: self.batch,
@@ -309,11 +312,15 @@ fn row(graph: &Graph, nodes: &Range<usize>) -> LayerRow {
         .inputs
         .first()
         .map_or(node.shape, |input| graph.node(*input).shape);
-    let weights = all.iter().flat_map(|node| &node.parameters);
-    let weights = weights.map(|&id| graph.parameter(id));
-    let weights = weights.filter(|parameter| parameter.role.is_trained());
-    let positions = all.iter().filter(|node| !matches!(node.op, Op::Flatten));
-    let positions = positions.map(|node| node.shape.extent.iter().product::<usize>());
+    let weights = all
+        .iter()
+        .flat_map(|node| &node.parameters)
+        .map(|&id| graph.parameter(id))
+        .filter(|parameter| parameter.role.is_trained());
+    let positions = all
+        .iter()
+        .filter(|node| !matches!(node.op, Op::Flatten))
+        .map(|node| node.shape.extent.iter().product::<usize>());
     LayerRow {
         inputs: input.volume() as f64,
         outputs: node.shape.volume() as f64,
@@ -338,8 +345,9 @@ fn halo(graph: &Graph, node: &Node, parts: [usize; 3]) -> (f64, f64) {
     };
     let sides = [graph.node(*input).shape, node.shape].map(|shape| {
         let plane = |dim: usize| {
-            let others = (0..3).filter(|&other| other != dim);
-            let others = others.map(|other| shape.extent[other] as f64 / parts[other] as f64);
+            let others = (0..3)
+                .filter(|&other| other != dim)
+                .map(|other| shape.extent[other] as f64 / parts[other] as f64);
             let width = (windows[dim].kernel - 1) * windows[dim].dilation / 2;
             width as f64 * others.product::<f64>() * shape.channels as f64
         };

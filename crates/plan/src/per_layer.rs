@@ -102,8 +102,11 @@ impl<'a> PerLayer<'a> {
             .iter()
             .zip(path)
             .map(|(unit, &state)| unit[state]);
-        let borders = self.borders.iter().zip(path.windows(2));
-        let borders = borders.map(|(border, pair)| border[pair[0]][pair[1]]);
+        let borders = self
+            .borders
+            .iter()
+            .zip(path.windows(2))
+            .map(|(border, pair)| border[pair[0]][pair[1]]);
         Seconds(layers.sum::<f64>() + borders.sum::<f64>())
     }
 
@@ -143,8 +146,10 @@ impl<'a> Measured<'a> {
         for state in all_states(&mesh) {
             let fits = |unit: &Range<usize>| suits(graph, unit, &mesh, state, training.batch);
             let fits: Vec<bool> = units.iter().map(fits).collect();
-            let each = fits.iter().map(|&fits| if fits { state } else { OWN });
-            let each: Vec<State> = each.collect();
+            let each: Vec<State> = fits
+                .iter()
+                .map(|&fits| if fits { state } else { OWN })
+                .collect();
             let strategy = said(graph, &mesh, &units, &each);
             if !fits.contains(&true) || strategy.check(graph, training.batch).is_err() {
                 continue;

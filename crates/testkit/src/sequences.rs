@@ -130,10 +130,16 @@ impl Sketch {
     /// With the weights of the first one.
     fn embed(&mut self, op: Op, input: NodeId) -> NodeId {
         let name = self.name("embedding");
-        let weight = self.builder.parameters().iter();
-        let weight = weight.map(|parameter| &*parameter.name);
-        let first = weight.clone().find(|name| name.starts_with("embedding"));
-        let first = first.expect("there is one").to_owned();
+        let weight = self
+            .builder
+            .parameters()
+            .iter()
+            .map(|parameter| &*parameter.name);
+        let first = weight
+            .clone()
+            .find(|name| name.starts_with("embedding"))
+            .expect("there is one")
+            .to_owned();
         let shared = self.builder.find_parameter(&first);
         let source = ParameterSource::Shared(shared.expect("there is one"));
         let sources = [(ParameterRole::Weight, source)];

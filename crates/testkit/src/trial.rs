@@ -296,8 +296,10 @@ fn exact(case: &Case, data: &Data) -> (Outcome, f64) {
         Err(Trouble::Refused(error)) => panic!("seed {} on one rank: {error}", case.seed),
         Err(Trouble::Broken(what)) => panic!("seed {} on one rank: {what}", case.seed),
     };
-    let margin = nearest.into_inner().expect("one rank");
-    let margin = margin.expect("a rank has run");
+    let margin = nearest
+        .into_inner()
+        .expect("one rank")
+        .expect("a rank has run");
     let margin = *margin.lock().expect("nobody panics while noting");
     (outcome, margin)
 }

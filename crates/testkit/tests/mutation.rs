@@ -396,10 +396,11 @@ fn mutate_pipeline(program: &Program, draws: &mut Draws) -> Option<(Program, Str
             let body = &mut mutant.bodies[class];
             let at = draws.between(0, body.tasks.len() - 1);
             let accesses = body.tasks[at].accesses();
-            let views = accesses
+            let views: Vec<View> = accesses
                 .iter()
-                .filter(|(_, access)| *access == Access::Read);
-            let views: Vec<View> = views.map(|(view, _)| *view).collect();
+                .filter(|(_, access)| *access == Access::Read)
+                .map(|(view, _)| *view)
+                .collect();
             let read = views.get(draws.between(0, 2))?.buffer;
             let other = twin(&program.bodies[class], read, draws)?;
             body.tasks[at].each_view_mut(&mut |view| {
@@ -415,8 +416,9 @@ fn mutate_pipeline(program: &Program, draws: &mut Draws) -> Option<(Program, Str
         5 => remove(&mut mutant, (class, task)),
         _ => {
             let body = &mut mutant.bodies[class];
-            let copies = (0..body.tasks.len()).filter(|&at| adds_up(body, at).is_some());
-            let copies: Vec<usize> = copies.collect();
+            let copies: Vec<usize> = (0..body.tasks.len())
+                .filter(|&at| adds_up(body, at).is_some())
+                .collect();
             let last = copies.len().checked_sub(1)?;
             let at = copies[draws.between(0, last)];
             remove(&mut mutant, (class, at));
@@ -444,13 +446,13 @@ fn exchange_others(mutant: &mut Program, site: Site, body: &Body, seed: u64) -> 
 
 /// A kernel that adds to what is there writes over it; which.
 fn overwrite(body: &mut Body, draws: &mut Draws) -> Option<usize> {
-    let kernels = body.tasks.iter_mut().enumerate();
-    let kernels = kernels.filter_map(|(at, task)| match &mut task.work {
+    let tasks = body.tasks.iter_mut().enumerate();
+    let flags = tasks.filter_map(|(at, task)| match &mut task.work {
         Work::Compute { kernel, .. } => Some((at, accumulates(kernel)?)),
         Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => None,
     });
     let mut adding: Vec<(usize, &mut bool)> =
-        kernels.filter(|(_, accumulate)| **accumulate).collect();
+        flags.filter(|(_, accumulate)| **accumulate).collect();
     let last = adding.len().checked_sub(1)?;
     let (at, accumulate) = &mut adding[draws.between(0, last)];
     **accumulate = false;
@@ -490,8 +492,8 @@ fn survey(case: &Case, mutate: Mutate, mutants: usize) -> [usize; 2] {
         println!("seed {} {}: {what}", case.seed, case.strategy);
         for _ in 0..3 {
             let programs = [fetch.clone(), mutant.clone(), evaluate.clone()];
-            let got = run_programs(&setup, &programs);
-            let got = got.unwrap_or_else(|error| panic!("seed {} {what}: {error}", case.seed));
+            let got = run_programs(&setup, &programs)
+                .unwrap_or_else(|error| panic!("seed {} {what}: {error}", case.seed));
             // What goes to one element in two messages may come in another order.
             let differs = mismatch(&got, expected, 1e-12);
             assert!(

@@ -509,8 +509,10 @@ impl<'p> Play<'_, 'p> {
 
     fn collective(&mut self, collective: &Collective) {
         let sources = collective.kind.sources();
-        let mine = sources.iter().map(|view| self.read(view));
-        let mine = mine.fold(State::Nothing, State::join);
+        let mine = sources
+            .iter()
+            .map(|view| self.read(view))
+            .fold(State::Nothing, State::join);
         let key = |class: usize| (class, collective.sequence, [0; 7], 0);
         self.next.insert(key(self.class), mine);
         let kind = collective.group();
