@@ -86,9 +86,10 @@ fn read_regular(path: &Path) -> io::Result<String> {
 fn unknown(asked: &str, search_dirs: &[PathBuf]) -> MachineError {
     let available = Machine::available(search_dirs);
     let file = format!("{asked}.toml");
-    let nearest = match Path::new(&file).is_file() {
-        true => Some(file),
-        false => near(asked, available.iter().map(String::as_str)).map(str::to_owned),
+    let nearest = if Path::new(&file).is_file() {
+        Some(file)
+    } else {
+        near(asked, available.iter().map(String::as_str)).map(str::to_owned)
     };
     MachineError::Unknown {
         asked: asked.to_owned(),

@@ -129,8 +129,8 @@ fn shares_say_how_they_were_come_by() {
     }
 }
 
-#[test]
-fn a_calibration_reads_back_and_bad_numbers_are_refused() {
+/// A machine that was calibrated.
+fn calibrated() -> Machine {
     let law = Law {
         latency: 2.5e-6,
         seconds_per_byte: 1.5e-10,
@@ -169,8 +169,19 @@ fn a_calibration_reads_back_and_bad_numbers_are_refused() {
         measured: vec![row("convolution_forward", 1e-3), row("fill", 1e-7)],
     });
     machine.exchange = None;
+    machine
+}
+
+#[test]
+fn a_calibration_reads_back() {
+    let machine = calibrated();
     let text = machine.to_toml();
     assert_eq!(Machine::parse(&text, "mine.toml").unwrap(), machine);
+}
+
+#[test]
+fn bad_numbers_of_a_calibration_are_refused() {
+    let text = calibrated().to_toml();
     for (from, to, part) in [
         ("1e-7", "-1e-7", "`calibration.measured` is -0.0000001"),
         ("1e-7", "1e30", "at most 86400"),

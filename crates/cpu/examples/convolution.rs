@@ -30,8 +30,10 @@ const PEAK_ROUNDS: u64 = 250_000;
 const PEAK_REPEATS: usize = 100;
 
 fn main() -> std::io::Result<()> {
-    let threads = std::env::args().nth(1).and_then(|a| a.parse().ok());
-    let threads: usize = threads.unwrap_or(1);
+    let threads: usize = std::env::args()
+        .nth(1)
+        .and_then(|a| a.parse().ok())
+        .unwrap_or(1);
     let level = Level::detect();
     // As ranks do; otherwise a short kernel ends before the system has given the threads two cores.
     let team = Team::on_first_cores(threads, level);

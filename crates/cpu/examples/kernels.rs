@@ -170,14 +170,13 @@ fn streams(team: &mut Team) {
         progress: &mut progress,
     };
     let k = &mut call;
-    let two = Window {
-        kernel: [2; 3],
-        stride: [2; 3],
-        dilation: [1; 3],
-    };
     let pooling = Pooling {
         kind: PoolKind::Max,
-        window: two,
+        window: Window {
+            kernel: [2; 3],
+            stride: [2; 3],
+            dilation: [1; 3],
+        },
         shift: [0; 3],
     };
     let (xv, yv) = (View::new(&x, &xg), View::new(&dy, &yg));

@@ -6,7 +6,7 @@ use partita_cpu::{CpuKernels, CpuMenu, Level, Team};
 use partita_program::{
     Activation, Body, Buffer, BufferId, Dtype, Kernel, KernelShape, Menu, Role, Taps, View,
 };
-use partita_run::{Arena, Inputs, Kernels};
+use partita_run::{Arena, Inputs, Kernels, RunError, Worked};
 use partita_space::{Bytes, Mesh};
 use std::time::Instant;
 
@@ -72,24 +72,30 @@ fn main() {
             .choose(&shape)
             .unwrap_or_else(|error| panic!("{error}"));
         assert!(choice.workspace <= scratch.bytes(&body.buffers), "{name}");
-        let mut run = || {
-            let start = Instant::now();
+        show(&name, || {
             let (inputs, go) = (Inputs::default(), &mut || true);
             let algorithm = &choice.algorithm;
-            let worked = cpu.execute(&kernel, algorithm, Some(&scratch), &memory, &inputs, go);
-            let worked = worked.unwrap_or_else(|error| panic!("{error}"));
-            (start.elapsed().as_secs_f64(), worked)
-        };
-        let all = (0..RUNS).map(|_| run());
-        let best = all.min_by(|a, b| a.0.total_cmp(&b.0));
-        let (seconds, worked) = best.expect("there are runs");
-        println!(
-            "{name:36} {:9.1} us {:8.1} GFlop/s {:7.1} GB/s",
-            1e6 * seconds,
-            1e-9 * worked.flops as f64 / seconds,
-            1e-9 * worked.bytes as f64 / seconds
-        );
+            cpu.execute(&kernel, algorithm, Some(&scratch), &memory, &inputs, go)
+        });
     }
+}
+
+/// Prints the shortest of all runs.
+fn show(name: &str, mut run: impl FnMut() -> Result<Worked, RunError>) {
+    let timed = |_| {
+        let start = Instant::now();
+        let worked = run().unwrap_or_else(|error| panic!("{error}"));
+        (start.elapsed().as_secs_f64(), worked)
+    };
+    let all = (0..RUNS).map(timed);
+    let best = all.min_by(|a, b| a.0.total_cmp(&b.0));
+    let (seconds, worked) = best.expect("there are runs");
+    println!(
+        "{name:36} {:9.1} us {:8.1} GFlop/s {:7.1} GB/s",
+        1e6 * seconds,
+        1e-9 * worked.flops as f64 / seconds,
+        1e-9 * worked.bytes as f64 / seconds
+    );
 }
 
 type Named = Vec<(String, Kernel)>;

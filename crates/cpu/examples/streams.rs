@@ -222,9 +222,7 @@ fn channels(team: &mut Team, meter: &mut Meter) {
 
 fn norms(team: &mut Team, meter: &mut Meter) {
     for (extent, c) in [(EXTENT, 16), ([32, 64, 128], 64), ([32, 64, 128], 50)] {
-        let g = Grid::dense(1, extent, c);
-        let [x, b, dy] = [0; 3].map(|_| ramp(g.elements()));
-        let mut a = ramp(g.elements());
+        let boxes = NormBoxes::new(extent, c);
         let mut scratch = vec![0.0; norm_scratch(team.kind(), c)];
         let mut progress = || true;
         let mut call = Call {
@@ -232,74 +230,110 @@ fn norms(team: &mut Team, meter: &mut Meter) {
             scratch: &mut scratch,
             progress: &mut progress,
         };
-        let k = &mut call;
-        let [xv, bv, dyv] = [&x, &b, &dy].map(|data| View::new(data, &g));
-        let (gamma, beta) = (vec![1.0; c], vec![0.5; c]);
-        let (mut sums, mut totals) = (vec![1.0; 2 * c], vec![0.0; 2 * c]);
-        let name = |what: &str| format!("{what}, {c} channels");
-        meter.kernel(&name("norm statistics"), || {
-            norm_statistics(k, xv, &mut sums, false)
+        boxes.forward(&mut call, meter);
+        boxes.backward(&mut call, meter);
+    }
+}
+
+/// What the kernels of a batch norm read.
+struct NormBoxes {
+    grid: Grid,
+    x: Vec<f32>,
+    more: Vec<f32>,
+    dy: Vec<f32>,
+    gamma: Vec<f32>,
+    beta: Vec<f32>,
+    sums: Vec<f64>,
+}
+
+impl NormBoxes {
+    fn new(extent: [usize; 3], c: usize) -> NormBoxes {
+        let grid = Grid::dense(1, extent, c);
+        let [x, more, dy] = [0; 3].map(|_| ramp(grid.elements()));
+        NormBoxes {
+            grid,
+            x,
+            more,
+            dy,
+            gamma: vec![1.0; c],
+            beta: vec![0.5; c],
+            sums: vec![1.0; 2 * c],
+        }
+    }
+
+    fn views(&self) -> [View<'_>; 3] {
+        [&self.x, &self.more, &self.dy].map(|data| View::new(data, &self.grid))
+    }
+
+    fn name(&self, what: &str) -> String {
+        format!("{what}, {} channels", self.grid.channels)
+    }
+
+    fn norm(&self) -> Normalization<'_> {
+        Normalization {
+            sums: &self.sums,
+            count: self.grid.positions() as f64,
+            epsilon: 1e-5,
+            gamma: &self.gamma,
+            beta: &self.beta,
+        }
+    }
+
+    fn forward(&self, k: &mut Call, meter: &mut Meter) {
+        let ([x, more, _], g) = (self.views(), &self.grid);
+        let mut y = ramp(g.elements());
+        let mut sums = self.sums.clone();
+        meter.kernel(&self.name("norm statistics"), || {
+            norm_statistics(k, x, &mut sums, false)
         });
         let norm = Normalization {
             sums: &sums,
-            count: g.positions() as f64,
-            epsilon: 1e-5,
-            gamma: &gamma,
-            beta: &beta,
+            ..self.norm()
         };
         let running = Inference {
-            mean: &beta,
-            variance: &gamma,
+            mean: &self.beta,
+            variance: &self.gamma,
             epsilon: 1e-5,
-            gamma: &gamma,
-            beta: &beta,
+            gamma: &self.gamma,
+            beta: &self.beta,
         };
+        meter.kernel(&self.name("norm forward"), || {
+            norm_forward(k, x, ViewMut::new(&mut y, g), &norm, None, None)
+        });
+        meter.kernel(&self.name("norm forward with residual and slope"), || {
+            let (y, more) = (ViewMut::new(&mut y, g), Some(more));
+            norm_forward(k, x, y, &norm, more, Some(SLOPE))
+        });
+        meter.kernel(&self.name("norm inference"), || {
+            norm_inference(k, x, ViewMut::new(&mut y, g), &running, None, Some(SLOPE))
+        });
+    }
+
+    fn backward(&self, k: &mut Call, meter: &mut Meter) {
+        let ([x, y, dy], g) = (self.views(), &self.grid);
+        let (mut dx, norm) = (ramp(g.elements()), self.norm());
+        let mut totals = vec![0.0; self.sums.len()];
+        let slope = SLOPE;
         let masked = Gradient {
-            dy: dyv,
-            mask: Some(Mask {
-                y: bv,
-                slope: SLOPE,
-            }),
+            dy,
+            mask: Some(Mask { y, slope }),
         };
-        meter.kernel(&name("norm forward"), || {
-            norm_forward(k, xv, ViewMut::new(&mut a, &g), &norm, None, None)
+        meter.kernel(&self.name("norm backward statistics"), || {
+            norm_backward_statistics(k, x, dy, &norm, &mut totals, false)
         });
-        meter.kernel(&name("norm forward with residual and slope"), || {
-            norm_forward(
-                k,
-                xv,
-                ViewMut::new(&mut a, &g),
-                &norm,
-                Some(bv),
-                Some(SLOPE),
-            )
+        meter.kernel(&self.name("norm backward statistics masked"), || {
+            norm_backward_statistics(k, x, masked, &norm, &mut totals, false)
         });
-        meter.kernel(&name("norm inference"), || {
-            norm_inference(k, xv, ViewMut::new(&mut a, &g), &running, None, Some(SLOPE))
+        meter.kernel(&self.name("norm backward"), || {
+            norm_backward(k, x, dy, ViewMut::new(&mut dx, g), &norm, &totals, false)
         });
-        meter.kernel(&name("norm backward statistics"), || {
-            norm_backward_statistics(k, xv, dyv, &norm, &mut totals, false)
+        meter.kernel(&self.name("norm backward masked"), || {
+            let dx = ViewMut::new(&mut dx, g);
+            norm_backward(k, x, masked, dx, &norm, &totals, false)
         });
-        meter.kernel(&name("norm backward statistics masked"), || {
-            norm_backward_statistics(k, xv, masked, &norm, &mut totals, false)
-        });
-        meter.kernel(&name("norm backward"), || {
-            norm_backward(k, xv, dyv, ViewMut::new(&mut a, &g), &norm, &totals, false)
-        });
-        meter.kernel(&name("norm backward masked"), || {
-            norm_backward(
-                k,
-                xv,
-                masked,
-                ViewMut::new(&mut a, &g),
-                &norm,
-                &totals,
-                false,
-            )
-        });
-        let mut db = vec![0.0; c];
-        meter.kernel(&name("bias backward"), || {
-            bias_backward(k, dyv, &mut db, false)
+        let mut db = vec![0.0; self.gamma.len()];
+        meter.kernel(&self.name("bias backward"), || {
+            bias_backward(k, dy, &mut db, false)
         });
     }
 }

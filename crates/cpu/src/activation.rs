@@ -176,9 +176,10 @@ impl<F: Function> Op for Backward<'_, F> {
             let (x, dy, dx) =
                 unsafe { (read(&self.x, at), read(&self.dy, at), write(&self.dx, at)) };
             let all = dx.iter_mut().zip(dy).zip(x);
-            match self.accumulate {
-                true => all.for_each(|((dx, dy), x)| *dx += *dy * F::slope(*x)),
-                false => all.for_each(|((dx, dy), x)| *dx = *dy * F::slope(*x)),
+            if self.accumulate {
+                all.for_each(|((dx, dy), x)| *dx += *dy * F::slope(*x))
+            } else {
+                all.for_each(|((dx, dy), x)| *dx = *dy * F::slope(*x))
             }
         }
     }

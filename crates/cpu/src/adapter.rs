@@ -99,9 +99,10 @@ impl<'r> Run<'r, '_> {
 
     /// For loops outside of the team: to be asked once a row.
     fn go_on(&mut self) -> Result<(), RunError> {
-        match (self.progress)() {
-            true => Ok(()),
-            false => Err(RunError::Cancelled),
+        if (self.progress)() {
+            Ok(())
+        } else {
+            Err(RunError::Cancelled)
         }
     }
 }

@@ -512,9 +512,10 @@ impl Op for Softmax {
             let scores = unsafe {
                 std::slice::from_raw_parts_mut(self.scores.add(row * self.columns), self.columns)
             };
-            let seen = match self.causal {
-                true => (self.first + row + 1).min(self.columns),
-                false => self.columns,
+            let seen = if self.causal {
+                (self.first + row + 1).min(self.columns)
+            } else {
+                self.columns
             };
             let (scores, hidden) = scores.split_at_mut(seen);
             hidden.fill(0.0);

@@ -23,9 +23,10 @@ pub fn conv_forward_scratch(
     positions: usize,
 ) -> usize {
     let packs = !conv.is_depthwise(c, f) && packs(team.level, conv, f, positions);
-    match positions > 0 && packs {
-        true => packed_forward_elements(team.level, conv, c, f),
-        false => 0,
+    if positions > 0 && packs {
+        packed_forward_elements(team.level, conv, c, f)
+    } else {
+        0
     }
 }
 
@@ -91,11 +92,7 @@ pub fn conv_forward(
     let (kind, level) = (call.team.kind(), call.team.level());
     let packed = packed_forward_elements(level, conv, c, f);
     conv.assert_weights(c, f, w, packed);
-    assert!(xg.samples == yg.samples, "samples of {xg:?} and {yg:?}");
-    assert!(
-        yg.positions() == 0 || conv.window.input_extent(yg.extent) == xg.extent,
-        "{xg:?} is not the complete input of {yg:?} under {conv:?}"
-    );
+    conv.assert_boxes(xg, yg);
     epilogue.assert_valid(yg);
     let weights = conv.weight_elements(c, f);
     let bytes = xg.bytes() + 4 * weights as u64 + yg.bytes() * (1 + u64::from(accumulate));
@@ -112,17 +109,7 @@ pub fn conv_forward(
     if yg.elements() == 0 {
         return Ok(work);
     }
-    let weights = match w {
-        Weights::Plain(w) | Weights::Packed(w) if conv.is_depthwise(c, f) => {
-            Operand::Depthwise(w, false)
-        }
-        Weights::Plain(w) if need > 0 => {
-            pack(call.team, call.progress, w, scratch, conv, (c, f))?;
-            Operand::Packed(scratch)
-        }
-        Weights::Plain(w) => Operand::Rows(w, f),
-        Weights::Packed(w) => Operand::Packed(&w[..packed]),
-    };
+    let weights = operand(call.team, call.progress, w, scratch, conv, (c, f))?;
     let window = &conv.window;
     let (jobs, cg, fg) = conv.jobs(c, f);
     let y_base = Shared(y.data.as_mut_ptr());
@@ -154,6 +141,30 @@ pub fn conv_forward(
         total.add(used, g * fg, fg);
     }
     Ok(work)
+}
+
+/// The weights as jobs read them: plain ones are packed where there is scratch for it.
+fn operand<'w>(
+    team: &mut Team,
+    progress: &mut dyn FnMut() -> bool,
+    w: Weights<'w>,
+    scratch: &'w mut [f32],
+    conv: &Convolution,
+    (c, f): (usize, usize),
+) -> Result<Operand<'w>, Canceled> {
+    Ok(match w {
+        Weights::Plain(w) | Weights::Packed(w) if conv.is_depthwise(c, f) => {
+            Operand::Depthwise(w, false)
+        }
+        Weights::Plain(w) if !scratch.is_empty() => {
+            pack(team, progress, w, scratch, conv, (c, f))?;
+            Operand::Packed(scratch)
+        }
+        Weights::Plain(w) => Operand::Rows(w, f),
+        Weights::Packed(w) => {
+            Operand::Packed(&w[..packed_forward_elements(team.level(), conv, c, f)])
+        }
+    })
 }
 
 fn pack(

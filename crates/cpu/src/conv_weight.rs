@@ -7,7 +7,7 @@
 use crate::convolution::Convolution;
 use crate::grid::{Call, Canceled, Grid, Shared, View, Work, part};
 use crate::simd::{LANES_MAX, Level, Op, Simd};
-use crate::team::{Poll, TeamKind};
+use crate::team::{Poll, Team, TeamKind};
 use std::ops::Range;
 
 /// Tiles per thread from which on the threads share the tiles, not the positions.
@@ -106,15 +106,16 @@ impl Shape {
     }
 
     fn cut(&self, threads: usize) -> Cut {
-        match self.tiles() >= TILES_PER_THREAD * threads {
-            true => Cut {
+        if self.tiles() >= TILES_PER_THREAD * threads {
+            Cut {
                 position_parts: 1,
                 tile_parts: threads,
-            },
-            false => Cut {
+            }
+        } else {
+            Cut {
                 position_parts: threads,
                 tile_parts: 1,
-            },
+            }
         }
     }
 }
@@ -151,11 +152,7 @@ pub fn conv_backward_weight(
     let (xg, yg) = (x.grid, dy.grid);
     let (c, f) = (xg.channels, yg.channels);
     conv.assert_valid(c, f, dw.len());
-    assert!(xg.samples == yg.samples, "samples of {xg:?} and {yg:?}");
-    assert!(
-        yg.positions() == 0 || conv.window.input_extent(yg.extent) == xg.extent,
-        "{xg:?} is not the complete input of {yg:?} under {conv:?}"
-    );
+    conv.assert_boxes(xg, yg);
     if let Some(db) = &db {
         assert!(db.len() >= f, "db of {} for {yg:?}", db.len());
     }
@@ -179,12 +176,10 @@ pub fn conv_backward_weight(
     let (scratch, rest) = call
         .scratch
         .split_at_mut((cut.position_parts - 1) * weights);
-    let parts = Shared(scratch.as_mut_ptr());
     // SAFETY: every bit pattern is an f64.
     let (_, sums, _) = unsafe { rest.align_to_mut::<f64>() };
     let sums = &mut sums[..cut.position_parts * f];
     sums.fill(0.0);
-    let out = Shared(dw.as_mut_ptr());
     let gradient = Gradient {
         x,
         dy,
@@ -192,26 +187,14 @@ pub fn conv_backward_weight(
         shape,
         sums: db.is_some().then_some(SharedSums(sums.as_mut_ptr())),
     };
-    let units = cut.position_parts * cut.tile_parts;
-    let flops = work.flops / units as u64;
-    call.team
-        .units(call.progress, units, flops, &|unit, poll| {
-            let (p, t) = (unit / cut.tile_parts, unit % cut.tile_parts);
-            let (to, load) = match p {
-                0 => (out.get(), accumulate),
-                // SAFETY: part p > 0 of the positions has elements (p - 1) * weights.. of the scratch.
-                1.. => (unsafe { parts.get().add((p - 1) * weights) }, false),
-            };
-            let share = Share {
-                rows: part(gradient.rows(), p, cut.position_parts),
-                tiles: part(shape.groups * shape.tiles(), t, cut.tile_parts),
-                position_part: p,
-                vectors: part(f.div_ceil(shape.level.lanes()), t, cut.tile_parts),
-            };
-            // SAFETY: the boxes hold their slices, x is the complete input of dy, and each unit has
-            // tiles of dw or of its part of the scratch, and sums, of its own.
-            unsafe { gradient.share(share, to, load, poll) };
-        })?;
+    gradient.compute(
+        call.team,
+        call.progress,
+        (&cut, work.flops),
+        dw,
+        scratch,
+        accumulate,
+    )?;
     for part in scratch.chunks_exact(weights) {
         for (sum, a) in dw.iter_mut().zip(part) {
             *sum += a;
@@ -275,6 +258,39 @@ impl Gradient<'_> {
 
     fn rows(&self) -> usize {
         self.dy.grid.positions() / self.inner_count()
+    }
+
+    /// The first part of the positions into `dw`, to which it adds if it accumulates, and each other
+    /// one into elements of its own of `parts`; of so many flops.
+    fn compute(
+        &self,
+        team: &mut Team,
+        progress: &mut dyn FnMut() -> bool,
+        (cut, flops): (&Cut, u64),
+        dw: &mut [f32],
+        parts: &mut [f32],
+        accumulate: bool,
+    ) -> Result<(), Canceled> {
+        let (shape, f, weights) = (&self.shape, self.dy.grid.channels, dw.len());
+        let (out, parts) = (Shared(dw.as_mut_ptr()), Shared(parts.as_mut_ptr()));
+        let units = cut.position_parts * cut.tile_parts;
+        team.units(progress, units, flops / units as u64, &|unit, poll| {
+            let (p, t) = (unit / cut.tile_parts, unit % cut.tile_parts);
+            let (to, load) = match p {
+                0 => (out.get(), accumulate),
+                // SAFETY: part p > 0 of the positions has elements (p - 1) * weights.. of the scratch.
+                1.. => (unsafe { parts.get().add((p - 1) * weights) }, false),
+            };
+            let share = Share {
+                rows: part(self.rows(), p, cut.position_parts),
+                tiles: part(shape.groups * shape.tiles(), t, cut.tile_parts),
+                position_part: p,
+                vectors: part(f.div_ceil(shape.level.lanes()), t, cut.tile_parts),
+            };
+            // SAFETY: the boxes hold their slices, x is the complete input of dy, and each unit has
+            // tiles of dw or of its part of the scratch, and sums, of its own.
+            unsafe { self.share(share, to, load, poll) };
+        })
     }
 
     /// Some tiles over some rows of positions.
@@ -367,14 +383,13 @@ impl Gradient<'_> {
         let f = s.f * s.groups;
         // Input channels of a tap are neighbors; depthwise, the rows are the taps themselves.
         let mut xo = [0; Q_MAX];
-        let x0 = match s.depthwise {
-            true => {
-                for (xo, tap) in xo.iter_mut().zip(q.clone()) {
-                    *xo = self.tap(tap);
-                }
-                f0
+        let x0 = if s.depthwise {
+            for (xo, tap) in xo.iter_mut().zip(q.clone()) {
+                *xo = self.tap(tap);
             }
-            false => self.tap(stretch * (s.rows / s.c.max(1))) + g * s.c + q.start,
+            f0
+        } else {
+            self.tap(stretch * (s.rows / s.c.max(1))) + g * s.c + q.start
         };
         let args = TileArgs {
             x: self.x.data[x0..].as_ptr(),
@@ -390,9 +405,10 @@ impl Gradient<'_> {
         let partial = lanes < s.level.lanes();
         // SAFETY: as the caller says; the tile lies inside the weights.
         unsafe {
-            match s.depthwise {
-                true => dispatch::<true>(s.level, v, q.len(), partial, args),
-                false => dispatch::<false>(s.level, v, q.len(), partial, args),
+            if s.depthwise {
+                dispatch::<true>(s.level, v, q.len(), partial, args)
+            } else {
+                dispatch::<false>(s.level, v, q.len(), partial, args)
             }
         }
     }
@@ -525,9 +541,10 @@ impl<const V: usize, const Q: usize, const PART: bool, const DEEP: bool> Op
             for (q, row) in acc.iter().enumerate() {
                 for (v, a) in row.iter().enumerate() {
                     let to = t.dw.add(q * t.dw_pitch + v * S::LANES);
-                    match PART {
-                        true => S::store_part(to, t.lanes, *a),
-                        false => S::store(to, *a),
+                    if PART {
+                        S::store_part(to, t.lanes, *a)
+                    } else {
+                        S::store(to, *a)
                     }
                 }
             }

@@ -1,6 +1,6 @@
 //! What a convolution is: its window, its groups and its weights.
 
-use crate::grid::{Window, product};
+use crate::grid::{Grid, Window, product};
 
 /// A window and the groups of channels it works on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,9 +34,10 @@ impl Convolution {
 
     /// How many jobs compute it, and the channels in and out of each.
     pub(crate) fn jobs(&self, c: usize, f: usize) -> (usize, usize, usize) {
-        match self.is_depthwise(c, f) {
-            true => (1, 1, f),
-            false => (self.groups, c / self.groups, f / self.groups),
+        if self.is_depthwise(c, f) {
+            (1, 1, f)
+        } else {
+            (self.groups, c / self.groups, f / self.groups)
         }
     }
 
@@ -50,6 +51,15 @@ impl Convolution {
         assert!(
             w >= self.weight_elements(c, f),
             "weights of {w} for {self:?}, {c} to {f}"
+        );
+    }
+
+    /// Panics unless the box of the input is complete, that is with its padding.
+    pub(crate) fn assert_boxes(&self, xg: &Grid, yg: &Grid) {
+        assert!(xg.samples == yg.samples, "samples of {xg:?} and {yg:?}");
+        assert!(
+            yg.positions() == 0 || self.window.input_extent(yg.extent) == xg.extent,
+            "{xg:?} is not the complete input of {yg:?} under {self:?}"
         );
     }
 

@@ -151,9 +151,12 @@ impl<const V: usize, const P: usize, const PART: bool> Op for Tile<'_, V, P, PAR
         let t = self.0;
         // SAFETY: offsets and widths are inside of what the caller answers for.
         unsafe {
-            let load = |p: *const f32, v: usize| match PART {
-                true => S::load_part(p.wrapping_add(v * S::LANES), t.width - v * S::LANES),
-                false => S::load(p.add(v * S::LANES)),
+            let load = |p: *const f32, v: usize| {
+                if PART {
+                    S::load_part(p.wrapping_add(v * S::LANES), t.width - v * S::LANES)
+                } else {
+                    S::load(p.add(v * S::LANES))
+                }
             };
             let mut acc = [[S::splat(0.0); V]; P];
             if t.load {
@@ -176,9 +179,10 @@ impl<const V: usize, const P: usize, const PART: bool> Op for Tile<'_, V, P, PAR
                 let y = t.y.add(t.yo[p]);
                 for v in 0..V {
                     let to = y.add(v * S::LANES);
-                    match PART {
-                        true => S::store_part(to, t.width - v * S::LANES, acc[p][v]),
-                        false => S::store(to, acc[p][v]),
+                    if PART {
+                        S::store_part(to, t.width - v * S::LANES, acc[p][v])
+                    } else {
+                        S::store(to, acc[p][v])
                     }
                 }
             }

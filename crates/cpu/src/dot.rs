@@ -56,9 +56,10 @@ impl Job<'_> {
         let level = team.level();
         let q_tiles = self.f.div_ceil(q_max(level));
         let narrow = is_narrow(level, self.f, self.c);
-        let block = match narrow {
-            true => self.positions_per_unit(team),
-            false => positions,
+        let block = if narrow {
+            self.positions_per_unit(team)
+        } else {
+            positions
         };
         let blocks = positions.div_ceil(block);
         let split = if narrow { 1 } else { q_tiles };

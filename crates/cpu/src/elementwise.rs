@@ -101,9 +101,10 @@ pub fn activate_backward(
 ) -> Result<Work, Canceled> {
     let bytes = y.grid.bytes() + dy.grid.bytes() + dx.grid.bytes() * (1 + u64::from(accumulate));
     let slope = below(kind);
-    match accumulate {
-        false => map(call, [y, dy], dx, Masked { slope }, (1, bytes)),
-        true => map(call, [y, dy], dx, AccumulateMasked { slope }, (1, bytes)),
+    if accumulate {
+        map(call, [y, dy], dx, AccumulateMasked { slope }, (1, bytes))
+    } else {
+        map(call, [y, dy], dx, Masked { slope }, (1, bytes))
     }
 }
 

@@ -71,12 +71,13 @@ pub fn sums_scratch(team: TeamKind, conv: &Convolution, channels: usize) -> usiz
 /// Of the channels of a job; a depthwise convolution is one job.
 fn tiles(team: TeamKind, conv: &Convolution, channels: usize) -> Tiles {
     let level = team.level;
-    match conv.groups == channels {
-        true => Tiles { level, f: channels },
-        false => Tiles {
+    if conv.groups == channels {
+        Tiles { level, f: channels }
+    } else {
+        Tiles {
             level,
             f: channels / conv.groups,
-        },
+        }
     }
 }
 
@@ -434,9 +435,10 @@ impl<const CHANGES: bool, const SUMS: u8> Op for Apply<'_, CHANGES, SUMS> {
 unsafe fn load<S: Simd>(from: *const f32, at: usize, lanes: usize) -> S::V {
     // SAFETY: as the caller says.
     unsafe {
-        match lanes == S::LANES {
-            true => S::load(from.add(at)),
-            false => S::load_part(from.add(at), lanes),
+        if lanes == S::LANES {
+            S::load(from.add(at))
+        } else {
+            S::load_part(from.add(at), lanes)
         }
     }
 }
@@ -447,9 +449,10 @@ unsafe fn load<S: Simd>(from: *const f32, at: usize, lanes: usize) -> S::V {
 unsafe fn store<S: Simd>(to: *mut f32, at: usize, lanes: usize, a: S::V) {
     // SAFETY: as the caller says.
     unsafe {
-        match lanes == S::LANES {
-            true => S::store(to.add(at), a),
-            false => S::store_part(to.add(at), lanes, a),
+        if lanes == S::LANES {
+            S::store(to.add(at), a)
+        } else {
+            S::store_part(to.add(at), lanes, a)
         }
     }
 }

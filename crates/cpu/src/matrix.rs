@@ -123,9 +123,10 @@ impl Product {
                         value = S::add(value, load::<S>(c, w, W, lanes));
                     }
                     let c = c.add(w * S::LANES);
-                    match w + 1 == W && lanes < S::LANES {
-                        true => S::store_part(c, lanes, value),
-                        false => S::store(c, value),
+                    if w + 1 == W && lanes < S::LANES {
+                        S::store_part(c, lanes, value)
+                    } else {
+                        S::store(c, value)
                     }
                 }
             }
@@ -142,9 +143,10 @@ unsafe fn load<S: Simd>(row: *const f32, at: usize, of: usize, lanes: usize) -> 
     // SAFETY: as the caller says.
     unsafe {
         let p = row.add(at * S::LANES);
-        match at + 1 == of && lanes < S::LANES {
-            true => S::load_part(p, lanes),
-            false => S::load(p),
+        if at + 1 == of && lanes < S::LANES {
+            S::load_part(p, lanes)
+        } else {
+            S::load(p)
         }
     }
 }

@@ -451,9 +451,10 @@ impl<F: Fn([f64; 3]) -> (f64, f64)> Op for ReduceRow<'_, F> {
             // Positions without gaps fill a block several at a time.
             let joined =
                 WIDTH.is_multiple_of(c) && (width * c).is_multiple_of(WIDTH) && pitch == [c; 3];
-            let (count, pitch, n) = match joined {
-                true => (width * c / WIDTH, [WIDTH; 3], WIDTH),
-                false => (width, pitch, c),
+            let (count, pitch, n) = if joined {
+                (width * c / WIDTH, [WIDTH; 3], WIDTH)
+            } else {
+                (width, pitch, c)
             };
             // SAFETY: as many blocks are in the row.
             let (a, b) = unsafe { sum_block::<F, WIDTH>(start, pitch, 0..count, n, &self.f) };
@@ -465,11 +466,10 @@ impl<F: Fn([f64; 3]) -> (f64, f64)> Op for ReduceRow<'_, F> {
         }
         // SAFETY: a row of at least as many channels.
         unsafe {
-            match c < WIDTH_MAX {
-                true => sum_row::<F, WIDTH>(start, pitch, (width, c), (first, second), &self.f),
-                false => {
-                    sum_row::<F, WIDTH_MAX>(start, pitch, (width, c), (first, second), &self.f)
-                }
+            if c < WIDTH_MAX {
+                sum_row::<F, WIDTH>(start, pitch, (width, c), (first, second), &self.f)
+            } else {
+                sum_row::<F, WIDTH_MAX>(start, pitch, (width, c), (first, second), &self.f)
             }
         }
     }

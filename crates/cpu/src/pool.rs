@@ -80,9 +80,10 @@ impl Pooling {
     /// 1 over the divisor of an average over a window with `inside` taps inside the input.
     #[inline(always)]
     pub(crate) fn weight(&self, inside: usize) -> f32 {
-        let count = match self.counts_padding() {
-            true => self.window.volume(),
-            false => inside,
+        let count = if self.counts_padding() {
+            self.window.volume()
+        } else {
+            inside
         };
         1.0 / count.max(1) as f32
     }

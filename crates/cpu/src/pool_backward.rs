@@ -170,9 +170,10 @@ impl Backward<'_> {
         }
         let y = mask.y.data[offset(g, n, [d - at[0], h - at[1], 0])..].as_ptr();
         let joined = [g.pitch[3], self.xg.pitch[3]] == [g.channels; 2];
-        let (count, length) = match joined {
-            true => (1, g.extent[2] * g.channels),
-            false => (g.extent[2], g.channels),
+        let (count, length) = if joined {
+            (1, g.extent[2] * g.channels)
+        } else {
+            (g.extent[2], g.channels)
         };
         let to = offset(self.xg, n, [d, h, at[2]]);
         for w in 0..count {
@@ -317,9 +318,10 @@ impl Gather<'_, '_> {
                     let inside = S::splat(p.weight(rows * p.window.kernel[2]));
                     let from = dy.data.as_ptr().add(offset(yg, n, [od, oh, 0]) + c);
                     for (sum, ow) in sums.iter_mut().zip(chunk.clone()) {
-                        let weight = match p.counts_padding() || inner.contains(&ow) {
-                            true => inside,
-                            false => S::splat(p.weight(rows * count(2, ow))),
+                        let weight = if p.counts_padding() || inner.contains(&ow) {
+                            inside
+                        } else {
+                            S::splat(p.weight(rows * count(2, ow)))
                         };
                         let old = if first { S::splat(0.0) } else { *sum };
                         *sum = S::fma(load::<S>(from.add(ow * yg.pitch[3]), lanes), weight, old);
@@ -366,9 +368,10 @@ impl Gather<'_, '_> {
             // SAFETY: an element of the row.
             unsafe {
                 let to = to.add(w * xg.pitch[3]);
-                let mut r = match add_to {
-                    true => load::<S>(to, lanes),
-                    false => S::splat(0.0),
+                let mut r = if add_to {
+                    load::<S>(to, lanes)
+                } else {
+                    S::splat(0.0)
                 };
                 for (i, sum) in sums[ended..begun].iter().enumerate() {
                     if dilation == 1 || p.holds(2, chunk.start + ended + i, w) {

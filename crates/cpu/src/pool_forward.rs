@@ -245,18 +245,18 @@ impl Rows<'_> {
         let whole = folded.fold.weight(p, inside * p.window.kernel[2]);
         let step = p.window.dilation[2] * c.len();
         // A vector may end behind the channels where the next output comes after it.
-        let over = match yg.pitch[3] == c.len() {
-            true => yg.extent[2] * c.len(),
-            false => 0,
+        let over = if yg.pitch[3] == c.len() {
+            yg.extent[2] * c.len()
+        } else {
+            0
         };
         for ow in o.clone() {
-            let (taps, weight) = match inner.contains(&ow) && inside > 0 {
-                true => (0..p.window.kernel[2], whole),
-                false => {
-                    let taps = p.taps(2, ow, &(0..extent));
-                    let weight = folded.fold.weight(p, inside * taps.len());
-                    (if inside > 0 { taps } else { 0..0 }, weight)
-                }
+            let (taps, weight) = if inner.contains(&ow) && inside > 0 {
+                (0..p.window.kernel[2], whole)
+            } else {
+                let taps = p.taps(2, ow, &(0..extent));
+                let weight = folded.fold.weight(p, inside * taps.len());
+                (if inside > 0 { taps } else { 0..0 }, weight)
             };
             let first = (p.input(2, ow, taps.start) - start as i64) as usize;
             // SAFETY: columns of the block, and an output of this thread.
@@ -273,9 +273,10 @@ impl Rows<'_> {
                         count => row::<S, F>(from, count, step),
                     };
                     let r = self.forward.sloped::<S>(F::output::<S>(r, weight));
-                    match at + S::LANES <= c.len() || ow * c.len() + at + S::LANES <= over {
-                        true => S::store(to.add(at), r),
-                        false => S::store_part(to.add(at), c.len() - at, r),
+                    if at + S::LANES <= c.len() || ow * c.len() + at + S::LANES <= over {
+                        S::store(to.add(at), r)
+                    } else {
+                        S::store_part(to.add(at), c.len() - at, r)
                     }
                 }
             }

@@ -186,9 +186,10 @@ impl Source {
     /// Number and length of stretches without gaps.
     #[inline(always)]
     fn stretches(&self) -> (usize, usize) {
-        match self.pitch == self.channels {
-            true => (1, self.columns * self.channels),
-            false => (self.columns, self.channels),
+        if self.pitch == self.channels {
+            (1, self.columns * self.channels)
+        } else {
+            (self.columns, self.channels)
         }
     }
 

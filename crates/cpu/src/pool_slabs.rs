@@ -145,9 +145,10 @@ impl Slab<'_, '_> {
     /// What [`Slab`] says of its pointers holds, and the planes are of the slab.
     unsafe fn clear(&self, planes: Range<usize>) {
         let g = self.back.xg;
-        let (count, len) = match g.pitch[3] == g.channels {
-            true => (1, g.extent[2] * g.channels),
-            false => (g.extent[2], g.channels),
+        let (count, len) = if g.pitch[3] == g.channels {
+            (1, g.extent[2] * g.channels)
+        } else {
+            (g.extent[2], g.channels)
         };
         if self.back.accumulate {
             return;
@@ -304,9 +305,10 @@ impl Slab<'_, '_> {
         let inner = p.interior(2, dy.grid.extent[2], extent);
         let step = p.window.dilation[2];
         for ow in outs {
-            let taps = match inner.contains(&ow) {
-                true => 0..kernel,
-                false => p.taps(2, ow, &(0..extent)),
+            let taps = if inner.contains(&ow) {
+                0..kernel
+            } else {
+                p.taps(2, ow, &(0..extent))
             };
             if taps.is_empty() {
                 continue;
@@ -434,9 +436,10 @@ impl Block<'_> {
     #[inline(always)]
     unsafe fn spread<S: Simd>(&self, rows: &[Row], start: usize, columns: usize, pitch: usize) {
         let len = self.c.len();
-        let (count, length) = match pitch == len {
-            true => (1, columns * len),
-            false => (columns, len),
+        let (count, length) = if pitch == len {
+            (1, columns * len)
+        } else {
+            (columns, len)
         };
         for w in 0..count {
             let from = start + w * len;
@@ -480,9 +483,10 @@ impl Block<'_> {
                 for i in 0..N {
                     let to = to.add(i * S::LANES);
                     let mine = S::where_eq(marks[i], mark, gradients[i]);
-                    let sum = match row.new {
-                        true => mine,
-                        false => S::add(load::<S>(to, lanes), mine),
+                    let sum = if row.new {
+                        mine
+                    } else {
+                        S::add(load::<S>(to, lanes), mine)
                     };
                     store::<S>(to, lanes, sum);
                 }
@@ -567,8 +571,9 @@ impl Slab<'_, '_> {
 /// The gradient of a norm over the norm, from the sum of squares.
 #[inline(always)]
 fn of_norm(dy: f32, squares: f32) -> f32 {
-    match squares == 0.0 {
-        true => 0.0,
-        false => dy / squares.sqrt(),
+    if squares == 0.0 {
+        0.0
+    } else {
+        dy / squares.sqrt()
     }
 }

@@ -553,9 +553,10 @@ impl Op for Back<'_> {
             let value = |x: f32, dy: f32, gamma: f32| {
                 inverse * (dy * gamma - offset - (x - mean) * inverse * slope)
             };
-            match self.accumulate {
-                true => all.for_each(|((dx, x), (dy, gamma))| *dx += value(*x, *dy, *gamma)),
-                false => all.for_each(|((dx, x), (dy, gamma))| *dx = value(*x, *dy, *gamma)),
+            if self.accumulate {
+                all.for_each(|((dx, x), (dy, gamma))| *dx += value(*x, *dy, *gamma))
+            } else {
+                all.for_each(|((dx, x), (dy, gamma))| *dx = value(*x, *dy, *gamma))
             }
         }
     }

@@ -204,42 +204,108 @@ pub(crate) trait Simd: Copy + 'static {
 mod tests {
     use super::*;
 
-    /// Every operation of a level against the same arithmetic lane by lane.
-    struct Check;
+    /// Small integers, others for each step.
+    fn column<S: Simd>(step: usize) -> Vec<f32> {
+        lanes::<S>(|i| ((i + 1) * step % 11) as f32 - 5.0)
+    }
 
-    impl Op for Check {
+    fn lanes<S: Simd>(f: impl Fn(usize) -> f32) -> Vec<f32> {
+        (0..S::LANES).map(f).collect()
+    }
+
+    /// # Safety
+    /// The level is available.
+    #[inline(always)]
+    unsafe fn same<S: Simd>(v: S::V, want: Vec<f32>) {
+        let mut got = vec![0.0; S::LANES];
+        // SAFETY: as the caller says, and the vector has its lanes.
+        unsafe { S::store(got.as_mut_ptr(), v) };
+        let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&got), bits(&want), "{got:?} {want:?}");
+    }
+
+    /// Arithmetic of a level against the same lane by lane.
+    struct Arithmetic;
+
+    impl Op for Arithmetic {
         type Out = ();
 
         #[inline(always)]
         unsafe fn run<S: Simd>(self) {
-            let column = |step: usize| -> Vec<f32> {
-                let lane = |i| ((i + 1) * step % 11) as f32 - 5.0;
-                (0..S::LANES).map(lane).collect()
-            };
-            let (b, c, d) = (column(4), column(5), column(6));
-            let lanes = |f: &dyn Fn(usize) -> f32| -> Vec<f32> { (0..S::LANES).map(f).collect() };
-            let same = |v: S::V, want: Vec<f32>| {
-                let mut got = vec![0.0; S::LANES];
-                // SAFETY: the level is available, and the vector has its lanes.
-                unsafe { S::store(got.as_mut_ptr(), v) };
-                let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-                assert_eq!(bits(&got), bits(&want), "{got:?} {want:?}");
-            };
+            let [b, c, d] = [4, 5, 6].map(column::<S>);
             // SAFETY: the level is available, and all slices have its lanes.
             unsafe {
                 let [vb, vc, vd] = [&b, &c, &d].map(|v| S::load(v.as_ptr()));
-                same(S::splat(2.5), vec![2.5; S::LANES]);
-                same(S::add(vb, vc), lanes(&|i| b[i] + c[i]));
-                same(S::sub(vb, vc), lanes(&|i| b[i] - c[i]));
-                same(S::mul(vb, vc), lanes(&|i| b[i] * c[i]));
-                same(S::fma(vb, vc, vd), lanes(&|i| b[i] * c[i] + d[i]));
+                same::<S>(S::splat(2.5), vec![2.5; S::LANES]);
+                same::<S>(S::add(vb, vc), lanes::<S>(|i| b[i] + c[i]));
+                same::<S>(S::sub(vb, vc), lanes::<S>(|i| b[i] - c[i]));
+                same::<S>(S::mul(vb, vc), lanes::<S>(|i| b[i] * c[i]));
+                same::<S>(S::fma(vb, vc, vd), lanes::<S>(|i| b[i] * c[i] + d[i]));
                 assert_eq!(S::sum(vb), b.iter().sum::<f32>());
                 let mut sums = [0.0; 4];
                 S::sum4([vb, vc, vd, vb], sums.as_mut_ptr());
                 // Small integers: every order of summation is exact.
                 let of = [&b, &c, &d, &b];
                 assert_eq!(sums, of.map(|v| v.iter().sum::<f32>()));
-                const PITCH: usize = 5;
+            }
+        }
+    }
+
+    /// What compares lanes, also with what is not a number.
+    struct Comparisons;
+
+    impl Op for Comparisons {
+        type Out = ();
+
+        #[inline(always)]
+        unsafe fn run<S: Simd>(self) {
+            let [b, c, d] = [4, 5, 6].map(column::<S>);
+            // SAFETY: the level is available, and all slices have its lanes.
+            unsafe {
+                let [vb, vc, vd] = [&b, &c, &d].map(|v| S::load(v.as_ptr()));
+                for shift in 0..6 {
+                    let none = f32::NAN;
+                    let cycle = |of: [f32; 6]| lanes::<S>(|i| of[(i + shift) % 6]);
+                    let x = cycle([4.0, none, -2.0, 3.0, 7.0, none]);
+                    let m = cycle([4.0, 1.0, 5.0, none, 6.0, none]);
+                    let (vx, vm) = (S::load(x.as_ptr()), S::load(m.as_ptr()));
+                    let takes = |i: usize| x[i] > m[i] || x[i].is_nan();
+                    let larger = lanes::<S>(|i| if takes(i) { x[i] } else { m[i] });
+                    let (taken, index) = S::take_max(vx, vm, vc, vd);
+                    same::<S>(taken, larger.clone());
+                    same::<S>(S::max(vx, vm), larger);
+                    assert_eq!(S::any_nan(vx), x.iter().any(|x| x.is_nan()));
+                    same::<S>(index, lanes::<S>(|i| if takes(i) { c[i] } else { d[i] }));
+                    let equal = |i: usize| if x[i] == m[i] { c[i] } else { 0.0 };
+                    same::<S>(S::where_eq(vx, vm, vc), lanes::<S>(equal));
+                    let chosen = |i: usize| if x[i] > 0.0 { c[i] } else { d[i] };
+                    same::<S>(S::where_positive(vx, vc, vd), lanes::<S>(chosen));
+                }
+                assert!(!S::any_nan(vb));
+                for at in 0..S::LANES {
+                    let one = lanes::<S>(|i| if i == at { f32::NAN } else { f32::INFINITY });
+                    assert!(S::any_nan(S::load(one.as_ptr())), "lane {at}");
+                }
+                // Of what is equal the second stays: here the zero with the sign.
+                let [zero, signed] = [0.0, -0.0].map(|zero| S::splat(zero));
+                same::<S>(S::max(zero, signed), vec![-0.0; S::LANES]);
+            }
+        }
+    }
+
+    /// Loads and stores of columns and of parts of vectors.
+    struct Parts;
+
+    impl Op for Parts {
+        type Out = ();
+
+        #[inline(always)]
+        unsafe fn run<S: Simd>(self) {
+            const PITCH: usize = 5;
+            let [b, c, d] = [4, 5, 6].map(column::<S>);
+            // SAFETY: the level is available, and all slices have its lanes.
+            unsafe {
+                let [vb, vc, vd] = [&b, &c, &d].map(|v| S::load(v.as_ptr()));
                 let mut rows = vec![9.0; S::LANES * PITCH];
                 S::prefetch(rows.as_ptr());
                 S::expect(rows.as_ptr());
@@ -247,42 +313,14 @@ mod tests {
                 for (i, row) in rows.chunks(PITCH).enumerate() {
                     assert_eq!(row, [b[i], c[i], d[i], b[i], 9.0], "lane {i}");
                 }
-                for shift in 0..6 {
-                    let none = f32::NAN;
-                    let cycle = |of: [f32; 6]| lanes(&|i| of[(i + shift) % 6]);
-                    let x = cycle([4.0, none, -2.0, 3.0, 7.0, none]);
-                    let m = cycle([4.0, 1.0, 5.0, none, 6.0, none]);
-                    let (vx, vm) = (S::load(x.as_ptr()), S::load(m.as_ptr()));
-                    let takes = |i: usize| x[i] > m[i] || x[i].is_nan();
-                    let (larger, index) = S::take_max(vx, vm, vc, vd);
-                    same(larger, lanes(&|i| if takes(i) { x[i] } else { m[i] }));
-                    same(
-                        S::max(vx, vm),
-                        lanes(&|i| if takes(i) { x[i] } else { m[i] }),
-                    );
-                    assert_eq!(S::any_nan(vx), x.iter().any(|x| x.is_nan()));
-                    same(index, lanes(&|i| if takes(i) { c[i] } else { d[i] }));
-                    let equal = |i: usize| if x[i] == m[i] { c[i] } else { 0.0 };
-                    same(S::where_eq(vx, vm, vc), lanes(&equal));
-                    let chosen = |i: usize| if x[i] > 0.0 { c[i] } else { d[i] };
-                    same(S::where_positive(vx, vc, vd), lanes(&chosen));
-                }
-                assert!(!S::any_nan(vb));
-                for at in 0..S::LANES {
-                    let one = lanes(&|i| if i == at { f32::NAN } else { f32::INFINITY });
-                    assert!(S::any_nan(S::load(one.as_ptr())), "lane {at}");
-                }
-                // Of what is equal the second stays: here the zero with the sign.
-                let [zero, signed] = [0.0, -0.0].map(|zero| S::splat(zero));
-                same(S::max(zero, signed), vec![-0.0; S::LANES]);
                 for n in 0..=S::LANES {
                     // Of exactly n elements, so that a lane too far is a lane outside.
                     let part = b[..n].to_vec();
                     let loaded = S::load_part(part.as_ptr(), n);
-                    same(loaded, lanes(&|i| if i < n { b[i] } else { 0.0 }));
+                    same::<S>(loaded, lanes::<S>(|i| if i < n { b[i] } else { 0.0 }));
                     let mut stored = vec![9.0; S::LANES];
                     S::store_part(stored.as_mut_ptr(), n, vb);
-                    let want = lanes(&|i| if i < n { b[i] } else { 9.0 });
+                    let want = lanes::<S>(|i| if i < n { b[i] } else { 9.0 });
                     assert_eq!(stored, want, "{n} lanes stored");
                 }
             }
@@ -293,7 +331,11 @@ mod tests {
     fn all_levels_agree_with_plain_arithmetic() {
         for level in Level::ALL.into_iter().filter(|level| level.available()) {
             // SAFETY: the level is available.
-            unsafe { level.run(Check) };
+            unsafe {
+                level.run(Arithmetic);
+                level.run(Comparisons);
+                level.run(Parts);
+            }
         }
     }
 

@@ -135,11 +135,16 @@ impl Team {
     ///
     /// Errors: as [`Team::new`] and [`Team::pinned`].
     pub fn on_first_cores(threads: usize, level: Level) -> Result<Team, TeamError> {
-        let cores = core_affinity::get_core_ids().unwrap_or_default();
-        let cores: Vec<usize> = cores.iter().map(|core| core.id).take(threads).collect();
-        match cores.len() < threads {
-            true => Team::new(threads, level),
-            false => Team::pinned(&cores, level),
+        let cores: Vec<usize> = core_affinity::get_core_ids()
+            .unwrap_or_default()
+            .iter()
+            .map(|core| core.id)
+            .take(threads)
+            .collect();
+        if cores.len() < threads {
+            Team::new(threads, level)
+        } else {
+            Team::pinned(&cores, level)
         }
     }
 
@@ -179,9 +184,10 @@ impl Team {
 
     fn build(cores: &[Option<usize>], level: Level) -> Result<Team, TeamError> {
         let (Some(first), true) = (cores.first(), level.available()) else {
-            return Err(match cores.is_empty() {
-                true => TeamError::Empty,
-                false => TeamError::Level(level, Level::detect()),
+            return Err(if cores.is_empty() {
+                TeamError::Empty
+            } else {
+                TeamError::Level(level, Level::detect())
             });
         };
         pin(*first)?;
@@ -245,9 +251,10 @@ impl Team {
         } else {
             self.each(progress, &cancel, &share);
         }
-        match cancel.into_inner() {
-            true => Err(Canceled),
-            false => Ok(()),
+        if cancel.into_inner() {
+            Err(Canceled)
+        } else {
+            Ok(())
         }
     }
 
@@ -375,9 +382,10 @@ fn pin(core: Option<usize>) -> Result<(), TeamError> {
     let Some(id) = core else {
         return Ok(());
     };
-    match id < CORES_MAX && core_affinity::set_for_current(core_affinity::CoreId { id }) {
-        true => Ok(()),
-        false => Err(TeamError::Pin(id)),
+    if id < CORES_MAX && core_affinity::set_for_current(core_affinity::CoreId { id }) {
+        Ok(())
+    } else {
+        Err(TeamError::Pin(id))
     }
 }
 

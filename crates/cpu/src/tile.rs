@@ -131,9 +131,10 @@ impl<const V: usize, const P: usize> Op for Tile<'_, V, P> {
                 let y = t.y.add(yo[p]);
                 for (v, a) in row.iter().enumerate() {
                     let left = t.width - v * S::LANES;
-                    match left >= S::LANES {
-                        true => S::store(y.add(v * S::LANES), *a),
-                        false => S::store_part(y.add(v * S::LANES), left, *a),
+                    if left >= S::LANES {
+                        S::store(y.add(v * S::LANES), *a)
+                    } else {
+                        S::store_part(y.add(v * S::LANES), left, *a)
                     }
                 }
             }

@@ -36,10 +36,12 @@ fn compare(bench: &Bench, kernel: &Kernel, mesh: Mesh, rank: Rank, menu: CpuMenu
     let (inputs, go) = (Maker::inputs(), &mut || true);
     let mut cpu = kernel_set(mesh, rank, menu);
     let mut reference = reference_kernels(Dtype::F32)(mesh, rank);
-    let got = bench.run(kernel, &menu, &mut cpu, &inputs, go);
-    let got = got.unwrap_or_else(|error| panic!("{kernel:?}: {error}"));
-    let expected = bench.run(kernel, &ReferenceMenu, &mut *reference, &inputs, go);
-    let expected = expected.unwrap_or_else(|error| panic!("{kernel:?}: {error}"));
+    let got = bench
+        .run(kernel, &menu, &mut cpu, &inputs, go)
+        .unwrap_or_else(|error| panic!("{kernel:?}: {error}"));
+    let expected = bench
+        .run(kernel, &ReferenceMenu, &mut *reference, &inputs, go)
+        .unwrap_or_else(|error| panic!("{kernel:?}: {error}"));
     let due = Worked::expected(kernel, bench.buffers());
     assert_eq!(got.worked, due, "tally of {kernel:?}");
     assert_eq!(kernel.accesses(), passing(kernel), "{kernel:?}");

@@ -90,6 +90,16 @@ fn a_kernel_that_ran_before_allocates_nothing() {
     assert_eq!(count(|| drop(std::hint::black_box(vec![1u8; 9]))), 1);
 }
 
+const RULE: Adam = Adam {
+    rate: 0.1,
+    beta1: 0.9,
+    beta2: 0.99,
+    epsilon: 1e-8,
+    weight_decay: 0.0,
+    scale: 1.0,
+    step: 1,
+};
+
 /// Boxes large enough for all threads.
 fn large_kernels_allocate_nothing() {
     let (c, g) = (16, Grid::dense(1, [32, 32, 32], 16));
@@ -115,15 +125,6 @@ fn large_kernels_allocate_nothing() {
             dilation: [1; 3],
         },
         shift: [0; 3],
-    };
-    let rule = Adam {
-        rate: 0.1,
-        beta1: 0.9,
-        beta2: 0.99,
-        epsilon: 1e-8,
-        weight_decay: 0.0,
-        scale: 1.0,
-        step: 1,
     };
     let (xv, dyv) = (View::new(&x, &g), View::new(&dy, &half));
     let mut all = || {
@@ -157,7 +158,7 @@ fn large_kernels_allocate_nothing() {
         )?;
         adam(
             k,
-            &rule,
+            &RULE,
             &mut [Parameter::new(&mut a, &x, [&mut m, &mut v])],
         )?;
         sum_of_squares(k, &[&x]).map(|sum| sum.1)

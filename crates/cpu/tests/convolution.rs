@@ -61,23 +61,28 @@ fn forward() {
 
 /// Scratch for the sums of an epilogue.
 fn with_sums(team: &Team, touch: &Touch, conv: &Convolution, channels: usize) -> usize {
-    match touch.has_sums() {
-        true => sums_scratch(team.kind(), conv, channels),
-        false => 0,
+    if touch.has_sums() {
+        sums_scratch(team.kind(), conv, channels)
+    } else {
+        0
     }
 }
 
 /// The packed weights of a case.
 fn pack(team: &mut Team, case: &Case, backward: bool) -> Vec<f32> {
     let (c, f, conv) = (case.xg.channels, case.yg.channels, &case.conv);
-    let elements = match backward {
-        true => packed_backward_data_elements(team.level(), conv, c, f),
-        false => packed_forward_elements(team.level(), conv, c, f),
+    let elements = if backward {
+        packed_backward_data_elements(team.level(), conv, c, f)
+    } else {
+        packed_forward_elements(team.level(), conv, c, f)
     };
     let mut packed = vec![f32::NAN; elements];
-    call(team, 0, |k| match backward {
-        true => pack_backward_data(k, &case.w, &mut packed, conv, c, f),
-        false => pack_forward(k, &case.w, &mut packed, conv, c, f),
+    call(team, 0, |k| {
+        if backward {
+            pack_backward_data(k, &case.w, &mut packed, conv, c, f)
+        } else {
+            pack_forward(k, &case.w, &mut packed, conv, c, f)
+        }
     });
     packed
 }

@@ -89,6 +89,18 @@ impl Case {
         }
     }
 
+    /// The tap of the first largest value; what is not a number counts as larger.
+    fn first_largest(&self, taps: &[usize], c: usize) -> Option<usize> {
+        taps.iter().copied().reduce(|best, t| {
+            let x = self.x[t + c];
+            if x > self.x[best + c] || x.is_nan() {
+                t
+            } else {
+                best
+            }
+        })
+    }
+
     fn norm(&self, taps: &[usize], c: usize) -> f64 {
         let values = taps.iter().map(|t| f64::from(self.x[t + c]));
         values.map(|x| x * x).sum::<f64>().sqrt()
@@ -107,13 +119,15 @@ struct Masked {
 impl Masked {
     fn new(random: &mut Random, dx: &Grid) -> Masked {
         let whole = random.pick(&[true, false]);
-        let at = dx.extent.map(|e| match whole {
-            true => 0,
-            false => random.within(0, e - 1),
-        });
-        let extent = std::array::from_fn(|i| match whole {
-            true => dx.extent[i],
-            false => random.within(1, dx.extent[i] - at[i]),
+        let at = dx
+            .extent
+            .map(|e| if whole { 0 } else { random.within(0, e - 1) });
+        let extent = std::array::from_fn(|i| {
+            if whole {
+                dx.extent[i]
+            } else {
+                random.within(1, dx.extent[i] - at[i])
+            }
         });
         let grid = random.grid(dx.samples, extent, dx.channels);
         Masked {
@@ -137,9 +151,10 @@ impl Masked {
             return 1.0;
         }
         let here = std::array::from_fn(|d| i[d] - self.at[d]);
-        match self.y[offset(&self.grid, n, here) + c] > 0.0 {
-            true => 1.0,
-            false => f64::from(self.slope),
+        if self.y[offset(&self.grid, n, here) + c] > 0.0 {
+            1.0
+        } else {
+            f64::from(self.slope)
         }
     }
 }
@@ -228,16 +243,11 @@ fn backward() {
             let taps = case.taps(n, o);
             for c in 0..case.yg.channels {
                 let dy = f64::from(dy[offset(&case.yg, n, o) + c]);
-                let first = taps.iter().copied().reduce(|best, t| {
-                    let x = case.x[t + c];
-                    if x > case.x[best + c] || x.is_nan() {
-                        t
-                    } else {
-                        best
-                    }
-                });
                 match case.pooling.kind {
-                    PoolKind::Max => first.into_iter().for_each(|t| gradient[t + c] += dy),
+                    PoolKind::Max => case
+                        .first_largest(&taps, c)
+                        .into_iter()
+                        .for_each(|t| gradient[t + c] += dy),
                     PoolKind::AverageAll | PoolKind::AverageInside => {
                         taps.iter()
                             .for_each(|t| gradient[t + c] += dy / case.divisor(taps.len()));

@@ -63,6 +63,38 @@ fn watch(
     (name, work, calls)
 }
 
+const RULE: Adam = Adam {
+    rate: 0.1,
+    beta1: 0.9,
+    beta2: 0.99,
+    epsilon: 1e-8,
+    weight_decay: 0.0,
+    scale: 1.0,
+    step: 1,
+};
+
+const POINTWISE: Convolution = Convolution {
+    window: Window {
+        kernel: [1; 3],
+        stride: [1; 3],
+        dilation: [1; 3],
+    },
+    groups: 1,
+};
+
+/// Of every second position.
+fn pooling(kind: PoolKind, kernel: usize, shift: i64) -> Pooling {
+    Pooling {
+        kind,
+        window: Window {
+            kernel: [kernel; 3],
+            stride: [2; 3],
+            dilation: [1; 3],
+        },
+        shift: [shift; 3],
+    }
+}
+
 /// Every kernel whose work grows with its box.
 fn calls(team: &mut Team, mut each: impl FnMut()) -> Vec<Watched> {
     let (c, g) = (16, Grid::dense(1, [64, 64, 128], 16));
@@ -77,28 +109,9 @@ fn calls(team: &mut Team, mut each: impl FnMut()) -> Vec<Watched> {
         gamma: &ones,
         beta: &ones,
     };
-    let pooling = |kind, kernel, shift| Pooling {
-        kind,
-        window: Window {
-            kernel: [kernel; 3],
-            stride: [2; 3],
-            dilation: [1; 3],
-        },
-        shift: [shift; 3],
-    };
     let max = pooling(PoolKind::Max, 2, 0);
     let wide = pooling(PoolKind::Max, 3, -1);
-    let include = PoolKind::AverageAll;
-    let average = pooling(include, 3, -1);
-    let rule = Adam {
-        rate: 0.1,
-        beta1: 0.9,
-        beta2: 0.99,
-        epsilon: 1e-8,
-        weight_decay: 0.0,
-        scale: 1.0,
-        step: 1,
-    };
+    let average = pooling(PoolKind::AverageAll, 3, -1);
     let mut scratch = vec![0.0; norm_scratch(team.kind(), c)];
     let (xv, dyv) = (on(&x, &g), on(&dy, &half));
     let mut all = Vec::new();
@@ -141,7 +154,7 @@ fn calls(team: &mut Team, mut each: impl FnMut()) -> Vec<Watched> {
         Box::new(|k| {
             adam(
                 k,
-                &rule,
+                &RULE,
                 &mut [Parameter::new(&mut a, &x, [&mut m, &mut v])],
             )
         }),
@@ -167,14 +180,7 @@ fn convolutions(team: &mut Team, mut each: impl FnMut()) -> Vec<Watched> {
         gamma: &ones,
         beta: &ones,
     };
-    let conv = Convolution {
-        window: Window {
-            kernel: [1; 3],
-            stride: [1; 3],
-            dilation: [1; 3],
-        },
-        groups: 1,
-    };
+    let conv = POINTWISE;
     let (w, mut dw, mut db) = (vec![0.5; c * c], vec![0.0; c * c], vec![0.0; c]);
     let kind = team.kind();
     let forward = conv_forward_scratch(kind, &conv, c, c, g.positions());

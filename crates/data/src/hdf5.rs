@@ -67,12 +67,13 @@ pub(crate) struct SourceArray {
 impl SourceFile {
     pub(crate) fn open(path: &Path) -> Result<Self, DataError> {
         let length_bytes = check_signature(path)?;
-        let file = guarded(|| H5File::options().no_locking().open(path));
-        let file = file.map_err(|reason| DataError::Unreadable {
-            path: path.to_path_buf(),
-            key: None,
-            sample: None,
-            reason,
+        let file = guarded(|| H5File::options().no_locking().open(path)).map_err(|reason| {
+            DataError::Unreadable {
+                path: path.to_path_buf(),
+                key: None,
+                sample: None,
+                reason,
+            }
         })?;
         Ok(Self {
             path: path.to_path_buf(),

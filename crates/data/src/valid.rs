@@ -99,9 +99,10 @@ impl Valid {
                 f64::from(value) * factor
             ),
             Transform::LogOnePlus => {
-                let result = match value == -1.0 {
-                    true => "-inf",
-                    false => "not a number",
+                let result = if value == -1.0 {
+                    "-inf"
+                } else {
+                    "not a number"
                 };
                 format!("log1p of {value} is {result}")
             }
@@ -115,9 +116,12 @@ impl Valid {
                 format!("a number above -1 and below {STORED_MAX:e}, for log1p takes ln(1 + x)")
             }
             Transform::Identity | Transform::Scale { .. } => {
-                let [low, high] = self.exact.map(|bound| match (bound as f32).is_normal() {
-                    true => format!("{:e}", bound as f32),
-                    false => format!("{bound:e}"),
+                let [low, high] = self.exact.map(|bound| {
+                    if (bound as f32).is_normal() {
+                        format!("{:e}", bound as f32)
+                    } else {
+                        format!("{bound:e}")
+                    }
                 });
                 format!("a number between {low} and {high}")
             }

@@ -67,8 +67,7 @@ impl Values {
 /// The same weights give the same bytes. Errors: `BadValue` for a tensor whose values do not
 /// fit its shape or whose name the format reserves, `Unwritable`.
 pub fn save(path: impl AsRef<Path>, weights: &Weights) -> Result<(), DataError> {
-    let tensors = weights.tensors.iter();
-    let tensors = tensors.map(|(name, tensor)| Entry {
+    let tensors = weights.tensors.iter().map(|(name, tensor)| Entry {
         name: name.clone(),
         is_wide: matches!(tensor.values, Values::F64(_)),
         shape: tensor.shape.clone(),
@@ -173,8 +172,10 @@ impl Writer {
     pub fn complete(self) -> Result<NewFile, DataError> {
         assert!(self.left.is_empty(), "every tensor of the file was given");
         let failed = |error| unwritable(&self.path, &error);
-        let file = self.out.into_inner();
-        let file = file.map_err(|error| failed(error.into_error()))?;
+        let file = self
+            .out
+            .into_inner()
+            .map_err(|error| failed(error.into_error()))?;
         file.sync().map_err(failed)?;
         Ok(file)
     }

@@ -54,16 +54,10 @@ fn an_incomplete_folder_is_named_as_such() {
     let path = made(folder.path(), Layout::Contiguous);
     fs::rename(path.join("test.h5"), path.join("moved.h5")).unwrap();
     let error = Dataset::open(&path).unwrap_err();
-    assert!(
-        error.to_string().contains("1 of its files missing"),
-        "{error}"
-    );
+    assert!(matches!(error, DataError::Incomplete { .. }), "{error}");
     fs::copy(path.join("validation.h5"), path.join("test.h5")).unwrap();
     let error = Dataset::open(&path).unwrap_err();
-    assert!(
-        error.to_string().contains("holds 1 of 2 samples"),
-        "{error}"
-    );
+    assert!(matches!(error, DataError::Incomplete { .. }), "{error}");
     fs::rename(path.join("moved.h5"), path.join("test.h5")).unwrap();
     Dataset::open(&path).unwrap();
     fs::remove_file(path.join(INDEX_FILE)).unwrap();

@@ -211,10 +211,7 @@ fn finishing_early_is_refused_and_leaves_nothing() {
     let spec = spec(SHAPE, DType::Int16, Layout::Contiguous);
     let writer = DatasetWriter::create(&path, &spec).unwrap();
     let error = writer.finish().unwrap_err();
-    assert!(
-        error.to_string().contains("0 of 4 samples of train"),
-        "{error}"
-    );
+    assert!(matches!(error, DataError::Incomplete { .. }), "{error}");
     assert!(names(folder.path()).is_empty());
 }
 
@@ -244,15 +241,12 @@ fn a_path_in_use_is_refused() {
     let spec = spec(SHAPE, DType::Int16, Layout::Contiguous);
     let first = DatasetWriter::create(&path, &spec).unwrap();
     let error = DatasetWriter::create(&path, &spec).err().unwrap();
-    assert!(error.to_string().contains("another maker"), "{error}");
+    assert!(matches!(error, DataError::Occupied { .. }), "{error}");
     drop(first);
     make(&path, &spec);
     let before = fs::read(path.join("train.h5")).unwrap();
     let error = DatasetWriter::create(&path, &spec).err().unwrap();
-    assert!(
-        error.to_string().contains("a dataset is there already"),
-        "{error}"
-    );
+    assert!(matches!(error, DataError::Occupied { .. }), "{error}");
     assert!(before == fs::read(path.join("train.h5")).unwrap());
 }
 
@@ -287,7 +281,13 @@ fn samples_that_do_not_fit_are_refused() {
         .append(Split::Validation, &good, &target(0), &physical(0))
         .unwrap_err();
     assert!(
-        error.to_string().contains("one more than 1 for validation"),
+        matches!(
+            error,
+            DataError::BadValue {
+                what: "number of samples of a split",
+                ..
+            }
+        ),
         "{error}"
     );
 }

@@ -121,8 +121,10 @@ pub fn is_temporary(name: &str, of: &str) -> bool {
 
 /// Who made a temporary file `OF.HOST.PROCESS-ATTEMPT.partial`: the host and the process.
 fn maker<'n>(name: &'n str, of: &str) -> Option<(Option<&'n str>, u32)> {
-    let rest = name.strip_prefix(of)?.strip_prefix('.')?;
-    let rest = rest.strip_suffix(SUFFIX)?;
+    let rest = name
+        .strip_prefix(of)?
+        .strip_prefix('.')?
+        .strip_suffix(SUFFIX)?;
     // Earlier versions named no host.
     let (host, rest) = rest
         .rsplit_once('.')
@@ -153,8 +155,11 @@ fn is_abandoned(entry: &DirEntry, of: &str) -> bool {
     let name = entry.file_name();
     maker(&name.to_string_lossy(), of).is_some_and(|(host, process)| {
         // Of the name itself, even if it is a link.
-        let age = entry.metadata().and_then(|of| of.modified());
-        let age = age.ok().and_then(|time| time.elapsed().ok());
+        let age = entry
+            .metadata()
+            .and_then(|of| of.modified())
+            .ok()
+            .and_then(|time| time.elapsed().ok());
         has_ended(host, process) || age.is_some_and(|age| age > LEFTOVER_AGE)
     })
 }
@@ -268,9 +273,10 @@ impl FolderLock {
 
     /// Gives the lock back and removes its file.
     pub fn release(self) -> io::Result<()> {
-        match self.is_in_place() {
-            true => fs::remove_file(&self.path),
-            false => Ok(()),
+        if self.is_in_place() {
+            fs::remove_file(&self.path)
+        } else {
+            Ok(())
         }
     }
 

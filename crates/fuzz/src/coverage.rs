@@ -101,8 +101,11 @@ pub(crate) fn reset() {
 }
 
 fn counters() -> impl Iterator<Item = &'static [u8]> {
-    let sections = SECTIONS.lock().map(|sections| sections.clone());
-    let sections = sections.unwrap_or_default().into_iter();
+    let sections = SECTIONS
+        .lock()
+        .map(|sections| sections.clone())
+        .unwrap_or_default()
+        .into_iter();
     sections.map(|(start, stop)| {
         // SAFETY: as in `reset`.
         unsafe { std::slice::from_raw_parts(start as *const u8, stop - start) }

@@ -97,13 +97,11 @@ fn find(name: &str) -> Result<&'static Target, Box<dyn Error>> {
 }
 
 fn run(args: &RunArgs) -> Result<bool, Box<dyn Error>> {
-    let targets: Vec<&Target> = match args.targets.is_empty() {
-        true => TARGETS.iter().collect(),
-        false => args
-            .targets
-            .iter()
-            .map(|name| find(name))
-            .collect::<Result<_, _>>()?,
+    let targets: Vec<&Target> = if args.targets.is_empty() {
+        TARGETS.iter().collect()
+    } else {
+        let named = args.targets.iter().map(|name| find(name));
+        named.collect::<Result<_, _>>()?
     };
     let scratch = env::temp_dir().join(format!("partita-fuzz-{}", std::process::id()));
     let settings = Settings {

@@ -493,8 +493,13 @@ impl GraphBuilder {
         if fits(&asked) {
             return Ok(());
         }
-        let possible = self.graph.parameters.iter().filter(fits);
-        let possible: Vec<&str> = possible.map(|parameter| parameter.name.as_str()).collect();
+        let possible: Vec<&str> = self
+            .graph
+            .parameters
+            .iter()
+            .filter(fits)
+            .map(|parameter| parameter.name.as_str())
+            .collect();
         let own = "one of its own";
         let nearest = nearest(&asked.name, possible.iter().copied());
         Err(GraphError::SharedShape {

@@ -81,8 +81,11 @@ pub fn count(graph: &Graph) -> Counts {
     };
     let layers: Vec<LayerCount> = graph.nodes.iter().enumerate().map(layer).collect();
     let sum_of = |wanted: fn(&Op) -> bool| -> Flops {
-        let rows = graph.nodes.iter().zip(&layers);
-        let rows = rows.filter(|(node, _)| wanted(&node.op));
+        let rows = graph
+            .nodes
+            .iter()
+            .zip(&layers)
+            .filter(|(node, _)| wanted(&node.op));
         rows.map(|(_, layer)| layer.forward_flops).sum()
     };
     let forward_flops =

@@ -85,12 +85,6 @@ pub(crate) fn check_input(node: &str, shape: Shape) -> Result<(), GraphError> {
 
 /// Roles and shapes of the parameters that an operation on `input` has, in the order of a node.
 pub(crate) fn parameter_shapes(op: &Op, input: Shape) -> Vec<(ParameterRole, [usize; 5])> {
-    let weight_and_bias = |weight: [usize; 5], bias: bool| {
-        let vector = (ParameterRole::Bias, [1, 1, 1, 1, weight[4]]);
-        let mut shapes = vec![(ParameterRole::Weight, weight)];
-        shapes.extend(bias.then_some(vector));
-        shapes
-    };
     match op {
         Op::Convolution(Convolution {
             filters,
@@ -100,7 +94,8 @@ pub(crate) fn parameter_shapes(op: &Op, input: Shape) -> Vec<(ParameterRole, [us
             periodic: _,
         }) => {
             let channels = input.channels / groups;
-            weight_and_bias([d.kernel, h.kernel, w.kernel, channels, *filters], *bias)
+            let weight = [d.kernel, h.kernel, w.kernel, channels, *filters];
+            weight_and_bias(weight, *filters, *bias)
         }
         Op::TransposedConvolution(TransposedConvolution {
             filters,
@@ -116,17 +111,14 @@ pub(crate) fn parameter_shapes(op: &Op, input: Shape) -> Vec<(ParameterRole, [us
                 filters / groups,
                 input.channels,
             ];
-            let vector = (ParameterRole::Bias, [1, 1, 1, 1, *filters]);
-            let bias = bias.then_some(vector);
-            [(ParameterRole::Weight, weight)]
-                .into_iter()
-                .chain(bias)
-                .collect()
+            weight_and_bias(weight, *filters, *bias)
         }
         &Op::Linear { features, bias } => {
-            weight_and_bias([1, 1, 1, input.channels, features], bias)
+            weight_and_bias([1, 1, 1, input.channels, features], features, bias)
         }
-        &Op::Embedding { rows, channels } => weight_and_bias([1, 1, 1, rows, channels], false),
+        &Op::Embedding { rows, channels } => {
+            weight_and_bias([1, 1, 1, rows, channels], channels, false)
+        }
         Op::LayerNorm { .. } => [ParameterRole::Gamma, ParameterRole::Beta]
             .map(|role| (role, [1, 1, 1, 1, input.channels]))
             .to_vec(),
@@ -155,6 +147,17 @@ pub(crate) fn parameter_shapes(op: &Op, input: Shape) -> Vec<(ParameterRole, [us
         | Op::Loss(_)
         | Op::AuxiliaryLoss { .. } => Vec::new(),
     }
+}
+
+/// A weight, and if there is one the bias of so many output channels.
+fn weight_and_bias(
+    weight: [usize; 5],
+    channels: usize,
+    bias: bool,
+) -> Vec<(ParameterRole, [usize; 5])> {
+    let bias = bias.then_some((ParameterRole::Bias, [1, 1, 1, 1, channels]));
+    let weight = (ParameterRole::Weight, weight);
+    [weight].into_iter().chain(bias).collect()
 }
 
 /// Refuses an initialization that does not suit the role: fans are those of weights, and what is not
@@ -451,9 +454,12 @@ fn check_slope(node: &str, slope: f64) -> Result<(), GraphError> {
     let most = f64::from(f32::MAX);
     let ok = slope >= 0.0 && in_f32(slope);
     let nearest = if slope > most { most } else { 0.0 };
-    let [asked, nearest] = [slope, nearest].map(|number| match number.abs() < 1e6 {
-        true => number.to_string(),
-        false => format!("{number:e}"),
+    let [asked, nearest] = [slope, nearest].map(|number| {
+        if number.abs() < 1e6 {
+            number.to_string()
+        } else {
+            format!("{number:e}")
+        }
     });
     let possible = "finite and at least 0, as f32 holds it";
     in_range(node, "slope", ok, asked, possible, nearest)

@@ -100,8 +100,10 @@ fn inception_is_the_same_without_its_auxiliary_classifier() {
     };
     assert_eq!(find("AuxLogits.loss").op, loss);
     let nodes = whole.nodes.iter();
-    let rest = nodes.filter(|node| !node.name.starts_with("AuxLogits."));
-    let rest: Vec<(&str, &Op)> = rest.map(|node| (node.name.as_str(), &node.op)).collect();
+    let rest: Vec<(&str, &Op)> = nodes
+        .filter(|node| !node.name.starts_with("AuxLogits."))
+        .map(|node| (node.name.as_str(), &node.op))
+        .collect();
     let nodes = plain.nodes.iter();
     let expected: Vec<(&str, &Op)> = nodes.map(|node| (node.name.as_str(), &node.op)).collect();
     assert_eq!(rest, expected);
@@ -220,14 +222,15 @@ fn amoebanet_cells_read_the_two_before_them() {
     }
 }
 
+fn start(model: &str, parameter: &str) -> Initialization {
+    let graph = zoo::build(model).unwrap();
+    let mut parameters = graph.parameters.into_iter();
+    let found = parameters.find(|other| other.name == parameter);
+    found.unwrap().initialization
+}
+
 #[test]
 fn layers_start_as_in_the_originals() {
-    let start = |model: &str, parameter: &str| {
-        let graph = zoo::build(model).unwrap();
-        let mut parameters = graph.parameters.into_iter();
-        let found = parameters.find(|other| other.name == parameter);
-        found.unwrap().initialization
-    };
     let uniform = |fan_in: f64| Initialization::Uniform(1.0 / fan_in.sqrt());
     let zero = Initialization::Constant(0.0);
     for (model, parameter, expected) in [

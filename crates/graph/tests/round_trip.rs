@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)] // The setting for tests leaves out their helper functions.
 
 use partita_graph::{
-    Activation, Convolution, Graph, GraphBuilder, Initialization, Loss, NodeId, Op, ParameterRole,
-    ParameterSource, Pool, PoolKind, TransposedConvolution, text,
+    Activation, Convolution, Graph, GraphBuilder, GraphError, Initialization, Loss, NodeId, Op,
+    ParameterRole, ParameterSource, Pool, PoolKind, TransposedConvolution, text,
 };
 use partita_space::Window;
 use partita_space::random::SplitMix;
@@ -72,12 +72,14 @@ fn comments_blanks_and_defaults_do_not_matter() {
 
 #[test]
 fn the_line_of_a_fault_is_named() {
-    let error = text::parse(TINY).unwrap_err().to_string();
-    assert!(
-        error.starts_with("line 6: there is no parameter `b0.gamma`"),
-        "{error}"
-    );
-    assert!(error.ends_with("nearest is `c1.weight`"), "{error}");
+    let Err(text::TextError::Graph { line, error }) = text::parse(TINY) else {
+        panic!("no layer has this parameter");
+    };
+    let GraphError::UnknownName { asked, nearest, .. } = &*error else {
+        panic!("{error}");
+    };
+    let found = (line, asked.as_str(), nearest.as_str());
+    assert_eq!(found, (6, "b0.gamma", "c1.weight"));
 }
 
 #[test]

@@ -50,10 +50,19 @@ fn attention_counts_two_products_forward_and_five_backward() {
     assert_eq!(counts.parameters, 5 * 8 + 3 * 8 + 3 * 8 + 8 * 8 + 8);
 }
 
-#[test]
-fn what_does_not_fit_is_refused() {
+/// Refused behind an input of 3 channels and 6 positions, of which `k` is one and `e` its embedding.
+fn assert_refused(line: &str, parts: &[&str]) {
     let model = "model m\ninput x channels=3 extent=6\nk = slice x start=0 channels=1\n\
         e = embedding k rows=4 channels=6\n";
+    let read = text::parse(&format!("{model}{line}"));
+    let error = read.unwrap_err().to_string();
+    for part in parts {
+        assert!(error.contains(part), "{part:?} is not in {error:?}");
+    }
+}
+
+#[test]
+fn slices_and_embeddings_that_do_not_fit_are_refused() {
     for (line, parts) in [
         (
             "d = slice x start=2 channels=2",
@@ -91,7 +100,15 @@ fn what_does_not_fit_is_refused() {
             "d = embedding k rows=4 channels=2 bias=true",
             &["no key `bias`"],
         ),
-        ("d = layer_norm e epsilon=0", &["epsilon=0", "above 0"]),
+    ] {
+        assert_refused(line, parts);
+    }
+}
+
+#[test]
+fn layers_of_sequences_that_do_not_fit_are_refused() {
+    for (line, parts) in [
+        ("d = layer_norm e epsilon=0", &["epsilon=0", "above 0"][..]),
         (
             "d = attention e e e heads=4 causal=true",
             &["heads=4 must divide 6", "1, 2, 3, 6", "nearest is 3"],
@@ -117,13 +134,12 @@ fn what_does_not_fit_is_refused() {
         ),
         ("d = mse e smoothing=0.1", &["mse has no key `smoothing`"]),
     ] {
-        let error = text::parse(&format!("{model}{line}"))
-            .unwrap_err()
-            .to_string();
-        for part in parts {
-            assert!(error.contains(part), "{part:?} is not in {error:?}");
-        }
+        assert_refused(line, parts);
     }
+}
+
+#[test]
+fn planes_have_no_positions() {
     let plane = "model m\ninput x channels=2 extent=3x4\nd = positions x";
     let error = text::parse(plane).unwrap_err().to_string();
     assert!(error.contains("sequences along W"), "{error}");

@@ -185,9 +185,12 @@ impl Table<'_> {
 
     /// `sum WU`, of split layers by `p2`.
     fn update(&self, ranks: f64) -> f64 {
-        self.sum(|layer| match layer.is_split {
-            true => layer.update.0 / ranks,
-            false => layer.update.0,
+        self.sum(|layer| {
+            if layer.is_split {
+                layer.update.0 / ranks
+            } else {
+                layer.update.0
+            }
         })
     }
 
@@ -204,9 +207,10 @@ impl Table<'_> {
         let batch = self.batch as f64;
         let halos = self.sum(|layer| {
             let halo = batch * (layer.halo_inputs + layer.halo_outputs);
-            match halo > 0.0 && layer.is_split {
-                true => 2.0 * (2.0 * wires.pair.start.0 + self.bytes(halo) * wires.pair.byte.0),
-                false => 0.0,
+            if halo > 0.0 && layer.is_split {
+                2.0 * (2.0 * wires.pair.start.0 + self.bytes(halo) * wires.pair.byte.0)
+            } else {
+                0.0
             }
         });
         let gradients = self.allreduce(ranks, self.weights(), wires.across);
@@ -273,12 +277,13 @@ impl Table<'_> {
     /// Source: the public tool; the report has no such row.
     fn tiles(&self, groups: f64, ranks: f64, wires: &Wires) -> [f64; 2] {
         let samples = self.batch as f64 / groups;
-        let halos = self.sum(|layer| match layer.halo_inputs > 0.0 && layer.is_split {
-            true => {
+        let halos = self.sum(|layer| {
+            if layer.halo_inputs > 0.0 && layer.is_split {
                 let bytes = self.bytes(samples * layer.halo_inputs);
                 4.0 * (wires.pair.start.0 + bytes * wires.pair.byte.0)
+            } else {
+                0.0
             }
-            false => 0.0,
         });
         let last = self.layers.iter().rfind(|layer| layer.is_split);
         let gather = last.map_or(0.0, |layer| {
@@ -319,9 +324,10 @@ impl Table<'_> {
         };
         let samples = self.batch as f64 / samples as f64;
         let elements = self.sum(|layer| {
-            let [positions, weights] = match layer.is_split {
-                true => [positions as f64, weights as f64],
-                false => [1.0; 2],
+            let [positions, weights] = if layer.is_split {
+                [positions as f64, weights as f64]
+            } else {
+                [1.0; 2]
             };
             samples * (layer.inputs + layer.outputs) / positions + layer.weights / weights
         });

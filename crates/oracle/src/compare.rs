@@ -269,14 +269,14 @@ fn tasks_of<'p>(
     prediction: &'p Prediction,
     program: &Program,
 ) -> Result<&'p [TaskPrediction], PredictionFault> {
-    let check = |entry: &dyn Fn() -> String, Seconds(seconds): Seconds| match (0.0..=SECONDS_MAX)
-        .contains(&seconds)
-    {
-        true => Ok(()),
-        false => Err(PredictionFault::Seconds {
+    let check = |entry: &dyn Fn() -> String, Seconds(seconds): Seconds| {
+        if (0.0..=SECONDS_MAX).contains(&seconds) {
+            return Ok(());
+        }
+        Err(PredictionFault::Seconds {
             entry: entry(),
             seconds: seconds.to_string(),
-        }),
+        })
     };
     let tasks = prediction.tasks.as_deref().unwrap_or_default();
     if tasks.is_empty() {

@@ -74,8 +74,10 @@ fn exchange_seconds(
     costs: &dyn Costs,
 ) -> f64 {
     let sends = exchange.sends.iter().map(|one| (one.to, one.view, true));
-    let receives = exchange.receives.iter();
-    let receives = receives.map(|one| (one.from, one.view, false));
+    let receives = exchange
+        .receives
+        .iter()
+        .map(|one| (one.from, one.view, false));
     let seconds = sends.chain(receives).map(|(offset, view, is_out)| {
         let Some(peer) = mesh.neighbor(rank, offset) else {
             return 0.0;

@@ -140,8 +140,9 @@ pub fn simulate(
     let played = Engine::new(&schedule, steps).run()?;
     let walk = path::walk(&schedule, &played);
     let traces = played.traces.iter().enumerate();
-    let kernels = traces.map(|(at, traces)| schedule.kernels(at, traces));
-    let kernels = kernels.collect();
+    let kernels = traces
+        .map(|(at, traces)| schedule.kernels(at, traces))
+        .collect();
     Ok(Simulation {
         mode,
         steps,

@@ -6,7 +6,7 @@
 
 mod table;
 
-use partita_oracle::{Classes, Mode, SimulateError, Simulation, refine, simulate};
+use partita_oracle::{Classes, CostError, Mode, SimulateError, Simulation, refine, simulate};
 use partita_program::{CollectiveKind, Phase, Program};
 use partita_space::{Axis, AxisSet, Mesh, Seconds};
 use std::time::Instant;
@@ -352,7 +352,10 @@ fn what_cannot_end_is_told() {
         other => other,
     };
     let error = simulate(&unknown, &TABLE, Mode::Ranks, 1).unwrap_err();
-    assert!(error.to_string().contains("unpinned"), "{error}");
+    let SimulateError::Cost(CostError::Kernel { algorithm, .. }) = &error else {
+        panic!("{error}");
+    };
+    assert_eq!(algorithm, "unpinned");
     assert_eq!(
         simulate(&unknown, &TABLE, Mode::Ranks, 0),
         Err(SimulateError::NoSteps)

@@ -174,10 +174,14 @@ impl Cutter<'_> {
                 let fits = |stage: usize, range: &Range<usize>| {
                     needs(stage, range) <= self.memory.0 as f64
                 };
-                let cost = |stage: usize, range: Range<usize>| match is_urgent {
-                    true => needs(stage, &range),
-                    false if fits(stage, &range) => time(stage, range),
-                    false => f64::INFINITY,
+                let cost = |stage: usize, range: Range<usize>| {
+                    if is_urgent {
+                        needs(stage, &range)
+                    } else if fits(stage, &range) {
+                        time(stage, range)
+                    } else {
+                        f64::INFINITY
+                    }
                 };
                 let Some(mut ranges) = balanced(nodes, stages, &cost) else {
                     break;
@@ -296,8 +300,9 @@ impl Cutter<'_> {
             asked.extend(ranks);
             first += mesh.ranks();
         }
-        let arenas = lower_ranks(&request, &asked)?.map(|body| body.map(|body| body.memory()));
-        let arenas: Vec<Bytes> = arenas.collect::<Result<_, LowerError>>()?;
+        let arenas: Vec<Bytes> = lower_ranks(&request, &asked)?
+            .map(|body| body.map(|body| body.memory()))
+            .collect::<Result<_, LowerError>>()?;
         let mut arenas = arenas.into_iter();
         let peaks = counts
             .into_iter()
@@ -387,9 +392,10 @@ impl Tried {
 fn alive(strategy: &Strategy, slots: &[Slot]) -> Vec<f64> {
     let mut now = vec![[0i64; 2]; strategy.stage_count()];
     let mut most = vec![0i64; strategy.stage_count()];
-    let last = match strategy.schedule.splits_weights() {
-        true => Pass::Weights,
-        false => Pass::Backward,
+    let last = if strategy.schedule.splits_weights() {
+        Pass::Weights
+    } else {
+        Pass::Backward
     };
     for slot in slots {
         let now = &mut now[slot.stage][slot.replica];

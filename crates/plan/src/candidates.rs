@@ -166,10 +166,10 @@ fn shared(graph: &Graph, strategy: &Strategy, [filters, channels]: [usize; 2]) -
 
 /// With the ranks of a sample on filters from a layer on, where there are enough of them.
 fn late(graph: &Graph, strategy: &Strategy, seam: NodeId) -> Strategy {
-    let wide = SPATIAL
+    let wide: Vec<Axis> = SPATIAL
         .into_iter()
-        .filter(|&axis| strategy.extent(axis) > 1);
-    let wide: Vec<Axis> = wide.collect();
+        .filter(|&axis| strategy.extent(axis) > 1)
+        .collect();
     let parts = wide.iter().map(|&axis| strategy.extent(axis)).product();
     let mut dims = [None; 6];
     let is_linear = matches!(graph.node(seam).op, Op::Linear { .. });
@@ -220,8 +220,9 @@ fn seams(graph: &Graph) -> Vec<NodeId> {
     let is_evaluated = graph.is_evaluated();
     let ids = (0..graph.nodes.len()).filter(|&id| is_evaluated[id]);
     let nodes = || ids.clone().map(NodeId);
-    let pools = nodes().filter(|&id| matches!(graph.node(id).op, Op::Pool(_)));
-    let pools: Vec<NodeId> = pools.collect();
+    let pools: Vec<NodeId> = nodes()
+        .filter(|&id| matches!(graph.node(id).op, Op::Pool(_)))
+        .collect();
     let readers = pools.iter().rev().filter_map(|pool| {
         let mut readers = nodes().filter(|&id| graph.node(id).inputs.contains(pool));
         readers.find(|&id| matches!(graph.node(id).op, Op::Convolution(_)))

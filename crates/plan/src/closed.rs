@@ -137,9 +137,12 @@ impl<'a> Forms<'a> {
     }
 
     fn estimate(&self, strategy: &Strategy, split: &Split) -> Estimate {
-        let rows = self.rows.iter().zip(&self.nodes);
-        let rows = rows.map(|(row, nodes)| self.split_row(*row, nodes, strategy, split));
-        let rows: Vec<LayerRow> = rows.collect();
+        let rows: Vec<LayerRow> = self
+            .rows
+            .iter()
+            .zip(&self.nodes)
+            .map(|(row, nodes)| self.split_row(*row, nodes, strategy, split))
+            .collect();
         let table = Table {
             layers: &rows,
             batch: self.batch,
@@ -156,9 +159,10 @@ impl<'a> Forms<'a> {
         if !strategy.stages.is_empty() {
             let is_one = strategy.stages.iter().all(|one| one.extents == [1; 7]);
             let is_chain = strategy.mesh().ranks() == strategy.stages.len() && is_one;
-            return match is_plain && is_chain && strategy.layers.is_empty() {
-                true => self.stages(strategy),
-                false => None,
+            return if is_plain && is_chain && strategy.layers.is_empty() {
+                self.stages(strategy)
+            } else {
+                None
             };
         }
         if !is_plain || !is_whole(strategy) || strategy.micro > 1 {
@@ -184,9 +188,10 @@ impl<'a> Forms<'a> {
             let [(_, to)] = &stage.layers[..] else {
                 return None;
             };
-            let end = match to.is_empty() {
-                true => self.graph.nodes.len(),
-                false => self.graph.find(to)?.0 + 1,
+            let end = if to.is_empty() {
+                self.graph.nodes.len()
+            } else {
+                self.graph.find(to)?.0 + 1
             };
             let until = self.nodes.iter().filter(|nodes| nodes.start < end).count();
             stages.push(first..until.max(first));
@@ -236,9 +241,10 @@ impl<'a> Forms<'a> {
             ranks
         };
         let within: Vec<Rank> = (0..size).collect();
-        let across: Vec<Rank> = match groups > 1 {
-            true => (0..ranks).step_by(size).collect(),
-            false => (0..ranks).collect(),
+        let across: Vec<Rank> = if groups > 1 {
+            (0..ranks).step_by(size).collect()
+        } else {
+            (0..ranks).collect()
         };
         Wires {
             pair: self.costs.pair(0, 1.min(ranks - 1)),
@@ -306,11 +312,15 @@ fn row(graph: &Graph, nodes: &Range<usize>) -> LayerRow {
         .inputs
         .first()
         .map_or(node.shape, |input| graph.node(*input).shape);
-    let weights = all.iter().flat_map(|node| &node.parameters);
-    let weights = weights.map(|&id| graph.parameter(id));
-    let weights = weights.filter(|parameter| parameter.role.is_trained());
-    let positions = all.iter().filter(|node| !matches!(node.op, Op::Flatten));
-    let positions = positions.map(|node| node.shape.extent.iter().product::<usize>());
+    let weights = all
+        .iter()
+        .flat_map(|node| &node.parameters)
+        .map(|&id| graph.parameter(id))
+        .filter(|parameter| parameter.role.is_trained());
+    let positions = all
+        .iter()
+        .filter(|node| !matches!(node.op, Op::Flatten))
+        .map(|node| node.shape.extent.iter().product::<usize>());
     LayerRow {
         inputs: input.volume() as f64,
         outputs: node.shape.volume() as f64,
@@ -335,8 +345,9 @@ fn halo(graph: &Graph, node: &Node, parts: [usize; 3]) -> (f64, f64) {
     };
     let sides = [graph.node(*input).shape, node.shape].map(|shape| {
         let plane = |dim: usize| {
-            let others = (0..3).filter(|&other| other != dim);
-            let others = others.map(|other| shape.extent[other] as f64 / parts[other] as f64);
+            let others = (0..3)
+                .filter(|&other| other != dim)
+                .map(|other| shape.extent[other] as f64 / parts[other] as f64);
             let width = (windows[dim].kernel - 1) * windows[dim].dilation / 2;
             width as f64 * others.product::<f64>() * shape.channels as f64
         };

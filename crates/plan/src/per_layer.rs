@@ -102,8 +102,11 @@ impl<'a> PerLayer<'a> {
             .iter()
             .zip(path)
             .map(|(unit, &state)| unit[state]);
-        let borders = self.borders.iter().zip(path.windows(2));
-        let borders = borders.map(|(border, pair)| border[pair[0]][pair[1]]);
+        let borders = self
+            .borders
+            .iter()
+            .zip(path.windows(2))
+            .map(|(border, pair)| border[pair[0]][pair[1]]);
         Seconds(layers.sum::<f64>() + borders.sum::<f64>())
     }
 
@@ -143,8 +146,10 @@ impl<'a> Measured<'a> {
         for state in all_states(&mesh) {
             let fits = |unit: &Range<usize>| suits(graph, unit, &mesh, state, training.batch);
             let fits: Vec<bool> = units.iter().map(fits).collect();
-            let each = fits.iter().map(|&fits| if fits { state } else { OWN });
-            let each: Vec<State> = each.collect();
+            let each: Vec<State> = fits
+                .iter()
+                .map(|&fits| if fits { state } else { OWN })
+                .collect();
             let strategy = said(graph, &mesh, &units, &each);
             if !fits.contains(&true) || strategy.check(graph, training.batch).is_err() {
                 continue;
@@ -232,9 +237,12 @@ fn bundles(mesh: &Strategy) -> [Vec<Axis>; 2] {
 /// That of the mesh first.
 fn all_states(mesh: &Strategy) -> Vec<State> {
     let [data, tiles] = bundles(mesh).map(|axes| !axes.is_empty());
-    let roles = |is_wide: bool, more: &[Role]| match is_wide {
-        true => [&[Role::Own], more, &[Role::Filters, Role::Channels]].concat(),
-        false => vec![Role::Own],
+    let roles = |is_wide: bool, more: &[Role]| {
+        if is_wide {
+            [&[Role::Own], more, &[Role::Filters, Role::Channels]].concat()
+        } else {
+            vec![Role::Own]
+        }
     };
     let tiles = roles(tiles, &[Role::Samples]);
     let data = roles(data, &[]).into_iter();
@@ -332,9 +340,10 @@ fn said(graph: &Graph, mesh: &Strategy, units: &[Range<usize>], states: &[State]
         }
         strategy.layers.push(LayerChoice {
             from: graph.nodes[first].name.clone(),
-            to: match end == graph.nodes.len() {
-                true => String::new(),
-                false => graph.nodes[end - 1].name.clone(),
+            to: if end == graph.nodes.len() {
+                String::new()
+            } else {
+                graph.nodes[end - 1].name.clone()
             },
             dims,
             ..LayerChoice::default()
@@ -425,9 +434,10 @@ impl Moves {
             let size = self.sizes[bundle];
             let other = 1 - bundle;
             let is_split = places[other].0 != Lies::Whole && places[other].1 != Lies::Whole;
-            let here = match is_split {
-                true => bytes / self.sizes[other],
-                false => bytes,
+            let here = if is_split {
+                bytes / self.sizes[other]
+            } else {
+                bytes
             };
             let steps = (size - 1.0).max(0.0);
             let over = |wire: Wire, bytes: f64| steps * (wire.start.0 + bytes * wire.byte.0);

@@ -340,9 +340,9 @@ fn the_floor_is_below_every_step_and_prunes_without_changing_the_best() {
         let seconds = one.seconds().unwrap().0;
         let program = lower(&request).unwrap();
         let representatives = program.representatives().into_iter();
-        let floors = representatives
-            .map(|rank| rank_seconds(program.body(rank), rank, &program.mesh, &FAST_LINK).0);
-        let floors: Vec<f64> = floors.collect();
+        let floors: Vec<f64> = representatives
+            .map(|rank| rank_seconds(program.body(rank), rank, &program.mesh, &FAST_LINK).0)
+            .collect();
         let most = floors.iter().copied().fold(0.0, f64::max);
         assert!(
             most <= seconds * (1.0 + 1e-9),
@@ -380,14 +380,14 @@ fn the_floor_is_below_every_step_and_prunes_without_changing_the_best() {
     let passed_over = pruned
         .iter()
         .filter(is_whole(&graph, 12, 6))
-        .filter(|one| one.explanation().contains("not costed further"));
-    let passed_over = passed_over.count();
+        .filter(|one| one.explanation().contains("not costed further"))
+        .count();
     assert!(passed_over > 0);
     let fit = all
         .iter()
         .filter(is_whole(&graph, 12, 6))
-        .filter(|one| one.reason.is_none());
-    let fit = fit.count();
+        .filter(|one| one.reason.is_none())
+        .count();
     assert_eq!(passed_over + *costed.borrow(), fit);
 }
 
@@ -419,11 +419,11 @@ fn memory_is_looked_at_before_time() {
     })
     .unwrap();
     assert!(asked.borrow().iter().all(|&needed| needed <= limit));
-    let refused = some
+    let refused: Vec<&Candidate> = some
         .iter()
         .filter(is_whole(&graph, 4, 4))
-        .filter(|one| one.reason.is_some());
-    let refused: Vec<&Candidate> = refused.collect();
+        .filter(|one| one.reason.is_some())
+        .collect();
     assert_eq!(
         refused.len(),
         needs.iter().filter(|&&needed| needed > limit).count()

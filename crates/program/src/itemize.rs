@@ -155,8 +155,9 @@ fn frame(buffer: &Buffer, mesh: &Mesh, coord: &Coord) -> Bytes {
     };
     let owned = home.place.owned(mesh, coord).volume();
     let all = buffer.dims.iter().product::<usize>();
-    match is_tensor {
-        true => Bytes((all.saturating_sub(owned) * buffer.dtype.size()) as u64),
-        false => Bytes(0),
+    if is_tensor {
+        Bytes((all.saturating_sub(owned) * buffer.dtype.size()) as u64)
+    } else {
+        Bytes(0)
     }
 }

@@ -50,9 +50,10 @@ impl Program {
     pub fn check_sizes(&self) -> Result<(), SizeFaults> {
         let mut faults = Vec::new();
         sizes(self, &mut faults);
-        match faults.is_empty() {
-            true => Ok(()),
-            false => Err(SizeFaults(faults)),
+        if faults.is_empty() {
+            Ok(())
+        } else {
+            Err(SizeFaults(faults))
         }
     }
 }

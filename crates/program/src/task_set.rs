@@ -50,8 +50,11 @@ impl TaskSet {
     }
 
     fn trim(&mut self) {
-        let full = self.words.iter().take_while(|&&word| word == u64::MAX);
-        let full = full.count();
+        let full = self
+            .words
+            .iter()
+            .take_while(|&&word| word == u64::MAX)
+            .count();
         if full > 0 {
             self.words.drain(..full);
             self.full += full;

@@ -18,6 +18,20 @@ fn a_program_reads_as_it_prints() {
     }
 }
 
+/// Split along every second dim.
+fn place() -> Place {
+    let mut place = Place::replicated([1, 2, 3, 4, 5]);
+    place.axes = [
+        Some(Axis::Data),
+        None,
+        Some(Axis::Height),
+        None,
+        Some(Axis::Filter),
+    ]
+    .map(AxisList::from);
+    place
+}
+
 /// Kernels with every kind of constant.
 fn kernels() -> Vec<Kernel> {
     let view = part(X, 1, 3);
@@ -36,15 +50,6 @@ fn kernels() -> Vec<Kernel> {
         shift,
         accumulate: true,
     };
-    let mut place = Place::replicated([1, 2, 3, 4, 5]);
-    place.axes = [
-        Some(Axis::Data),
-        None,
-        Some(Axis::Height),
-        None,
-        Some(Axis::Filter),
-    ]
-    .map(AxisList::from);
     vec![
         Kernel::Fill {
             target: view,
@@ -79,7 +84,7 @@ fn kernels() -> Vec<Kernel> {
             y: view,
             rate: 0.5,
             operation: 7,
-            place,
+            place: place(),
             low: [0; 5],
             accumulate: false,
         },

@@ -180,8 +180,10 @@ impl Mesh {
                 parts,
             };
             let at = at - inside.start;
-            let here = split.owners(&Interval::new(at, at + 1)).next();
-            let here = here.expect("every index of an extent has an owner");
+            let here = split
+                .owners(&Interval::new(at, at + 1))
+                .next()
+                .expect("every index of an extent has an owner");
             inside = split.part(here).shift(inside.start);
             part = part * parts + here;
         }

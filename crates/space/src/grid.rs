@@ -68,12 +68,13 @@ impl TryFrom<Fields> for Grid {
         let last = steps.iter().fold(u64::from(first), |last, step| {
             last.saturating_add(u64::from(step.0 - 1) * u64::from(step.1))
         });
-        match last < Mesh::RANKS_MAX as u64 {
-            true => Ok(grid),
-            false => Err(format!(
+        if last < Mesh::RANKS_MAX as u64 {
+            Ok(grid)
+        } else {
+            Err(format!(
                 "a grid reaches to rank {last}; at most {} ranks are possible",
                 Mesh::RANKS_MAX
-            )),
+            ))
         }
     }
 }

@@ -176,8 +176,7 @@ impl DigitStrings {
             }
             source.extend(digits.iter().map(|&digit| token(digit)));
         }
-        let answer = answer(self.spec.task, &numbers);
-        let answer = answer.into_iter().map(token);
+        let answer = answer(self.spec.task, &numbers).into_iter().map(token);
         let decoded = std::iter::once(START).chain(answer.clone()).collect();
         let labels = answer.chain([END]).collect();
         DigitString {

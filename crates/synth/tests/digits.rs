@@ -25,8 +25,10 @@ fn all(spec: &DigitsSpec) -> Vec<DigitString> {
 
 /// Text of the tokens up to the padding, of which nothing but padding may follow.
 fn text(tokens: &[i16]) -> String {
-    let end = tokens.iter().position(|&token| token == 0);
-    let end = end.unwrap_or(tokens.len());
+    let end = tokens
+        .iter()
+        .position(|&token| token == 0)
+        .unwrap_or(tokens.len());
     assert!(tokens[end..].iter().all(|&token| token == 0), "{tokens:?}");
     tokens[..end].iter().map(|&t| TOKENS[t as usize]).collect()
 }

@@ -46,49 +46,27 @@ fn forks(draws: &mut Draws) -> Graph {
         let filters = draws.between(1, 4);
         let branches: Vec<NodeId> = (0..draws.between(2, 4))
             .map(|_| {
-                let mut branch = head;
-                for _ in 0..draws.between(0, 2) {
-                    let kernel = draws.pick(&[1, 3]);
-                    branch = convolution(
-                        &mut builder,
-                        &name("conv"),
-                        branch,
-                        draws.between(1, 4),
-                        kernel,
-                    );
-                    branch = match draws.between(0, 3) {
-                        0 => builder
-                            .batch_norm(&name("norm"), branch, 1e-3, 0.1)
-                            .expect("a batch norm fits anywhere"),
-                        1 => builder
-                            .leaky_relu(&name("relu"), branch, 0.1)
-                            .expect("a ReLU fits anywhere"),
-                        2 => builder
-                            .dropout(&name("drop"), branch, 0.3)
-                            .expect("a dropout fits anywhere"),
-                        _ => branch,
-                    };
-                }
-                match joins_by_sum {
-                    true => convolution(&mut builder, &name("last"), branch, filters, 1),
-                    false => branch,
+                let branch = branch(draws, &mut builder, &mut name, head);
+                if joins_by_sum {
+                    convolution(&mut builder, &name("last"), branch, filters, 1)
+                } else {
+                    branch
                 }
             })
             .collect();
-        head = match joins_by_sum {
-            true => branches
+        head = if joins_by_sum {
+            branches
                 .into_iter()
                 .reduce(|a, b| builder.add(&name("sum"), a, b).expect("they are alike"))
-                .unwrap_or(head),
-            false => {
-                let mut distinct = branches;
-                distinct.dedup();
-                match distinct.len() {
-                    1 => distinct[0],
-                    _ => builder
-                        .concat(&name("join"), &distinct)
-                        .expect("they are of one extent"),
-                }
+                .unwrap_or(head)
+        } else {
+            let mut distinct = branches;
+            distinct.dedup();
+            match distinct.len() {
+                1 => distinct[0],
+                _ => builder
+                    .concat(&name("join"), &distinct)
+                    .expect("they are of one extent"),
             }
         };
     }
@@ -106,6 +84,33 @@ fn forks(draws: &mut Draws) -> Graph {
     builder.build().expect("the network is whole")
 }
 
+/// Up to two convolutions behind `head`, and what follows each.
+fn branch(
+    draws: &mut Draws,
+    builder: &mut GraphBuilder,
+    name: &mut impl FnMut(&str) -> String,
+    mut head: NodeId,
+) -> NodeId {
+    for _ in 0..draws.between(0, 2) {
+        let kernel = draws.pick(&[1, 3]);
+        let filters = draws.between(1, 4);
+        head = convolution(builder, &name("conv"), head, filters, kernel);
+        head = match draws.between(0, 3) {
+            0 => builder
+                .batch_norm(&name("norm"), head, 1e-3, 0.1)
+                .expect("a batch norm fits anywhere"),
+            1 => builder
+                .leaky_relu(&name("relu"), head, 0.1)
+                .expect("a ReLU fits anywhere"),
+            2 => builder
+                .dropout(&name("drop"), head, 0.3)
+                .expect("a dropout fits anywhere"),
+            _ => head,
+        };
+    }
+    head
+}
+
 fn convolution(
     builder: &mut GraphBuilder,
     name: &str,
@@ -114,15 +119,18 @@ fn convolution(
     kernel: usize,
 ) -> NodeId {
     let rank = builder.spatial_rank();
-    let window = std::array::from_fn(|dim| match dim < 3 - rank {
-        true => partita_space::Window::ONE,
-        false => partita_space::Window {
-            kernel,
-            stride: 1,
-            dilation: 1,
-            pad_low: kernel / 2,
-            pad_high: kernel / 2,
-        },
+    let window = std::array::from_fn(|dim| {
+        if dim < 3 - rank {
+            partita_space::Window::ONE
+        } else {
+            partita_space::Window {
+                kernel,
+                stride: 1,
+                dilation: 1,
+                pad_low: kernel / 2,
+                pad_high: kernel / 2,
+            }
+        }
     });
     let convolution = partita_graph::Convolution {
         filters,
@@ -159,9 +167,10 @@ fn random_branches(draws: &mut Draws, graph: &Graph) -> (Strategy, usize) {
             layers: Vec::new(),
             extents,
         };
-        strategy.stages = match draws.one_in(2) {
-            true => vec![wide, other],
-            false => vec![wide.clone(), wide],
+        strategy.stages = if draws.one_in(2) {
+            vec![wide, other]
+        } else {
+            vec![wide.clone(), wide]
         };
         strategy.schedule = draws.pick(&[
             Schedule::OneForwardOneBackward,

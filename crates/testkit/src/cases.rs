@@ -220,9 +220,10 @@ pub(crate) fn or_short(
     strategy: &Strategy,
     batch: usize,
 ) -> usize {
-    let short = match draws.one_in(4) {
-        true => draws.between(1, batch),
-        false => batch,
+    let short = if draws.one_in(4) {
+        draws.between(1, batch)
+    } else {
+        batch
     };
     match strategy.check_norms(graph, short) {
         Ok(()) => short,
@@ -566,9 +567,10 @@ impl Sketch {
             groups: 1,
             bias: false,
         };
-        let built = match by_pool {
-            true => self.builder.pool(&name, self.head, Pool { kind, window }),
-            false => self.builder.convolution(&name, self.head, convolution),
+        let built = if by_pool {
+            self.builder.pool(&name, self.head, Pool { kind, window })
+        } else {
+            self.builder.convolution(&name, self.head, convolution)
         };
         self.head = built.expect("the window fits");
     }

@@ -68,8 +68,12 @@ impl Maker {
         let count = count as f64;
         let first: Vec<f64> = (0..channels).map(|_| 0.3 * self.draws.unit()).collect();
         let second = first.iter().map(|mean| mean * mean + 0.5);
-        let all = first.iter().copied().chain(second).map(|sum| sum * count);
-        let all = all.collect();
+        let all = first
+            .iter()
+            .copied()
+            .chain(second)
+            .map(|sum| sum * count)
+            .collect();
         self.bench.put(Dtype::F64, [1, 1, 1, 2, channels], all)
     }
 
@@ -261,8 +265,9 @@ impl Maker {
     }
 
     fn variance(&mut self, channels: usize) -> View {
-        let positive = (0..channels).map(|_| 1.0 + 0.5 * self.draws.unit());
-        let positive = positive.collect();
+        let positive = (0..channels)
+            .map(|_| 1.0 + 0.5 * self.draws.unit())
+            .collect();
         self.bench.put(self.dtype, [1, 1, 1, 1, channels], positive)
     }
 
@@ -422,8 +427,9 @@ impl Maker {
         let [x, target, dx] = [0; 3].map(|_| self.view(extent));
         let wide = self.bench.framed(Dtype::F64, extent, 1.0, &mut self.draws);
         let positions = n * d * h * w;
-        let classes = (0..positions).map(|_| self.draws.between(0, c - 1) as f64);
-        let classes = classes.collect();
+        let classes = (0..positions)
+            .map(|_| self.draws.between(0, c - 1) as f64)
+            .collect();
         let classes = self.bench.put(self.dtype, [n, d, h, w, 1], classes);
         let loss = self.bench.put(Dtype::F64, [1; 5], vec![1.0]);
         let errors = self.sums(c, 2);

@@ -130,10 +130,16 @@ impl Sketch {
     /// With the weights of the first one.
     fn embed(&mut self, op: Op, input: NodeId) -> NodeId {
         let name = self.name("embedding");
-        let weight = self.builder.parameters().iter();
-        let weight = weight.map(|parameter| &*parameter.name);
-        let first = weight.clone().find(|name| name.starts_with("embedding"));
-        let first = first.expect("there is one").to_owned();
+        let weight = self
+            .builder
+            .parameters()
+            .iter()
+            .map(|parameter| &*parameter.name);
+        let first = weight
+            .clone()
+            .find(|name| name.starts_with("embedding"))
+            .expect("there is one")
+            .to_owned();
         let shared = self.builder.find_parameter(&first);
         let source = ParameterSource::Shared(shared.expect("there is one"));
         let sources = [(ParameterRole::Weight, source)];
@@ -202,11 +208,12 @@ impl Sketch {
 
     fn pointwise(&mut self, draws: &mut Draws) {
         let wide = self.convolution(self.head, draws.between(3, 9), 1, 1);
-        let op = match draws.one_in(2) {
-            true => gate(draws),
-            false => Op::LeakyRelu {
+        let op = if draws.one_in(2) {
+            gate(draws)
+        } else {
+            Op::LeakyRelu {
                 negative_slope: 0.1,
-            },
+            }
         };
         let gate = self.node("gate", op, &[wide]);
         self.head = self.convolution(gate, self.channels, 1, 1);
@@ -214,9 +221,10 @@ impl Sketch {
 
     /// To itself or the other sequence, with projections or of the tensors as they are.
     fn attention(&mut self, draws: &mut Draws) {
-        let to = match draws.one_in(2) {
-            true => self.head,
-            false => self.other,
+        let to = if draws.one_in(2) {
+            self.head
+        } else {
+            self.other
         };
         let mut inputs = [self.head, to, to];
         for input in &mut inputs {
@@ -225,9 +233,10 @@ impl Sketch {
             }
         }
         let heads = draws.pick(&[1, 2, 2, 4, self.channels / 2]);
-        let heads = match self.channels.is_multiple_of(heads) {
-            true => heads,
-            false => 2,
+        let heads = if self.channels.is_multiple_of(heads) {
+            heads
+        } else {
+            2
         };
         let causal = draws.one_in(2);
         self.head = self.node("attention", Op::Attention { heads, causal }, &inputs);
@@ -250,16 +259,15 @@ impl Sketch {
             Loss::SoftmaxCrossEntropy { smoothing: 0.1 },
         ]);
         let answers = draws.between(2, 5);
-        self.head = match draws.one_in(4) {
-            true => {
-                let flat = self.node("flat", Op::Flatten, &[self.head]);
-                let linear = Op::Linear {
-                    features: answers,
-                    bias: true,
-                };
-                self.node("linear", linear, &[flat])
-            }
-            false => self.convolution(self.head, answers, 1, 1),
+        self.head = if draws.one_in(4) {
+            let flat = self.node("flat", Op::Flatten, &[self.head]);
+            let linear = Op::Linear {
+                features: answers,
+                bias: true,
+            };
+            self.node("linear", linear, &[flat])
+        } else {
+            self.convolution(self.head, answers, 1, 1)
         };
         if draws.one_in(5) {
             let aux = Op::AuxiliaryLoss { loss, weight: 0.4 };

@@ -15,15 +15,14 @@ pub fn random_staged_case(seed: u64) -> Case {
     let mut draws = Draws::new(seed);
     loop {
         // One in five is of sequences, of which some share an embedding between stages.
-        let graph = match draws.one_in(5) {
-            true => random_sequence_case(draws.bits()).graph,
-            false => {
-                let mut sketch = Sketch::empty(&mut draws, [13, 8, 6]);
-                for _ in 0..draws.between(3, 8) {
-                    sketch.layer(&mut draws);
-                }
-                sketch.finish(&mut draws)
+        let graph = if draws.one_in(5) {
+            random_sequence_case(draws.bits()).graph
+        } else {
+            let mut sketch = Sketch::empty(&mut draws, [13, 8, 6]);
+            for _ in 0..draws.between(3, 8) {
+                sketch.layer(&mut draws);
             }
+            sketch.finish(&mut draws)
         };
         for _ in 0..20 {
             let (strategy, batch) = random_stages(&mut draws, &graph, &ALL);
@@ -141,9 +140,10 @@ fn random_choice(draws: &mut Draws, graph: &Graph, strategy: &Strategy) -> Layer
     let first = draws.between(0, graph.nodes.len() - 1);
     let last = draws.between(first, graph.nodes.len() - 1);
     let mut dims = [None; 6];
-    let list = match axes.is_empty() || draws.one_in(3) {
-        true => AxisList::NONE,
-        false => AxisList::of([axes[draws.between(0, axes.len() - 1)]]),
+    let list = if axes.is_empty() || draws.one_in(3) {
+        AxisList::NONE
+    } else {
+        AxisList::of([axes[draws.between(0, axes.len() - 1)]])
     };
     dims[draws.between(0, 5)] = Some(list);
     LayerChoice {

@@ -192,9 +192,12 @@ impl Sketch {
 /// The roles of the parameters that these operations can share.
 fn roles(op: &Op) -> Vec<ParameterRole> {
     use ParameterRole::{Beta, Bias, Gamma, Weight};
-    let all = |bias: bool| match bias {
-        true => vec![Weight, Bias],
-        false => vec![Weight],
+    let all = |bias: bool| {
+        if bias {
+            vec![Weight, Bias]
+        } else {
+            vec![Weight]
+        }
     };
     match op {
         Op::Convolution(convolution) => all(convolution.bias),

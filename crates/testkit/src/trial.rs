@@ -192,9 +192,12 @@ fn exact_kernels(mesh: Mesh, rank: Rank) -> Box<dyn Kernels> {
 /// Each number off by a random part of itself, up to `epsilon`; but whole ones may name classes.
 fn shake((samples, parameters): &Data, epsilon: f64, seed: u64) -> Data {
     let mut draws = Draws::new(seed);
-    let mut shift = |value: f64| match value.fract() == 0.0 {
-        true => value,
-        false => value * (1.0 + epsilon * draws.unit()),
+    let mut shift = |value: f64| {
+        if value.fract() == 0.0 {
+            value
+        } else {
+            value * (1.0 + epsilon * draws.unit())
+        }
     };
     let values = samples.values.iter().map(|values| {
         Stored::F64(match values {
@@ -293,8 +296,10 @@ fn exact(case: &Case, data: &Data) -> (Outcome, f64) {
         Err(Trouble::Refused(error)) => panic!("seed {} on one rank: {error}", case.seed),
         Err(Trouble::Broken(what)) => panic!("seed {} on one rank: {what}", case.seed),
     };
-    let margin = nearest.into_inner().expect("one rank");
-    let margin = margin.expect("a rank has run");
+    let margin = nearest
+        .into_inner()
+        .expect("one rank")
+        .expect("a rank has run");
     let margin = *margin.lock().expect("nobody panics while noting");
     (outcome, margin)
 }

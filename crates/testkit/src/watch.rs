@@ -18,8 +18,9 @@ const GRACE: Duration = Duration::from_secs(20);
 const LIMIT: Duration = Duration::from_secs(300);
 
 pub(crate) fn limit() -> Duration {
-    let asked = std::env::var("PARTITA_CASE_SECONDS").ok();
-    let asked = asked.and_then(|seconds| seconds.parse().ok());
+    let asked = std::env::var("PARTITA_CASE_SECONDS")
+        .ok()
+        .and_then(|seconds| seconds.parse().ok());
     asked.map_or(LIMIT, Duration::from_secs)
 }
 
@@ -59,8 +60,9 @@ impl Watch {
             cancel: AtomicBool::new(false),
         });
         let watched = Arc::clone(&case);
-        let thread = std::thread::Builder::new().name("watch of a case".to_owned());
-        let thread = thread.spawn(move || watched.run());
+        let thread = std::thread::Builder::new()
+            .name("watch of a case".to_owned())
+            .spawn(move || watched.run());
         Self {
             case,
             thread: Some(thread.expect("the system gives one more thread")),

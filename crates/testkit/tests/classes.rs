@@ -43,8 +43,11 @@ fn compare(cases: impl Iterator<Item = Case>) -> usize {
             let request = setup.request(kind);
             let program = lower(&request).unwrap();
             let ranks = 0..program.mesh.ranks();
-            let alone = ranks.clone().map(|rank| lower_rank(&request, rank));
-            let alone: Vec<Body> = alone.collect::<Result<_, _>>().unwrap();
+            let alone: Vec<Body> = ranks
+                .clone()
+                .map(|rank| lower_rank(&request, rank))
+                .collect::<Result<_, _>>()
+                .unwrap();
             let mut dense = alone.clone();
             close_gaps(&mut dense);
             let other = |bodies: &[Body]| ranks.clone().find(|&r| bodies[r] != *program.body(r));

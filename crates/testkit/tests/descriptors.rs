@@ -24,8 +24,12 @@ fn every_view_is_an_operand() {
         let mut fields = Vec::new();
         let mut copy = kernel.clone();
         copy.each_view_mut(&mut |view| fields.push(*view));
-        let operands = kernel.descriptor().operands;
-        let operands = operands.iter().map(|operand| *operand.view).collect();
+        let operands = kernel
+            .descriptor()
+            .operands
+            .iter()
+            .map(|operand| *operand.view)
+            .collect();
         assert_eq!(sorted(operands), sorted(fields), "{kernel:?}");
     }
 }

@@ -225,17 +225,7 @@ fn mutate_collective(program: &Program, draws: &mut Draws) -> Option<(Program, S
         match kind {
             0 => remove(&mut mutant, site),
             1 => return keep_own(&mut mutant, site),
-            2 => match &mut collective(&mut mutant, site).kind {
-                CollectiveKind::ReduceScatter { sources, .. } => {
-                    return swap_two(sources, &mut draws);
-                }
-                CollectiveKind::AllGather { targets, .. } => return swap_two(targets, &mut draws),
-                CollectiveKind::AllToAll { sources, targets } => {
-                    let views = if draws.one_in(2) { sources } else { targets };
-                    return swap_two(views, &mut draws);
-                }
-                CollectiveKind::AllReduce { .. } => return false,
-            },
+            2 => return swap_views(&mut mutant, site, &mut draws),
             3 => {
                 let axes = AXES.into_iter().filter(|_| draws.one_in(2));
                 let group = AxisSet::of(axes.filter(|&axis| program.mesh.extent(axis) > 1));
@@ -249,34 +239,8 @@ fn mutate_collective(program: &Program, draws: &mut Draws) -> Option<(Program, S
                 let Some(&there) = found.filter(|&&there| there != site) else {
                     return false;
                 };
-                let works = [site, there].map(|at| collective(&mut mutant, at).clone());
-                let [first, second] = works;
-                let both = match kind {
-                    // In another order, or each with the views of the other.
-                    4 => [(site, second), (there, first)],
-                    _ => {
-                        let (a, b) = (first.sequence, second.sequence);
-                        [
-                            (
-                                site,
-                                Collective {
-                                    sequence: a,
-                                    ..second
-                                },
-                            ),
-                            (
-                                there,
-                                Collective {
-                                    sequence: b,
-                                    ..first
-                                },
-                            ),
-                        ]
-                    }
-                };
-                for (at, work) in both {
-                    *collective(&mut mutant, at) = work;
-                }
+                // In another order, or each with the views of the other.
+                swap_works(&mut mutant, [site, there], kind == 4);
             }
             _ => {
                 // A sum becomes a gather of the addends.
@@ -292,6 +256,29 @@ fn mutate_collective(program: &Program, draws: &mut Draws) -> Option<(Program, S
     });
     let what = format!("mutation {kind} of collective {sequence} at {sites:?}");
     changed.then_some((mutant, what))
+}
+
+/// Two views of a collective in the place of each other, if it has two that differ.
+fn swap_views(mutant: &mut Program, site: Site, draws: &mut Draws) -> bool {
+    match &mut collective(mutant, site).kind {
+        CollectiveKind::ReduceScatter { sources, .. } => swap_two(sources, draws),
+        CollectiveKind::AllGather { targets, .. } => swap_two(targets, draws),
+        CollectiveKind::AllToAll { sources, targets } => {
+            let views = if draws.one_in(2) { sources } else { targets };
+            swap_two(views, draws)
+        }
+        CollectiveKind::AllReduce { .. } => false,
+    }
+}
+
+/// Two collectives in the place of each other, with their numbers or without.
+fn swap_works(mutant: &mut Program, [site, there]: [Site; 2], with_numbers: bool) {
+    let [mut first, mut second] = [site, there].map(|at| collective(mutant, at).clone());
+    if !with_numbers {
+        std::mem::swap(&mut first.sequence, &mut second.sequence);
+    }
+    *collective(mutant, site) = second;
+    *collective(mutant, there) = first;
 }
 
 /// Exchanges of a program by their numbers.
@@ -388,44 +375,24 @@ fn mutate_pipeline(program: &Program, draws: &mut Draws) -> Option<(Program, Str
     }
     // The last ones bring gradients and weights from replica to replica.
     let late = numbers.len().saturating_sub(12);
-    let number = match draws.one_in(2) {
-        true => draws.pick(&numbers),
-        false => draws.pick(&numbers[late..]),
+    let number = if draws.one_in(2) {
+        draws.pick(&numbers)
+    } else {
+        draws.pick(&numbers[late..])
     };
     let sites = &all[&number];
     let (class, task) = draws.pick(sites);
     let kind = draws.between(0, 6);
     match kind {
         0 | 1 => drop_exchange(&mut mutant, sites),
-        2 => {
-            // What another micro-batch has there.
-            let found = exchange(&mut mutant, (class, task));
-            let views: Vec<&mut View> = match found.sends.is_empty() {
-                true => found
-                    .receives
-                    .iter_mut()
-                    .map(|receive| &mut receive.view)
-                    .collect(),
-                false => found.sends.iter_mut().map(|send| &mut send.view).collect(),
-            };
-            let body = &program.bodies[class];
-            for view in views {
-                view.buffer = twin(body, view.buffer, &mut Draws::new(number.into()))?;
-            }
-        }
+        2 => exchange_others(
+            &mut mutant,
+            (class, task),
+            &program.bodies[class],
+            number.into(),
+        )?,
         3 => {
-            let body = &mut mutant.bodies[class];
-            let kernels = body.tasks.iter_mut().enumerate();
-            let kernels = kernels.filter_map(|(at, task)| match &mut task.work {
-                Work::Compute { kernel, .. } => Some((at, accumulates(kernel)?)),
-                Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => None,
-            });
-            let mut kernels: Vec<(usize, &mut bool)> =
-                kernels.filter(|(_, accumulate)| **accumulate).collect();
-            let last = kernels.len().checked_sub(1)?;
-            let (at, accumulate) = &mut kernels[draws.between(0, last)];
-            **accumulate = false;
-            let at = *at;
+            let at = overwrite(&mut mutant.bodies[class], draws)?;
             return Some((mutant, format!("t{at} of class {class} no longer adds")));
         }
         // A kernel reads what another micro-batch has.
@@ -433,10 +400,11 @@ fn mutate_pipeline(program: &Program, draws: &mut Draws) -> Option<(Program, Str
             let body = &mut mutant.bodies[class];
             let at = draws.between(0, body.tasks.len() - 1);
             let accesses = body.tasks[at].accesses();
-            let views = accesses
+            let views: Vec<View> = accesses
                 .iter()
-                .filter(|(_, access)| *access == Access::Read);
-            let views: Vec<View> = views.map(|(view, _)| *view).collect();
+                .filter(|(_, access)| *access == Access::Read)
+                .map(|(view, _)| *view)
+                .collect();
             let read = views.get(draws.between(0, 2))?.buffer;
             let other = twin(&program.bodies[class], read, draws)?;
             body.tasks[at].each_view_mut(&mut |view| {
@@ -452,8 +420,9 @@ fn mutate_pipeline(program: &Program, draws: &mut Draws) -> Option<(Program, Str
         5 => remove(&mut mutant, (class, task)),
         _ => {
             let body = &mut mutant.bodies[class];
-            let copies = (0..body.tasks.len()).filter(|&at| adds_up(body, at).is_some());
-            let copies: Vec<usize> = copies.collect();
+            let copies: Vec<usize> = (0..body.tasks.len())
+                .filter(|&at| adds_up(body, at).is_some())
+                .collect();
             let last = copies.len().checked_sub(1)?;
             let at = copies[draws.between(0, last)];
             remove(&mut mutant, (class, at));
@@ -462,6 +431,36 @@ fn mutate_pipeline(program: &Program, draws: &mut Draws) -> Option<(Program, Str
     }
     let what = format!("mutation {kind} of exchange {number}, t{task} of class {class}");
     Some((mutant, what))
+}
+
+/// An exchange sends, or receives where it sends nothing, what another micro-batch has there.
+fn exchange_others(mutant: &mut Program, site: Site, body: &Body, seed: u64) -> Option<()> {
+    let found = exchange(mutant, site);
+    let views: Vec<&mut View> = if found.sends.is_empty() {
+        let receives = found.receives.iter_mut();
+        receives.map(|receive| &mut receive.view).collect()
+    } else {
+        found.sends.iter_mut().map(|send| &mut send.view).collect()
+    };
+    for view in views {
+        view.buffer = twin(body, view.buffer, &mut Draws::new(seed))?;
+    }
+    Some(())
+}
+
+/// A kernel that adds to what is there writes over it; which.
+fn overwrite(body: &mut Body, draws: &mut Draws) -> Option<usize> {
+    let tasks = body.tasks.iter_mut().enumerate();
+    let flags = tasks.filter_map(|(at, task)| match &mut task.work {
+        Work::Compute { kernel, .. } => Some((at, accumulates(kernel)?)),
+        Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => None,
+    });
+    let mut adding: Vec<(usize, &mut bool)> =
+        flags.filter(|(_, accumulate)| **accumulate).collect();
+    let last = adding.len().checked_sub(1)?;
+    let (at, accumulate) = &mut adding[draws.between(0, last)];
+    **accumulate = false;
+    Some(*at)
 }
 
 type Mutate = fn(&Program, &mut Draws) -> Option<(Program, String)>;
@@ -497,8 +496,8 @@ fn survey(case: &Case, mutate: Mutate, mutants: usize) -> [usize; 2] {
         println!("seed {} {}: {what}", case.seed, case.strategy);
         for _ in 0..3 {
             let programs = [fetch.clone(), mutant.clone(), evaluate.clone()];
-            let got = run_programs(&setup, &programs);
-            let got = got.unwrap_or_else(|error| panic!("seed {} {what}: {error}", case.seed));
+            let got = run_programs(&setup, &programs)
+                .unwrap_or_else(|error| panic!("seed {} {what}: {error}", case.seed));
             // What goes to one element in two messages may come in another order.
             let differs = mismatch(&got, expected, 1e-12);
             assert!(

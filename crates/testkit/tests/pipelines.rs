@@ -129,9 +129,10 @@ fn chain(stages: usize, layers: usize) -> (Graph, String) {
     }
     model += &format!("loss = mse c{}\n", stages * layers);
     for stage in 0..stages {
-        let last = match stage + 1 == stages {
-            true => "loss".to_owned(),
-            false => format!("c{}", (stage + 1) * layers),
+        let last = if stage + 1 == stages {
+            "loss".to_owned()
+        } else {
+            format!("c{}", (stage + 1) * layers)
         };
         let first = match stage {
             0 => "x".to_owned(),
@@ -169,8 +170,10 @@ fn programs_take_the_published_makespans() {
             for (schedule, expected) in known {
                 let strategy = format!("micro={micro},stages=[{cuts}],schedule={schedule}");
                 let program = train(&graph, &strategy, micro);
-                let got = simulate(&program, &costs, Mode::Ranks, 1).unwrap();
-                let got = got.makespan.0;
+                let got = simulate(&program, &costs, Mode::Ranks, 1)
+                    .unwrap()
+                    .makespan
+                    .0;
                 assert!(
                     (got - expected).abs() < 1e-9,
                     "{schedule} of {micro} on {stages} stages, backward {backward}: {got} s, \
@@ -354,8 +357,10 @@ fn five_dimensions_on_24_ranks_equal_one_rank() {
 #[test]
 fn fast_kernels_in_pipelines_equal_one_exact_rank() {
     let long = std::env::var("PARTITA_TEST_LONG").is_ok();
-    let start = std::env::var("PARTITA_SEED").ok();
-    let start: u64 = start.and_then(|text| text.parse().ok()).unwrap_or(0);
+    let start: u64 = std::env::var("PARTITA_SEED")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0);
     let cases = if long { 1200 } else { 60 };
     let (mut equal, mut hard) = (0, 0);
     for seed in start..start + cases {
@@ -376,9 +381,10 @@ fn fast_kernels_in_pipelines_equal_one_exact_rank() {
             ),
         };
         let levels = test_levels();
-        match levels.iter().filter(|&&level| is_equal(level)).count() == levels.len() {
-            true => equal += 1,
-            false => hard += 1,
+        if levels.iter().filter(|&&level| is_equal(level)).count() == levels.len() {
+            equal += 1;
+        } else {
+            hard += 1;
         }
     }
     println!("of {cases} cases {equal} are equal, {hard} as far off as rounding alone");

@@ -309,8 +309,11 @@ impl Bench {
             samples: (0..job.batch).collect(),
             next_samples: Vec::new(),
         };
-        let kernels = self.kernels.as_mut().map(|(_, _, kernels)| kernels);
-        let kernels = kernels.expect("kernels are made before they run");
+        let kernels = self
+            .kernels
+            .as_mut()
+            .map(|(_, _, kernels)| kernels)
+            .expect("kernels are made before they run");
         let start = Instant::now();
         let end = kernels.execute(kernel, algorithm, workspace, &memory, &inputs, &mut || true);
         let seconds = start.elapsed().as_secs_f64();

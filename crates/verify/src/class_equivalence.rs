@@ -317,8 +317,9 @@ impl Class<'_, '_> {
 }
 
 fn name(axes: AxisList) -> String {
-    match axes.is_empty() {
-        true => "no axis".to_owned(),
-        false => axes.to_string(),
+    if axes.is_empty() {
+        "no axis".to_owned()
+    } else {
+        axes.to_string()
     }
 }

@@ -70,7 +70,7 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     let mut given = Given::new();
     let numbers = Numbers::new(case.bodies().map(|(_, body)| body));
     // What ranks get depends on what others have got: again until nothing new is known.
-    let ((uses, readers), plays) = loop {
+    let (uses, readers, plays) = loop {
         let (mut next, mut sums) = (Given::new(), Sums::new());
         let (mut uses, mut readers) = (BTreeMap::new(), BTreeMap::new());
         let mut plays = Vec::new();
@@ -95,24 +95,23 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
             plays.push((contents, seen));
         }
         if next == given {
-            break ((uses, readers), plays);
+            break (uses, readers, plays);
         }
         given = next;
     };
-    let moved: BTreeSet<u32> = plays
-        .iter()
-        .flat_map(|(_, seen)| &seen.moved)
-        .copied()
-        .collect();
-    let samples = plays.iter().flat_map(|(_, seen)| &seen.samples);
-    let samples: BTreeSet<usize> = samples.copied().collect();
+    let all_seen = || plays.iter().map(|(_, seen)| seen);
+    let moved: BTreeSet<u32> = all_seen().flat_map(|seen| &seen.moved).copied().collect();
+    let samples: BTreeSet<usize> = all_seen().flat_map(|seen| &seen.samples).copied().collect();
     for (class, (contents, seen)) in plays.into_iter().enumerate() {
         faults.extend(seen.faults);
         for (task, [parameter, view], got) in seen.updates {
             let given = uses.get(&key(case, class, &view));
             let all = [given, readers.get(&key(case, class, &parameter))];
-            let missing = all.into_iter().flatten().flat_map(|all| got.missing(all));
-            let missing = missing.map(|(on, at)| (on, numbers.sample(at)));
+            let missing = all
+                .into_iter()
+                .flatten()
+                .flat_map(|all| got.missing(all))
+                .map(|(on, at)| (on, numbers.sample(at)));
             if let Some((on, sample)) = missing.min() {
                 faults.push(Fault::GradientIncomplete {
                     site: case.site(class, task),
@@ -123,15 +122,15 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
             }
         }
         for (name, got) in seen.outputs {
-            let missing = samples
-                .iter()
-                .find(|&&sample| !got.contains(None, numbers.of(sample)));
-            faults.extend(missing.map(|&sample| Fault::OutputIncomplete {
-                class,
-                rank: case.representatives[class],
-                name: name.clone(),
-                sample,
-            }));
+            let is_missing = |sample: &usize| !got.contains(None, numbers.of(*sample));
+            if let Some(sample) = samples.iter().copied().find(is_missing) {
+                faults.push(Fault::OutputIncomplete {
+                    class,
+                    rank: case.representatives[class],
+                    name,
+                    sample,
+                });
+            }
         }
         faults.extend(stale(case, class, &contents, &moved));
     }
@@ -290,9 +289,10 @@ impl<'p> Play<'_, 'p> {
         let pieces = &mut self.contents[view.buffer.0 as usize];
         let old = std::mem::take(pieces).into_iter();
         pieces.extend(old.flat_map(|(piece, contents)| {
-            let left = match piece.intersect(&region).is_empty() {
-                true => vec![piece],
-                false => piece.minus(&region),
+            let left = if piece.intersect(&region).is_empty() {
+                vec![piece]
+            } else {
+                piece.minus(&region)
             };
             left.into_iter().map(move |piece| (piece, contents.clone()))
         }));
@@ -300,10 +300,7 @@ impl<'p> Play<'_, 'p> {
     }
 
     fn put(&mut self, view: &View, contents: Option<Contents>, accumulate: bool) {
-        let before = match accumulate {
-            true => self.read(view),
-            false => None,
-        };
+        let before = if accumulate { self.read(view) } else { None };
         self.write(view, join(contents, before.as_ref()));
     }
 
@@ -483,8 +480,10 @@ impl<'p> Play<'_, 'p> {
     fn collective(&mut self, collective: &Collective) {
         let sources = collective.kind.sources().iter();
         let is_followed = |view: &&View| !is_tensor(self.role(view));
-        let mine = sources.filter(is_followed).map(|view| self.read(view));
-        let mine = mine.fold(None, |all, one| join(all, one.as_ref()));
+        let mine = sources
+            .filter(is_followed)
+            .map(|view| self.read(view))
+            .fold(None, |all, one| join(all, one.as_ref()));
         let key = |class: usize| (class, collective.sequence, [0; 7], 0);
         self.next
             .extend(mine.clone().map(|mine| (key(self.class), mine)));

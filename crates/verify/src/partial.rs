@@ -100,9 +100,12 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
 /// Disjoint regions of each buffer with their states; nothing elsewhere.
 fn initial(body: &Body) -> Vec<Vec<(Region, State)>> {
     let buffers = body.buffers.iter().enumerate();
-    let of = buffers.map(|(id, buffer)| match buffer.role.is_persistent() {
-        true => vec![(buffer.view(BufferId(id as u32)).region(), WHOLE)],
-        false => Vec::new(),
+    let of = buffers.map(|(id, buffer)| {
+        if buffer.role.is_persistent() {
+            vec![(buffer.view(BufferId(id as u32)).region(), WHOLE)]
+        } else {
+            Vec::new()
+        }
     });
     of.collect()
 }
@@ -189,9 +192,10 @@ impl<'p> Play<'_, 'p> {
         let pieces = &mut self.states[view.buffer.0 as usize];
         let old = std::mem::take(pieces).into_iter();
         pieces.extend(old.flat_map(|(piece, state)| {
-            let left = match piece.intersect(&region).is_empty() {
-                true => vec![piece],
-                false => piece.minus(&region),
+            let left = if piece.intersect(&region).is_empty() {
+                vec![piece]
+            } else {
+                piece.minus(&region)
             };
             left.into_iter().map(move |piece| (piece, state))
         }));
@@ -210,9 +214,10 @@ impl<'p> Play<'_, 'p> {
     }
 
     fn put(&mut self, view: &View, state: State, accumulate: bool) {
-        let before = match accumulate {
-            true => self.read(view),
-            false => State::Nothing,
+        let before = if accumulate {
+            self.read(view)
+        } else {
+            State::Nothing
         };
         let state = state.join(before);
         if state == State::Mixed {
@@ -320,9 +325,10 @@ impl<'p> Play<'_, 'p> {
                 ..
             } => {
                 let [rows, columns] = self.shares(w);
-                let wanted = match is_forward {
-                    true => [rows, columns],
-                    false => [columns, rows],
+                let wanted = if is_forward {
+                    [rows, columns]
+                } else {
+                    [columns, rows]
                 };
                 let summed = self.shared(from, to, wanted, rows.is_empty());
                 return summed.unwrap_or_default();
@@ -503,8 +509,10 @@ impl<'p> Play<'_, 'p> {
 
     fn collective(&mut self, collective: &Collective) {
         let sources = collective.kind.sources();
-        let mine = sources.iter().map(|view| self.read(view));
-        let mine = mine.fold(State::Nothing, State::join);
+        let mine = sources
+            .iter()
+            .map(|view| self.read(view))
+            .fold(State::Nothing, State::join);
         let key = |class: usize| (class, collective.sequence, [0; 7], 0);
         self.next.insert(key(self.class), mine);
         let kind = collective.group();
@@ -544,14 +552,17 @@ impl<'p> Play<'_, 'p> {
                 State::Partial(axes.minus(group))
             }
             State::Partial(axes) => {
-                self.fault(view, |site, spot| match axes.is_empty() {
-                    true => Fault::NotPartial { site, spot, group },
-                    false => Fault::ReducedOverOthers {
-                        site,
-                        spot,
-                        axes,
-                        group,
-                    },
+                self.fault(view, |site, spot| {
+                    if axes.is_empty() {
+                        Fault::NotPartial { site, spot, group }
+                    } else {
+                        Fault::ReducedOverOthers {
+                            site,
+                            spot,
+                            axes,
+                            group,
+                        }
+                    }
                 });
                 WHOLE
             }

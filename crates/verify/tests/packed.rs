@@ -102,11 +102,25 @@ fn a_kernel_with_packed_weights_is_another_one_to_measure() {
     assert_ne!(signature(body), with);
 }
 
+/// A way to break the program, and a fault that must be among those found.
+type Break = (&'static str, fn(&mut Program, BufferId), &'static str);
+
+fn assert_refused(breaks: &[Break]) {
+    for (what, change, expected) in breaks {
+        let mut program = packed();
+        change(&mut program, BufferId(PACKED));
+        let Err(Faults(faults)) = verify(&program) else {
+            panic!("{what} is accepted");
+        };
+        let kinds: Vec<String> = faults.iter().map(|fault| format!("{fault:?}")).collect();
+        let is_it = |kind: &String| kind.split([' ', '{']).next() == Some(expected);
+        assert!(kinds.iter().any(is_it), "{what}: {kinds:?}");
+    }
+}
+
 #[test]
-fn misused_packed_weights_are_refused() {
-    let all = BufferId(PACKED);
-    type Change = fn(&mut Program, BufferId);
-    let breaks: &[(&str, Change, &str)] = &[
+fn weights_packed_wrongly_are_refused() {
+    assert_refused(&[
         (
             "packed for another direction",
             |p, _| {
@@ -163,6 +177,21 @@ fn misused_packed_weights_are_refused() {
             "Packed",
         ),
         (
+            "weights of another window are packed",
+            |p, _| {
+                if let Kernel::PackWeights { w, .. } = kernel_of(p, 1, PACK) {
+                    w.extent[2] = 2;
+                }
+            },
+            "Shape",
+        ),
+    ]);
+}
+
+#[test]
+fn packed_weights_used_wrongly_are_refused() {
+    assert_refused(&[
+        (
             "a constant instead of packed weights",
             |p, all| {
                 let target = p.bodies[1].buffer(all).view(all);
@@ -205,24 +234,5 @@ fn misused_packed_weights_are_refused() {
             },
             "PackedStale",
         ),
-        (
-            "weights of another window are packed",
-            |p, _| {
-                if let Kernel::PackWeights { w, .. } = kernel_of(p, 1, PACK) {
-                    w.extent[2] = 2;
-                }
-            },
-            "Shape",
-        ),
-    ];
-    for (what, change, expected) in breaks {
-        let mut program = packed();
-        change(&mut program, all);
-        let Err(Faults(faults)) = verify(&program) else {
-            panic!("{what} is accepted");
-        };
-        let kinds: Vec<String> = faults.iter().map(|fault| format!("{fault:?}")).collect();
-        let is_it = |kind: &String| kind.split([' ', '{']).next() == Some(expected);
-        assert!(kinds.iter().any(is_it), "{what}: {kinds:?}");
-    }
+    ]);
 }

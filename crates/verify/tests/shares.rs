@@ -36,6 +36,12 @@ const EVEN: Form = Form {
     one_class: true,
 };
 
+/// Each rank in a class of its own.
+const CLASSES: Form = Form {
+    one_class: false,
+    ..EVEN
+};
+
 /// Some shares are empty.
 const UNEVEN: Form = Form {
     lines: 1,
@@ -299,10 +305,6 @@ fn assert_refused(form: Form, breaks: &[Break]) {
 
 #[test]
 fn broken_reduce_scatters() {
-    let form = Form {
-        one_class: false,
-        ..EVEN
-    };
     let breaks: &[Break] = &[
         (
             "a source too few",
@@ -338,6 +340,20 @@ fn broken_reduce_scatters() {
             },
             |f| overlaps(f, 3..4),
         ),
+    ];
+    assert_refused(CLASSES, breaks);
+    // One body for all ranks cannot name the place of each.
+    let one: Break = (
+        "in place in one class",
+        |p| *scatter(p, 0).1 = scatter(p, 0).0[0],
+        |f| overlaps(f, 0..2),
+    );
+    assert_refused(EVEN, &[one]);
+}
+
+#[test]
+fn reduce_scatters_of_other_types_and_kinds() {
+    let breaks: &[Break] = &[
         (
             "another type in one place",
             |p| p.bodies[1].buffers[SHARE as usize].dtype = Dtype::F64,
@@ -372,14 +388,7 @@ fn broken_reduce_scatters() {
             |f| matches!(f, Fault::Uninitialized { spot, .. } if is_of_gradient(spot, 0..2)),
         ),
     ];
-    assert_refused(form, breaks);
-    // One body for all ranks cannot name the place of each.
-    let one: Break = (
-        "in place in one class",
-        |p| *scatter(p, 0).1 = scatter(p, 0).0[0],
-        |f| overlaps(f, 0..2),
-    );
-    assert_refused(EVEN, &[one]);
+    assert_refused(CLASSES, breaks);
 }
 
 #[test]
@@ -421,6 +430,13 @@ fn broken_all_to_alls() {
             },
             |f| differs(f, 0, "extents"),
         ),
+    ];
+    assert_refused(UNEVEN, breaks);
+}
+
+#[test]
+fn all_to_alls_that_overlap_or_lack_a_member() {
+    let breaks: &[Break] = &[
         (
             "a part received where one is sent",
             |p| turn(p, 1).1[1] = turn(p, 1).0[1],

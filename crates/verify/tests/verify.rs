@@ -92,6 +92,12 @@ fn broken_structure() {
             |p| p.bodies[1].tasks[HALO].after.push(TaskId(IMPORT as u32)),
             "WaitsUnsorted",
         ),
+    ]);
+}
+
+#[test]
+fn broken_buffers_and_outputs() {
+    assert_refused(&[
         (
             "the arena is small",
             |p| p.bodies[2].arena = Bytes(700),
@@ -186,6 +192,12 @@ fn broken_kernels() {
             },
             "Shape",
         ),
+    ]);
+}
+
+#[test]
+fn broken_types_and_implementations() {
+    assert_refused(&[
         (
             "a copy to another type",
             |p| {
@@ -562,6 +574,12 @@ fn broken_memory() {
             |p| p.bodies[1].buffers[Y as usize].offset = Bytes(0),
             "PersistentShared",
         ),
+    ]);
+}
+
+#[test]
+fn broken_contents() {
+    assert_refused(&[
         (
             "no padding",
             |p| {
@@ -596,6 +614,12 @@ fn broken_memory() {
             },
             "OutputUnwritten",
         ),
+    ]);
+}
+
+#[test]
+fn broken_halos() {
+    assert_refused(&[
         (
             "padding instead of a halo",
             |p| {

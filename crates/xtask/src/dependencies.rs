@@ -87,8 +87,11 @@ fn foreign(root_manifest: &Table) -> Vec<String> {
 
 fn sections(manifest: &Table) -> Vec<&Table> {
     const KINDS: [&str; 3] = ["dependencies", "dev-dependencies", "build-dependencies"];
-    let targets = manifest.get("target").and_then(Value::as_table);
-    let targets = targets.into_iter().flatten();
+    let targets = manifest
+        .get("target")
+        .and_then(Value::as_table)
+        .into_iter()
+        .flatten();
     let holders = targets.filter_map(|(_, target)| target.as_table());
     std::iter::once(manifest)
         .chain(holders)

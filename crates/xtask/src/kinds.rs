@@ -21,8 +21,9 @@ impl Kinds {
     /// The kinds that the code of [`KERNELS`] defines.
     pub(crate) fn of(kernels: &str) -> Self {
         // A macro in front of them has the same words.
-        let body = kernels.rsplit_once("pub enum Kernel {");
-        let body = body.map_or("", |(_, body)| body);
+        let body = kernels
+            .rsplit_once("pub enum Kernel {")
+            .map_or("", |(_, body)| body);
         let lines = body.lines().filter(|line| !line.trim().is_empty());
         let indent = |line: &&str| line.len() - line.trim_start().len();
         let depth = lines.clone().next().map_or(0, |first| indent(&first));

@@ -170,8 +170,10 @@ fn has_standard_sources(root: &Path) -> bool {
 
 /// The triple of this machine.
 fn host() -> Result<String, String> {
-    let output = Command::new("rustc").arg("-vV").output();
-    let output = output.map_err(|error| format!("rustc cannot be started: {error}"))?;
+    let output = Command::new("rustc")
+        .arg("-vV")
+        .output()
+        .map_err(|error| format!("rustc cannot be started: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let line = text.lines().find_map(|line| line.strip_prefix("host: "));
     line.map(str::to_owned)

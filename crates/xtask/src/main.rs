@@ -7,6 +7,7 @@
 
 mod circles;
 mod dependencies;
+mod functions;
 mod kinds;
 mod long;
 mod matches;

@@ -1,6 +1,6 @@
 //! No catch-all arms over closed enums.
 
-use crate::source::{closing, line_of, words};
+use crate::source::{block_start, closing, line_of, words};
 
 /// Enums over which no match may have a catch-all arm: the vocabulary of the program.
 const CLOSED: [&str; 2] = ["Work::", "Kernel::"];
@@ -27,20 +27,6 @@ pub(crate) fn wildcards(code: &str) -> Vec<usize> {
         }
     }
     lines
-}
-
-/// The brace that opens the arms: the first after the scrutinee that is in no bracket.
-fn block_start(code: &str, from: usize) -> Option<usize> {
-    let mut offset = from;
-    while offset < code.len() {
-        match code.as_bytes()[offset] {
-            b'{' => return Some(offset),
-            b'(' | b'[' => offset = closing(code, offset),
-            b'}' | b')' | b']' | b';' => return None,
-            _ => offset += 1,
-        }
-    }
-    None
 }
 
 /// Offset and pattern of each arm of a match body that stands at `base`, and whether it panics at once.

@@ -70,6 +70,20 @@ pub(crate) fn closing(code: &str, open: usize) -> usize {
     code.len()
 }
 
+/// The brace that opens a block: the first outside of brackets, if no semicolon comes before it.
+pub(crate) fn block_start(code: &str, from: usize) -> Option<usize> {
+    let mut offset = from;
+    while offset < code.len() {
+        match code.as_bytes()[offset] {
+            b'{' => return Some(offset),
+            b'(' | b'[' => offset = closing(code, offset),
+            b'}' | b')' | b']' | b';' => return None,
+            _ => offset += 1,
+        }
+    }
+    None
+}
+
 /// Behind the item that an attribute at `start` stands on: its block, or its semicolon.
 fn item_end(code: &str, start: usize) -> usize {
     let mut offset = start;

@@ -6,6 +6,7 @@
 use crate::Fault;
 use crate::circles::Crate;
 use crate::dependencies;
+use crate::functions::{Function, functions};
 use crate::kinds::{KERNELS, Kinds};
 use crate::matches;
 use crate::source::{Source, line_of, words};
@@ -16,6 +17,8 @@ use toml::Table;
 
 /// Lines that a file may have.
 const LINES_MAX: usize = 800;
+/// Lines that a function may have, in a test too.
+const FUNCTION_LINES_MAX: usize = 146;
 /// Lines of documentation that open a library.
 const OPENING_LINES_MIN: usize = 5;
 /// What stands for work not done or not meant to stay.
@@ -70,6 +73,7 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Fault>, String> {
 fn check_file(file: &File) -> Vec<Fault> {
     let rules = [
         length,
+        function_length,
         unfinished,
         exits,
         empty_names,
@@ -145,6 +149,17 @@ fn length(file: &File) -> Vec<Fault> {
     vec![file.fault(0, format!("{lines} lines, at most {LINES_MAX}: split it"))]
 }
 
+fn function_length(file: &File) -> Vec<Fault> {
+    functions(&file.source.code)
+        .filter(|function| function.lines > FUNCTION_LINES_MAX)
+        .map(|Function { name, line, lines }| {
+            let message =
+                format!("`{name}` has {lines} lines, at most {FUNCTION_LINES_MAX}: split it");
+            file.fault(line, message)
+        })
+        .collect()
+}
+
 fn unfinished(file: &File) -> Vec<Fault> {
     let message = "finish it, or leave it out";
     file.each(&file.source.code, &UNFINISHED, message)
@@ -177,12 +192,13 @@ fn empty_names(file: &File) -> Vec<Fault> {
 fn opening(file: &File) -> Vec<Fault> {
     let lines = file.source.text.lines();
     let count = lines.take_while(|line| line.starts_with("//!")).count();
-    let (least, wanted) = match file.path.ends_with("/src/lib.rs") {
-        true => (
+    let (least, wanted) = if file.path.ends_with("/src/lib.rs") {
+        (
             OPENING_LINES_MIN,
             "what it does, what it knows, what it must not know",
-        ),
-        false => (1, "what it holds"),
+        )
+    } else {
+        (1, "what it holds")
     };
     if count >= least {
         return Vec::new();
@@ -265,6 +281,18 @@ mod tests {
     fn long_files_are_caught() {
         assert!(lines("crates/run/src/a.rs", &"\n".repeat(795)).is_empty());
         assert_eq!(lines("crates/run/src/a.rs", &"\n".repeat(796)), [0]);
+    }
+
+    #[test]
+    fn long_functions_are_caught_in_tests_too() {
+        let long = |lines: usize| format!("\nfn f() {{\n{}}}\n", "    g();\n".repeat(lines - 2));
+        let [good, bad] = [FUNCTION_LINES_MAX, FUNCTION_LINES_MAX + 1].map(long);
+        for path in ["crates/run/src/a.rs", "crates/run/tests/a.rs"] {
+            assert!(lines(path, &good).is_empty(), "{path}");
+            assert_eq!(lines(path, &bad), [2], "{path}");
+        }
+        let tested = format!("#[cfg(test)]\nmod tests {{{bad}}}");
+        assert_eq!(lines("crates/run/src/a.rs", &tested), [3]);
     }
 
     #[test]

@@ -153,8 +153,8 @@ fn cells(line: &str) -> Option<Vec<&str>> {
 }
 
 fn may_depend_on(cell: &str) -> May {
-    let words = cell.split(|c: char| c.is_whitespace() || c == ',' || c == '`');
-    let words: BTreeSet<String> = words
+    let words: BTreeSet<String> = cell
+        .split(|c: char| c.is_whitespace() || c == ',' || c == '`')
         .filter(|word| !word.is_empty() && *word != "-")
         .map(str::to_owned)
         .collect();

@@ -338,8 +338,8 @@ fn clock(cpu: bool) -> f64 {
     }
     // The system brings the time up to date when a thread yields.
     std::thread::yield_now();
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat");
-    let text = text.unwrap_or_else(|e| panic!("no times of threads: {e}"));
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat")
+        .unwrap_or_else(|e| panic!("no times of threads: {e}"));
     let first = text.split(' ').next().and_then(|t| t.parse::<f64>().ok());
     first.unwrap_or_else(|| panic!("times of threads: {text}")) * 1e-9
 }

@@ -84,9 +84,10 @@ fn is_packed(w: &View, run: &Run<'_, '_>) -> bool {
 }
 
 fn weights<'w>(is_packed: bool, w: &'w Block<'_, f32>) -> Weights<'w> {
-    match is_packed {
-        true => Weights::Packed(w.data()),
-        false => Weights::Plain(w.data()),
+    if is_packed {
+        Weights::Packed(w.data())
+    } else {
+        Weights::Plain(w.data())
     }
 }
 

@@ -115,10 +115,11 @@ fn backward_data(
             Epilogue::default(),
         )?;
         let packed = View::new(packed, &grid);
-        match accumulate {
-            true => add_to(&mut call, packed, dx.view()),
-            false => copy(&mut call, packed, dx.view()),
-        }?;
+        if accumulate {
+            add_to(&mut call, packed, dx.view())?;
+        } else {
+            copy(&mut call, packed, dx.view())?;
+        }
         Ok(work)
     })?;
     Ok(Worked {

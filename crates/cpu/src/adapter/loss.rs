@@ -185,9 +185,10 @@ impl Op for Squares<'_> {
         let (x, target) = (self.x, self.target);
         let (width, c) = (x.grid.extent[2], x.grid.channels);
         let pitch = [x.grid.pitch[3], target.grid.pitch[3]];
-        let (count, len) = match pitch == [c; 2] {
-            true => (1, width * c),
-            false => (width, c),
+        let (count, len) = if pitch == [c; 2] {
+            (1, width * c)
+        } else {
+            (width, c)
         };
         let mut sums = [0.0; BLOCK];
         for row in self.rows {
@@ -363,9 +364,10 @@ impl Op for EntropyRows<'_> {
         let (width, c) = (x.grid.extent[2], x.grid.channels);
         let (mut loss, mut buffer) = (0.0, [0.0; BUFFER]);
         let joined = x.grid.pitch[3] == c && dx.is_none_or(|dx| dx.grid.pitch[3] == c);
-        let step = match joined {
-            true => (BUFFER / c.max(1)).max(1),
-            false => 1,
+        let step = if joined {
+            (BUFFER / c.max(1)).max(1)
+        } else {
+            1
         };
         for row in self.rows {
             let start = classes.start(index(x.grid, row * width));
@@ -381,9 +383,10 @@ impl Op for EntropyRows<'_> {
                     (std::slice::from_raw_parts(x.cast_const(), count * c), dx)
                 };
                 let at = ((row, start), w);
-                loss += match c <= BUFFER {
-                    true => self.entropy.positions(at, logits, shares, &mut buffer),
-                    false => self.entropy.position(at, logits, shares, &mut buffer),
+                loss += if c <= BUFFER {
+                    self.entropy.positions(at, logits, shares, &mut buffer)
+                } else {
+                    self.entropy.position(at, logits, shares, &mut buffer)
                 };
             }
         }

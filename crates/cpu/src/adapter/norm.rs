@@ -55,6 +55,15 @@ pub(super) fn execute(
             y,
             epsilon,
         } => inference([x, mean, variance, gamma, beta, y], *epsilon, tail, run),
+        Kernel::BatchNormBackwardStatistics { .. }
+        | Kernel::BatchNormBackwardData { .. }
+        | Kernel::BatchNormBackwardParameters { .. } => execute_backward(kernel, run),
+        other => panic!("{} is no batch norm kernel", other.name()),
+    }
+}
+
+fn execute_backward(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
+    match kernel {
         Kernel::BatchNormBackwardStatistics {
             x,
             sums,

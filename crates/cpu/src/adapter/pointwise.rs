@@ -110,11 +110,12 @@ pub(super) fn sum(
 }
 
 fn activation(negative_slope: f64) -> Activation {
-    match negative_slope == 0.0 {
-        true => Activation::Relu,
-        false => Activation::LeakyRelu {
+    if negative_slope == 0.0 {
+        Activation::Relu
+    } else {
+        Activation::LeakyRelu {
             slope: negative_slope as f32,
-        },
+        }
     }
 }
 
@@ -266,9 +267,12 @@ fn copy_boxes(
     accumulate: bool,
     run: &mut Run<'_, '_>,
 ) -> Result<(u64, u64), RunError> {
-    let move_to = |call: &mut Call, from: View, to: ViewMut| match accumulate {
-        true => add_to(call, from, to),
-        false => copy_to(call, from, to),
+    let move_to = |call: &mut Call, from: View, to: ViewMut| {
+        if accumulate {
+            add_to(call, from, to)
+        } else {
+            copy_to(call, from, to)
+        }
     };
     let memory = run.memory;
     let bytes = match Route::of(source, target, &memory.body().buffers) {

@@ -79,9 +79,10 @@ impl Touch {
             negative_slope: self.has[3].then_some(self.slope),
             mask: self.has[4].then_some((mask, self.slope)),
             sums: self.has[5].then_some(Sums {
-                of: match self.squares {
-                    true => Summed::Squares,
-                    false => Summed::Normalized(x, norm),
+                of: if self.squares {
+                    Summed::Squares
+                } else {
+                    Summed::Normalized(x, norm)
                 },
                 into: sums,
                 accumulate: self.accumulate,
@@ -126,9 +127,10 @@ impl Touch {
         let (mut sums, mut scales) = (vec![0.0; 2 * n], vec![1e-30; 2 * n]);
         self.each(g, |o, c, [_, _, x]| {
             let (mean, variance) = self.norm().moments(c);
-            let other = match self.squares {
-                true => want[o],
-                false => (x - mean) / (variance + EPSILON).sqrt(),
+            let other = if self.squares {
+                want[o]
+            } else {
+                (x - mean) / (variance + EPSILON).sqrt()
             };
             for (i, a) in [(c, want[o]), (n + c, want[o] * other)] {
                 sums[i] += a;

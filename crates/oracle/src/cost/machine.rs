@@ -211,8 +211,11 @@ impl MachineCosts {
     /// What a member loses to a sum: on a host processor its arithmetic and copies, on a device the
     /// part of the time for which the library's own kernels keep it.
     fn held_by_sum(&self, spread: &Spread, bytes: f64, parts: Parts) -> Seconds {
-        let occupancy = self.machine.allreduce.as_ref();
-        let occupancy = occupancy.and_then(|law| law.occupancy.as_ref());
+        let occupancy = self
+            .machine
+            .allreduce
+            .as_ref()
+            .and_then(|law| law.occupancy.as_ref());
         let held = occupancy.map_or(0.0, |share| share.value.0 * parts.total());
         self.host_of_sum(spread, bytes) + Seconds(held)
     }

@@ -111,7 +111,9 @@ impl MeasuredCosts {
 
 /// A line through the points. `bytes_per_byte` as in [`host_seconds_per_byte`].
 fn link_fit(points: &[Point], bytes_per_byte: f64) -> Result<LinkFit, FitError> {
-    let pairs = points.iter().map(|point| (point.bytes, point.seconds));
-    let pairs: Vec<(Bytes, Seconds)> = pairs.collect();
+    let pairs: Vec<(Bytes, Seconds)> = points
+        .iter()
+        .map(|point| (point.bytes, point.seconds))
+        .collect();
     Ok(fit_line(&pairs)?.link(host_seconds_per_byte(points, bytes_per_byte)))
 }

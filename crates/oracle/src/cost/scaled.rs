@@ -53,10 +53,7 @@ impl<C> Scaled<C> {
     }
 
     fn sharing(&self, sharing: f64) -> f64 {
-        match self.speeds.sharing {
-            true => sharing,
-            false => 1.0,
-        }
+        if self.speeds.sharing { sharing } else { 1.0 }
     }
 
     fn collective(&self, cost: CollectiveCost) -> CollectiveCost {

@@ -113,10 +113,7 @@ pub fn what_ifs(
         Ok(WhatIf {
             change,
             iteration_seconds: then,
-            speedup: match then.0 > 0.0 {
-                true => now.0 / then.0,
-                false => 1.0,
-            },
+            speedup: if then.0 > 0.0 { now.0 / then.0 } else { 1.0 },
         })
     };
     known.map(what_if).collect()
@@ -150,9 +147,10 @@ pub fn turning_point(
         let (mut near, mut far) = (0.0, side);
         for _ in 0..HALVINGS {
             let middle = f64::midpoint(near, far);
-            match is_passed(middle)? {
-                true => far = middle,
-                false => near = middle,
+            if is_passed(middle)? {
+                far = middle;
+            } else {
+                near = middle;
             }
         }
         if nearest.is_none_or(|nearest| far.abs() < nearest.abs()) {

@@ -75,9 +75,10 @@ fn item(task: &Task, body: &Body) -> Option<Item> {
             Phase::Load => Some(Item::Reading),
             Phase::Reduce | Phase::Update => Some(Item::GradientExchange),
             Phase::Report => None,
-            Phase::Forward | Phase::Backward => Some(match is_of_weights(collective, body) {
-                true => Item::GradientExchange,
-                false => Item::LayerCollectives,
+            Phase::Forward | Phase::Backward => Some(if is_of_weights(collective, body) {
+                Item::GradientExchange
+            } else {
+                Item::LayerCollectives
             }),
         },
     }

@@ -58,33 +58,39 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
                 .counts(*count)
                 .flow(Flow::Tracks)
         }
-        Kernel::BatchNormInference {
-            x,
-            mean,
-            variance,
-            gamma,
-            beta,
-            y,
-            ..
-        } => {
-            let channels = x.extent[4];
-            let operands = [
-                read("x", x),
-                read("mean", mean).vector(channels),
-                read("variance", variance).vector(channels),
-                read("gamma", gamma).vector(channels),
-                read("beta", beta).vector(channels),
-                write("y", y).like("x", x),
-            ];
-            Descriptor::new("batch_norm_inference", each(x, 2), operands)
-                .fusion(FusionRole::Changes(x, y))
-                .elementwise()
-        }
+        Kernel::BatchNormInference { .. } => inference(kernel),
         Kernel::BatchNormBackwardStatistics { .. }
         | Kernel::BatchNormBackwardData { .. }
         | Kernel::BatchNormBackwardParameters { .. } => describe_backward(kernel),
         other => panic!("{other:?} is described elsewhere"),
     }
+}
+
+fn inference(kernel: &Kernel) -> Descriptor<'_> {
+    let Kernel::BatchNormInference {
+        x,
+        mean,
+        variance,
+        gamma,
+        beta,
+        y,
+        ..
+    } = kernel
+    else {
+        panic!("{kernel:?} is described elsewhere");
+    };
+    let channels = x.extent[4];
+    let operands = [
+        read("x", x),
+        read("mean", mean).vector(channels),
+        read("variance", variance).vector(channels),
+        read("gamma", gamma).vector(channels),
+        read("beta", beta).vector(channels),
+        write("y", y).like("x", x),
+    ];
+    Descriptor::new("batch_norm_inference", each(x, 2), operands)
+        .fusion(FusionRole::Changes(x, y))
+        .elementwise()
 }
 
 fn describe_backward(kernel: &Kernel) -> Descriptor<'_> {

@@ -13,104 +13,9 @@ fn flops(outputs: &View, inputs: usize, groups: usize, taps: &Taps) -> u128 {
 pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
     match kernel {
         Kernel::PackWeights { .. } => pack(kernel),
-        Kernel::ConvolutionForward {
-            x,
-            w,
-            bias,
-            y,
-            taps,
-            groups,
-            accumulate,
-        } => {
-            let weights = weights(taps, *groups, [x, y], true);
-            let operands = [
-                linear("x", x).extents(window("y", y, taps)),
-                read("w", w).extents(weights),
-            ];
-            let all = Descriptor::new(
-                "convolution_forward",
-                flops(y, x.extent[4], *groups, taps),
-                operands,
-            )
-            .and(bias_of(bias.as_ref(), y))
-            .and([result("y", y, *accumulate).over(Over::Products)])
-            .cost(cost(Pass::Forward, [x, y, y]))
-            .window(moved(taps, *groups, &[0; 3], y))
-            .layout(Layout::Product {
-                from: x,
-                to: y,
-                w,
-                is_forward: true,
-                bias: bias.as_ref(),
-            })
-            .constant(taps)
-            .constant(groups);
-            match accumulate {
-                true => all.constant(accumulate),
-                false => all,
-            }
-        }
-        Kernel::ConvolutionBackwardData {
-            dy,
-            w,
-            bias,
-            dx,
-            taps,
-            shift,
-            groups,
-            accumulate,
-        } => {
-            let weights = weights(taps, *groups, [dx, dy], true);
-            let operands = [linear("dy", dy), read("w", w).extents(weights)];
-            let dx_operand = result("dx", dx, *accumulate).extents(Extents::Samples(dy));
-            Descriptor::new(
-                "convolution_backward_data",
-                flops(dy, dx.extent[4], *groups, taps),
-                operands,
-            )
-            .and(bias_of(bias.as_ref(), dx))
-            .and([dx_operand.over(Over::Products)])
-            .cost(cost(Pass::BackwardData, [dx, dy, dx]))
-            .window(moved(taps, *groups, shift, dy))
-            .layout(Layout::Product {
-                from: dy,
-                to: dx,
-                w,
-                is_forward: false,
-                bias: bias.as_ref(),
-            })
-            .constant(taps)
-            .constant(groups)
-            .constant(shift)
-            .constant(accumulate)
-        }
-        Kernel::ConvolutionBackwardWeight {
-            x,
-            dy,
-            dw,
-            taps,
-            groups,
-            accumulate,
-        } => {
-            let weights = weights(taps, *groups, [x, dy], false);
-            let operands = [
-                factor("x", x).extents(window("dy", dy, taps)),
-                factor("dy", dy),
-                result("dw", dw, *accumulate)
-                    .extents(weights)
-                    .over(Over::Positions(dy)),
-            ];
-            Descriptor::new(
-                "convolution_backward_weight",
-                flops(dy, x.extent[4], *groups, taps),
-                operands,
-            )
-            .cost(cost(Pass::BackwardWeight, [x, dy, dy]))
-            .window(moved(taps, *groups, &[0; 3], dy))
-            .layout(Layout::ProductGradient { x, dy, dw })
-            .constant(taps)
-            .constant(groups)
-        }
+        Kernel::ConvolutionForward { .. } => forward(kernel),
+        Kernel::ConvolutionBackwardData { .. } => backward_data(kernel),
+        Kernel::ConvolutionBackwardWeight { .. } => backward_weight(kernel),
         Kernel::BiasBackward { dy, db, accumulate } => {
             let db = result("db", db, *accumulate).vector(dy.extent[4]);
             let operands = [linear("dy", dy), db.over(Over::Positions(dy))];
@@ -155,6 +60,120 @@ fn pack(kernel: &Kernel) -> Descriptor<'_> {
         .constant(direction)
         .constant(taps)
         .constant(groups)
+}
+
+fn forward(kernel: &Kernel) -> Descriptor<'_> {
+    let Kernel::ConvolutionForward {
+        x,
+        w,
+        bias,
+        y,
+        taps,
+        groups,
+        accumulate,
+    } = kernel
+    else {
+        panic!("{kernel:?} is described elsewhere");
+    };
+    let weights = weights(taps, *groups, [x, y], true);
+    let operands = [
+        linear("x", x).extents(window("y", y, taps)),
+        read("w", w).extents(weights),
+    ];
+    let all = Descriptor::new(
+        "convolution_forward",
+        flops(y, x.extent[4], *groups, taps),
+        operands,
+    )
+    .and(bias_of(bias.as_ref(), y))
+    .and([result("y", y, *accumulate).over(Over::Products)])
+    .cost(cost(Pass::Forward, [x, y, y]))
+    .window(moved(taps, *groups, &[0; 3], y))
+    .layout(Layout::Product {
+        from: x,
+        to: y,
+        w,
+        is_forward: true,
+        bias: bias.as_ref(),
+    })
+    .constant(taps)
+    .constant(groups);
+    if *accumulate {
+        all.constant(accumulate)
+    } else {
+        all
+    }
+}
+
+fn backward_data(kernel: &Kernel) -> Descriptor<'_> {
+    let Kernel::ConvolutionBackwardData {
+        dy,
+        w,
+        bias,
+        dx,
+        taps,
+        shift,
+        groups,
+        accumulate,
+    } = kernel
+    else {
+        panic!("{kernel:?} is described elsewhere");
+    };
+    let weights = weights(taps, *groups, [dx, dy], true);
+    let operands = [linear("dy", dy), read("w", w).extents(weights)];
+    let dx_operand = result("dx", dx, *accumulate).extents(Extents::Samples(dy));
+    Descriptor::new(
+        "convolution_backward_data",
+        flops(dy, dx.extent[4], *groups, taps),
+        operands,
+    )
+    .and(bias_of(bias.as_ref(), dx))
+    .and([dx_operand.over(Over::Products)])
+    .cost(cost(Pass::BackwardData, [dx, dy, dx]))
+    .window(moved(taps, *groups, shift, dy))
+    .layout(Layout::Product {
+        from: dy,
+        to: dx,
+        w,
+        is_forward: false,
+        bias: bias.as_ref(),
+    })
+    .constant(taps)
+    .constant(groups)
+    .constant(shift)
+    .constant(accumulate)
+}
+
+fn backward_weight(kernel: &Kernel) -> Descriptor<'_> {
+    let Kernel::ConvolutionBackwardWeight {
+        x,
+        dy,
+        dw,
+        taps,
+        groups,
+        accumulate,
+    } = kernel
+    else {
+        panic!("{kernel:?} is described elsewhere");
+    };
+    let weights = weights(taps, *groups, [x, dy], false);
+    let operands = [
+        factor("x", x).extents(window("dy", dy, taps)),
+        factor("dy", dy),
+        result("dw", dw, *accumulate)
+            .extents(weights)
+            .over(Over::Positions(dy)),
+    ];
+    Descriptor::new(
+        "convolution_backward_weight",
+        flops(dy, x.extent[4], *groups, taps),
+        operands,
+    )
+    .cost(cost(Pass::BackwardWeight, [x, dy, dy]))
+    .window(moved(taps, *groups, &[0; 3], dy))
+    .layout(Layout::ProductGradient { x, dy, dw })
+    .constant(taps)
+    .constant(groups)
 }
 
 fn weights<'k>(

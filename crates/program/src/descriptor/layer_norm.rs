@@ -84,31 +84,37 @@ fn describe_backward(kernel: &Kernel) -> Descriptor<'_> {
                 .counts(*count)
                 .constant(accumulate)
         }
-        Kernel::LayerNormBackwardParameters {
-            x,
-            sums,
-            dy,
-            dgamma,
-            dbeta,
-            count,
-            accumulate,
-            ..
-        } => {
-            let parameter = |name, view| {
-                let gradient = result(name, view, *accumulate).vector(x.extent[4]);
-                gradient.over(Over::Positions(dy))
-            };
-            let operands = [
-                read("x", x),
-                read("sums", sums).sums_of(rows_of(x)),
-                linear("dy", dy).like("x", x),
-                parameter("dgamma", dgamma),
-                parameter("dbeta", dbeta),
-            ];
-            Descriptor::new("layer_norm_backward_parameters", each(x, 5), operands)
-                .counts(*count)
-                .constant(accumulate)
-        }
+        Kernel::LayerNormBackwardParameters { .. } => backward_parameters(kernel),
         other => panic!("{other:?} is described elsewhere"),
     }
+}
+
+fn backward_parameters(kernel: &Kernel) -> Descriptor<'_> {
+    let Kernel::LayerNormBackwardParameters {
+        x,
+        sums,
+        dy,
+        dgamma,
+        dbeta,
+        count,
+        accumulate,
+        ..
+    } = kernel
+    else {
+        panic!("{kernel:?} is described elsewhere");
+    };
+    let parameter = |name, view| {
+        let gradient = result(name, view, *accumulate).vector(x.extent[4]);
+        gradient.over(Over::Positions(dy))
+    };
+    let operands = [
+        read("x", x),
+        read("sums", sums).sums_of(rows_of(x)),
+        linear("dy", dy).like("x", x),
+        parameter("dgamma", dgamma),
+        parameter("dbeta", dbeta),
+    ];
+    Descriptor::new("layer_norm_backward_parameters", each(x, 5), operands)
+        .counts(*count)
+        .constant(accumulate)
 }

@@ -39,14 +39,16 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
             format!("is smoothed by {smoothing}")
         }),
         Kernel::OutputErrors { x, target, errors } => {
-            let errors = write("errors", errors).sums_of([1, 1, 1, 2, x.extent[4]]);
-            let errors = errors.over(Over::Positions(x));
+            let errors = write("errors", errors)
+                .sums_of([1, 1, 1, 2, x.extent[4]])
+                .over(Over::Positions(x));
             let operands = [read("x", x), values(target, x), errors];
             Descriptor::new("output_errors", each(x, 4), operands)
         }
         Kernel::ClassCounts { x, target, counts } => {
-            let counts = write("counts", counts).sums_of([1, 1, 1, 3, x.extent[4]]);
-            let counts = counts.over(Over::Positions(x));
+            let counts = write("counts", counts)
+                .sums_of([1, 1, 1, 3, x.extent[4]])
+                .over(Over::Positions(x));
             let operands = [read("x", x), classes(target, x), counts];
             Descriptor::new("class_counts", each(x, 1), operands)
         }

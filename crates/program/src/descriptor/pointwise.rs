@@ -11,27 +11,7 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
                 .fusion(FusionRole::Changes(x, y))
                 .elementwise()
         }
-        Kernel::LeakyReluBackward {
-            y,
-            dy,
-            dx,
-            accumulate,
-            ..
-        } => {
-            let fusion = match accumulate {
-                true => FusionRole::No,
-                false => FusionRole::Changes(dy, dx),
-            };
-            let operands = [
-                read("y", y),
-                linear("dy", dy).like("y", y),
-                result("dx", dx, *accumulate).like("y", y),
-            ];
-            Descriptor::new("leaky_relu_backward", each(dy, 1), operands)
-                .fusion(fusion)
-                .elementwise()
-                .constant(accumulate)
-        }
+        Kernel::LeakyReluBackward { .. } => leaky_relu_backward(kernel),
         Kernel::ActivationForward { function, x, y } => {
             let operands = [read("x", x), write("y", y).like("x", x)];
             let (name, flops) = match function {
@@ -85,4 +65,31 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
         }
         other => panic!("{other:?} is described elsewhere"),
     }
+}
+
+fn leaky_relu_backward(kernel: &Kernel) -> Descriptor<'_> {
+    let Kernel::LeakyReluBackward {
+        y,
+        dy,
+        dx,
+        accumulate,
+        ..
+    } = kernel
+    else {
+        panic!("{kernel:?} is described elsewhere");
+    };
+    let fusion = if *accumulate {
+        FusionRole::No
+    } else {
+        FusionRole::Changes(dy, dx)
+    };
+    let operands = [
+        read("y", y),
+        linear("dy", dy).like("y", y),
+        result("dx", dx, *accumulate).like("y", y),
+    ];
+    Descriptor::new("leaky_relu_backward", each(dy, 1), operands)
+        .fusion(fusion)
+        .elementwise()
+        .constant(accumulate)
 }

@@ -30,9 +30,10 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
             taps,
             shift,
         } => {
-            let x = match is_linear(*kind) {
-                true => linear("x", x),
-                false => read("x", x),
+            let x = if is_linear(*kind) {
+                linear("x", x)
+            } else {
+                read("x", x)
             };
             let operands = [x.extents(pooled(*kind, "y", y, taps, shift)), write("y", y)];
             Descriptor::new("pool_forward", flops(*kind, y, taps), operands)

@@ -59,47 +59,53 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
             })
             .constant(heads)
             .constant(causal),
-        Kernel::AttentionBackward {
-            q,
-            k,
-            v,
-            dy,
-            dq,
-            dk,
-            dv,
-            heads,
-            causal,
-            accumulate,
-        } => {
-            let [to_q, to_k, to_v] = *accumulate;
-            let wanted = [dq, dk, dv].map(Option::is_some);
-            let count = wanted.into_iter().filter(|wanted| *wanted).count();
-            let flops = attention(q, k, 2 + count);
-            let gradient = |name, view, accumulate, of: &'static str, like| {
-                result(name, view, accumulate).like(of, like)
-            };
-            let dq = dq.iter().map(|dq| gradient("dq", dq, to_q, "q", q));
-            let dk = dk.iter().map(|dk| gradient("dk", dk, to_k, "k", k));
-            let dv = dv.iter().map(|dv| gradient("dv", dv, to_v, "k", k));
-            // Of its products as many are of one kind as of the other.
-            let pass = Pass::BackwardData;
-            Descriptor::new("attention_backward", flops, inputs(q, k, v))
-                .and([linear("dy", dy).like("q", q)])
-                .and(dq.chain(dk).chain(dv))
-                .heads(*heads, q, k)
-                .require(count > 0, || "no gradient is wanted".to_owned())
-                .cost(Cost::Linear { pass })
-                .layout(Layout::Sequences {
-                    inputs: [q, k, v],
-                    y: dy,
-                })
-                .constant(heads)
-                .constant(causal)
-                .and_constant(Constant::Flags(wanted))
-                .constant(accumulate)
-        }
+        Kernel::AttentionBackward { .. } => attention_backward(kernel),
         other => panic!("{other:?} is described elsewhere"),
     }
+}
+
+fn attention_backward(kernel: &Kernel) -> Descriptor<'_> {
+    let Kernel::AttentionBackward {
+        q,
+        k,
+        v,
+        dy,
+        dq,
+        dk,
+        dv,
+        heads,
+        causal,
+        accumulate,
+    } = kernel
+    else {
+        panic!("{kernel:?} is described elsewhere");
+    };
+    let [to_q, to_k, to_v] = *accumulate;
+    let wanted = [dq, dk, dv].map(Option::is_some);
+    let count = wanted.into_iter().filter(|wanted| *wanted).count();
+    let flops = attention(q, k, 2 + count);
+    let gradient = |name, view, accumulate, of: &'static str, like| {
+        result(name, view, accumulate).like(of, like)
+    };
+    let dq = dq.iter().map(|dq| gradient("dq", dq, to_q, "q", q));
+    let dk = dk.iter().map(|dk| gradient("dk", dk, to_k, "k", k));
+    let dv = dv.iter().map(|dv| gradient("dv", dv, to_v, "k", k));
+    // Of its products as many are of one kind as of the other.
+    let pass = Pass::BackwardData;
+    Descriptor::new("attention_backward", flops, inputs(q, k, v))
+        .and([linear("dy", dy).like("q", q)])
+        .and(dq.chain(dk).chain(dv))
+        .heads(*heads, q, k)
+        .require(count > 0, || "no gradient is wanted".to_owned())
+        .cost(Cost::Linear { pass })
+        .layout(Layout::Sequences {
+            inputs: [q, k, v],
+            y: dy,
+        })
+        .constant(heads)
+        .constant(causal)
+        .and_constant(Constant::Flags(wanted))
+        .constant(accumulate)
 }
 
 /// Extents of the class numbers that belong to a tensor.

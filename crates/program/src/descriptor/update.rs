@@ -6,8 +6,10 @@ use crate::Optimizer;
 pub(super) fn describe<'k>(kernel: &'k Kernel) -> Descriptor<'k> {
     match kernel {
         Kernel::SumOfSquares { sources, total } => {
-            let flops = sources.iter().map(|view| each(view, 2));
-            let flops = flops.fold(0, u128::saturating_add);
+            let flops = sources
+                .iter()
+                .map(|view| each(view, 2))
+                .fold(0, u128::saturating_add);
             let operands = sources.iter().map(|view| read("source", view));
             let total = write("total", total).sums_of(SCALAR);
             Descriptor::new("sum_of_squares", flops, operands).and([total.over(Over::All(sources))])

@@ -234,8 +234,9 @@ fn padding(left: bool, right: bool) -> Kernel {
 }
 
 fn halo(left: bool, right: bool) -> Work {
-    let sides = [(left, -1, 1, 0), (right, 1, 4, 5)].into_iter();
-    let sides = sides.filter(|side| side.0);
+    let sides = [(left, -1, 1, 0), (right, 1, 4, 5)]
+        .into_iter()
+        .filter(|side| side.0);
     let (sends, receives) = sides
         .map(|(_, step, own, frame)| {
             let (view, to, part_view) = (part(X, own, own + 1), along(step), frame);

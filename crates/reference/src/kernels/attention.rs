@@ -78,9 +78,12 @@ impl Head {
     /// What position `i` takes of each position of the keys; 0 where it does not see them.
     fn shares(&self, q: &Values<'_>, k: &Values<'_>, i: usize) -> Vec<f64> {
         let seen = |j: usize| !self.causal || j <= i;
-        let score = |j: usize| match seen(j) {
-            true => self.scale() * self.dot((q, i), (k, j)),
-            false => f64::NEG_INFINITY,
+        let score = |j: usize| {
+            if seen(j) {
+                self.scale() * self.dot((q, i), (k, j))
+            } else {
+                f64::NEG_INFINITY
+            }
         };
         let scores: Vec<f64> = (0..k.extent()[3]).map(score).collect();
         let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);

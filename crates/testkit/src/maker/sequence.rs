@@ -21,8 +21,9 @@ impl Maker {
         let extent = self.extent();
         let [n, d, h, wide, channels] = extent;
         let rows = self.pick(1, 6);
-        let numbers = (0..n * d * h * wide).map(|_| self.draws.between(0, rows - 1) as f64);
-        let numbers = numbers.collect();
+        let numbers = (0..n * d * h * wide)
+            .map(|_| self.draws.between(0, rows - 1) as f64)
+            .collect();
         let x = self.bench.put(self.dtype, [n, d, h, wide, 1], numbers);
         let [w, dw] = [0; 2].map(|_| self.dense([1, 1, 1, rows, channels]));
         let [y, dy] = [0; 2].map(|_| self.view(extent));

@@ -24,8 +24,10 @@ const BROAD: [usize; 5] = [15, 16, 19, 23, 30];
 
 /// Where the seeds start, and by how much the samples grow.
 fn seeds() -> (u64, u64) {
-    let start = std::env::var("PARTITA_SEED").ok();
-    let start = start.and_then(|text| text.parse().ok()).unwrap_or(0);
+    let start = std::env::var("PARTITA_SEED")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0);
     let long = std::env::var("PARTITA_TEST_LONG").is_ok();
     (start, if long { 10 } else { 1 })
 }

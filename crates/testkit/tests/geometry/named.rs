@@ -373,8 +373,10 @@ fn ties(case: &Case, redraw: u64) -> Data {
         Stored::F64(values.collect())
     });
     let values = values.collect();
-    let targets = samples.targets.iter();
-    let targets = targets.map(|all| all.iter().map(|&v| round(v)).collect());
+    let targets = samples
+        .targets
+        .iter()
+        .map(|all| all.iter().map(|&v| round(v)).collect());
     let samples = Samples {
         shape: samples.shape,
         values,
