@@ -82,7 +82,7 @@ fn describe_backward(kernel: &Kernel) -> Descriptor<'_> {
             ];
             Descriptor::new("layer_norm_backward_data", each(x, 7), operands)
                 .counts(*count)
-                .constant(accumulate)
+                .accumulates(*accumulate)
         }
         Kernel::LayerNormBackwardParameters {
             x,
@@ -107,7 +107,7 @@ fn describe_backward(kernel: &Kernel) -> Descriptor<'_> {
             ];
             Descriptor::new("layer_norm_backward_parameters", each(x, 5), operands)
                 .counts(*count)
-                .constant(accumulate)
+                .accumulates(*accumulate)
         }
         other => panic!("{other:?} is described elsewhere"),
     }

@@ -30,7 +30,7 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
             Descriptor::new("leaky_relu_backward", each(dy, 1), operands)
                 .fusion(fusion)
                 .elementwise()
-                .constant(accumulate)
+                .accumulates(*accumulate)
         }
         Kernel::ActivationForward { function, x, y } => {
             let operands = [read("x", x), write("y", y).like("x", x)];
@@ -57,7 +57,7 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
                 Activation::Gelu => ("gelu_backward", 30),
                 Activation::Silu => ("silu_backward", 25),
             };
-            Descriptor::new(name, each(x, flops), operands).constant(accumulate)
+            Descriptor::new(name, each(x, flops), operands).accumulates(*accumulate)
         }
         Kernel::Dropout {
             x,
@@ -71,7 +71,7 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
             Descriptor::new("dropout", each(x, 1), operands)
                 .placed(place, low)
                 .elementwise()
-                .constant(accumulate)
+                .accumulates(*accumulate)
         }
         Kernel::Add { a, b, y } => {
             let operands = [
