@@ -514,6 +514,7 @@ fn tune_error(error: &TuneError) -> CliError {
         | TuneError::NotKept { .. }
         | TuneError::Corrupt { .. }
         | TuneError::Newer { .. }
+        | TuneError::OldKeys { .. }
         | TuneError::Unlocked { .. } => CliError::user(error),
         TuneError::Kernel { .. }
         | TuneError::Transport { .. }
