@@ -116,6 +116,7 @@ impl Fault for LocalError {
                 | TuneError::NotKept { .. }
                 | TuneError::Corrupt { .. }
                 | TuneError::Newer { .. }
+                | TuneError::OldKeys { .. }
                 | TuneError::Unlocked { .. } => ErrorKind::Request,
                 TuneError::Kernel { .. }
                 | TuneError::Transport { .. }

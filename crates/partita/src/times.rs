@@ -106,6 +106,7 @@ fn help(warning: &TuneError) -> &'static str {
         }
         TuneError::Corrupt { .. }
         | TuneError::Newer { .. }
+        | TuneError::OldKeys { .. }
         | TuneError::Unlocked { .. }
         | TuneError::Unpinned { .. }
         | TuneError::Kernel { .. }

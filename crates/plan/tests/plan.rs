@@ -473,7 +473,7 @@ fn unknown_costs_and_missing_kernels_are_told() {
         fn choose(&self, shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
             Err(MenuError {
                 backend: "nobody".to_owned(),
-                kernel: shape.signature(),
+                kernel: shape.to_string(),
             })
         }
     }

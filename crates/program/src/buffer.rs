@@ -19,6 +19,15 @@ pub enum Dtype {
 }
 
 impl Dtype {
+    /// Its word in kernel keys.
+    pub fn name(self) -> &'static str {
+        match self {
+            Dtype::F32 => "f32",
+            Dtype::F64 => "f64",
+            Dtype::I16 => "i16",
+        }
+    }
+
     /// Bytes of one element.
     pub fn size(self) -> usize {
         match self {

@@ -7,7 +7,7 @@ use std::iter::Sum;
 use std::ops::{Add, AddAssign, Mul};
 
 /// What a task, a body or a program does, exactly. The run counts the same from its own loops and
-/// message lengths, and the two must agree.
+/// message lengths, and the two must agree; only the bytes of fused kernels are not counted there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
     /// Arithmetic by the rules of [`Count::of`].

@@ -1,7 +1,7 @@
 //! What everything but an implementation has to know of a kernel, in one place for each kind.
 //!
 //! Counting, accesses, extents and types, partial sums, gradient flow, costs, fusion, estimates and
-//! signatures all read the descriptor. A new kernel is an entry of [`Kernel`], its descriptor in the file
+//! kernel keys all read the descriptor. A new kernel is an entry of [`Kernel`], its descriptor in the file
 //! of its family, and its implementations.
 
 mod batch_norm;
@@ -18,16 +18,15 @@ mod update;
 
 pub use operand::{Elements, Extents, Operand, Over, SumRole};
 
-use crate::{Access, Direction, Kernel, Place, Taps, View};
+use crate::{Access, Direction, Kernel, Optimizer, Place, Taps, Transform, View};
 use operand::*;
-use std::fmt::{self, Debug};
 
 /// What is known of a kernel.
 #[derive(Debug)]
 pub struct Descriptor<'k> {
     /// Name of the kind, as printed in reports and catalogs; of a fused kernel that of its first part.
     pub name: &'static str,
-    /// Its views, in the order of signatures.
+    /// Its views, in the order of its key.
     pub operands: Vec<Operand<'k>>,
     /// Arithmetic by the rules of [`crate::Count::of`].
     pub flops: u128,
@@ -49,7 +48,7 @@ pub struct Descriptor<'k> {
     pub is_elementwise: bool,
     /// Whether it takes a logarithm of each element, which takes much longer than its flops say.
     pub takes_logarithms: bool,
-    /// Constants that its time may depend on, as they stand in its signature.
+    /// Constants that its time may depend on, in the order of its key.
     pub constants: [Option<Constant<'k>>; 4],
     /// What is wrong with it, apart from single operands.
     pub violations: Vec<String>,
@@ -203,25 +202,25 @@ pub enum FusionRole<'k> {
     ChangesEither([&'k View; 2], &'k View),
 }
 
-/// A constant of a signature.
+/// A constant of a kernel key; those without a name here have several, or one of their own.
 #[derive(Clone, Copy, Debug)]
 pub enum Constant<'k> {
-    /// A field of the kernel.
-    Field(&'k dyn Debug),
+    /// `kernel`, `stride` and `dilation`.
+    Taps(&'k Taps),
+    /// How many of something.
+    Number(&'static str, usize),
+    /// How far it is to something along D, H and W.
+    Offsets(&'static str, &'k [i64; 3]),
     /// Whether something holds.
-    Flag(bool),
+    Flag(&'static str, bool),
     /// The same of several things.
-    Flags([bool; 3]),
-}
-
-impl fmt::Display for Constant<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Constant::Field(field) => write!(f, "{field:?}"),
-            Constant::Flag(flag) => write!(f, "{flag}"),
-            Constant::Flags(flags) => write!(f, "{flags:?}"),
-        }
-    }
+    Flags(&'static str, &'k [bool; 3]),
+    /// One of several words.
+    Word(&'static str, &'static str),
+    /// `transform` and its numbers.
+    Transform(&'k Transform),
+    /// The `rule` of an update and its numbers.
+    Rule(&'k Optimizer),
 }
 
 impl<'k> Descriptor<'k> {
@@ -302,14 +301,15 @@ impl<'k> Descriptor<'k> {
         }
     }
 
-    /// One more constant.
+    /// Whether it adds to its results.
     #[inline]
-    fn constant(self, field: &'k dyn Debug) -> Self {
-        self.and_constant(Constant::Field(field))
+    fn accumulates(self, accumulate: bool) -> Self {
+        self.constant(Constant::Flag("accumulate", accumulate))
     }
 
+    /// One more constant.
     #[inline]
-    fn and_constant(mut self, constant: Constant<'k>) -> Self {
+    fn constant(mut self, constant: Constant<'k>) -> Self {
         let free = self.constants.iter_mut().find(|place| place.is_none());
         *free.expect("no kernel has more constants") = Some(constant);
         self

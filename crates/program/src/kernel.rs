@@ -31,6 +31,16 @@ pub enum Direction {
     BackwardData,
 }
 
+impl Direction {
+    /// Its word in kernel keys.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Forward => "forward",
+            Self::BackwardData => "backward_data",
+        }
+    }
+}
+
 /// The kinds of pooling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum PoolKind {
@@ -47,6 +57,16 @@ pub enum PoolKind {
 impl PoolKind {
     /// All kinds.
     pub const ALL: [Self; 4] = [Self::Max, Self::AverageAll, Self::AverageInside, Self::L2];
+
+    /// Its word in kernel keys.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Max => "max",
+            Self::AverageAll => "average_all",
+            Self::AverageInside => "average_inside",
+            Self::L2 => "l2",
+        }
+    }
 }
 
 /// Smooth functions of one element.
@@ -77,6 +97,17 @@ pub enum Transform {
     LogOnePlus,
 }
 
+impl Transform {
+    /// Its word in kernel keys.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Identity => "identity",
+            Self::Scale { .. } => "scale",
+            Self::LogOnePlus => "log_one_plus",
+        }
+    }
+}
+
 /// The rule by which a parameter moves, with the constants that do not change from step to step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Optimizer {
@@ -100,6 +131,16 @@ pub enum Optimizer {
     },
 }
 
+impl Optimizer {
+    /// Its word in kernel keys.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Sgd { .. } => "sgd",
+            Self::Adam { .. } => "adam",
+        }
+    }
+}
+
 /// Defines the kernels, and from their fields what goes through all views of one to change them.
 macro_rules! kernels {
     (
@@ -113,6 +154,11 @@ macro_rules! kernels {
         $(#[$meta])*
         pub enum Kernel {
             $( $(#[$of_kind])* $kind { $( $(#[$of_field])* $field: $type ),* }, )*
+        }
+
+        impl Kernel {
+            /// How many kinds there are.
+            pub const KINDS: usize = [$( stringify!($kind) ),*].len();
         }
 
         impl EachView for Kernel {

@@ -1,6 +1,6 @@
 //! What a backend offers: the implementation of each kernel.
 
-use crate::{Buffer, Constant, Kernel, Role};
+use crate::{Buffer, Kernel};
 use partita_space::Bytes;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -37,48 +37,6 @@ pub struct KernelShape<'a> {
     pub buffers: &'a [Buffer],
 }
 
-impl KernelShape<'_> {
-    /// The same text for kernels that take the same time: the kind, its constants, and extents, dtype
-    /// and pitches of every view, without places.
-    pub fn signature(&self) -> String {
-        if let Kernel::Fused { parts } = self.kernel {
-            let buffers = self.buffers;
-            let part = |kernel| KernelShape { kernel, buffers }.signature();
-            return parts.iter().map(part).collect::<Vec<_>>().join(" + ");
-        }
-        let descriptor = self.kernel.descriptor();
-        let views: Vec<String> = descriptor
-            .operands
-            .iter()
-            .map(|operand| {
-                let view = operand.view;
-                let buffer = &self.buffers[view.buffer.0 as usize];
-                let join = |dims: &[usize]| {
-                    dims.iter()
-                        .map(usize::to_string)
-                        .collect::<Vec<_>>()
-                        .join("x")
-                };
-                // One row of packed weights may have the extents of plain ones.
-                let form = match buffer.role == Role::PackedWeights {
-                    true => "packed ",
-                    false => "",
-                };
-                format!(
-                    "{form}{:?} {} of {}",
-                    buffer.dtype,
-                    join(&view.extent),
-                    join(&buffer.dims)
-                )
-            })
-            .collect();
-        let constants = descriptor.constants.iter().flatten();
-        let constants: Vec<String> = constants.map(Constant::to_string).collect();
-        let (name, constants) = (descriptor.name, constants.join(" "));
-        format!("{name} {constants} | {}", views.join(" | "))
-    }
-}
-
 /// What a menu says of one kernel: pinned in the task by lowering.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
@@ -98,7 +56,7 @@ pub struct Choice {
 pub struct MenuError {
     /// Who was asked.
     pub backend: String,
-    /// The kernel's signature.
+    /// The kernel and its shapes.
     pub kernel: String,
 }
 
@@ -122,7 +80,7 @@ impl Menu for UnpinnedMenu {
         if let Kernel::Fused { .. } = shape.kernel {
             return Err(MenuError {
                 backend: "a kernel set left open".to_owned(),
-                kernel: shape.signature(),
+                kernel: shape.to_string(),
             });
         }
         Ok(Choice {

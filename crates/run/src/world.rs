@@ -25,12 +25,15 @@ pub struct Inputs {
     pub next_samples: Vec<usize>,
 }
 
-/// What a kernel did, counted from its own loop bounds.
+/// What a kernel did, counted from the bounds of its loops and the blocks that they went through, not taken
+/// from the task. At the end of a step the sums over all kernels must be those of [`Worked::expected`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Worked {
-    /// Arithmetic.
+    /// Arithmetic, of a fused kernel that of all its parts.
     pub flops: u64,
-    /// Bytes read and written; 0 of a fused kernel, as no loop knows what its parts leave in caches.
+    /// Bytes read and written. Not counted of a fused kernel, which has 0 here: what its parts leave to each
+    /// other may never reach memory, and no loop knows. Its [`Count`] has the bytes that pass between the
+    /// whole and memory; they follow from its views alone, and no run checks them.
     pub bytes: u64,
 }
 

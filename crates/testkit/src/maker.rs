@@ -20,7 +20,7 @@ pub struct Maker {
 
 impl Maker {
     /// Kinds of kernels that it makes: all but the packing of weights, whose form implementations choose.
-    pub const KINDS: usize = 42;
+    pub const KINDS: usize = Kernel::KINDS - 1;
 
     /// How many kinds there are among kernels.
     pub fn kinds(kernels: &[Kernel]) -> usize {

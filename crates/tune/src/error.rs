@@ -114,6 +114,20 @@ pub enum TuneError {
         /// The file that is used.
         instead: PathBuf,
     },
+    /// Keys of kernels that no version of this program has written.
+    #[error(
+        "{kernels} kernel(s) in {} have keys of version 0 that cannot be converted to version {version}: \
+         their times are kept there but not used, and are measured again where they are needed",
+        path.display()
+    )]
+    OldKeys {
+        /// The file.
+        path: PathBuf,
+        /// How many.
+        kernels: usize,
+        /// Of the keys that are used.
+        version: u32,
+    },
     /// No lock can be had.
     #[error(
         "{} cannot be locked: {reason}; going on without a lock: times that other processes write at \

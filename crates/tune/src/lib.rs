@@ -13,6 +13,7 @@ mod job;
 mod links;
 mod load;
 mod measure;
+mod old_keys;
 mod reuse;
 mod store;
 mod stream;

@@ -41,7 +41,7 @@ impl Menu for CpuMenu {
         {
             return Err(MenuError {
                 backend: "the CPU kernel set (f32 only)".to_owned(),
-                kernel: shape.signature(),
+                kernel: shape.to_string(),
             });
         }
         let elements = self.workspace(shape.kernel, shape.buffers);

@@ -62,7 +62,9 @@ impl Features {
         let dtype = buffer(&views[0]).dtype;
         let mut family = match dtype {
             Dtype::F32 => descriptor.name.to_owned(),
-            Dtype::F64 | Dtype::I16 => format!("{} {dtype:?}", descriptor.name),
+            // Machine files hold these words.
+            Dtype::F64 => format!("{} F64", descriptor.name),
+            Dtype::I16 => format!("{} I16", descriptor.name),
         };
         if descriptor.takes_logarithms {
             family.push_str(" log");

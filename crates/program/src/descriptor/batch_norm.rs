@@ -18,7 +18,7 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
             let operands = [read("x", x), sums.over(Over::Positions(x))];
             Descriptor::new("batch_norm_statistics", each(x, 3), operands)
                 .fusion(FusionRole::Reads(x))
-                .constant(accumulate)
+                .accumulates(*accumulate)
         }
         Kernel::BatchNormForward {
             x,
@@ -115,7 +115,7 @@ fn describe_backward(kernel: &Kernel) -> Descriptor<'_> {
             Descriptor::new("batch_norm_backward_statistics", each(x, 5), operands)
                 .counts(*count)
                 .fusion(FusionRole::Reads(dy))
-                .constant(accumulate)
+                .accumulates(*accumulate)
         }
         Kernel::BatchNormBackwardData {
             x,
@@ -140,7 +140,7 @@ fn describe_backward(kernel: &Kernel) -> Descriptor<'_> {
             Descriptor::new("batch_norm_backward_data", each(x, 6), operands)
                 .counts(*count)
                 .elementwise()
-                .constant(accumulate)
+                .accumulates(*accumulate)
         }
         Kernel::BatchNormBackwardParameters {
             gradient_sums,
@@ -155,7 +155,8 @@ fn describe_backward(kernel: &Kernel) -> Descriptor<'_> {
                 result("dbeta", dbeta, *accumulate).vector(channels),
             ];
             let flops = each(dgamma, 2);
-            Descriptor::new("batch_norm_backward_parameters", flops, operands).constant(accumulate)
+            Descriptor::new("batch_norm_backward_parameters", flops, operands)
+                .accumulates(*accumulate)
         }
         other => panic!("{other:?} is described elsewhere"),
     }

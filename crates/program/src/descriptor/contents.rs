@@ -1,7 +1,6 @@
 //! Contents that are set, copied and read.
 
 use super::*;
-use crate::Transform;
 
 pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
     match kernel {
@@ -25,7 +24,7 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
             ];
             Descriptor::new("copy", flops, operands)
                 .flow(Flow::Copies { source })
-                .constant(accumulate)
+                .accumulates(*accumulate)
         }
         Kernel::Import {
             source,
@@ -41,7 +40,8 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
             ];
             Descriptor {
                 takes_logarithms: matches!(transform, Transform::LogOnePlus),
-                ..Descriptor::new("import", each(target, 1), operands).constant(transform)
+                ..Descriptor::new("import", each(target, 1), operands)
+                    .constant(Constant::Transform(transform))
             }
         }
         other => panic!("{other:?} is described elsewhere"),

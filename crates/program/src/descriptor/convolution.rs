@@ -19,7 +19,7 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
         Kernel::BiasBackward { dy, db, accumulate } => {
             let db = result("db", db, *accumulate).vector(dy.extent[4]);
             let operands = [linear("dy", dy), db.over(Over::Positions(dy))];
-            Descriptor::new("bias_backward", each(dy, 1), operands).constant(accumulate)
+            Descriptor::new("bias_backward", each(dy, 1), operands).accumulates(*accumulate)
         }
         other => panic!("{other:?} is described elsewhere"),
     }
@@ -57,9 +57,9 @@ fn pack(kernel: &Kernel) -> Descriptor<'_> {
             packed,
             direction: *direction,
         })
-        .constant(direction)
-        .constant(taps)
-        .constant(groups)
+        .constant(Constant::Word("direction", direction.name()))
+        .constant(Constant::Taps(taps))
+        .constant(Constant::Number("groups", *groups))
 }
 
 fn forward(kernel: &Kernel) -> Descriptor<'_> {
@@ -80,7 +80,7 @@ fn forward(kernel: &Kernel) -> Descriptor<'_> {
         linear("x", x).extents(window("y", y, taps)),
         read("w", w).extents(weights),
     ];
-    let all = Descriptor::new(
+    Descriptor::new(
         "convolution_forward",
         flops(y, x.extent[4], *groups, taps),
         operands,
@@ -96,13 +96,9 @@ fn forward(kernel: &Kernel) -> Descriptor<'_> {
         is_forward: true,
         bias: bias.as_ref(),
     })
-    .constant(taps)
-    .constant(groups);
-    if *accumulate {
-        all.constant(accumulate)
-    } else {
-        all
-    }
+    .constant(Constant::Taps(taps))
+    .constant(Constant::Number("groups", *groups))
+    .accumulates(*accumulate)
 }
 
 fn backward_data(kernel: &Kernel) -> Descriptor<'_> {
@@ -138,10 +134,10 @@ fn backward_data(kernel: &Kernel) -> Descriptor<'_> {
         is_forward: false,
         bias: bias.as_ref(),
     })
-    .constant(taps)
-    .constant(groups)
-    .constant(shift)
-    .constant(accumulate)
+    .constant(Constant::Taps(taps))
+    .constant(Constant::Number("groups", *groups))
+    .constant(Constant::Offsets("shift", shift))
+    .accumulates(*accumulate)
 }
 
 fn backward_weight(kernel: &Kernel) -> Descriptor<'_> {
@@ -172,8 +168,8 @@ fn backward_weight(kernel: &Kernel) -> Descriptor<'_> {
     .cost(cost(Pass::BackwardWeight, [x, dy, dy]))
     .window(moved(taps, *groups, &[0; 3], dy))
     .layout(Layout::ProductGradient { x, dy, dw })
-    .constant(taps)
-    .constant(groups)
+    .constant(Constant::Taps(taps))
+    .constant(Constant::Number("groups", *groups))
 }
 
 fn weights<'k>(

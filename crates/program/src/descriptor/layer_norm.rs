@@ -82,7 +82,7 @@ fn describe_backward(kernel: &Kernel) -> Descriptor<'_> {
             ];
             Descriptor::new("layer_norm_backward_data", each(x, 7), operands)
                 .counts(*count)
-                .constant(accumulate)
+                .accumulates(*accumulate)
         }
         Kernel::LayerNormBackwardParameters { .. } => backward_parameters(kernel),
         other => panic!("{other:?} is described elsewhere"),
@@ -116,5 +116,5 @@ fn backward_parameters(kernel: &Kernel) -> Descriptor<'_> {
     ];
     Descriptor::new("layer_norm_backward_parameters", each(x, 5), operands)
         .counts(*count)
-        .constant(accumulate)
+        .accumulates(*accumulate)
 }

@@ -49,7 +49,7 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
                     is_forward: false,
                     bias: None,
                 })
-                .constant(accumulate)
+                .accumulates(*accumulate)
         }
         Kernel::LinearBackwardWeight {
             x,
@@ -68,7 +68,7 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
                     pass: Pass::BackwardWeight,
                 })
                 .layout(Layout::ProductGradient { x, dy, dw })
-                .constant(accumulate)
+                .accumulates(*accumulate)
         }
         other => panic!("{other:?} is described elsewhere"),
     }

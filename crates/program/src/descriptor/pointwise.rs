@@ -37,7 +37,7 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
                 Activation::Gelu => ("gelu_backward", 30),
                 Activation::Silu => ("silu_backward", 25),
             };
-            Descriptor::new(name, each(x, flops), operands).constant(accumulate)
+            Descriptor::new(name, each(x, flops), operands).accumulates(*accumulate)
         }
         Kernel::Dropout {
             x,
@@ -51,7 +51,7 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
             Descriptor::new("dropout", each(x, 1), operands)
                 .placed(place, low)
                 .elementwise()
-                .constant(accumulate)
+                .accumulates(*accumulate)
         }
         Kernel::Add { a, b, y } => {
             let operands = [
@@ -91,5 +91,5 @@ fn leaky_relu_backward(kernel: &Kernel) -> Descriptor<'_> {
     Descriptor::new("leaky_relu_backward", each(dy, 1), operands)
         .fusion(fusion)
         .elementwise()
-        .constant(accumulate)
+        .accumulates(*accumulate)
 }

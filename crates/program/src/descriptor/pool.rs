@@ -38,9 +38,9 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
             let operands = [x.extents(pooled(*kind, "y", y, taps, shift)), write("y", y)];
             Descriptor::new("pool_forward", flops(*kind, y, taps), operands)
                 .window(window(taps, shift, y))
-                .constant(kind)
-                .constant(taps)
-                .constant(shift)
+                .constant(Constant::Word("kind", kind.name()))
+                .constant(Constant::Taps(taps))
+                .constant(Constant::Offsets("shift", shift))
         }
         Kernel::PoolBackward {
             kind,
@@ -66,10 +66,10 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
                     "x is given, but an average does not read it".to_owned()
                 })
                 .window(window(taps, shift, dy))
-                .constant(kind)
-                .constant(taps)
-                .constant(shift)
-                .constant(accumulate)
+                .constant(Constant::Word("kind", kind.name()))
+                .constant(Constant::Taps(taps))
+                .constant(Constant::Offsets("shift", shift))
+                .accumulates(*accumulate)
         }
         other => panic!("{other:?} is described elsewhere"),
     }

@@ -34,7 +34,7 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
             Descriptor::new("embedding_backward", each(dy, 1), operands)
                 .rows("dw", dw)
                 .layout(Layout::Table { w: dw, y: dy })
-                .constant(accumulate)
+                .accumulates(*accumulate)
         }
         Kernel::Positions { x, y, place, low } => {
             let operands = [read("x", x), write("y", y).like("x", x)];
@@ -57,8 +57,8 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
                 inputs: [q, k, v],
                 y,
             })
-            .constant(heads)
-            .constant(causal),
+            .constant(Constant::Number("heads", *heads))
+            .constant(Constant::Flag("causal", *causal)),
         Kernel::AttentionBackward { .. } => attention_backward(kernel),
         other => panic!("{other:?} is described elsewhere"),
     }
@@ -102,10 +102,9 @@ fn attention_backward(kernel: &Kernel) -> Descriptor<'_> {
             inputs: [q, k, v],
             y: dy,
         })
-        .constant(heads)
-        .constant(causal)
-        .and_constant(Constant::Flags(wanted))
-        .constant(accumulate)
+        .constant(Constant::Number("heads", *heads))
+        .constant(Constant::Flag("causal", *causal))
+        .constant(Constant::Flags("accumulate", accumulate))
 }
 
 /// Extents of the class numbers that belong to a tensor.

@@ -1,7 +1,6 @@
 //! The optimizer, and the norm of all gradients.
 
 use super::*;
-use crate::Optimizer;
 
 pub(super) fn describe<'k>(kernel: &'k Kernel) -> Descriptor<'k> {
     match kernel {
@@ -44,8 +43,7 @@ pub(super) fn describe<'k>(kernel: &'k Kernel) -> Descriptor<'k> {
                     parameter,
                     gradient,
                 })
-                .constant(rule)
-                .and_constant(Constant::Flag(clip.is_some()))
+                .constant(Constant::Rule(rule))
         }
         other => panic!("{other:?} is described elsewhere"),
     }

@@ -1,0 +1,126 @@
+//! Kernel keys: the texts under which caches keep measured times.
+//!
+//! ```text
+//! key      = "k1 " kernel *( " + " kernel )          the parts of a fused kernel
+//! kernel   = kind *( " " constant ) *( " " operand )
+//! constant = name "=" value
+//! operand  = name "=" [ "packed:" ] dtype ":" extents "/" extents
+//! extents  = number *( "x" number )
+//! ```
+//!
+//! As in `k1 pool_forward kind=max kernel=2x2x2 stride=2x2x2 dilation=1x1x1 shift=0,0,0
+//! x=f32:1x8x8x8x16/1x10x10x10x16 y=f32:1x4x4x4x16/1x4x4x4x16`, on one line. Kinds, names and their order are
+//! those of the [descriptor](crate::descriptor). The extents of an operand are those of the view and then
+//! those of its buffer; `packed:` stands before weights in a packed form. Extents along D, H and W or
+//! N, D, H, W and C are joined with `x`, other lists with commas. Flags are `true` and `false`. A float has
+//! the fewest digits that give it back, one of them before the point, and an exponent: `9e-1`.
+//!
+//! Keys stand in users' files. Whatever changes the key of a kernel raises [`KernelShape::KEY_VERSION`], and
+//! `tune::Database` converts keys of the versions before.
+
+use crate::descriptor::Constant;
+use crate::{KernelShape, Optimizer, Role, Taps, Transform};
+use std::fmt::{self, Display};
+
+impl KernelShape<'_> {
+    /// Number of the grammar and of all words in it.
+    pub const KEY_VERSION: u32 = 1;
+
+    /// The same text for kernels that take the same time, and the key of their times: the version, the
+    /// kind, its constants, and extents, dtype and pitches of every view, without places.
+    pub fn signature(&self) -> String {
+        format!("k{} {self}", Self::KEY_VERSION)
+    }
+}
+
+/// The key without its version.
+impl Display for KernelShape<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, part) in self.kernel.parts().iter().enumerate() {
+            if at > 0 {
+                f.write_str(" + ")?;
+            }
+            let descriptor = part.descriptor();
+            f.write_str(descriptor.name)?;
+            for constant in descriptor.constants.iter().flatten() {
+                write!(f, " {constant}")?;
+            }
+            for operand in &descriptor.operands {
+                let view = operand.view;
+                let buffer = &self.buffers[view.buffer.0 as usize];
+                // One row of packed weights may have the extents of plain ones.
+                let form = match buffer.role == Role::PackedWeights {
+                    true => "packed:",
+                    false => "",
+                };
+                let (name, dtype) = (operand.name, buffer.dtype.name());
+                let [extent, dims] = [&view.extent, &buffer.dims].map(|dims| Joined(dims, "x"));
+                write!(f, " {name}={form}{dtype}:{extent}/{dims}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A list with a text between its entries.
+struct Joined<'l, T>(&'l [T], &'static str);
+
+impl<T: Display> Display for Joined<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(list, between) = self;
+        for (at, entry) in list.iter().enumerate() {
+            if at > 0 {
+                f.write_str(between)?;
+            }
+            entry.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl Display for Constant<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Constant::Taps(Taps {
+                kernel,
+                stride,
+                dilation,
+            }) => {
+                let [kernel, stride, dilation] =
+                    [kernel, stride, dilation].map(|taps| Joined(taps, "x"));
+                write!(f, "kernel={kernel} stride={stride} dilation={dilation}")
+            }
+            Constant::Number(name, number) => write!(f, "{name}={number}"),
+            Constant::Offsets(name, offsets) => write!(f, "{name}={}", Joined(*offsets, ",")),
+            Constant::Flag(name, flag) => write!(f, "{name}={flag}"),
+            Constant::Flags(name, flags) => write!(f, "{name}={}", Joined(*flags, ",")),
+            Constant::Word(name, word) => write!(f, "{name}={word}"),
+            Constant::Transform(transform) => {
+                write!(f, "transform={}", transform.name())?;
+                match transform {
+                    Transform::Identity | Transform::LogOnePlus => Ok(()),
+                    Transform::Scale { factor } => write!(f, " factor={factor:e}"),
+                }
+            }
+            Constant::Rule(rule) => {
+                write!(f, "rule={}", rule.name())?;
+                match rule {
+                    Optimizer::Sgd {
+                        momentum,
+                        weight_decay,
+                    } => write!(f, " momentum={momentum:e} weight_decay={weight_decay:e}"),
+                    Optimizer::Adam {
+                        beta1,
+                        beta2,
+                        epsilon,
+                        weight_decay,
+                    } => write!(
+                        f,
+                        " beta1={beta1:e} beta2={beta2:e} epsilon={epsilon:e} \
+                         weight_decay={weight_decay:e}"
+                    ),
+                }
+            }
+        }
+    }
+}

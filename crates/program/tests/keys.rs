@@ -1,0 +1,525 @@
+//! Kernel keys stand in users' files: the key of each kind of kernel, and every word of it, is compared
+//! with a list.
+//!
+//! `UPDATE=1 cargo test -p partita-program --test keys` adds keys of new kernels to the list. It changes none
+//! that is listed: where the key of a kernel has to change, raise `KernelShape::KEY_VERSION`, which starts
+//! a list of its own, and let `tune::Database` convert keys of the version before.
+
+use partita_program::{
+    Activation, Buffer, BufferId, Direction, Dtype, Kernel, KernelShape, Optimizer, Place,
+    PoolKind, Role, Taps, Transform, View,
+};
+use partita_space::Bytes;
+use std::collections::HashSet;
+use std::mem::discriminant;
+use std::path::Path;
+use std::{env, fs};
+
+const TAPS: Taps = Taps {
+    kernel: [3, 2, 1],
+    stride: [1, 2, 3],
+    dilation: [1, 1, 2],
+};
+const SHIFT: [i64; 3] = [1, 0, -1];
+
+/// In the order of the constants below.
+fn buffers() -> Vec<Buffer> {
+    let all = [
+        (Role::Activation, Dtype::F32, [2, 6, 10, 10, 16]),
+        (Role::Activation, Dtype::F32, [2, 4, 8, 8, 16]),
+        (Role::Parameter, Dtype::F32, [3, 2, 1, 8, 16]),
+        (Role::PackedWeights, Dtype::F32, [1, 1, 1, 1, 900]),
+        (Role::Parameter, Dtype::F32, [1, 1, 1, 1, 16]),
+        (Role::Statistics, Dtype::F64, [1, 1, 1, 2, 16]),
+        (Role::Staging, Dtype::I16, [2, 16, 4, 8, 8]),
+    ];
+    let buffer = |(role, dtype, dims)| Buffer {
+        name: String::new(),
+        role,
+        dtype,
+        dims,
+        home: None,
+        offset: Bytes(0),
+    };
+    all.into_iter().map(buffer).collect()
+}
+
+const fn view(buffer: u32, start: [usize; 5], extent: [usize; 5]) -> View {
+    View {
+        buffer: BufferId(buffer),
+        start,
+        extent,
+    }
+}
+
+/// A box inside of a tensor.
+const X: View = view(0, [0, 1, 1, 1, 0], [2, 4, 8, 8, 16]);
+/// A whole tensor.
+const Y: View = view(1, [0; 5], [2, 4, 8, 8, 16]);
+const W: View = view(2, [0; 5], [3, 2, 1, 8, 16]);
+const PACKED: View = view(3, [0; 5], [1, 1, 1, 1, 900]);
+const VECTOR: View = view(4, [0; 5], [1, 1, 1, 1, 16]);
+const SUMS: View = view(5, [0; 5], [1, 1, 1, 2, 16]);
+const SCALAR: View = view(5, [0; 5], [1; 5]);
+const STORED: View = view(6, [0; 5], [2, 16, 4, 8, 8]);
+
+fn contents() -> Vec<Kernel> {
+    let transforms = [
+        Transform::Identity,
+        Transform::Scale { factor: 0.00390625 },
+        Transform::LogOnePlus,
+    ];
+    let import = |transform| Kernel::Import {
+        source: STORED,
+        target: Y,
+        transform,
+    };
+    let copy = |accumulate| Kernel::Copy {
+        source: X,
+        target: Y,
+        accumulate,
+    };
+    let fill = Kernel::Fill {
+        target: X,
+        value: 0.5,
+    };
+    let mut all = vec![fill, copy(false), copy(true)];
+    all.extend(transforms.map(import));
+    all
+}
+
+fn convolutions() -> Vec<Kernel> {
+    let pack = |direction| Kernel::PackWeights {
+        w: W,
+        packed: PACKED,
+        direction,
+        taps: TAPS,
+        groups: 2,
+    };
+    let forward = |w, bias, accumulate| Kernel::ConvolutionForward {
+        x: X,
+        w,
+        bias,
+        y: Y,
+        taps: TAPS,
+        groups: 2,
+        accumulate,
+    };
+    let backward = |w, bias, accumulate| Kernel::ConvolutionBackwardData {
+        dy: Y,
+        w,
+        bias,
+        dx: X,
+        taps: TAPS,
+        shift: SHIFT,
+        groups: 2,
+        accumulate,
+    };
+    vec![
+        pack(Direction::Forward),
+        pack(Direction::BackwardData),
+        forward(W, None, false),
+        forward(PACKED, Some(VECTOR), false),
+        forward(W, Some(VECTOR), true),
+        backward(W, None, false),
+        backward(PACKED, Some(VECTOR), true),
+        Kernel::ConvolutionBackwardWeight {
+            x: X,
+            dy: Y,
+            dw: W,
+            taps: TAPS,
+            groups: 2,
+            accumulate: false,
+        },
+        Kernel::BiasBackward {
+            dy: Y,
+            db: VECTOR,
+            accumulate: false,
+        },
+    ]
+}
+
+fn pools() -> Vec<Kernel> {
+    let both = |kind| {
+        let needs_x = match kind {
+            PoolKind::Max | PoolKind::L2 => true,
+            PoolKind::AverageAll | PoolKind::AverageInside => false,
+        };
+        [
+            Kernel::PoolForward {
+                kind,
+                x: X,
+                y: Y,
+                taps: TAPS,
+                shift: SHIFT,
+            },
+            Kernel::PoolBackward {
+                kind,
+                x: needs_x.then_some(X),
+                dy: Y,
+                dx: X,
+                taps: TAPS,
+                shift: SHIFT,
+                accumulate: needs_x,
+            },
+        ]
+    };
+    PoolKind::ALL.into_iter().flat_map(both).collect()
+}
+
+fn batch_norms() -> Vec<Kernel> {
+    let (count, epsilon) = (512, 1e-5);
+    vec![
+        Kernel::BatchNormStatistics {
+            x: X,
+            sums: SUMS,
+            accumulate: false,
+        },
+        Kernel::BatchNormForward {
+            x: X,
+            sums: SUMS,
+            gamma: VECTOR,
+            beta: VECTOR,
+            y: Y,
+            count,
+            epsilon,
+        },
+        Kernel::BatchNormRunning {
+            sums: SUMS,
+            mean: VECTOR,
+            variance: VECTOR,
+            count,
+            momentum: 0.1,
+        },
+        inference(),
+        Kernel::BatchNormBackwardStatistics {
+            x: X,
+            sums: SUMS,
+            dy: Y,
+            gradient_sums: SUMS,
+            count,
+            epsilon,
+            accumulate: true,
+        },
+        Kernel::BatchNormBackwardData {
+            x: X,
+            sums: SUMS,
+            gamma: VECTOR,
+            dy: Y,
+            gradient_sums: SUMS,
+            dx: X,
+            count,
+            epsilon,
+            accumulate: false,
+        },
+        Kernel::BatchNormBackwardParameters {
+            gradient_sums: SUMS,
+            dgamma: VECTOR,
+            dbeta: VECTOR,
+            accumulate: true,
+        },
+    ]
+}
+
+fn inference() -> Kernel {
+    Kernel::BatchNormInference {
+        x: Y,
+        mean: VECTOR,
+        variance: VECTOR,
+        gamma: VECTOR,
+        beta: VECTOR,
+        y: Y,
+        epsilon: 1e-5,
+    }
+}
+
+fn layer_norms() -> Vec<Kernel> {
+    let (count, epsilon) = (16, 1e-5);
+    vec![
+        Kernel::LayerNormStatistics { x: X, sums: SUMS },
+        Kernel::LayerNormForward {
+            x: X,
+            sums: SUMS,
+            gamma: VECTOR,
+            beta: VECTOR,
+            y: Y,
+            count,
+            epsilon,
+        },
+        Kernel::LayerNormBackwardStatistics {
+            x: X,
+            sums: SUMS,
+            gamma: VECTOR,
+            dy: Y,
+            gradient_sums: SUMS,
+            count,
+            epsilon,
+        },
+        Kernel::LayerNormBackwardData {
+            x: X,
+            sums: SUMS,
+            gamma: VECTOR,
+            dy: Y,
+            gradient_sums: SUMS,
+            dx: X,
+            count,
+            epsilon,
+            accumulate: true,
+        },
+        Kernel::LayerNormBackwardParameters {
+            x: X,
+            sums: SUMS,
+            dy: Y,
+            dgamma: VECTOR,
+            dbeta: VECTOR,
+            count,
+            epsilon,
+            accumulate: false,
+        },
+    ]
+}
+
+fn pointwise() -> Vec<Kernel> {
+    let both = |function| {
+        [
+            Kernel::ActivationForward {
+                function,
+                x: X,
+                y: Y,
+            },
+            Kernel::ActivationBackward {
+                function,
+                x: X,
+                dy: Y,
+                dx: X,
+                accumulate: true,
+            },
+        ]
+    };
+    let mut all: Vec<Kernel> = Activation::ALL.into_iter().flat_map(both).collect();
+    all.extend([
+        Kernel::LeakyReluForward {
+            x: X,
+            y: Y,
+            negative_slope: 0.01,
+        },
+        Kernel::LeakyReluBackward {
+            y: Y,
+            dy: Y,
+            dx: X,
+            negative_slope: 0.01,
+            accumulate: false,
+        },
+        Kernel::Dropout {
+            x: X,
+            y: Y,
+            rate: 0.5,
+            operation: 3,
+            place: Place::replicated([2, 4, 8, 8, 16]),
+            low: [0; 5],
+            accumulate: false,
+        },
+        Kernel::Add { a: X, b: Y, y: Y },
+    ]);
+    all
+}
+
+fn products() -> Vec<Kernel> {
+    let linear = |bias| Kernel::LinearForward {
+        x: X,
+        w: W,
+        bias,
+        y: Y,
+    };
+    vec![
+        linear(None),
+        linear(Some(VECTOR)),
+        Kernel::LinearBackwardData {
+            dy: Y,
+            w: W,
+            dx: X,
+            accumulate: false,
+        },
+        Kernel::LinearBackwardWeight {
+            x: X,
+            dy: Y,
+            dw: W,
+            accumulate: true,
+        },
+    ]
+}
+
+fn sequences() -> Vec<Kernel> {
+    let attention = |[dq, dk, dv]: [Option<View>; 3], accumulate| Kernel::AttentionBackward {
+        q: X,
+        k: Y,
+        v: Y,
+        dy: Y,
+        dq,
+        dk,
+        dv,
+        heads: 4,
+        causal: false,
+        accumulate,
+    };
+    vec![
+        Kernel::EmbeddingForward {
+            x: STORED,
+            w: W,
+            y: Y,
+        },
+        Kernel::EmbeddingBackward {
+            x: STORED,
+            dy: Y,
+            dw: W,
+            accumulate: true,
+        },
+        Kernel::Positions {
+            x: X,
+            y: Y,
+            place: Place::replicated([2, 4, 8, 8, 16]),
+            low: [0; 5],
+        },
+        Kernel::AttentionForward {
+            q: X,
+            k: Y,
+            v: Y,
+            y: Y,
+            heads: 4,
+            causal: true,
+        },
+        attention([Some(X), Some(Y), Some(Y)], [true, false, false]),
+        attention([None, Some(Y), None], [false, true, false]),
+    ]
+}
+
+fn losses() -> Vec<Kernel> {
+    let (count, weight) = (2, 1.0);
+    let squared = |dx| Kernel::MeanSquaredError {
+        x: X,
+        target: Y,
+        dx,
+        loss: SCALAR,
+        count,
+        weight,
+    };
+    let entropy = |dx| Kernel::SoftmaxCrossEntropy {
+        x: X,
+        target: STORED,
+        dx,
+        loss: SCALAR,
+        count,
+        weight,
+        smoothing: 0.1,
+    };
+    vec![
+        squared(None),
+        squared(Some(Y)),
+        entropy(None),
+        entropy(Some(Y)),
+        Kernel::OutputErrors {
+            x: X,
+            target: Y,
+            errors: SUMS,
+        },
+        Kernel::ClassCounts {
+            x: X,
+            target: STORED,
+            counts: SUMS,
+        },
+    ]
+}
+
+fn updates() -> Vec<Kernel> {
+    let squares = |sources| Kernel::SumOfSquares {
+        sources,
+        total: SCALAR,
+    };
+    vec![
+        squares(vec![W]),
+        squares(vec![W, VECTOR, W]),
+        update(0.0, None),
+        update(0.9, None),
+        update(0.0, Some((SCALAR, 1.0))),
+        Kernel::Update {
+            rule: Optimizer::Adam {
+                beta1: 0.9,
+                beta2: 0.999,
+                epsilon: 1e-8,
+                weight_decay: 0.0001,
+            },
+            parameter: W,
+            gradient: W,
+            moments: vec![W, W],
+            clip: Some((SCALAR, 2.5)),
+        },
+    ]
+}
+
+fn update(momentum: f64, clip: Option<(View, f64)>) -> Kernel {
+    Kernel::Update {
+        rule: Optimizer::Sgd {
+            momentum,
+            weight_decay: 1e-20,
+        },
+        parameter: W,
+        gradient: W,
+        moments: if momentum == 0.0 { vec![] } else { vec![W] },
+        clip,
+    }
+}
+
+fn fused() -> Vec<Kernel> {
+    let relu = Kernel::LeakyReluForward {
+        x: Y,
+        y: Y,
+        negative_slope: 0.0,
+    };
+    let of = |parts| Kernel::Fused { parts };
+    vec![
+        of(vec![convolutions()[3].clone(), inference(), relu]),
+        of(vec![update(0.9, None), update(0.9, None)]),
+    ]
+}
+
+fn kernels() -> Vec<Kernel> {
+    let families: [fn() -> Vec<Kernel>; 11] = [
+        contents,
+        convolutions,
+        pools,
+        batch_norms,
+        layer_norms,
+        pointwise,
+        products,
+        sequences,
+        losses,
+        updates,
+        fused,
+    ];
+    families.into_iter().flat_map(|family| family()).collect()
+}
+
+#[test]
+fn the_key_of_every_kind_is_as_listed() {
+    let (kernels, buffers) = (kernels(), buffers());
+    let kinds: HashSet<_> = kernels.iter().map(discriminant).collect();
+    assert_eq!(kinds.len(), Kernel::KINDS, "a kind is not listed");
+    let keys = kernels.iter().map(|kernel| {
+        let buffers = &buffers;
+        KernelShape { kernel, buffers }.signature()
+    });
+    let keys: Vec<String> = keys.collect();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let path = path.join(format!("keys-{}.txt", KernelShape::KEY_VERSION));
+    let listed = fs::read_to_string(&path).unwrap_or_default();
+    for listed in listed.lines() {
+        assert!(keys.iter().any(|key| key == listed), "no longer: {listed}");
+    }
+    if env::var_os("UPDATE").is_some() {
+        fs::write(&path, keys.join("\n") + "\n").unwrap();
+        return;
+    }
+    for key in &keys {
+        assert!(listed.lines().any(|listed| listed == key), "new: {key}");
+    }
+}

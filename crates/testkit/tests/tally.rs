@@ -1,0 +1,110 @@
+//! A step whose kernels count something else than the program is refused.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use partita_graph::text;
+use partita_program::{Count, Dtype, Kernel, Program, ProgramKind, Work};
+use partita_run::Worked;
+use partita_space::{Mesh, Rank};
+use partita_testkit::{Case, Setup, around, reference_kernels, run};
+
+const MODEL: &str = "model line
+input x channels=2 extent=8
+c = conv x filters=3 kernel=3 pad=1 bias=true
+r = relu c
+d = conv r filters=2 kernel=3 pad=1 bias=true
+loss = mse d
+";
+
+/// The error of a run on one rank in which kernels count `more` than they did, if there is one.
+fn error(more: fn(&Kernel) -> Worked) -> Option<String> {
+    let honest = reference_kernels(Dtype::F64);
+    let kernels = move |mesh: Mesh, rank: Rank| {
+        around(honest(mesh, rank), move |kernel, _, execute| {
+            let mut worked = execute(kernel)?;
+            worked += more(kernel);
+            Ok(worked)
+        })
+    };
+    let case = case();
+    let ran = run(&Setup::of_case(&case, &kernels));
+    ran.err().map(|error| format!("{error:?}"))
+}
+
+fn case() -> Case {
+    Case {
+        graph: text::parse(MODEL).unwrap(),
+        strategy: "data=1".parse().unwrap(),
+        batch: 2,
+        seed: 1,
+    }
+}
+
+fn is_fused(kernel: &Kernel) -> bool {
+    matches!(kernel, Kernel::Fused { .. })
+}
+
+#[test]
+fn flops_of_all_kernels_and_bytes_of_those_that_are_not_fused_are_compared() {
+    assert_eq!(error(|_| Worked::default()), None);
+    let refused = |found: Option<String>, what: &str| {
+        let found = found.expect("the step is refused");
+        assert!(
+            found.contains("Tally") && found.contains(&format!("what: {what:?}")),
+            "{found}"
+        );
+    };
+    refused(
+        error(|kernel| Worked {
+            flops: u64::from(!is_fused(kernel)),
+            bytes: 0,
+        }),
+        "flops",
+    );
+    refused(
+        error(|kernel| Worked {
+            flops: u64::from(is_fused(kernel)),
+            bytes: 0,
+        }),
+        "flops",
+    );
+    refused(
+        error(|kernel| Worked {
+            flops: 0,
+            bytes: u64::from(!is_fused(kernel)),
+        }),
+        "bytes of kernels",
+    );
+}
+
+/// Bytes of fused kernels follow from their views alone: whoever counts some is refused.
+#[test]
+fn bytes_of_fused_kernels_are_not_counted() {
+    let kernels = reference_kernels(Dtype::F64);
+    let case = case();
+    let program: Program = Setup::of_case(&case, &kernels)
+        .program(ProgramKind::Train)
+        .unwrap();
+    let body = &program.bodies[0];
+    let fused = body.tasks.iter().filter_map(|task| match &task.work {
+        Work::Compute { kernel, .. } => is_fused(kernel).then_some(kernel),
+        Work::Exchange(_) | Work::Collective(_) | Work::Load(_) => None,
+    });
+    let mut kinds = 0;
+    for kernel in fused {
+        let count = Count::of_kernel(kernel, &body.buffers);
+        assert!(count.read.0 > 0 && count.written.0 > 0, "{kernel:?}");
+        let expected = Worked {
+            flops: count.flops.0,
+            bytes: 0,
+        };
+        assert_eq!(Worked::expected(kernel, &body.buffers), expected);
+        kinds += 1;
+    }
+    assert!(kinds > 1, "the program has fused kernels");
+    let found = error(|kernel| Worked {
+        flops: 0,
+        bytes: u64::from(is_fused(kernel)),
+    });
+    assert!(found.unwrap().contains("bytes of kernels"));
+}
