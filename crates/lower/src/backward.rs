@@ -5,11 +5,11 @@ use crate::cross::Crossing;
 use crate::emit::{Emit, GradientState};
 use crate::exchange::{gather_frame, scatter_frame, zero_outside};
 use crate::forward::{inputs_of, pool_kind, shift, taps};
-use crate::network::{Step, positions};
+use crate::network::{LayerId, Step, positions};
 use crate::redistribute::Destination;
 use crate::schedule::Pass;
 use crate::storage::{DataGradient, window};
-use partita_graph::{Convolution, NodeId, Op, ParameterId, Pool, TransposedConvolution};
+use partita_graph::{Convolution, Op, ParameterId, Pool, TransposedConvolution};
 use partita_program::{Kernel, Phase, Role, View};
 use partita_space::{AxisSet, Region};
 
@@ -17,7 +17,7 @@ pub(crate) const BACKWARD: Phase = Phase::Backward;
 
 impl Emit<'_> {
     /// The backward pass of the layers of a stage.
-    pub(crate) fn backward(&mut self, layers: &[NodeId]) {
+    pub(crate) fn backward(&mut self, layers: &[LayerId]) {
         let mut last_block = None;
         for &id in layers.iter().rev() {
             let storage = self.storages.of(id);
@@ -36,13 +36,13 @@ impl Emit<'_> {
                     self.receive_gradients(id);
                     self.complete_gradient(id);
                 }
-                self.backward_node(id);
+                self.backward_layer(id);
             }
         }
     }
 
     /// Takes what the ranks of other layers have of the gradient.
-    fn receive_gradients(&mut self, id: NodeId) {
+    fn receive_gradients(&mut self, id: LayerId) {
         for &reader in self.network.readers(id).iter().rev() {
             if !self.network.crosses(reader) || self.network.crosses_within(reader) {
                 continue;
@@ -78,28 +78,28 @@ impl Emit<'_> {
     ///
     /// The first contribution replaces; where it does not cover all that later ones, or other ranks,
     /// add to, everything is set to zero before.
-    pub(crate) fn contribute(&mut self, node: NodeId, region: &Region) -> (View, bool) {
-        let state = self.gradient(node);
+    pub(crate) fn contribute(&mut self, id: LayerId, region: &Region) -> (View, bool) {
+        let state = self.gradient(id);
         let held = state.held;
         let mut accumulate = true;
         if !state.written {
-            let storage = self.storages.of(node);
+            let storage = self.storages.of(id);
             let all = storage.partial.held(&self.builder.coord);
-            let inside = all.intersect(&self.partial_reach(node, &all));
+            let inside = all.intersect(&self.partial_reach(id, &all));
             if region.holds(&inside) {
                 accumulate = false;
             } else {
-                let layer = self.layer(node).name.clone();
+                let layer = self.layer(id).name.clone();
                 self.builder.fill(&layer, BACKWARD, held.view(&inside), 0.0);
             }
-            self.mark_written(node);
+            self.mark_written(id);
         }
         (held.view(region), accumulate)
     }
 
     /// The part of `all` that can receive contributions: padding that does not wrap cannot.
-    fn partial_reach(&self, node: NodeId, all: &Region) -> Region {
-        let geometry = &self.storages.of(node).partial;
+    fn partial_reach(&self, id: LayerId, all: &Region) -> Region {
+        let geometry = &self.storages.of(id).partial;
         let mut reach = *all;
         for dim in 0..5 {
             let line = geometry.lines_at(&self.builder.coord)[dim];
@@ -109,16 +109,16 @@ impl Emit<'_> {
         reach
     }
 
-    fn mark_written(&mut self, node: NodeId) {
-        let index = self.storages.of[node.0];
+    fn mark_written(&mut self, id: LayerId) {
+        let index = self.storages.of[id.0];
         if let Some(state) = &mut self.gradients[index] {
             state.written = true;
         }
     }
 
     /// Memory for the gradient of a storage.
-    fn gradient(&mut self, node: NodeId) -> GradientState {
-        let index = self.storages.of[node.0];
+    fn gradient(&mut self, id: LayerId) -> GradientState {
+        let index = self.storages.of[id.0];
         if let Some(state) = self.gradients[index] {
             return state;
         }
@@ -132,7 +132,7 @@ impl Emit<'_> {
             region.0[dim].end = partial.0[dim].end.max(around.0[dim].end);
         }
         let name = format!("d.{}", self.layer(storage.members[0]).name);
-        let tensor = self.tensor(node, true);
+        let tensor = self.tensor(id, true);
         let place = storage.value.place;
         let held = self
             .builder
@@ -148,7 +148,7 @@ impl Emit<'_> {
 
     /// All contributions have been made: those for other ranks go there, and theirs come here. The
     /// gradient of a copy is complete.
-    fn complete_gradient(&mut self, id: NodeId) {
+    fn complete_gradient(&mut self, id: LayerId) {
         let state = self.gradient(id);
         let storage = self.storages.of(id);
         let layer = self.layer(id).name.clone();
@@ -172,12 +172,12 @@ impl Emit<'_> {
     }
 
     /// The gradient of what is computed.
-    pub(crate) fn computed_gradient(&mut self, id: NodeId) -> View {
+    pub(crate) fn computed_gradient(&mut self, id: LayerId) -> View {
         let held = self.gradient(id).held;
         held.view(&self.computed(id))
     }
 
-    fn backward_node(&mut self, id: NodeId) {
+    fn backward_layer(&mut self, id: LayerId) {
         let layer = self.layer(id).name.clone();
         let op = match self.layer(id).step.clone() {
             Step::Move => return self.move_gradient(id, &layer),
@@ -239,7 +239,7 @@ impl Emit<'_> {
     /// A kernel from the gradient of what is computed to that of what is read of one input.
     pub(crate) fn pass_back(
         &mut self,
-        id: NodeId,
+        id: LayerId,
         input: usize,
         layer: &str,
         kernel: impl Fn(View, View, bool) -> Kernel,
@@ -256,7 +256,7 @@ impl Emit<'_> {
     }
 
     /// A part of the output's gradient to what is read of one input.
-    fn copy_back(&mut self, id: NodeId, input: usize, layer: &str, part: Region) {
+    fn copy_back(&mut self, id: LayerId, input: usize, layer: &str, part: Region) {
         let source = self.gradient(id).held.view(&part);
         self.pass_back(id, input, layer, |_, target, accumulate| Kernel::Copy {
             source,
@@ -265,7 +265,7 @@ impl Emit<'_> {
         });
     }
 
-    fn relu_backward(&mut self, id: NodeId, layer: &str, negative_slope: f64) {
+    fn relu_backward(&mut self, id: LayerId, layer: &str, negative_slope: f64) {
         let y = self.computed_value(id);
         let input = self.layer(id).inputs[0];
         if self.storages.of[id.0] == self.storages.of[input.0] {
@@ -293,7 +293,7 @@ impl Emit<'_> {
         });
     }
 
-    fn convolution_backward(&mut self, id: NodeId, layer: &str, convolution: &Convolution) {
+    fn convolution_backward(&mut self, id: LayerId, layer: &str, convolution: &Convolution) {
         let storage = self.storages.of(id);
         let held = self.gradient(id).held;
         let computed = self.computed(id);
@@ -317,7 +317,7 @@ impl Emit<'_> {
         }
     }
 
-    fn convolution_weights(&mut self, id: NodeId, layer: &str, convolution: &Convolution) {
+    fn convolution_weights(&mut self, id: LayerId, layer: &str, convolution: &Convolution) {
         let input = self.layer(id).inputs[0];
         let axes = positions(self.place(id));
         let computed = self.computed(id);
@@ -349,7 +349,7 @@ impl Emit<'_> {
 
     fn convolution_data(
         &mut self,
-        id: NodeId,
+        id: LayerId,
         layer: &str,
         convolution: &Convolution,
         held: &Held,
@@ -394,7 +394,7 @@ impl Emit<'_> {
     /// have added to; it is also what the gradient of the weights reads.
     fn transposed_backward(
         &mut self,
-        id: NodeId,
+        id: LayerId,
         layer: &str,
         convolution: &TransposedConvolution,
     ) {
@@ -456,7 +456,7 @@ impl Emit<'_> {
         self.builder.kernel(layer, BACKWARD, kernel);
     }
 
-    fn pool_backward(&mut self, id: NodeId, layer: &str, pool: &Pool) {
+    fn pool_backward(&mut self, id: LayerId, layer: &str, pool: &Pool) {
         let dy = self.computed_gradient(id);
         let input = self.layer(id).inputs[0];
         if dy.is_empty() || !self.storages.of(input).has_gradient {
@@ -478,7 +478,7 @@ impl Emit<'_> {
         self.builder.kernel(layer, BACKWARD, kernel);
     }
 
-    fn batch_norm_backward(&mut self, id: NodeId, layer: &str, epsilon: f64) {
+    fn batch_norm_backward(&mut self, id: LayerId, layer: &str, epsilon: f64) {
         let place = *self.place(id);
         let count = Self::count(&place);
         let sums = self.sums[&id];
@@ -511,7 +511,7 @@ impl Emit<'_> {
     /// The moments are those of the own parts, each element once. So elements that are computed at
     /// several ranks pass their copies' gradients on, as if the moments were constants, but for the
     /// one that is its owner's.
-    fn batch_norm_data(&mut self, id: NodeId, layer: &str, epsilon: f64, gradient_sums: View) {
+    fn batch_norm_data(&mut self, id: LayerId, layer: &str, epsilon: f64, gradient_sums: View) {
         let input = self.layer(id).inputs[0];
         let reach = self.reach(id, input);
         if !self.storages.of(input).has_gradient || reach.is_empty() {
@@ -570,7 +570,7 @@ impl Emit<'_> {
         });
     }
 
-    fn linear_backward(&mut self, id: NodeId, layer: &str, bias: bool) {
+    fn linear_backward(&mut self, id: LayerId, layer: &str, bias: bool) {
         let (x, dy) = (self.read_value(id, 0), self.computed_gradient(id));
         let axes = positions(self.place(id));
         let weight = self.layer(id).parameters[0];
@@ -600,7 +600,7 @@ impl Emit<'_> {
     }
 
     /// The adjoint of the change of the value: what readers added, back to the owners of the input.
-    fn move_gradient(&mut self, id: NodeId, layer: &str) {
+    fn move_gradient(&mut self, id: LayerId, layer: &str) {
         let input = self.layer(id).inputs[0];
         if !self.storages.of(input).has_gradient {
             return;
@@ -624,7 +624,7 @@ impl Emit<'_> {
 
     /// The gradient of a value that came from other ranks of the stage, back to these: from those who
     /// have it and to those who want it, of which this rank may be one.
-    fn cross_gradient(&mut self, id: NodeId) {
+    fn cross_gradient(&mut self, id: LayerId) {
         let input = self.layer(id).inputs[0];
         let (from, to) = (*self.place(id), *self.place(input));
         let layer = self.layer(id).name.clone();
@@ -669,7 +669,7 @@ impl Emit<'_> {
     }
 
     /// The gradient of a value that came from other ranks, back to these.
-    fn send_gradient(&mut self, id: NodeId, layer: &str, source: &Held) {
+    fn send_gradient(&mut self, id: LayerId, layer: &str, source: &Held) {
         let input = self.layer(id).inputs[0];
         let (from, to) = (*self.place(id), *self.place(input));
         let cargo = self.cargo(id, layer, BACKWARD, Role::ActivationGradient);

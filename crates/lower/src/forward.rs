@@ -3,11 +3,11 @@
 use crate::cross::Crossing;
 use crate::emit::Emit;
 use crate::exchange::{gather_frame, zero_outside};
-use crate::network::{Step, positions};
+use crate::network::{LayerId, Step, positions};
 use crate::redistribute::{Cargo, Destination};
 use crate::schedule::Pass;
 use crate::storage::{contributors, transposed_window, window};
-use partita_graph::{Convolution, Loss, NodeId, Op, Pool, PoolKind, TransposedConvolution};
+use partita_graph::{Convolution, Loss, Op, Pool, PoolKind, TransposedConvolution};
 use partita_program::{Item, Kernel, Phase, Place, ProgramKind, Role, Taps, View};
 use partita_space::{AxisSet, Interval, Region, Window};
 
@@ -54,13 +54,13 @@ pub(crate) fn shift(inputs: &Region, outputs: &Region, windows: &[Window; 3]) ->
 
 impl Emit<'_> {
     /// The forward pass of the layers of a stage.
-    pub(crate) fn forward(&mut self, layers: &[NodeId]) {
+    pub(crate) fn forward(&mut self, layers: &[LayerId]) {
         for &id in layers {
             let is_here = self.enter(id);
             if self.network.crosses_within(id) {
                 self.cross_value(id, is_here);
             } else if is_here {
-                self.forward_node(id);
+                self.forward_layer(id);
             }
             if is_here && self.storages.of(id).members.last() == Some(&id) {
                 self.complete_value(id);
@@ -70,7 +70,7 @@ impl Emit<'_> {
     }
 
     /// Gives a value to the ranks that want it elsewhere.
-    fn send_values(&mut self, id: NodeId) {
+    fn send_values(&mut self, id: LayerId) {
         for &reader in self.network.readers(id) {
             if self.network.crosses(reader) && !self.network.crosses_within(reader) {
                 let (from, to) = (*self.place(id), *self.place(reader));
@@ -88,7 +88,7 @@ impl Emit<'_> {
 
     /// Brings a value to other ranks of the stage, from those who have it and to those who want it, of
     /// which this rank may be one.
-    fn cross_value(&mut self, id: NodeId, is_here: bool) {
+    fn cross_value(&mut self, id: LayerId, is_here: bool) {
         let input = self.layer(id).inputs[0];
         let (from, to) = (*self.place(input), *self.place(id));
         let layer = self.layer(id).name.clone();
@@ -107,7 +107,7 @@ impl Emit<'_> {
     /// What goes with a value or a gradient when it moves.
     pub(crate) fn cargo<'n>(
         &self,
-        id: NodeId,
+        id: LayerId,
         layer: &'n str,
         phase: Phase,
         role: Role,
@@ -121,7 +121,7 @@ impl Emit<'_> {
         }
     }
 
-    pub(crate) fn forward_node(&mut self, id: NodeId) {
+    pub(crate) fn forward_layer(&mut self, id: LayerId) {
         let layer = self.layer(id).name.clone();
         let step = self.layer(id).step.clone();
         let training = self.request.kind == ProgramKind::Train;
@@ -194,7 +194,7 @@ impl Emit<'_> {
     }
 
     /// Memory for the value of a storage.
-    fn hold_value(&mut self, id: NodeId) {
+    fn hold_value(&mut self, id: LayerId) {
         let index = self.storages.of[id.0];
         let storage = &self.storages.all[index];
         let region = storage.value.held(&self.builder.coord);
@@ -208,7 +208,7 @@ impl Emit<'_> {
     }
 
     /// Brings in what readers need around the own part.
-    pub(crate) fn complete_value(&mut self, id: NodeId) {
+    pub(crate) fn complete_value(&mut self, id: LayerId) {
         let storage = self.storages.of(id);
         let Some(held) = self.values[self.storages.of[id.0]] else {
             return;
@@ -226,7 +226,7 @@ impl Emit<'_> {
         }
     }
 
-    fn import(&mut self, id: NodeId, layer: &str) {
+    fn import(&mut self, id: LayerId, layer: &str) {
         let source = self.staged(self.micro, Item::Sample);
         let target = self.owned_value(id);
         if !target.is_empty() {
@@ -246,7 +246,7 @@ impl Emit<'_> {
     /// A kernel from a part of the first input to what is computed of the output.
     pub(crate) fn elementwise(
         &mut self,
-        id: NodeId,
+        id: LayerId,
         layer: &str,
         kernel: impl Fn(View, View) -> Kernel,
     ) {
@@ -257,7 +257,7 @@ impl Emit<'_> {
     }
 
     /// A copy of every input to its channels. Fusion lets most producers write there at once.
-    fn concat(&mut self, id: NodeId, layer: &str) {
+    fn concat(&mut self, id: LayerId, layer: &str) {
         for index in 0..self.layer(id).inputs.len() {
             let source = self.read_value(id, index);
             let target = self.value(id).view(&self.channels_of(id, index));
@@ -277,15 +277,15 @@ impl Emit<'_> {
     }
 
     /// How far what is computed begins before the own part.
-    pub(crate) fn frame_below(&self, id: NodeId) -> [usize; 5] {
+    pub(crate) fn frame_below(&self, id: LayerId) -> [usize; 5] {
         let (owned, computed) = (self.owned(id), self.computed(id));
         std::array::from_fn(|dim| (owned.0[dim].start - computed.0[dim].start) as usize)
     }
 
     /// The channels of an input in what is computed of that which joins it with others.
-    pub(crate) fn channels_of(&self, id: NodeId, input: usize) -> Region {
+    pub(crate) fn channels_of(&self, id: LayerId, input: usize) -> Region {
         let (before, from) = self.layer(id).inputs.split_at(input);
-        let channels = |node: &NodeId| self.place(*node).shape[4] as i64;
+        let channels = |id: &LayerId| self.place(*id).shape[4] as i64;
         let start: i64 = before.iter().map(channels).sum();
         let mut region = self.computed(id);
         region.0[4] = Interval::new(start, start + channels(&from[0]));
@@ -293,14 +293,14 @@ impl Emit<'_> {
     }
 
     /// The bias of a layer. Of several ranks that add up shares of the channels, the first has it.
-    fn bias(&self, id: NodeId, is_there: bool) -> Option<View> {
+    fn bias(&self, id: LayerId, is_there: bool) -> Option<View> {
         let mut sum = self.layer(id).partial.iter();
         let adds = sum.all(|axis| self.builder.coord[axis.index()] == 0);
         (is_there && adds).then(|| self.parameter(id, 1))
     }
 
     /// Groups of channels in the own share of a convolution.
-    pub(crate) fn groups(&self, id: NodeId, all: usize) -> usize {
+    pub(crate) fn groups(&self, id: LayerId, all: usize) -> usize {
         match all {
             1 => 1,
             _ => all / self.builder.mesh.parts(self.place(id).axes[4]),
@@ -308,7 +308,7 @@ impl Emit<'_> {
     }
 
     /// The value of the input in another distribution.
-    fn move_value(&mut self, id: NodeId, layer: &str) {
+    fn move_value(&mut self, id: LayerId, layer: &str) {
         let input = self.layer(id).inputs[0];
         let cargo = self.cargo(id, layer, self.pass, Role::Activation);
         if self.network.crosses(id) {
@@ -329,7 +329,7 @@ impl Emit<'_> {
         self.builder.redistribute(cargo, source, from, to);
     }
 
-    fn convolution(&mut self, id: NodeId, layer: &str, convolution: &Convolution) {
+    fn convolution(&mut self, id: LayerId, layer: &str, convolution: &Convolution) {
         let input = self.layer(id).inputs[0];
         let (x, y) = (self.value(input), self.value(id));
         let w = self.parameter(id, 0);
@@ -352,7 +352,7 @@ impl Emit<'_> {
     /// The data gradient of the convolution whose adjoint it is, with a bias.
     fn transposed_convolution(
         &mut self,
-        id: NodeId,
+        id: LayerId,
         layer: &str,
         convolution: &TransposedConvolution,
     ) {
@@ -397,7 +397,7 @@ impl Emit<'_> {
 
     /// What is computed of a convolution's outputs: the interior first, which waits for no message, then the
     /// border; or all at once where the interior is less than half.
-    fn pieces(&self, id: NodeId) -> Vec<Region> {
+    fn pieces(&self, id: LayerId) -> Vec<Region> {
         let computed = self.computed(id);
         if computed.is_empty() {
             return Vec::new();
@@ -444,7 +444,7 @@ impl Emit<'_> {
         pieces
     }
 
-    fn pool(&mut self, id: NodeId, layer: &str, pool: &Pool) {
+    fn pool(&mut self, id: LayerId, layer: &str, pool: &Pool) {
         let y = self.computed_value(id);
         if y.is_empty() {
             return;
@@ -462,7 +462,7 @@ impl Emit<'_> {
     }
 
     /// What the computed outputs of a pooling read inside the image, and where that lies.
-    pub(crate) fn pool_inputs(&self, id: NodeId, windows: &[Window; 3]) -> (Region, [i64; 3]) {
+    pub(crate) fn pool_inputs(&self, id: LayerId, windows: &[Window; 3]) -> (Region, [i64; 3]) {
         let outputs = self.computed(id);
         let shape = self.place(self.layer(id).inputs[0]).shape;
         let inputs = inputs_of(&outputs, windows, outputs.0[4]).intersect(&Region::all(shape));
@@ -479,7 +479,7 @@ impl Emit<'_> {
         (0..4).map(|dim| place.shared(dim).len() as u64).product()
     }
 
-    fn batch_norm(&mut self, id: NodeId, layer: &str, epsilon: f64, momentum: f64) {
+    fn batch_norm(&mut self, id: LayerId, layer: &str, epsilon: f64, momentum: f64) {
         let place = *self.place(id);
         let count = Self::count(&place);
         let known = self.sums.get(&id).copied();
@@ -515,7 +515,7 @@ impl Emit<'_> {
     }
 
     /// Sums of the values and of their squares, over all ranks that hold the micro-batch.
-    fn moments(&mut self, id: NodeId, layer: &str) -> View {
+    fn moments(&mut self, id: LayerId, layer: &str) -> View {
         let sums = self
             .builder
             .sums(&format!("{layer}.sums"), 2, self.owned(id).0[4].len());
@@ -538,7 +538,7 @@ impl Emit<'_> {
         sums
     }
 
-    fn batch_norm_inference(&mut self, id: NodeId, layer: &str, epsilon: f64) {
+    fn batch_norm_inference(&mut self, id: LayerId, layer: &str, epsilon: f64) {
         let [gamma, beta, mean, variance] = std::array::from_fn(|i| self.parameter(id, i));
         self.elementwise(id, layer, |x, y| Kernel::BatchNormInference {
             x,
@@ -552,14 +552,14 @@ impl Emit<'_> {
     }
 
     /// Lays the whole of the own samples out as features.
-    fn flatten(&mut self, id: NodeId, layer: &str) {
+    fn flatten(&mut self, id: LayerId, layer: &str) {
         let source = self.owned_value(self.layer(id).inputs[0]);
         let target = self.owned_value(id);
         self.copy(layer, source, target);
     }
 
     /// Adds the loss of the own part, and gives its gradient.
-    fn loss(&mut self, id: NodeId, layer: &str, loss: Loss, weight: f64) {
+    fn loss(&mut self, id: LayerId, layer: &str, loss: Loss, weight: f64) {
         let input = self.layer(id).inputs[0];
         let x = self.owned_value(input);
         let target = self.staged(self.micro, Item::Target);
@@ -599,7 +599,7 @@ impl Emit<'_> {
     }
 
     /// All losses are in: the sum over ranks, and in an evaluation what else is said of the answers.
-    fn report_loss(&mut self, id: NodeId, layer: &str, loss: Loss) {
+    fn report_loss(&mut self, id: LayerId, layer: &str, loss: Loss) {
         let input = self.layer(id).inputs[0];
         let axes = positions(self.place(input));
         self.report("loss", layer, axes);

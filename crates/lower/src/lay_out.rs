@@ -16,7 +16,7 @@ mod shares;
 pub(crate) use self::choices::layers;
 use self::choices::{blocks, can_carry, choices, groups_of};
 use self::shares::shares;
-use crate::network::{Layer, Network, Step};
+use crate::network::{Layer, LayerId, Network, Step};
 use crate::placement::Placement;
 use crate::strategy::LayerDim;
 use crate::{Shard, Strategy, StrategyError};
@@ -119,8 +119,8 @@ struct Layout<'a> {
     /// Of each node of the model.
     needs_gradient: Vec<bool>,
     /// For each node of the model the layer that has its value.
-    of: Vec<NodeId>,
-    moves: BTreeMap<(NodeId, usize, Axes, AxisSet, bool), NodeId>,
+    of: Vec<LayerId>,
+    moves: BTreeMap<(LayerId, usize, Axes, AxisSet, bool), LayerId>,
     /// Whether the channels of a node are those of the sample.
     reads_input: Vec<bool>,
     /// Who reads a node of the model, each once.
@@ -215,7 +215,7 @@ impl<'a> Layout<'a> {
     }
 
     /// The loss, and before it the auxiliary ones, which lie as it does since they read its target.
-    fn losses(&mut self, loss: NodeId) -> Result<NodeId, StrategyError> {
+    fn losses(&mut self, loss: NodeId) -> Result<LayerId, StrategyError> {
         for (index, node) in self.graph.nodes.iter().enumerate() {
             if let Op::AuxiliaryLoss { .. } = node.op {
                 self.follower(NodeId(index), loss)?;
@@ -226,7 +226,7 @@ impl<'a> Layout<'a> {
 
     /// A layer whose output lies as its input does: pooling, normalization, sums and the like; or as
     /// another one of its shape does.
-    fn follower(&mut self, id: NodeId, as_: NodeId) -> Result<NodeId, StrategyError> {
+    fn follower(&mut self, id: NodeId, as_: NodeId) -> Result<LayerId, StrategyError> {
         let node = self.graph.node(id);
         let (reads, axes) = match self.graph.node(as_).inputs.first() {
             None => {
@@ -245,7 +245,7 @@ impl<'a> Layout<'a> {
         self.check_heads(id, axes[4])?;
         let partial = self.passed_on(id, &reads, &axes);
         let inputs = node.inputs.iter();
-        let inputs: Vec<NodeId> = inputs
+        let inputs: Vec<LayerId> = inputs
             .map(|input| self.input(id, self.of[input.0], reads, partial))
             .collect();
         for &parameter in &node.parameters {
@@ -258,7 +258,7 @@ impl<'a> Layout<'a> {
     }
 
     /// How an input of a layer lies; where it comes from other ranks, as tensors usually lie here.
-    fn known(&self, id: NodeId, input: NodeId) -> Axes {
+    fn known(&self, id: NodeId, input: LayerId) -> Axes {
         let (node, x) = (self.graph.node(id), &self.layers[input.0]);
         if x.place.on == self.placement.sites[self.site].grids[0] {
             return x.place.axes;
@@ -362,7 +362,7 @@ impl<'a> Layout<'a> {
 
     /// A layer with weights (C, F): each rank reads its share of the channels and computes its share
     /// of the filters.
-    fn weighted(&mut self, id: NodeId) -> Result<NodeId, StrategyError> {
+    fn weighted(&mut self, id: NodeId) -> Result<LayerId, StrategyError> {
         let node = self.graph.node(id);
         let input = node.inputs[0];
         let x = self.of[input.0];
@@ -443,7 +443,7 @@ impl<'a> Layout<'a> {
 
     /// Whether a layer reads around its own part what another group computes for itself: it gets a copy
     /// with a frame of its own.
-    fn is_apart(&self, id: NodeId, x: NodeId) -> bool {
+    fn is_apart(&self, id: NodeId, x: LayerId) -> bool {
         let (group, of) = (self.groups[id.0], &self.layers[x.0]);
         let windows = self.graph.node(id).op.window();
         let slides = windows.is_some_and(|windows| *windows != [Window::ONE; 3]);
@@ -455,7 +455,7 @@ impl<'a> Layout<'a> {
     }
 
     /// The tensor as a reader wants it.
-    fn input(&mut self, id: NodeId, x: NodeId, axes: Axes, partial_gradient: AxisSet) -> NodeId {
+    fn input(&mut self, id: NodeId, x: LayerId, axes: Axes, partial_gradient: AxisSet) -> LayerId {
         let partial_gradient = match self.needs_gradient[self.layers[x.0].origin.0] {
             true => partial_gradient,
             false => AxisSet::NONE,
@@ -481,7 +481,7 @@ impl<'a> Layout<'a> {
 
     /// Whether a layer reads a tensor with a periodic border that others read with another one: it gets
     /// a copy, around which lies what it reads.
-    fn wraps_apart(&self, id: NodeId, x: NodeId) -> bool {
+    fn wraps_apart(&self, id: NodeId, x: LayerId) -> bool {
         let border = |id: NodeId| border(&self.graph.node(id).op);
         let mut readers = self.readers[self.layers[x.0].origin.0].iter();
         border(id) == Border::Periodic && readers.any(|&other| border(other) == Border::Outside)
@@ -489,11 +489,11 @@ impl<'a> Layout<'a> {
 
     fn push_move(
         &mut self,
-        of: NodeId,
+        of: LayerId,
         name: String,
         axes: Axes,
         partial_gradient: AxisSet,
-    ) -> NodeId {
+    ) -> LayerId {
         let origin = self.layers[of.0].origin;
         let id = self.push(origin, Step::Move, vec![of], axes, AxisSet::NONE);
         let from = self.layers[of.0].place.on;
@@ -512,10 +512,10 @@ impl<'a> Layout<'a> {
         &mut self,
         origin: NodeId,
         step: Step,
-        inputs: Vec<NodeId>,
+        inputs: Vec<LayerId>,
         axes: Axes,
         partial: AxisSet,
-    ) -> NodeId {
+    ) -> LayerId {
         let node = self.graph.node(origin);
         let group = match &step {
             Step::Layer(_) => self.groups[origin.0],
@@ -539,7 +539,7 @@ impl<'a> Layout<'a> {
             partial_gradient: AxisSet::NONE,
             group,
         });
-        NodeId(self.layers.len() - 1)
+        LayerId(self.layers.len() - 1)
     }
 
     fn keep_weights(

@@ -2,13 +2,13 @@
 
 use crate::backward::BACKWARD;
 use crate::emit::Emit;
-use crate::network::positions;
-use partita_graph::{self as graph, NodeId, Op};
+use crate::network::{LayerId, positions};
+use partita_graph::{self as graph, Op};
 use partita_program::{Activation, Dtype, Kernel, Phase, Role, View};
 use partita_space::{Interval, Region};
 
 impl Emit<'_> {
-    pub(crate) fn sequence(&mut self, id: NodeId, layer: &str, op: &Op) {
+    pub(crate) fn sequence(&mut self, id: LayerId, layer: &str, op: &Op) {
         match op {
             &Op::Slice { start, .. } => {
                 let input = self.layer(id).inputs[0];
@@ -49,7 +49,7 @@ impl Emit<'_> {
         }
     }
 
-    pub(crate) fn sequence_backward(&mut self, id: NodeId, layer: &str, op: &Op) {
+    pub(crate) fn sequence_backward(&mut self, id: LayerId, layer: &str, op: &Op) {
         match op {
             &Op::Slice { start, .. } => self.slice_backward(id, layer, start),
             Op::Embedding { .. } => {
@@ -91,14 +91,14 @@ impl Emit<'_> {
     }
 
     /// What a slice reads of its input.
-    fn sliced(&self, id: NodeId, start: usize) -> Region {
+    fn sliced(&self, id: LayerId, start: usize) -> Region {
         let mut region = self.reach(id, self.layer(id).inputs[0]);
         let channels = self.place(id).shape[4];
         region.0[4] = Interval::all(channels).shift(start as i64);
         region
     }
 
-    fn slice_backward(&mut self, id: NodeId, layer: &str, start: usize) {
+    fn slice_backward(&mut self, id: LayerId, layer: &str, start: usize) {
         let input = self.layer(id).inputs[0];
         let region = self.sliced(id, start);
         if !self.storages.of(input).has_gradient || region.is_empty() {
@@ -115,11 +115,11 @@ impl Emit<'_> {
     }
 
     /// Heads in the own share of the channels.
-    fn own_heads(&self, id: NodeId, all: usize) -> usize {
+    fn own_heads(&self, id: LayerId, all: usize) -> usize {
         all / self.builder.mesh.parts(self.place(id).axes[4])
     }
 
-    fn layer_norm(&mut self, id: NodeId, layer: &str, epsilon: f64) {
+    fn layer_norm(&mut self, id: LayerId, layer: &str, epsilon: f64) {
         let known = self.sums.get(&id).copied();
         let sums = known.unwrap_or_else(|| self.row_moments(id, layer));
         let (gamma, beta) = (self.parameter(id, 0), self.parameter(id, 1));
@@ -136,7 +136,7 @@ impl Emit<'_> {
     }
 
     /// Sums over the channels at each position that is computed, over all ranks that share these.
-    fn row_moments(&mut self, id: NodeId, layer: &str) -> View {
+    fn row_moments(&mut self, id: LayerId, layer: &str) -> View {
         let sums = self.row_sums(id, &format!("{layer}.sums"));
         self.elementwise(id, layer, |x, _| Kernel::LayerNormStatistics { x, sums });
         self.add_rows(id, layer, self.pass, sums);
@@ -145,7 +145,7 @@ impl Emit<'_> {
     }
 
     /// Two numbers per position that is computed.
-    fn row_sums(&mut self, id: NodeId, name: &str) -> View {
+    fn row_sums(&mut self, id: LayerId, name: &str) -> View {
         let [n, d, h, w, _] = self.computed(id).shape();
         let dims = [n, d, h, w, 2];
         let sums = self
@@ -156,7 +156,7 @@ impl Emit<'_> {
 
     /// The sum over ranks that share the channels of the same positions. If one has no position, none of
     /// them has.
-    fn add_rows(&mut self, id: NodeId, layer: &str, phase: Phase, sums: View) {
+    fn add_rows(&mut self, id: LayerId, layer: &str, phase: Phase, sums: View) {
         let axes = self.place(id).axes[4].set();
         if sums.is_empty() {
             self.builder.next_sequence();
@@ -165,7 +165,7 @@ impl Emit<'_> {
         }
     }
 
-    fn layer_norm_backward(&mut self, id: NodeId, layer: &str, epsilon: f64) {
+    fn layer_norm_backward(&mut self, id: LayerId, layer: &str, epsilon: f64) {
         let count = self.place(id).shape[4] as u64;
         let (sums, gamma) = (self.sums[&id], self.parameter(id, 0));
         let (x, dy) = (self.read_value(id, 0), self.computed_gradient(id));
@@ -223,7 +223,7 @@ impl Emit<'_> {
     }
 
     /// One kernel for all gradients, but for those that add to the same memory.
-    fn attention_backward(&mut self, id: NodeId, layer: &str, heads: usize, causal: bool) {
+    fn attention_backward(&mut self, id: LayerId, layer: &str, heads: usize, causal: bool) {
         let dy = self.computed_gradient(id);
         if dy.is_empty() {
             return;

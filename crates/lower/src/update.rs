@@ -12,10 +12,11 @@
 use crate::body::Held;
 use crate::cross::Crossing;
 use crate::emit::Emit;
+use crate::network::LayerId;
 use crate::parameter_gradient::Key;
 use crate::redistribute::{Cargo, Destination};
 use crate::strategy::Shard;
-use partita_graph::{NodeId, Op, ParameterId};
+use partita_graph::{Op, ParameterId};
 use partita_program::{Kernel, Phase, Place, Role, View};
 use partita_space::{AxisSet, Grid};
 use std::collections::{BTreeMap, BTreeSet};
@@ -219,7 +220,7 @@ impl Emit<'_> {
         let plan = self.plan;
         let layers = plan.networks[0].0.layers.len();
         for index in 0..layers {
-            let layer = plan.networks[0].0.layer(NodeId(index));
+            let layer = plan.networks[0].0.layer(LayerId(index));
             let Some(&Op::BatchNorm { momentum, .. }) = layer.op() else {
                 continue;
             };
@@ -229,7 +230,7 @@ impl Emit<'_> {
                 continue;
             }
             for (micro, (network, _)) in plan.networks.iter().enumerate() {
-                let of = network.layer(NodeId(index));
+                let of = network.layer(LayerId(index));
                 let shape = [1, 1, 1, 2, of.place.shape[4]];
                 let mut place = Place::replicated(shape);
                 (place.axes[4], place.on) = (of.place.axes[4], of.place.on);
@@ -237,7 +238,7 @@ impl Emit<'_> {
                     on: owner.on,
                     ..place
                 };
-                let own = self.late_moments.get(&(NodeId(index), micro)).copied();
+                let own = self.late_moments.get(&(LayerId(index), micro)).copied();
                 let Some(sums) = self.moments_at(&layer.name, own, (&place, &to)) else {
                     continue;
                 };

@@ -3,6 +3,7 @@
 use super::Layout;
 use super::choices::can_carry;
 use crate::StrategyError;
+use crate::network::LayerId;
 use crate::strategy::LayerDim;
 use partita_graph::{Node, NodeId, Op};
 use partita_space::AxisList;
@@ -116,7 +117,7 @@ impl Layout<'_> {
     }
 
     /// In a group nothing is exchanged across the border of the image.
-    pub(super) fn check_periodic(&self, id: NodeId, x: NodeId) -> Result<(), StrategyError> {
+    pub(super) fn check_periodic(&self, id: NodeId, x: LayerId) -> Result<(), StrategyError> {
         let node = self.graph.node(id);
         let is_periodic = matches!(&node.op, Op::Convolution(convolution) if convolution.periodic);
         let (group, input) = (self.groups[id.0], &self.layers[x.0]);
