@@ -57,9 +57,10 @@ impl Emit<'_> {
             let own = self.gradients[self.storages.of[reader.0]].map(|state| state.held);
             let cargo = self.cargo(reader, &layer, BACKWARD, Role::ActivationGradient);
             let builder = &mut self.builder;
-            let target = match accumulate {
-                true => builder.between(cargo, to),
-                false => held,
+            let target = if accumulate {
+                builder.between(cargo, to)
+            } else {
+                held
             };
             builder.receive_across(cargo, number, &crossing, own.as_ref(), &target);
             let own = builder.owned(&to);
@@ -652,9 +653,10 @@ impl Emit<'_> {
         let (view, accumulate) = self.contribute(input, &own);
         let held = self.gradient(input).held;
         assert_eq!(view.buffer, held.id, "a gradient has one buffer");
-        let target = match accumulate {
-            true => self.builder.between(cargo, to),
-            false => held,
+        let target = if accumulate {
+            self.builder.between(cargo, to)
+        } else {
+            held
         };
         let ends = (source.as_ref(), Some(&target));
         self.builder.move_across(cargo, number, &crossing, ends);

@@ -23,9 +23,10 @@ pub(crate) fn blocks(graph: &Graph) -> Vec<Block> {
     let mut fork = 0;
     while fork < graph.nodes.len() {
         let join = joins[fork];
-        let branches = match readers[fork].len() > 1 {
-            true => parts(graph, &between(&readers, fork, join)),
-            false => Vec::new(),
+        let branches = if readers[fork].len() > 1 {
+            parts(graph, &between(&readers, fork, join))
+        } else {
+            Vec::new()
         };
         if branches.len() > 1 {
             blocks.push(branches);
@@ -49,10 +50,7 @@ fn joins(graph: &Graph, readers: &[Vec<NodeId>]) -> Vec<usize> {
         joins[id] = ways
             .reduce(|mut a, mut b| {
                 while a != b {
-                    match a < b {
-                        true => a = joins[a],
-                        false => b = joins[b],
-                    }
+                    if a < b { a = joins[a] } else { b = joins[b] }
                 }
                 a
             })
@@ -365,9 +363,10 @@ fn with_sizes(block: &Block, costs: &[f64], sizes: &[usize]) -> Groups {
         let empty: Vec<usize> = (0..sizes.len())
             .filter(|&g| groups[g].2.is_empty())
             .collect();
-        let possible: Vec<usize> = match empty.len() >= left {
-            true => empty,
-            false => (0..sizes.len()).collect(),
+        let possible: Vec<usize> = if empty.len() >= left {
+            empty
+        } else {
+            (0..sizes.len()).collect()
         };
         let best = possible
             .into_iter()

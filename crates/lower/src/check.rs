@@ -100,13 +100,14 @@ impl Strategy {
     pub(crate) fn check_axes(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
         self.check_sizes(graph, batch)?;
         self.check_stages()?;
-        match self.stages.is_empty() {
-            true => self.check_extents(graph, batch, &self.extents),
-            false => self.stages.iter().try_for_each(|stage| {
+        if self.stages.is_empty() {
+            self.check_extents(graph, batch, &self.extents)
+        } else {
+            self.stages.iter().try_for_each(|stage| {
                 let mut extents = stage.extents;
                 extents[Axis::Data.index()] *= self.extent(Axis::Data);
                 self.check_extents(graph, batch, &extents)
-            }),
+            })
         }
     }
 

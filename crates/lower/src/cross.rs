@@ -126,27 +126,26 @@ impl Crossing {
         let Some(seat) = self.from.seat(&self.world, &coord) else {
             return Vec::new();
         };
-        let to: Vec<Rank> = match self.addends {
-            true => vec![self.to.rank(&self.world, &seat)],
-            false => {
-                let own = self.from.owned_at(&self.meshes[0], &seat);
-                let mesh = &self.meshes[1];
-                let free = mesh.split_axes().minus(self.to.split_axes());
-                let corners = corners(&self.to, mesh, &own).into_iter();
-                let samples = self.samples_taken(rank, free);
-                let along_data = |corner: Coord| {
-                    let there = samples.clone().map(move |data| (corner, data));
-                    there.map(|(mut corner, data)| {
-                        corner[Axis::Data.index()] += data;
-                        corner
-                    })
-                };
-                let others = free.minus(AxisSet::of([Axis::Data]));
-                let all = corners.flat_map(along_data);
-                let all = all.flat_map(|corner| mesh.group(mesh.rank(corner), others));
-                all.map(|at| self.to.rank(&self.world, &mesh.coord(at)))
-                    .collect()
-            }
+        let to: Vec<Rank> = if self.addends {
+            vec![self.to.rank(&self.world, &seat)]
+        } else {
+            let own = self.from.owned_at(&self.meshes[0], &seat);
+            let mesh = &self.meshes[1];
+            let free = mesh.split_axes().minus(self.to.split_axes());
+            let corners = corners(&self.to, mesh, &own).into_iter();
+            let samples = self.samples_taken(rank, free);
+            let along_data = |corner: Coord| {
+                let there = samples.clone().map(move |data| (corner, data));
+                there.map(|(mut corner, data)| {
+                    corner[Axis::Data.index()] += data;
+                    corner
+                })
+            };
+            let others = free.minus(AxisSet::of([Axis::Data]));
+            let all = corners.flat_map(along_data);
+            let all = all.flat_map(|corner| mesh.group(mesh.rank(corner), others));
+            all.map(|at| self.to.rank(&self.world, &mesh.coord(at)))
+                .collect()
         };
         let mut given: Vec<(Rank, Region)> = Vec::new();
         for receiver in to.into_iter().filter(|&receiver| receiver != rank) {

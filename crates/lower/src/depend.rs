@@ -103,9 +103,10 @@ impl Done {
         let lanes = body.tasks.iter().map(|task| task.work.lane());
         let seats: Vec<(Lane, usize)> = lanes
             .map(|lane| {
-                let next = match lane.is_serial() {
-                    true => &mut counts[lane as usize],
-                    false => &mut others,
+                let next = if lane.is_serial() {
+                    &mut counts[lane as usize]
+                } else {
+                    &mut others
                 };
                 *next += 1;
                 (lane, *next - 1)

@@ -428,9 +428,10 @@ impl Emit<'_> {
                         Some(_) => window.outputs_of(&output),
                         None => window.inputs_of(&output),
                     };
-                    match wraps && spreads.is_none() {
-                        true => inputs,
-                        false => inputs.intersect(&inside),
+                    if wraps && spreads.is_none() {
+                        inputs
+                    } else {
+                        inputs.intersect(&inside)
                     }
                 };
                 interior.0[dim] = reading_within(&line.owned, &computed.0[dim], read);
@@ -689,9 +690,10 @@ fn first(indices: &Interval, holds: impl Fn(i64) -> bool) -> i64 {
     let (mut low, mut high) = (indices.start, indices.end.max(indices.start));
     while low < high {
         let middle = low + (high - low) / 2;
-        match holds(middle) {
-            true => high = middle,
-            false => low = middle + 1,
+        if holds(middle) {
+            high = middle
+        } else {
+            low = middle + 1
         }
     }
     low

@@ -100,9 +100,10 @@ impl<'a> Fusion<'a> {
     fn conflicts(&self, kernel: &Kernel, earlier: usize, slot: usize) -> bool {
         kernel.accesses().iter().any(|(view, access)| {
             // Readers are in the way of writers only.
-            let others = match access.writes() {
-                true => &self.users,
-                false => &self.writers,
+            let others = if access.writes() {
+                &self.users
+            } else {
+                &self.writers
             };
             let between = others[view.buffer.0 as usize].range(earlier + 1..slot);
             between

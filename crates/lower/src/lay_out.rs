@@ -63,9 +63,12 @@ fn lay_out_once(
     let layout = Layout::of(graph, strategy, placement, (batch, samples))?;
     let shape = |id: usize| graph.parameters[id].shape;
     let places = layout.parameters.iter().enumerate();
-    let places = places.map(|(id, known)| match known.is_empty() {
-        false => known.iter().map(|(place, _)| *place).collect(),
-        true => vec![Place::replicated(shape(id))],
+    let places = places.map(|(id, known)| {
+        if known.is_empty() {
+            vec![Place::replicated(shape(id))]
+        } else {
+            known.iter().map(|(place, _)| *place).collect()
+        }
     });
     let places: Vec<Vec<Place>> = places.collect();
     // What outlives a step must not depend on how many samples it has, and one sample is not split over
@@ -76,12 +79,11 @@ fn lay_out_once(
             .iter()
             .any(|site| site.mesh.extent(Axis::Branch) > 1)
     };
-    let shares = match strategy.shard != Shard::Off && has_branches() {
-        true => {
-            let least = Layout::of(graph, strategy, placement, (batch, 1))?;
-            shares(graph, strategy, &least.layers, &places)
-        }
-        false => shares(graph, strategy, &layout.layers, &places),
+    let shares = if strategy.shard != Shard::Off && has_branches() {
+        let least = Layout::of(graph, strategy, placement, (batch, 1))?;
+        shares(graph, strategy, &least.layers, &places)
+    } else {
+        shares(graph, strategy, &layout.layers, &places)
     };
     Ok(Network::new(
         layout.layers,
@@ -198,9 +200,10 @@ impl<'a> Layout<'a> {
             return axes;
         }
         let both = axes.inside(Axis::Branch);
-        match self.mesh.parts(both) <= self.samples {
-            true => both,
-            false => axes,
+        if self.mesh.parts(both) <= self.samples {
+            both
+        } else {
+            axes
         }
     }
 
@@ -230,9 +233,12 @@ impl<'a> Layout<'a> {
         let node = self.graph.node(id);
         let (reads, axes) = match self.graph.node(as_).inputs.first() {
             None => {
-                let axes = dims_of_tensor(|dim| match dim == LayerDim::C {
-                    true => AxisList::NONE,
-                    false => self.said(id, dim).unwrap_or(self.usual(dim)),
+                let axes = dims_of_tensor(|dim| {
+                    if dim == LayerDim::C {
+                        AxisList::NONE
+                    } else {
+                        self.said(id, dim).unwrap_or(self.usual(dim))
+                    }
                 });
                 (axes, axes)
             }
@@ -263,24 +269,30 @@ impl<'a> Layout<'a> {
         if x.place.on == self.placement.sites[self.site].grids[0] {
             return x.place.axes;
         }
-        dims_of_tensor(|dim| match dim != LayerDim::C && can_carry(node, dim) {
-            true => self.usual(dim),
-            false => AxisList::NONE,
+        dims_of_tensor(|dim| {
+            if dim != LayerDim::C && can_carry(node, dim) {
+                self.usual(dim)
+            } else {
+                AxisList::NONE
+            }
         })
     }
 
     /// How a layer without weights whose first input lies so reads its inputs, and how it lies.
     fn following(&self, id: NodeId, known: Axes) -> (Axes, Axes) {
         let (node, free) = (self.graph.node(id), self.free(id));
-        let axes = dims_of_tensor(|dim| match can_carry(node, dim) {
-            true => self
-                .said(id, dim)
-                .unwrap_or(known[dim as usize].within(free)),
-            false => AxisList::NONE,
+        let axes = dims_of_tensor(|dim| {
+            if can_carry(node, dim) {
+                self.said(id, dim)
+                    .unwrap_or(known[dim as usize].within(free))
+            } else {
+                AxisList::NONE
+            }
         });
-        match matches!(node.op, Op::Flatten) {
-            true => self.flattened(id, &known, axes),
-            false => (axes, axes),
+        if matches!(node.op, Op::Flatten) {
+            self.flattened(id, &known, axes)
+        } else {
+            (axes, axes)
         }
     }
 
@@ -294,9 +306,10 @@ impl<'a> Layout<'a> {
         let moves = |layer: &&Layer| layer.place.axes != *reads || layer.partial_gradient == due;
         let mut of = self.graph.node(id).inputs.iter();
         let is_trained = of.any(|of| self.needs_gradient[of.0]);
-        match inputs.iter().any(moves) && is_trained {
-            true => due,
-            false => AxisSet::NONE,
+        if inputs.iter().any(moves) && is_trained {
+            due
+        } else {
+            AxisSet::NONE
         }
     }
 
@@ -319,9 +332,10 @@ impl<'a> Layout<'a> {
             }
             let (mut wanted, filters, channels) = self.weighted_axes(reader, lies);
             wanted[4] = channels;
-            return match groups(&node.op) == 1 && wanted == lies {
-                true => filters.set(),
-                false => AxisSet::NONE,
+            return if groups(&node.op) == 1 && wanted == lies {
+                filters.set()
+            } else {
+                AxisSet::NONE
             };
         }
     }
@@ -456,9 +470,10 @@ impl<'a> Layout<'a> {
 
     /// The tensor as a reader wants it.
     fn input(&mut self, id: NodeId, x: LayerId, axes: Axes, partial_gradient: AxisSet) -> LayerId {
-        let partial_gradient = match self.needs_gradient[self.layers[x.0].origin.0] {
-            true => partial_gradient,
-            false => AxisSet::NONE,
+        let partial_gradient = if self.needs_gradient[self.layers[x.0].origin.0] {
+            partial_gradient
+        } else {
+            AxisSet::NONE
         };
         let known = &self.layers[x.0];
         let on = self.placement.sites[self.site].grids[0];
@@ -621,9 +636,10 @@ fn border(op: &Op) -> Border {
         Op::Convolution(convolution) if convolution.periodic => Border::Periodic,
         Op::Convolution(Convolution { window, .. }) | Op::Pool(Pool { window, .. }) => {
             let pads = |window: &Window| window.pad_low > 0 || window.pad_high > 0;
-            match window.iter().any(pads) {
-                true => Border::Outside,
-                false => Border::Inside,
+            if window.iter().any(pads) {
+                Border::Outside
+            } else {
+                Border::Inside
             }
         }
         Op::Input

@@ -30,9 +30,10 @@ pub(crate) fn text_of(network: &Network) -> String {
 fn distribution(place: &Place) -> String {
     let dims = ["N", "D", "H", "W", "C"].iter().zip(place.shape);
     let dims = dims.zip(&place.axes).map(|((name, extent), axes)| {
-        let axes = match axes.is_empty() {
-            true => String::new(),
-            false => format!("/{axes}"),
+        let axes = if axes.is_empty() {
+            String::new()
+        } else {
+            format!("/{axes}")
         };
         format!("{name}{extent}{axes}")
     });

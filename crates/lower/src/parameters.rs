@@ -50,9 +50,10 @@ impl Emit<'_> {
                 Role::Optimizer => true,
                 _ => self.request.strategy.shard == Shard::Parameters,
             };
-            let place = match is_share {
-                true => self.share_of(id, whole),
-                false => whole,
+            let place = if is_share {
+                self.share_of(id, whole)
+            } else {
+                whole
             };
             let held = self.parameter_buffer(&name, role, id, place);
             match role {
@@ -190,9 +191,10 @@ impl Emit<'_> {
             Shard::Gradients | Shard::Parameters => true,
         };
         for (key, gradient) in &mut self.parameter_gradients {
-            gradient.open = match gradient.share.is_some() && is_summed_each_time {
-                true => gradient.uses,
-                false => total[key],
+            gradient.open = if gradient.share.is_some() && is_summed_each_time {
+                gradient.uses
+            } else {
+                total[key]
             };
         }
     }

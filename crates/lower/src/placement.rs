@@ -81,9 +81,10 @@ fn site(strategy: &Strategy, stage: usize) -> Site {
 
 /// That the model has a layer for each stage.
 pub(crate) fn check_stage_count(graph: &Graph, strategy: &Strategy) -> Result<(), StrategyError> {
-    match strategy.stage_count() < graph.nodes.len() {
-        true => Ok(()),
-        false => Err(too_many_stages(graph, strategy)),
+    if strategy.stage_count() < graph.nodes.len() {
+        Ok(())
+    } else {
+        Err(too_many_stages(graph, strategy))
     }
 }
 
@@ -296,13 +297,15 @@ fn by_hand(graph: &Graph, strategy: &Strategy) -> Result<Vec<Range<usize>>, Stra
             return Err(fail(stage, format!("has no layers{hint}")));
         };
         let expected = ranges.last().map_or(0, |range| range.end);
-        let start = match from.is_empty() {
-            true => expected,
-            false => find(from)?,
+        let start = if from.is_empty() {
+            expected
+        } else {
+            find(from)?
         };
-        let end = match to.is_empty() {
-            true => last + 1,
-            false => find(to)? + 1,
+        let end = if to.is_empty() {
+            last + 1
+        } else {
+            find(to)? + 1
         };
         // The input goes with the first layer.
         let joins = start == expected || (stage == 0 && start <= 1);
@@ -347,9 +350,12 @@ mod tests {
         };
         assert_eq!(balanced(9, 2, &wide).unwrap(), [0..6, 6..9]);
         // What cannot be is in no cut, though it would be the best one.
-        let narrow = |stage: usize, range: Range<usize>| match range.len() > 4 {
-            true => f64::INFINITY,
-            false => wide(stage, range),
+        let narrow = |stage: usize, range: Range<usize>| {
+            if range.len() > 4 {
+                f64::INFINITY
+            } else {
+                wide(stage, range)
+            }
         };
         assert_eq!(balanced(9, 3, &narrow).unwrap(), [0..4, 4..6, 6..9]);
         assert_eq!(balanced(9, 2, &narrow), None);

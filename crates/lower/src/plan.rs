@@ -192,9 +192,12 @@ fn slots(strategy: &Strategy, micro: usize, kind: ProgramKind) -> Vec<Slot> {
     let places = strategy.stages.len();
     match kind {
         ProgramKind::Evaluate => schedule::forward_slots(stages, micro),
-        ProgramKind::Train | ProgramKind::Fetch => match strategy.can_schedule(micro) {
-            true if places > 0 => schedule::slots(strategy.schedule, places, micro),
-            _ => schedule::slots(Schedule::Sequential, stages, micro),
-        },
+        ProgramKind::Train | ProgramKind::Fetch => {
+            if places > 0 && strategy.can_schedule(micro) {
+                schedule::slots(strategy.schedule, places, micro)
+            } else {
+                schedule::slots(Schedule::Sequential, stages, micro)
+            }
+        }
     }
 }

@@ -58,9 +58,10 @@ impl Emit<'_> {
         let mut needed = vec![false; self.storages.all.len()];
         for &id in layers.iter().rev() {
             let (layer, own) = (self.network.layer(id), self.storages.of[id.0]);
-            let reads = match self.storages.all[own].has_gradient {
-                true => layer.op().map_or(Backward::Neither, read_backward),
-                false => Backward::Neither,
+            let reads = if self.storages.all[own].has_gradient {
+                layer.op().map_or(Backward::Neither, read_backward)
+            } else {
+                Backward::Neither
             };
             needed[own] |= reads == Backward::Output && is_missing(own);
             if needed[own] || reads == Backward::Input {
@@ -92,10 +93,13 @@ fn read_backward(op: &Op) -> Backward {
         | Op::LayerNorm { .. }
         | Op::Activation(_)
         | Op::Attention { .. } => Backward::Input,
-        Op::Pool(pool) => match pool.kind.backward_reads_input() {
-            true => Backward::Input,
-            false => Backward::Neither,
-        },
+        Op::Pool(pool) => {
+            if pool.kind.backward_reads_input() {
+                Backward::Input
+            } else {
+                Backward::Neither
+            }
+        }
         Op::LeakyRelu { .. } => Backward::Output,
         Op::Input
         | Op::Dropout { .. }

@@ -186,9 +186,10 @@ impl Context<'_> {
             .chain(&layer.inputs)
             .any(|&id| self.overlap.is_inner(id));
         if let Some(Op::TransposedConvolution(_)) = layer.op() {
-            return Some(match of_copies {
-                true => DataGradient::Reverse,
-                false => DataGradient::Halo,
+            return Some(if of_copies {
+                DataGradient::Reverse
+            } else {
+                DataGradient::Halo
             });
         }
         let Some(Op::Convolution(convolution)) = layer.op() else {
@@ -270,12 +271,13 @@ impl Context<'_> {
             })
         });
         let partial = Geometry::new(place, world, periodic, |dim, i| {
-            hull(
-                &|reader| match self.contributes(reader, rules[of[reader.0]]) {
-                    true => self.overlap.inputs_inside(reader, dim, i),
-                    false => Interval::default(),
-                },
-            )
+            hull(&|reader| {
+                if self.contributes(reader, rules[of[reader.0]]) {
+                    self.overlap.inputs_inside(reader, dim, i)
+                } else {
+                    Interval::default()
+                }
+            })
         });
         let layer = self.network.layer(first);
         let around = Geometry::new(place, world, false, |dim, i| match rule {

@@ -116,9 +116,10 @@ pub struct LayerChoice {
 impl LayerChoice {
     /// Which layers, as in the text form.
     pub fn layers(&self) -> String {
-        match self.from == self.to && !self.from.is_empty() {
-            true => self.from.clone(),
-            false => format!("{}..{}", self.from, self.to),
+        if self.from == self.to && !self.from.is_empty() {
+            self.from.clone()
+        } else {
+            format!("{}..{}", self.from, self.to)
         }
     }
 }
@@ -264,9 +265,10 @@ impl Strategy {
             strategy: self.to_string(),
             product: self.ranks(),
             ranks,
-            nearest: match has_samples && self.stages.is_empty() == fitted.stages.is_empty() {
-                true => format!(", or `{fitted}` for {ranks}"),
-                false => String::new(),
+            nearest: if has_samples && self.stages.is_empty() == fitted.stages.is_empty() {
+                format!(", or `{fitted}` for {ranks}")
+            } else {
+                String::new()
             },
         })
     }

@@ -193,9 +193,10 @@ impl Emit<'_> {
         let holders = &plan.holders[id.0];
         let (layer, role) = {
             let parameter = self.graph.parameter(id);
-            let role = match parameter.role.is_trained() {
-                true => Role::Parameter,
-                false => Role::State,
+            let role = if parameter.role.is_trained() {
+                Role::Parameter
+            } else {
+                Role::State
             };
             (parameter.name.clone(), role)
         };
@@ -419,9 +420,10 @@ impl Emit<'_> {
                 continue;
             }
             // A rank may move parameters with several groups of ranks, and each calls it the same.
-            let total = match self.is_whole() {
-                true => self.builder.sums(name, 1, 1),
-                false => self.builder.sums(&format!("{name}.of{at}.{axes}"), 1, 1),
+            let total = if self.is_whole() {
+                self.builder.sums(name, 1, 1)
+            } else {
+                self.builder.sums(&format!("{name}.of{at}.{axes}"), 1, 1)
             };
             let kernel = Kernel::SumOfSquares { sources, total };
             self.builder.kernel(name, Phase::Update, kernel);

@@ -106,9 +106,10 @@ impl Layout<'_> {
         Err(StrategyError::Heads {
             strategy: self.strategy.to_string(),
             layer: node.name.clone(),
-            all: match kind == node.name {
-                true => kind.to_owned(),
-                false => format!("*.{kind}"),
+            all: if kind == node.name {
+                kind.to_owned()
+            } else {
+                format!("*.{kind}")
             },
             heads,
             parts,
@@ -126,9 +127,10 @@ impl Layout<'_> {
         };
         let choice = &self.strategy.layers[number];
         let before = &self.graph.nodes[id.0 - 1].name;
-        let after = match choice.to.is_empty() {
-            true => format!("{}..", node.name),
-            false => format!("{}..{}", node.name, choice.to),
+        let after = if choice.to.is_empty() {
+            format!("{}..", node.name)
+        } else {
+            format!("{}..{}", node.name, choice.to)
         };
         Err(StrategyError::PeriodicInGroup {
             strategy: self.strategy.to_string(),

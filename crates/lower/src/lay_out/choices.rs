@@ -44,9 +44,10 @@ pub(crate) fn layers(
     if choice.from.contains('*') && choice.from == choice.to {
         let is_meant = |id: &usize| matches(&choice.from, &graph.nodes[*id].name);
         let all: Vec<usize> = (0..graph.nodes.len()).filter(is_meant).collect();
-        return match all.is_empty() {
-            true => Err(unknown(&choice.from)),
-            false => Ok(all),
+        return if all.is_empty() {
+            Err(unknown(&choice.from))
+        } else {
+            Ok(all)
         };
     }
     if choice.from.contains('*') || choice.to.contains('*') {
@@ -56,13 +57,15 @@ pub(crate) fn layers(
         });
     }
     let find = |name: &str| graph.find(name).map(|id| id.0).ok_or_else(|| unknown(name));
-    let from = match choice.from.is_empty() {
-        true => 0,
-        false => find(&choice.from)?,
+    let from = if choice.from.is_empty() {
+        0
+    } else {
+        find(&choice.from)?
     };
-    let last = match choice.to.is_empty() {
-        true => graph.nodes.len() - 1,
-        false => find(&choice.to)?,
+    let last = if choice.to.is_empty() {
+        graph.nodes.len() - 1
+    } else {
+        find(&choice.to)?
     };
     if last < from {
         return Err(StrategyError::Backwards {

@@ -67,9 +67,10 @@ impl Layout<'_> {
             let is_moved = self.moves.contains_key(&key);
             is_moved && self.layers[x.0].place.axes == *known
         });
-        let before = match is_there {
-            true => 0.0,
-            false => both_ways(input, *known, reads, [AxisSet::NONE, filters.set()]),
+        let before = if is_there {
+            0.0
+        } else {
+            both_ways(input, *known, reads, [AxisSet::NONE, filters.set()])
         };
         let made = of_channels(filters.then(channels));
         let sum = [channels.set(), AxisSet::NONE];

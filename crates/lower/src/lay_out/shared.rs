@@ -84,9 +84,12 @@ impl Layout<'_> {
 
 /// As a strategy says it of layers.
 fn words(split: &[(LayerDim, AxisList)]) -> String {
-    let word = |(dim, axes): &(LayerDim, AxisList)| match axes.is_empty() {
-        true => format!("{}=-", dim.name()),
-        false => format!("{}={axes}", dim.name()),
+    let word = |(dim, axes): &(LayerDim, AxisList)| {
+        if axes.is_empty() {
+            format!("{}=-", dim.name())
+        } else {
+            format!("{}={axes}", dim.name())
+        }
     };
     split.iter().map(word).collect::<Vec<_>>().join(",")
 }

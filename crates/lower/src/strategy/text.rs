@@ -31,9 +31,10 @@ impl fmt::Display for Strategy {
             let stages: Vec<String> = self.stages.iter().map(StageChoice::to_string).collect();
             // Hundreds of them would hide what else is said.
             words.push(
-                match stages.len() > 16 && stages.iter().all(|stage| stage == "1") {
-                    true => format!("stages={}", stages.len()),
-                    false => format!("stages=[{}]", stages.join("|")),
+                if stages.len() > 16 && stages.iter().all(|stage| stage == "1") {
+                    format!("stages={}", stages.len())
+                } else {
+                    format!("stages=[{}]", stages.join("|"))
                 },
             );
             words.push(format!("schedule={}", self.schedule));
@@ -58,18 +59,22 @@ fn extents(extents: &[usize; 7]) -> Vec<String> {
 
 impl fmt::Display for StageChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let range = |(from, to): &(String, String)| match from == to && !from.is_empty() {
-            true => from.clone(),
-            false => format!("{from}..{to}"),
+        let range = |(from, to): &(String, String)| {
+            if from == to && !from.is_empty() {
+                from.clone()
+            } else {
+                format!("{from}..{to}")
+            }
         };
         if !self.layers.is_empty() {
             let ranges: Vec<String> = self.layers.iter().map(range).collect();
             write!(f, "{}: ", ranges.join("+"))?;
         }
         let words = extents(&self.extents);
-        match words.is_empty() {
-            true => f.write_str("1"),
-            false => f.write_str(&words.join(",")),
+        if words.is_empty() {
+            f.write_str("1")
+        } else {
+            f.write_str(&words.join(","))
         }
     }
 }
@@ -80,14 +85,18 @@ impl fmt::Display for LayerChoice {
         let said = LayerDim::ALL.into_iter().zip(self.dims);
         let words = said.filter_map(|(dim, axes)| {
             let axes = axes?;
-            Some(match axes.is_empty() {
-                true => format!("{}=-", dim.name()),
-                false => format!("{}={axes}", dim.name()),
+            Some(if axes.is_empty() {
+                format!("{}=-", dim.name())
+            } else {
+                format!("{}={axes}", dim.name())
             })
         });
-        let again = self.recompute.map(|is_on| match is_on {
-            true => "recompute=on".to_owned(),
-            false => "recompute=off".to_owned(),
+        let again = self.recompute.map(|is_on| {
+            if is_on {
+                "recompute=on".to_owned()
+            } else {
+                "recompute=off".to_owned()
+            }
         });
         let halo = self.halo.map(|halo| format!("halo={}", halo.name()));
         let branches = self.branches.as_ref().map(|branches| match branches {
@@ -200,9 +209,10 @@ pub(crate) fn check_split(
             layers: choice.layers(),
             word: format!("{}={}", dim.name(), axes.unwrap_or_default()),
             axis: axis.name(),
-            possible: match possible.is_empty() {
-                true => "no axes".to_owned(),
-                false => possible.join(", "),
+            possible: if possible.is_empty() {
+                "no axes".to_owned()
+            } else {
+                possible.join(", ")
             },
         });
     }
@@ -252,9 +262,10 @@ fn counted(text: &str, name: &str, value: &str, most: usize) -> Result<usize, St
         .filter(|&number| number <= most)
         .ok_or_else(|| {
             let meant = meant(value);
-            let possible = match meant >= most {
-                true => format!("a whole number from 1 to {most}"),
-                false => "a whole number, at least 1".to_owned(),
+            let possible = if meant >= most {
+                format!("a whole number from 1 to {most}")
+            } else {
+                "a whole number, at least 1".to_owned()
             };
             unknown_value(text, (name, value), &possible, meant.min(most))
         })
