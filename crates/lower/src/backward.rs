@@ -180,28 +180,36 @@ impl Emit<'_> {
 
     fn backward_layer(&mut self, id: LayerId) {
         let layer = self.layer(id).name.clone();
-        let op = match self.layer(id).step.clone() {
-            Step::Move => return self.move_gradient(id, &layer),
-            Step::Layer(op) => op,
-        };
-        let mut inputs = self.layer(id).inputs.iter();
-        if inputs.any(|&input| self.storages.of(input).has_gradient) {
-            self.gather_parameters(id, BACKWARD);
-        }
-        match op {
-            Op::Input | Op::Loss(_) | Op::AuxiliaryLoss { .. } => {}
-            Op::Convolution(convolution) => self.convolution_backward(id, &layer, &convolution),
-            Op::TransposedConvolution(convolution) => {
-                self.transposed_backward(id, &layer, &convolution);
+        match self.layer(id).step.clone() {
+            Step::Move => self.move_gradient(id, &layer),
+            Step::Layer(op) => {
+                let mut inputs = self.layer(id).inputs.iter();
+                if inputs.any(|&input| self.storages.of(input).has_gradient) {
+                    self.gather_parameters(id, BACKWARD);
+                }
+                self.backward_operation(id, &layer, &op);
             }
-            Op::Pool(pool) => self.pool_backward(id, &layer, &pool),
-            Op::BatchNorm { epsilon, .. } => self.batch_norm_backward(id, &layer, epsilon),
-            Op::LeakyRelu { negative_slope } => self.relu_backward(id, &layer, negative_slope),
-            Op::Linear { bias, .. } => self.linear_backward(id, &layer, bias),
+        }
+    }
+
+    /// The kernels of the gradients of an operation of the model.
+    fn backward_operation(&mut self, id: LayerId, layer: &str, op: &Op) {
+        match *op {
+            Op::Input | Op::Loss(_) | Op::AuxiliaryLoss { .. } => {}
+            Op::Convolution(ref convolution) => {
+                self.convolution_backward(id, layer, convolution);
+            }
+            Op::TransposedConvolution(ref convolution) => {
+                self.transposed_backward(id, layer, convolution);
+            }
+            Op::Pool(ref pool) => self.pool_backward(id, layer, pool),
+            Op::BatchNorm { epsilon, .. } => self.batch_norm_backward(id, layer, epsilon),
+            Op::LeakyRelu { negative_slope } => self.relu_backward(id, layer, negative_slope),
+            Op::Linear { bias, .. } => self.linear_backward(id, layer, bias),
             Op::Dropout { rate } => {
                 let (operation, place) = (self.layer(id).origin.0 as u32, *self.place(id));
                 let low = self.frame_below(id);
-                self.pass_back(id, 0, &layer, |dy, dx, accumulate| Kernel::Dropout {
+                self.pass_back(id, 0, layer, |dy, dx, accumulate| Kernel::Dropout {
                     x: dy,
                     y: dx,
                     rate,
@@ -212,26 +220,26 @@ impl Emit<'_> {
                 });
             }
             Op::Flatten => {
-                self.pass_back(id, 0, &layer, |source, target, accumulate| Kernel::Copy {
+                self.pass_back(id, 0, layer, |source, target, accumulate| Kernel::Copy {
                     source,
                     target,
                     accumulate,
-                })
+                });
             }
             Op::Add => {
                 for input in 0..2 {
-                    self.copy_back(id, input, &layer, self.computed(id));
+                    self.copy_back(id, input, layer, self.computed(id));
                 }
             }
-            Op::Slice { .. }
-            | Op::Embedding { .. }
-            | Op::Positions
-            | Op::LayerNorm { .. }
-            | Op::Activation(_)
-            | Op::Attention { .. } => self.sequence_backward(id, &layer, &op),
+            Op::Slice { start, .. } => self.slice_backward(id, layer, start),
+            Op::Embedding { .. } => self.embedding_backward(id, layer),
+            Op::Positions => self.positions_backward(id, layer),
+            Op::LayerNorm { epsilon } => self.layer_norm_backward(id, layer, epsilon),
+            Op::Activation(activation) => self.activation_backward(id, layer, activation),
+            Op::Attention { heads, causal } => self.attention_backward(id, layer, heads, causal),
             Op::Concat => {
                 for input in 0..self.layer(id).inputs.len() {
-                    self.copy_back(id, input, &layer, self.channels_of(id, input));
+                    self.copy_back(id, input, layer, self.channels_of(id, input));
                 }
             }
         }

@@ -123,29 +123,34 @@ impl Emit<'_> {
 
     pub(crate) fn forward_layer(&mut self, id: LayerId) {
         let layer = self.layer(id).name.clone();
-        let step = self.layer(id).step.clone();
-        let training = self.request.kind == ProgramKind::Train;
         if self.layer(id).loss().is_none() && self.storages.of(id).members[0] == id {
             self.hold_value(id);
         }
-        let op = match step {
-            Step::Move => return self.move_value(id, &layer),
-            Step::Layer(op) => op,
-        };
-        self.gather_parameters(id, self.pass);
-        match op {
-            Op::Input => self.import(id, &layer),
-            Op::Convolution(convolution) => self.convolution(id, &layer, &convolution),
-            Op::TransposedConvolution(convolution) => {
-                self.transposed_convolution(id, &layer, &convolution);
+        match self.layer(id).step.clone() {
+            Step::Move => self.move_value(id, &layer),
+            Step::Layer(op) => {
+                self.gather_parameters(id, self.pass);
+                self.forward_operation(id, &layer, &op);
             }
-            Op::Pool(pool) => self.pool(id, &layer, &pool),
+        }
+    }
+
+    /// The kernels of an operation of the model.
+    fn forward_operation(&mut self, id: LayerId, layer: &str, op: &Op) {
+        let training = self.request.kind == ProgramKind::Train;
+        match *op {
+            Op::Input => self.import(id, layer),
+            Op::Convolution(ref convolution) => self.convolution(id, layer, convolution),
+            Op::TransposedConvolution(ref convolution) => {
+                self.transposed_convolution(id, layer, convolution);
+            }
+            Op::Pool(ref pool) => self.pool(id, layer, pool),
             Op::BatchNorm { epsilon, momentum } if training => {
-                self.batch_norm(id, &layer, epsilon, momentum);
+                self.batch_norm(id, layer, epsilon, momentum);
             }
-            Op::BatchNorm { epsilon, .. } => self.batch_norm_inference(id, &layer, epsilon),
+            Op::BatchNorm { epsilon, .. } => self.batch_norm_inference(id, layer, epsilon),
             Op::LeakyRelu { negative_slope } => {
-                self.elementwise(id, &layer, |x, y| Kernel::LeakyReluForward {
+                self.elementwise(id, layer, |x, y| Kernel::LeakyReluForward {
                     x,
                     y,
                     negative_slope,
@@ -153,12 +158,12 @@ impl Emit<'_> {
             }
             Op::Linear { bias, .. } => {
                 let (w, bias) = (self.parameter(id, 0), self.bias(id, bias));
-                self.elementwise(id, &layer, |x, y| Kernel::LinearForward { x, w, bias, y });
+                self.elementwise(id, layer, |x, y| Kernel::LinearForward { x, w, bias, y });
             }
             Op::Dropout { rate } if training => {
                 let (place, low) = (*self.place(id), self.frame_below(id));
                 let operation = self.layer(id).origin.0 as u32;
-                self.elementwise(id, &layer, |x, y| Kernel::Dropout {
+                self.elementwise(id, layer, |x, y| Kernel::Dropout {
                     x,
                     y,
                     rate,
@@ -168,28 +173,28 @@ impl Emit<'_> {
                     accumulate: false,
                 });
             }
-            Op::Dropout { .. } => self.elementwise(id, &layer, |source, target| Kernel::Copy {
+            Op::Dropout { .. } => self.elementwise(id, layer, |source, target| Kernel::Copy {
                 source,
                 target,
                 accumulate: false,
             }),
-            Op::Flatten => self.flatten(id, &layer),
+            Op::Flatten => self.flatten(id, layer),
             Op::Add => {
                 let b = self.read_value(id, 1);
-                self.elementwise(id, &layer, |a, y| Kernel::Add { a, b, y });
+                self.elementwise(id, layer, |a, y| Kernel::Add { a, b, y });
             }
-            Op::Concat => self.concat(id, &layer),
-            Op::Slice { .. }
-            | Op::Embedding { .. }
-            | Op::Positions
-            | Op::LayerNorm { .. }
-            | Op::Activation(_)
-            | Op::Attention { .. } => self.sequence(id, &layer, &op),
+            Op::Concat => self.concat(id, layer),
+            Op::Slice { start, .. } => self.slice(id, layer, start),
+            Op::Embedding { .. } => self.embedding(id, layer),
+            Op::Positions => self.positions(id, layer),
+            Op::LayerNorm { epsilon } => self.layer_norm(id, layer, epsilon),
+            Op::Activation(activation) => self.activation(id, layer, activation),
+            Op::Attention { heads, causal } => self.attention(id, layer, heads, causal),
             Op::Loss(loss) => {
-                self.loss(id, &layer, loss, 1.0);
-                self.report_loss(id, &layer, loss);
+                self.loss(id, layer, loss, 1.0);
+                self.report_loss(id, layer, loss);
             }
-            Op::AuxiliaryLoss { loss, weight } => self.loss(id, &layer, loss, weight),
+            Op::AuxiliaryLoss { loss, weight } => self.loss(id, layer, loss, weight),
         }
     }
 

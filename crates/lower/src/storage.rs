@@ -279,21 +279,8 @@ impl Context<'_> {
                 }
             })
         });
-        let layer = self.network.layer(first);
-        let around = Geometry::new(place, world, false, |dim, i| match rule {
-            Some(DataGradient::Halo) => match transposed_window(layer, dim) {
-                Some(window) => window.inputs_of(&self.part(layer.inputs[0], dim, i)),
-                None => self.outputs(layer, dim, i),
-            },
-            Some(DataGradient::Reverse) => {
-                let inputs = self.overlap.inputs_inside(first, dim, i);
-                match (window(layer, dim), transposed_window(layer, dim)) {
-                    (Some(window), _) => window.outputs_of(&inputs),
-                    (None, Some(window)) => window.inputs_of(&inputs),
-                    (None, None) => Interval::default(),
-                }
-            }
-            None => Interval::default(),
+        let around = Geometry::new(place, world, false, |dim, i| {
+            self.gradient_read(first, rule, dim, i)
         });
         let is_convolution =
             |&id: &LayerId| matches!(self.network.layer(id).op(), Some(Op::Convolution(_)));
@@ -310,6 +297,32 @@ impl Context<'_> {
             rule,
             has_gradient,
             tensor: 0,
+        }
+    }
+
+    /// What the data gradient of a layer reads of the gradient of its output at a coordinate.
+    fn gradient_read(
+        &self,
+        id: LayerId,
+        rule: Option<DataGradient>,
+        dim: usize,
+        i: usize,
+    ) -> Interval {
+        let layer = self.network.layer(id);
+        match rule {
+            Some(DataGradient::Halo) => match transposed_window(layer, dim) {
+                Some(window) => window.inputs_of(&self.part(layer.inputs[0], dim, i)),
+                None => self.outputs(layer, dim, i),
+            },
+            Some(DataGradient::Reverse) => {
+                let inputs = self.overlap.inputs_inside(id, dim, i);
+                match (window(layer, dim), transposed_window(layer, dim)) {
+                    (Some(window), _) => window.outputs_of(&inputs),
+                    (None, Some(window)) => window.inputs_of(&inputs),
+                    (None, None) => Interval::default(),
+                }
+            }
+            None => Interval::default(),
         }
     }
 
