@@ -1,12 +1,12 @@
 //! From the loss to the gradients of the parameters, and their update.
 
 use crate::body::Held;
-use crate::cross::Crossing;
 use crate::emit::{Emit, GradientState};
 use crate::exchange::{gather_frame, scatter_frame, zero_outside};
 use crate::forward::{inputs_of, pool_kind, shift, taps};
 use crate::network::{LayerId, Step, positions};
 use crate::redistribute::Destination;
+use crate::resharding::Resharding;
 use crate::schedule::Pass;
 use crate::storage::{DataGradient, window};
 use partita_graph::{Convolution, Op, ParameterId, Pool, TransposedConvolution};
@@ -29,8 +29,8 @@ impl Emit<'_> {
                 self.recall(block, layers);
             }
             let is_wanted = storage.has_gradient && self.layer(id).loss().is_none();
-            if is_wanted && self.network.crosses_within(id) {
-                self.cross_gradient(id);
+            if is_wanted && self.network.reshards_within_stage(id) {
+                self.reshard_gradient(id);
             } else if is_wanted && self.enter(id) {
                 if storage.members.last() == Some(&id) {
                     self.receive_gradients(id);
@@ -44,7 +44,7 @@ impl Emit<'_> {
     /// Takes what the ranks of other layers have of the gradient.
     fn receive_gradients(&mut self, id: LayerId) {
         for &reader in self.network.readers(id).iter().rev() {
-            if !self.network.crosses(reader) || self.network.crosses_within(reader) {
+            if !self.network.reshards(reader) || self.network.reshards_within_stage(reader) {
                 continue;
             }
             let layer = self.layer(reader).name.clone();
@@ -52,8 +52,8 @@ impl Emit<'_> {
             let held = self.gradient(id).held;
             assert_eq!(view.buffer, held.id, "a gradient has one buffer");
             let (from, to) = (*self.place(reader), *self.place(id));
-            let crossing = Crossing::new(&self.builder.world, &from, &to);
-            let number = self.crossing_number(reader, true);
+            let resharding = Resharding::new(&self.builder.world, &from, &to);
+            let number = self.resharding_number(reader, true);
             let own = self.gradients[self.storages.of[reader.0]].map(|state| state.held);
             let cargo = self.cargo(reader, &layer, BACKWARD, Role::ActivationGradient);
             let builder = &mut self.builder;
@@ -62,7 +62,7 @@ impl Emit<'_> {
             } else {
                 held
             };
-            builder.receive_across(cargo, number, &crossing, own.as_ref(), &target);
+            builder.receive_across(cargo, number, &resharding, own.as_ref(), &target);
             let own = builder.owned(&to);
             if accumulate && !own.is_empty() {
                 let copy = Kernel::Copy {
@@ -615,7 +615,7 @@ impl Emit<'_> {
             return;
         }
         let source = self.gradient(id).held;
-        if self.network.crosses(id) {
+        if self.network.reshards(id) {
             return self.send_gradient(id, layer, &source);
         }
         let (view, accumulate) = self.contribute(input, &self.owned(input));
@@ -633,13 +633,13 @@ impl Emit<'_> {
 
     /// The gradient of a value that came from other ranks of the stage, back to these: from those who
     /// have it and to those who want it, of which this rank may be one.
-    fn cross_gradient(&mut self, id: LayerId) {
+    fn reshard_gradient(&mut self, id: LayerId) {
         let input = self.layer(id).inputs[0];
         let (from, to) = (*self.place(id), *self.place(input));
         let layer = self.layer(id).name.clone();
         let cargo = self.cargo(id, &layer, BACKWARD, Role::ActivationGradient);
-        let crossing = Crossing::new(&self.builder.world, &from, &to);
-        let number = self.crossing_number(id, true);
+        let resharding = Resharding::new(&self.builder.world, &from, &to);
+        let number = self.resharding_number(id, true);
         let mut source = None;
         if self.enter(id) {
             if self.storages.of(id).members.last() == Some(&id) {
@@ -655,7 +655,7 @@ impl Emit<'_> {
         }
         if !self.storages.of(input).has_gradient || !self.builder.enter(to.on) {
             let ends = (source.as_ref(), None);
-            return self.builder.move_across(cargo, number, &crossing, ends);
+            return self.builder.move_across(cargo, number, &resharding, ends);
         }
         let own = self.owned(input);
         let (view, accumulate) = self.contribute(input, &own);
@@ -667,7 +667,7 @@ impl Emit<'_> {
             held
         };
         let ends = (source.as_ref(), Some(&target));
-        self.builder.move_across(cargo, number, &crossing, ends);
+        self.builder.move_across(cargo, number, &resharding, ends);
         if accumulate && !own.is_empty() {
             let copy = Kernel::Copy {
                 source: target.view(&own),
@@ -685,8 +685,8 @@ impl Emit<'_> {
         let cargo = self.cargo(id, layer, BACKWARD, Role::ActivationGradient);
         let due = self.layer(id).partial_gradient;
         let view = source.view(&self.owned(id));
-        let crossing = Crossing::new(&self.builder.world, &from, &to);
-        let number = self.crossing_number(id, true);
+        let resharding = Resharding::new(&self.builder.world, &from, &to);
+        let number = self.resharding_number(id, true);
         if !due.is_empty() {
             self.builder.allreduce_of(cargo, due, view);
         }
@@ -694,6 +694,6 @@ impl Emit<'_> {
         let last = members[members.len() - 1];
         let turn = self.turn_of_receiver(self.layer(input).stage, last, Pass::Backward);
         let builder = &mut self.builder;
-        builder.send_in_turn(turn, cargo, number, &crossing, source);
+        builder.send_in_turn(turn, cargo, number, &resharding, source);
     }
 }

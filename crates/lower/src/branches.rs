@@ -143,7 +143,7 @@ fn place(
         }
         let layers = crate::lay_out::layers(graph, strategy, choice)?;
         blocks.extend(
-            said(graph, strategy, choice, layers)?
+            specified_blocks(graph, strategy, choice, layers)?
                 .into_iter()
                 .map(|block| (block, Some(choice))),
         );
@@ -176,8 +176,8 @@ fn place(
         if extent == 1 && choice.is_none() {
             continue;
         }
-        let said = choice.and_then(|choice| choice.branches.as_ref());
-        let groups = match said {
+        let specified = choice.and_then(|choice| choice.branches.as_ref());
+        let groups = match specified {
             Some(Branches::Off) => continue,
             Some(Branches::Groups(groups)) => groups_of(&block, &costs, extent, *groups),
             Some(Branches::Sizes(sizes)) => with_sizes(&block, &costs, sizes),
@@ -209,7 +209,7 @@ fn inner_first(strategy: &Strategy, choice: &LayerChoice) -> StrategyError {
 }
 
 /// The blocks among some layers: those of the network, or else the parts into which they fall.
-fn said(
+fn specified_blocks(
     graph: &Graph,
     strategy: &Strategy,
     choice: &LayerChoice,
@@ -283,7 +283,7 @@ fn check(
         return Err(StrategyError::NoBranches {
             strategy: strategy.to_string(),
             layers: choice.layers(),
-            reason: "is said of branches, and there is no axis whose ranks they could share out"
+            reason: "splits branches, and there is no axis whose ranks they could share out"
                 .to_owned(),
             nearest: format!("add `branch={needed}` to the axes"),
         });

@@ -1,4 +1,4 @@
-//! Whether a model can be trained as a strategy says.
+//! Whether a model can be trained under a strategy.
 
 use crate::branches::blocks;
 use crate::lay_out::{lay_out, layers};

@@ -22,9 +22,9 @@ pub(crate) struct GradientState {
     pub written: bool,
 }
 
-/// What a rank has of a micro-batch on its way.
+/// What a rank holds of a micro-batch between its slots.
 #[derive(Default)]
-struct Flight {
+struct MicroBatchState {
     values: Vec<Option<Held>>,
     gradients: Vec<Option<GradientState>>,
     sums: BTreeMap<LayerId, View>,
@@ -62,7 +62,8 @@ pub(crate) struct Emit<'a> {
     pub report: BTreeMap<&'static str, View>,
     /// Moments of micro-batches that enter the running statistics at the end of the step.
     pub late_moments: BTreeMap<(LayerId, usize), View>,
-    flights: Vec<Flight>,
+    /// Of each micro-batch but the one at hand, whose state is in the fields above.
+    states: Vec<MicroBatchState>,
     /// The slot and the layer at hand.
     pub slot: usize,
     pub layer_id: LayerId,
@@ -95,35 +96,35 @@ impl<'a> Emit<'a> {
             pass: Phase::Forward,
             report: BTreeMap::new(),
             late_moments: BTreeMap::new(),
-            flights: Vec::new(),
+            states: Vec::new(),
             slot: 0,
             layer_id: LayerId(0),
             turn: 0,
         };
-        emit.flights
-            .resize_with(plan.networks.len(), Flight::default);
-        for flight in &mut emit.flights {
-            flight.values = vec![None; storages.all.len()];
-            flight.gradients = vec![None; storages.all.len()];
+        emit.states
+            .resize_with(plan.networks.len(), MicroBatchState::default);
+        for state in &mut emit.states {
+            state.values = vec![None; storages.all.len()];
+            state.gradients = vec![None; storages.all.len()];
         }
-        emit.exchange_flight();
+        emit.swap_state();
         emit
     }
 
-    /// Swaps what is at hand with the flight of the micro-batch at hand.
-    fn exchange_flight(&mut self) {
-        let flight = &mut self.flights[self.micro];
-        std::mem::swap(&mut self.values, &mut flight.values);
-        std::mem::swap(&mut self.gradients, &mut flight.gradients);
-        std::mem::swap(&mut self.sums, &mut flight.sums);
-        std::mem::swap(&mut self.deferred, &mut flight.deferred);
+    /// Takes the state of the micro-batch at hand out of the list, or puts it back.
+    fn swap_state(&mut self) {
+        let state = &mut self.states[self.micro];
+        std::mem::swap(&mut self.values, &mut state.values);
+        std::mem::swap(&mut self.gradients, &mut state.gradients);
+        std::mem::swap(&mut self.sums, &mut state.sums);
+        std::mem::swap(&mut self.deferred, &mut state.deferred);
     }
 
-    /// Goes to a micro-batch.
-    fn board(&mut self, micro: usize) {
-        self.exchange_flight();
+    /// Makes another micro-batch the one at hand.
+    fn switch_to(&mut self, micro: usize) {
+        self.swap_state();
         self.micro = micro;
-        self.exchange_flight();
+        self.swap_state();
         let (network, storages) = &self.plan.networks[micro];
         (self.network, self.storages) = (network, storages);
     }
@@ -209,7 +210,7 @@ impl<'a> Emit<'a> {
             if slot.pass != Pass::Forward && !trains {
                 continue;
             }
-            self.board(slot.micro);
+            self.switch_to(slot.micro);
             let layers = &plan.layers_of[slot.stage];
             match slot.pass {
                 Pass::Forward => {
@@ -238,7 +239,7 @@ impl<'a> Emit<'a> {
     }
 
     /// Where layers run on all ranks, all number alike without gaps; else the first numbers are those of
-    /// what crosses between stages.
+    /// reshardings between stages.
     fn first_number(&self) -> u32 {
         2 * (self.network.layers.len() * self.micro_batches) as u32
     }
@@ -283,8 +284,8 @@ impl<'a> Emit<'a> {
         first
     }
 
-    /// The number of what crosses to other ranks at a change of distribution.
-    pub fn crossing_number(&self, id: LayerId, is_back: bool) -> u32 {
+    /// The number of the messages of a resharding, forward or back.
+    pub fn resharding_number(&self, id: LayerId, is_back: bool) -> u32 {
         let all = self.network.layers.len() * self.micro;
         2 * (all + id.0) as u32 + u32::from(is_back) + 1
     }

@@ -1,10 +1,10 @@
 //! From the samples to the loss.
 
-use crate::cross::Crossing;
 use crate::emit::Emit;
 use crate::exchange::{gather_frame, zero_outside};
 use crate::network::{LayerId, Step, positions};
 use crate::redistribute::{Cargo, Destination};
+use crate::resharding::Resharding;
 use crate::schedule::Pass;
 use crate::storage::{contributors, transposed_window, window};
 use partita_graph::{Convolution, Loss, Op, Pool, PoolKind, TransposedConvolution};
@@ -57,8 +57,8 @@ impl Emit<'_> {
     pub(crate) fn forward(&mut self, layers: &[LayerId]) {
         for &id in layers {
             let is_here = self.enter(id);
-            if self.network.crosses_within(id) {
-                self.cross_value(id, is_here);
+            if self.network.reshards_within_stage(id) {
+                self.reshard_value(id, is_here);
             } else if is_here {
                 self.forward_layer(id);
             }
@@ -72,23 +72,23 @@ impl Emit<'_> {
     /// Gives a value to the ranks that want it elsewhere.
     fn send_values(&mut self, id: LayerId) {
         for &reader in self.network.readers(id) {
-            if self.network.crosses(reader) && !self.network.crosses_within(reader) {
+            if self.network.reshards(reader) && !self.network.reshards_within_stage(reader) {
                 let (from, to) = (*self.place(id), *self.place(reader));
-                let crossing = Crossing::new(&self.builder.world, &from, &to);
-                let (number, value) = (self.crossing_number(reader, false), self.value(id));
+                let resharding = Resharding::new(&self.builder.world, &from, &to);
+                let (number, value) = (self.resharding_number(reader, false), self.value(id));
                 let layer = self.layer(reader).name.clone();
                 let cargo = self.cargo(reader, &layer, self.pass, Role::Activation);
                 let stage = self.layer(reader).stage;
                 let turn = self.turn_of_receiver(stage, reader, Pass::Forward);
                 let builder = &mut self.builder;
-                builder.send_in_turn(turn, cargo, number, &crossing, &value);
+                builder.send_in_turn(turn, cargo, number, &resharding, &value);
             }
         }
     }
 
     /// Brings a value to other ranks of the stage, from those who have it and to those who want it, of
     /// which this rank may be one.
-    fn cross_value(&mut self, id: LayerId, is_here: bool) {
+    fn reshard_value(&mut self, id: LayerId, is_here: bool) {
         let input = self.layer(id).inputs[0];
         let (from, to) = (*self.place(input), *self.place(id));
         let layer = self.layer(id).name.clone();
@@ -96,12 +96,12 @@ impl Emit<'_> {
             self.hold_value(id);
         }
         let cargo = self.cargo(id, &layer, self.pass, Role::Activation);
-        let crossing = Crossing::new(&self.builder.world, &from, &to);
-        let number = self.crossing_number(id, self.pass == Phase::Backward);
+        let resharding = Resharding::new(&self.builder.world, &from, &to);
+        let number = self.resharding_number(id, self.pass == Phase::Backward);
         let source = self.values[self.storages.of[input.0]];
         let target = self.values[self.storages.of[id.0]].filter(|_| is_here);
         let ends = (source.as_ref(), target.as_ref());
-        self.builder.move_across(cargo, number, &crossing, ends);
+        self.builder.move_across(cargo, number, &resharding, ends);
     }
 
     /// What goes with a value or a gradient when it moves.
@@ -316,13 +316,13 @@ impl Emit<'_> {
     fn move_value(&mut self, id: LayerId, layer: &str) {
         let input = self.layer(id).inputs[0];
         let cargo = self.cargo(id, layer, self.pass, Role::Activation);
-        if self.network.crosses(id) {
+        if self.network.reshards(id) {
             let (from, to) = (*self.place(input), *self.place(id));
-            let crossing = Crossing::new(&self.builder.world, &from, &to);
-            let number = self.crossing_number(id, false);
+            let resharding = Resharding::new(&self.builder.world, &from, &to);
+            let number = self.resharding_number(id, false);
             let (own, target) = (self.values[self.storages.of[input.0]], self.value(id));
             let builder = &mut self.builder;
-            return builder.receive_across(cargo, number, &crossing, own.as_ref(), &target);
+            return builder.receive_across(cargo, number, &resharding, own.as_ref(), &target);
         }
         let from = (*self.place(input), self.layer(input).partial);
         let (source, target) = (self.value(input), self.value(id));
@@ -604,7 +604,7 @@ impl Emit<'_> {
         self.add_up("loss", layer, value);
     }
 
-    /// All losses are in: the sum over ranks, and in an evaluation what else is said of the answers.
+    /// Reports the sum of all losses over ranks, and in an evaluation also the metrics of the predictions.
     fn report_loss(&mut self, id: LayerId, layer: &str, loss: Loss) {
         let input = self.layer(id).inputs[0];
         let axes = positions(self.place(input));

@@ -6,10 +6,10 @@
 //! between. Forward it gathers; backward it adds what each rank's filters give, and each rank keeps
 //! the sum of its own channels.
 
+mod axis_assignment;
 mod check;
 mod choices;
 mod flatten;
-mod roles;
 mod shared;
 mod shares;
 
@@ -187,14 +187,14 @@ impl<'a> Layout<'a> {
         Ok(())
     }
 
-    /// What was said of a dim of a layer, without axes of extent 1.
-    fn said(&self, id: NodeId, dim: LayerDim) -> Option<AxisList> {
+    /// The axes that the strategy specifies for a dim of a layer, without those of extent 1.
+    fn specified(&self, id: NodeId, dim: LayerDim) -> Option<AxisList> {
         self.choices[id.0][dim as usize].map(|axes| axes.within(self.mesh.split_axes()))
     }
 
-    /// Where a dim lies unless something else is said: samples also over the ranks of branches, if there
+    /// The axes of a dim for which none are specified: samples also over the ranks of branches, if there
     /// are enough of them.
-    fn usual(&self, dim: LayerDim) -> AxisList {
+    fn default_axes(&self, dim: LayerDim) -> AxisList {
         let axes = AxisList::of([dim.axis()]).within(self.mesh.split_axes());
         if dim != LayerDim::N || self.mesh.extent(Axis::Branch) == 1 {
             return axes;
@@ -207,13 +207,13 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// The axes of which nothing was said for a layer: an axis that was said of one dim is taken from
-    /// the others.
+    /// The axes that are not specified for any dim of a layer: one that is specified for a dim is taken
+    /// from the others.
     fn free(&self, id: NodeId) -> AxisSet {
-        let said = LayerDim::ALL
+        let specified = LayerDim::ALL
             .into_iter()
-            .filter_map(|dim| self.said(id, dim));
-        let taken = said.fold(AxisSet::NONE, |all, list| all.union(list.set()));
+            .filter_map(|dim| self.specified(id, dim));
+        let taken = specified.fold(AxisSet::NONE, |all, list| all.union(list.set()));
         self.mesh.split_axes().minus(taken)
     }
 
@@ -237,7 +237,7 @@ impl<'a> Layout<'a> {
                     if dim == LayerDim::C {
                         AxisList::NONE
                     } else {
-                        self.said(id, dim).unwrap_or(self.usual(dim))
+                        self.specified(id, dim).unwrap_or(self.default_axes(dim))
                     }
                 });
                 (axes, axes)
@@ -271,7 +271,7 @@ impl<'a> Layout<'a> {
         }
         dims_of_tensor(|dim| {
             if dim != LayerDim::C && can_carry(node, dim) {
-                self.usual(dim)
+                self.default_axes(dim)
             } else {
                 AxisList::NONE
             }
@@ -283,7 +283,7 @@ impl<'a> Layout<'a> {
         let (node, free) = (self.graph.node(id), self.free(id));
         let axes = dims_of_tensor(|dim| {
             if can_carry(node, dim) {
-                self.said(id, dim)
+                self.specified(id, dim)
                     .unwrap_or(known[dim as usize].within(free))
             } else {
                 AxisList::NONE
@@ -429,25 +429,27 @@ impl<'a> Layout<'a> {
     /// N, D, H and W of a layer with weights whose input lies so, its filters and its channels.
     fn weighted_axes(&self, id: NodeId, known: Axes) -> (Axes, AxisList, AxisList) {
         let (node, free) = (self.graph.node(id), self.free(id));
-        let said_or_free = |dim, list: AxisList| self.said(id, dim).unwrap_or(list.within(free));
+        let specified_or_free =
+            |dim, list: AxisList| self.specified(id, dim).unwrap_or(list.within(free));
         let axes = dims_of_tensor(|dim| match (dim, can_carry(node, dim)) {
             (LayerDim::C, _) => AxisList::NONE,
-            (dim, true) => said_or_free(dim, self.usual(dim)),
+            (dim, true) => specified_or_free(dim, self.default_axes(dim)),
             (_, false) => known[dim as usize].within(free),
         });
         let both = [LayerDim::F, LayerDim::C];
-        let is_said = both.map(|dim| self.said(id, dim).is_some());
-        let [mut filters, mut channels] = both.map(|dim| said_or_free(dim, self.usual(dim)));
+        let is_specified = both.map(|dim| self.specified(id, dim).is_some());
+        let [mut filters, mut channels] =
+            both.map(|dim| specified_or_free(dim, self.default_axes(dim)));
         let is_narrow = matches!(node.op, Op::Embedding { .. });
-        if !is_said[1] && (is_narrow || self.reads_input[node.inputs[0].0]) {
+        if !is_specified[1] && (is_narrow || self.reads_input[node.inputs[0].0]) {
             // Samples are not stored by channels, and these may be few.
             filters = filters.then(channels);
             channels = AxisList::NONE;
-        } else if is_said == [false; 2] {
-            let turns = || self.take_turns(id, &known, &axes, (filters, channels));
+        } else if is_specified == [false; 2] {
+            let swaps = || self.swaps_axes(id, &known, &axes, (filters, channels));
             if self
-                .turns_as_shared(id, filters, channels)
-                .unwrap_or_else(turns)
+                .swaps_as_shared(id, filters, channels)
+                .unwrap_or_else(swaps)
             {
                 std::mem::swap(&mut filters, &mut channels);
             }
@@ -615,7 +617,7 @@ fn rows_and_columns(op: &Op, channels: AxisList, filters: AxisList) -> [AxisList
     }
 }
 
-/// What is said of N, D, H, W and C.
+/// The axes of N, D, H, W and C.
 fn dims_of_tensor(axes: impl Fn(LayerDim) -> AxisList) -> Axes {
     std::array::from_fn(|dim| axes(LayerDim::ALL[dim]))
 }

@@ -152,14 +152,14 @@ impl Network {
         other
     }
 
-    /// Whether a layer brings a tensor to other ranks in one stage.
-    pub fn crosses_within(&self, id: LayerId) -> bool {
+    /// Whether a layer brings a tensor to other ranks of the same stage.
+    pub fn reshards_within_stage(&self, id: LayerId) -> bool {
         let layer = self.layer(id);
-        self.crosses(id) && self.layer(layer.inputs[0]).stage == layer.stage
+        self.reshards(id) && self.layer(layer.inputs[0]).stage == layer.stage
     }
 
-    /// Whether a layer brings a tensor to other ranks.
-    pub fn crosses(&self, id: LayerId) -> bool {
+    /// Whether a layer brings a tensor to the ranks of another site.
+    pub fn reshards(&self, id: LayerId) -> bool {
         let layer = self.layer(id);
         let is_move = matches!(layer.step, Step::Move);
         is_move && self.layer(layer.inputs[0]).place.on != layer.place.on

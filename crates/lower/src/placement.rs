@@ -213,7 +213,7 @@ impl Strategy {
         self.stages.len() * self.schedule.chunks()
     }
 
-    /// The same with the layers of each stage said.
+    /// The same with the layers of each stage specified.
     ///
     /// Shapes: as many ranges as [`Strategy::stage_count`], without gap from 0 to all nodes.
     pub fn with_layers(&self, graph: &Graph, ranges: &[Range<usize>]) -> Self {
@@ -235,7 +235,7 @@ impl Strategy {
         strategy
     }
 
-    /// The same with the layers of each stage said; where they are not, stages are made as equal in
+    /// The same with the layers of each stage specified; where they are not, stages are made as equal in
     /// arithmetic as they can be.
     ///
     /// Errors: stages that the model cannot give.
@@ -247,7 +247,7 @@ impl Strategy {
         Ok(self.with_layers(graph, &ranges))
     }
 
-    /// Whether the layers of any stage are said.
+    /// Whether the layers of any stage are specified.
     pub fn has_layers(&self) -> bool {
         self.stages.iter().any(|stage| !stage.layers.is_empty())
     }

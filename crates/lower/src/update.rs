@@ -10,11 +10,11 @@
 //! and every sum, its own or not, so that each has a number of its own that is the same on all ranks.
 
 use crate::body::Held;
-use crate::cross::Crossing;
 use crate::emit::Emit;
 use crate::network::LayerId;
 use crate::parameter_gradient::Key;
 use crate::redistribute::{Cargo, Destination};
+use crate::resharding::Resharding;
 use crate::strategy::Shard;
 use partita_graph::{Op, ParameterId};
 use partita_program::{Kernel, Phase, Place, Role, View};
@@ -129,9 +129,9 @@ impl Emit<'_> {
         for &(on, axes) in keys {
             let twin = plan.twin_of(on);
             if twin != on {
-                let crossing = Crossing::of_addends(&plan.world, &place(on), &place(twin));
+                let resharding = Resharding::of_partial_sums(&plan.world, &place(on), &place(twin));
                 let ends = ((id, on, axes), (id, twin, axes));
-                self.add_across(ends, &crossing);
+                self.add_across(ends, &resharding);
             }
         }
         let is_own = |on: &Option<Grid>| plan.twin_of(*on) == *on;
@@ -157,9 +157,9 @@ impl Emit<'_> {
         for other in &holders[1..] {
             let ends = (first(other.on), first(owner.on));
             if let (true, (Some(from), Some(to))) = (is_own(&other.on), ends) {
-                let crossing = Crossing::new(&plan.world, other, &owner);
+                let resharding = Resharding::new(&plan.world, other, &owner);
                 let ends = ((id, from.0, from.1), (id, to.0, to.1));
-                self.add_across(ends, &crossing);
+                self.add_across(ends, &resharding);
             }
         }
         let key = sums.get(&owner.on)?;
@@ -167,7 +167,7 @@ impl Emit<'_> {
     }
 
     /// Adds the gradient of one holder to that of another.
-    fn add_across(&mut self, (from, to): (Key, Key), crossing: &Crossing) {
+    fn add_across(&mut self, (from, to): (Key, Key), resharding: &Resharding) {
         let layer = self.graph.parameter(from.0).name.clone();
         let cargo = Cargo {
             layer: &layer,
@@ -178,9 +178,9 @@ impl Emit<'_> {
         let number = self.number_of_movement();
         let [own, sum] = [from, to].map(|key| self.parameter_gradients.get(&key));
         let [own, sum] = [own, sum].map(|state| state.map(|state| state.held));
-        let between = sum.map(|_| self.builder.between(cargo, *crossing.target()));
+        let between = sum.map(|_| self.builder.between(cargo, *resharding.target()));
         let ends = (own.as_ref(), between.as_ref());
-        self.builder.move_across(cargo, number, crossing, ends);
+        self.builder.move_across(cargo, number, resharding, ends);
         if let (Some(between), Some(sum)) = (between, sum) {
             let whole = sum.view(&sum.region);
             self.add(from.0, between.view(&sum.region), whole);
@@ -208,11 +208,11 @@ impl Emit<'_> {
         };
         let own = self.parameters.get(&(id, holders[0].on)).copied();
         for other in &holders[1..] {
-            let crossing = Crossing::new(&plan.world, &holders[0], other);
+            let resharding = Resharding::new(&plan.world, &holders[0], other);
             let number = self.number_of_movement();
             let held = self.parameters.get(&(id, other.on)).copied();
             let ends = (own.as_ref(), held.as_ref());
-            self.builder.move_across(cargo, number, &crossing, ends);
+            self.builder.move_across(cargo, number, &resharding, ends);
         }
     }
 
@@ -272,7 +272,7 @@ impl Emit<'_> {
             return own;
         }
         let number = self.number_of_movement();
-        let crossing = Crossing::new(&self.builder.world, from, to);
+        let resharding = Resharding::new(&self.builder.world, from, to);
         let cargo = Cargo {
             layer,
             phase: Phase::Report,
@@ -291,7 +291,7 @@ impl Emit<'_> {
         });
         let target = view.map(|view| held(self, view, to));
         let ends = (own.as_ref(), target.as_ref());
-        self.builder.move_across(cargo, number, &crossing, ends);
+        self.builder.move_across(cargo, number, &resharding, ends);
         view
     }
 
@@ -434,7 +434,7 @@ impl Emit<'_> {
         totals.first().copied()
     }
 
-    /// What is said of the step, where layers run on some ranks only: the sums of the replicas, and from
+    /// Reports the step where layers run on some ranks only: sums over the replicas, and brings them from
     /// their ranks to all.
     pub(crate) fn report_across(&mut self) {
         if self.is_whole() {

@@ -12,7 +12,7 @@ impl Layout<'_> {
     pub(super) fn check_dims(&self, id: NodeId) -> Result<(), StrategyError> {
         let node = self.graph.node(id);
         for dim in LayerDim::ALL {
-            let axes = self.said(id, dim).unwrap_or_default();
+            let axes = self.specified(id, dim).unwrap_or_default();
             if !axes.is_empty() && !can_carry(node, dim) {
                 return Err(StrategyError::Dim {
                     strategy: self.strategy.to_string(),

@@ -1,11 +1,11 @@
-//! What a strategy says of each layer.
+//! What a strategy specifies for each layer.
 
 use crate::strategy::{Halo, LayerDim};
 use crate::{LayerChoice, Strategy, StrategyError};
 use partita_graph::{Graph, Node, Op};
 use partita_space::{AxisList, nearest};
 
-/// What the strategy says of each layer.
+/// What the strategy specifies for each layer.
 pub(super) fn choices(
     graph: &Graph,
     strategy: &Strategy,
@@ -15,18 +15,18 @@ pub(super) fn choices(
         let layers = layers(graph, strategy, choice)?;
         let alone = layers.len() == 1;
         for id in layers {
-            let said = &mut all[id];
+            let specified = &mut all[id];
             for (dim, axes) in LayerDim::ALL.into_iter().zip(choice.dims) {
                 // Of a range, what a layer does not have is not meant for it.
                 let is_meant = alone || can_carry(&graph.nodes[id], dim);
-                said[dim as usize] = axes.filter(|_| is_meant).or(said[dim as usize]);
+                specified[dim as usize] = axes.filter(|_| is_meant).or(specified[dim as usize]);
             }
         }
     }
     Ok(all)
 }
 
-/// The layers of which something is said, in the order of the model.
+/// The layers that a choice is for, in the order of the model.
 pub(crate) fn layers(
     graph: &Graph,
     strategy: &Strategy,

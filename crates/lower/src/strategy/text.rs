@@ -29,7 +29,7 @@ impl fmt::Display for Strategy {
         }
         if !self.stages.is_empty() {
             let stages: Vec<String> = self.stages.iter().map(StageChoice::to_string).collect();
-            // Hundreds of them would hide what else is said.
+            // Hundreds of them would hide what else is specified.
             words.push(
                 if stages.len() > 16 && stages.iter().all(|stage| stage == "1") {
                     format!("stages={}", stages.len())
@@ -82,8 +82,8 @@ impl fmt::Display for StageChoice {
 impl fmt::Display for LayerChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.layers())?;
-        let said = LayerDim::ALL.into_iter().zip(self.dims);
-        let words = said.filter_map(|(dim, axes)| {
+        let dims = LayerDim::ALL.into_iter().zip(self.dims);
+        let words = dims.filter_map(|(dim, axes)| {
             let axes = axes?;
             Some(if axes.is_empty() {
                 format!("{}=-", dim.name())
@@ -128,7 +128,7 @@ impl FromStr for Strategy {
             };
             match outside(segment, ':').as_slice() {
                 [words] => {
-                    // What is said of all layers may follow in segments of its own.
+                    // Settings of all layers may follow in segments of its own.
                     for word in outside(words, ',') {
                         reader.word(&mut strategy, word.trim())?;
                     }
@@ -219,7 +219,7 @@ pub(crate) fn check_split(
     Ok(())
 }
 
-/// Reads what is said of all layers.
+/// Reads the settings of all layers.
 struct Reader<'t> {
     text: &'t str,
     seen: Vec<String>,
@@ -271,12 +271,12 @@ fn counted(text: &str, name: &str, value: &str, most: usize) -> Result<usize, St
         })
 }
 
-/// The whole number next below what was said, or that of its digits, without a sign; at least 1.
+/// The whole number next below what was given, or that of its digits, without a sign; at least 1.
 fn meant(value: &str) -> usize {
     let digits = || -> String { value.chars().filter(char::is_ascii_digit).collect() };
-    let said = value.parse().or_else(|_| digits().parse());
+    let given = value.parse().or_else(|_| digits().parse());
     // A cast ends at the largest number, and makes 0 of what is none.
-    (said.map_or(1.0, f64::abs) as usize).max(1)
+    (given.map_or(1.0, f64::abs) as usize).max(1)
 }
 
 /// One of some words.
@@ -497,7 +497,7 @@ fn twice(text: &str, name: &str) -> StrategyError {
     }
 }
 
-/// A word that takes others than what was said of it.
+/// A setting with a value that it does not take.
 fn unknown_value(
     text: &str,
     (name, value): (&str, &str),

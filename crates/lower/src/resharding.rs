@@ -1,5 +1,5 @@
-//! Tensors on their way from one group of ranks to another: from stage to stage, and from a fork to its
-//! branches and back.
+//! Resharding between meshes: a tensor goes from one group of ranks to another, from stage to stage or
+//! from a fork to its branches and back.
 //!
 //! Each rank of the second group gets what it shall own from owners in the first. Where several own the
 //! same, ranks of the same part of the mini-batch go before others, and the rest take turns. A rank that
@@ -14,31 +14,32 @@ use partita_program::{Exchange, Place, Receive, Send, Work};
 use partita_space::{Axis, AxisSet, Coord, Mesh, Rank, Region};
 use std::ops::Range;
 
-/// A way between two groups of ranks.
-pub(crate) struct Crossing {
+/// A change of distribution between two groups of ranks.
+pub(crate) struct Resharding {
     world: Mesh,
     from: Place,
     to: Place,
     meshes: [Mesh; 2],
-    /// Addends, which go from each rank to the one of the same place: not what it owns, but its own.
-    addends: bool,
+    /// Partial sums, which go from each rank to the one at the same coordinate: not what it owns, but its
+    /// own addend.
+    partial_sums: bool,
 }
 
-impl Crossing {
+impl Resharding {
     pub fn new(world: &Mesh, from: &Place, to: &Place) -> Self {
         Self {
             world: *world,
             from: *from,
             to: *to,
             meshes: [from.mesh(world), to.mesh(world)],
-            addends: false,
+            partial_sums: false,
         }
     }
 
     /// From each rank of a mesh to the one at the same coordinate of another, of the same extents.
-    pub fn of_addends(world: &Mesh, from: &Place, to: &Place) -> Self {
+    pub fn of_partial_sums(world: &Mesh, from: &Place, to: &Place) -> Self {
         Self {
-            addends: true,
+            partial_sums: true,
             ..Self::new(world, from, to)
         }
     }
@@ -58,7 +59,7 @@ impl Crossing {
         if wanted.is_empty() {
             return Vec::new();
         }
-        if self.addends {
+        if self.partial_sums {
             return vec![(self.from.rank(&self.world, &seat), wanted)];
         }
         let parts = corners(&self.from, &self.meshes[0], &wanted);
@@ -126,7 +127,7 @@ impl Crossing {
         let Some(seat) = self.from.seat(&self.world, &coord) else {
             return Vec::new();
         };
-        let to: Vec<Rank> = if self.addends {
+        let to: Vec<Rank> = if self.partial_sums {
             vec![self.to.rank(&self.world, &seat)]
         } else {
             let own = self.from.owned_at(&self.meshes[0], &seat);
@@ -185,10 +186,10 @@ impl Builder<'_> {
         &mut self,
         cargo: Cargo<'_>,
         sequence: u32,
-        crossing: &Crossing,
+        resharding: &Resharding,
         source: &Held,
     ) {
-        let sends = self.sends(crossing, source);
+        let sends = self.sends(resharding, source);
         self.exchange_across(cargo, sequence, sends, Vec::new());
     }
 
@@ -199,11 +200,11 @@ impl Builder<'_> {
         turn: u32,
         cargo: Cargo<'_>,
         sequence: u32,
-        crossing: &Crossing,
+        resharding: &Resharding,
         source: &Held,
     ) {
         let now = std::mem::replace(&mut self.turn, turn);
-        self.send_across(cargo, sequence, crossing, source);
+        self.send_across(cargo, sequence, resharding, source);
         self.turn = now;
     }
 
@@ -212,11 +213,11 @@ impl Builder<'_> {
         &mut self,
         cargo: Cargo<'_>,
         sequence: u32,
-        crossing: &Crossing,
+        resharding: &Resharding,
         (source, target): (Option<&Held>, Option<&Held>),
     ) {
-        let sends = source.map(|source| self.sends(crossing, source));
-        let target = target.map(|target| (target, crossing.incoming(self.rank)));
+        let sends = source.map(|source| self.sends(resharding, source));
+        let target = target.map(|target| (target, resharding.incoming(self.rank)));
         let receives = target.as_ref();
         let receives = receives.map(|(target, incoming)| self.receives(incoming, target));
         let (sends, receives) = (sends.unwrap_or_default(), receives.unwrap_or_default());
@@ -231,23 +232,27 @@ impl Builder<'_> {
         &mut self,
         cargo: Cargo<'_>,
         sequence: u32,
-        crossing: &Crossing,
+        resharding: &Resharding,
         own: Option<&Held>,
         target: &Held,
     ) {
-        let incoming = crossing.incoming(self.rank);
+        let incoming = resharding.incoming(self.rank);
         self.keep_own(cargo, &incoming, own, target);
         let receives = self.receives(&incoming, target);
         self.exchange_across(cargo, sequence, Vec::new(), receives);
     }
 
-    fn sends(&self, crossing: &Crossing, source: &Held) -> Vec<Send> {
+    fn sends(&self, resharding: &Resharding, source: &Held) -> Vec<Send> {
         let send = |(to, region): (Rank, Region)| Send {
             to: self.world.offset(self.rank, to),
             part: 0,
             view: source.view(&region),
         };
-        crossing.outgoing(self.rank).into_iter().map(send).collect()
+        resharding
+            .outgoing(self.rank)
+            .into_iter()
+            .map(send)
+            .collect()
     }
 
     /// The messages in.
@@ -309,15 +314,20 @@ mod tests {
     }
 
     /// Every element that a rank shall own comes exactly once, from an owner, and both halves agree.
-    fn check(crossing: &Crossing) -> usize {
+    fn check(resharding: &Resharding) -> usize {
         let mut messages = BTreeSet::new();
-        for rank in 0..crossing.world.ranks() {
-            let coord = crossing.world.coord(rank);
-            let wanted = crossing.to.owned(&crossing.world, &coord);
+        for rank in 0..resharding.world.ranks() {
+            let coord = resharding.world.coord(rank);
+            let wanted = resharding.to.owned(&resharding.world, &coord);
             let mut volume = 0;
-            for (from, region) in crossing.incoming(rank) {
-                let there = crossing.world.coord(from);
-                assert!(crossing.from.owned(&crossing.world, &there).holds(&region));
+            for (from, region) in resharding.incoming(rank) {
+                let there = resharding.world.coord(from);
+                assert!(
+                    resharding
+                        .from
+                        .owned(&resharding.world, &there)
+                        .holds(&region)
+                );
                 assert!(wanted.holds(&region));
                 volume += region.volume();
                 if from != rank {
@@ -327,8 +337,8 @@ mod tests {
             assert_eq!(volume, wanted.volume());
         }
         let mut sent = BTreeSet::new();
-        for rank in 0..crossing.world.ranks() {
-            for (to, region) in crossing.outgoing(rank) {
+        for rank in 0..resharding.world.ranks() {
+            for (to, region) in resharding.outgoing(rank) {
                 assert!(sent.insert((rank, to, format!("{region}"))));
             }
         }
@@ -347,17 +357,17 @@ mod tests {
         let to = place(samples, [&[Data], &[], &[], &[], &[]]);
         // Each of 4 ranks of 4 tiles hands on both samples halves, for each part of the mini-batch; of 3
         // samples a part, 2 and 1.
-        assert_eq!(check(&Crossing::new(&world, &from, &to)), 2 * 4 * 2);
-        check(&Crossing::new(&world, &to, &from));
+        assert_eq!(check(&Resharding::new(&world, &from, &to)), 2 * 4 * 2);
+        check(&Resharding::new(&world, &to, &from));
         let whole = place(tiles, [&[Data], &[], &[], &[], &[]]);
-        check(&Crossing::new(&world, &whole, &to));
-        check(&Crossing::new(&world, &to, &whole));
+        check(&Resharding::new(&world, &whole, &to));
+        check(&Resharding::new(&world, &to, &whole));
         let shares = place(tiles, [&[], &[], &[], &[], &[Depth]]);
-        check(&Crossing::new(&world, &shares, &to));
-        check(&Crossing::new(&world, &to, &shares));
+        check(&Resharding::new(&world, &shares, &to));
+        check(&Resharding::new(&world, &to, &shares));
         let mut all = Place::replicated(to.shape);
         all.axes[4] = AxisList::NONE;
-        check(&Crossing::new(&world, &to, &all));
+        check(&Resharding::new(&world, &to, &all));
         // Two replicas on mirrored ranks.
         let chain = Mesh::new([1, 1, 1, 1, 1, 1, 8]);
         let stage = mesh([1, 1, 1, 1, 1, 2, 1]);
@@ -369,7 +379,7 @@ mod tests {
             Grid::repeated(&stage, 6, 1, 8),
             [&[], &[], &[], &[], &[Channel]],
         );
-        assert_eq!(check(&Crossing::new(&chain, &one, &other)), 2);
-        assert_eq!(check(&Crossing::of_addends(&chain, &one, &other)), 2);
+        assert_eq!(check(&Resharding::new(&chain, &one, &other)), 2);
+        assert_eq!(check(&Resharding::of_partial_sums(&chain, &one, &other)), 2);
     }
 }
