@@ -1,6 +1,6 @@
 //! Where each buffer lies in the arena of its rank.
 
-use crate::depend::{depend, ordered_by_lane, users};
+use crate::depend::{accesses, depend, ordered_by_lane, users};
 use crate::request::LowerError;
 use crate::timeline::Timeline;
 use partita_program::{Body, Lane, Role};
@@ -27,7 +27,8 @@ struct Placed {
 /// Errors: buffers larger than can be counted.
 pub(crate) fn plan(body: &mut Body) -> Result<(), LowerError> {
     check_sizes(body)?;
-    let users = users(body);
+    let accesses = accesses(body);
+    let users = users(&accesses, body.buffers.len());
     let mut next = 0;
     for buffer in body
         .buffers
@@ -66,7 +67,7 @@ pub(crate) fn plan(body: &mut Body) -> Result<(), LowerError> {
         order(body, &users[first], &users[second], &mut extra);
     }
     body.arena = Bytes(top);
-    depend(body, &extra);
+    depend(body, &accesses, &extra);
     Ok(())
 }
 
