@@ -44,8 +44,9 @@ pub(crate) fn plan(body: &mut Body) -> Result<(), LowerError> {
         .collect();
     transient.sort_by_key(|&id| (Reverse(body.buffers[id].bytes().0), id));
     // What can be read after the step lives to its end.
-    let outputs = body.outputs.iter();
-    let outputs: HashSet<usize> = outputs
+    let outputs: HashSet<usize> = body
+        .outputs
+        .iter()
         .map(|output| output.view.buffer.0 as usize)
         .collect();
     let end = body.tasks.len();
@@ -102,9 +103,12 @@ fn successions(body: &Body, mut placed: Vec<Placed>) -> Vec<(usize, usize)> {
     let mut pairs = Vec::new();
     for Placed { start, id, .. } in placed {
         let end = start + body.buffers[id].bytes().0;
-        let before = last.range(..end).rev();
-        let before = before.map(|(&from, &(to, who))| (from, to, who));
-        let before: Vec<_> = before.take_while(|&(_, to, _)| to > start).collect();
+        let before: Vec<_> = last
+            .range(..end)
+            .rev()
+            .map(|(&from, &(to, who))| (from, to, who))
+            .take_while(|&(_, to, _)| to > start)
+            .collect();
         let first = pairs.len();
         for (from, to, who) in before {
             if !pairs[first..].contains(&(who, id)) {

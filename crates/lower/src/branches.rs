@@ -370,8 +370,8 @@ fn with_sizes(block: &Block, costs: &[f64], sizes: &[usize]) -> Groups {
         };
         let best = possible
             .into_iter()
-            .min_by(|&a, &b| time(a).total_cmp(&time(b)));
-        let best = best.unwrap_or(0);
+            .min_by(|&a, &b| time(a).total_cmp(&time(b)))
+            .unwrap_or(0);
         loads[best] += own;
         groups[best].2.extend(branch.iter().copied());
     }

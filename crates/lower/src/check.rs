@@ -49,8 +49,7 @@ impl Strategy {
             batch / fewer >= 2 && self.micro.is_multiple_of(*fewer) && self.can_schedule(*fewer)
         };
         let nearest = (1..micro).rev().find(is_possible);
-        let larger = self.micro * self.data_parts().max(2);
-        let larger = format!("a mini-batch of {larger}");
+        let larger = format!("a mini-batch of {}", self.micro * self.data_parts().max(2));
         Err(StrategyError::OneValue {
             strategy: self.to_string(),
             layer: node.name.clone(),

@@ -176,8 +176,9 @@ fn refined(
 /// Of each rank a number for the classes of the members of its group.
 fn numbers_of_groups(world: &Mesh, kind: Group, class_of: &[usize]) -> Vec<usize> {
     let mut members = vec![Vec::new(); class_of.len()];
-    let firsts = (0..class_of.len()).map(|rank| kind.first(world, rank));
-    let firsts: Vec<Rank> = firsts.collect();
+    let firsts: Vec<Rank> = (0..class_of.len())
+        .map(|rank| kind.first(world, rank))
+        .collect();
     for (rank, &first) in firsts.iter().enumerate() {
         members[first].push(class_of[rank]);
     }

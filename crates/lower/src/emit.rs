@@ -277,9 +277,10 @@ impl<'a> Emit<'a> {
     /// Numbers for so many layers or parameters; gives the one before the first.
     pub fn take_numbers(&mut self, count: usize) -> u32 {
         let first = self.turn;
-        let all = u32::try_from(count).ok();
-        let all = all.and_then(|count| count.checked_mul(NUMBERS));
-        let next = all.and_then(|all| first.checked_add(all));
+        let next = u32::try_from(count)
+            .ok()
+            .and_then(|count| count.checked_mul(NUMBERS))
+            .and_then(|all| first.checked_add(all));
         self.turn = next.expect("a program has fewer exchanges than numbers");
         first
     }

@@ -122,7 +122,6 @@ impl<'a> Fusion<'a> {
         let fused = Kernel::Fused { parts };
         let mut accesses = fused.accesses();
         accesses.sort_by_key(|(view, _)| view.buffer);
-        let elementwise = fused.is_elementwise();
         let mut by_buffer = accesses.chunk_by(|(view, _), (other, _)| view.buffer == other.buffer);
         let clash = by_buffer.any(|of_one| {
             of_one.iter().enumerate().any(|(i, (view, access))| {
@@ -130,7 +129,9 @@ impl<'a> Fusion<'a> {
                     let pitches = self.body.buffer(view.buffer).pitches();
                     (access.writes() || by.writes())
                         && meet(other, view, &pitches)
-                        && !(elementwise && other == view && !(access.writes() && by.writes()))
+                        && !(other == view
+                            && !(access.writes() && by.writes())
+                            && fused.is_elementwise())
                 })
             })
         });

@@ -62,15 +62,14 @@ fn lay_out_once(
     let samples = batch.div_ceil(strategy.micro_batches(batch));
     let layout = Layout::of(graph, strategy, placement, (batch, samples))?;
     let shape = |id: usize| graph.parameters[id].shape;
-    let places = layout.parameters.iter().enumerate();
-    let places = places.map(|(id, known)| {
+    let place = |(id, known): (usize, &Vec<(Place, NodeId)>)| {
         if known.is_empty() {
             vec![Place::replicated(shape(id))]
         } else {
             known.iter().map(|(place, _)| *place).collect()
         }
-    });
-    let places: Vec<Vec<Place>> = places.collect();
+    };
+    let places: Vec<Vec<Place>> = layout.parameters.iter().enumerate().map(place).collect();
     // What outlives a step must not depend on how many samples it has, and one sample is not split over
     // the ranks of branches.
     let has_branches = || {
@@ -250,8 +249,9 @@ impl<'a> Layout<'a> {
         self.check_extent(id, "channels", node.shape.channels, axes[4])?;
         self.check_heads(id, axes[4])?;
         let partial = self.passed_on(id, &reads, &axes);
-        let inputs = node.inputs.iter();
-        let inputs: Vec<LayerId> = inputs
+        let inputs: Vec<LayerId> = node
+            .inputs
+            .iter()
             .map(|input| self.input(id, self.of[input.0], reads, partial))
             .collect();
         for &parameter in &node.parameters {

@@ -39,8 +39,13 @@ impl<'n> Overlap<'n> {
     fn widen(&mut self, id: LayerId) {
         let group = self.network.layer(id).group;
         let is_inside = |reader: &LayerId| self.network.layer(*reader).group == group;
-        let readers = self.network.readers(id).iter().copied();
-        let readers: Vec<LayerId> = readers.filter(is_inside).collect();
+        let readers: Vec<LayerId> = self
+            .network
+            .readers(id)
+            .iter()
+            .copied()
+            .filter(is_inside)
+            .collect();
         if group.is_none() || readers.is_empty() {
             return;
         }

@@ -206,9 +206,10 @@ impl Emit<'_> {
         uses: usize,
     ) -> ParameterGradient {
         let name = format!("d.{}", self.graph.parameter(parameter).name);
-        let places = &network.parameters[parameter.0];
-        let whole = places.iter().find(|place| place.on == on);
-        let whole = *whole.expect("layers use parameters that lie with them");
+        let whole = *network.parameters[parameter.0]
+            .iter()
+            .find(|place| place.on == on)
+            .expect("layers use parameters that lie with them");
         let share = self.share_of(parameter, whole);
         let held = self.parameter_buffer(&name, Role::Gradient, parameter, whole);
         let share = (share != whole).then(|| {

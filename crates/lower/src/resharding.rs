@@ -143,9 +143,10 @@ impl Resharding {
                 })
             };
             let others = free.minus(AxisSet::of([Axis::Data]));
-            let all = corners.flat_map(along_data);
-            let all = all.flat_map(|corner| mesh.group(mesh.rank(corner), others));
-            all.map(|at| self.to.rank(&self.world, &mesh.coord(at)))
+            corners
+                .flat_map(along_data)
+                .flat_map(|corner| mesh.group(mesh.rank(corner), others))
+                .map(|at| self.to.rank(&self.world, &mesh.coord(at)))
                 .collect()
         };
         let mut given: Vec<(Rank, Region)> = Vec::new();
@@ -218,8 +219,9 @@ impl Builder<'_> {
     ) {
         let sends = source.map(|source| self.sends(resharding, source));
         let target = target.map(|target| (target, resharding.incoming(self.rank)));
-        let receives = target.as_ref();
-        let receives = receives.map(|(target, incoming)| self.receives(incoming, target));
+        let receives = target
+            .as_ref()
+            .map(|(target, incoming)| self.receives(incoming, target));
         let (sends, receives) = (sends.unwrap_or_default(), receives.unwrap_or_default());
         self.exchange_across(cargo, sequence, sends, receives);
         if let Some((target, incoming)) = target {

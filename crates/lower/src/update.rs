@@ -26,8 +26,7 @@ impl Emit<'_> {
         self.late_running();
         let ids = || (0..self.graph.parameters.len()).map(ParameterId);
         let all: Vec<ParameterId> = ids().collect();
-        let apart = ids().filter(|&id| self.is_held_apart(id));
-        let apart: Vec<ParameterId> = apart.collect();
+        let apart: Vec<ParameterId> = ids().filter(|&id| self.is_held_apart(id)).collect();
         let mut sums: BTreeMap<ParameterId, Option<View>> = BTreeMap::new();
         for &id in &apart {
             if self.graph.parameter(id).role.is_trained() {
@@ -91,8 +90,12 @@ impl Emit<'_> {
     ) -> Vec<(ParameterId, View)> {
         let mut gradients: Vec<(ParameterId, View)> = Vec::new();
         // Gradients of the last layers are complete first.
-        let all = self.parameter_gradients.iter().rev();
-        let all: Vec<_> = all.map(|(&key, state)| (key, state.sum())).collect();
+        let all: Vec<(Key, View)> = self
+            .parameter_gradients
+            .iter()
+            .rev()
+            .map(|(&key, state)| (key, state.sum()))
+            .collect();
         for ((parameter, _, _), source) in all {
             let known = gradients.iter().find(|(known, _)| *known == parameter);
             match (known, apart.get(&parameter)) {
@@ -406,8 +409,9 @@ impl Emit<'_> {
         // All ranks know them, though they move others.
         let sets: BTreeSet<AxisSet> = ids.filter(trained).filter_map(axes_of).collect();
         let with = |axes: AxisSet| -> Vec<View> {
-            let own = gradients.iter();
-            let own = own.filter(|(id, _)| axes_of(*id) == Some(axes));
+            let own = gradients
+                .iter()
+                .filter(|(id, _)| axes_of(*id) == Some(axes));
             own.map(|&(_, view)| view).collect()
         };
         let sets: Vec<(AxisSet, Vec<View>)> =

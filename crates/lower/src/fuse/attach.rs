@@ -134,8 +134,9 @@ impl Fusion<'_> {
             if open.is_empty() {
                 break;
             }
-            let single = self.kernel(earlier);
-            let single = single.filter(|kernel| !matches!(kernel, Kernel::Fill { .. }));
+            let single = self
+                .kernel(earlier)
+                .filter(|kernel| !matches!(kernel, Kernel::Fill { .. }));
             for (view, access) in &self.accesses[earlier] {
                 if view.buffer != on.buffer || !access.writes() {
                     continue;

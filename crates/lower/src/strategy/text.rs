@@ -51,9 +51,10 @@ impl fmt::Display for Strategy {
 
 /// The axes that split something, as words.
 fn extents(extents: &[usize; 7]) -> Vec<String> {
-    let wide = AXES.into_iter().zip(extents);
-    let wide = wide.filter(|(_, extent)| **extent > 1);
-    wide.map(|(axis, extent)| format!("{}={extent}", axis.name()))
+    AXES.into_iter()
+        .zip(extents)
+        .filter(|(_, extent)| **extent > 1)
+        .map(|(axis, extent)| format!("{}={extent}", axis.name()))
         .collect()
 }
 
@@ -202,8 +203,11 @@ pub(crate) fn check_split(
         let Some(axis) = named.find(|&axis| !split.has(axis)) else {
             continue;
         };
-        let possible = AXES.into_iter().filter(|&axis| split.has(axis));
-        let possible: Vec<String> = possible.map(|axis| format!("`{}`", axis.name())).collect();
+        let possible: Vec<String> = AXES
+            .into_iter()
+            .filter(|&axis| split.has(axis))
+            .map(|axis| format!("`{}`", axis.name()))
+            .collect();
         return Err(StrategyError::Unsplit {
             text: text.to_string(),
             layers: choice.layers(),
@@ -432,8 +436,10 @@ fn layer_choice(
             }
             continue;
         }
-        let at = LayerDim::ALL.iter().position(|dim| dim.name() == name);
-        let at = at.ok_or_else(form)?;
+        let at = LayerDim::ALL
+            .iter()
+            .position(|dim| dim.name() == name)
+            .ok_or_else(form)?;
         if choice.dims[at].is_some() {
             return Err(twice(text, name));
         }
@@ -463,10 +469,10 @@ fn branches(text: &str, value: &str) -> Result<Option<Branches>, StrategyError> 
     let inner = value
         .strip_prefix('[')
         .and_then(|rest| rest.strip_suffix(']'));
-    let sizes = inner
+    let sizes: Vec<&str> = inner
         .into_iter()
-        .flat_map(|inner| inner.split('|').map(str::trim));
-    let sizes: Vec<&str> = sizes.collect();
+        .flat_map(|inner| inner.split('|').map(str::trim))
+        .collect();
     if sizes.is_empty() || sizes.iter().any(|size| number(size).is_none()) {
         return Ok(None);
     }
