@@ -1,12 +1,13 @@
 //! Resharding between meshes: a tensor goes from one group of ranks to another, from stage to stage or
 //! from a fork to its branches and back.
 //!
-//! Each rank of the second group gets what it shall own from owners in the first. Where several own the
-//! same, ranks of the same part of the mini-batch go before others, and the rest take turns. A rank that
-//! is in both groups copies what it has. Both sides find the same messages, each in its own half.
+//! Each target rank receives the part that it will own from owners in the source group. Where several ranks
+//! own the same part, those of the same part of the mini-batch are preferred, and the others take turns. A
+//! rank in both groups copies what it has. Both sides derive the same messages: senders their sends,
+//! receivers their receives.
 //!
-//! Example: a stage with `depth=2` hands over to one of two ranks that split samples: each of the first
-//! sends half of its planes to each of the second, so that these have whole volumes.
+//! Example: a stage with `depth=2` sends to a stage of two ranks that split samples. Each rank of the first
+//! sends its planes of half the samples to each rank of the second, which then has whole volumes.
 
 use crate::body::{Builder, Held};
 use crate::redistribute::Cargo;
@@ -44,12 +45,12 @@ impl Resharding {
         }
     }
 
-    /// Where it goes.
+    /// The distribution afterwards.
     pub fn target(&self) -> &Place {
         &self.to
     }
 
-    /// What a rank gets, and from whom; itself among them.
+    /// What a rank receives, and from which ranks; itself among them.
     fn incoming(&self, rank: Rank) -> Vec<(Rank, Region)> {
         let coord = self.world.coord(rank);
         let Some(seat) = self.to.seat(&self.world, &coord) else {
@@ -71,7 +72,8 @@ impl Resharding {
         parts.into_iter().filter_map(get).collect()
     }
 
-    /// Who gives a rank, at its place in the second mesh, what belongs to a coordinate of the first.
+    /// The rank that sends to `rank`, which is at `seat` in the target mesh, the part that belongs to a
+    /// coordinate of the source mesh.
     fn owner(&self, rank: Rank, seat: &Coord, corner: Coord) -> Rank {
         let mesh = &self.meshes[0];
         let split = self.from.split_axes();
@@ -80,7 +82,7 @@ impl Resharding {
             axes.map(Axis::index)
                 .all(|axis| there[axis] == corner[axis])
         };
-        // Who has it needs nobody.
+        // A rank that has it copies it.
         let own = self.from.seat(&self.world, &self.world.coord(rank));
         if own.as_ref().is_some_and(is_owner) {
             return rank;
@@ -121,7 +123,7 @@ impl Resharding {
         }
     }
 
-    /// What a rank gives, and to whom; itself left out.
+    /// What a rank sends, and to which ranks; itself left out.
     fn outgoing(&self, rank: Rank) -> Vec<(Rank, Region)> {
         let coord = self.world.coord(rank);
         let Some(seat) = self.from.seat(&self.world, &coord) else {
@@ -182,7 +184,7 @@ fn corners(place: &Place, mesh: &Mesh, wanted: &Region) -> Vec<Coord> {
 }
 
 impl Builder<'_> {
-    /// The half of those who give.
+    /// The sends.
     pub(crate) fn send_across(
         &mut self,
         cargo: Cargo<'_>,
@@ -194,8 +196,8 @@ impl Builder<'_> {
         self.exchange_across(cargo, sequence, sends, Vec::new());
     }
 
-    /// The half of those who give, in the turn of those who get: so all ranks start messages in one order,
-    /// and none wait for one another. Until then the source keeps its memory.
+    /// The sends, in the turn of the receivers: so all ranks start messages in one order, and no ranks wait
+    /// for each other in a circle. Until then the source keeps its memory.
     pub(crate) fn send_in_turn(
         &mut self,
         turn: u32,
@@ -209,7 +211,7 @@ impl Builder<'_> {
         self.turn = now;
     }
 
-    /// Both halves at once, for a rank that may be among those who give, among those who get, or both.
+    /// Sends and receives at once, for a rank that may be in the source group, in the target group, or both.
     pub(crate) fn move_across(
         &mut self,
         cargo: Cargo<'_>,
@@ -229,7 +231,7 @@ impl Builder<'_> {
         }
     }
 
-    /// The half of those who get; `own` is what a rank that is also among the givers has.
+    /// The receives; `own` is what a rank that is also in the source group has.
     pub(crate) fn receive_across(
         &mut self,
         cargo: Cargo<'_>,
@@ -257,7 +259,7 @@ impl Builder<'_> {
             .collect()
     }
 
-    /// The messages in.
+    /// What comes from other ranks.
     fn receives(&self, incoming: &[(Rank, Region)], target: &Held) -> Vec<Receive> {
         let others = incoming.iter().filter(|(from, _)| *from != self.rank);
         let receive = |(from, region): &(Rank, Region)| Receive {
@@ -279,7 +281,7 @@ impl Builder<'_> {
     ) {
         let rank = self.rank;
         for (_, region) in incoming.iter().filter(|(from, _)| *from == rank) {
-            let own = own.expect("who gives has something to give");
+            let own = own.expect("a rank that sends holds the source");
             self.keep_part(cargo, own, target, region);
         }
     }
@@ -315,7 +317,7 @@ mod tests {
         place
     }
 
-    /// Every element that a rank shall own comes exactly once, from an owner, and both halves agree.
+    /// Every element that a rank will own comes exactly once, from an owner, and sends match receives.
     fn check(resharding: &Resharding) -> usize {
         let mut messages = BTreeSet::new();
         for rank in 0..resharding.world.ranks() {
@@ -349,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn both_halves_agree_on_messages() {
+    fn sends_match_receives() {
         use Axis::{Channel, Data, Depth, Height};
         let world = Mesh::new([2, 1, 1, 1, 1, 1, 6]);
         let mesh = |extents| Mesh::new(extents);

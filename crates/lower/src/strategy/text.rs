@@ -561,7 +561,7 @@ fn unknown_schedule(text: &str, value: &str) -> StrategyError {
     let same = possible
         .iter()
         .find(|one| one.split('*').next() == Some(name));
-    let nearest = same.copied().or_else(|| near(value, possible.into_iter()));
+    let nearest = same.copied().or_else(|| near(value, possible));
     StrategyError::UnknownSchedule {
         text: text.to_owned(),
         schedule: value.to_owned(),
