@@ -1,14 +1,18 @@
-//! What follows from who reads whom, for nodes in topological order.
-
-use crate::NodeId;
+//! What follows from who reads whom, for nodes in topological order. Whatever is numbered in such an order
+//! has an id of its own, as [`crate::NodeId`].
 
 /// Who reads each node, each once, from what each node reads.
-pub fn readers<'n>(inputs: impl ExactSizeIterator<Item = &'n [NodeId]>) -> Vec<Vec<NodeId>> {
-    let mut readers: Vec<Vec<NodeId>> = vec![Vec::new(); inputs.len()];
+pub fn readers<'n, Id>(inputs: impl ExactSizeIterator<Item = &'n [Id]>) -> Vec<Vec<Id>>
+where
+    Id: Copy + PartialEq + From<usize> + Into<usize> + 'n,
+{
+    let mut readers: Vec<Vec<Id>> = vec![Vec::new(); inputs.len()];
     for (reader, inputs) in inputs.enumerate() {
-        for input in inputs {
-            if readers[input.0].last() != Some(&NodeId(reader)) {
-                readers[input.0].push(NodeId(reader));
+        let reader = Id::from(reader);
+        for &input in inputs {
+            let known: &mut Vec<Id> = &mut readers[Into::<usize>::into(input)];
+            if known.last() != Some(&reader) {
+                known.push(reader);
             }
         }
     }
@@ -16,16 +20,21 @@ pub fn readers<'n>(inputs: impl ExactSizeIterator<Item = &'n [NodeId]>) -> Vec<V
 }
 
 /// Whether the last node depends on each node, itself included, from what each node reads.
-pub fn needed_by_last<'n>(
-    inputs: impl DoubleEndedIterator<Item = &'n [NodeId]> + ExactSizeIterator,
-) -> Vec<bool> {
+pub fn needed_by_last<'n, Id>(
+    inputs: impl DoubleEndedIterator<Item = &'n [Id]> + ExactSizeIterator,
+) -> Vec<bool>
+where
+    Id: Copy + Into<usize> + 'n,
+{
     let mut is_needed = vec![false; inputs.len()];
     if let Some(last) = is_needed.last_mut() {
         *last = true;
     }
     for (id, inputs) in inputs.enumerate().rev() {
         if is_needed[id] {
-            inputs.iter().for_each(|input| is_needed[input.0] = true);
+            for &input in inputs {
+                is_needed[Into::<usize>::into(input)] = true;
+            }
         }
     }
     is_needed

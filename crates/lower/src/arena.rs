@@ -1,6 +1,6 @@
 //! Where each buffer lies in the arena of its rank.
 
-use crate::depend::{depend, ordered_by_lane, users};
+use crate::depend::{accesses, depend, ordered_by_lane, users};
 use crate::request::LowerError;
 use crate::timeline::Timeline;
 use partita_program::{Body, Lane, Role};
@@ -27,7 +27,8 @@ struct Placed {
 /// Errors: buffers larger than can be counted.
 pub(crate) fn plan(body: &mut Body) -> Result<(), LowerError> {
     check_sizes(body)?;
-    let users = users(body);
+    let accesses = accesses(body);
+    let users = users(&accesses, body.buffers.len());
     let mut next = 0;
     for buffer in body
         .buffers
@@ -43,8 +44,9 @@ pub(crate) fn plan(body: &mut Body) -> Result<(), LowerError> {
         .collect();
     transient.sort_by_key(|&id| (Reverse(body.buffers[id].bytes().0), id));
     // What can be read after the step lives to its end.
-    let outputs = body.outputs.iter();
-    let outputs: HashSet<usize> = outputs
+    let outputs: HashSet<usize> = body
+        .outputs
+        .iter()
         .map(|output| output.view.buffer.0 as usize)
         .collect();
     let end = body.tasks.len();
@@ -66,7 +68,7 @@ pub(crate) fn plan(body: &mut Body) -> Result<(), LowerError> {
         order(body, &users[first], &users[second], &mut extra);
     }
     body.arena = Bytes(top);
-    depend(body, &extra);
+    depend(body, &accesses, &extra);
     Ok(())
 }
 
@@ -101,9 +103,12 @@ fn successions(body: &Body, mut placed: Vec<Placed>) -> Vec<(usize, usize)> {
     let mut pairs = Vec::new();
     for Placed { start, id, .. } in placed {
         let end = start + body.buffers[id].bytes().0;
-        let before = last.range(..end).rev();
-        let before = before.map(|(&from, &(to, who))| (from, to, who));
-        let before: Vec<_> = before.take_while(|&(_, to, _)| to > start).collect();
+        let before: Vec<_> = last
+            .range(..end)
+            .rev()
+            .map(|(&from, &(to, who))| (from, to, who))
+            .take_while(|&(_, to, _)| to > start)
+            .collect();
         let first = pairs.len();
         for (from, to, who) in before {
             if !pairs[first..].contains(&(who, id)) {

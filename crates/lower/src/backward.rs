@@ -1,15 +1,15 @@
 //! From the loss to the gradients of the parameters, and their update.
 
 use crate::body::Held;
-use crate::cross::Crossing;
 use crate::emit::{Emit, GradientState};
 use crate::exchange::{gather_frame, scatter_frame, zero_outside};
 use crate::forward::{inputs_of, pool_kind, shift, taps};
-use crate::network::{Step, positions};
+use crate::network::{LayerId, Step, positions};
 use crate::redistribute::Destination;
+use crate::resharding::Resharding;
 use crate::schedule::Pass;
 use crate::storage::{DataGradient, window};
-use partita_graph::{Convolution, NodeId, Op, ParameterId, Pool, TransposedConvolution};
+use partita_graph::{Convolution, Op, ParameterId, Pool, TransposedConvolution};
 use partita_program::{Kernel, Phase, Role, View};
 use partita_space::{AxisSet, Region};
 
@@ -17,7 +17,7 @@ pub(crate) const BACKWARD: Phase = Phase::Backward;
 
 impl Emit<'_> {
     /// The backward pass of the layers of a stage.
-    pub(crate) fn backward(&mut self, layers: &[NodeId]) {
+    pub(crate) fn backward(&mut self, layers: &[LayerId]) {
         let mut last_block = None;
         for &id in layers.iter().rev() {
             let storage = self.storages.of(id);
@@ -29,22 +29,22 @@ impl Emit<'_> {
                 self.recall(block, layers);
             }
             let is_wanted = storage.has_gradient && self.layer(id).loss().is_none();
-            if is_wanted && self.network.crosses_within(id) {
-                self.cross_gradient(id);
+            if is_wanted && self.network.reshards_within_stage(id) {
+                self.reshard_gradient(id);
             } else if is_wanted && self.enter(id) {
                 if storage.members.last() == Some(&id) {
                     self.receive_gradients(id);
                     self.complete_gradient(id);
                 }
-                self.backward_node(id);
+                self.backward_layer(id);
             }
         }
     }
 
     /// Takes what the ranks of other layers have of the gradient.
-    fn receive_gradients(&mut self, id: NodeId) {
+    fn receive_gradients(&mut self, id: LayerId) {
         for &reader in self.network.readers(id).iter().rev() {
-            if !self.network.crosses(reader) || self.network.crosses_within(reader) {
+            if !self.network.reshards(reader) || self.network.reshards_within_stage(reader) {
                 continue;
             }
             let layer = self.layer(reader).name.clone();
@@ -52,16 +52,17 @@ impl Emit<'_> {
             let held = self.gradient(id).held;
             assert_eq!(view.buffer, held.id, "a gradient has one buffer");
             let (from, to) = (*self.place(reader), *self.place(id));
-            let crossing = Crossing::new(&self.builder.world, &from, &to);
-            let number = self.crossing_number(reader, true);
+            let resharding = Resharding::new(&self.builder.world, &from, &to);
+            let number = self.resharding_number(reader, true);
             let own = self.gradients[self.storages.of[reader.0]].map(|state| state.held);
             let cargo = self.cargo(reader, &layer, BACKWARD, Role::ActivationGradient);
             let builder = &mut self.builder;
-            let target = match accumulate {
-                true => builder.between(cargo, to),
-                false => held,
+            let target = if accumulate {
+                builder.between(cargo, to)
+            } else {
+                held
             };
-            builder.receive_across(cargo, number, &crossing, own.as_ref(), &target);
+            builder.receive_across(cargo, number, &resharding, own.as_ref(), &target);
             let own = builder.owned(&to);
             if accumulate && !own.is_empty() {
                 let copy = Kernel::Copy {
@@ -78,28 +79,28 @@ impl Emit<'_> {
     ///
     /// The first contribution replaces; where it does not cover all that later ones, or other ranks,
     /// add to, everything is set to zero before.
-    pub(crate) fn contribute(&mut self, node: NodeId, region: &Region) -> (View, bool) {
-        let state = self.gradient(node);
+    pub(crate) fn contribute(&mut self, id: LayerId, region: &Region) -> (View, bool) {
+        let state = self.gradient(id);
         let held = state.held;
         let mut accumulate = true;
         if !state.written {
-            let storage = self.storages.of(node);
+            let storage = self.storages.of(id);
             let all = storage.partial.held(&self.builder.coord);
-            let inside = all.intersect(&self.partial_reach(node, &all));
+            let inside = all.intersect(&self.partial_reach(id, &all));
             if region.holds(&inside) {
                 accumulate = false;
             } else {
-                let layer = self.layer(node).name.clone();
+                let layer = self.layer(id).name.clone();
                 self.builder.fill(&layer, BACKWARD, held.view(&inside), 0.0);
             }
-            self.mark_written(node);
+            self.mark_written(id);
         }
         (held.view(region), accumulate)
     }
 
     /// The part of `all` that can receive contributions: padding that does not wrap cannot.
-    fn partial_reach(&self, node: NodeId, all: &Region) -> Region {
-        let geometry = &self.storages.of(node).partial;
+    fn partial_reach(&self, id: LayerId, all: &Region) -> Region {
+        let geometry = &self.storages.of(id).partial;
         let mut reach = *all;
         for dim in 0..5 {
             let line = geometry.lines_at(&self.builder.coord)[dim];
@@ -109,16 +110,16 @@ impl Emit<'_> {
         reach
     }
 
-    fn mark_written(&mut self, node: NodeId) {
-        let index = self.storages.of[node.0];
+    fn mark_written(&mut self, id: LayerId) {
+        let index = self.storages.of[id.0];
         if let Some(state) = &mut self.gradients[index] {
             state.written = true;
         }
     }
 
     /// Memory for the gradient of a storage.
-    fn gradient(&mut self, node: NodeId) -> GradientState {
-        let index = self.storages.of[node.0];
+    fn gradient(&mut self, id: LayerId) -> GradientState {
+        let index = self.storages.of[id.0];
         if let Some(state) = self.gradients[index] {
             return state;
         }
@@ -132,7 +133,7 @@ impl Emit<'_> {
             region.0[dim].end = partial.0[dim].end.max(around.0[dim].end);
         }
         let name = format!("d.{}", self.layer(storage.members[0]).name);
-        let tensor = self.tensor(node, true);
+        let tensor = self.tensor(id, true);
         let place = storage.value.place;
         let held = self
             .builder
@@ -148,7 +149,7 @@ impl Emit<'_> {
 
     /// All contributions have been made: those for other ranks go there, and theirs come here. The
     /// gradient of a copy is complete.
-    fn complete_gradient(&mut self, id: NodeId) {
+    fn complete_gradient(&mut self, id: LayerId) {
         let state = self.gradient(id);
         let storage = self.storages.of(id);
         let layer = self.layer(id).name.clone();
@@ -172,35 +173,43 @@ impl Emit<'_> {
     }
 
     /// The gradient of what is computed.
-    pub(crate) fn computed_gradient(&mut self, id: NodeId) -> View {
+    pub(crate) fn computed_gradient(&mut self, id: LayerId) -> View {
         let held = self.gradient(id).held;
         held.view(&self.computed(id))
     }
 
-    fn backward_node(&mut self, id: NodeId) {
+    fn backward_layer(&mut self, id: LayerId) {
         let layer = self.layer(id).name.clone();
-        let op = match self.layer(id).step.clone() {
-            Step::Move => return self.move_gradient(id, &layer),
-            Step::Layer(op) => op,
-        };
-        let mut inputs = self.layer(id).inputs.iter();
-        if inputs.any(|&input| self.storages.of(input).has_gradient) {
-            self.gather_parameters(id, BACKWARD);
-        }
-        match op {
-            Op::Input | Op::Loss(_) | Op::AuxiliaryLoss { .. } => {}
-            Op::Convolution(convolution) => self.convolution_backward(id, &layer, &convolution),
-            Op::TransposedConvolution(convolution) => {
-                self.transposed_backward(id, &layer, &convolution);
+        match self.layer(id).step.clone() {
+            Step::Move => self.move_gradient(id, &layer),
+            Step::Layer(op) => {
+                let mut inputs = self.layer(id).inputs.iter();
+                if inputs.any(|&input| self.storages.of(input).has_gradient) {
+                    self.gather_parameters(id, BACKWARD);
+                }
+                self.backward_operation(id, &layer, &op);
             }
-            Op::Pool(pool) => self.pool_backward(id, &layer, &pool),
-            Op::BatchNorm { epsilon, .. } => self.batch_norm_backward(id, &layer, epsilon),
-            Op::LeakyRelu { negative_slope } => self.relu_backward(id, &layer, negative_slope),
-            Op::Linear { bias, .. } => self.linear_backward(id, &layer, bias),
+        }
+    }
+
+    /// The kernels of the gradients of an operation of the model.
+    fn backward_operation(&mut self, id: LayerId, layer: &str, op: &Op) {
+        match *op {
+            Op::Input | Op::Loss(_) | Op::AuxiliaryLoss { .. } => {}
+            Op::Convolution(ref convolution) => {
+                self.convolution_backward(id, layer, convolution);
+            }
+            Op::TransposedConvolution(ref convolution) => {
+                self.transposed_backward(id, layer, convolution);
+            }
+            Op::Pool(ref pool) => self.pool_backward(id, layer, pool),
+            Op::BatchNorm { epsilon, .. } => self.batch_norm_backward(id, layer, epsilon),
+            Op::LeakyRelu { negative_slope } => self.relu_backward(id, layer, negative_slope),
+            Op::Linear { bias, .. } => self.linear_backward(id, layer, bias),
             Op::Dropout { rate } => {
                 let (operation, place) = (self.layer(id).origin.0 as u32, *self.place(id));
                 let low = self.frame_below(id);
-                self.pass_back(id, 0, &layer, |dy, dx, accumulate| Kernel::Dropout {
+                self.pass_back(id, 0, layer, |dy, dx, accumulate| Kernel::Dropout {
                     x: dy,
                     y: dx,
                     rate,
@@ -211,26 +220,26 @@ impl Emit<'_> {
                 });
             }
             Op::Flatten => {
-                self.pass_back(id, 0, &layer, |source, target, accumulate| Kernel::Copy {
+                self.pass_back(id, 0, layer, |source, target, accumulate| Kernel::Copy {
                     source,
                     target,
                     accumulate,
-                })
+                });
             }
             Op::Add => {
                 for input in 0..2 {
-                    self.copy_back(id, input, &layer, self.computed(id));
+                    self.copy_back(id, input, layer, self.computed(id));
                 }
             }
-            Op::Slice { .. }
-            | Op::Embedding { .. }
-            | Op::Positions
-            | Op::LayerNorm { .. }
-            | Op::Activation(_)
-            | Op::Attention { .. } => self.sequence_backward(id, &layer, &op),
+            Op::Slice { start, .. } => self.slice_backward(id, layer, start),
+            Op::Embedding { .. } => self.embedding_backward(id, layer),
+            Op::Positions => self.positions_backward(id, layer),
+            Op::LayerNorm { epsilon } => self.layer_norm_backward(id, layer, epsilon),
+            Op::Activation(activation) => self.activation_backward(id, layer, activation),
+            Op::Attention { heads, causal } => self.attention_backward(id, layer, heads, causal),
             Op::Concat => {
                 for input in 0..self.layer(id).inputs.len() {
-                    self.copy_back(id, input, &layer, self.channels_of(id, input));
+                    self.copy_back(id, input, layer, self.channels_of(id, input));
                 }
             }
         }
@@ -239,7 +248,7 @@ impl Emit<'_> {
     /// A kernel from the gradient of what is computed to that of what is read of one input.
     pub(crate) fn pass_back(
         &mut self,
-        id: NodeId,
+        id: LayerId,
         input: usize,
         layer: &str,
         kernel: impl Fn(View, View, bool) -> Kernel,
@@ -256,7 +265,7 @@ impl Emit<'_> {
     }
 
     /// A part of the output's gradient to what is read of one input.
-    fn copy_back(&mut self, id: NodeId, input: usize, layer: &str, part: Region) {
+    fn copy_back(&mut self, id: LayerId, input: usize, layer: &str, part: Region) {
         let source = self.gradient(id).held.view(&part);
         self.pass_back(id, input, layer, |_, target, accumulate| Kernel::Copy {
             source,
@@ -265,7 +274,7 @@ impl Emit<'_> {
         });
     }
 
-    fn relu_backward(&mut self, id: NodeId, layer: &str, negative_slope: f64) {
+    fn relu_backward(&mut self, id: LayerId, layer: &str, negative_slope: f64) {
         let y = self.computed_value(id);
         let input = self.layer(id).inputs[0];
         if self.storages.of[id.0] == self.storages.of[input.0] {
@@ -293,7 +302,7 @@ impl Emit<'_> {
         });
     }
 
-    fn convolution_backward(&mut self, id: NodeId, layer: &str, convolution: &Convolution) {
+    fn convolution_backward(&mut self, id: LayerId, layer: &str, convolution: &Convolution) {
         let storage = self.storages.of(id);
         let held = self.gradient(id).held;
         let computed = self.computed(id);
@@ -317,7 +326,7 @@ impl Emit<'_> {
         }
     }
 
-    fn convolution_weights(&mut self, id: NodeId, layer: &str, convolution: &Convolution) {
+    fn convolution_weights(&mut self, id: LayerId, layer: &str, convolution: &Convolution) {
         let input = self.layer(id).inputs[0];
         let axes = positions(self.place(id));
         let computed = self.computed(id);
@@ -349,7 +358,7 @@ impl Emit<'_> {
 
     fn convolution_data(
         &mut self,
-        id: NodeId,
+        id: LayerId,
         layer: &str,
         convolution: &Convolution,
         held: &Held,
@@ -394,7 +403,7 @@ impl Emit<'_> {
     /// have added to; it is also what the gradient of the weights reads.
     fn transposed_backward(
         &mut self,
-        id: NodeId,
+        id: LayerId,
         layer: &str,
         convolution: &TransposedConvolution,
     ) {
@@ -456,7 +465,7 @@ impl Emit<'_> {
         self.builder.kernel(layer, BACKWARD, kernel);
     }
 
-    fn pool_backward(&mut self, id: NodeId, layer: &str, pool: &Pool) {
+    fn pool_backward(&mut self, id: LayerId, layer: &str, pool: &Pool) {
         let dy = self.computed_gradient(id);
         let input = self.layer(id).inputs[0];
         if dy.is_empty() || !self.storages.of(input).has_gradient {
@@ -478,7 +487,7 @@ impl Emit<'_> {
         self.builder.kernel(layer, BACKWARD, kernel);
     }
 
-    fn batch_norm_backward(&mut self, id: NodeId, layer: &str, epsilon: f64) {
+    fn batch_norm_backward(&mut self, id: LayerId, layer: &str, epsilon: f64) {
         let place = *self.place(id);
         let count = Self::count(&place);
         let sums = self.sums[&id];
@@ -511,7 +520,7 @@ impl Emit<'_> {
     /// The moments are those of the own parts, each element once. So elements that are computed at
     /// several ranks pass their copies' gradients on, as if the moments were constants, but for the
     /// one that is its owner's.
-    fn batch_norm_data(&mut self, id: NodeId, layer: &str, epsilon: f64, gradient_sums: View) {
+    fn batch_norm_data(&mut self, id: LayerId, layer: &str, epsilon: f64, gradient_sums: View) {
         let input = self.layer(id).inputs[0];
         let reach = self.reach(id, input);
         if !self.storages.of(input).has_gradient || reach.is_empty() {
@@ -570,7 +579,7 @@ impl Emit<'_> {
         });
     }
 
-    fn linear_backward(&mut self, id: NodeId, layer: &str, bias: bool) {
+    fn linear_backward(&mut self, id: LayerId, layer: &str, bias: bool) {
         let (x, dy) = (self.read_value(id, 0), self.computed_gradient(id));
         let axes = positions(self.place(id));
         let weight = self.layer(id).parameters[0];
@@ -600,13 +609,13 @@ impl Emit<'_> {
     }
 
     /// The adjoint of the change of the value: what readers added, back to the owners of the input.
-    fn move_gradient(&mut self, id: NodeId, layer: &str) {
+    fn move_gradient(&mut self, id: LayerId, layer: &str) {
         let input = self.layer(id).inputs[0];
         if !self.storages.of(input).has_gradient {
             return;
         }
         let source = self.gradient(id).held;
-        if self.network.crosses(id) {
+        if self.network.reshards(id) {
             return self.send_gradient(id, layer, &source);
         }
         let (view, accumulate) = self.contribute(input, &self.owned(input));
@@ -624,13 +633,13 @@ impl Emit<'_> {
 
     /// The gradient of a value that came from other ranks of the stage, back to these: from those who
     /// have it and to those who want it, of which this rank may be one.
-    fn cross_gradient(&mut self, id: NodeId) {
+    fn reshard_gradient(&mut self, id: LayerId) {
         let input = self.layer(id).inputs[0];
         let (from, to) = (*self.place(id), *self.place(input));
         let layer = self.layer(id).name.clone();
         let cargo = self.cargo(id, &layer, BACKWARD, Role::ActivationGradient);
-        let crossing = Crossing::new(&self.builder.world, &from, &to);
-        let number = self.crossing_number(id, true);
+        let resharding = Resharding::new(&self.builder.world, &from, &to);
+        let number = self.resharding_number(id, true);
         let mut source = None;
         if self.enter(id) {
             if self.storages.of(id).members.last() == Some(&id) {
@@ -646,18 +655,19 @@ impl Emit<'_> {
         }
         if !self.storages.of(input).has_gradient || !self.builder.enter(to.on) {
             let ends = (source.as_ref(), None);
-            return self.builder.move_across(cargo, number, &crossing, ends);
+            return self.builder.move_across(cargo, number, &resharding, ends);
         }
         let own = self.owned(input);
         let (view, accumulate) = self.contribute(input, &own);
         let held = self.gradient(input).held;
         assert_eq!(view.buffer, held.id, "a gradient has one buffer");
-        let target = match accumulate {
-            true => self.builder.between(cargo, to),
-            false => held,
+        let target = if accumulate {
+            self.builder.between(cargo, to)
+        } else {
+            held
         };
         let ends = (source.as_ref(), Some(&target));
-        self.builder.move_across(cargo, number, &crossing, ends);
+        self.builder.move_across(cargo, number, &resharding, ends);
         if accumulate && !own.is_empty() {
             let copy = Kernel::Copy {
                 source: target.view(&own),
@@ -669,14 +679,14 @@ impl Emit<'_> {
     }
 
     /// The gradient of a value that came from other ranks, back to these.
-    fn send_gradient(&mut self, id: NodeId, layer: &str, source: &Held) {
+    fn send_gradient(&mut self, id: LayerId, layer: &str, source: &Held) {
         let input = self.layer(id).inputs[0];
         let (from, to) = (*self.place(id), *self.place(input));
         let cargo = self.cargo(id, layer, BACKWARD, Role::ActivationGradient);
         let due = self.layer(id).partial_gradient;
         let view = source.view(&self.owned(id));
-        let crossing = Crossing::new(&self.builder.world, &from, &to);
-        let number = self.crossing_number(id, true);
+        let resharding = Resharding::new(&self.builder.world, &from, &to);
+        let number = self.resharding_number(id, true);
         if !due.is_empty() {
             self.builder.allreduce_of(cargo, due, view);
         }
@@ -684,6 +694,6 @@ impl Emit<'_> {
         let last = members[members.len() - 1];
         let turn = self.turn_of_receiver(self.layer(input).stage, last, Pass::Backward);
         let builder = &mut self.builder;
-        builder.send_in_turn(turn, cargo, number, &crossing, source);
+        builder.send_in_turn(turn, cargo, number, &resharding, source);
     }
 }

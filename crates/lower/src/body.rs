@@ -98,9 +98,10 @@ impl<'a> Builder<'a> {
 
     /// What the rank owns of a tensor, wherever that lies.
     pub fn owned(&self, place: &Place) -> Region {
-        match place.on == self.on {
-            true => place.owned_at(&self.mesh, &self.coord),
-            false => place.owned(&self.world, &self.world.coord(self.rank)),
+        if place.on == self.on {
+            place.owned_at(&self.mesh, &self.coord)
+        } else {
+            place.owned(&self.world, &self.world.coord(self.rank))
         }
     }
 

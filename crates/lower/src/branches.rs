@@ -23,9 +23,10 @@ pub(crate) fn blocks(graph: &Graph) -> Vec<Block> {
     let mut fork = 0;
     while fork < graph.nodes.len() {
         let join = joins[fork];
-        let branches = match readers[fork].len() > 1 {
-            true => parts(graph, &between(&readers, fork, join)),
-            false => Vec::new(),
+        let branches = if readers[fork].len() > 1 {
+            parts(graph, &between(&readers, fork, join))
+        } else {
+            Vec::new()
         };
         if branches.len() > 1 {
             blocks.push(branches);
@@ -49,10 +50,7 @@ fn joins(graph: &Graph, readers: &[Vec<NodeId>]) -> Vec<usize> {
         joins[id] = ways
             .reduce(|mut a, mut b| {
                 while a != b {
-                    match a < b {
-                        true => a = joins[a],
-                        false => b = joins[b],
-                    }
+                    if a < b { a = joins[a] } else { b = joins[b] }
                 }
                 a
             })
@@ -145,7 +143,7 @@ fn place(
         }
         let layers = crate::lay_out::layers(graph, strategy, choice)?;
         blocks.extend(
-            said(graph, strategy, choice, layers)?
+            specified_blocks(graph, strategy, choice, layers)?
                 .into_iter()
                 .map(|block| (block, Some(choice))),
         );
@@ -178,8 +176,8 @@ fn place(
         if extent == 1 && choice.is_none() {
             continue;
         }
-        let said = choice.and_then(|choice| choice.branches.as_ref());
-        let groups = match said {
+        let specified = choice.and_then(|choice| choice.branches.as_ref());
+        let groups = match specified {
             Some(Branches::Off) => continue,
             Some(Branches::Groups(groups)) => groups_of(&block, &costs, extent, *groups),
             Some(Branches::Sizes(sizes)) => with_sizes(&block, &costs, sizes),
@@ -211,7 +209,7 @@ fn inner_first(strategy: &Strategy, choice: &LayerChoice) -> StrategyError {
 }
 
 /// The blocks among some layers: those of the network, or else the parts into which they fall.
-fn said(
+fn specified_blocks(
     graph: &Graph,
     strategy: &Strategy,
     choice: &LayerChoice,
@@ -285,7 +283,7 @@ fn check(
         return Err(StrategyError::NoBranches {
             strategy: strategy.to_string(),
             layers: choice.layers(),
-            reason: "is said of branches, and there is no axis whose ranks they could share out"
+            reason: "splits branches, and there is no axis whose ranks they could share out"
                 .to_owned(),
             nearest: format!("add `branch={needed}` to the axes"),
         });
@@ -365,14 +363,15 @@ fn with_sizes(block: &Block, costs: &[f64], sizes: &[usize]) -> Groups {
         let empty: Vec<usize> = (0..sizes.len())
             .filter(|&g| groups[g].2.is_empty())
             .collect();
-        let possible: Vec<usize> = match empty.len() >= left {
-            true => empty,
-            false => (0..sizes.len()).collect(),
+        let possible: Vec<usize> = if empty.len() >= left {
+            empty
+        } else {
+            (0..sizes.len()).collect()
         };
         let best = possible
             .into_iter()
-            .min_by(|&a, &b| time(a).total_cmp(&time(b)));
-        let best = best.unwrap_or(0);
+            .min_by(|&a, &b| time(a).total_cmp(&time(b)))
+            .unwrap_or(0);
         loads[best] += own;
         groups[best].2.extend(branch.iter().copied());
     }

@@ -1,4 +1,4 @@
-//! Whether a model can be trained as a strategy says.
+//! Whether a model can be trained under a strategy.
 
 use crate::branches::blocks;
 use crate::lay_out::{lay_out, layers};
@@ -49,8 +49,7 @@ impl Strategy {
             batch / fewer >= 2 && self.micro.is_multiple_of(*fewer) && self.can_schedule(*fewer)
         };
         let nearest = (1..micro).rev().find(is_possible);
-        let larger = self.micro * self.data_parts().max(2);
-        let larger = format!("a mini-batch of {larger}");
+        let larger = format!("a mini-batch of {}", self.micro * self.data_parts().max(2));
         Err(StrategyError::OneValue {
             strategy: self.to_string(),
             layer: node.name.clone(),
@@ -100,13 +99,14 @@ impl Strategy {
     pub(crate) fn check_axes(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
         self.check_sizes(graph, batch)?;
         self.check_stages()?;
-        match self.stages.is_empty() {
-            true => self.check_extents(graph, batch, &self.extents),
-            false => self.stages.iter().try_for_each(|stage| {
+        if self.stages.is_empty() {
+            self.check_extents(graph, batch, &self.extents)
+        } else {
+            self.stages.iter().try_for_each(|stage| {
                 let mut extents = stage.extents;
                 extents[Axis::Data.index()] *= self.extent(Axis::Data);
                 self.check_extents(graph, batch, &extents)
-            }),
+            })
         }
     }
 

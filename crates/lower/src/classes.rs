@@ -2,12 +2,11 @@
 //! peers in equal classes.
 
 use crate::geometry::Geometry;
-use crate::network::{Layer, Network, Step};
+use crate::network::{Layer, LayerId, Network, Step};
 use crate::redistribute::{Stage, way};
 use crate::request::LowerError;
 use crate::storage::{Storage, Storages, contributors, transposed_window, window};
 use crate::strategy::Shard;
-use partita_graph::NodeId;
 use partita_program::{Body, Group, Place, ProgramKind, Work};
 use partita_space::{AXES, Axis, AxisList, AxisSet, Coord, Interval, Mesh, Offset, Rank};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -177,8 +176,9 @@ fn refined(
 /// Of each rank a number for the classes of the members of its group.
 fn numbers_of_groups(world: &Mesh, kind: Group, class_of: &[usize]) -> Vec<usize> {
     let mut members = vec![Vec::new(); class_of.len()];
-    let firsts = (0..class_of.len()).map(|rank| kind.first(world, rank));
-    let firsts: Vec<Rank> = firsts.collect();
+    let firsts: Vec<Rank> = (0..class_of.len())
+        .map(|rank| kind.first(world, rank))
+        .collect();
     for (rank, &first) in firsts.iter().enumerate() {
         members[first].push(class_of[rank]);
     }
@@ -346,7 +346,7 @@ impl Bundle<'_> {
             match layer.step {
                 Step::Move => self.moved(&mut signature, coord, network, layer),
                 Step::Layer(_) => {
-                    self.slides(&mut signature, coord, network, storages, NodeId(index));
+                    self.slides(&mut signature, coord, network, storages, LayerId(index));
                     self.first_of_sum(&mut signature, coord, layer);
                 }
             }
@@ -516,7 +516,7 @@ impl Bundle<'_> {
         coord: &Coord,
         network: &Network,
         storages: &Storages,
-        id: NodeId,
+        id: LayerId,
     ) {
         let layer = network.layer(id);
         for dim in (1..4).filter(|&dim| self.splits(layer.place.axes[dim])) {
@@ -524,7 +524,7 @@ impl Bundle<'_> {
             let Some(window) = window(layer, dim).or(transposed) else {
                 continue;
             };
-            let at = |id: NodeId| {
+            let at = |id: LayerId| {
                 let geometry = &storages.of(id).computed;
                 let part = self.mesh.part_index(geometry.place.axes[dim], coord);
                 let line = &geometry.row(dim).lines()[part];

@@ -1,17 +1,24 @@
 //! Which task must wait for which: derived from what they read and write, in the order of the list.
 
-use partita_program::{Access, Body, Lane, TaskId, TaskSet};
+use partita_program::{Access, Body, Lane, Task, TaskId, TaskSet, View};
 use partita_space::Region;
+
+/// What each task touches, and how. It is derived from the kernels' descriptors, so passes ask once.
+pub(crate) type Accesses = Vec<Vec<(View, Access)>>;
+
+/// What each task of a body touches.
+pub(crate) fn accesses(body: &Body) -> Accesses {
+    body.tasks.iter().map(Task::accesses).collect()
+}
 
 /// Sets `after` of every task: each conflicting pair of accesses is ordered as in the list, pairs of
 /// `extra` too, and what follows from the rest is left out.
-pub(crate) fn depend(body: &mut Body, extra: &[(usize, usize)]) {
+pub(crate) fn depend(body: &mut Body, accesses: &Accesses, extra: &[(usize, usize)]) {
     let tasks = body.tasks.len();
     let mut needs: Vec<Vec<usize>> = vec![Vec::new(); tasks];
     let mut buffers: Vec<Touched> = Vec::new();
     buffers.resize_with(body.buffers.len(), Touched::default);
-    for (id, task) in body.tasks.iter().enumerate() {
-        let own = task.accesses();
+    for (id, own) in accesses.iter().enumerate() {
         let own = own.iter().map(|(view, access)| {
             let writes = *access != Access::Read;
             (view.buffer.0 as usize, view.region(), writes)
@@ -103,9 +110,10 @@ impl Done {
         let lanes = body.tasks.iter().map(|task| task.work.lane());
         let seats: Vec<(Lane, usize)> = lanes
             .map(|lane| {
-                let next = match lane.is_serial() {
-                    true => &mut counts[lane as usize],
-                    false => &mut others,
+                let next = if lane.is_serial() {
+                    &mut counts[lane as usize]
+                } else {
+                    &mut others
                 };
                 *next += 1;
                 (lane, *next - 1)
@@ -142,11 +150,11 @@ impl Done {
     }
 }
 
-/// For each buffer the tasks that touch it, ascending.
-pub(crate) fn users(body: &Body) -> Vec<Vec<usize>> {
-    let mut users: Vec<Vec<usize>> = vec![Vec::new(); body.buffers.len()];
-    for (id, task) in body.tasks.iter().enumerate() {
-        for (view, _) in task.accesses() {
+/// For each of so many buffers the tasks that touch it, ascending.
+pub(crate) fn users(accesses: &Accesses, buffers: usize) -> Vec<Vec<usize>> {
+    let mut users: Vec<Vec<usize>> = vec![Vec::new(); buffers];
+    for (id, own) in accesses.iter().enumerate() {
+        for (view, _) in own {
             let list = &mut users[view.buffer.0 as usize];
             if list.last() != Some(&id) {
                 list.push(id);

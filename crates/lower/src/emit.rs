@@ -4,13 +4,13 @@
 //! same numbers everywhere; a rank emits what the layers on its ranks ask of it.
 
 use crate::body::{Builder, Held, NUMBERS};
-use crate::network::{Layer, Network, reads_whole};
+use crate::network::{Layer, LayerId, Network, reads_whole};
 use crate::parameter_gradient::{Deferred, Key, ParameterGradient};
 use crate::plan::Plan;
 use crate::request::Request;
 use crate::schedule::{Pass, Slot};
 use crate::storage::Storages;
-use partita_graph::{Graph, Loss, NodeId, Op, ParameterId};
+use partita_graph::{Graph, Loss, Op, ParameterId};
 use partita_program::{Item, Load, Phase, Place, ProgramKind, Role, View, When, Work};
 use partita_space::{AxisSet, Grid, Rank, Region};
 use std::collections::BTreeMap;
@@ -22,12 +22,12 @@ pub(crate) struct GradientState {
     pub written: bool,
 }
 
-/// What a rank has of a micro-batch on its way.
+/// What a rank holds of a micro-batch between its slots.
 #[derive(Default)]
-struct Flight {
+struct MicroBatchState {
     values: Vec<Option<Held>>,
     gradients: Vec<Option<GradientState>>,
-    sums: BTreeMap<NodeId, View>,
+    sums: BTreeMap<LayerId, View>,
     deferred: Vec<Deferred>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Emit<'a> {
     pub values: Vec<Option<Held>>,
     pub gradients: Vec<Option<GradientState>>,
     /// Moments of each batch norm, from forward to backward.
-    pub sums: BTreeMap<NodeId, View>,
+    pub sums: BTreeMap<LayerId, View>,
     /// Of each holder on the rank.
     pub parameters: BTreeMap<(ParameterId, Option<Grid>), Held>,
     /// Those of the layer at hand that are kept by shares.
@@ -61,11 +61,12 @@ pub(crate) struct Emit<'a> {
     /// Sums over the micro-batches so far, by the names of the outputs.
     pub report: BTreeMap<&'static str, View>,
     /// Moments of micro-batches that enter the running statistics at the end of the step.
-    pub late_moments: BTreeMap<(NodeId, usize), View>,
-    flights: Vec<Flight>,
+    pub late_moments: BTreeMap<(LayerId, usize), View>,
+    /// Of each micro-batch but the one at hand, whose state is in the fields above.
+    states: Vec<MicroBatchState>,
     /// The slot and the layer at hand.
     pub slot: usize,
-    pub node: NodeId,
+    pub layer_id: LayerId,
     /// The last of the numbers given to layers so far, the same on all ranks.
     turn: u32,
 }
@@ -95,35 +96,35 @@ impl<'a> Emit<'a> {
             pass: Phase::Forward,
             report: BTreeMap::new(),
             late_moments: BTreeMap::new(),
-            flights: Vec::new(),
+            states: Vec::new(),
             slot: 0,
-            node: NodeId(0),
+            layer_id: LayerId(0),
             turn: 0,
         };
-        emit.flights
-            .resize_with(plan.networks.len(), Flight::default);
-        for flight in &mut emit.flights {
-            flight.values = vec![None; storages.all.len()];
-            flight.gradients = vec![None; storages.all.len()];
+        emit.states
+            .resize_with(plan.networks.len(), MicroBatchState::default);
+        for state in &mut emit.states {
+            state.values = vec![None; storages.all.len()];
+            state.gradients = vec![None; storages.all.len()];
         }
-        emit.exchange_flight();
+        emit.swap_state();
         emit
     }
 
-    /// Swaps what is at hand with the flight of the micro-batch at hand.
-    fn exchange_flight(&mut self) {
-        let flight = &mut self.flights[self.micro];
-        std::mem::swap(&mut self.values, &mut flight.values);
-        std::mem::swap(&mut self.gradients, &mut flight.gradients);
-        std::mem::swap(&mut self.sums, &mut flight.sums);
-        std::mem::swap(&mut self.deferred, &mut flight.deferred);
+    /// Takes the state of the micro-batch at hand out of the list, or puts it back.
+    fn swap_state(&mut self) {
+        let state = &mut self.states[self.micro];
+        std::mem::swap(&mut self.values, &mut state.values);
+        std::mem::swap(&mut self.gradients, &mut state.gradients);
+        std::mem::swap(&mut self.sums, &mut state.sums);
+        std::mem::swap(&mut self.deferred, &mut state.deferred);
     }
 
-    /// Goes to a micro-batch.
-    fn board(&mut self, micro: usize) {
-        self.exchange_flight();
+    /// Makes another micro-batch the one at hand.
+    fn switch_to(&mut self, micro: usize) {
+        self.swap_state();
         self.micro = micro;
-        self.exchange_flight();
+        self.swap_state();
         let (network, storages) = &self.plan.networks[micro];
         (self.network, self.storages) = (network, storages);
     }
@@ -132,20 +133,20 @@ impl<'a> Emit<'a> {
         self.plan.placement.is_whole()
     }
 
-    pub fn layer(&self, id: NodeId) -> &'_ Layer {
+    pub fn layer(&self, id: LayerId) -> &'_ Layer {
         self.network.layer(id)
     }
 
-    pub fn place(&self, id: NodeId) -> &Place {
+    pub fn place(&self, id: LayerId) -> &Place {
         &self.network.layer(id).place
     }
 
-    pub fn owned(&self, id: NodeId) -> Region {
+    pub fn owned(&self, id: LayerId) -> Region {
         self.builder.owned(self.place(id))
     }
 
     /// What is computed of a tensor: the own part, and inside of a group what is read around it.
-    pub fn computed(&self, id: NodeId) -> Region {
+    pub fn computed(&self, id: LayerId) -> Region {
         let computed = &self.storages.of(id).computed;
         let mut region = self.owned(id);
         for (dim, line) in computed.lines_at(&self.builder.coord).iter().enumerate() {
@@ -158,7 +159,7 @@ impl<'a> Emit<'a> {
 
     /// What a layer that works element by element reads of an input; one of other positions than its
     /// own has all that it reads where it is.
-    pub fn reach(&self, id: NodeId, input: NodeId) -> Region {
+    pub fn reach(&self, id: LayerId, input: LayerId) -> Region {
         let (mut region, computed) = (self.owned(input), self.computed(id));
         if !self.layer(id).op().is_some_and(reads_whole) {
             region.0[1..4].copy_from_slice(&computed.0[1..4]);
@@ -166,23 +167,23 @@ impl<'a> Emit<'a> {
         region
     }
 
-    pub fn computed_value(&self, node: NodeId) -> View {
-        self.value(node).view(&self.computed(node))
+    pub fn computed_value(&self, id: LayerId) -> View {
+        self.value(id).view(&self.computed(id))
     }
 
-    /// Where the value of a node is held; it was computed before.
-    pub fn value(&self, node: NodeId) -> Held {
-        self.values[self.storages.of[node.0]].expect("inputs are computed before their readers")
+    /// Where the value of a layer is held; it was computed before.
+    pub fn value(&self, id: LayerId) -> Held {
+        self.values[self.storages.of[id.0]].expect("inputs are computed before their readers")
     }
 
     /// The part of an input that a layer reads element by element.
-    pub fn read_value(&self, id: NodeId, index: usize) -> View {
+    pub fn read_value(&self, id: LayerId, index: usize) -> View {
         let input = self.layer(id).inputs[index];
         self.value(input).view(&self.reach(id, input))
     }
 
-    pub fn owned_value(&self, node: NodeId) -> View {
-        self.value(node).view(&self.owned(node))
+    pub fn owned_value(&self, id: LayerId) -> View {
+        self.value(id).view(&self.owned(id))
     }
 
     /// Allreduce of a view over the axes of a group; nothing for a group of one.
@@ -209,7 +210,7 @@ impl<'a> Emit<'a> {
             if slot.pass != Pass::Forward && !trains {
                 continue;
             }
-            self.board(slot.micro);
+            self.switch_to(slot.micro);
             let layers = &plan.layers_of[slot.stage];
             match slot.pass {
                 Pass::Forward => {
@@ -238,18 +239,18 @@ impl<'a> Emit<'a> {
     }
 
     /// Where layers run on all ranks, all number alike without gaps; else the first numbers are those of
-    /// what crosses between stages.
+    /// reshardings between stages.
     fn first_number(&self) -> u32 {
         2 * (self.network.layers.len() * self.micro_batches) as u32
     }
 
     /// Goes to the ranks of a layer and to the next numbers; false if the rank is not among them.
-    pub fn enter(&mut self, id: NodeId) -> bool {
+    pub fn enter(&mut self, id: LayerId) -> bool {
         if self.is_whole() {
             return true;
         }
         let number = self.take_numbers(1);
-        self.node = id;
+        self.layer_id = id;
         self.builder.number_from(number);
         self.builder.turn = self.turn_of(self.slot, id);
         let on = self.place(id).on;
@@ -257,7 +258,7 @@ impl<'a> Emit<'a> {
     }
 
     /// Where a layer stands in a slot of the order that all ranks keep.
-    pub fn turn_of(&self, slot: usize, id: NodeId) -> u32 {
+    pub fn turn_of(&self, slot: usize, id: LayerId) -> u32 {
         let layers = self.network.layers.len();
         let within = match self.plan.slots[slot].pass {
             Pass::Forward => id.0,
@@ -268,7 +269,7 @@ impl<'a> Emit<'a> {
 
     /// The turn in which a change of distribution is received by ranks of the stage of a layer, forward
     /// or back.
-    pub fn turn_of_receiver(&self, stage: usize, layer: NodeId, pass: Pass) -> u32 {
+    pub fn turn_of_receiver(&self, stage: usize, layer: LayerId, pass: Pass) -> u32 {
         let slot = self.plan.slot_of.get(&(self.micro, stage, pass));
         self.turn_of(*slot.expect("every stage takes every micro-batch"), layer)
     }
@@ -276,15 +277,16 @@ impl<'a> Emit<'a> {
     /// Numbers for so many layers or parameters; gives the one before the first.
     pub fn take_numbers(&mut self, count: usize) -> u32 {
         let first = self.turn;
-        let all = u32::try_from(count).ok();
-        let all = all.and_then(|count| count.checked_mul(NUMBERS));
-        let next = all.and_then(|all| first.checked_add(all));
+        let next = u32::try_from(count)
+            .ok()
+            .and_then(|count| count.checked_mul(NUMBERS))
+            .and_then(|all| first.checked_add(all));
         self.turn = next.expect("a program has fewer exchanges than numbers");
         first
     }
 
-    /// The number of what crosses to other ranks at a change of distribution.
-    pub fn crossing_number(&self, id: NodeId, is_back: bool) -> u32 {
+    /// The number of the messages of a resharding, forward or back.
+    pub fn resharding_number(&self, id: LayerId, is_back: bool) -> u32 {
         let all = self.network.layers.len() * self.micro;
         2 * (all + id.0) as u32 + u32::from(is_back) + 1
     }
@@ -293,7 +295,7 @@ impl<'a> Emit<'a> {
     pub fn stage_samples(&mut self) {
         let (network, format) = (&self.plan.networks[0].0, self.request.samples);
         let last = &network.layers[network.layers.len() - 1];
-        let sites = [network.layer(NodeId(0)).site, last.site];
+        let sites = [network.layer(LayerId(0)).site, last.site];
         let places = [Item::Sample, Item::Target].map(|item| staged_place(network, item));
         for replica in 0..self.request.strategy.schedule.replicas() {
             for (index, name) in ["sample", "target"].into_iter().enumerate() {
@@ -345,7 +347,7 @@ impl<'a> Emit<'a> {
         let Some(next) = same.next() else { return };
         let last = self.network.layers[self.network.layers.len() - 1].stage;
         for (item, stage) in [
-            (Item::Sample, self.layer(NodeId(0)).stage),
+            (Item::Sample, self.layer(LayerId(0)).stage),
             (Item::Target, last),
         ] {
             if stage == slot.stage {
@@ -391,7 +393,7 @@ impl<'a> Emit<'a> {
 /// Split of the samples, or of what the network shall answer.
 fn staged_place(network: &Network, item: Item) -> Place {
     if item == Item::Sample {
-        return network.layer(NodeId(0)).place;
+        return network.layer(LayerId(0)).place;
     }
     let last = &network.layers[network.layers.len() - 1];
     let mut place = network.layer(last.inputs[0]).place;

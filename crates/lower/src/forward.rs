@@ -1,13 +1,13 @@
 //! From the samples to the loss.
 
-use crate::cross::Crossing;
 use crate::emit::Emit;
 use crate::exchange::{gather_frame, zero_outside};
-use crate::network::{Step, positions};
+use crate::network::{LayerId, Step, positions};
 use crate::redistribute::{Cargo, Destination};
+use crate::resharding::Resharding;
 use crate::schedule::Pass;
 use crate::storage::{contributors, transposed_window, window};
-use partita_graph::{Convolution, Loss, NodeId, Op, Pool, PoolKind, TransposedConvolution};
+use partita_graph::{Convolution, Loss, Op, Pool, PoolKind, TransposedConvolution};
 use partita_program::{Item, Kernel, Phase, Place, ProgramKind, Role, Taps, View};
 use partita_space::{AxisSet, Interval, Region, Window};
 
@@ -54,13 +54,13 @@ pub(crate) fn shift(inputs: &Region, outputs: &Region, windows: &[Window; 3]) ->
 
 impl Emit<'_> {
     /// The forward pass of the layers of a stage.
-    pub(crate) fn forward(&mut self, layers: &[NodeId]) {
+    pub(crate) fn forward(&mut self, layers: &[LayerId]) {
         for &id in layers {
             let is_here = self.enter(id);
-            if self.network.crosses_within(id) {
-                self.cross_value(id, is_here);
+            if self.network.reshards_within_stage(id) {
+                self.reshard_value(id, is_here);
             } else if is_here {
-                self.forward_node(id);
+                self.forward_layer(id);
             }
             if is_here && self.storages.of(id).members.last() == Some(&id) {
                 self.complete_value(id);
@@ -70,25 +70,25 @@ impl Emit<'_> {
     }
 
     /// Gives a value to the ranks that want it elsewhere.
-    fn send_values(&mut self, id: NodeId) {
+    fn send_values(&mut self, id: LayerId) {
         for &reader in self.network.readers(id) {
-            if self.network.crosses(reader) && !self.network.crosses_within(reader) {
+            if self.network.reshards(reader) && !self.network.reshards_within_stage(reader) {
                 let (from, to) = (*self.place(id), *self.place(reader));
-                let crossing = Crossing::new(&self.builder.world, &from, &to);
-                let (number, value) = (self.crossing_number(reader, false), self.value(id));
+                let resharding = Resharding::new(&self.builder.world, &from, &to);
+                let (number, value) = (self.resharding_number(reader, false), self.value(id));
                 let layer = self.layer(reader).name.clone();
                 let cargo = self.cargo(reader, &layer, self.pass, Role::Activation);
                 let stage = self.layer(reader).stage;
                 let turn = self.turn_of_receiver(stage, reader, Pass::Forward);
                 let builder = &mut self.builder;
-                builder.send_in_turn(turn, cargo, number, &crossing, &value);
+                builder.send_in_turn(turn, cargo, number, &resharding, &value);
             }
         }
     }
 
     /// Brings a value to other ranks of the stage, from those who have it and to those who want it, of
     /// which this rank may be one.
-    fn cross_value(&mut self, id: NodeId, is_here: bool) {
+    fn reshard_value(&mut self, id: LayerId, is_here: bool) {
         let input = self.layer(id).inputs[0];
         let (from, to) = (*self.place(input), *self.place(id));
         let layer = self.layer(id).name.clone();
@@ -96,18 +96,18 @@ impl Emit<'_> {
             self.hold_value(id);
         }
         let cargo = self.cargo(id, &layer, self.pass, Role::Activation);
-        let crossing = Crossing::new(&self.builder.world, &from, &to);
-        let number = self.crossing_number(id, self.pass == Phase::Backward);
+        let resharding = Resharding::new(&self.builder.world, &from, &to);
+        let number = self.resharding_number(id, self.pass == Phase::Backward);
         let source = self.values[self.storages.of[input.0]];
         let target = self.values[self.storages.of[id.0]].filter(|_| is_here);
         let ends = (source.as_ref(), target.as_ref());
-        self.builder.move_across(cargo, number, &crossing, ends);
+        self.builder.move_across(cargo, number, &resharding, ends);
     }
 
     /// What goes with a value or a gradient when it moves.
     pub(crate) fn cargo<'n>(
         &self,
-        id: NodeId,
+        id: LayerId,
         layer: &'n str,
         phase: Phase,
         role: Role,
@@ -121,31 +121,36 @@ impl Emit<'_> {
         }
     }
 
-    pub(crate) fn forward_node(&mut self, id: NodeId) {
+    pub(crate) fn forward_layer(&mut self, id: LayerId) {
         let layer = self.layer(id).name.clone();
-        let step = self.layer(id).step.clone();
-        let training = self.request.kind == ProgramKind::Train;
         if self.layer(id).loss().is_none() && self.storages.of(id).members[0] == id {
             self.hold_value(id);
         }
-        let op = match step {
-            Step::Move => return self.move_value(id, &layer),
-            Step::Layer(op) => op,
-        };
-        self.gather_parameters(id, self.pass);
-        match op {
-            Op::Input => self.import(id, &layer),
-            Op::Convolution(convolution) => self.convolution(id, &layer, &convolution),
-            Op::TransposedConvolution(convolution) => {
-                self.transposed_convolution(id, &layer, &convolution);
+        match self.layer(id).step.clone() {
+            Step::Move => self.move_value(id, &layer),
+            Step::Layer(op) => {
+                self.gather_parameters(id, self.pass);
+                self.forward_operation(id, &layer, &op);
             }
-            Op::Pool(pool) => self.pool(id, &layer, &pool),
+        }
+    }
+
+    /// The kernels of an operation of the model.
+    fn forward_operation(&mut self, id: LayerId, layer: &str, op: &Op) {
+        let training = self.request.kind == ProgramKind::Train;
+        match *op {
+            Op::Input => self.import(id, layer),
+            Op::Convolution(ref convolution) => self.convolution(id, layer, convolution),
+            Op::TransposedConvolution(ref convolution) => {
+                self.transposed_convolution(id, layer, convolution);
+            }
+            Op::Pool(ref pool) => self.pool(id, layer, pool),
             Op::BatchNorm { epsilon, momentum } if training => {
-                self.batch_norm(id, &layer, epsilon, momentum);
+                self.batch_norm(id, layer, epsilon, momentum);
             }
-            Op::BatchNorm { epsilon, .. } => self.batch_norm_inference(id, &layer, epsilon),
+            Op::BatchNorm { epsilon, .. } => self.batch_norm_inference(id, layer, epsilon),
             Op::LeakyRelu { negative_slope } => {
-                self.elementwise(id, &layer, |x, y| Kernel::LeakyReluForward {
+                self.elementwise(id, layer, |x, y| Kernel::LeakyReluForward {
                     x,
                     y,
                     negative_slope,
@@ -153,12 +158,12 @@ impl Emit<'_> {
             }
             Op::Linear { bias, .. } => {
                 let (w, bias) = (self.parameter(id, 0), self.bias(id, bias));
-                self.elementwise(id, &layer, |x, y| Kernel::LinearForward { x, w, bias, y });
+                self.elementwise(id, layer, |x, y| Kernel::LinearForward { x, w, bias, y });
             }
             Op::Dropout { rate } if training => {
                 let (place, low) = (*self.place(id), self.frame_below(id));
                 let operation = self.layer(id).origin.0 as u32;
-                self.elementwise(id, &layer, |x, y| Kernel::Dropout {
+                self.elementwise(id, layer, |x, y| Kernel::Dropout {
                     x,
                     y,
                     rate,
@@ -168,33 +173,33 @@ impl Emit<'_> {
                     accumulate: false,
                 });
             }
-            Op::Dropout { .. } => self.elementwise(id, &layer, |source, target| Kernel::Copy {
+            Op::Dropout { .. } => self.elementwise(id, layer, |source, target| Kernel::Copy {
                 source,
                 target,
                 accumulate: false,
             }),
-            Op::Flatten => self.flatten(id, &layer),
+            Op::Flatten => self.flatten(id, layer),
             Op::Add => {
                 let b = self.read_value(id, 1);
-                self.elementwise(id, &layer, |a, y| Kernel::Add { a, b, y });
+                self.elementwise(id, layer, |a, y| Kernel::Add { a, b, y });
             }
-            Op::Concat => self.concat(id, &layer),
-            Op::Slice { .. }
-            | Op::Embedding { .. }
-            | Op::Positions
-            | Op::LayerNorm { .. }
-            | Op::Activation(_)
-            | Op::Attention { .. } => self.sequence(id, &layer, &op),
+            Op::Concat => self.concat(id, layer),
+            Op::Slice { start, .. } => self.slice(id, layer, start),
+            Op::Embedding { .. } => self.embedding(id, layer),
+            Op::Positions => self.positions(id, layer),
+            Op::LayerNorm { epsilon } => self.layer_norm(id, layer, epsilon),
+            Op::Activation(activation) => self.activation(id, layer, activation),
+            Op::Attention { heads, causal } => self.attention(id, layer, heads, causal),
             Op::Loss(loss) => {
-                self.loss(id, &layer, loss, 1.0);
-                self.report_loss(id, &layer, loss);
+                self.loss(id, layer, loss, 1.0);
+                self.report_loss(id, layer, loss);
             }
-            Op::AuxiliaryLoss { loss, weight } => self.loss(id, &layer, loss, weight),
+            Op::AuxiliaryLoss { loss, weight } => self.loss(id, layer, loss, weight),
         }
     }
 
     /// Memory for the value of a storage.
-    fn hold_value(&mut self, id: NodeId) {
+    fn hold_value(&mut self, id: LayerId) {
         let index = self.storages.of[id.0];
         let storage = &self.storages.all[index];
         let region = storage.value.held(&self.builder.coord);
@@ -208,7 +213,7 @@ impl Emit<'_> {
     }
 
     /// Brings in what readers need around the own part.
-    pub(crate) fn complete_value(&mut self, id: NodeId) {
+    pub(crate) fn complete_value(&mut self, id: LayerId) {
         let storage = self.storages.of(id);
         let Some(held) = self.values[self.storages.of[id.0]] else {
             return;
@@ -226,7 +231,7 @@ impl Emit<'_> {
         }
     }
 
-    fn import(&mut self, id: NodeId, layer: &str) {
+    fn import(&mut self, id: LayerId, layer: &str) {
         let source = self.staged(self.micro, Item::Sample);
         let target = self.owned_value(id);
         if !target.is_empty() {
@@ -246,7 +251,7 @@ impl Emit<'_> {
     /// A kernel from a part of the first input to what is computed of the output.
     pub(crate) fn elementwise(
         &mut self,
-        id: NodeId,
+        id: LayerId,
         layer: &str,
         kernel: impl Fn(View, View) -> Kernel,
     ) {
@@ -257,7 +262,7 @@ impl Emit<'_> {
     }
 
     /// A copy of every input to its channels. Fusion lets most producers write there at once.
-    fn concat(&mut self, id: NodeId, layer: &str) {
+    fn concat(&mut self, id: LayerId, layer: &str) {
         for index in 0..self.layer(id).inputs.len() {
             let source = self.read_value(id, index);
             let target = self.value(id).view(&self.channels_of(id, index));
@@ -277,15 +282,15 @@ impl Emit<'_> {
     }
 
     /// How far what is computed begins before the own part.
-    pub(crate) fn frame_below(&self, id: NodeId) -> [usize; 5] {
+    pub(crate) fn frame_below(&self, id: LayerId) -> [usize; 5] {
         let (owned, computed) = (self.owned(id), self.computed(id));
         std::array::from_fn(|dim| (owned.0[dim].start - computed.0[dim].start) as usize)
     }
 
     /// The channels of an input in what is computed of that which joins it with others.
-    pub(crate) fn channels_of(&self, id: NodeId, input: usize) -> Region {
+    pub(crate) fn channels_of(&self, id: LayerId, input: usize) -> Region {
         let (before, from) = self.layer(id).inputs.split_at(input);
-        let channels = |node: &NodeId| self.place(*node).shape[4] as i64;
+        let channels = |id: &LayerId| self.place(*id).shape[4] as i64;
         let start: i64 = before.iter().map(channels).sum();
         let mut region = self.computed(id);
         region.0[4] = Interval::new(start, start + channels(&from[0]));
@@ -293,14 +298,14 @@ impl Emit<'_> {
     }
 
     /// The bias of a layer. Of several ranks that add up shares of the channels, the first has it.
-    fn bias(&self, id: NodeId, is_there: bool) -> Option<View> {
+    fn bias(&self, id: LayerId, is_there: bool) -> Option<View> {
         let mut sum = self.layer(id).partial.iter();
         let adds = sum.all(|axis| self.builder.coord[axis.index()] == 0);
         (is_there && adds).then(|| self.parameter(id, 1))
     }
 
     /// Groups of channels in the own share of a convolution.
-    pub(crate) fn groups(&self, id: NodeId, all: usize) -> usize {
+    pub(crate) fn groups(&self, id: LayerId, all: usize) -> usize {
         match all {
             1 => 1,
             _ => all / self.builder.mesh.parts(self.place(id).axes[4]),
@@ -308,16 +313,16 @@ impl Emit<'_> {
     }
 
     /// The value of the input in another distribution.
-    fn move_value(&mut self, id: NodeId, layer: &str) {
+    fn move_value(&mut self, id: LayerId, layer: &str) {
         let input = self.layer(id).inputs[0];
         let cargo = self.cargo(id, layer, self.pass, Role::Activation);
-        if self.network.crosses(id) {
+        if self.network.reshards(id) {
             let (from, to) = (*self.place(input), *self.place(id));
-            let crossing = Crossing::new(&self.builder.world, &from, &to);
-            let number = self.crossing_number(id, false);
+            let resharding = Resharding::new(&self.builder.world, &from, &to);
+            let number = self.resharding_number(id, false);
             let (own, target) = (self.values[self.storages.of[input.0]], self.value(id));
             let builder = &mut self.builder;
-            return builder.receive_across(cargo, number, &crossing, own.as_ref(), &target);
+            return builder.receive_across(cargo, number, &resharding, own.as_ref(), &target);
         }
         let from = (*self.place(input), self.layer(input).partial);
         let (source, target) = (self.value(input), self.value(id));
@@ -329,7 +334,7 @@ impl Emit<'_> {
         self.builder.redistribute(cargo, source, from, to);
     }
 
-    fn convolution(&mut self, id: NodeId, layer: &str, convolution: &Convolution) {
+    fn convolution(&mut self, id: LayerId, layer: &str, convolution: &Convolution) {
         let input = self.layer(id).inputs[0];
         let (x, y) = (self.value(input), self.value(id));
         let w = self.parameter(id, 0);
@@ -352,7 +357,7 @@ impl Emit<'_> {
     /// The data gradient of the convolution whose adjoint it is, with a bias.
     fn transposed_convolution(
         &mut self,
-        id: NodeId,
+        id: LayerId,
         layer: &str,
         convolution: &TransposedConvolution,
     ) {
@@ -397,7 +402,7 @@ impl Emit<'_> {
 
     /// What is computed of a convolution's outputs: the interior first, which waits for no message, then the
     /// border; or all at once where the interior is less than half.
-    fn pieces(&self, id: NodeId) -> Vec<Region> {
+    fn pieces(&self, id: LayerId) -> Vec<Region> {
         let computed = self.computed(id);
         if computed.is_empty() {
             return Vec::new();
@@ -428,9 +433,10 @@ impl Emit<'_> {
                         Some(_) => window.outputs_of(&output),
                         None => window.inputs_of(&output),
                     };
-                    match wraps && spreads.is_none() {
-                        true => inputs,
-                        false => inputs.intersect(&inside),
+                    if wraps && spreads.is_none() {
+                        inputs
+                    } else {
+                        inputs.intersect(&inside)
                     }
                 };
                 interior.0[dim] = reading_within(&line.owned, &computed.0[dim], read);
@@ -444,7 +450,7 @@ impl Emit<'_> {
         pieces
     }
 
-    fn pool(&mut self, id: NodeId, layer: &str, pool: &Pool) {
+    fn pool(&mut self, id: LayerId, layer: &str, pool: &Pool) {
         let y = self.computed_value(id);
         if y.is_empty() {
             return;
@@ -462,7 +468,7 @@ impl Emit<'_> {
     }
 
     /// What the computed outputs of a pooling read inside the image, and where that lies.
-    pub(crate) fn pool_inputs(&self, id: NodeId, windows: &[Window; 3]) -> (Region, [i64; 3]) {
+    pub(crate) fn pool_inputs(&self, id: LayerId, windows: &[Window; 3]) -> (Region, [i64; 3]) {
         let outputs = self.computed(id);
         let shape = self.place(self.layer(id).inputs[0]).shape;
         let inputs = inputs_of(&outputs, windows, outputs.0[4]).intersect(&Region::all(shape));
@@ -479,7 +485,7 @@ impl Emit<'_> {
         (0..4).map(|dim| place.shared(dim).len() as u64).product()
     }
 
-    fn batch_norm(&mut self, id: NodeId, layer: &str, epsilon: f64, momentum: f64) {
+    fn batch_norm(&mut self, id: LayerId, layer: &str, epsilon: f64, momentum: f64) {
         let place = *self.place(id);
         let count = Self::count(&place);
         let known = self.sums.get(&id).copied();
@@ -515,7 +521,7 @@ impl Emit<'_> {
     }
 
     /// Sums of the values and of their squares, over all ranks that hold the micro-batch.
-    fn moments(&mut self, id: NodeId, layer: &str) -> View {
+    fn moments(&mut self, id: LayerId, layer: &str) -> View {
         let sums = self
             .builder
             .sums(&format!("{layer}.sums"), 2, self.owned(id).0[4].len());
@@ -538,7 +544,7 @@ impl Emit<'_> {
         sums
     }
 
-    fn batch_norm_inference(&mut self, id: NodeId, layer: &str, epsilon: f64) {
+    fn batch_norm_inference(&mut self, id: LayerId, layer: &str, epsilon: f64) {
         let [gamma, beta, mean, variance] = std::array::from_fn(|i| self.parameter(id, i));
         self.elementwise(id, layer, |x, y| Kernel::BatchNormInference {
             x,
@@ -552,14 +558,14 @@ impl Emit<'_> {
     }
 
     /// Lays the whole of the own samples out as features.
-    fn flatten(&mut self, id: NodeId, layer: &str) {
+    fn flatten(&mut self, id: LayerId, layer: &str) {
         let source = self.owned_value(self.layer(id).inputs[0]);
         let target = self.owned_value(id);
         self.copy(layer, source, target);
     }
 
     /// Adds the loss of the own part, and gives its gradient.
-    fn loss(&mut self, id: NodeId, layer: &str, loss: Loss, weight: f64) {
+    fn loss(&mut self, id: LayerId, layer: &str, loss: Loss, weight: f64) {
         let input = self.layer(id).inputs[0];
         let x = self.owned_value(input);
         let target = self.staged(self.micro, Item::Target);
@@ -598,8 +604,8 @@ impl Emit<'_> {
         self.add_up("loss", layer, value);
     }
 
-    /// All losses are in: the sum over ranks, and in an evaluation what else is said of the answers.
-    fn report_loss(&mut self, id: NodeId, layer: &str, loss: Loss) {
+    /// Reports the sum of all losses over ranks, and in an evaluation also the metrics of the predictions.
+    fn report_loss(&mut self, id: LayerId, layer: &str, loss: Loss) {
         let input = self.layer(id).inputs[0];
         let axes = positions(self.place(input));
         self.report("loss", layer, axes);
@@ -689,9 +695,10 @@ fn first(indices: &Interval, holds: impl Fn(i64) -> bool) -> i64 {
     let (mut low, mut high) = (indices.start, indices.end.max(indices.start));
     while low < high {
         let middle = low + (high - low) / 2;
-        match holds(middle) {
-            true => high = middle,
-            false => low = middle + 1,
+        if holds(middle) {
+            high = middle
+        } else {
+            low = middle + 1
         }
     }
     low

@@ -35,6 +35,8 @@ pub(crate) fn fuse(body: &mut Body, menu: &dyn Menu, world: &Mesh) {
 struct Fusion<'a> {
     body: &'a Body,
     slots: Vec<Vec<Task>>,
+    /// What the tasks of each slot touch, and how.
+    accesses: Vec<Vec<(View, Access)>>,
     /// For each buffer the slots that touch it.
     users: Vec<BTreeSet<usize>>,
     /// Those of them that write it.
@@ -50,6 +52,7 @@ impl<'a> Fusion<'a> {
         let mut fusion = Self {
             body,
             slots: vec![Vec::new(); tasks.len()],
+            accesses: vec![Vec::new(); tasks.len()],
             users: vec![BTreeSet::new(); body.buffers.len()],
             writers: vec![BTreeSet::new(); body.buffers.len()],
             menu,
@@ -63,21 +66,18 @@ impl<'a> Fusion<'a> {
 
     /// Replaces what stands in a slot.
     fn put(&mut self, slot: usize, tasks: Vec<Task>) {
-        for (view, _) in self.accesses(slot) {
+        for (view, _) in &self.accesses[slot] {
             self.users[view.buffer.0 as usize].remove(&slot);
             self.writers[view.buffer.0 as usize].remove(&slot);
         }
+        self.accesses[slot] = tasks.iter().flat_map(Task::accesses).collect();
         self.slots[slot] = tasks;
-        for (view, access) in self.accesses(slot) {
+        for (view, access) in &self.accesses[slot] {
             self.users[view.buffer.0 as usize].insert(slot);
             if access.writes() {
                 self.writers[view.buffer.0 as usize].insert(slot);
             }
         }
-    }
-
-    fn accesses(&self, slot: usize) -> Vec<(View, Access)> {
-        self.slots[slot].iter().flat_map(Task::accesses).collect()
     }
 
     /// The kernel of a slot that holds just one.
@@ -100,13 +100,14 @@ impl<'a> Fusion<'a> {
     fn conflicts(&self, kernel: &Kernel, earlier: usize, slot: usize) -> bool {
         kernel.accesses().iter().any(|(view, access)| {
             // Readers are in the way of writers only.
-            let others = match access.writes() {
-                true => &self.users,
-                false => &self.writers,
+            let others = if access.writes() {
+                &self.users
+            } else {
+                &self.writers
             };
             let between = others[view.buffer.0 as usize].range(earlier + 1..slot);
             between
-                .flat_map(|&other| self.accesses(other))
+                .flat_map(|&other| &self.accesses[other])
                 .any(|(other, by)| {
                     (access.writes() || by.writes())
                         && other.buffer == view.buffer
@@ -121,7 +122,6 @@ impl<'a> Fusion<'a> {
         let fused = Kernel::Fused { parts };
         let mut accesses = fused.accesses();
         accesses.sort_by_key(|(view, _)| view.buffer);
-        let elementwise = fused.is_elementwise();
         let mut by_buffer = accesses.chunk_by(|(view, _), (other, _)| view.buffer == other.buffer);
         let clash = by_buffer.any(|of_one| {
             of_one.iter().enumerate().any(|(i, (view, access))| {
@@ -129,7 +129,9 @@ impl<'a> Fusion<'a> {
                     let pitches = self.body.buffer(view.buffer).pitches();
                     (access.writes() || by.writes())
                         && meet(other, view, &pitches)
-                        && !(elementwise && other == view && !(access.writes() && by.writes()))
+                        && !(other == view
+                            && !(access.writes() && by.writes())
+                            && fused.is_elementwise())
                 })
             })
         });
@@ -232,10 +234,8 @@ fn drop_unused(body: &mut Body) {
         .iter()
         .map(|buffer| buffer.role.is_persistent())
         .collect();
-    for task in &body.tasks {
-        for (view, _) in task.accesses() {
-            used[view.buffer.0 as usize] = true;
-        }
+    for task in &mut body.tasks {
+        task.each_view_mut(&mut |view| used[view.buffer.0 as usize] = true);
     }
     for output in &body.outputs {
         used[output.view.buffer.0 as usize] = true;

@@ -297,9 +297,10 @@ impl Rows {
         let mut is_plain = true;
         let all_held = split.parts.iter().enumerate().map(|(i, &owned)| {
             let need = need(i);
-            let held = match need.is_empty() {
-                true => owned,
-                false => Interval::new(owned.start.min(need.start), owned.end.max(need.end)),
+            let held = if need.is_empty() {
+                owned
+            } else {
+                Interval::new(owned.start.min(need.start), owned.end.max(need.end))
             };
             is_plain &= held == owned;
             held

@@ -6,17 +6,17 @@
 //! between. Forward it gathers; backward it adds what each rank's filters give, and each rank keeps
 //! the sum of its own channels.
 
+mod axis_assignment;
 mod check;
 mod choices;
 mod flatten;
-mod roles;
 mod shared;
 mod shares;
 
 pub(crate) use self::choices::layers;
 use self::choices::{blocks, can_carry, choices, groups_of};
 use self::shares::shares;
-use crate::network::{Layer, Network, Step};
+use crate::network::{Layer, LayerId, Network, Step};
 use crate::placement::Placement;
 use crate::strategy::LayerDim;
 use crate::{Shard, Strategy, StrategyError};
@@ -62,12 +62,14 @@ fn lay_out_once(
     let samples = batch.div_ceil(strategy.micro_batches(batch));
     let layout = Layout::of(graph, strategy, placement, (batch, samples))?;
     let shape = |id: usize| graph.parameters[id].shape;
-    let places = layout.parameters.iter().enumerate();
-    let places = places.map(|(id, known)| match known.is_empty() {
-        false => known.iter().map(|(place, _)| *place).collect(),
-        true => vec![Place::replicated(shape(id))],
-    });
-    let places: Vec<Vec<Place>> = places.collect();
+    let place = |(id, known): (usize, &Vec<(Place, NodeId)>)| {
+        if known.is_empty() {
+            vec![Place::replicated(shape(id))]
+        } else {
+            known.iter().map(|(place, _)| *place).collect()
+        }
+    };
+    let places: Vec<Vec<Place>> = layout.parameters.iter().enumerate().map(place).collect();
     // What outlives a step must not depend on how many samples it has, and one sample is not split over
     // the ranks of branches.
     let has_branches = || {
@@ -76,12 +78,11 @@ fn lay_out_once(
             .iter()
             .any(|site| site.mesh.extent(Axis::Branch) > 1)
     };
-    let shares = match strategy.shard != Shard::Off && has_branches() {
-        true => {
-            let least = Layout::of(graph, strategy, placement, (batch, 1))?;
-            shares(graph, strategy, &least.layers, &places)
-        }
-        false => shares(graph, strategy, &layout.layers, &places),
+    let shares = if strategy.shard != Shard::Off && has_branches() {
+        let least = Layout::of(graph, strategy, placement, (batch, 1))?;
+        shares(graph, strategy, &least.layers, &places)
+    } else {
+        shares(graph, strategy, &layout.layers, &places)
     };
     Ok(Network::new(
         layout.layers,
@@ -119,8 +120,8 @@ struct Layout<'a> {
     /// Of each node of the model.
     needs_gradient: Vec<bool>,
     /// For each node of the model the layer that has its value.
-    of: Vec<NodeId>,
-    moves: BTreeMap<(NodeId, usize, Axes, AxisSet, bool), NodeId>,
+    of: Vec<LayerId>,
+    moves: BTreeMap<(LayerId, usize, Axes, AxisSet, bool), LayerId>,
     /// Whether the channels of a node are those of the sample.
     reads_input: Vec<bool>,
     /// Who reads a node of the model, each once.
@@ -185,37 +186,38 @@ impl<'a> Layout<'a> {
         Ok(())
     }
 
-    /// What was said of a dim of a layer, without axes of extent 1.
-    fn said(&self, id: NodeId, dim: LayerDim) -> Option<AxisList> {
+    /// The axes that the strategy specifies for a dim of a layer, without those of extent 1.
+    fn specified(&self, id: NodeId, dim: LayerDim) -> Option<AxisList> {
         self.choices[id.0][dim as usize].map(|axes| axes.within(self.mesh.split_axes()))
     }
 
-    /// Where a dim lies unless something else is said: samples also over the ranks of branches, if there
+    /// The axes of a dim for which none are specified: samples also over the ranks of branches, if there
     /// are enough of them.
-    fn usual(&self, dim: LayerDim) -> AxisList {
+    fn default_axes(&self, dim: LayerDim) -> AxisList {
         let axes = AxisList::of([dim.axis()]).within(self.mesh.split_axes());
         if dim != LayerDim::N || self.mesh.extent(Axis::Branch) == 1 {
             return axes;
         }
         let both = axes.inside(Axis::Branch);
-        match self.mesh.parts(both) <= self.samples {
-            true => both,
-            false => axes,
+        if self.mesh.parts(both) <= self.samples {
+            both
+        } else {
+            axes
         }
     }
 
-    /// The axes of which nothing was said for a layer: an axis that was said of one dim is taken from
-    /// the others.
+    /// The axes that are not specified for any dim of a layer: one that is specified for a dim is taken
+    /// from the others.
     fn free(&self, id: NodeId) -> AxisSet {
-        let said = LayerDim::ALL
+        let specified = LayerDim::ALL
             .into_iter()
-            .filter_map(|dim| self.said(id, dim));
-        let taken = said.fold(AxisSet::NONE, |all, list| all.union(list.set()));
+            .filter_map(|dim| self.specified(id, dim));
+        let taken = specified.fold(AxisSet::NONE, |all, list| all.union(list.set()));
         self.mesh.split_axes().minus(taken)
     }
 
     /// The loss, and before it the auxiliary ones, which lie as it does since they read its target.
-    fn losses(&mut self, loss: NodeId) -> Result<NodeId, StrategyError> {
+    fn losses(&mut self, loss: NodeId) -> Result<LayerId, StrategyError> {
         for (index, node) in self.graph.nodes.iter().enumerate() {
             if let Op::AuxiliaryLoss { .. } = node.op {
                 self.follower(NodeId(index), loss)?;
@@ -226,13 +228,16 @@ impl<'a> Layout<'a> {
 
     /// A layer whose output lies as its input does: pooling, normalization, sums and the like; or as
     /// another one of its shape does.
-    fn follower(&mut self, id: NodeId, as_: NodeId) -> Result<NodeId, StrategyError> {
+    fn follower(&mut self, id: NodeId, as_: NodeId) -> Result<LayerId, StrategyError> {
         let node = self.graph.node(id);
         let (reads, axes) = match self.graph.node(as_).inputs.first() {
             None => {
-                let axes = dims_of_tensor(|dim| match dim == LayerDim::C {
-                    true => AxisList::NONE,
-                    false => self.said(id, dim).unwrap_or(self.usual(dim)),
+                let axes = dims_of_tensor(|dim| {
+                    if dim == LayerDim::C {
+                        AxisList::NONE
+                    } else {
+                        self.specified(id, dim).unwrap_or(self.default_axes(dim))
+                    }
                 });
                 (axes, axes)
             }
@@ -244,8 +249,9 @@ impl<'a> Layout<'a> {
         self.check_extent(id, "channels", node.shape.channels, axes[4])?;
         self.check_heads(id, axes[4])?;
         let partial = self.passed_on(id, &reads, &axes);
-        let inputs = node.inputs.iter();
-        let inputs: Vec<NodeId> = inputs
+        let inputs: Vec<LayerId> = node
+            .inputs
+            .iter()
             .map(|input| self.input(id, self.of[input.0], reads, partial))
             .collect();
         for &parameter in &node.parameters {
@@ -258,29 +264,35 @@ impl<'a> Layout<'a> {
     }
 
     /// How an input of a layer lies; where it comes from other ranks, as tensors usually lie here.
-    fn known(&self, id: NodeId, input: NodeId) -> Axes {
+    fn known(&self, id: NodeId, input: LayerId) -> Axes {
         let (node, x) = (self.graph.node(id), &self.layers[input.0]);
         if x.place.on == self.placement.sites[self.site].grids[0] {
             return x.place.axes;
         }
-        dims_of_tensor(|dim| match dim != LayerDim::C && can_carry(node, dim) {
-            true => self.usual(dim),
-            false => AxisList::NONE,
+        dims_of_tensor(|dim| {
+            if dim != LayerDim::C && can_carry(node, dim) {
+                self.default_axes(dim)
+            } else {
+                AxisList::NONE
+            }
         })
     }
 
     /// How a layer without weights whose first input lies so reads its inputs, and how it lies.
     fn following(&self, id: NodeId, known: Axes) -> (Axes, Axes) {
         let (node, free) = (self.graph.node(id), self.free(id));
-        let axes = dims_of_tensor(|dim| match can_carry(node, dim) {
-            true => self
-                .said(id, dim)
-                .unwrap_or(known[dim as usize].within(free)),
-            false => AxisList::NONE,
+        let axes = dims_of_tensor(|dim| {
+            if can_carry(node, dim) {
+                self.specified(id, dim)
+                    .unwrap_or(known[dim as usize].within(free))
+            } else {
+                AxisList::NONE
+            }
         });
-        match matches!(node.op, Op::Flatten) {
-            true => self.flattened(id, &known, axes),
-            false => (axes, axes),
+        if matches!(node.op, Op::Flatten) {
+            self.flattened(id, &known, axes)
+        } else {
+            (axes, axes)
         }
     }
 
@@ -294,9 +306,10 @@ impl<'a> Layout<'a> {
         let moves = |layer: &&Layer| layer.place.axes != *reads || layer.partial_gradient == due;
         let mut of = self.graph.node(id).inputs.iter();
         let is_trained = of.any(|of| self.needs_gradient[of.0]);
-        match inputs.iter().any(moves) && is_trained {
-            true => due,
-            false => AxisSet::NONE,
+        if inputs.iter().any(moves) && is_trained {
+            due
+        } else {
+            AxisSet::NONE
         }
     }
 
@@ -319,9 +332,10 @@ impl<'a> Layout<'a> {
             }
             let (mut wanted, filters, channels) = self.weighted_axes(reader, lies);
             wanted[4] = channels;
-            return match groups(&node.op) == 1 && wanted == lies {
-                true => filters.set(),
-                false => AxisSet::NONE,
+            return if groups(&node.op) == 1 && wanted == lies {
+                filters.set()
+            } else {
+                AxisSet::NONE
             };
         }
     }
@@ -362,7 +376,7 @@ impl<'a> Layout<'a> {
 
     /// A layer with weights (C, F): each rank reads its share of the channels and computes its share
     /// of the filters.
-    fn weighted(&mut self, id: NodeId) -> Result<NodeId, StrategyError> {
+    fn weighted(&mut self, id: NodeId) -> Result<LayerId, StrategyError> {
         let node = self.graph.node(id);
         let input = node.inputs[0];
         let x = self.of[input.0];
@@ -415,25 +429,27 @@ impl<'a> Layout<'a> {
     /// N, D, H and W of a layer with weights whose input lies so, its filters and its channels.
     fn weighted_axes(&self, id: NodeId, known: Axes) -> (Axes, AxisList, AxisList) {
         let (node, free) = (self.graph.node(id), self.free(id));
-        let said_or_free = |dim, list: AxisList| self.said(id, dim).unwrap_or(list.within(free));
+        let specified_or_free =
+            |dim, list: AxisList| self.specified(id, dim).unwrap_or(list.within(free));
         let axes = dims_of_tensor(|dim| match (dim, can_carry(node, dim)) {
             (LayerDim::C, _) => AxisList::NONE,
-            (dim, true) => said_or_free(dim, self.usual(dim)),
+            (dim, true) => specified_or_free(dim, self.default_axes(dim)),
             (_, false) => known[dim as usize].within(free),
         });
         let both = [LayerDim::F, LayerDim::C];
-        let is_said = both.map(|dim| self.said(id, dim).is_some());
-        let [mut filters, mut channels] = both.map(|dim| said_or_free(dim, self.usual(dim)));
+        let is_specified = both.map(|dim| self.specified(id, dim).is_some());
+        let [mut filters, mut channels] =
+            both.map(|dim| specified_or_free(dim, self.default_axes(dim)));
         let is_narrow = matches!(node.op, Op::Embedding { .. });
-        if !is_said[1] && (is_narrow || self.reads_input[node.inputs[0].0]) {
+        if !is_specified[1] && (is_narrow || self.reads_input[node.inputs[0].0]) {
             // Samples are not stored by channels, and these may be few.
             filters = filters.then(channels);
             channels = AxisList::NONE;
-        } else if is_said == [false; 2] {
-            let turns = || self.take_turns(id, &known, &axes, (filters, channels));
+        } else if is_specified == [false; 2] {
+            let swaps = || self.swaps_axes(id, &known, &axes, (filters, channels));
             if self
-                .turns_as_shared(id, filters, channels)
-                .unwrap_or_else(turns)
+                .swaps_as_shared(id, filters, channels)
+                .unwrap_or_else(swaps)
             {
                 std::mem::swap(&mut filters, &mut channels);
             }
@@ -443,7 +459,7 @@ impl<'a> Layout<'a> {
 
     /// Whether a layer reads around its own part what another group computes for itself: it gets a copy
     /// with a frame of its own.
-    fn is_apart(&self, id: NodeId, x: NodeId) -> bool {
+    fn is_apart(&self, id: NodeId, x: LayerId) -> bool {
         let (group, of) = (self.groups[id.0], &self.layers[x.0]);
         let windows = self.graph.node(id).op.window();
         let slides = windows.is_some_and(|windows| *windows != [Window::ONE; 3]);
@@ -455,10 +471,11 @@ impl<'a> Layout<'a> {
     }
 
     /// The tensor as a reader wants it.
-    fn input(&mut self, id: NodeId, x: NodeId, axes: Axes, partial_gradient: AxisSet) -> NodeId {
-        let partial_gradient = match self.needs_gradient[self.layers[x.0].origin.0] {
-            true => partial_gradient,
-            false => AxisSet::NONE,
+    fn input(&mut self, id: NodeId, x: LayerId, axes: Axes, partial_gradient: AxisSet) -> LayerId {
+        let partial_gradient = if self.needs_gradient[self.layers[x.0].origin.0] {
+            partial_gradient
+        } else {
+            AxisSet::NONE
         };
         let known = &self.layers[x.0];
         let on = self.placement.sites[self.site].grids[0];
@@ -481,7 +498,7 @@ impl<'a> Layout<'a> {
 
     /// Whether a layer reads a tensor with a periodic border that others read with another one: it gets
     /// a copy, around which lies what it reads.
-    fn wraps_apart(&self, id: NodeId, x: NodeId) -> bool {
+    fn wraps_apart(&self, id: NodeId, x: LayerId) -> bool {
         let border = |id: NodeId| border(&self.graph.node(id).op);
         let mut readers = self.readers[self.layers[x.0].origin.0].iter();
         border(id) == Border::Periodic && readers.any(|&other| border(other) == Border::Outside)
@@ -489,11 +506,11 @@ impl<'a> Layout<'a> {
 
     fn push_move(
         &mut self,
-        of: NodeId,
+        of: LayerId,
         name: String,
         axes: Axes,
         partial_gradient: AxisSet,
-    ) -> NodeId {
+    ) -> LayerId {
         let origin = self.layers[of.0].origin;
         let id = self.push(origin, Step::Move, vec![of], axes, AxisSet::NONE);
         let from = self.layers[of.0].place.on;
@@ -512,10 +529,10 @@ impl<'a> Layout<'a> {
         &mut self,
         origin: NodeId,
         step: Step,
-        inputs: Vec<NodeId>,
+        inputs: Vec<LayerId>,
         axes: Axes,
         partial: AxisSet,
-    ) -> NodeId {
+    ) -> LayerId {
         let node = self.graph.node(origin);
         let group = match &step {
             Step::Layer(_) => self.groups[origin.0],
@@ -539,7 +556,7 @@ impl<'a> Layout<'a> {
             partial_gradient: AxisSet::NONE,
             group,
         });
-        NodeId(self.layers.len() - 1)
+        LayerId(self.layers.len() - 1)
     }
 
     fn keep_weights(
@@ -600,7 +617,7 @@ fn rows_and_columns(op: &Op, channels: AxisList, filters: AxisList) -> [AxisList
     }
 }
 
-/// What is said of N, D, H, W and C.
+/// The axes of N, D, H, W and C.
 fn dims_of_tensor(axes: impl Fn(LayerDim) -> AxisList) -> Axes {
     std::array::from_fn(|dim| axes(LayerDim::ALL[dim]))
 }
@@ -621,9 +638,10 @@ fn border(op: &Op) -> Border {
         Op::Convolution(convolution) if convolution.periodic => Border::Periodic,
         Op::Convolution(Convolution { window, .. }) | Op::Pool(Pool { window, .. }) => {
             let pads = |window: &Window| window.pad_low > 0 || window.pad_high > 0;
-            match window.iter().any(pads) {
-                true => Border::Outside,
-                false => Border::Inside,
+            if window.iter().any(pads) {
+                Border::Outside
+            } else {
+                Border::Inside
             }
         }
         Op::Input

@@ -41,17 +41,16 @@ fn lower_until(request: &Request<'_>, last: LoweringPass) -> Result<Program, Low
     let plan = Plan::new(request)?;
     let lower_planned = |rank| lower_planned(request, &plan, rank, last);
     let is_like = request.batch.is_multiple_of(plan.networks.len());
-    let (bodies, class_of) = match plan.placement.is_whole() && is_like {
-        true => {
-            // Micro-batches differ in nothing but their samples.
-            let (network, storages) = &plan.networks[0];
-            let (kind, shard) = (request.kind, request.strategy.shard);
-            let (class_of, ranks) = classes(&plan.world, network, storages, shard, kind);
-            let ranks = ranks.into_iter();
-            let bodies: Result<Vec<Body>, LowerError> = ranks.map(lower_planned).collect();
-            (bodies?, class_of)
-        }
-        false => by_bodies(&plan.world, plan.is_even(), &lower_planned)?,
+    let (bodies, class_of) = if plan.placement.is_whole() && is_like {
+        // Micro-batches differ in nothing but their samples.
+        let (network, storages) = &plan.networks[0];
+        let (kind, shard) = (request.kind, request.strategy.shard);
+        let (class_of, ranks) = classes(&plan.world, network, storages, shard, kind);
+        let ranks = ranks.into_iter();
+        let bodies: Result<Vec<Body>, LowerError> = ranks.map(lower_planned).collect();
+        (bodies?, class_of)
+    } else {
+        by_bodies(&plan.world, plan.is_even(), &lower_planned)?
     };
     let title = format!(
         "{} batch {} {}",

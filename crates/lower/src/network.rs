@@ -6,6 +6,23 @@ use partita_graph::{Loss, NodeId, Op, ParameterId, needed_by_last, readers};
 use partita_program::Place;
 use partita_space::{AxisSet, Grid};
 
+/// Index of a layer of the lowered network, and of the tensor that it makes. A node of the model has an
+/// id of its own, [`NodeId`]: changes of distribution, which the model lacks, stand between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct LayerId(pub usize);
+
+impl From<usize> for LayerId {
+    fn from(index: usize) -> Self {
+        Self(index)
+    }
+}
+
+impl From<LayerId> for usize {
+    fn from(id: LayerId) -> Self {
+        id.0
+    }
+}
+
 /// What is done to make a tensor.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
@@ -21,7 +38,7 @@ pub(crate) enum Step {
 pub(crate) struct Layer {
     pub name: String,
     pub step: Step,
-    pub inputs: Vec<NodeId>,
+    pub inputs: Vec<LayerId>,
     pub parameters: Vec<ParameterId>,
     /// The node of the model that it is, or whose value it is.
     pub origin: NodeId,
@@ -66,7 +83,7 @@ pub(crate) struct Network {
     pub parameters: Vec<Vec<Place>>,
     /// Of what is kept of it, in whatever of the training state is shared out.
     pub shares: Vec<Vec<Place>>,
-    readers: Vec<Vec<NodeId>>,
+    readers: Vec<Vec<LayerId>>,
     /// Of each node of the model.
     needs_gradient: Vec<bool>,
 }
@@ -96,7 +113,7 @@ impl Network {
         let mut ids = Vec::with_capacity(is_needed.len());
         let mut layers = Vec::with_capacity(is_needed.len());
         for (mut layer, is_needed) in self.layers.into_iter().zip(is_needed) {
-            ids.push(NodeId(layers.len()));
+            ids.push(LayerId(layers.len()));
             if is_needed {
                 layer
                     .inputs
@@ -135,30 +152,30 @@ impl Network {
         other
     }
 
-    /// Whether a layer brings a tensor to other ranks in one stage.
-    pub fn crosses_within(&self, id: NodeId) -> bool {
+    /// Whether a layer brings a tensor to other ranks of the same stage.
+    pub fn reshards_within_stage(&self, id: LayerId) -> bool {
         let layer = self.layer(id);
-        self.crosses(id) && self.layer(layer.inputs[0]).stage == layer.stage
+        self.reshards(id) && self.layer(layer.inputs[0]).stage == layer.stage
     }
 
-    /// Whether a layer brings a tensor to other ranks.
-    pub fn crosses(&self, id: NodeId) -> bool {
+    /// Whether a layer brings a tensor to the ranks of another site.
+    pub fn reshards(&self, id: LayerId) -> bool {
         let layer = self.layer(id);
         let is_move = matches!(layer.step, Step::Move);
         is_move && self.layer(layer.inputs[0]).place.on != layer.place.on
     }
 
-    pub fn layer(&self, id: NodeId) -> &Layer {
+    pub fn layer(&self, id: LayerId) -> &Layer {
         &self.layers[id.0]
     }
 
     /// Who reads a tensor, each once.
-    pub fn readers(&self, id: NodeId) -> &[NodeId] {
+    pub fn readers(&self, id: LayerId) -> &[LayerId] {
         &self.readers[id.0]
     }
 
     /// Whether the gradient of a tensor is needed for that of a parameter.
-    pub fn needs_gradient(&self, id: NodeId) -> bool {
+    pub fn needs_gradient(&self, id: LayerId) -> bool {
         self.needs_gradient[self.layer(id).origin.0]
     }
 }

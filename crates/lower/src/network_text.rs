@@ -9,13 +9,13 @@ use std::fmt::Write;
 pub(crate) fn text_of(network: &Network) -> String {
     let mut text = String::new();
     for layer in &network.layers {
-        let inputs = layer.inputs.iter().map(|&id| &network.layer(id).name[..]);
-        let inputs: Vec<&str> = inputs.collect();
-        let made = match &layer.step {
+        let step = match &layer.step {
             Step::Layer(op) => op.keyword(),
             Step::Move => "move",
         };
-        let made = [&[made], &inputs[..]].concat().join(" ");
+        let inputs = layer.inputs.iter().map(|&id| &network.layer(id).name[..]);
+        let words: Vec<&str> = [step].into_iter().chain(inputs).collect();
+        let made = words.join(" ");
         let _ = writeln!(
             text,
             "{} = {made}: {}{}",
@@ -30,9 +30,10 @@ pub(crate) fn text_of(network: &Network) -> String {
 fn distribution(place: &Place) -> String {
     let dims = ["N", "D", "H", "W", "C"].iter().zip(place.shape);
     let dims = dims.zip(&place.axes).map(|((name, extent), axes)| {
-        let axes = match axes.is_empty() {
-            true => String::new(),
-            false => format!("/{axes}"),
+        let axes = if axes.is_empty() {
+            String::new()
+        } else {
+            format!("/{axes}")
         };
         format!("{name}{extent}{axes}")
     });

@@ -5,9 +5,8 @@
 //! the first one plane further, and reads the input two planes further.
 
 use crate::geometry::Parts;
-use crate::network::{Network, reads_whole};
+use crate::network::{LayerId, Network, reads_whole};
 use crate::storage::{contributors, is_periodic, transposed_window, window};
-use partita_graph::NodeId;
 use partita_space::Interval;
 use std::sync::Arc;
 
@@ -31,17 +30,22 @@ impl<'n> Overlap<'n> {
             parts: own.to_vec(),
         };
         for index in (0..count).rev() {
-            overlap.widen(NodeId(index));
+            overlap.widen(LayerId(index));
         }
         overlap
     }
 
     /// Takes in what the readers in the same group read, whose own parts are known.
-    fn widen(&mut self, id: NodeId) {
+    fn widen(&mut self, id: LayerId) {
         let group = self.network.layer(id).group;
-        let is_inside = |reader: &NodeId| self.network.layer(*reader).group == group;
-        let readers = self.network.readers(id).iter().copied();
-        let readers: Vec<NodeId> = readers.filter(is_inside).collect();
+        let is_inside = |reader: &LayerId| self.network.layer(*reader).group == group;
+        let readers: Vec<LayerId> = self
+            .network
+            .readers(id)
+            .iter()
+            .copied()
+            .filter(is_inside)
+            .collect();
         if group.is_none() || readers.is_empty() {
             return;
         }
@@ -60,18 +64,18 @@ impl<'n> Overlap<'n> {
     }
 
     /// Whether a tensor is made and read inside of one group.
-    pub fn is_inner(&self, id: NodeId) -> bool {
+    pub fn is_inner(&self, id: LayerId) -> bool {
         self.inner[id.0]
     }
 
     /// What a coordinate computes of a tensor along a dim.
-    pub fn part(&self, id: NodeId, dim: usize, coordinate: usize) -> Interval {
+    pub fn part(&self, id: LayerId, dim: usize, coordinate: usize) -> Interval {
         self.parts[id.0][dim][coordinate]
     }
 
     /// Inputs along `dim` that a coordinate reads for what it computes, padding included; none where
     /// it reads no more than what it owns.
-    pub fn inputs(&self, consumer: NodeId, dim: usize, coordinate: usize) -> Interval {
+    pub fn inputs(&self, consumer: LayerId, dim: usize, coordinate: usize) -> Interval {
         let layer = self.network.layer(consumer);
         let outputs = || self.part(consumer, dim, coordinate);
         if layer.op().is_some_and(reads_whole) {
@@ -89,7 +93,7 @@ impl<'n> Overlap<'n> {
     }
 
     /// The same without zero padding.
-    pub fn inputs_inside(&self, consumer: NodeId, dim: usize, coordinate: usize) -> Interval {
+    pub fn inputs_inside(&self, consumer: LayerId, dim: usize, coordinate: usize) -> Interval {
         let inputs = self.inputs(consumer, dim, coordinate);
         let layer = self.network.layer(consumer);
         if is_periodic(layer) {
@@ -98,7 +102,7 @@ impl<'n> Overlap<'n> {
         inputs.intersect(&self.extent(layer.inputs[0], dim))
     }
 
-    fn extent(&self, id: NodeId, dim: usize) -> Interval {
+    fn extent(&self, id: LayerId, dim: usize) -> Interval {
         Interval::all(self.network.layer(id).place.shape[dim])
     }
 }

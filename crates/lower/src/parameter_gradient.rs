@@ -1,7 +1,8 @@
 //! Gradients of parameters while contributions to them arrive.
 
 use crate::body::Held;
-use partita_graph::{NodeId, ParameterId};
+use crate::network::LayerId;
+use partita_graph::ParameterId;
 use partita_program::{Kernel, View};
 use partita_space::{AxisSet, Grid};
 
@@ -11,8 +12,8 @@ pub(crate) type Key = (ParameterId, Option<Grid>, AxisSet);
 /// A contribution to the gradient of a parameter that waits for its slot.
 pub(crate) struct Deferred {
     pub key: Key,
-    pub node: NodeId,
-    pub layer: String,
+    pub layer: LayerId,
+    pub name: String,
     pub kernel: Option<Kernel>,
 }
 

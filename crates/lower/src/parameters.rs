@@ -3,11 +3,11 @@
 use crate::arena;
 use crate::body::{Held, NUMBERS};
 use crate::emit::Emit;
-use crate::network::{Network, positions};
+use crate::network::{LayerId, Network, positions};
 use crate::parameter_gradient::{Deferred, Key, ParameterGradient};
 use crate::redistribute::Destination;
 use crate::strategy::Shard;
-use partita_graph::{NodeId, Op, ParameterId, ParameterRole};
+use partita_graph::{Op, ParameterId, ParameterRole};
 use partita_program::{Kernel, Optimizer, Phase, Place, Role, View};
 use partita_space::{AxisSet, Grid};
 use std::collections::BTreeMap;
@@ -50,9 +50,10 @@ impl Emit<'_> {
                 Role::Optimizer => true,
                 _ => self.request.strategy.shard == Shard::Parameters,
             };
-            let place = match is_share {
-                true => self.share_of(id, whole),
-                false => whole,
+            let place = if is_share {
+                self.share_of(id, whole)
+            } else {
+                whole
             };
             let held = self.parameter_buffer(&name, role, id, place);
             match role {
@@ -119,37 +120,41 @@ impl Emit<'_> {
     }
 
     /// A tensor or its gradient; numbers come after those of parameters.
-    pub(crate) fn tensor(&self, id: NodeId, is_gradient: bool) -> u32 {
+    pub(crate) fn tensor(&self, id: LayerId, is_gradient: bool) -> u32 {
         let parameters = self.graph.parameters.len() as u32;
         2 * (parameters + self.storages.of(id).tensor) + u32::from(is_gradient)
     }
 
     /// A parameter of a layer as the layer's kernels take it.
-    pub(crate) fn parameter(&self, node: NodeId, index: usize) -> View {
-        let id = self.layer(node).parameters[index];
-        let kept = || self.parameters[&(id, self.builder.on)];
-        let held = self.gathered.get(&id).copied().unwrap_or_else(kept);
+    pub(crate) fn parameter(&self, id: LayerId, index: usize) -> View {
+        let parameter = self.layer(id).parameters[index];
+        let kept = || self.parameters[&(parameter, self.builder.on)];
+        let held = self.gathered.get(&parameter).copied().unwrap_or_else(kept);
         held.view(&held.region)
     }
 
     /// Gathers what the kernels of a layer take of parameters that are kept by shares.
-    pub(crate) fn gather_parameters(&mut self, node: NodeId, phase: Phase) {
+    pub(crate) fn gather_parameters(&mut self, id: LayerId, phase: Phase) {
         self.gathered.clear();
-        for id in self.layer(node).parameters.clone() {
-            let (share, whole) = self.share_and_whole(id);
+        for parameter in self.layer(id).parameters.clone() {
+            let (share, whole) = self.share_and_whole(parameter);
             if self.request.strategy.shard != Shard::Parameters || share == whole {
                 continue;
             }
-            let name = format!("{}.gathered", self.graph.parameter(id).name);
-            let held = self.parameter_buffer(&name, Role::Gathered, id, whole);
+            let name = format!("{}.gathered", self.graph.parameter(parameter).name);
+            let held = self.parameter_buffer(&name, Role::Gathered, parameter, whole);
             let to = Destination {
                 held,
                 place: whole,
                 accumulate: false,
             };
-            let from = (self.parameters[&(id, whole.on)], share, AxisSet::NONE);
-            self.move_parameter((id, Role::Gathered), phase, from, to);
-            self.gathered.insert(id, held);
+            let from = (
+                self.parameters[&(parameter, whole.on)],
+                share,
+                AxisSet::NONE,
+            );
+            self.move_parameter((parameter, Role::Gathered), phase, from, to);
+            self.gathered.insert(parameter, held);
         }
     }
 
@@ -186,9 +191,10 @@ impl Emit<'_> {
             Shard::Gradients | Shard::Parameters => true,
         };
         for (key, gradient) in &mut self.parameter_gradients {
-            gradient.open = match gradient.share.is_some() && is_summed_each_time {
-                true => gradient.uses,
-                false => total[key],
+            gradient.open = if gradient.share.is_some() && is_summed_each_time {
+                gradient.uses
+            } else {
+                total[key]
             };
         }
     }
@@ -200,9 +206,10 @@ impl Emit<'_> {
         uses: usize,
     ) -> ParameterGradient {
         let name = format!("d.{}", self.graph.parameter(parameter).name);
-        let places = &network.parameters[parameter.0];
-        let whole = places.iter().find(|place| place.on == on);
-        let whole = *whole.expect("layers use parameters that lie with them");
+        let whole = *network.parameters[parameter.0]
+            .iter()
+            .find(|place| place.on == on)
+            .expect("layers use parameters that lie with them");
         let share = self.share_of(parameter, whole);
         let held = self.parameter_buffer(&name, Role::Gradient, parameter, whole);
         let share = (share != whole).then(|| {
@@ -234,8 +241,8 @@ impl Emit<'_> {
         let view = self.parameter_gradients[&key].view();
         self.deferred.push(Deferred {
             key,
-            node: self.node,
-            layer: layer.to_owned(),
+            layer: self.layer_id,
+            name: layer.to_owned(),
             kernel: kernel(view, false),
         });
     }
@@ -247,13 +254,13 @@ impl Emit<'_> {
         let mut last = None;
         for one in std::mem::take(&mut self.deferred) {
             let (parameter, on, axes) = one.key;
-            if last.replace(one.node) != Some(one.node) {
-                let at = (layers - one.node.0) as u32;
+            if last.replace(one.layer) != Some(one.layer) {
+                let at = (layers - one.layer.0) as u32;
                 self.builder.number_from(number + NUMBERS * at);
             }
-            self.builder.turn = self.turn_of(self.slot, one.node);
+            self.builder.turn = self.turn_of(self.slot, one.layer);
             self.builder.enter(on);
-            self.add_gradient(parameter, axes, &one.layer, |_, accumulate| {
+            self.add_gradient(parameter, axes, &one.name, |_, accumulate| {
                 let mut kernel = one.kernel?;
                 set_accumulate(&mut kernel, accumulate);
                 Some(kernel)

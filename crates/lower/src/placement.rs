@@ -81,9 +81,10 @@ fn site(strategy: &Strategy, stage: usize) -> Site {
 
 /// That the model has a layer for each stage.
 pub(crate) fn check_stage_count(graph: &Graph, strategy: &Strategy) -> Result<(), StrategyError> {
-    match strategy.stage_count() < graph.nodes.len() {
-        true => Ok(()),
-        false => Err(too_many_stages(graph, strategy)),
+    if strategy.stage_count() < graph.nodes.len() {
+        Ok(())
+    } else {
+        Err(too_many_stages(graph, strategy))
     }
 }
 
@@ -212,7 +213,7 @@ impl Strategy {
         self.stages.len() * self.schedule.chunks()
     }
 
-    /// The same with the layers of each stage said.
+    /// The same with the layers of each stage specified.
     ///
     /// Shapes: as many ranges as [`Strategy::stage_count`], without gap from 0 to all nodes.
     pub fn with_layers(&self, graph: &Graph, ranges: &[Range<usize>]) -> Self {
@@ -234,7 +235,7 @@ impl Strategy {
         strategy
     }
 
-    /// The same with the layers of each stage said; where they are not, stages are made as equal in
+    /// The same with the layers of each stage specified; where they are not, stages are made as equal in
     /// arithmetic as they can be.
     ///
     /// Errors: stages that the model cannot give.
@@ -246,13 +247,46 @@ impl Strategy {
         Ok(self.with_layers(graph, &ranges))
     }
 
-    /// Whether the layers of any stage are said.
+    /// Whether the layers of any stage are specified.
     pub fn has_layers(&self) -> bool {
         self.stages.iter().any(|stage| !stage.layers.is_empty())
     }
 }
 
+/// The nodes of each stage as the strategy specifies them.
 fn by_hand(graph: &Graph, strategy: &Strategy) -> Result<Vec<Range<usize>>, StrategyError> {
+    let last = graph.nodes.len() - 1;
+    let (places, chunks) = (strategy.stages.len(), strategy.schedule.chunks());
+    let more = strategy
+        .stages
+        .iter()
+        .position(|choice| choice.layers.len() > chunks);
+    if let Some(place) = more {
+        let reason = format!(
+            "has more than {chunks} range(s) of layers, one for each stage on its ranks (several, with `+` between them, are for schedule=interleaved*2)"
+        );
+        return Err(stage_layers(graph, strategy, place, reason));
+    }
+    let mut ranges: Vec<Range<usize>> = Vec::with_capacity(places * chunks);
+    for stage in 0..places * chunks {
+        let expected = ranges.last().map_or(0, |range| range.end);
+        ranges.push(specified_range(graph, strategy, stage, expected)?);
+    }
+    if let Some(range) = ranges.last().filter(|range| range.end <= last) {
+        let [to, last] = [range.end - 1, last].map(|id| &graph.nodes[id].name);
+        let reason = format!("ends at `{to}`, before the last layer `{last}`");
+        return Err(stage_layers(graph, strategy, ranges.len() - 1, reason));
+    }
+    Ok(ranges)
+}
+
+/// The nodes that the strategy specifies for a stage, whose first node has to be `expected`.
+fn specified_range(
+    graph: &Graph,
+    strategy: &Strategy,
+    stage: usize,
+    expected: usize,
+) -> Result<Range<usize>, StrategyError> {
     let find = |name: &str| {
         graph.find(name).map(|id| id.0).ok_or_else(|| {
             let names = graph.nodes.iter().map(|node| node.name.as_str());
@@ -264,68 +298,56 @@ fn by_hand(graph: &Graph, strategy: &Strategy) -> Result<Vec<Range<usize>>, Stra
             }
         })
     };
+    let fail = |reason: String| Err(stage_layers(graph, strategy, stage, reason));
     let last = graph.nodes.len() - 1;
-    let fail = |stage: usize, reason: String| StrategyError::StageLayers {
+    let (places, chunks) = (strategy.stages.len(), strategy.schedule.chunks());
+    let Some((from, to)) = strategy.stages[stage % places].layers.get(stage / places) else {
+        let hint = match chunks {
+            1 => String::new(),
+            _ => format!(
+                ", of which schedule={} has {chunks} on the same ranks, with `+` between their layers",
+                strategy.schedule
+            ),
+        };
+        return fail(format!("has no layers{hint}"));
+    };
+    let start = if from.is_empty() {
+        expected
+    } else {
+        find(from)?
+    };
+    let end = if to.is_empty() {
+        last + 1
+    } else {
+        find(to)? + 1
+    };
+    // The input goes with the first layer.
+    let joins = start == expected || (stage == 0 && start <= 1);
+    if !joins || expected > last {
+        return fail(match graph.nodes.get(expected) {
+            Some(node) => format!("begins at `{}`, not at `{from}`", node.name),
+            None => "comes after the last layer".to_owned(),
+        });
+    }
+    if end <= start {
+        let from = &graph.nodes[start].name;
+        return fail(format!(
+            "goes from `{from}` to `{to}`, which comes before it"
+        ));
+    }
+    Ok(expected..end)
+}
+
+/// The error for a stage whose layers leave a gap, overlap or are missing.
+fn stage_layers(graph: &Graph, strategy: &Strategy, stage: usize, reason: String) -> StrategyError {
+    let [first, last] = [0, graph.nodes.len() - 1].map(|id| &graph.nodes[id].name);
+    StrategyError::StageLayers {
         strategy: strategy.to_string(),
         model: graph.name.clone(),
         stage: stage + 1,
         reason,
-        whole: format!("`{}` to `{}`", graph.nodes[0].name, graph.nodes[last].name),
-    };
-    let mut ranges: Vec<Range<usize>> = Vec::new();
-    let (places, chunks) = (strategy.stages.len(), strategy.schedule.chunks());
-    let more = strategy
-        .stages
-        .iter()
-        .position(|choice| choice.layers.len() > chunks);
-    if let Some(place) = more {
-        let reason = format!(
-            "has more than {chunks} range(s) of layers, one for each stage on its ranks (several, with `+` between them, are for schedule=interleaved*2)"
-        );
-        return Err(fail(place, reason));
+        whole: format!("`{first}` to `{last}`"),
     }
-    for stage in 0..places * chunks {
-        let Some((from, to)) = strategy.stages[stage % places].layers.get(stage / places) else {
-            let hint = match chunks {
-                1 => String::new(),
-                _ => format!(
-                    ", of which schedule={} has {chunks} on the same ranks, with `+` between their layers",
-                    strategy.schedule
-                ),
-            };
-            return Err(fail(stage, format!("has no layers{hint}")));
-        };
-        let expected = ranges.last().map_or(0, |range| range.end);
-        let start = match from.is_empty() {
-            true => expected,
-            false => find(from)?,
-        };
-        let end = match to.is_empty() {
-            true => last + 1,
-            false => find(to)? + 1,
-        };
-        // The input goes with the first layer.
-        let joins = start == expected || (stage == 0 && start <= 1);
-        if !joins || expected > last {
-            let expected = match graph.nodes.get(expected) {
-                Some(node) => format!("begins at `{}`, not at `{from}`", node.name),
-                None => "comes after the last layer".to_owned(),
-            };
-            return Err(fail(stage, expected));
-        }
-        if end <= start {
-            let from = &graph.nodes[start].name;
-            let reason = format!("goes from `{from}` to `{to}`, which comes before it");
-            return Err(fail(stage, reason));
-        }
-        ranges.push(expected..end);
-    }
-    if let Some(range) = ranges.last().filter(|range| range.end <= last) {
-        let [to, last] = [range.end - 1, last].map(|id| &graph.nodes[id].name);
-        let reason = format!("ends at `{to}`, before the last layer `{last}`");
-        return Err(fail(ranges.len() - 1, reason));
-    }
-    Ok(ranges)
 }
 
 #[cfg(test)]
@@ -347,9 +369,12 @@ mod tests {
         };
         assert_eq!(balanced(9, 2, &wide).unwrap(), [0..6, 6..9]);
         // What cannot be is in no cut, though it would be the best one.
-        let narrow = |stage: usize, range: Range<usize>| match range.len() > 4 {
-            true => f64::INFINITY,
-            false => wide(stage, range),
+        let narrow = |stage: usize, range: Range<usize>| {
+            if range.len() > 4 {
+                f64::INFINITY
+            } else {
+                wide(stage, range)
+            }
         };
         assert_eq!(balanced(9, 3, &narrow).unwrap(), [0..4, 4..6, 6..9]);
         assert_eq!(balanced(9, 2, &narrow), None);

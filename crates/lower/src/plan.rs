@@ -2,13 +2,13 @@
 
 use crate::geometry::Rows;
 use crate::lay_out::lay_out;
-use crate::network::{Network, positions};
+use crate::network::{LayerId, Network, positions};
 use crate::placement::Placement;
 use crate::request::{LowerError, Request};
 use crate::schedule::{self, Pass, Schedule, Slot};
 use crate::storage::Storages;
 use crate::strategy::Strategy;
-use partita_graph::{NodeId, Op};
+use partita_graph::Op;
 use partita_program::{Place, ProgramKind};
 use partita_space::{Axis, AxisList, AxisSet, Grid, Mesh};
 use std::collections::HashMap;
@@ -26,7 +26,7 @@ pub(crate) struct Plan {
     /// Which of them takes a micro-batch through a stage.
     pub slot_of: HashMap<(usize, usize, Pass), usize>,
     /// Of each stage, in the order of the network.
-    pub layers_of: Vec<Vec<NodeId>>,
+    pub layers_of: Vec<Vec<LayerId>>,
     /// Of each parameter those that hold it, the ranks first that keep the state of its optimizer.
     pub holders: Vec<Vec<Place>>,
     /// Of each parameter with several holders, on which of them it has gradients that are partial along
@@ -177,11 +177,11 @@ fn slots_by_work(slots: &[Slot]) -> HashMap<(usize, usize, Pass), usize> {
     works.zip(0..).collect()
 }
 
-fn layers_by_stage(network: &Network) -> Vec<Vec<NodeId>> {
+fn layers_by_stage(network: &Network) -> Vec<Vec<LayerId>> {
     let stages = network.layers.iter().map(|layer| layer.stage + 1).max();
     let mut layers_of = vec![Vec::new(); stages.unwrap_or(1)];
     for (id, layer) in network.layers.iter().enumerate() {
-        layers_of[layer.stage].push(NodeId(id));
+        layers_of[layer.stage].push(LayerId(id));
     }
     layers_of
 }
@@ -192,9 +192,12 @@ fn slots(strategy: &Strategy, micro: usize, kind: ProgramKind) -> Vec<Slot> {
     let places = strategy.stages.len();
     match kind {
         ProgramKind::Evaluate => schedule::forward_slots(stages, micro),
-        ProgramKind::Train | ProgramKind::Fetch => match strategy.can_schedule(micro) {
-            true if places > 0 => schedule::slots(strategy.schedule, places, micro),
-            _ => schedule::slots(Schedule::Sequential, stages, micro),
-        },
+        ProgramKind::Train | ProgramKind::Fetch => {
+            if places > 0 && strategy.can_schedule(micro) {
+                schedule::slots(strategy.schedule, places, micro)
+            } else {
+                schedule::slots(Schedule::Sequential, stages, micro)
+            }
+        }
     }
 }

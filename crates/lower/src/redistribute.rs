@@ -153,12 +153,11 @@ fn change(from: &Place, to: &Place) -> Stage {
         all.union(from.axes[dim].set()).union(to.axes[dim].set())
     });
     let (before, after) = (from.split_axes(), to.split_axes());
-    match touched
-        .iter()
-        .all(|axis| before.has(axis) && after.has(axis))
-    {
-        true => Stage::AllToAll(touched),
-        false => Stage::Messages(AxisSet::of(touched.iter().filter(|&axis| before.has(axis)))),
+    let splits_both = |axis| before.has(axis) && after.has(axis);
+    if touched.iter().all(splits_both) {
+        Stage::AllToAll(touched)
+    } else {
+        Stage::Messages(AxisSet::of(touched.iter().filter(|&axis| before.has(axis))))
     }
 }
 
@@ -197,9 +196,10 @@ impl Builder<'_> {
                 self.allreduce_of(cargo, group, view);
                 continue;
             }
-            let target = match is_last && !to.accumulate {
-                true => to.held,
-                false => self.between(cargo, next),
+            let target = if is_last && !to.accumulate {
+                to.held
+            } else {
+                self.between(cargo, next)
             };
             self.stage(cargo, stage, (&held, &place), (&target, &next));
             (held, place) = (target, next);

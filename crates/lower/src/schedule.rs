@@ -252,24 +252,19 @@ fn play(lists: Vec<Vec<Slot>>, stages: usize, micro: usize, durations: [u64; 3])
 impl Slot {
     /// What must be done before.
     pub fn needs(self, stages: usize) -> [Option<Slot>; 2] {
-        let of = |pass, stage| {
-            Some(Slot {
-                stage,
-                pass,
-                ..self
-            })
+        let of = |pass, stage| Slot {
+            stage,
+            pass,
+            ..self
         };
         match self.pass {
             Pass::Forward if self.stage == 0 => [None, None],
-            Pass::Forward => [of(Pass::Forward, self.stage - 1), None],
+            Pass::Forward => [Some(of(Pass::Forward, self.stage - 1)), None],
             Pass::Backward => [
-                of(Pass::Forward, self.stage),
-                match self.stage + 1 < stages {
-                    true => of(Pass::Backward, self.stage + 1),
-                    false => None,
-                },
+                Some(of(Pass::Forward, self.stage)),
+                (self.stage + 1 < stages).then(|| of(Pass::Backward, self.stage + 1)),
             ],
-            Pass::Weights => [of(Pass::Backward, self.stage), None],
+            Pass::Weights => [Some(of(Pass::Backward, self.stage)), None],
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Which tensors share memory, and how wide the frame of each is.
 
 use crate::geometry::{Geometry, Parts, Rows};
-use crate::network::{Layer, Network, Step};
+use crate::network::{Layer, LayerId, Network, Step};
 use crate::overlap::Overlap;
-use partita_graph::{NodeId, Op};
+use partita_graph::Op;
 use partita_program::Place;
 use partita_space::{Interval, Mesh, Window};
 
@@ -19,7 +19,7 @@ pub(crate) enum DataGradient {
 /// Memory of a tensor, shared with the tensors computed from it in place.
 pub(crate) struct Storage {
     /// The producer first, then those in place.
-    pub members: Vec<NodeId>,
+    pub members: Vec<LayerId>,
     /// What each rank computes: what it owns, and of an inner tensor what it reads of it.
     pub computed: Geometry,
     /// Whether it is made and read inside of one group: then each rank has its own copy of what it
@@ -44,7 +44,7 @@ pub(crate) struct Storage {
 
 /// The storages of a graph under a split.
 pub(crate) struct Storages {
-    /// Storage of each node.
+    /// Storage of each layer.
     pub of: Vec<usize>,
     /// All of them.
     pub all: Vec<Storage>,
@@ -89,15 +89,15 @@ impl Storages {
         Self { of, all }
     }
 
-    pub fn of(&self, node: NodeId) -> &Storage {
-        &self.all[self.of[node.0]]
+    pub fn of(&self, id: LayerId) -> &Storage {
+        &self.all[self.of[id.0]]
     }
 }
 
-/// Groups of nodes in one memory: an activation runs in place where nobody else reads its input and
+/// Groups of layers in one memory: an activation runs in place where nobody else reads its input and
 /// the producer's backward does not look at its own output.
-fn groups(network: &Network) -> Vec<Vec<NodeId>> {
-    let mut groups: Vec<Vec<NodeId>> = Vec::new();
+fn groups(network: &Network) -> Vec<Vec<LayerId>> {
+    let mut groups: Vec<Vec<LayerId>> = Vec::new();
     let mut of: Vec<usize> = Vec::new();
     for (i, layer) in network.layers.iter().enumerate() {
         let in_place = matches!(layer.op(), Some(Op::LeakyRelu { .. })) && {
@@ -110,11 +110,11 @@ fn groups(network: &Network) -> Vec<Vec<NodeId>> {
         };
         if in_place {
             let group = of[layer.inputs[0].0];
-            groups[group].push(NodeId(i));
+            groups[group].push(LayerId(i));
             of.push(group);
         } else {
             of.push(groups.len());
-            groups.push(vec![NodeId(i)]);
+            groups.push(vec![LayerId(i)]);
         }
     }
     groups
@@ -165,59 +165,60 @@ struct Context<'a> {
 }
 
 impl Context<'_> {
-    fn part(&self, node: NodeId, dim: usize, part: usize) -> Interval {
-        self.own[node.0][dim][part]
+    fn part(&self, id: LayerId, dim: usize, part: usize) -> Interval {
+        self.own[id.0][dim][part]
     }
 
-    fn place(&self, node: NodeId) -> &Place {
-        &self.network.layer(node).place
+    fn place(&self, id: LayerId) -> &Place {
+        &self.network.layer(id).place
     }
 
-    fn extent(&self, node: NodeId, dim: usize) -> Interval {
-        Interval::all(self.place(node).shape[dim])
+    fn extent(&self, id: LayerId, dim: usize) -> Interval {
+        Interval::all(self.place(id).shape[dim])
     }
 
-    fn rule(&self, members: &[NodeId]) -> Option<DataGradient> {
+    fn rule(&self, members: &[LayerId]) -> Option<DataGradient> {
         let producer = members[0];
-        let node = self.network.layer(producer);
+        let layer = self.network.layer(producer);
         // The gradient of a copy is what the own outputs give, and stays with it.
         let of_copies = members
             .iter()
-            .chain(&node.inputs)
+            .chain(&layer.inputs)
             .any(|&id| self.overlap.is_inner(id));
-        if let Some(Op::TransposedConvolution(_)) = node.op() {
-            return Some(match of_copies {
-                true => DataGradient::Reverse,
-                false => DataGradient::Halo,
+        if let Some(Op::TransposedConvolution(_)) = layer.op() {
+            return Some(if of_copies {
+                DataGradient::Reverse
+            } else {
+                DataGradient::Halo
             });
         }
-        let Some(Op::Convolution(convolution)) = node.op() else {
+        let Some(Op::Convolution(convolution)) = layer.op() else {
             return None;
         };
-        if !self.network.needs_gradient(node.inputs[0]) {
+        if !self.network.needs_gradient(layer.inputs[0]) {
             return None;
         }
         if convolution.periodic || of_copies {
             return Some(DataGradient::Reverse);
         }
-        let input = node.inputs[0];
-        let moved = |node: NodeId, held: &dyn Fn(usize, usize) -> Interval| {
+        let input = layer.inputs[0];
+        let moved = |id: LayerId, held: &dyn Fn(usize, usize) -> Interval| {
             let sum = |dim: usize, f: &dyn Fn(usize) -> usize| -> u128 {
-                let parts = 0..self.own[node.0][dim].len();
+                let parts = 0..self.own[id.0][dim].len();
                 parts.map(|i| f(i) as u128).sum()
             };
             let all: u128 = (0..5)
                 .map(|dim| sum(dim, &|i| held(dim, i).len()))
                 .product();
             let own: u128 = (0..5)
-                .map(|dim| sum(dim, &|i| self.part(node, dim, i).len()))
+                .map(|dim| sum(dim, &|i| self.part(id, dim, i).len()))
                 .product();
             all - own
         };
         let halo = moved(producer, &|dim, i| {
             let own = self.part(producer, dim, i);
             let read = self
-                .outputs(node, dim, i)
+                .outputs(layer, dim, i)
                 .intersect(&self.extent(producer, dim));
             own.hull(&read)
         });
@@ -233,15 +234,15 @@ impl Context<'_> {
     }
 
     /// Outputs of a convolution that touch its input's own part at a coordinate, unclipped.
-    fn outputs(&self, node: &Layer, dim: usize, coordinate: usize) -> Interval {
-        window(node, dim).map_or(Interval::default(), |window| {
-            window.outputs_of(&self.part(node.inputs[0], dim, coordinate))
+    fn outputs(&self, layer: &Layer, dim: usize, coordinate: usize) -> Interval {
+        window(layer, dim).map_or(Interval::default(), |window| {
+            window.outputs_of(&self.part(layer.inputs[0], dim, coordinate))
         })
     }
 
     fn storage(
         &self,
-        members: Vec<NodeId>,
+        members: Vec<LayerId>,
         rule: Option<DataGradient>,
         of: &[usize],
         rules: &[Option<DataGradient>],
@@ -258,7 +259,7 @@ impl Context<'_> {
         let periodic = readers
             .iter()
             .any(|&reader| is_periodic(self.network.layer(reader)));
-        let hull = |needs: &dyn Fn(NodeId) -> Interval| {
+        let hull = |needs: &dyn Fn(LayerId) -> Interval| {
             readers
                 .iter()
                 .fold(Interval::default(), |all, &reader| all.hull(&needs(reader)))
@@ -270,31 +271,19 @@ impl Context<'_> {
             })
         });
         let partial = Geometry::new(place, world, periodic, |dim, i| {
-            hull(
-                &|reader| match self.contributes(reader, rules[of[reader.0]]) {
-                    true => self.overlap.inputs_inside(reader, dim, i),
-                    false => Interval::default(),
-                },
-            )
-        });
-        let node = self.network.layer(first);
-        let around = Geometry::new(place, world, false, |dim, i| match rule {
-            Some(DataGradient::Halo) => match transposed_window(node, dim) {
-                Some(window) => window.inputs_of(&self.part(node.inputs[0], dim, i)),
-                None => self.outputs(node, dim, i),
-            },
-            Some(DataGradient::Reverse) => {
-                let inputs = self.overlap.inputs_inside(first, dim, i);
-                match (window(node, dim), transposed_window(node, dim)) {
-                    (Some(window), _) => window.outputs_of(&inputs),
-                    (None, Some(window)) => window.inputs_of(&inputs),
-                    (None, None) => Interval::default(),
+            hull(&|reader| {
+                if self.contributes(reader, rules[of[reader.0]]) {
+                    self.overlap.inputs_inside(reader, dim, i)
+                } else {
+                    Interval::default()
                 }
-            }
-            None => Interval::default(),
+            })
+        });
+        let around = Geometry::new(place, world, false, |dim, i| {
+            self.gradient_read(first, rule, dim, i)
         });
         let is_convolution =
-            |&id: &NodeId| matches!(self.network.layer(id).op(), Some(Op::Convolution(_)));
+            |&id: &LayerId| matches!(self.network.layer(id).op(), Some(Op::Convolution(_)));
         let zero_frame = !periodic && readers.iter().any(is_convolution);
         let has_gradient = self.network.needs_gradient(first);
         Storage {
@@ -311,8 +300,34 @@ impl Context<'_> {
         }
     }
 
+    /// What the data gradient of a layer reads of the gradient of its output at a coordinate.
+    fn gradient_read(
+        &self,
+        id: LayerId,
+        rule: Option<DataGradient>,
+        dim: usize,
+        i: usize,
+    ) -> Interval {
+        let layer = self.network.layer(id);
+        match rule {
+            Some(DataGradient::Halo) => match transposed_window(layer, dim) {
+                Some(window) => window.inputs_of(&self.part(layer.inputs[0], dim, i)),
+                None => self.outputs(layer, dim, i),
+            },
+            Some(DataGradient::Reverse) => {
+                let inputs = self.overlap.inputs_inside(id, dim, i);
+                match (window(layer, dim), transposed_window(layer, dim)) {
+                    (Some(window), _) => window.outputs_of(&inputs),
+                    (None, Some(window)) => window.inputs_of(&inputs),
+                    (None, None) => Interval::default(),
+                }
+            }
+            None => Interval::default(),
+        }
+    }
+
     /// Whether a reader contributes to the gradient of all that it reads, of others' parts too.
-    fn contributes(&self, reader: NodeId, rule: Option<DataGradient>) -> bool {
+    fn contributes(&self, reader: LayerId, rule: Option<DataGradient>) -> bool {
         // Other layers read beyond their own part in groups only.
         let op = self.network.layer(reader).op();
         rule == Some(DataGradient::Reverse) || op.is_none_or(|op| !op.has_weights())

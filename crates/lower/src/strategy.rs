@@ -1,4 +1,4 @@
-//! How the training is split: what the user says. Whether it can be is checked in `check`.
+//! How the training is split: what the user specifies. Whether it can be is checked in `check`.
 
 mod error;
 mod sizes;
@@ -50,8 +50,8 @@ pub struct Strategy {
 /// A stage of a pipeline.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StageChoice {
-    /// From the first layer to the last, as for [`LayerChoice`], where it is said: once, or for a schedule
-    /// with several stages on a place once for each of them. Where it is said of no stage, stages are
+    /// From the first layer to the last, as for [`LayerChoice`], where it is specified: once, or for a schedule
+    /// with several stages on a place once for each of them. Where it is specified for no stage, stages are
     /// made as equal as they can be.
     pub layers: Vec<(String, String)>,
     /// Extents of the axes of its mesh. Along `data` it splits what the axis `data` of the strategy has
@@ -94,7 +94,7 @@ impl Shard {
     }
 }
 
-/// What is said of some layers.
+/// What is specified for some layers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LayerChoice {
     /// Which ones: from the first to the last in the order of the model; a name alone is both, and an
@@ -102,23 +102,24 @@ pub struct LayerChoice {
     pub from: String,
     /// See `from`.
     pub to: String,
-    /// Axes of each [`LayerDim`], where they are said.
+    /// Axes of each [`LayerDim`], where they are specified.
     pub dims: [Option<AxisList>; 6],
     /// Whether what these layers compute is dropped after the forward pass and computed again, all of
-    /// it at once, when the backward pass comes to it; where it is said.
+    /// it at once, when the backward pass comes to it; where it is specified.
     pub recompute: Option<bool>,
-    /// How their halos come, where it is said.
+    /// How their halos come, where it is specified.
     pub halo: Option<Halo>,
-    /// How the ranks of the axis `branch` share out the branches among these layers, where it is said.
+    /// How the ranks of the axis `branch` share out the branches among these layers, where it is specified.
     pub branches: Option<Branches>,
 }
 
 impl LayerChoice {
     /// Which layers, as in the text form.
     pub fn layers(&self) -> String {
-        match self.from == self.to && !self.from.is_empty() {
-            true => self.from.clone(),
-            false => format!("{}..{}", self.from, self.to),
+        if self.from == self.to && !self.from.is_empty() {
+            self.from.clone()
+        } else {
+            format!("{}..{}", self.from, self.to)
         }
     }
 }
@@ -137,7 +138,7 @@ pub enum Branches {
 /// How layers get what they read around a rank's own part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Halo {
-    /// Each layer by an exchange of its own, unless something else is said.
+    /// Each layer by an exchange of its own, by default.
     Own,
     /// These layers by one wide exchange of each tensor that enters them; what lies around the own part
     /// between them is computed by every rank that needs it.
@@ -187,7 +188,7 @@ impl LayerDim {
         }
     }
 
-    /// The axis on which it lies unless something else is said.
+    /// The axis on which it lies by default.
     pub fn axis(self) -> Axis {
         match self {
             Self::N => Axis::Data,
@@ -264,9 +265,10 @@ impl Strategy {
             strategy: self.to_string(),
             product: self.ranks(),
             ranks,
-            nearest: match has_samples && self.stages.is_empty() == fitted.stages.is_empty() {
-                true => format!(", or `{fitted}` for {ranks}"),
-                false => String::new(),
+            nearest: if has_samples && self.stages.is_empty() == fitted.stages.is_empty() {
+                format!(", or `{fitted}` for {ranks}")
+            } else {
+                String::new()
             },
         })
     }

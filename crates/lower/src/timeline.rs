@@ -42,15 +42,22 @@ impl Timeline {
         let own = cover.iter().map(|&node| &self.through[node]);
         let above = self.above(first, last);
         let around = above.iter().map(|&node| &self.through[node]);
-        let taken: Vec<&Taken> = inside.chain(own).chain(around).collect();
+        let all = inside.chain(own).chain(around);
+        let all: Vec<&Taken> = all.filter(|taken| !taken.0.is_empty()).collect();
         let mut offset = floor;
-        loop {
-            let ends = taken.iter().filter_map(|taken| taken.end(offset, size));
-            match ends.max() {
-                Some(end) => offset = end,
-                None => return offset,
+        // How many sets in a row, the last that was asked among them, leave the offset free.
+        let mut free = 0;
+        for taken in all.iter().cycle() {
+            while let Some(end) = taken.end(offset, size) {
+                offset = end;
+                free = 0;
+            }
+            free += 1;
+            if free >= all.len() {
+                break;
             }
         }
+        offset
     }
 
     /// The nodes that together stand for just these times.

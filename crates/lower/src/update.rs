@@ -10,12 +10,13 @@
 //! and every sum, its own or not, so that each has a number of its own that is the same on all ranks.
 
 use crate::body::Held;
-use crate::cross::Crossing;
 use crate::emit::Emit;
+use crate::network::LayerId;
 use crate::parameter_gradient::Key;
 use crate::redistribute::{Cargo, Destination};
+use crate::resharding::Resharding;
 use crate::strategy::Shard;
-use partita_graph::{NodeId, Op, ParameterId};
+use partita_graph::{Op, ParameterId};
 use partita_program::{Kernel, Phase, Place, Role, View};
 use partita_space::{AxisSet, Grid};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,8 +26,7 @@ impl Emit<'_> {
         self.late_running();
         let ids = || (0..self.graph.parameters.len()).map(ParameterId);
         let all: Vec<ParameterId> = ids().collect();
-        let apart = ids().filter(|&id| self.is_held_apart(id));
-        let apart: Vec<ParameterId> = apart.collect();
+        let apart: Vec<ParameterId> = ids().filter(|&id| self.is_held_apart(id)).collect();
         let mut sums: BTreeMap<ParameterId, Option<View>> = BTreeMap::new();
         for &id in &apart {
             if self.graph.parameter(id).role.is_trained() {
@@ -90,8 +90,12 @@ impl Emit<'_> {
     ) -> Vec<(ParameterId, View)> {
         let mut gradients: Vec<(ParameterId, View)> = Vec::new();
         // Gradients of the last layers are complete first.
-        let all = self.parameter_gradients.iter().rev();
-        let all: Vec<_> = all.map(|(&key, state)| (key, state.sum())).collect();
+        let all: Vec<(Key, View)> = self
+            .parameter_gradients
+            .iter()
+            .rev()
+            .map(|(&key, state)| (key, state.sum()))
+            .collect();
         for ((parameter, _, _), source) in all {
             let known = gradients.iter().find(|(known, _)| *known == parameter);
             match (known, apart.get(&parameter)) {
@@ -128,9 +132,9 @@ impl Emit<'_> {
         for &(on, axes) in keys {
             let twin = plan.twin_of(on);
             if twin != on {
-                let crossing = Crossing::of_addends(&plan.world, &place(on), &place(twin));
+                let resharding = Resharding::of_partial_sums(&plan.world, &place(on), &place(twin));
                 let ends = ((id, on, axes), (id, twin, axes));
-                self.add_across(ends, &crossing);
+                self.add_across(ends, &resharding);
             }
         }
         let is_own = |on: &Option<Grid>| plan.twin_of(*on) == *on;
@@ -156,9 +160,9 @@ impl Emit<'_> {
         for other in &holders[1..] {
             let ends = (first(other.on), first(owner.on));
             if let (true, (Some(from), Some(to))) = (is_own(&other.on), ends) {
-                let crossing = Crossing::new(&plan.world, other, &owner);
+                let resharding = Resharding::new(&plan.world, other, &owner);
                 let ends = ((id, from.0, from.1), (id, to.0, to.1));
-                self.add_across(ends, &crossing);
+                self.add_across(ends, &resharding);
             }
         }
         let key = sums.get(&owner.on)?;
@@ -166,7 +170,7 @@ impl Emit<'_> {
     }
 
     /// Adds the gradient of one holder to that of another.
-    fn add_across(&mut self, (from, to): (Key, Key), crossing: &Crossing) {
+    fn add_across(&mut self, (from, to): (Key, Key), resharding: &Resharding) {
         let layer = self.graph.parameter(from.0).name.clone();
         let cargo = Cargo {
             layer: &layer,
@@ -177,9 +181,9 @@ impl Emit<'_> {
         let number = self.number_of_movement();
         let [own, sum] = [from, to].map(|key| self.parameter_gradients.get(&key));
         let [own, sum] = [own, sum].map(|state| state.map(|state| state.held));
-        let between = sum.map(|_| self.builder.between(cargo, *crossing.target()));
+        let between = sum.map(|_| self.builder.between(cargo, *resharding.target()));
         let ends = (own.as_ref(), between.as_ref());
-        self.builder.move_across(cargo, number, crossing, ends);
+        self.builder.move_across(cargo, number, resharding, ends);
         if let (Some(between), Some(sum)) = (between, sum) {
             let whole = sum.view(&sum.region);
             self.add(from.0, between.view(&sum.region), whole);
@@ -192,9 +196,10 @@ impl Emit<'_> {
         let holders = &plan.holders[id.0];
         let (layer, role) = {
             let parameter = self.graph.parameter(id);
-            let role = match parameter.role.is_trained() {
-                true => Role::Parameter,
-                false => Role::State,
+            let role = if parameter.role.is_trained() {
+                Role::Parameter
+            } else {
+                Role::State
             };
             (parameter.name.clone(), role)
         };
@@ -206,11 +211,11 @@ impl Emit<'_> {
         };
         let own = self.parameters.get(&(id, holders[0].on)).copied();
         for other in &holders[1..] {
-            let crossing = Crossing::new(&plan.world, &holders[0], other);
+            let resharding = Resharding::new(&plan.world, &holders[0], other);
             let number = self.number_of_movement();
             let held = self.parameters.get(&(id, other.on)).copied();
             let ends = (own.as_ref(), held.as_ref());
-            self.builder.move_across(cargo, number, &crossing, ends);
+            self.builder.move_across(cargo, number, &resharding, ends);
         }
     }
 
@@ -219,7 +224,7 @@ impl Emit<'_> {
         let plan = self.plan;
         let layers = plan.networks[0].0.layers.len();
         for index in 0..layers {
-            let layer = plan.networks[0].0.layer(NodeId(index));
+            let layer = plan.networks[0].0.layer(LayerId(index));
             let Some(&Op::BatchNorm { momentum, .. }) = layer.op() else {
                 continue;
             };
@@ -229,7 +234,7 @@ impl Emit<'_> {
                 continue;
             }
             for (micro, (network, _)) in plan.networks.iter().enumerate() {
-                let of = network.layer(NodeId(index));
+                let of = network.layer(LayerId(index));
                 let shape = [1, 1, 1, 2, of.place.shape[4]];
                 let mut place = Place::replicated(shape);
                 (place.axes[4], place.on) = (of.place.axes[4], of.place.on);
@@ -237,7 +242,7 @@ impl Emit<'_> {
                     on: owner.on,
                     ..place
                 };
-                let own = self.late_moments.get(&(NodeId(index), micro)).copied();
+                let own = self.late_moments.get(&(LayerId(index), micro)).copied();
                 let Some(sums) = self.moments_at(&layer.name, own, (&place, &to)) else {
                     continue;
                 };
@@ -270,7 +275,7 @@ impl Emit<'_> {
             return own;
         }
         let number = self.number_of_movement();
-        let crossing = Crossing::new(&self.builder.world, from, to);
+        let resharding = Resharding::new(&self.builder.world, from, to);
         let cargo = Cargo {
             layer,
             phase: Phase::Report,
@@ -289,7 +294,7 @@ impl Emit<'_> {
         });
         let target = view.map(|view| held(self, view, to));
         let ends = (own.as_ref(), target.as_ref());
-        self.builder.move_across(cargo, number, &crossing, ends);
+        self.builder.move_across(cargo, number, &resharding, ends);
         view
     }
 
@@ -404,8 +409,9 @@ impl Emit<'_> {
         // All ranks know them, though they move others.
         let sets: BTreeSet<AxisSet> = ids.filter(trained).filter_map(axes_of).collect();
         let with = |axes: AxisSet| -> Vec<View> {
-            let own = gradients.iter();
-            let own = own.filter(|(id, _)| axes_of(*id) == Some(axes));
+            let own = gradients
+                .iter()
+                .filter(|(id, _)| axes_of(*id) == Some(axes));
             own.map(|&(_, view)| view).collect()
         };
         let sets: Vec<(AxisSet, Vec<View>)> =
@@ -418,9 +424,10 @@ impl Emit<'_> {
                 continue;
             }
             // A rank may move parameters with several groups of ranks, and each calls it the same.
-            let total = match self.is_whole() {
-                true => self.builder.sums(name, 1, 1),
-                false => self.builder.sums(&format!("{name}.of{at}.{axes}"), 1, 1),
+            let total = if self.is_whole() {
+                self.builder.sums(name, 1, 1)
+            } else {
+                self.builder.sums(&format!("{name}.of{at}.{axes}"), 1, 1)
             };
             let kernel = Kernel::SumOfSquares { sources, total };
             self.builder.kernel(name, Phase::Update, kernel);
@@ -431,7 +438,7 @@ impl Emit<'_> {
         totals.first().copied()
     }
 
-    /// What is said of the step, where layers run on some ranks only: the sums of the replicas, and from
+    /// Reports the step where layers run on some ranks only: sums over the replicas, and brings them from
     /// their ranks to all.
     pub(crate) fn report_across(&mut self) {
         if self.is_whole() {

@@ -123,9 +123,9 @@ fn groups_are_as_large_as_their_branches_cost_or_as_said() {
     let sizes = ["b", "a", "c"].map(|name| ranks_of(&by_cost, name).len());
     assert!(sizes[0] > sizes[1] && sizes[1] >= sizes[2], "{sizes:?}");
     assert_eq!(sizes.iter().sum::<usize>(), 6);
-    let said = program(&graph, "branch=6; a..c: branches=[5|1]", BATCH);
-    assert_eq!(ranks_of(&said, "b"), [0, 1, 2, 3, 4]);
-    assert_eq!(ranks_of(&said, "stem"), [0, 1, 2, 3, 4, 5]);
+    let sized = program(&graph, "branch=6; a..c: branches=[5|1]", BATCH);
+    assert_eq!(ranks_of(&sized, "b"), [0, 1, 2, 3, 4]);
+    assert_eq!(ranks_of(&sized, "stem"), [0, 1, 2, 3, 4, 5]);
     let off = program(&graph, "branch=6; a..c: branches=off", BATCH);
     assert_eq!(ranks_of(&off, "c").len(), 6);
 }

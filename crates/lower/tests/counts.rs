@@ -171,14 +171,14 @@ fn an_auxiliary_loss_lies_as_the_loss_does() {
     let graph = text::parse(HEADS).unwrap();
     let strategy: Strategy = "data=2; early: N=data".parse().unwrap();
     let refused = lower(&request(&graph, &strategy, 2)).unwrap_err();
-    let said = refused.to_string();
+    let message = refused.to_string();
     assert!(
-        said.contains("the auxiliary loss `early` cannot carry data on N"),
-        "{said}"
+        message.contains("the auxiliary loss `early` cannot carry data on N"),
+        "{message}"
     );
     assert!(
-        said.ends_with("possible are none, as it lies as the loss does"),
-        "{said}"
+        message.ends_with("possible are none, as it lies as the loss does"),
+        "{message}"
     );
     // The scores of the head lie otherwise; they are moved to where the targets are.
     let moved = program(&graph, "data=2; aux.fc: N=-; fc1: F=data", 2);

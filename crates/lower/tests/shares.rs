@@ -436,11 +436,10 @@ fn linear_layers_on_the_ranks_of_space_scatter_the_sum_of_the_seam() {
     }
 }
 
-#[test]
-fn slabs_of_positions_are_shares_of_features() {
-    let model = |extent: &str, kernel: usize| {
-        let text = format!(
-            "model slabs
+/// A convolution, a flatten and two linear layers.
+fn slabs(extent: &str, kernel: usize) -> Graph {
+    let text = format!(
+        "model slabs
 input x channels=2 extent={extent}
 c = conv x filters=4 kernel={kernel} pad={} bias=false
 f = flatten c
@@ -450,29 +449,34 @@ r = relu l
 m = linear r features=4 bias=false
 loss = mse m
 ",
-            kernel / 2
-        );
-        text::parse(&text).unwrap()
-    };
-    let flat = |graph: &Graph| BATCH * graph.node(graph.find("f").unwrap()).shape.channels;
-    let of_seam = |graph: &Graph, strategy: &str| -> Vec<Movement> {
-        let program = program(graph, strategy);
-        let first = movements(&program, 0);
-        let seam = first.into_iter().filter(|one| match one.0 {
-            Forward | Backward => one.1 != "exchange",
-            Phase::Load | Reduce | Phase::Update | Phase::Report => false,
-        });
-        seam.collect()
-    };
-    // What the two linear layers move among themselves.
-    let after = |group: &str, parts: usize| -> Vec<Movement> {
-        let sum = BATCH * 12 / parts * (parts - 1);
-        vec![
-            (Forward, "reduce_scatter", group.to_owned(), sum),
-            (Forward, "allreduce", group.to_owned(), BATCH * 4),
-            (Backward, "allgather", group.to_owned(), sum),
-        ]
-    };
+        kernel / 2
+    );
+    text::parse(&text).unwrap()
+}
+
+/// What the first rank moves between layers, but for halos.
+fn moved_between_layers(graph: &Graph, strategy: &str) -> Vec<Movement> {
+    let program = program(graph, strategy);
+    let first = movements(&program, 0).into_iter();
+    let between = first.filter(|one| match one.0 {
+        Forward | Backward => one.1 != "exchange",
+        Phase::Load | Reduce | Phase::Update | Phase::Report => false,
+    });
+    between.collect()
+}
+
+/// What the two linear layers of [`slabs`] move among themselves.
+fn moved_between_linear_layers(group: &str, parts: usize) -> Vec<Movement> {
+    let sum = BATCH * 12 / parts * (parts - 1);
+    vec![
+        (Forward, "reduce_scatter", group.to_owned(), sum),
+        (Forward, "allreduce", group.to_owned(), BATCH * 4),
+        (Backward, "allgather", group.to_owned(), sum),
+    ]
+}
+
+#[test]
+fn slabs_of_positions_are_shares_of_features() {
     // The outermost dim of more than one index in slabs, and the next in them where each is one index:
     // nothing moves between the convolution and the first linear layer.
     for (extent, strategy, group, parts) in [
@@ -486,27 +490,33 @@ loss = mse m
             4,
         ),
     ] {
-        let seam = of_seam(&model(extent, 1), strategy);
-        assert_eq!(seam, after(group, parts), "{extent} {strategy}");
+        let moved = moved_between_layers(&slabs(extent, 1), strategy);
+        let expected = moved_between_linear_layers(group, parts);
+        assert_eq!(moved, expected, "{extent} {strategy}");
     }
+}
+
+#[test]
+fn other_parts_of_positions_move_to_become_shares_of_features() {
+    let flat = |graph: &Graph| BATCH * graph.node(graph.find("f").unwrap()).shape.channels;
     // Rows are no range of features where there are planes: each rank gives the other what of its
     // rows lies in the other's planes, half of its half.
-    let graph = model("4x6x2", 3);
-    let seam = of_seam(&graph, "height=2; l..: H=-,C=height");
+    let graph = slabs("4x6x2", 3);
+    let moved = moved_between_layers(&graph, "height=2; l..: H=-,C=height");
     let all = flat(&graph);
-    let mut expected = after("height", 2);
+    let mut expected = moved_between_linear_layers("height", 2);
     expected.insert(0, (Forward, "alltoall", "height".to_owned(), all / 4));
     expected.push((Backward, "alltoall", "height".to_owned(), all / 4));
-    assert_eq!(seam, expected);
+    assert_eq!(moved, expected);
     // Slabs of 2 and 3 planes are no even shares of the features: rank 0 gets the three planes that it
     // lacks, and keeps a share of all.
-    let graph = model("5x2x2", 1);
-    let seam = of_seam(&graph, "depth=2; l..: C=depth");
-    let mut expected = after("depth", 2);
+    let graph = slabs("5x2x2", 1);
+    let moved = moved_between_layers(&graph, "depth=2; l..: C=depth");
+    let mut expected = moved_between_linear_layers("depth", 2);
     let all = flat(&graph);
     expected.insert(0, (Forward, "allgather", "depth".to_owned(), all / 5 * 3));
     expected.push((Backward, "allgather", "depth".to_owned(), all / 2));
-    assert_eq!(seam, expected);
+    assert_eq!(moved, expected);
 }
 
 #[test]

@@ -137,14 +137,14 @@ fn replicas_on_the_same_ranks_must_split_a_parameter_alike() {
     let error = refused("; c7e: F=-", "gems").unwrap();
     for part in [
         "`e1` and `c7e` share `e1.weight`",
-        "`e1` has C=-,F=filter (as usual, nothing is said of it)",
+        "`e1` has C=-,F=filter (by default)",
         "`c7e` has C=-,F=- (`c7e: F=-`)",
     ] {
         assert!(error.contains(part), "{part:?} is not in {error:?}");
     }
 }
 
-/// Layers in front of which axes change roles, or might, and that share their weights.
+/// Layers in front of which axes are swapped, or might be, and that share their weights.
 const TURNING: &str = "model m
 input x channels=1 extent=8
 a = embedding x rows=5 channels=4
@@ -161,7 +161,7 @@ loss = softmax_cross_entropy l
 ";
 
 #[test]
-fn layers_that_share_weights_take_the_same_turns_where_nothing_is_said_of_them() {
+fn layers_that_share_weights_assign_axes_alike_by_default() {
     let graph = text::parse(TURNING).unwrap();
     for strategy in [
         "filter=2,channel=2",

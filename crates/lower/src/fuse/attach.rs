@@ -134,9 +134,10 @@ impl Fusion<'_> {
             if open.is_empty() {
                 break;
             }
-            let single = self.kernel(earlier);
-            let single = single.filter(|kernel| !matches!(kernel, Kernel::Fill { .. }));
-            for (view, access) in self.accesses(earlier) {
+            let single = self
+                .kernel(earlier)
+                .filter(|kernel| !matches!(kernel, Kernel::Fill { .. }));
+            for (view, access) in &self.accesses[earlier] {
                 if view.buffer != on.buffer || !access.writes() {
                     continue;
                 }
@@ -167,8 +168,9 @@ impl Fusion<'_> {
         let is_writer =
             |user: &usize| *user == slot || writers.kernels.iter().any(|(known, _)| known == user);
         let writes_inside = |writer: usize| {
-            let accesses = self.accesses(writer);
-            let mut own = accesses.iter().filter(|(view, _)| view.buffer == on.buffer);
+            let mut own = self.accesses[writer]
+                .iter()
+                .filter(|(view, _)| view.buffer == on.buffer);
             own.all(|(view, _)| on.region().holds(&view.region()))
         };
         let buffer = self.body.buffer(on.buffer);

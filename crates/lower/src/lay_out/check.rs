@@ -3,6 +3,7 @@
 use super::Layout;
 use super::choices::can_carry;
 use crate::StrategyError;
+use crate::network::LayerId;
 use crate::strategy::LayerDim;
 use partita_graph::{Node, NodeId, Op};
 use partita_space::AxisList;
@@ -11,7 +12,7 @@ impl Layout<'_> {
     pub(super) fn check_dims(&self, id: NodeId) -> Result<(), StrategyError> {
         let node = self.graph.node(id);
         for dim in LayerDim::ALL {
-            let axes = self.said(id, dim).unwrap_or_default();
+            let axes = self.specified(id, dim).unwrap_or_default();
             if !axes.is_empty() && !can_carry(node, dim) {
                 return Err(StrategyError::Dim {
                     strategy: self.strategy.to_string(),
@@ -105,9 +106,10 @@ impl Layout<'_> {
         Err(StrategyError::Heads {
             strategy: self.strategy.to_string(),
             layer: node.name.clone(),
-            all: match kind == node.name {
-                true => kind.to_owned(),
-                false => format!("*.{kind}"),
+            all: if kind == node.name {
+                kind.to_owned()
+            } else {
+                format!("*.{kind}")
             },
             heads,
             parts,
@@ -116,7 +118,7 @@ impl Layout<'_> {
     }
 
     /// In a group nothing is exchanged across the border of the image.
-    pub(super) fn check_periodic(&self, id: NodeId, x: NodeId) -> Result<(), StrategyError> {
+    pub(super) fn check_periodic(&self, id: NodeId, x: LayerId) -> Result<(), StrategyError> {
         let node = self.graph.node(id);
         let is_periodic = matches!(&node.op, Op::Convolution(convolution) if convolution.periodic);
         let (group, input) = (self.groups[id.0], &self.layers[x.0]);
@@ -125,9 +127,10 @@ impl Layout<'_> {
         };
         let choice = &self.strategy.layers[number];
         let before = &self.graph.nodes[id.0 - 1].name;
-        let after = match choice.to.is_empty() {
-            true => format!("{}..", node.name),
-            false => format!("{}..{}", node.name, choice.to),
+        let after = if choice.to.is_empty() {
+            format!("{}..", node.name)
+        } else {
+            format!("{}..{}", node.name, choice.to)
         };
         Err(StrategyError::PeriodicInGroup {
             strategy: self.strategy.to_string(),

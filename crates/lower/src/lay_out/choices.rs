@@ -1,11 +1,11 @@
-//! What a strategy says of each layer.
+//! What a strategy specifies for each layer.
 
 use crate::strategy::{Halo, LayerDim};
 use crate::{LayerChoice, Strategy, StrategyError};
 use partita_graph::{Graph, Node, Op};
 use partita_space::{AxisList, nearest};
 
-/// What the strategy says of each layer.
+/// What the strategy specifies for each layer.
 pub(super) fn choices(
     graph: &Graph,
     strategy: &Strategy,
@@ -15,18 +15,18 @@ pub(super) fn choices(
         let layers = layers(graph, strategy, choice)?;
         let alone = layers.len() == 1;
         for id in layers {
-            let said = &mut all[id];
+            let specified = &mut all[id];
             for (dim, axes) in LayerDim::ALL.into_iter().zip(choice.dims) {
                 // Of a range, what a layer does not have is not meant for it.
                 let is_meant = alone || can_carry(&graph.nodes[id], dim);
-                said[dim as usize] = axes.filter(|_| is_meant).or(said[dim as usize]);
+                specified[dim as usize] = axes.filter(|_| is_meant).or(specified[dim as usize]);
             }
         }
     }
     Ok(all)
 }
 
-/// The layers of which something is said, in the order of the model.
+/// The layers that a choice is for, in the order of the model.
 pub(crate) fn layers(
     graph: &Graph,
     strategy: &Strategy,
@@ -44,9 +44,10 @@ pub(crate) fn layers(
     if choice.from.contains('*') && choice.from == choice.to {
         let is_meant = |id: &usize| matches(&choice.from, &graph.nodes[*id].name);
         let all: Vec<usize> = (0..graph.nodes.len()).filter(is_meant).collect();
-        return match all.is_empty() {
-            true => Err(unknown(&choice.from)),
-            false => Ok(all),
+        return if all.is_empty() {
+            Err(unknown(&choice.from))
+        } else {
+            Ok(all)
         };
     }
     if choice.from.contains('*') || choice.to.contains('*') {
@@ -56,13 +57,15 @@ pub(crate) fn layers(
         });
     }
     let find = |name: &str| graph.find(name).map(|id| id.0).ok_or_else(|| unknown(name));
-    let from = match choice.from.is_empty() {
-        true => 0,
-        false => find(&choice.from)?,
+    let from = if choice.from.is_empty() {
+        0
+    } else {
+        find(&choice.from)?
     };
-    let last = match choice.to.is_empty() {
-        true => graph.nodes.len() - 1,
-        false => find(&choice.to)?,
+    let last = if choice.to.is_empty() {
+        graph.nodes.len() - 1
+    } else {
+        find(&choice.to)?
     };
     if last < from {
         return Err(StrategyError::Backwards {

@@ -2,7 +2,7 @@
 //!
 //! Example: under `filter=2,channel=2` the first of two convolutions reads channels along `channel` and gives
 //! filters along `filter`. The second one, which shares its weights, does so as well, though less might move
-//! if the two axes changed roles.
+//! if the two axes were swapped.
 
 use super::{Layout, lay_out_once, rows_and_columns};
 use crate::placement::Placement;
@@ -13,9 +13,9 @@ use partita_program::Place;
 use partita_space::{Axis, AxisList};
 
 impl Layout<'_> {
-    /// Whether the axes of filters and channels change roles in a layer whose weights another one on the
+    /// Whether the axes of filters and channels are swapped in a layer whose weights another one on the
     /// same ranks has already; none where none has, or neither way is like it.
-    pub(super) fn turns_as_shared(
+    pub(super) fn swaps_as_shared(
         &self,
         id: NodeId,
         filters: AxisList,
@@ -66,46 +66,50 @@ impl Layout<'_> {
             (false, _) => vec![(LayerDim::C, columns)],
         };
         let choices = self.strategy.layers.iter().rev();
-        let says = |choice: &&crate::LayerChoice| {
-            let is_said = |(dim, _): &(LayerDim, AxisList)| choice.dims[*dim as usize].is_some();
+        let specifies = |choice: &&crate::LayerChoice| {
+            let is_specified =
+                |(dim, _): &(LayerDim, AxisList)| choice.dims[*dim as usize].is_some();
             let ids = super::layers(self.graph, self.strategy, choice).unwrap_or_default();
-            split.iter().any(is_said) && ids.contains(&id.0)
+            split.iter().any(is_specified) && ids.contains(&id.0)
         };
         Sharer {
             name: node.name.clone(),
-            origin: match choices.into_iter().find(says) {
+            origin: match choices.into_iter().find(specifies) {
                 Some(choice) => format!("`{choice}`"),
-                None => "as usual, nothing is said of it".to_owned(),
+                None => "by default".to_owned(),
             },
             split: words(&split),
         }
     }
 }
 
-/// As a strategy says it of layers.
+/// As the text of a strategy.
 fn words(split: &[(LayerDim, AxisList)]) -> String {
-    let word = |(dim, axes): &(LayerDim, AxisList)| match axes.is_empty() {
-        true => format!("{}=-", dim.name()),
-        false => format!("{}={axes}", dim.name()),
+    let word = |(dim, axes): &(LayerDim, AxisList)| {
+        if axes.is_empty() {
+            format!("{}=-", dim.name())
+        } else {
+            format!("{}={axes}", dim.name())
+        }
     };
     split.iter().map(word).collect::<Vec<_>>().join(",")
 }
 
-/// Parameters for which more is said before a strategy is given up.
+/// Parameters for which a remedy is added before a strategy is given up.
 const ROUNDS: usize = 4;
 
-/// What is said so that layers split a parameter alike, the least first.
+/// What makes layers split a parameter alike, the smallest change first.
 #[derive(Clone, Copy)]
 enum Remedy {
-    /// Of the second layer what the first one has.
+    /// The second layer as the first one.
     SecondAsFirst,
     /// The other way round.
     FirstAsSecond,
-    /// Of all that share the parameter what the first one has.
+    /// All that share the parameter as the first one.
     AllAsFirst,
     /// Or the second one.
     AllAsSecond,
-    /// That none splits it.
+    /// None splits it.
     Whole,
 }
 
@@ -160,8 +164,8 @@ impl Remedy {
     }
 }
 
-/// The strategy nearest to one in which layers share a parameter that they split differently: it says of one
-/// of them, or of all, what another one has.
+/// The strategy nearest to one in which layers share a parameter that they split differently: one of
+/// them, or all, are split as another one is.
 pub(super) fn nearest(
     graph: &Graph,
     strategy: &Strategy,
@@ -169,7 +173,7 @@ pub(super) fn nearest(
     shared: &SharedParameter,
 ) -> String {
     let mut remedies = Remedy::ALL.into_iter();
-    let said = remedies.find_map(|remedy| remedy.apply(graph, shared, batch));
+    let specified = remedies.find_map(|remedy| remedy.apply(graph, shared, batch));
     let mut one_replica = strategy.clone();
     one_replica.schedule = crate::Schedule::default();
     let mut extents = [1; 7];
@@ -178,7 +182,7 @@ pub(super) fn nearest(
     let mut others = others
         .iter()
         .filter(|other| lies(graph, other, batch).is_ok());
-    match said.or_else(|| others.next().map(Strategy::to_string)) {
+    match specified.or_else(|| others.next().map(Strategy::to_string)) {
         Some(nearest) => format!("`{nearest}`"),
         None => "a model in which each of them has weights of its own".to_owned(),
     }

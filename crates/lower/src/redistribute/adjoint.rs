@@ -65,8 +65,9 @@ fn elements(body: &Body, view: &View) -> Vec<usize> {
     let pitches = body.buffer(view.buffer).pitches();
     let mut all = vec![0];
     for dim in 0..5 {
-        let steps = (0..view.extent[dim]).map(|at| (view.start[dim] + at) * pitches[dim]);
-        let steps: Vec<usize> = steps.collect();
+        let steps: Vec<usize> = (0..view.extent[dim])
+            .map(|at| (view.start[dim] + at) * pitches[dim])
+            .collect();
         let extended = all
             .iter()
             .flat_map(|start| steps.iter().map(move |step| start + step));

@@ -45,9 +45,10 @@ fn makespan(schedule: Schedule, devices: usize, micro: usize, costs: Costs) -> u
 fn peaks(schedule: Schedule, devices: usize, micro: usize) -> Vec<usize> {
     let mut alive = vec![0_usize; devices];
     let mut peaks = vec![0; devices];
-    let frees = match schedule.splits_weights() {
-        true => Pass::Weights,
-        false => Pass::Backward,
+    let frees = if schedule.splits_weights() {
+        Pass::Weights
+    } else {
+        Pass::Backward
     };
     for slot in slots(schedule, devices, micro) {
         let place = schedule.place(devices, slot.replica, slot.stage);

@@ -27,7 +27,7 @@ pub struct Sharer {
     pub name: String,
     /// As words for layers: `C=-,F=filter`.
     pub split: String,
-    /// The words that say so, or that it is so where nothing is said.
+    /// The words that specify it, or that it is the default.
     pub origin: String,
 }
 
@@ -54,9 +54,9 @@ pub enum StrategyError {
     Value {
         /// The whole.
         text: String,
-        /// The word with what was said of it.
+        /// The word with its value.
         word: String,
-        /// What can be said of it.
+        /// The values that it takes.
         possible: String,
         /// The same word, with what was probably meant.
         nearest: String,
@@ -109,9 +109,9 @@ pub enum StrategyError {
         /// What would be valid.
         nearest: String,
     },
-    /// What is said of some layers is not of the form.
+    /// What is specified for some layers is not of the form.
     #[error(
-        "strategy `{text}`: `{word}` is nothing that can be said of layers; possible are \
+        "strategy `{text}`: `{word}` cannot be set for layers; possible are \
          recompute=on|off, halo=own|grouped, branches=2|[3|1]|off, and DIM=AXES with a dim of N, D, H, W, C or F and axes such as `depth`, \
          `filter+channel` or `-` for none"
     )]
@@ -309,9 +309,9 @@ pub enum StrategyError {
         /// What gives it two values.
         nearest: String,
     },
-    /// What is said of layers, said of all.
+    /// What is specified for some layers, given for all.
     #[error(
-        "strategy `{text}`: `{name}` is said of layers, like `; {example}`; nothing else goes before the \
+        "strategy `{text}`: `{name}` is set for layers, like `; {example}`; nothing else goes before the \
          first semicolon than axes, overlap, fuse, micro and shard"
     )]
     OfLayers {
@@ -319,12 +319,12 @@ pub enum StrategyError {
         text: String,
         /// The key.
         name: String,
-        /// How it is said.
+        /// How it is specified.
         example: &'static str,
     },
     /// An axis that a layer names and that has an extent of 1.
     #[error(
-        "strategy `{text}`: `{word}` is said of `{layers}`, but `{axis}` has an extent of 1 here, so it \
+        "strategy `{text}`: `{word}` is set for `{layers}`, but `{axis}` has an extent of 1 here, so it \
          splits nothing; possible are {possible}, or `-` for none"
     )]
     Unsplit {
@@ -451,7 +451,7 @@ pub enum StrategyError {
         /// What would be valid.
         nearest: String,
     },
-    /// Layers chosen by hand that leave gaps or are not said of all stages.
+    /// Layers chosen by hand that leave gaps or are not specified for all stages.
     #[error(
         "strategy `{strategy}`: stage {stage} {reason}; the stages of {model} go without gap from \
          {whole}, or their layers are left out and chosen for all of them"

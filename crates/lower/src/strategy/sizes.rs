@@ -28,9 +28,10 @@ impl Strategy {
                 stages,
                 micro: self.micro,
                 most: PASSES_MAX,
-                nearest: match stages > PASSES_MAX {
-                    true => format!("fewer than {PASSES_MAX} stages"),
-                    false => self.nearest_micro(batch),
+                nearest: if stages > PASSES_MAX {
+                    format!("fewer than {PASSES_MAX} stages")
+                } else {
+                    self.nearest_micro(batch)
                 },
             });
         }
@@ -78,12 +79,13 @@ impl Strategy {
             of_stages = of_stages.saturating_add(ranks(&stage.extents)?);
         }
         let ranks = ranks(&self.extents)?.saturating_mul(of_stages.max(1));
-        match ranks > Mesh::RANKS_MAX {
-            true => Err(StrategyError::TooMany {
+        if ranks > Mesh::RANKS_MAX {
+            Err(StrategyError::TooMany {
                 text: text(),
                 most: Mesh::RANKS_MAX,
-            }),
-            false => Ok(()),
+            })
+        } else {
+            Ok(())
         }
     }
 }

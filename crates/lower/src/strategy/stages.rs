@@ -1,4 +1,4 @@
-//! What a strategy says of stages and of the order in which they work.
+//! What a strategy specifies for stages and of the order in which they work.
 
 use super::sizes::PASSES_MAX;
 use super::{Strategy, StrategyError};

@@ -29,11 +29,12 @@ impl fmt::Display for Strategy {
         }
         if !self.stages.is_empty() {
             let stages: Vec<String> = self.stages.iter().map(StageChoice::to_string).collect();
-            // Hundreds of them would hide what else is said.
+            // Hundreds of them would hide what else is specified.
             words.push(
-                match stages.len() > 16 && stages.iter().all(|stage| stage == "1") {
-                    true => format!("stages={}", stages.len()),
-                    false => format!("stages=[{}]", stages.join("|")),
+                if stages.len() > 16 && stages.iter().all(|stage| stage == "1") {
+                    format!("stages={}", stages.len())
+                } else {
+                    format!("stages=[{}]", stages.join("|"))
                 },
             );
             words.push(format!("schedule={}", self.schedule));
@@ -50,26 +51,31 @@ impl fmt::Display for Strategy {
 
 /// The axes that split something, as words.
 fn extents(extents: &[usize; 7]) -> Vec<String> {
-    let wide = AXES.into_iter().zip(extents);
-    let wide = wide.filter(|(_, extent)| **extent > 1);
-    wide.map(|(axis, extent)| format!("{}={extent}", axis.name()))
+    AXES.into_iter()
+        .zip(extents)
+        .filter(|(_, extent)| **extent > 1)
+        .map(|(axis, extent)| format!("{}={extent}", axis.name()))
         .collect()
 }
 
 impl fmt::Display for StageChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let range = |(from, to): &(String, String)| match from == to && !from.is_empty() {
-            true => from.clone(),
-            false => format!("{from}..{to}"),
+        let range = |(from, to): &(String, String)| {
+            if from == to && !from.is_empty() {
+                from.clone()
+            } else {
+                format!("{from}..{to}")
+            }
         };
         if !self.layers.is_empty() {
             let ranges: Vec<String> = self.layers.iter().map(range).collect();
             write!(f, "{}: ", ranges.join("+"))?;
         }
         let words = extents(&self.extents);
-        match words.is_empty() {
-            true => f.write_str("1"),
-            false => f.write_str(&words.join(",")),
+        if words.is_empty() {
+            f.write_str("1")
+        } else {
+            f.write_str(&words.join(","))
         }
     }
 }
@@ -77,17 +83,21 @@ impl fmt::Display for StageChoice {
 impl fmt::Display for LayerChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.layers())?;
-        let said = LayerDim::ALL.into_iter().zip(self.dims);
-        let words = said.filter_map(|(dim, axes)| {
+        let dims = LayerDim::ALL.into_iter().zip(self.dims);
+        let words = dims.filter_map(|(dim, axes)| {
             let axes = axes?;
-            Some(match axes.is_empty() {
-                true => format!("{}=-", dim.name()),
-                false => format!("{}={axes}", dim.name()),
+            Some(if axes.is_empty() {
+                format!("{}=-", dim.name())
+            } else {
+                format!("{}={axes}", dim.name())
             })
         });
-        let again = self.recompute.map(|is_on| match is_on {
-            true => "recompute=on".to_owned(),
-            false => "recompute=off".to_owned(),
+        let again = self.recompute.map(|is_on| {
+            if is_on {
+                "recompute=on".to_owned()
+            } else {
+                "recompute=off".to_owned()
+            }
         });
         let halo = self.halo.map(|halo| format!("halo={}", halo.name()));
         let branches = self.branches.as_ref().map(|branches| match branches {
@@ -119,7 +129,7 @@ impl FromStr for Strategy {
             };
             match outside(segment, ':').as_slice() {
                 [words] => {
-                    // What is said of all layers may follow in segments of its own.
+                    // Settings of all layers may follow in segments of its own.
                     for word in outside(words, ',') {
                         reader.word(&mut strategy, word.trim())?;
                     }
@@ -193,23 +203,27 @@ pub(crate) fn check_split(
         let Some(axis) = named.find(|&axis| !split.has(axis)) else {
             continue;
         };
-        let possible = AXES.into_iter().filter(|&axis| split.has(axis));
-        let possible: Vec<String> = possible.map(|axis| format!("`{}`", axis.name())).collect();
+        let possible: Vec<String> = AXES
+            .into_iter()
+            .filter(|&axis| split.has(axis))
+            .map(|axis| format!("`{}`", axis.name()))
+            .collect();
         return Err(StrategyError::Unsplit {
             text: text.to_string(),
             layers: choice.layers(),
             word: format!("{}={}", dim.name(), axes.unwrap_or_default()),
             axis: axis.name(),
-            possible: match possible.is_empty() {
-                true => "no axes".to_owned(),
-                false => possible.join(", "),
+            possible: if possible.is_empty() {
+                "no axes".to_owned()
+            } else {
+                possible.join(", ")
             },
         });
     }
     Ok(())
 }
 
-/// Reads what is said of all layers.
+/// Reads the settings of all layers.
 struct Reader<'t> {
     text: &'t str,
     seen: Vec<String>,
@@ -252,20 +266,21 @@ fn counted(text: &str, name: &str, value: &str, most: usize) -> Result<usize, St
         .filter(|&number| number <= most)
         .ok_or_else(|| {
             let meant = meant(value);
-            let possible = match meant >= most {
-                true => format!("a whole number from 1 to {most}"),
-                false => "a whole number, at least 1".to_owned(),
+            let possible = if meant >= most {
+                format!("a whole number from 1 to {most}")
+            } else {
+                "a whole number, at least 1".to_owned()
             };
             unknown_value(text, (name, value), &possible, meant.min(most))
         })
 }
 
-/// The whole number next below what was said, or that of its digits, without a sign; at least 1.
+/// The whole number next below what was given, or that of its digits, without a sign; at least 1.
 fn meant(value: &str) -> usize {
     let digits = || -> String { value.chars().filter(char::is_ascii_digit).collect() };
-    let said = value.parse().or_else(|_| digits().parse());
+    let given = value.parse().or_else(|_| digits().parse());
     // A cast ends at the largest number, and makes 0 of what is none.
-    (said.map_or(1.0, f64::abs) as usize).max(1)
+    (given.map_or(1.0, f64::abs) as usize).max(1)
 }
 
 /// One of some words.
@@ -421,8 +436,10 @@ fn layer_choice(
             }
             continue;
         }
-        let at = LayerDim::ALL.iter().position(|dim| dim.name() == name);
-        let at = at.ok_or_else(form)?;
+        let at = LayerDim::ALL
+            .iter()
+            .position(|dim| dim.name() == name)
+            .ok_or_else(form)?;
         if choice.dims[at].is_some() {
             return Err(twice(text, name));
         }
@@ -452,10 +469,10 @@ fn branches(text: &str, value: &str) -> Result<Option<Branches>, StrategyError> 
     let inner = value
         .strip_prefix('[')
         .and_then(|rest| rest.strip_suffix(']'));
-    let sizes = inner
+    let sizes: Vec<&str> = inner
         .into_iter()
-        .flat_map(|inner| inner.split('|').map(str::trim));
-    let sizes: Vec<&str> = sizes.collect();
+        .flat_map(|inner| inner.split('|').map(str::trim))
+        .collect();
     if sizes.is_empty() || sizes.iter().any(|size| number(size).is_none()) {
         return Ok(None);
     }
@@ -486,7 +503,7 @@ fn twice(text: &str, name: &str) -> StrategyError {
     }
 }
 
-/// A word that takes others than what was said of it.
+/// A setting with a value that it does not take.
 fn unknown_value(
     text: &str,
     (name, value): (&str, &str),
@@ -544,7 +561,7 @@ fn unknown_schedule(text: &str, value: &str) -> StrategyError {
     let same = possible
         .iter()
         .find(|one| one.split('*').next() == Some(name));
-    let nearest = same.copied().or_else(|| near(value, possible.into_iter()));
+    let nearest = same.copied().or_else(|| near(value, possible));
     StrategyError::UnknownSchedule {
         text: text.to_owned(),
         schedule: value.to_owned(),
@@ -627,9 +644,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_strategies_name_the_nearest_choice() {
-        let error = "dept=2".parse::<Strategy>().unwrap_err().to_string();
-        assert!(error.contains("did you mean `depth`?"), "{error}");
+    fn malformed_strategies_are_refused() {
         for text in [
             "depth",
             "depth=0",
@@ -674,6 +689,10 @@ mod tests {
         ] {
             assert!(text.parse::<Strategy>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn numbers_that_cannot_be_name_the_nearest_that_can() {
         for (text, nearest) in [
             (
                 "schedule=gems*9223372036854775808; stages=2",
@@ -723,6 +742,10 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    #[test]
+    fn strategies_of_the_most_ranks_are_read() {
         for most in [
             "data=1048576",
             "depth=32,data=64",
@@ -731,7 +754,12 @@ mod tests {
             let strategy: Strategy = most.parse().unwrap();
             assert_eq!(strategy.to_string().parse(), Ok(strategy), "{most}");
         }
+    }
+
+    #[test]
+    fn refusals_name_what_is_possible() {
         let error = |text: &str| text.parse::<Strategy>().unwrap_err().to_string();
+        assert!(error("dept=2").contains("did you mean `depth`?"));
         assert!(error("recompute=on").contains("; conv1..pool3: recompute=on"));
         let unsplit = error("depth=2,data=2; conv1..: D=depth+width");
         assert!(unsplit.contains("`width`"), "{unsplit}");

@@ -1,7 +1,6 @@
-//! Which axes are those of the filters and which those of the channels of a layer, where nothing is
-//! said of it.
+//! Which axes split the filters of a layer and which its channels, where the strategy does not specify it.
 //!
-//! Example: an input on filter+channel is gathered along channel if the roles take turns, and the
+//! Example: an input on filter+channel is gathered along channel if the two axes are swapped, and the
 //! output then lies on channel+filter. Where it is added to a tensor on filter+channel, one of them has
 //! to be moved; if the layer reads less than it gives, as the last of a bottleneck, its input is.
 
@@ -12,9 +11,9 @@ use partita_program::Place;
 use partita_space::{AxisList, AxisSet};
 
 impl Layout<'_> {
-    /// Whether the axes of filters and channels change roles, so that the input need not change owners,
+    /// Whether the axes of filters and channels are swapped, so that the input need not change owners,
     /// or, where the value is added to another one, so that less moves before and after the layer.
-    pub(super) fn take_turns(
+    pub(super) fn swaps_axes(
         &self,
         id: NodeId,
         known: &Axes,
@@ -67,9 +66,10 @@ impl Layout<'_> {
             let is_moved = self.moves.contains_key(&key);
             is_moved && self.layers[x.0].place.axes == *known
         });
-        let before = match is_there {
-            true => 0.0,
-            false => both_ways(input, *known, reads, [AxisSet::NONE, filters.set()]),
+        let before = if is_there {
+            0.0
+        } else {
+            both_ways(input, *known, reads, [AxisSet::NONE, filters.set()])
         };
         let made = of_channels(filters.then(channels));
         let sum = [channels.set(), AxisSet::NONE];

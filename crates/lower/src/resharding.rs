@@ -1,12 +1,13 @@
-//! Tensors on their way from one group of ranks to another: from stage to stage, and from a fork to its
-//! branches and back.
+//! Resharding between meshes: a tensor goes from one group of ranks to another, from stage to stage or
+//! from a fork to its branches and back.
 //!
-//! Each rank of the second group gets what it shall own from owners in the first. Where several own the
-//! same, ranks of the same part of the mini-batch go before others, and the rest take turns. A rank that
-//! is in both groups copies what it has. Both sides find the same messages, each in its own half.
+//! Each target rank receives the part that it will own from owners in the source group. Where several ranks
+//! own the same part, those of the same part of the mini-batch are preferred, and the others take turns. A
+//! rank in both groups copies what it has. Both sides derive the same messages: senders their sends,
+//! receivers their receives.
 //!
-//! Example: a stage with `depth=2` hands over to one of two ranks that split samples: each of the first
-//! sends half of its planes to each of the second, so that these have whole volumes.
+//! Example: a stage with `depth=2` sends to a stage of two ranks that split samples. Each rank of the first
+//! sends its planes of half the samples to each rank of the second, which then has whole volumes.
 
 use crate::body::{Builder, Held};
 use crate::redistribute::Cargo;
@@ -14,41 +15,42 @@ use partita_program::{Exchange, Place, Receive, Send, Work};
 use partita_space::{Axis, AxisSet, Coord, Mesh, Rank, Region};
 use std::ops::Range;
 
-/// A way between two groups of ranks.
-pub(crate) struct Crossing {
+/// A change of distribution between two groups of ranks.
+pub(crate) struct Resharding {
     world: Mesh,
     from: Place,
     to: Place,
     meshes: [Mesh; 2],
-    /// Addends, which go from each rank to the one of the same place: not what it owns, but its own.
-    addends: bool,
+    /// Partial sums, which go from each rank to the one at the same coordinate: not what it owns, but its
+    /// own addend.
+    partial_sums: bool,
 }
 
-impl Crossing {
+impl Resharding {
     pub fn new(world: &Mesh, from: &Place, to: &Place) -> Self {
         Self {
             world: *world,
             from: *from,
             to: *to,
             meshes: [from.mesh(world), to.mesh(world)],
-            addends: false,
+            partial_sums: false,
         }
     }
 
     /// From each rank of a mesh to the one at the same coordinate of another, of the same extents.
-    pub fn of_addends(world: &Mesh, from: &Place, to: &Place) -> Self {
+    pub fn of_partial_sums(world: &Mesh, from: &Place, to: &Place) -> Self {
         Self {
-            addends: true,
+            partial_sums: true,
             ..Self::new(world, from, to)
         }
     }
 
-    /// Where it goes.
+    /// The distribution afterwards.
     pub fn target(&self) -> &Place {
         &self.to
     }
 
-    /// What a rank gets, and from whom; itself among them.
+    /// What a rank receives, and from which ranks; itself among them.
     fn incoming(&self, rank: Rank) -> Vec<(Rank, Region)> {
         let coord = self.world.coord(rank);
         let Some(seat) = self.to.seat(&self.world, &coord) else {
@@ -58,7 +60,7 @@ impl Crossing {
         if wanted.is_empty() {
             return Vec::new();
         }
-        if self.addends {
+        if self.partial_sums {
             return vec![(self.from.rank(&self.world, &seat), wanted)];
         }
         let parts = corners(&self.from, &self.meshes[0], &wanted);
@@ -70,7 +72,8 @@ impl Crossing {
         parts.into_iter().filter_map(get).collect()
     }
 
-    /// Who gives a rank, at its place in the second mesh, what belongs to a coordinate of the first.
+    /// The rank that sends to `rank`, which is at `seat` in the target mesh, the part that belongs to a
+    /// coordinate of the source mesh.
     fn owner(&self, rank: Rank, seat: &Coord, corner: Coord) -> Rank {
         let mesh = &self.meshes[0];
         let split = self.from.split_axes();
@@ -79,7 +82,7 @@ impl Crossing {
             axes.map(Axis::index)
                 .all(|axis| there[axis] == corner[axis])
         };
-        // Who has it needs nobody.
+        // A rank that has it copies it.
         let own = self.from.seat(&self.world, &self.world.coord(rank));
         if own.as_ref().is_some_and(is_owner) {
             return rank;
@@ -120,33 +123,33 @@ impl Crossing {
         }
     }
 
-    /// What a rank gives, and to whom; itself left out.
+    /// What a rank sends, and to which ranks; itself left out.
     fn outgoing(&self, rank: Rank) -> Vec<(Rank, Region)> {
         let coord = self.world.coord(rank);
         let Some(seat) = self.from.seat(&self.world, &coord) else {
             return Vec::new();
         };
-        let to: Vec<Rank> = match self.addends {
-            true => vec![self.to.rank(&self.world, &seat)],
-            false => {
-                let own = self.from.owned_at(&self.meshes[0], &seat);
-                let mesh = &self.meshes[1];
-                let free = mesh.split_axes().minus(self.to.split_axes());
-                let corners = corners(&self.to, mesh, &own).into_iter();
-                let samples = self.samples_taken(rank, free);
-                let along_data = |corner: Coord| {
-                    let there = samples.clone().map(move |data| (corner, data));
-                    there.map(|(mut corner, data)| {
-                        corner[Axis::Data.index()] += data;
-                        corner
-                    })
-                };
-                let others = free.minus(AxisSet::of([Axis::Data]));
-                let all = corners.flat_map(along_data);
-                let all = all.flat_map(|corner| mesh.group(mesh.rank(corner), others));
-                all.map(|at| self.to.rank(&self.world, &mesh.coord(at)))
-                    .collect()
-            }
+        let to: Vec<Rank> = if self.partial_sums {
+            vec![self.to.rank(&self.world, &seat)]
+        } else {
+            let own = self.from.owned_at(&self.meshes[0], &seat);
+            let mesh = &self.meshes[1];
+            let free = mesh.split_axes().minus(self.to.split_axes());
+            let corners = corners(&self.to, mesh, &own).into_iter();
+            let samples = self.samples_taken(rank, free);
+            let along_data = |corner: Coord| {
+                let there = samples.clone().map(move |data| (corner, data));
+                there.map(|(mut corner, data)| {
+                    corner[Axis::Data.index()] += data;
+                    corner
+                })
+            };
+            let others = free.minus(AxisSet::of([Axis::Data]));
+            corners
+                .flat_map(along_data)
+                .flat_map(|corner| mesh.group(mesh.rank(corner), others))
+                .map(|at| self.to.rank(&self.world, &mesh.coord(at)))
+                .collect()
         };
         let mut given: Vec<(Rank, Region)> = Vec::new();
         for receiver in to.into_iter().filter(|&receiver| receiver != rank) {
@@ -181,45 +184,46 @@ fn corners(place: &Place, mesh: &Mesh, wanted: &Region) -> Vec<Coord> {
 }
 
 impl Builder<'_> {
-    /// The half of those who give.
+    /// The sends.
     pub(crate) fn send_across(
         &mut self,
         cargo: Cargo<'_>,
         sequence: u32,
-        crossing: &Crossing,
+        resharding: &Resharding,
         source: &Held,
     ) {
-        let sends = self.sends(crossing, source);
+        let sends = self.sends(resharding, source);
         self.exchange_across(cargo, sequence, sends, Vec::new());
     }
 
-    /// The half of those who give, in the turn of those who get: so all ranks start messages in one order,
-    /// and none wait for one another. Until then the source keeps its memory.
+    /// The sends, in the turn of the receivers: so all ranks start messages in one order, and no ranks wait
+    /// for each other in a circle. Until then the source keeps its memory.
     pub(crate) fn send_in_turn(
         &mut self,
         turn: u32,
         cargo: Cargo<'_>,
         sequence: u32,
-        crossing: &Crossing,
+        resharding: &Resharding,
         source: &Held,
     ) {
         let now = std::mem::replace(&mut self.turn, turn);
-        self.send_across(cargo, sequence, crossing, source);
+        self.send_across(cargo, sequence, resharding, source);
         self.turn = now;
     }
 
-    /// Both halves at once, for a rank that may be among those who give, among those who get, or both.
+    /// Sends and receives at once, for a rank that may be in the source group, in the target group, or both.
     pub(crate) fn move_across(
         &mut self,
         cargo: Cargo<'_>,
         sequence: u32,
-        crossing: &Crossing,
+        resharding: &Resharding,
         (source, target): (Option<&Held>, Option<&Held>),
     ) {
-        let sends = source.map(|source| self.sends(crossing, source));
-        let target = target.map(|target| (target, crossing.incoming(self.rank)));
-        let receives = target.as_ref();
-        let receives = receives.map(|(target, incoming)| self.receives(incoming, target));
+        let sends = source.map(|source| self.sends(resharding, source));
+        let target = target.map(|target| (target, resharding.incoming(self.rank)));
+        let receives = target
+            .as_ref()
+            .map(|(target, incoming)| self.receives(incoming, target));
         let (sends, receives) = (sends.unwrap_or_default(), receives.unwrap_or_default());
         self.exchange_across(cargo, sequence, sends, receives);
         if let Some((target, incoming)) = target {
@@ -227,31 +231,35 @@ impl Builder<'_> {
         }
     }
 
-    /// The half of those who get; `own` is what a rank that is also among the givers has.
+    /// The receives; `own` is what a rank that is also in the source group has.
     pub(crate) fn receive_across(
         &mut self,
         cargo: Cargo<'_>,
         sequence: u32,
-        crossing: &Crossing,
+        resharding: &Resharding,
         own: Option<&Held>,
         target: &Held,
     ) {
-        let incoming = crossing.incoming(self.rank);
+        let incoming = resharding.incoming(self.rank);
         self.keep_own(cargo, &incoming, own, target);
         let receives = self.receives(&incoming, target);
         self.exchange_across(cargo, sequence, Vec::new(), receives);
     }
 
-    fn sends(&self, crossing: &Crossing, source: &Held) -> Vec<Send> {
+    fn sends(&self, resharding: &Resharding, source: &Held) -> Vec<Send> {
         let send = |(to, region): (Rank, Region)| Send {
             to: self.world.offset(self.rank, to),
             part: 0,
             view: source.view(&region),
         };
-        crossing.outgoing(self.rank).into_iter().map(send).collect()
+        resharding
+            .outgoing(self.rank)
+            .into_iter()
+            .map(send)
+            .collect()
     }
 
-    /// The messages in.
+    /// What comes from other ranks.
     fn receives(&self, incoming: &[(Rank, Region)], target: &Held) -> Vec<Receive> {
         let others = incoming.iter().filter(|(from, _)| *from != self.rank);
         let receive = |(from, region): &(Rank, Region)| Receive {
@@ -273,7 +281,7 @@ impl Builder<'_> {
     ) {
         let rank = self.rank;
         for (_, region) in incoming.iter().filter(|(from, _)| *from == rank) {
-            let own = own.expect("who gives has something to give");
+            let own = own.expect("a rank that sends holds the source");
             self.keep_part(cargo, own, target, region);
         }
     }
@@ -309,16 +317,21 @@ mod tests {
         place
     }
 
-    /// Every element that a rank shall own comes exactly once, from an owner, and both halves agree.
-    fn check(crossing: &Crossing) -> usize {
+    /// Every element that a rank will own comes exactly once, from an owner, and sends match receives.
+    fn check(resharding: &Resharding) -> usize {
         let mut messages = BTreeSet::new();
-        for rank in 0..crossing.world.ranks() {
-            let coord = crossing.world.coord(rank);
-            let wanted = crossing.to.owned(&crossing.world, &coord);
+        for rank in 0..resharding.world.ranks() {
+            let coord = resharding.world.coord(rank);
+            let wanted = resharding.to.owned(&resharding.world, &coord);
             let mut volume = 0;
-            for (from, region) in crossing.incoming(rank) {
-                let there = crossing.world.coord(from);
-                assert!(crossing.from.owned(&crossing.world, &there).holds(&region));
+            for (from, region) in resharding.incoming(rank) {
+                let there = resharding.world.coord(from);
+                assert!(
+                    resharding
+                        .from
+                        .owned(&resharding.world, &there)
+                        .holds(&region)
+                );
                 assert!(wanted.holds(&region));
                 volume += region.volume();
                 if from != rank {
@@ -328,8 +341,8 @@ mod tests {
             assert_eq!(volume, wanted.volume());
         }
         let mut sent = BTreeSet::new();
-        for rank in 0..crossing.world.ranks() {
-            for (to, region) in crossing.outgoing(rank) {
+        for rank in 0..resharding.world.ranks() {
+            for (to, region) in resharding.outgoing(rank) {
                 assert!(sent.insert((rank, to, format!("{region}"))));
             }
         }
@@ -338,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn both_halves_agree_on_messages() {
+    fn sends_match_receives() {
         use Axis::{Channel, Data, Depth, Height};
         let world = Mesh::new([2, 1, 1, 1, 1, 1, 6]);
         let mesh = |extents| Mesh::new(extents);
@@ -348,17 +361,17 @@ mod tests {
         let to = place(samples, [&[Data], &[], &[], &[], &[]]);
         // Each of 4 ranks of 4 tiles hands on both samples halves, for each part of the mini-batch; of 3
         // samples a part, 2 and 1.
-        assert_eq!(check(&Crossing::new(&world, &from, &to)), 2 * 4 * 2);
-        check(&Crossing::new(&world, &to, &from));
+        assert_eq!(check(&Resharding::new(&world, &from, &to)), 2 * 4 * 2);
+        check(&Resharding::new(&world, &to, &from));
         let whole = place(tiles, [&[Data], &[], &[], &[], &[]]);
-        check(&Crossing::new(&world, &whole, &to));
-        check(&Crossing::new(&world, &to, &whole));
+        check(&Resharding::new(&world, &whole, &to));
+        check(&Resharding::new(&world, &to, &whole));
         let shares = place(tiles, [&[], &[], &[], &[], &[Depth]]);
-        check(&Crossing::new(&world, &shares, &to));
-        check(&Crossing::new(&world, &to, &shares));
+        check(&Resharding::new(&world, &shares, &to));
+        check(&Resharding::new(&world, &to, &shares));
         let mut all = Place::replicated(to.shape);
         all.axes[4] = AxisList::NONE;
-        check(&Crossing::new(&world, &to, &all));
+        check(&Resharding::new(&world, &to, &all));
         // Two replicas on mirrored ranks.
         let chain = Mesh::new([1, 1, 1, 1, 1, 1, 8]);
         let stage = mesh([1, 1, 1, 1, 1, 2, 1]);
@@ -370,7 +383,7 @@ mod tests {
             Grid::repeated(&stage, 6, 1, 8),
             [&[], &[], &[], &[], &[Channel]],
         );
-        assert_eq!(check(&Crossing::new(&chain, &one, &other)), 2);
-        assert_eq!(check(&Crossing::of_addends(&chain, &one, &other)), 2);
+        assert_eq!(check(&Resharding::new(&chain, &one, &other)), 2);
+        assert_eq!(check(&Resharding::of_partial_sums(&chain, &one, &other)), 2);
     }
 }

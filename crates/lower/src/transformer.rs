@@ -1,104 +1,103 @@
-//! Layers that work on sequences, forward and backward.
+//! Layers of transformers, forward and backward: embeddings, positions, layer norms, activations, attention
+//! and slices of channels.
 
 use crate::backward::BACKWARD;
 use crate::emit::Emit;
-use crate::network::positions;
-use partita_graph::{self as graph, NodeId, Op};
+use crate::network::{LayerId, positions};
+use partita_graph as graph;
 use partita_program::{Activation, Dtype, Kernel, Phase, Role, View};
 use partita_space::{Interval, Region};
 
 impl Emit<'_> {
-    pub(crate) fn sequence(&mut self, id: NodeId, layer: &str, op: &Op) {
-        match op {
-            &Op::Slice { start, .. } => {
-                let input = self.layer(id).inputs[0];
-                let source = self.value(input).view(&self.sliced(id, start));
-                let target = self.computed_value(id);
-                self.copy(layer, source, target);
-            }
-            Op::Embedding { .. } => {
-                let w = self.parameter(id, 0);
-                self.elementwise(id, layer, |x, y| Kernel::EmbeddingForward { x, w, y });
-            }
-            Op::Positions => {
-                let (place, low) = (*self.place(id), self.frame_below(id));
-                self.elementwise(id, layer, |x, y| Kernel::Positions { x, y, place, low });
-            }
-            &Op::LayerNorm { epsilon } => self.layer_norm(id, layer, epsilon),
-            &Op::Activation(activation) => {
-                let function = function(activation);
-                self.elementwise(id, layer, |x, y| Kernel::ActivationForward {
-                    function,
-                    x,
-                    y,
-                });
-            }
-            &Op::Attention { heads, causal } => {
-                let [k, v] = [1, 2].map(|index| self.read_value(id, index));
-                let heads = self.own_heads(id, heads);
-                self.elementwise(id, layer, |q, y| Kernel::AttentionForward {
-                    q,
-                    k,
-                    v,
-                    y,
-                    heads,
-                    causal,
-                });
-            }
-            other => panic!("{} does not work on sequences", other.keyword()),
-        }
+    pub(crate) fn slice(&mut self, id: LayerId, layer: &str, start: usize) {
+        let input = self.layer(id).inputs[0];
+        let source = self.value(input).view(&self.sliced(id, start));
+        let target = self.computed_value(id);
+        self.copy(layer, source, target);
     }
 
-    pub(crate) fn sequence_backward(&mut self, id: NodeId, layer: &str, op: &Op) {
-        match op {
-            &Op::Slice { start, .. } => self.slice_backward(id, layer, start),
-            Op::Embedding { .. } => {
-                let (x, dy) = (self.read_value(id, 0), self.computed_gradient(id));
-                let axes = positions(self.place(id));
-                let weight = self.layer(id).parameters[0];
-                self.parameter_gradient(weight, axes, layer, |dw, accumulate| {
-                    (!x.is_empty()).then_some(Kernel::EmbeddingBackward {
-                        x,
-                        dy,
-                        dw,
-                        accumulate,
-                    })
-                });
+    pub(crate) fn embedding(&mut self, id: LayerId, layer: &str) {
+        let w = self.parameter(id, 0);
+        self.elementwise(id, layer, |x, y| Kernel::EmbeddingForward { x, w, y });
+    }
+
+    pub(crate) fn embedding_backward(&mut self, id: LayerId, layer: &str) {
+        let (x, dy) = (self.read_value(id, 0), self.computed_gradient(id));
+        let axes = positions(self.place(id));
+        let weight = self.layer(id).parameters[0];
+        self.parameter_gradient(weight, axes, layer, |dw, accumulate| {
+            (!x.is_empty()).then_some(Kernel::EmbeddingBackward {
+                x,
+                dy,
+                dw,
+                accumulate,
+            })
+        });
+    }
+
+    pub(crate) fn positions(&mut self, id: LayerId, layer: &str) {
+        let (place, low) = (*self.place(id), self.frame_below(id));
+        self.elementwise(id, layer, |x, y| Kernel::Positions { x, y, place, low });
+    }
+
+    /// Positions are constants that are added, so the gradient passes as it is.
+    pub(crate) fn positions_backward(&mut self, id: LayerId, layer: &str) {
+        self.pass_back(id, 0, layer, |source, target, accumulate| Kernel::Copy {
+            source,
+            target,
+            accumulate,
+        });
+    }
+
+    pub(crate) fn activation(&mut self, id: LayerId, layer: &str, activation: graph::Activation) {
+        let function = function(activation);
+        self.elementwise(id, layer, |x, y| Kernel::ActivationForward {
+            function,
+            x,
+            y,
+        });
+    }
+
+    pub(crate) fn activation_backward(
+        &mut self,
+        id: LayerId,
+        layer: &str,
+        activation: graph::Activation,
+    ) {
+        let (x, function) = (self.read_value(id, 0), function(activation));
+        self.pass_back(id, 0, layer, |dy, dx, accumulate| {
+            Kernel::ActivationBackward {
+                function,
+                x,
+                dy,
+                dx,
+                accumulate,
             }
-            Op::Positions => {
-                self.pass_back(id, 0, layer, |source, target, accumulate| Kernel::Copy {
-                    source,
-                    target,
-                    accumulate,
-                });
-            }
-            &Op::LayerNorm { epsilon } => self.layer_norm_backward(id, layer, epsilon),
-            &Op::Activation(activation) => {
-                let (x, function) = (self.read_value(id, 0), function(activation));
-                self.pass_back(id, 0, layer, |dy, dx, accumulate| {
-                    Kernel::ActivationBackward {
-                        function,
-                        x,
-                        dy,
-                        dx,
-                        accumulate,
-                    }
-                });
-            }
-            &Op::Attention { heads, causal } => self.attention_backward(id, layer, heads, causal),
-            other => panic!("{} does not work on sequences", other.keyword()),
-        }
+        });
+    }
+
+    pub(crate) fn attention(&mut self, id: LayerId, layer: &str, heads: usize, causal: bool) {
+        let [k, v] = [1, 2].map(|index| self.read_value(id, index));
+        let heads = self.own_heads(id, heads);
+        self.elementwise(id, layer, |q, y| Kernel::AttentionForward {
+            q,
+            k,
+            v,
+            y,
+            heads,
+            causal,
+        });
     }
 
     /// What a slice reads of its input.
-    fn sliced(&self, id: NodeId, start: usize) -> Region {
+    fn sliced(&self, id: LayerId, start: usize) -> Region {
         let mut region = self.reach(id, self.layer(id).inputs[0]);
         let channels = self.place(id).shape[4];
         region.0[4] = Interval::all(channels).shift(start as i64);
         region
     }
 
-    fn slice_backward(&mut self, id: NodeId, layer: &str, start: usize) {
+    pub(crate) fn slice_backward(&mut self, id: LayerId, layer: &str, start: usize) {
         let input = self.layer(id).inputs[0];
         let region = self.sliced(id, start);
         if !self.storages.of(input).has_gradient || region.is_empty() {
@@ -115,11 +114,11 @@ impl Emit<'_> {
     }
 
     /// Heads in the own share of the channels.
-    fn own_heads(&self, id: NodeId, all: usize) -> usize {
+    fn own_heads(&self, id: LayerId, all: usize) -> usize {
         all / self.builder.mesh.parts(self.place(id).axes[4])
     }
 
-    fn layer_norm(&mut self, id: NodeId, layer: &str, epsilon: f64) {
+    pub(crate) fn layer_norm(&mut self, id: LayerId, layer: &str, epsilon: f64) {
         let known = self.sums.get(&id).copied();
         let sums = known.unwrap_or_else(|| self.row_moments(id, layer));
         let (gamma, beta) = (self.parameter(id, 0), self.parameter(id, 1));
@@ -136,7 +135,7 @@ impl Emit<'_> {
     }
 
     /// Sums over the channels at each position that is computed, over all ranks that share these.
-    fn row_moments(&mut self, id: NodeId, layer: &str) -> View {
+    fn row_moments(&mut self, id: LayerId, layer: &str) -> View {
         let sums = self.row_sums(id, &format!("{layer}.sums"));
         self.elementwise(id, layer, |x, _| Kernel::LayerNormStatistics { x, sums });
         self.add_rows(id, layer, self.pass, sums);
@@ -145,7 +144,7 @@ impl Emit<'_> {
     }
 
     /// Two numbers per position that is computed.
-    fn row_sums(&mut self, id: NodeId, name: &str) -> View {
+    fn row_sums(&mut self, id: LayerId, name: &str) -> View {
         let [n, d, h, w, _] = self.computed(id).shape();
         let dims = [n, d, h, w, 2];
         let sums = self
@@ -156,7 +155,7 @@ impl Emit<'_> {
 
     /// The sum over ranks that share the channels of the same positions. If one has no position, none of
     /// them has.
-    fn add_rows(&mut self, id: NodeId, layer: &str, phase: Phase, sums: View) {
+    fn add_rows(&mut self, id: LayerId, layer: &str, phase: Phase, sums: View) {
         let axes = self.place(id).axes[4].set();
         if sums.is_empty() {
             self.builder.next_sequence();
@@ -165,7 +164,7 @@ impl Emit<'_> {
         }
     }
 
-    fn layer_norm_backward(&mut self, id: NodeId, layer: &str, epsilon: f64) {
+    pub(crate) fn layer_norm_backward(&mut self, id: LayerId, layer: &str, epsilon: f64) {
         let count = self.place(id).shape[4] as u64;
         let (sums, gamma) = (self.sums[&id], self.parameter(id, 0));
         let (x, dy) = (self.read_value(id, 0), self.computed_gradient(id));
@@ -223,7 +222,13 @@ impl Emit<'_> {
     }
 
     /// One kernel for all gradients, but for those that add to the same memory.
-    fn attention_backward(&mut self, id: NodeId, layer: &str, heads: usize, causal: bool) {
+    pub(crate) fn attention_backward(
+        &mut self,
+        id: LayerId,
+        layer: &str,
+        heads: usize,
+        causal: bool,
+    ) {
         let dy = self.computed_gradient(id);
         if dy.is_empty() {
             return;
