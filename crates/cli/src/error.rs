@@ -1,3 +1,5 @@
+//! Errors as the terminal gets them, and their exit codes.
+
 use partita::{ErrorKind, Fault, full_text};
 use std::error::Error;
 use std::fmt::Display;

@@ -1,3 +1,5 @@
+//! Memory in lines of 64 bytes, which packets share out.
+
 use crate::allocation::handling_failure;
 use partita_space::Bytes;
 use std::cell::UnsafeCell;

@@ -1,3 +1,5 @@
+//! The elements of a tensor one after the other, in memory of their own.
+
 use crate::{Element, Memory};
 use partita_program::{Dtype, View};
 use std::ops::AddAssign;

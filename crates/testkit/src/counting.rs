@@ -1,3 +1,5 @@
+//! Counts what a run allocates.
+
 use crate::MemorySource;
 use crate::{Case, Setup};
 use partita_cpu::{CpuKernels, CpuMenu, Level, Team};

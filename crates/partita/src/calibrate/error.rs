@@ -1,3 +1,5 @@
+//! Why a calibration fails.
+
 use crate::error::{ErrorKind, Fault};
 use crate::launch::LaunchError;
 use crate::model::ModelError;

@@ -1,3 +1,5 @@
+//! Datasets of simulated universes.
+
 use super::error::DatasetError;
 use super::making::{MakeRequest, Making, integer};
 use crate::context::Context;

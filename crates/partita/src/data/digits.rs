@@ -1,3 +1,5 @@
+//! Datasets of strings of digits.
+
 use super::error::DatasetError;
 use super::making::{MakeRequest, Making, integer};
 use crate::context::Context;

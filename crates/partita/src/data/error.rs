@@ -1,3 +1,5 @@
+//! Why a dataset cannot be made or read.
+
 use crate::error::{ErrorKind, Fault};
 use partita_data::DataError;
 use partita_space::Bytes;

@@ -1,3 +1,5 @@
+//! Datasets of labeled volumes and images.
+
 use super::error::DatasetError;
 use super::making::{MakeRequest, Making, integer};
 use crate::context::Context;

@@ -1,3 +1,5 @@
+//! What all makers of datasets share: the folder, the room on its disk, the splits.
+
 use super::error::DatasetError;
 use crate::context::Context;
 use crate::free_folder;

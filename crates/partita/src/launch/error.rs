@@ -1,3 +1,5 @@
+//! Why ranks fail.
+
 use crate::error::{ErrorKind, Fault};
 use crate::local_machine::LocalError;
 use partita_lower::StrategyError;

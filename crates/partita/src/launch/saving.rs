@@ -1,3 +1,5 @@
+//! What a run leaves: memory that it took, tensors that are kept.
+
 use super::error::NotSaved;
 use partita_run::PackedTensor;
 use partita_session::PersistentTensor;

@@ -1,3 +1,5 @@
+//! The strategy of a training: given, or planned.
+
 use super::error::{AutoError, TrainError};
 use super::programs;
 use super::run::Run;

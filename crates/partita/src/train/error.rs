@@ -1,3 +1,5 @@
+//! Why a training fails.
+
 use super::section::RunFileError;
 use crate::error::{ErrorKind, Fault};
 use crate::launch::{AGAINST_DIVERGENCE, LaunchError};

@@ -1,3 +1,5 @@
+//! Tests of trainings as a whole.
+
 mod classes;
 mod command;
 mod finite;

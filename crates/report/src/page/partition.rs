@@ -1,3 +1,5 @@
+//! Figure: how a strategy partitions the model.
+
 use super::svg::{Anchor, Stroke, Svg, WIDTH, color, shortened};
 use partita::figures::Best;
 use partita_program::{Buffer, Item, Place, Program, Role, Work};

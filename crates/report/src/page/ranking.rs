@@ -1,3 +1,5 @@
+//! Figure: the strategies of a plan by their time.
+
 use super::pareto::{letter, pareto};
 use super::scaling::efficiency;
 use super::svg::escape;

@@ -1,3 +1,5 @@
+//! Text of a calibration.
+
 use crate::table::{Side, Table, write_pairs};
 use partita::Calibrated;
 use std::io::{self, Write};

@@ -1,3 +1,5 @@
+//! Text of a comparison of predicted and measured times.
+
 use crate::table::{Side, Table, write_pairs};
 use partita_oracle::Comparison;
 use partita_oracle::compare::Pair;

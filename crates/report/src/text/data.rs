@@ -1,3 +1,5 @@
+//! Text of a dataset.
+
 use crate::table::{Side, Table, write_pairs};
 use partita_data::{ArraySummary, DatasetSummary, Kind, StorageSummary};
 use std::io::{self, Write};

@@ -1,3 +1,5 @@
+//! Text of the demonstration.
+
 use crate::table::{Side, Table};
 use partita::demo::BaselineErrors;
 use std::io::{self, Write};

@@ -1,3 +1,5 @@
+//! Text of what the machine offers.
+
 use crate::table::{Side, Table, write_pairs};
 use partita::{Diagnosis, Host, LibraryFinding, MpiFinding};
 use partita_space::Bytes;

@@ -1,3 +1,5 @@
+//! Text of what bounds a step.
+
 use crate::table::{Side, Table};
 use partita::Explanation;
 use partita_oracle::Finding;

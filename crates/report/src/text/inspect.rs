@@ -1,3 +1,5 @@
+//! Text of a model: layers, shapes, counts.
+
 use crate::number::{gibi, giga, grouped};
 use crate::table::{Side, Table, write_pairs};
 use partita::Inspection;

@@ -1,3 +1,5 @@
+//! Text of the zoo.
+
 use crate::number::{gibi, giga, grouped};
 use crate::table::{Side, Table};
 use partita::FamilySummary;

@@ -1,3 +1,5 @@
+//! Text of a plan: the table of strategies.
+
 use super::explain::{write_changes, write_findings};
 use crate::table::{Side, Table};
 use partita::Planned;

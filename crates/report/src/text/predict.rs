@@ -1,3 +1,5 @@
+//! Text of a prediction.
+
 use super::explain::{write_changes, write_findings};
 use crate::table::{Side, Table, write_pairs};
 use partita::Predicted;

@@ -1,3 +1,5 @@
+//! Text of a training.
+
 use super::compare::accuracy;
 use crate::table::{Side, Table, write_pairs};
 use partita::{Classification, RunResult, TargetError, Trained};

@@ -1,3 +1,5 @@
+//! Targets that are class numbers.
+
 use crate::error::full_text;
 use crate::progress::Silent;
 use crate::train::TrainRequest;

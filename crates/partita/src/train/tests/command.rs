@@ -1,3 +1,5 @@
+//! Trainings by their command line.
+
 use crate::error::{ErrorKind, Fault};
 use crate::progress::{Event, Silent};
 use crate::train::{TrainError, TrainRequest};

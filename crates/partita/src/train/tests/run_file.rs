@@ -1,3 +1,5 @@
+//! Run files: keys, values, and what is refused.
+
 use crate::kernel_set::{KernelSet, Precision};
 use crate::train::run_file::RunFile;
 use partita_program::{Optimizer, Transform};

@@ -1,3 +1,5 @@
+//! Sessions on ranks that are threads.
+
 use crate::kernel_set::{KernelSet, Precision};
 use crate::launch::{self, World, play};
 use partita_cpu::Level;
