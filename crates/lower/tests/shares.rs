@@ -190,7 +190,7 @@ fn uneven_shares_move_as_much_in_all() {
 }
 
 #[test]
-fn filters_and_channels_take_turns() {
+fn filters_and_channels_swap_their_axes() {
     let graph = text::parse(CHAIN).unwrap();
     let [y1, y2, y3] = [8, 16, 4].map(|channels| BATCH * 64 * channels);
     // Of an input on both axes a rank gathers along one what is its own along the other, and the sum
