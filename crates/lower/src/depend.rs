@@ -1,7 +1,8 @@
 //! Which task must wait for which: derived from what they read and write, in the order of the list.
 
-use partita_program::{Access, Body, Lane, Task, TaskId, TaskSet, View};
+use partita_program::{Access, Body, Kernel, Lane, Task, TaskId, TaskSet, View};
 use partita_space::Region;
+use std::collections::HashMap;
 
 /// What each task touches, and how. It is derived from the kernels' descriptors, so passes ask once.
 pub(crate) type Accesses = Vec<Vec<(View, Access)>>;
@@ -12,12 +13,14 @@ pub(crate) fn accesses(body: &Body) -> Accesses {
 }
 
 /// Sets `after` of every task: each conflicting pair of accesses is ordered as in the list, pairs of
-/// `extra` too, and what follows from the rest is left out.
+/// `extra` too, and what follows from the rest is left out. Who reads packed weights counts as a reader of
+/// what they were packed from, so that the weights of the next step do not come before it.
 pub(crate) fn depend(body: &mut Body, accesses: &Accesses, extra: &[(usize, usize)]) {
     let tasks = body.tasks.len();
     let mut needs: Vec<Vec<usize>> = vec![Vec::new(); tasks];
     let mut buffers: Vec<Touched> = Vec::new();
     buffers.resize_with(body.buffers.len(), Touched::default);
+    let packed = packed_weights(body);
     for (id, own) in accesses.iter().enumerate() {
         let own = own.iter().map(|(view, access)| {
             let writes = *access != Access::Read;
@@ -28,6 +31,9 @@ pub(crate) fn depend(body: &mut Body, accesses: &Accesses, extra: &[(usize, usiz
             needs[id].extend(conflicts.filter(|&other| !ordered_by_lane(body, other, id)));
         }
         for (buffer, region, writes) in own {
+            if let Some(&(weights, region)) = packed.get(&buffer) {
+                buffers[weights].add(id, region, false);
+            }
             buffers[buffer].add(id, region, writes);
         }
     }
@@ -35,6 +41,18 @@ pub(crate) fn depend(body: &mut Body, accesses: &Accesses, extra: &[(usize, usiz
         needs[after].push(before);
     }
     reduce(body, needs);
+}
+
+/// By the buffers of packed weights: where the weights lie.
+fn packed_weights(body: &Body) -> HashMap<usize, (usize, Region)> {
+    let kernels = body.tasks.iter().flat_map(|task| task.work.kernels());
+    let mut packings = HashMap::new();
+    for kernel in kernels {
+        if let Kernel::PackWeights { w, packed, .. } = kernel {
+            packings.insert(packed.buffer.0 as usize, (w.buffer.0 as usize, w.region()));
+        }
+    }
+    packings
 }
 
 /// How tasks have touched a buffer, as far as later ones must know: after a write, what touched nothing

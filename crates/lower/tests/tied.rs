@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod menus;
 mod request;
 
 use partita_graph::{Graph, text};
@@ -34,6 +35,9 @@ fn program(graph: &Graph, strategy: &str, clip: Option<f64>) -> Program {
         clip,
         ..request(graph, &parsed, 4)
     };
+    // With weights packed once for several micro-batches, too.
+    let menu = &menus::Packer;
+    check(&lower(&Request { menu, ..request }).unwrap());
     let program = lower(&request).unwrap();
     check(&program);
     program

@@ -5,7 +5,7 @@
 use partita_space::{Bytes, Seconds};
 use partita_testkit::{
     Case, CountedCase, CountingAllocator, random_branched_case, random_case, random_grouped_case,
-    random_layer_case, random_sequence_case, random_staged_case,
+    random_layer_case, random_sequence_case, random_staged_case, random_tied_case,
 };
 use partita_threads::{connect, launch};
 use std::sync::Barrier;
@@ -75,13 +75,14 @@ fn check(what: &str, case: &Case) -> u64 {
 #[test]
 fn threads_allocate_what_their_programs_say() {
     let _alone = ALONE.lock().unwrap();
-    let draws: [Draw; 6] = [
+    let draws: [Draw; 7] = [
         ("random", random_case),
         ("layer", random_layer_case),
         ("grouped", random_grouped_case),
         ("branched", random_branched_case),
         ("staged", random_staged_case),
         ("sequence", random_sequence_case),
+        ("tied", random_tied_case),
     ];
     let long = std::env::var("PARTITA_TEST_LONG").is_ok();
     for (what, draw) in draws {
