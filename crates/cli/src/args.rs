@@ -2,7 +2,7 @@
 
 use crate::number;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use partita::parse_bytes;
+use partita::{LoweringPass, parse_bytes};
 use partita_space::Bytes;
 use std::path::PathBuf;
 
@@ -118,6 +118,9 @@ pub struct LowerArgs {
     /// Memory that a rank may fill, like `16GiB`; that of the machine's device if not given
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_hyphen_values = true, requires = "machine")]
     pub memory: Option<Bytes>,
+    /// Print what stands after a pass of lowering: lay-out, emit, fuse, pack, select, arena or stage
+    #[arg(long, value_name = "PASS", conflicts_with = "json")]
+    pub after: Option<LoweringPass>,
     /// Answer in JSON: digest, counts per class and memory instead of the text
     #[arg(long)]
     pub json: bool,

@@ -46,7 +46,12 @@ fn inspect(args: &InspectArgs, out: &mut dyn Write) -> Result<(), CliError> {
 }
 
 fn lower(context: &Context<'_>, args: &LowerArgs, out: &mut dyn Write) -> Result<(), CliError> {
-    let lowered = partita::lower(context, &args.request()?)?;
+    let request = args.request()?;
+    if let Some(pass) = args.after {
+        let text = partita::lower_after(context, &request, pass)?;
+        return Ok(out.write_all(text.as_bytes())?);
+    }
+    let lowered = partita::lower(context, &request)?;
     match args.json {
         true => write_json(out, &lowered.summary()),
         false => Ok(out.write_all(lowered.program.to_text().as_bytes())?),

@@ -7,8 +7,8 @@ use crate::machine;
 use crate::planner::costs;
 use crate::planning::PlanningError;
 use crate::search::{staged, staged_here};
-use crate::training::{Lowered, StrategyChoice, Training, lowered};
-use partita_lower::{Request, Strategy};
+use crate::training::{Lowered, StrategyChoice, Training, lower_until, lowered, with_request};
+use partita_lower::{LoweringPass, Request, Strategy};
 use partita_program::{Body, Count, Dtype, ProgramKind, Role, Staging};
 use partita_space::{Bytes, Flops, Rank};
 use serde::Serialize;
@@ -68,6 +68,27 @@ pub fn lower(context: &Context<'_>, request: &LowerRequest) -> Result<Lowered, P
         request.kind,
         &|lowering| stages(context, request, lowering),
     )
+}
+
+/// What stands after a pass of lowering, as a text: the network with its distributions, or the programs of
+/// all classes of ranks as far as they are then made. Nothing is verified.
+///
+/// Errors: as [`lower`], but for faults of the program.
+pub fn lower_after(
+    context: &Context<'_>,
+    request: &LowerRequest,
+    pass: LoweringPass,
+) -> Result<String, PlanningError> {
+    let (_, _, text) = with_request(
+        context,
+        &request.training,
+        &request.strategy,
+        request.kernels,
+        request.kind,
+        &|lowering| stages(context, request, lowering),
+        &|lowering| lower_until(lowering, pass),
+    )?;
+    Ok(text)
 }
 
 /// The strategy with the layers of all stages.

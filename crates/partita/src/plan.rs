@@ -61,6 +61,9 @@ pub struct Planned {
     pub memory: Bytes,
     /// What a page about the plan shows, if asked for.
     pub figures: Option<Figures>,
+    /// Whether programs have the kernels that will run; where the machine has no catalog of kernels, they
+    /// are left open, and their workspace is not counted.
+    pub kernels_pinned: bool,
     /// Why nothing is recommended, if no strategy fits.
     pub none_fits: Option<PlanningError>,
 }
@@ -156,6 +159,7 @@ pub fn plan(context: &Context<'_>, request: &PlanRequest) -> Result<Planned, Pla
         candidates: candidates(&found, explanation),
         memory,
         figures: figures.transpose()?,
+        kernels_pinned: planner.pins_kernels(),
         none_fits: best.is_none().then(|| none_fits(&found, training, memory)),
     })
 }

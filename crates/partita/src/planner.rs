@@ -105,6 +105,14 @@ impl<'c> Planner<'c> {
         }
     }
 
+    /// Whether [`Self::menu`] says which kernels will run.
+    pub fn pins_kernels(&self) -> bool {
+        match &self.source {
+            CostSource::Modelled { machine, .. } => machine.calibration.is_some(),
+            CostSource::Measured { .. } => true,
+        }
+    }
+
     /// What becomes of all strategies for a number of ranks, best first.
     ///
     /// Errors: as [`search`].

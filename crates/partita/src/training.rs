@@ -6,7 +6,9 @@ use crate::local_machine::THREADS;
 use crate::model;
 use crate::planning::PlanningError;
 use partita_graph::Graph;
-use partita_lower::{Request, SampleFormat, Strategy, StrategyError, lower};
+use partita_lower::{
+    LoweringPass, Request, SampleFormat, Strategy, StrategyError, lower, lower_after,
+};
 use partita_program::{Dtype, Menu, Optimizer, Program, ProgramKind, Transform};
 use partita_verify::{Fault, Faults, verify};
 use std::fmt;
@@ -124,20 +126,44 @@ pub fn lowered(
     kind: ProgramKind,
     stages: &dyn Fn(&Request<'_>) -> Result<Strategy, PlanningError>,
 ) -> Result<Lowered, PlanningError> {
-    let graph = model::resolve(&training.model)?;
-    let strategy = given(strategy, training)?;
-    let menu = menu_of(kernels, THREADS, context.level());
-    let request = request(&graph, &strategy, training, kind, &*menu);
-    let strategy = stages(&request)?;
-    let program = lower_verified(&Request {
-        strategy: &strategy,
-        ..request
-    })?;
+    let (graph, strategy, program) = with_request(
+        context,
+        training,
+        strategy,
+        kernels,
+        kind,
+        stages,
+        &lower_verified,
+    )?;
     Ok(Lowered {
         graph,
         strategy,
         program,
     })
+}
+
+/// The model, the strategy with the layers of all stages, and what `lower` makes of them.
+///
+/// Errors: as [`lowered`], and those of `lower`.
+pub fn with_request<T>(
+    context: &Context<'_>,
+    training: &Training,
+    strategy: &StrategyChoice,
+    kernels: Option<KernelSet>,
+    kind: ProgramKind,
+    stages: &dyn Fn(&Request<'_>) -> Result<Strategy, PlanningError>,
+    lower: &dyn Fn(&Request<'_>) -> Result<T, PlanningError>,
+) -> Result<(Graph, Strategy, T), PlanningError> {
+    let graph = model::resolve(&training.model)?;
+    let strategy = given(strategy, training)?;
+    let menu = menu_of(kernels, THREADS, context.level());
+    let request = request(&graph, &strategy, training, kind, &*menu);
+    let strategy = stages(&request)?;
+    let made = lower(&Request {
+        strategy: &strategy,
+        ..request
+    })?;
+    Ok((graph, strategy, made))
 }
 
 /// The request to lower a training with a strategy and kernels.
@@ -163,12 +189,22 @@ pub fn request<'r>(
 
 /// Lowers and verifies. Errors: as [`lowered`].
 pub fn lower_verified(request: &Request<'_>) -> Result<Program, PlanningError> {
-    // Lowering itself allows ranks without a sample, for the last batch of an epoch.
-    let strategy = request.strategy;
-    strategy.check_layout(request.graph, request.batch)?;
+    check_layout(request)?;
     let program = lower(request)?;
     check(&program)?;
     Ok(program)
+}
+
+/// What stands after a pass of lowering, not verified. Errors: as [`lowered`].
+pub fn lower_until(request: &Request<'_>, pass: LoweringPass) -> Result<String, PlanningError> {
+    check_layout(request)?;
+    Ok(lower_after(request, pass)?)
+}
+
+/// Lowering itself allows ranks without a sample, for the last batch of an epoch.
+fn check_layout(request: &Request<'_>) -> Result<(), PlanningError> {
+    let strategy = request.strategy;
+    Ok(strategy.check_layout(request.graph, request.batch)?)
 }
 
 /// The strategy that is given for the ranks and the mini-batch of a training.

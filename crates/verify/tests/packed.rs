@@ -97,7 +97,7 @@ fn a_kernel_with_packed_weights_is_another_one_to_measure() {
         KernelShape { kernel, buffers }.signature()
     };
     let with = signature(body);
-    assert!(with.contains("packed F32 1x1x1x1x48"), "{with}");
+    assert!(with.contains("packed:f32:1x1x1x1x48"), "{with}");
     body.buffers[PACKED as usize].role = Role::Parameter;
     assert_ne!(signature(body), with);
 }
