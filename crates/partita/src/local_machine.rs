@@ -12,8 +12,8 @@ use partita_run::{Kernels, RunError, Transport};
 use partita_space::{Bytes, BytesPerSecond, Mesh, Rank};
 use partita_threads::connect;
 use partita_tune::{
-    LinkTimes, Measured, Measurements, Options, Point, Setting, TuneError, measure, measure_links,
-    measure_load, measure_memory, middle,
+    KernelMaker, LinkTimes, Measured, Measurements, Options, Point, Setting, TuneError, measure,
+    measure_links, measure_load, measure_memory, middle,
 };
 use std::collections::BTreeSet;
 use std::io;
@@ -314,71 +314,107 @@ impl<'c> LocalMachine<'c> {
         dtype: Dtype,
         anew: Option<usize>,
     ) -> Result<BTreeSet<String>, LocalError> {
-        let mut signatures = BTreeSet::new();
         let Some(program) = programs.first() else {
-            return Ok(signatures);
+            return Ok(BTreeSet::new());
         };
         let precision = match dtype {
             Dtype::F64 => Precision::F64,
             Dtype::F32 | Dtype::I16 => Precision::F32,
         };
         self.check(program.mesh, precision)?;
-        let (kernels, threads, ranks) = (self.kernels, self.threads, self.ranks);
-        let level = self.context.level();
-        let cores = self.cores.as_slice();
-        let maker = move |mesh: Mesh, rank: Rank, slot: usize| -> Box<dyn Kernels> {
-            let own = CoreSlot { slot, slots: ranks };
-            let made = kernels.kernels_among(cores, (precision, mesh, rank), own, (threads, level));
-            made.unwrap_or_else(|error| panic!("kernels that were made before: {error}"))
-        };
-        // With all ranks at work, and one with the others at rest.
+        let all = self.measure_series(programs, precision, anew)?;
+        Ok(self.keep_series(all))
+    }
+
+    /// Passes over kernels that are not known, or over all anew: with all ranks at work, and with one
+    /// while the others rest, in turns.
+    fn measure_series(
+        &self,
+        programs: &[&Program],
+        precision: Precision,
+        anew: Option<usize>,
+    ) -> Result<Vec<Series>, LocalError> {
+        let maker = self.kernel_maker(precision);
         let series = |setting: Setting| Series {
             known: self.context.measurements(&setting),
             passes: Vec::new(),
             setting,
         };
         let mut all = vec![series(self.setting.clone())];
-        if ranks > 1 {
+        if self.ranks > 1 {
             all.push(series(single(&self.setting)));
         }
-        let passes = anew.unwrap_or(PASSES);
-        for pass in 1..=passes {
+        for pass in 1..=anew.unwrap_or(PASSES) {
             for series in &mut all {
                 if series.passes.first().is_some_and(Vec::is_empty) {
                     // There was nothing to measure.
                     continue;
                 }
-                let options = Options {
-                    concurrency: series.setting.at_work,
-                    sharing: ranks,
-                    flush: self.flush,
-                    family_max: anew.map_or(usize::MAX, |_| FAMILY_MAX),
-                    repeats: REPEATS,
-                    ..Options::default()
-                };
-                let working = match series.setting.at_work {
-                    1 => "alone".to_owned(),
-                    ranks => format!("{ranks} at a time"),
-                };
-                let progress = |done, all| {
-                    let text = format!(
-                        "measured {done} of {all} kernels {working}, pass {pass} of {passes}"
-                    );
-                    self.context.status(&text, done == all);
-                };
-                let is_known = |key: &_| {
-                    let is_known = anew.is_none() && series.known.has(key);
-                    if !is_known {
-                        self.context.before_measuring();
-                    }
-                    is_known
-                };
-                name_work("measuring kernels");
-                let measured = measure(programs, &maker, &is_known, &options, &progress)?;
+                let measured = self.measure_pass(programs, &maker, series, anew, pass)?;
                 series.passes.push(measured);
-                name_work("");
             }
         }
+        Ok(all)
+    }
+
+    /// Makes kernels of a rank that runs on a slot of the cores; `check` has made them before.
+    fn kernel_maker(
+        &self,
+        precision: Precision,
+    ) -> impl Fn(Mesh, Rank, usize) -> Box<dyn Kernels> + Sync {
+        let (kernels, threads, slots) = (self.kernels, self.threads, self.ranks);
+        let level = self.context.level();
+        let cores = self.cores.as_slice();
+        move |mesh, rank, slot| {
+            let own = CoreSlot { slot, slots };
+            let made = kernels.kernels_among(cores, (precision, mesh, rank), own, (threads, level));
+            made.unwrap_or_else(|error| panic!("kernels that were made before: {error}"))
+        }
+    }
+
+    /// One pass over the kernels of a series, `pass` from 1; empty if there is nothing to measure.
+    fn measure_pass(
+        &self,
+        programs: &[&Program],
+        maker: &KernelMaker<'_>,
+        series: &Series,
+        anew: Option<usize>,
+        pass: usize,
+    ) -> Result<Vec<Measured>, LocalError> {
+        let options = Options {
+            concurrency: series.setting.at_work,
+            sharing: self.ranks,
+            flush: self.flush,
+            family_max: anew.map_or(usize::MAX, |_| FAMILY_MAX),
+            repeats: REPEATS,
+            ..Options::default()
+        };
+        let working = match series.setting.at_work {
+            1 => "alone".to_owned(),
+            ranks => format!("{ranks} at a time"),
+        };
+        let passes = anew.unwrap_or(PASSES);
+        let progress = |done, all| {
+            let text =
+                format!("measured {done} of {all} kernels {working}, pass {pass} of {passes}");
+            self.context.status(&text, done == all);
+        };
+        let is_known = |key: &_| {
+            let is_known = anew.is_none() && series.known.has(key);
+            if !is_known {
+                self.context.before_measuring();
+            }
+            is_known
+        };
+        name_work("measuring kernels");
+        let measured = measure(programs, maker, &is_known, &options, &progress)?;
+        name_work("");
+        Ok(measured)
+    }
+
+    /// Keeps the medians of the passes. The signatures of what was measured.
+    fn keep_series(&mut self, all: Vec<Series>) -> BTreeSet<String> {
+        let mut signatures = BTreeSet::new();
         for Series {
             setting, passes, ..
         } in all
@@ -391,7 +427,7 @@ impl<'c> LocalMachine<'c> {
                 self.keep(&setting, &new);
             }
         }
-        Ok(signatures)
+        signatures
     }
 
     /// Makes the kernels of a rank once, so that a set that is not there is an error, no panic.

@@ -575,27 +575,42 @@ fn an_unknown_algorithm_is_refused_with_its_name() {
     assert!(text.contains("winograd") && text.contains("fill"), "{text}");
 }
 
-#[test]
-fn each_rank_loads_its_part() {
-    let mesh = Mesh::new([2, 1, 2, 1, 1, 1, 1]);
-    let shape = [2, 1, 3, 2, 2];
-    let mut axes = [None; 5];
-    (axes[0], axes[2]) = (Some(Axis::Data), Some(Axis::Height));
+/// Four samples of [2, 1, 3, 2] elements, each element with the sample's number and its own.
+fn numbered_samples() -> Arc<Samples> {
     let sample = |id: i16| (0..12).map(|i| 100 * id + i).collect();
     let target = |id: usize| (0..12).map(|i| (1000 * id + i) as f64).collect();
-    let samples = Arc::new(Samples {
+    Arc::new(Samples {
         shape: [2, 1, 3, 2],
         values: (0..4).map(|id| Stored::I16(sample(id))).collect(),
         targets: (0..4).map(target).collect(),
+    })
+}
+
+/// Adds a load of an item into the whole of a buffer. The view of it.
+fn add_load(body: &mut Body, id: BufferId, item: Item, when: When, place: Place) -> View {
+    let target = body.buffer(id).view(id);
+    let work = Work::Load(Load {
+        item,
+        when,
+        place,
+        target,
     });
-    let axes = axes.map(AxisList::from);
-    let micro = None;
+    add_task(body, "input", &[], work);
+    target
+}
+
+#[test]
+fn each_rank_loads_its_part() {
+    let mesh = Mesh::new([2, 1, 2, 1, 1, 1, 1]);
+    let mut axes = [None; 5];
+    (axes[0], axes[2]) = (Some(Axis::Data), Some(Axis::Height));
     let place = Place {
-        shape,
-        axes,
-        micro,
+        shape: [2, 1, 3, 2, 2],
+        axes: axes.map(AxisList::from),
+        micro: None,
         on: None,
     };
+    let samples = numbered_samples();
     let inputs = Inputs {
         samples: vec![3, 1],
         ..Inputs::default()
@@ -608,20 +623,9 @@ fn each_rank_loads_its_part() {
         let stored = add_buffer(&mut body, Dtype::I16, [n, c, d, h, w]);
         let targets = add_buffer(&mut body, Dtype::F32, owned.shape());
         let next = add_buffer(&mut body, Dtype::I16, [n, c, d, h, w]);
-        let mut load = |item, when, id: BufferId| {
-            let target = body.buffer(id).view(id);
-            let work = Work::Load(Load {
-                item,
-                when,
-                place,
-                target,
-            });
-            add_task(&mut body, "input", &[], work);
-            target
-        };
-        let stored = load(Item::Sample, When::Now, stored);
-        let targets = load(Item::Target, When::Now, targets);
-        let next = load(Item::Sample, When::Next, next);
+        let stored = add_load(&mut body, stored, Item::Sample, When::Now, place);
+        let targets = add_load(&mut body, targets, Item::Target, When::Now, place);
+        let next = add_load(&mut body, next, Item::Sample, When::Next, place);
         let samples = Arc::clone(&samples);
         let mut runner = runner(mesh, rank, &body, transport, samples, &cancel);
         set(&mut runner, &body, &next, &vec![7i16; next.volume()]);
@@ -658,14 +662,8 @@ fn samples_of_another_shape_are_refused() {
     let mesh = data_mesh(1);
     let mut body = Body::default();
     let id = add_buffer(&mut body, Dtype::F32, [1, 1, 1, 1, 2]);
-    let target = body.buffer(id).view(id);
-    let work = Work::Load(Load {
-        item: Item::Sample,
-        when: When::Now,
-        place: Place::replicated([1, 1, 1, 2, 1]),
-        target,
-    });
-    add_task(&mut body, "input", &[], work);
+    let place = Place::replicated([1, 1, 1, 2, 1]);
+    add_load(&mut body, id, Item::Sample, When::Now, place);
     let samples = Arc::new(Samples {
         shape: [1, 1, 1, 3],
         values: vec![Stored::F32(vec![0.0; 3])],

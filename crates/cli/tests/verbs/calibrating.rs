@@ -46,15 +46,20 @@ fn value(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
+/// The number of kernels in the answer of a calibration.
+fn kernel_count(answer: &Value) -> u64 {
+    answer["kernels"].as_u64().unwrap()
+}
+
 #[test]
-fn a_calibration_writes_a_machine_on_which_can_be_predicted() {
+fn a_calibration_writes_a_machine_file_and_replaces_one_only_when_asked() {
     let folder = folder();
     let answer = value(&calibrate(folder.path(), &["--json"]));
     assert_keys(
         &answer,
         &["machine", "file", "kernels", "validation", "families"],
     );
-    assert!(answer["kernels"].as_u64().unwrap() > 10);
+    assert!(kernel_count(&answer) > 10);
     assert!(answer["validation"]["kernels"].as_u64().unwrap() > 10);
     assert_eq!(answer["world"], "threads");
     let file = folder.path().join("mine.toml");
@@ -71,7 +76,31 @@ fn a_calibration_writes_a_machine_on_which_can_be_predicted() {
         error_text(&again)
     );
     assert_eq!(fs::read_to_string(&file).unwrap(), text);
+    let replaced = calibrate(folder.path(), &["--replace", "--json", "--passes", "2"]);
+    assert!(replaced.status.success(), "{}", error_text(&replaced));
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.contains(", threads, in 2 passes."), "{text}");
+    // A file holds what was measured for it, not what the cache knows besides.
+    let few = [
+        "--models",
+        "small.model:2",
+        "--passes",
+        "1",
+        "--replace",
+        "--json",
+    ];
+    let fewer = value(&calibrate_of(folder.path(), &few));
+    assert!(
+        kernel_count(&fewer) < kernel_count(&answer),
+        "{fewer} after {answer}"
+    );
+}
 
+#[test]
+fn a_calibrated_machine_predicts_and_says_where_it_was_not_measured() {
+    let folder = folder();
+    let calibrated = calibrate(folder.path(), &["--json"]);
+    assert!(calibrated.status.success(), "{}", error_text(&calibrated));
     let predict = |batch: &str, more: &[&str]| {
         let words = [
             "predict",
@@ -120,22 +149,6 @@ fn a_calibration_writes_a_machine_on_which_can_be_predicted() {
         "{}",
         error_text(&many)
     );
-    let replaced = calibrate(folder.path(), &["--replace", "--json", "--passes", "2"]);
-    assert!(replaced.status.success(), "{}", error_text(&replaced));
-    let text = fs::read_to_string(&file).unwrap();
-    assert!(text.contains(", threads, in 2 passes."), "{text}");
-    // A file holds what was measured for it, not what the cache knows besides.
-    let few = [
-        "--models",
-        "small.model:2",
-        "--passes",
-        "1",
-        "--replace",
-        "--json",
-    ];
-    let fewer = value(&calibrate_of(folder.path(), &few));
-    let kernels = |answer: &Value| answer["kernels"].as_u64().unwrap();
-    assert!(kernels(&fewer) < kernels(&answer), "{fewer} after {answer}");
 }
 
 #[test]

@@ -7,9 +7,17 @@ fn lower<'a>(ranks: &'a str, batch: &'a str, strategy: &'a str) -> Vec<&'a str> 
     [&head[..], &["--batch", batch, "--strategy", strategy]].concat()
 }
 
+/// Asserts that `lower` refuses each case of ranks, mini-batch and strategy, and says what is expected.
+fn assert_refused(cases: &[(&str, &str, &str, &str)]) {
+    for (ranks, batch, strategy, expected) in cases {
+        let text = refusal(&lower(ranks, batch, strategy));
+        assert!(text.contains(expected), "{strategy}: {text}");
+    }
+}
+
 #[test]
-fn strategies_that_do_not_fit_are_refused_with_the_nearest() {
-    for (ranks, batch, strategy, expected) in [
+fn axes_and_values_that_do_not_exist_are_refused_with_the_nearest() {
+    assert_refused(&[
         ("2", "2", "dept=2", "did you mean `depth`?"),
         ("2", "2", "time=2", "the axes are data, depth"),
         ("2", "2", "depth", "not of the form axis=number"),
@@ -44,15 +52,41 @@ fn strategies_that_do_not_fit_are_refused_with_the_nearest() {
         ("2", "2", "auto", "one of them is `data=2`"),
         ("2", "2", "", "not of the form axis=number"),
         ("4", "2", "depth=2,depth=2", "given twice"),
+        ("2", "2", "overlap=maybe", "overlap=maybe"),
+        (
+            "2",
+            "2",
+            "data=4294967296,depth=4294967296",
+            "nearest is `data=1048576`",
+        ),
+    ]);
+}
+
+#[test]
+fn strategies_that_do_not_fit_ranks_and_batch_are_refused_with_the_nearest() {
+    assert_refused(&[
         ("8", "8", "data=3,depth=2", "`data=4,depth=2` for 8"),
         ("3", "8", "depth=2", "`data=3` for 3"),
         ("9", "8", "depth=2", "choose ranks = 2"),
+        ("8", "8", "filter=8", "the filters of `fc3` of 4"),
+        ("33", "2", "depth=33", "depth=32"),
+        ("4", "2", "data=4", "data=2"),
+        ("2", "2", "micro=3,data=2", "micro=1"),
+        ("2", "8", "data=2,micro=8", "micro=4"),
+    ]);
+}
+
+#[test]
+fn strategies_that_do_not_fit_layers_are_refused_with_the_nearest() {
+    assert_refused(&[
         (
             "2",
             "2",
             "depth=2; conv*..: D=-",
             "in which `*` cannot stand",
         ),
+        ("2", "2", "filter=2; fc9: F=-", "nearest is `fc1`"),
+        ("2", "2", "depth=2; conv1: D=width", "possible are `depth`"),
         (
             "2",
             "2",
@@ -65,8 +99,6 @@ fn strategies_that_do_not_fit_are_refused_with_the_nearest() {
             "branch=2",
             "the axes possible here are data, depth, height, width, filter, channel",
         ),
-        ("8", "8", "filter=8", "the filters of `fc3` of 4"),
-        ("2", "2", "filter=2; fc9: F=-", "nearest is `fc1`"),
         (
             "2",
             "2",
@@ -79,28 +111,13 @@ fn strategies_that_do_not_fit_are_refused_with_the_nearest() {
             "depth=2; conv2: F=depth,D=depth",
             "in layer `conv2` depth splits both D and F",
         ),
-        ("2", "2", "micro=3,data=2", "micro=1"),
-        ("2", "8", "data=2,micro=8", "micro=4"),
         (
             "2",
             "2",
             "depth=2,halo=grouped",
             "; conv1..conv4: halo=grouped",
         ),
-        ("2", "2", "depth=2; conv1: D=width", "possible are `depth`"),
-        ("33", "2", "depth=33", "depth=32"),
-        ("4", "2", "data=4", "data=2"),
-        ("2", "2", "overlap=maybe", "overlap=maybe"),
-        (
-            "2",
-            "2",
-            "data=4294967296,depth=4294967296",
-            "nearest is `data=1048576`",
-        ),
-    ] {
-        let text = refusal(&lower(ranks, batch, strategy));
-        assert!(text.contains(expected), "{strategy}: {text}");
-    }
+    ]);
 }
 
 #[test]

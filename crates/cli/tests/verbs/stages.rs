@@ -10,10 +10,33 @@ fn lower<'a>(ranks: &'a str, batch: &'a str, strategy: &'a str) -> Vec<&'a str> 
     [&head[..], &["--batch", batch, "--strategy", strategy]].concat()
 }
 
+/// Asserts that `lower` refuses each case of ranks, mini-batch and strategy, and says what is expected.
+///
+/// A refusal names ranges of layers only where the strategy does.
+fn assert_refused(cases: &[(&str, &str, &str, &str)]) {
+    for (ranks, batch, strategy, expected) in cases {
+        let text = refusal(&lower(ranks, batch, strategy));
+        assert!(text.contains(expected), "{strategy}: {text}");
+        assert!(
+            !text.contains("..act") || strategy.contains(".."),
+            "{strategy}: {text}"
+        );
+    }
+}
+
 #[test]
-fn what_cannot_be_is_refused_with_the_nearest() {
-    for (ranks, batch, strategy, expected) in [
+fn stages_that_do_not_fit_ranks_and_micro_batches_are_refused_with_the_nearest() {
+    assert_refused(&[
         ("40", "2", "stages=40", "at most 27 are possible"),
+        ("2", "4", "stage=2", "did you mean `stages`?"),
+        ("3", "4", "stages=2,micro=4", "choose ranks = 2"),
+        ("4", "4", "depth=2,stages=2,micro=4", "`stages=[depth=2|1]`"),
+        (
+            "9999",
+            "4",
+            "stages=9999,micro=4",
+            "strategy `micro=4,stages=9999,",
+        ),
         (
             "2",
             "4",
@@ -21,16 +44,34 @@ fn what_cannot_be_is_refused_with_the_nearest() {
             "nearest valid choice is micro=2",
         ),
         (
-            "2",
-            "6",
-            "stages=2,micro=3,schedule=gems",
-            "nearest valid choice is micro=2",
-        ),
-        (
             "4",
             "8",
             "data=2,stages=2,micro=8",
             "nearest valid choice is micro=4",
+        ),
+    ]);
+}
+
+#[test]
+fn schedules_that_do_not_fit_are_refused_with_the_nearest() {
+    assert_refused(&[
+        (
+            "2",
+            "4",
+            "stages=2,schedule=gpip",
+            "the nearest valid choice is schedule=gpipe",
+        ),
+        (
+            "2",
+            "4",
+            "data=2,schedule=gpipe",
+            "`stages=[1|1],schedule=gpipe`",
+        ),
+        (
+            "2",
+            "6",
+            "stages=2,micro=3,schedule=gems",
+            "nearest valid choice is micro=2",
         ),
         (
             "3",
@@ -50,9 +91,30 @@ fn what_cannot_be_is_refused_with_the_nearest() {
             "stages=[depth=2|1],micro=4,schedule=gems",
             "ranks 0 to 1",
         ),
-        ("4", "4", "depth=2,stages=2,micro=4", "`stages=[depth=2|1]`"),
-        ("3", "4", "stages=2,micro=4", "choose ranks = 2"),
-        ("2", "4", "stage=2", "did you mean `stages`?"),
+        (
+            "2",
+            "4",
+            "micro=2,stages=[..conv4: 1|act4..: 1],schedule=interleaved*2",
+            "with `+` between their layers",
+        ),
+        (
+            "2",
+            "4",
+            "stages=2,micro=4,schedule=gems*3",
+            "micro=6 with a mini-batch of 6",
+        ),
+        (
+            "2",
+            "4",
+            "stages=2,micro=2,schedule=chimera,shard=optimizer",
+            "shard=off",
+        ),
+    ]);
+}
+
+#[test]
+fn ranges_that_do_not_cover_the_layers_are_refused_with_the_nearest() {
+    assert_refused(&[
         (
             "3",
             "4",
@@ -80,38 +142,8 @@ fn what_cannot_be_is_refused_with_the_nearest() {
         (
             "2",
             "4",
-            "micro=2,stages=[..conv4: 1|act4..: 1],schedule=interleaved*2",
-            "with `+` between their layers",
-        ),
-        (
-            "2",
-            "4",
             "micro=2,stages=[..conv4: 1|act4..conv5: 1]",
             "ends at `conv5`, before the last layer `loss`",
-        ),
-        (
-            "2",
-            "4",
-            "stages=2,micro=4,schedule=gems*3",
-            "micro=6 with a mini-batch of 6",
-        ),
-        (
-            "9999",
-            "4",
-            "stages=9999,micro=4",
-            "strategy `micro=4,stages=9999,",
-        ),
-        (
-            "2",
-            "4",
-            "data=2,schedule=gpipe",
-            "`stages=[1|1],schedule=gpipe`",
-        ),
-        (
-            "2",
-            "4",
-            "stages=2,schedule=gpip",
-            "the nearest valid choice is schedule=gpipe",
         ),
         (
             "2",
@@ -132,20 +164,11 @@ fn what_cannot_be_is_refused_with_the_nearest() {
             "stages=[..conv2+conv3: 1|conv4..: 1]",
             "more than 1 range(s)",
         ),
-        (
-            "2",
-            "4",
-            "stages=2,micro=2,schedule=chimera,shard=optimizer",
-            "shard=off",
-        ),
-    ] {
-        let text = refusal(&lower(ranks, batch, strategy));
-        assert!(text.contains(expected), "{strategy}: {text}");
-        assert!(
-            !text.contains("..act") || strategy.contains(".."),
-            "{strategy}: {text}"
-        );
-    }
+    ]);
+}
+
+#[test]
+fn memory_too_small_for_a_pipeline_is_refused_with_what_it_needs() {
     let lean = [
         &lower("2", "4", "stages=2,micro=4")[..],
         &["--machine", "lassen"],

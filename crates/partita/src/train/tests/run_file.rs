@@ -110,9 +110,20 @@ fn refused(line: &str, by: &str) -> String {
         .to_string()
 }
 
+/// Asserts that each replacement of a line is refused in one paragraph with all expected parts.
+fn assert_refused(cases: &[(&str, &str, [&str; 3])]) {
+    for (line, by, parts) in cases {
+        let error = refused(line, by);
+        for part in parts {
+            assert!(error.contains(part), "`{part}` is not in: {error}");
+        }
+        assert!(!error.contains('\n'), "one paragraph: {error}");
+    }
+}
+
 #[test]
-fn faults_name_key_line_and_what_is_possible() {
-    let cases = [
+fn faults_of_keys_and_syntax_name_key_line_and_what_is_possible() {
+    assert_refused(&[
         (
             "epochs = 20",
             "epoch = 20",
@@ -127,6 +138,32 @@ fn faults_name_key_line_and_what_is_possible() {
                 "possible are kind, momentum",
             ],
         ),
+        (
+            "[optimizer]",
+            "[optimiser]",
+            ["line 16", "`optimiser`", "nearest is `optimizer`"],
+        ),
+        (
+            "learning_rate = 0.001",
+            "",
+            [
+                "line 21",
+                "`schedule.learning_rate` is missing",
+                "like 0.001",
+            ],
+        ),
+        (
+            "model = \"cosmoflow@32\"",
+            "",
+            ["line 1", "`model` is missing", "partita models"],
+        ),
+        ("seed = 7", "seed = = 7", ["RUN.toml", "line 12", ""]),
+    ]);
+}
+
+#[test]
+fn faults_of_values_name_key_line_and_what_is_possible() {
+    assert_refused(&[
         (
             "output = \"runs/demo\"",
             "output = \"\"",
@@ -151,20 +188,6 @@ fn faults_name_key_line_and_what_is_possible() {
             "kind = \"cosine\"",
             "kind = \"cosin\"",
             ["line 22", "`schedule.kind`", "nearest is \"cosine\""],
-        ),
-        (
-            "learning_rate = 0.001",
-            "",
-            [
-                "line 21",
-                "`schedule.learning_rate` is missing",
-                "like 0.001",
-            ],
-        ),
-        (
-            "model = \"cosmoflow@32\"",
-            "",
-            ["line 1", "`model` is missing", "partita models"],
         ),
         (
             "kernels = \"reference\"",
@@ -196,20 +219,7 @@ fn faults_name_key_line_and_what_is_possible() {
             "momentum = nan",
             ["line 18", "`optimizer.momentum` is nan", "not including, 1"],
         ),
-        ("seed = 7", "seed = = 7", ["RUN.toml", "line 12", ""]),
-        (
-            "[optimizer]",
-            "[optimiser]",
-            ["line 16", "`optimiser`", "nearest is `optimizer`"],
-        ),
-    ];
-    for (line, by, parts) in cases {
-        let error = refused(line, by);
-        for part in parts {
-            assert!(error.contains(part), "`{part}` is not in: {error}");
-        }
-        assert!(!error.contains('\n'), "one paragraph: {error}");
-    }
+    ]);
 }
 
 #[test]
