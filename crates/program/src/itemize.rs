@@ -1,6 +1,6 @@
 //! What the memory of a rank is for.
 
-use crate::{Body, Buffer, BufferId, Program, Role};
+use crate::{Body, Buffer, BufferId, Role};
 use partita_space::{Bytes, Coord, Mesh};
 
 /// What memory of a rank is for.
@@ -71,15 +71,6 @@ impl Heading {
 
 /// Bytes under each of [`Heading::ALL`]; they sum to the arena.
 pub type Itemized = [Bytes; 9];
-
-/// What the largest rank holds when it holds most.
-pub fn itemize(program: &Program) -> Itemized {
-    program
-        .largest()
-        .map_or_else(Itemized::default, |(body, rank)| {
-            itemize_body(body, &program.mesh, &program.mesh.coord(rank))
-        })
-}
 
 /// What the rank at `coord` holds when it holds most.
 pub fn itemize_body(body: &Body, mesh: &Mesh, coord: &Coord) -> Itemized {

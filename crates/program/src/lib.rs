@@ -28,7 +28,7 @@ pub use access::Access;
 pub use buffer::{Buffer, BufferId, Dtype, Home, Place, Role, View, ViewError};
 pub use count::Count;
 pub use descriptor::Family;
-pub use itemize::{Heading, Itemized, itemize, itemize_body, live_at_peak};
+pub use itemize::{Heading, Itemized, itemize_body, live_at_peak};
 pub use kernel::{Activation, Direction, Kernel, Optimizer, PoolKind, Taps, Transform};
 pub use menu::{Algorithm, Choice, KernelShape, Menu, MenuError, UnpinnedMenu};
 pub use program::{Body, Output, Program, ProgramKind};

@@ -1,7 +1,7 @@
 //! Targets that read programs, predictions and traces.
 
 use super::{put, text, verb};
-use partita_program::{Program, itemize, live_at_peak};
+use partita_program::{Program, live_at_peak};
 use partita_verify::verify;
 use std::path::Path;
 
@@ -35,7 +35,7 @@ pub(super) fn program(bytes: &[u8], _: &Path) -> Result<(), String> {
     verify(&program).map_err(|faults| faults.to_string())?;
     program.count();
     program.memory_max();
-    itemize(&program);
+    partita_run::Footprint::largest(&program);
     program
         .bodies
         .iter()

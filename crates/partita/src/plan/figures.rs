@@ -8,7 +8,7 @@ use partita_lower::{LowerError, Request, Strategy, lower};
 use partita_oracle::{Prediction, Simulation};
 use partita_plan::Candidate;
 use partita_program::Program;
-use partita_program::{Itemized, itemize};
+use partita_run::Footprint;
 use partita_space::{Bytes, Seconds};
 
 /// Candidates of the ranking whose memory is itemized.
@@ -39,7 +39,7 @@ pub struct Figures {
     /// By number of ranks.
     pub scaling: Vec<Count>,
     /// Memory of the largest rank by item, of some strategies.
-    pub itemized: Vec<(String, Itemized)>,
+    pub itemized: Vec<(String, Footprint)>,
     /// Time and memory of strategies.
     pub points: Vec<Point>,
     /// The best strategy, if any fits.
@@ -239,7 +239,7 @@ fn add_ranked(
         let strategy = candidate.strategy.to_string();
         if facts.itemized.len() < ITEMIZED_MAX {
             let program = program(training, &candidate.strategy)?;
-            let items = itemize(&program);
+            let items = Footprint::largest(&program);
             // Those that differ in the order of their work alone are shown once.
             if facts.itemized.last().is_none_or(|(_, last)| *last != items) {
                 facts.itemized.push((strategy.clone(), items));
@@ -289,7 +289,7 @@ fn add_refused(
             false => misfits += 1,
         }
         if *strategy == data || !fits && misfits <= MISFITS_MAX {
-            let items = itemize(&program);
+            let items = Footprint::largest(&program);
             facts.itemized.push((strategy.to_string(), items));
         }
         if can_be_simulated(planner, fits) {

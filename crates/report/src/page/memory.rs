@@ -3,23 +3,24 @@
 use super::axis::{Scale, size_unit};
 use super::svg::{Anchor, Stroke, Svg, WIDTH, color, shortened};
 use partita::figures::{Figures, ranked};
-use partita_program::{Heading, Itemized};
+use partita_run::Footprint;
 use partita_space::Bytes;
 
-/// Of a heading.
-fn color_of(heading: Heading) -> &'static str {
-    match heading {
-        Heading::Weights => color::BLUE,
-        Heading::Optimizer => color::SKY,
-        Heading::Gradients => color::ORANGE,
-        Heading::Samples => color::YELLOW,
-        Heading::Activations => color::GREEN,
-        Heading::ActivationGradients => color::VERMILLION,
-        Heading::Frames => color::PURPLE,
-        Heading::Scratch => color::STONE,
-        Heading::Gaps => color::GRAY,
-    }
-}
+/// Of each of [`Footprint::items`]; a plan keeps no records, the last of them.
+const COLORS: [&str; 12] = [
+    color::BLUE,
+    color::SKY,
+    color::ORANGE,
+    color::YELLOW,
+    color::GREEN,
+    color::VERMILLION,
+    color::PURPLE,
+    color::STONE,
+    color::GRAY,
+    color::BLACK,
+    color::QUIET,
+    color::FAINT,
+];
 
 /// A strategy with its number in the ranking, if it has one.
 fn name(facts: &Figures, strategy: &str) -> String {
@@ -35,7 +36,7 @@ pub fn figure(facts: &Figures) -> String {
     let sums: Vec<Bytes> = facts
         .itemized
         .iter()
-        .map(|(_, items)| items.iter().copied().sum())
+        .map(|(_, footprint)| footprint.total())
         .collect();
     let most = sums.iter().copied().max().unwrap_or_default();
     // A limit far beyond all bars would leave nothing of them.
@@ -51,7 +52,9 @@ pub fn figure(facts: &Figures) -> String {
         facts.memory
     );
     let mut svg = Svg::new("memory", "Memory of the largest rank", &description, 0.0);
-    let entries = Heading::ALL.map(|heading| (color_of(heading), heading.name().to_owned()));
+    let names = Footprint::default().items().map(|(name, _)| name);
+    let entries = COLORS.into_iter().zip(names.map(str::to_owned));
+    let entries: Vec<(&str, String)> = entries.take(COLORS.len() - 1).collect();
     let bars_top = 8.0 + svg.legend(10.0, 4.0, &entries) + 18.0;
     let bottom = bars_top + row * facts.itemized.len() as f64;
     let scale = Scale::linear(top.0 as f64 / unit, [left, right]);
@@ -61,7 +64,7 @@ pub fn figure(facts: &Figures) -> String {
         bottom,
         &format!("memory of the largest rank ({unit_name})"),
     );
-    for (index, (strategy, items)) in facts.itemized.iter().enumerate() {
+    for (index, (strategy, footprint)) in facts.itemized.iter().enumerate() {
         let y = bars_top + row * index as f64 + 4.0;
         svg.styled(
             (left - 8.0, y + 13.0),
@@ -69,7 +72,7 @@ pub fn figure(facts: &Figures) -> String {
             "code",
             name(facts, strategy),
         );
-        draw_bar(&mut svg, &scale, [y, row - 8.0], unit, strategy, items);
+        draw_bar(&mut svg, &scale, [y, row - 8.0], unit, strategy, footprint);
     }
     let limit = format!("limit {}", facts.memory);
     if shows_limit {
@@ -96,10 +99,10 @@ fn draw_bar(
     [top, height]: [f64; 2],
     unit: f64,
     strategy: &str,
-    items: &Itemized,
+    footprint: &Footprint,
 ) {
     let mut start = 0.0;
-    for (heading, bytes) in Heading::ALL.into_iter().zip(items) {
+    for (color, (name, bytes)) in COLORS.into_iter().zip(footprint.items()) {
         let end = start + bytes.0 as f64 / unit;
         if bytes.0 > 0 {
             let frame = [
@@ -108,8 +111,8 @@ fn draw_bar(
                 scale.at(end) - scale.at(start),
                 height,
             ];
-            let told = format!("{strategy}: {}, {bytes}", heading.name());
-            svg.bar(frame, color_of(heading), &told);
+            let told = format!("{strategy}: {name}, {bytes}");
+            svg.bar(frame, color, &told);
         }
         start = end;
     }
