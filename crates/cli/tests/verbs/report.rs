@@ -302,6 +302,7 @@ fn bars_of_memory_sum_to_what_a_rank_needs() {
         .max_by_key(|one| one.text.contains("halos and padding"))
         .unwrap();
     assert!(picture.text.contains("limit 100.00 MiB"));
+    let mut checked = 0;
     for record in list
         .as_array()
         .unwrap()
@@ -317,12 +318,17 @@ fn bars_of_memory_sum_to_what_a_rank_needs() {
             .filter(|bar| bar.text.starts_with(&head));
         let width = |bar: &Element| bar.attribute("width").parse::<f64>().unwrap();
         let drawn: f64 = bars.map(width).sum();
+        if drawn == 0.0 {
+            // It needs what the one before needs, and is shown with it.
+            continue;
+        }
+        checked += 1;
         // The axis has its places at 0 and at the end.
         let ticks = picture.named("polyline").into_iter();
         let ends =
             ticks.filter_map(|line| line.attribute("points").split(',').next()?.parse().ok());
         let ends: Vec<f64> = ends.collect();
-        assert!(drawn > 0.0 && ends.contains(&300.0), "{ends:?}");
+        assert!(ends.contains(&300.0), "{ends:?}");
         let needed = record["memory_bytes_max"].as_f64().unwrap() / f64::from(1 << 20);
         let longest = ends.iter().copied().fold(0.0, f64::max);
         let most: f64 = picture
@@ -337,6 +343,7 @@ fn bars_of_memory_sum_to_what_a_rank_needs() {
             "{strategy}: {drawn} {expected}"
         );
     }
+    assert!(checked > 1, "{checked} strategies have bars");
     // Those that need more are shown, too.
     assert!(page.contains("does not fit"));
 }

@@ -197,7 +197,7 @@ pub fn memory_fits(
     } else {
         String::new()
     };
-    Err(TrainError::Arena {
+    Err(TrainError::Memory {
         rank,
         needed: bytes,
         program: program.title.clone(),

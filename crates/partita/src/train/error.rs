@@ -75,16 +75,16 @@ pub enum TrainError {
         /// What can be asked for.
         nearest: String,
     },
-    /// The arena of a rank is larger than it may be.
+    /// A rank needs more memory than it may have.
     #[error(
-        "rank {rank} needs an arena of {needed} ({} B) under `{program}`, the limit is {limit} per rank \
+        "rank {rank} needs {needed} ({} B) of memory under `{program}`, the limit is {limit} per rank \
          ({origin}); {smaller}split a sample over more ranks, like `depth={depth}`, or raise `memory`",
         needed.0
     )]
-    Arena {
-        /// The rank with the largest arena.
+    Memory {
+        /// The rank that needs most.
         rank: Rank,
-        /// Its arena.
+        /// What it needs: arena and staging.
         needed: Bytes,
         /// Title of its program.
         program: String,
@@ -425,7 +425,7 @@ impl Fault for TrainError {
             | Self::Auto(_)
             | Self::Lower(_)
             | Self::LastBatch { .. }
-            | Self::Arena { .. } => ErrorKind::Request,
+            | Self::Memory { .. } => ErrorKind::Request,
             Self::Planning(error) => error.kind(),
             Self::Output(error) => error.kind(),
             Self::Launch(error) => error.kind(),
@@ -451,7 +451,7 @@ impl Fault for TrainError {
             | Self::Unsound { .. }
             | Self::Session(_)
             | Self::LastBatch { .. }
-            | Self::Arena { .. }
+            | Self::Memory { .. }
             | Self::Output(_)
             | Self::Diverged { .. }
             | Self::Json(_)

@@ -199,8 +199,8 @@ fn runs_that_cannot_be_are_refused_before_they_start() {
             &["7 ranks", "nearest possible is ranks = 6"],
         ),
         (
-            &[("batch = 4", "batch = 4\nmemory = \"4 KiB\"")],
-            &["arena", "4.00 KiB", "lower the batch", "`memory`"],
+            &[("batch = 4", "batch = 4\nmemory = \"8 KiB\"")],
+            &["of memory", "8.00 KiB", "lower the batch", "`memory`"],
         ),
         (
             &[
