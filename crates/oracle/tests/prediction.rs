@@ -120,7 +120,7 @@ fn measured_costs_know_what_was_measured_and_nothing_else() {
     let SimulateError::Cost(CostError::Kernel { signature, .. }) = &error else {
         panic!("{error}");
     };
-    assert!(signature.starts_with("fill"), "{signature}");
+    assert!(signature.starts_with("k1 fill "), "{signature}");
     for body in &program.bodies {
         for task in &body.tasks {
             if let partita_program::Work::Compute {

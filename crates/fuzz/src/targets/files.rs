@@ -3,7 +3,7 @@
 use super::{put, text, verb};
 use partita_data::{Dataset, INDEX_FILE, Samples, Split, VolumeShape, weights};
 use partita_oracle::fit_line;
-use partita_tune::{Database, LinkTimes, Measurements, Point, Setting};
+use partita_tune::{Database, LinkTimes, Measurements, Point, Setting, TuneError};
 use serde::Deserialize;
 use std::fs;
 use std::io;
@@ -166,7 +166,9 @@ pub(super) fn cache(bytes: &[u8], folder: &Path) -> Result<(), String> {
         let measured = database.measurements(setting);
         fit(&measured);
         database.keep(setting, &measured);
-        let warnings = database.take_warnings();
+        // A key of another version stays in the file, and is told of.
+        let mut warnings = database.take_warnings();
+        warnings.retain(|warning| !matches!(warning, TuneError::OldKeys { .. }));
         assert!(
             warnings.is_empty(),
             "what was read cannot be kept: {warnings:?}"
