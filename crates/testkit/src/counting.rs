@@ -135,6 +135,12 @@ impl<'c> CountedCase<'c> {
         arena + self.staging(rank).packets()
     }
 
+    /// What the source of a rank may hold to convert pieces of samples: the samples in memory have no pool of
+    /// their own.
+    pub fn io(&self, rank: Rank) -> Bytes {
+        self.staging(rank).io
+    }
+
     /// What a rank may hold beside that, whatever the sizes of the model and the mini-batch.
     pub fn allowance(&self, rank: Rank) -> Bytes {
         let tasks = self.programs.iter().map(|one| one.body(rank).tasks.len());

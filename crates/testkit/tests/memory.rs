@@ -108,8 +108,11 @@ fn what_is_held_beside_does_not_grow_with_the_batch() {
             seed,
         };
         let (little, much) = (check("small", &small), check("large", &large));
-        // Lists of sample numbers, of which the source has a copy.
-        let samples = 64 * large.batch as u64 * large.strategy.ranks() as u64;
+        // Lists of sample numbers, of which the source has a copy, and what it converts.
+        let ranks = large.strategy.ranks();
+        let counted = CountedCase::new(&large);
+        let converted: Bytes = (0..ranks).map(|rank| counted.io(rank)).sum();
+        let samples = 64 * (large.batch * ranks) as u64 + converted.0;
         assert!(
             much <= little + little / 2 + samples,
             "seed {seed} {}: {little} beside the programs, {much} with 16 times the batch",
