@@ -110,7 +110,8 @@ fn mutate(program: &Program, draws: &mut Draws) -> Option<(Program, String)> {
         }
         8 => {
             let pool = &mut mutant.bodies[site.0].staging.exchange;
-            pool.0 = draws.between(0, pool.0 as usize) as u64;
+            // A pool may hold two tasks, so that half of it can do.
+            pool.0 = draws.between(0, pool.0 as usize / 4) as u64;
         }
         _ => return None,
     }
