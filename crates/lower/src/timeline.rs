@@ -121,14 +121,12 @@ impl Taken {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use partita_space::random::SplitMix;
 
     #[test]
     fn the_lowest_gap_is_that_among_all_ranges_of_the_time() {
-        let mut seed = 3u64;
-        let mut draw = |most: u64| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (seed >> 33) % most
-        };
+        let mut stream = SplitMix(3);
+        let mut draw = |most: u64| stream.bits() % most;
         for case in 0..200 {
             let count = 1 + draw(70) as usize;
             let mut timeline = Timeline::new(count);

@@ -12,7 +12,7 @@ pub use features::Features;
 
 use crate::cost::{KernelCost, Known};
 use kriging::Kriging;
-use partita_space::Seconds;
+use partita_space::{Seconds, upper_median};
 use std::collections::BTreeMap;
 use trend::Trend;
 
@@ -151,11 +151,10 @@ impl Errors {
             measured += time;
             off += (estimate - time).abs();
         }
-        errors.sort_by(f64::total_cmp);
         let share = |part: f64| if measured > 0.0 { part / measured } else { 0.0 };
         Self {
             kernels: errors.len(),
-            median: errors.get(errors.len() / 2).copied().unwrap_or(0.0),
+            median: upper_median(&errors),
             mean_by_time: share(off),
             total: share(estimated - measured),
         }

@@ -1,7 +1,7 @@
 //! Laws through measured points.
 
 use crate::cost::LinkFit;
-use partita_space::{Bytes, Seconds};
+use partita_space::{Bytes, Seconds, upper_median};
 use serde::{Deserialize, Serialize};
 
 /// `seconds = latency + seconds_per_byte * bytes`, with the error it makes.
@@ -99,9 +99,7 @@ fn robust(points: &[(f64, f64)]) -> (f64, f64) {
             .iter()
             .map(|&(x, y)| ((line.0 + line.1 * x) / y - 1.0).abs())
             .collect();
-        let mut sorted = errors.clone();
-        sorted.sort_by(f64::total_cmp);
-        let limit = OUTLIER * sorted[sorted.len() / 2];
+        let limit = OUTLIER * upper_median(&errors);
         for ((weight, &error), &(_, y)) in weights.iter_mut().zip(&errors).zip(points) {
             let trust = if error <= limit { 1.0 } else { limit / error };
             *weight = trust / (y * y);

@@ -93,23 +93,24 @@ impl<'c> Planner<'c> {
 
     /// The kernels that programs are made of.
     pub fn menu(&self) -> Box<dyn Menu> {
-        match &self.source {
-            CostSource::Modelled { machine, .. } => {
-                let calibration = machine.calibration.as_ref();
-                let threads = calibration.map_or(local_machine::THREADS, |it| it.threads);
-                menu_of(calibration.map(|_| KERNELS), threads, self.context.level())
-            }
-            CostSource::Measured { .. } => {
-                KERNELS.menu(local_machine::THREADS, self.context.level())
-            }
-        }
+        let threads = self.threads_of_kernels();
+        let kernels = threads.map(|_| KERNELS);
+        let threads = threads.unwrap_or(local_machine::THREADS);
+        menu_of(kernels, threads, self.context.level())
     }
 
     /// Whether [`Self::menu`] says which kernels will run.
     pub fn pins_kernels(&self) -> bool {
+        self.threads_of_kernels().is_some()
+    }
+
+    /// Threads of the kernels that are measured; none where kernels are left open.
+    fn threads_of_kernels(&self) -> Option<usize> {
         match &self.source {
-            CostSource::Modelled { machine, .. } => machine.calibration.is_some(),
-            CostSource::Measured { .. } => true,
+            CostSource::Modelled { machine, .. } => {
+                machine.calibration.as_ref().map(|it| it.threads)
+            }
+            CostSource::Measured { .. } => Some(local_machine::THREADS),
         }
     }
 

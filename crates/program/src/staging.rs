@@ -3,7 +3,7 @@
 //! A lane has a pool of so many bytes. A task takes all its packets from the pool of its lane when it starts,
 //! in the order of the lane, and waits where they are not there; they return once its peers have started their
 //! tasks as well. So the pool bounds how far a rank may run ahead, and a pool that holds each single task of
-//! its lane is enough for every step to end ([`verify`](crate::verify)).
+//! its lane is enough for every step to end, as the crate `verify` proves.
 
 use crate::reading;
 use crate::{Body, Collective, CollectiveKind, Dtype, Exchange, Lane, Task, View, Work};

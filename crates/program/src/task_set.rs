@@ -71,15 +71,13 @@ impl TaskSet {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use partita_space::random::SplitMix;
     use std::collections::BTreeSet;
 
     #[test]
     fn a_set_has_what_was_put_in_and_keeps_only_what_lies_behind_the_first_gap() {
-        let mut seed = 1u64;
-        let mut draw = |most: u64| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (seed >> 33) % most
-        };
+        let mut stream = SplitMix(1);
+        let mut draw = |most: u64| stream.bits() % most;
         let mut all = vec![(TaskSet::default(), BTreeSet::new())];
         for _ in 0..2000 {
             let known = &all[draw(all.len() as u64) as usize];

@@ -138,6 +138,7 @@ pub(crate) mod tests {
     use partita_program::{
         Algorithm, Buffer, BufferId, Dtype, Kernel, Origin, Phase, Role, Task, Work,
     };
+    use partita_space::random::SplitMix;
 
     /// Copies from one buffer of 64 KiB to another; the last buffer lies where the first does.
     pub(crate) fn copies(pairs: &[[u32; 2]]) -> Body {
@@ -205,12 +206,9 @@ pub(crate) mod tests {
     fn pieces_touched_since_are_those_of_a_list_in_order_of_touch() {
         let mut touches = Touches::new(40, 2000);
         let mut list: Vec<usize> = Vec::new();
-        let mut random = 1_u64;
+        let mut stream = SplitMix(1);
         for _ in 0..2000 {
-            random = random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            let piece = (random >> 33) as usize % 40;
+            let piece = stream.between(0, 39);
             let expected = list.iter().position(|&other| other == piece);
             let since = touches.since(piece);
             match expected {

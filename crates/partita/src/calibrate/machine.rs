@@ -10,7 +10,7 @@ use partita_cluster::{
 };
 use partita_oracle::Features;
 use partita_oracle::{Errors, LinkFit, Sample, Validation};
-use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Seconds};
+use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Seconds, upper_median};
 use std::collections::BTreeMap;
 
 fn fact<T>(value: T, basis: Basis, source: &str) -> Fact<T> {
@@ -88,13 +88,10 @@ fn device(host: &Host, ranks: &Ranks, found: &CalibrationRun) -> Device {
     let rate = |sample: &&Sample| sample.features.flops / sample.cost.together.0;
     let of = |family: &str| -> Vec<f64> {
         let all = found.kernels.iter();
-        let mut rates: Vec<f64> = all
-            .filter(|sample| sample.features.family == family)
+        all.filter(|sample| sample.features.family == family)
             .filter(|sample| sample.features.flops > 1e7)
             .map(|sample| rate(&sample))
-            .collect();
-        rates.sort_by(f64::total_cmp);
-        rates
+            .collect()
     };
     let passes = [
         "convolution_forward",
@@ -105,7 +102,11 @@ fn device(host: &Host, ranks: &Ranks, found: &CalibrationRun) -> Device {
     let peak = peak.fold(1.0, f64::max);
     let share = |family: &str| {
         let rates = of(family);
-        let middle = rates.get(rates.len() / 2).copied().unwrap_or(peak);
+        let middle = if rates.is_empty() {
+            peak
+        } else {
+            upper_median(&rates)
+        };
         let source = "the middle of the measured kernels; with a calibration they go before it";
         fact(
             Share((middle / peak).clamp(1e-6, 1.0)),
