@@ -1,5 +1,4 @@
-//! What differs from one family of MPI libraries to another: handles, constants, and the layout of a
-//! status. The functions and their other arguments are those of the standard.
+//! Differences between families of MPI libraries: handles, constants, and the layout of `MPI_Status`.
 
 mod mpich;
 mod open_mpi;
@@ -10,9 +9,9 @@ use std::ffi::c_int;
 /// A family of MPI libraries with one binary interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// The application binary interface of MPI 5.0, chapter 20; by whomever.
+    /// The application binary interface of MPI 5.0, chapter 20.
     Standard,
-    /// MPICH from 3.1 on, and those that share its interface: Intel MPI, MVAPICH, Cray MPICH.
+    /// MPICH from 3.1 on, and libraries that share its ABI: Intel MPI, MVAPICH, Cray MPICH.
     Mpich,
     /// Open MPI.
     OpenMpi,
@@ -22,7 +21,7 @@ impl Family {
     /// All of them.
     pub const ALL: [Family; 3] = [Family::Standard, Family::Mpich, Family::OpenMpi];
 
-    /// As people call it.
+    /// For messages.
     pub fn name(self) -> &'static str {
         match self {
             Family::Standard => "standard ABI",
@@ -31,7 +30,7 @@ impl Family {
         }
     }
 
-    /// File names of its library, the most specific first.
+    /// File names of the library, the most specific first.
     pub(crate) fn files(self) -> &'static [&'static str] {
         match self {
             Family::Standard => &standard::FILES,
@@ -40,7 +39,7 @@ impl Family {
         }
     }
 
-    /// The numbers of this family.
+    /// The constants of this family.
     pub fn constants(self) -> Constants {
         match self {
             Family::Standard => standard::CONSTANTS,
@@ -68,7 +67,7 @@ pub enum Predefined {
     Symbol(&'static str),
 }
 
-/// The predefined handles that are used here.
+/// The predefined handles that this crate uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handles {
     /// Whether a handle is a C `int`; else it is a pointer.
@@ -104,7 +103,7 @@ impl Handles {
     }
 }
 
-/// The numbers that are used here.
+/// The constants that this crate uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Constants {
     /// `MPI_ANY_SOURCE`.
@@ -132,7 +131,7 @@ pub struct Constants {
 }
 
 impl Constants {
-    /// All of them as expressions in C with their values.
+    /// All of them as C expressions with their values.
     pub fn named(&self) -> [(&'static str, i64); 14] {
         let [single, funneled, serialized, multiple] = self.thread_levels;
         [

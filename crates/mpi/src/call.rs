@@ -6,19 +6,19 @@ use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
 
-/// A call that failed.
+/// A failed call of MPI.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{call} gave error {code}: {text}")]
 pub struct MpiError {
-    /// The function of the standard.
+    /// The MPI function.
     pub call: &'static str,
-    /// What it returned.
+    /// Its return code.
     pub code: i32,
-    /// What `MPI_Error_string` says of that.
+    /// The text of `MPI_Error_string`.
     pub text: String,
 }
 
-/// Any handle of MPI, in the size of the largest. Only the library makes them.
+/// An MPI handle in 64 bits, whatever its size in the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Raw(u64);
 
@@ -29,7 +29,7 @@ impl Raw {
     }
 }
 
-/// A handle as the library's functions take it.
+/// A handle in the representation of the library: `int` or a pointer.
 trait Handle: Copy {
     fn of(raw: Raw) -> Self;
     fn raw(self) -> Raw;
@@ -65,7 +65,7 @@ macro_rules! table {
         }
 
         impl<H: Handle> Table<H> {
-            /// Errors: the name of a function that is not there.
+            /// Errors: the name of a missing function.
             ///
             /// # Safety
             /// The library must be an MPI whose handles are `H`.
@@ -113,7 +113,7 @@ table! {
 struct Scratch<H> {
     requests: Vec<H>,
     indices: Vec<c_int>,
-    /// Statuses, in words so that they are aligned.
+    /// `MPI_Status` objects, as `u64` for their alignment.
     statuses: Vec<u64>,
 }
 
@@ -130,15 +130,15 @@ impl<H> Default for Scratch<H> {
 /// A request that has completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Completed {
-    /// Its place among those tested.
+    /// Its index among the tested requests.
     pub(crate) index: usize,
-    /// The sender, of a receive.
+    /// `MPI_SOURCE` of its status.
     pub(crate) source: c_int,
-    /// The code in its status.
+    /// `MPI_ERROR` of its status.
     pub(crate) error: c_int,
 }
 
-/// Memory that a request reads or writes: elements of a type of MPI.
+/// Memory that a request reads or writes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Buffer {
     pub(crate) start: *mut c_void,
@@ -146,7 +146,7 @@ pub(crate) struct Buffer {
     pub(crate) datatype: Raw,
 }
 
-/// A buffer in parts, one for each member of a group.
+/// A buffer in parts, one for each rank of a communicator.
 pub(crate) struct Parts<'p> {
     pub(crate) buffer: Buffer,
     /// Elements of each part.
@@ -155,16 +155,16 @@ pub(crate) struct Parts<'p> {
     pub(crate) starts: &'p [c_int],
 }
 
-/// The functions behind one type, whatever the size of a handle. Each gives the return code.
+/// The MPI functions, independent of the size of a handle. Each returns the return code.
 pub(crate) trait Functions {
     /// # Safety
     /// MPI is not started yet.
     unsafe fn init_thread(&self, wanted: c_int, provided: &mut c_int) -> c_int;
     /// # Safety
-    /// No request is under way, and nothing but the version is asked of MPI after it.
+    /// No request is pending, and only version functions are called afterwards.
     unsafe fn finalize(&self) -> c_int;
     /// # Safety
-    /// The communicator is one of this library.
+    /// The communicator is of this library.
     unsafe fn abort(&self, comm: Raw, code: c_int) -> c_int;
     /// # Safety
     /// The text has room for the longest that the library gives.
@@ -182,16 +182,16 @@ pub(crate) trait Functions {
         flag: &mut c_int,
     ) -> c_int;
     /// # Safety
-    /// The communicator is one of this library.
+    /// The communicator is of this library.
     unsafe fn rank(&self, comm: Raw, rank: &mut c_int) -> c_int;
     /// # Safety
-    /// The communicator is one of this library.
+    /// The communicator is of this library.
     unsafe fn size(&self, comm: Raw, size: &mut c_int) -> c_int;
     /// # Safety
-    /// The communicator is one of this library.
+    /// The communicator is of this library.
     unsafe fn dup(&self, comm: Raw, new: &mut Raw) -> c_int;
     /// # Safety
-    /// The communicator is one of this library.
+    /// The communicator is of this library.
     unsafe fn split(&self, comm: Raw, color: c_int, key: c_int, new: &mut Raw) -> c_int;
     /// # Safety
     /// Handles are of this library; the buffer stays in place and unchanged until the request has
@@ -249,8 +249,8 @@ pub(crate) trait Functions {
     unsafe fn ialltoallv(&self, from: &Parts, into: &Parts, comm: Raw, new: &mut Raw) -> c_int;
 }
 
-/// Runs a call that makes a handle.
-fn made<H: Handle>(new: &mut Raw, call: impl FnOnce(*mut H) -> c_int) -> c_int {
+/// Runs a call that returns a new handle.
+fn with_new_handle<H: Handle>(new: &mut Raw, call: impl FnOnce(*mut H) -> c_int) -> c_int {
     let mut handle = H::of(*new);
     let code = call(&mut handle);
     *new = handle.raw();
@@ -259,27 +259,27 @@ fn made<H: Handle>(new: &mut Raw, call: impl FnOnce(*mut H) -> c_int) -> c_int {
 
 impl<H: Handle> Functions for Table<H> {
     unsafe fn init_thread(&self, wanted: c_int, provided: &mut c_int) -> c_int {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { (self.init_thread)(null_mut(), null_mut(), wanted, provided) }
     }
 
     unsafe fn finalize(&self) -> c_int {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { (self.finalize)() }
     }
 
     unsafe fn abort(&self, comm: Raw, code: c_int) -> c_int {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { (self.abort)(H::of(comm), code) }
     }
 
     unsafe fn error_string(&self, code: c_int, text: &mut [u8], length: &mut c_int) -> c_int {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { (self.error_string)(code, text.as_mut_ptr().cast(), length) }
     }
 
     unsafe fn set_errhandler(&self, comm: Raw, handler: Raw) -> c_int {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { (self.set_errhandler)(H::of(comm), H::of(handler)) }
     }
 
@@ -291,36 +291,36 @@ impl<H: Handle> Functions for Table<H> {
         flag: &mut c_int,
     ) -> c_int {
         let value: *mut *mut c_int = value;
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { (self.get_attr)(H::of(comm), key, value.cast(), flag) }
     }
 
     unsafe fn rank(&self, comm: Raw, rank: &mut c_int) -> c_int {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { (self.rank)(H::of(comm), rank) }
     }
 
     unsafe fn size(&self, comm: Raw, size: &mut c_int) -> c_int {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { (self.size)(H::of(comm), size) }
     }
 
     unsafe fn dup(&self, comm: Raw, new: &mut Raw) -> c_int {
-        // SAFETY: as the caller says.
-        made(new, |new| unsafe { (self.dup)(H::of(comm), new) })
+        // SAFETY: guaranteed by the caller.
+        with_new_handle(new, |new| unsafe { (self.dup)(H::of(comm), new) })
     }
 
     unsafe fn split(&self, comm: Raw, color: c_int, key: c_int, new: &mut Raw) -> c_int {
-        // SAFETY: as the caller says.
-        made(new, |new| unsafe {
+        // SAFETY: guaranteed by the caller.
+        with_new_handle(new, |new| unsafe {
             (self.split)(H::of(comm), color, key, new)
         })
     }
 
     unsafe fn isend(&self, from: Buffer, to: c_int, tag: c_int, comm: Raw, new: &mut Raw) -> c_int {
         let datatype = H::of(from.datatype);
-        // SAFETY: as the caller says.
-        made(new, |new| unsafe {
+        // SAFETY: guaranteed by the caller.
+        with_new_handle(new, |new| unsafe {
             (self.isend)(from.start, from.count, datatype, to, tag, H::of(comm), new)
         })
     }
@@ -334,8 +334,8 @@ impl<H: Handle> Functions for Table<H> {
         new: &mut Raw,
     ) -> c_int {
         let datatype = H::of(into.datatype);
-        // SAFETY: as the caller says.
-        made(new, |new| unsafe {
+        // SAFETY: guaranteed by the caller.
+        with_new_handle(new, |new| unsafe {
             (self.irecv)(
                 into.start,
                 into.count,
@@ -365,7 +365,7 @@ impl<H: Handle> Functions for Table<H> {
             .statuses
             .resize(words.max(scratch.statuses.len()), 0);
         let (count, mut found) = (requests.len() as c_int, 0);
-        // SAFETY: as the caller says; there is room for all requests.
+        // SAFETY: guaranteed by the caller; there is room for all requests.
         let code = unsafe {
             let (indices, statuses) = (&mut scratch.indices, &mut scratch.statuses);
             let (first, statuses) = (scratch.requests.as_mut_ptr(), statuses.as_mut_ptr().cast());
@@ -379,9 +379,9 @@ impl<H: Handle> Functions for Table<H> {
             let half = (bytes[at / 8] >> (at % 8 * 8)) as u32;
             half as c_int
         };
-        for place in 0..found as usize {
-            let index = scratch.indices[place] as usize;
-            let status = place * self.status_bytes;
+        for entry in 0..found as usize {
+            let index = scratch.indices[entry] as usize;
+            let status = entry * self.status_bytes;
             let error = field(status + constants.status_error);
             requests[index] = scratch.requests[index].raw();
             completed.push(Completed {
@@ -400,7 +400,7 @@ impl<H: Handle> Functions for Table<H> {
 
     unsafe fn cancel(&self, request: Raw) -> c_int {
         let mut request = H::of(request);
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { (self.cancel)(&mut request) }
     }
 
@@ -413,8 +413,8 @@ impl<H: Handle> Functions for Table<H> {
         new: &mut Raw,
     ) -> c_int {
         let (datatype, sum, comm) = (H::of(into.datatype), H::of(sum), H::of(comm));
-        // SAFETY: as the caller says.
-        made(new, |new| unsafe {
+        // SAFETY: guaranteed by the caller.
+        with_new_handle(new, |new| unsafe {
             (self.iallreduce)(from, into.start, into.count, datatype, sum, comm, new)
         })
     }
@@ -423,8 +423,8 @@ impl<H: Handle> Functions for Table<H> {
         let (datatype, comm) = (H::of(from.datatype), H::of(comm));
         let (counts, starts) = (into.counts.as_ptr(), into.starts.as_ptr());
         let (source, target) = (from.start, into.buffer.start);
-        // SAFETY: as the caller says.
-        made(new, |new| unsafe {
+        // SAFETY: guaranteed by the caller.
+        with_new_handle(new, |new| unsafe {
             (self.iallgatherv)(
                 source, from.count, datatype, target, counts, starts, datatype, comm, new,
             )
@@ -441,16 +441,16 @@ impl<H: Handle> Functions for Table<H> {
     ) -> c_int {
         let (datatype, sum, comm) = (H::of(from.buffer.datatype), H::of(sum), H::of(comm));
         let (source, counts) = (from.buffer.start, from.counts.as_ptr());
-        // SAFETY: as the caller says.
-        made(new, |new| unsafe {
+        // SAFETY: guaranteed by the caller.
+        with_new_handle(new, |new| unsafe {
             (self.ireduce_scatter)(source, into, counts, datatype, sum, comm, new)
         })
     }
 
     unsafe fn ialltoallv(&self, from: &Parts, into: &Parts, comm: Raw, new: &mut Raw) -> c_int {
         let (datatype, comm) = (H::of(from.buffer.datatype), H::of(comm));
-        // SAFETY: as the caller says.
-        made(new, |new| unsafe {
+        // SAFETY: guaranteed by the caller.
+        with_new_handle(new, |new| unsafe {
             (self.ialltoallv)(
                 from.buffer.start,
                 from.counts.as_ptr(),
@@ -484,7 +484,7 @@ pub(crate) struct Mpi {
 pub(crate) type Resolved = [u64; 7];
 
 impl Mpi {
-    /// Errors: the name of a function that is not there.
+    /// Errors: the name of a missing function.
     ///
     /// # Safety
     /// The library must be an MPI with these constants and handles of this size, and stay loaded.
@@ -494,7 +494,7 @@ impl Mpi {
         handles_are_int: bool,
         handles: Resolved,
     ) -> Result<Self, &'static str> {
-        // SAFETY: passed on.
+        // SAFETY: guaranteed by the caller.
         let functions: Box<dyn Functions> = unsafe {
             if handles_are_int {
                 Box::new(Table::<c_int>::load(object, constants.status_bytes)?)
@@ -516,7 +516,7 @@ impl Mpi {
         })
     }
 
-    /// Of functions that tests make up.
+    /// An MPI with the functions of a test.
     #[cfg(test)]
     pub(crate) fn of_functions(functions: Box<dyn Functions>, constants: Constants) -> Self {
         let handle = Raw(0);
@@ -541,20 +541,20 @@ impl Mpi {
         Err(MpiError { call, code, text })
     }
 
-    /// What the library says of an error code.
+    /// The text of `MPI_Error_string`.
     pub(crate) fn error_text(&self, code: c_int) -> String {
         let mut text = vec![0; self.constants.error_string_max + 1];
         let mut length = 0;
         // SAFETY: the text has room for the longest that the family gives.
-        let told = unsafe { self.functions.error_string(code, &mut text, &mut length) };
-        if told != 0 {
+        let failed = unsafe { self.functions.error_string(code, &mut text, &mut length) };
+        if failed != 0 {
             return "without a text".to_owned();
         }
         text.truncate(length.max(0) as usize);
         one_line(&String::from_utf8_lossy(&text))
     }
 
-    /// Starts MPI, asking for `MPI_THREAD_MULTIPLE`; gives the level that is provided.
+    /// Initializes MPI, requesting `MPI_THREAD_MULTIPLE`; returns the provided level.
     pub(crate) fn init(&self) -> Result<c_int, MpiError> {
         let mut provided = 0;
         let wanted = self.constants.thread_levels[3];
@@ -573,7 +573,7 @@ impl Mpi {
     pub(crate) fn finalize(&self) -> Result<(), MpiError> {
         // SAFETY: it takes nothing.
         let code = unsafe { self.functions.finalize() };
-        // A finalized library may not be asked what its codes mean.
+        // `MPI_Error_string` may not be called after `MPI_Finalize`.
         match code {
             0 => Ok(()),
             code => Err(MpiError {
@@ -625,7 +625,7 @@ impl Mpi {
         Ok(unsafe { *value })
     }
 
-    /// The handle that a call makes.
+    /// The new handle that a call returns.
     fn handle(
         &self,
         call: &'static str,
@@ -661,7 +661,7 @@ impl Mpi {
         tag: c_int,
         comm: Raw,
     ) -> Result<Raw, MpiError> {
-        // SAFETY: passed on.
+        // SAFETY: guaranteed by the caller.
         self.handle("MPI_Isend", |new| unsafe {
             self.functions.isend(from, to as c_int, tag, comm, new)
         })
@@ -676,7 +676,7 @@ impl Mpi {
         tag: c_int,
         comm: Raw,
     ) -> Result<Raw, MpiError> {
-        // SAFETY: passed on.
+        // SAFETY: guaranteed by the caller.
         self.handle("MPI_Irecv", |new| unsafe {
             self.functions.irecv(into, from, tag, comm, new)
         })
@@ -685,7 +685,7 @@ impl Mpi {
     /// Appends the requests that have completed; their handles become null.
     ///
     /// # Safety
-    /// The requests are alive: they were made by this library, and have not been said to have completed.
+    /// The requests are alive: made by this library, and not yet reported as completed.
     pub(crate) unsafe fn test_some(
         &self,
         requests: &mut [Raw],
@@ -694,7 +694,7 @@ impl Mpi {
         if requests.is_empty() {
             return Ok(());
         }
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let code = unsafe {
             self.functions
                 .testsome(requests, &self.constants, completed)
@@ -705,7 +705,7 @@ impl Mpi {
     /// # Safety
     /// The request is alive; it completes in a later test.
     pub(crate) unsafe fn cancel(&self, request: Raw) -> Result<(), MpiError> {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let code = unsafe { self.functions.cancel(request) };
         self.check("MPI_Cancel", code)
     }
@@ -716,7 +716,7 @@ impl Mpi {
     /// The buffer stays in place and untouched until the request has completed.
     pub(crate) unsafe fn iallreduce(&self, buffer: Buffer, comm: Raw) -> Result<Raw, MpiError> {
         let in_place = self.constants.in_place as *const c_void;
-        // SAFETY: passed on.
+        // SAFETY: guaranteed by the caller.
         self.handle("MPI_Iallreduce", |new| unsafe {
             self.functions
                 .iallreduce(in_place, buffer, self.sum, comm, new)
@@ -731,7 +731,7 @@ impl Mpi {
         into: &Parts,
         comm: Raw,
     ) -> Result<Raw, MpiError> {
-        // SAFETY: passed on.
+        // SAFETY: guaranteed by the caller.
         self.handle("MPI_Iallgatherv", |new| unsafe {
             self.functions.iallgatherv(from, into, comm, new)
         })
@@ -745,7 +745,7 @@ impl Mpi {
         into: *mut c_void,
         comm: Raw,
     ) -> Result<Raw, MpiError> {
-        // SAFETY: passed on.
+        // SAFETY: guaranteed by the caller.
         self.handle("MPI_Ireduce_scatter", |new| unsafe {
             self.functions
                 .ireduce_scatter(from, into, self.sum, comm, new)
@@ -760,14 +760,14 @@ impl Mpi {
         into: &Parts,
         comm: Raw,
     ) -> Result<Raw, MpiError> {
-        // SAFETY: passed on.
+        // SAFETY: guaranteed by the caller.
         self.handle("MPI_Ialltoallv", |new| unsafe {
             self.functions.ialltoallv(from, into, comm, new)
         })
     }
 }
 
-/// MPICH explains a code in a stack of calls, one a line: kept are what it was and where it began.
+/// Shortens an MPICH error stack, one call a line, to its first and last line.
 fn one_line(text: &str) -> String {
     let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut lines = text.lines().map(words).filter(|line| !line.is_empty());

@@ -2,7 +2,7 @@
 
 use crate::call::{Completed, Mpi, Parts, Raw};
 use crate::control::sorted_backwards;
-use crate::mail::buffer;
+use crate::point_to_point::buffer;
 use partita_program::{
     BufferTransfer, Collective, CollectiveKind, Dtype, Group, Lane, Packets, Staging, TaskId, View,
 };
@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::ffi::c_int;
 use std::rc::Rc;
 
-/// The non-blocking collectives of the library, on a communicator for each kind of group.
+/// Non-blocking collectives of the library, on one communicator for each group specification.
 pub(crate) struct LibraryCollectives {
     mpi: Rc<Mpi>,
     rank: Rank,
@@ -32,19 +32,18 @@ struct Members {
     members: Vec<Rank>,
 }
 
-/// A collective under way. The library reads and writes the vectors until its request has completed.
+/// A pending collective. The library accesses the vectors until its request has completed.
 struct Pending {
     task: TaskId,
     sequence: u32,
     others: Vec<Rank>,
-    /// What the library only reads; none where it works in place.
-    source: Option<Side>,
-    /// What the library writes.
-    target: Side,
+    /// None for `MPI_IN_PLACE`.
+    source: Option<PackedViews>,
+    target: PackedViews,
 }
 
 /// Packed views, one after the other.
-struct Side {
+struct PackedViews {
     packet: Packet,
     views: Vec<View>,
     counts: Vec<c_int>,
@@ -72,9 +71,9 @@ impl LibraryCollectives {
         self.groups.insert(group, Members { comm, members });
     }
 
-    /// Makes the pool of packets.
+    /// Allocates the packet pool.
     ///
-    /// Errors: the system has no memory for it.
+    /// Errors: no memory.
     pub(crate) fn allocate(&mut self, staging: &Staging) -> Result<(), RunError> {
         self.pool.allocate(
             self.rank,
@@ -86,16 +85,16 @@ impl LibraryCollectives {
     }
 
     /// The contents of views, packed one after the other.
-    fn packed(&mut self, memory: &Memory<'_>, views: &[View]) -> Side {
-        let mut side = self.blank(memory, views);
-        for (view, &start) in views.iter().zip(&side.starts) {
+    fn packed(&mut self, memory: &Memory<'_>, views: &[View]) -> PackedViews {
+        let mut packed = self.blank(memory, views);
+        for (view, &start) in views.iter().zip(&packed.starts) {
             let elements = start as usize..start as usize + view.volume();
-            side.packet.pack_part(memory, view, elements);
+            packed.packet.pack_part(memory, view, elements);
         }
-        side
+        packed
     }
 
-    fn blank(&mut self, memory: &Memory<'_>, views: &[View]) -> Side {
+    fn blank(&mut self, memory: &Memory<'_>, views: &[View]) -> PackedViews {
         let dtype = views
             .first()
             .map_or(Dtype::F32, |view| memory.body().buffer(view.buffer).dtype);
@@ -105,7 +104,7 @@ impl LibraryCollectives {
             starts.push(end as c_int);
             end += view.volume();
         }
-        Side {
+        PackedViews {
             packet: self.pool.blank(dtype, end),
             views: views.to_vec(),
             counts,
@@ -113,7 +112,7 @@ impl LibraryCollectives {
         }
     }
 
-    /// Starts a collective; false where packets are missing.
+    /// Starts a collective; false where the pool lacks packets.
     pub(crate) fn start(
         &mut self,
         task: TaskId,
@@ -121,8 +120,8 @@ impl LibraryCollectives {
         memory: &Memory<'_>,
     ) -> Result<bool, RunError> {
         let packets = Packets::of_library(collective, memory.body());
-        let rooms = packets.taken(BufferTransfer::Copied);
-        if !self.pool.reserve(Lane::Collective, rooms) {
+        let sizes = packets.taken(BufferTransfer::Copied);
+        if !self.pool.reserve(Lane::Collective, sizes) {
             return Ok(false);
         }
         let group = self.groups.get(&collective.group());
@@ -166,8 +165,8 @@ impl LibraryCollectives {
         let mpi = &self.mpi;
         let target = pending.target.parts(mpi)?;
         let Some(source) = &mut pending.source else {
-            // SAFETY: what is pending is kept, and not read, until its request has completed, or leaked;
-            // the elements of its vectors stay in place when it moves.
+            // SAFETY: `pending` is kept, and not read, until its request has completed, or leaked; the
+            // elements of its vectors stay in place when it moves.
             let request = unsafe { mpi.iallreduce(target.buffer, comm) };
             return request.map_err(|error| error.to_string());
         };
@@ -187,10 +186,10 @@ impl LibraryCollectives {
     }
 
     pub(crate) fn advance(&mut self) {
-        // SAFETY: what has completed is taken off the list, so that the others are alive.
+        // SAFETY: completed requests are removed from the list, so those in it are alive.
         let tested = unsafe { self.mpi.test_some(&mut self.requests, &mut self.completed) };
         if let Err(error) = tested {
-            // A test that fails as a whole names no request; the first one stands for all.
+            // `MPI_Testsome` names no request when it fails as a whole.
             self.requests.swap_remove(0);
             let first = self.pending.swap_remove(0);
             self.fault.get_or_insert((first, error.to_string()));
@@ -254,13 +253,13 @@ impl LibraryCollectives {
         !self.requests.is_empty() || !self.finished.is_empty()
     }
 
-    /// All other members, as the library does not tell whom it waits for.
+    /// All other members: the library does not expose which it waits for.
     pub(crate) fn missing(&self, task: TaskId) -> Option<Vec<Rank>> {
         let pending = self.pending.iter().find(|pending| pending.task == task)?;
         Some(pending.others.clone())
     }
 
-    /// Collectives started and bytes given to them since the last call.
+    /// Collectives started and bytes sent since the last call.
     pub(crate) fn take_tally(&mut self) -> [u64; 2] {
         [
             std::mem::take(&mut self.started),
@@ -269,7 +268,7 @@ impl LibraryCollectives {
     }
 }
 
-impl Side {
+impl PackedViews {
     /// Errors: more elements than the library can count.
     fn parts(&mut self, mpi: &Mpi) -> Result<Parts<'_>, String> {
         Ok(Parts {

@@ -1,4 +1,4 @@
-//! Control messages between ranks, on a communicator of their own.
+//! Control messages between ranks, beside the messages of programs: heartbeats, data, failures, shutdown.
 
 use crate::call::{Buffer, Completed, Mpi, MpiError, Raw};
 use partita_space::Rank;
@@ -6,89 +6,88 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ffi::c_int;
 use std::rc::Rc;
 
-const HEAD: c_int = 1;
-const BODY: c_int = 2;
-/// Kind and length.
-const HEAD_BYTES: usize = 16;
-/// Longer bodies come in pieces, as a count is an `int`.
-const PIECE_BYTES: usize = 1 << 30;
+const HEADER_TAG: c_int = 1;
+const BODY_TAG: c_int = 2;
+/// A control message's kind and length.
+const HEADER_BYTES: usize = 16;
+/// Longer bodies are sent in chunks, because MPI counts are of type `int`.
+const CHUNK_BYTES: usize = 1 << 30;
 
-/// What a letter is.
+/// The kind of a control message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// The sender lives.
-    Pulse,
-    /// Something that the receiver waits for.
-    Parcel,
-    /// The sender failed, and why.
+pub(crate) enum ControlKind {
+    /// Sent periodically by a rank that works long.
+    Heartbeat,
+    /// The payload of a broadcast or gather.
+    Data,
+    /// The sender failed; the body is the reason.
     Failure,
-    /// The sender lives, though another failed.
+    /// The answer to a failure by a rank that has not failed.
     Alive,
-    /// The sender is about to end.
-    Farewell,
+    /// The sender will send no more control messages.
+    Shutdown,
 }
 
-impl Kind {
-    const ALL: [Kind; 5] = [
-        Kind::Pulse,
-        Kind::Parcel,
-        Kind::Failure,
-        Kind::Alive,
-        Kind::Farewell,
+impl ControlKind {
+    const ALL: [ControlKind; 5] = [
+        ControlKind::Heartbeat,
+        ControlKind::Data,
+        ControlKind::Failure,
+        ControlKind::Alive,
+        ControlKind::Shutdown,
     ];
 }
 
-/// Letters between ranks, beside the messages of programs, over a communicator of their own.
+/// Sends and receives control messages over a communicator of its own. Nothing here blocks.
 ///
-/// A letter is a head of fixed size, for which a receive from anyone is always posted, and its body.
-/// Nothing here blocks.
+/// A message is a header of fixed size, for which a receive from any source is always posted, and a body.
 pub(crate) struct Control {
     mpi: Rc<Mpi>,
     comm: Raw,
-    /// Of the next head.
+    /// The posted receive of the next header.
     receive: Option<Receive>,
     bodies: Vec<Incoming>,
     outgoing: Vec<Outgoing>,
     completed: Vec<Completed>,
-    /// Letters that each rank has sent.
-    heard: Vec<u64>,
-    parcels: HashMap<Rank, VecDeque<Vec<u8>>>,
+    /// Control messages received from each rank.
+    received: Vec<u64>,
+    data: HashMap<Rank, VecDeque<Vec<u8>>>,
     failures: BTreeMap<Rank, Vec<u8>>,
-    /// Whether this rank has told the others of a failure of its own, which is an answer too.
+    /// Whether this rank has sent its own failure, which also answers those of others.
     has_failed: bool,
     answered: BTreeSet<Rank>,
-    departed: BTreeSet<Rank>,
+    shut_down: BTreeSet<Rank>,
 }
 
-/// A posted receive of a head.
+/// A posted receive of a header.
 struct Receive {
-    head: Lent,
+    header: RequestBuffer,
     request: Raw,
 }
 
-/// A body under way to this rank.
+/// A body that is being received.
 struct Incoming {
     from: Rank,
-    kind: Kind,
-    body: Lent,
+    kind: ControlKind,
+    body: RequestBuffer,
     requests: Vec<Raw>,
 }
 
-/// A letter under way from this rank.
+/// A message that is being sent.
 struct Outgoing {
-    head: Lent,
-    body: Lent,
+    header: RequestBuffer,
+    body: RequestBuffer,
     requests: Vec<Raw>,
 }
 
-/// Bytes that MPI reads or writes. Nothing of Rust refers to them, not even a box, which would claim
-/// them for itself whenever it moves. They are leaked unless they are taken back.
-struct Lent {
+/// Bytes that requests of MPI read or write. They are held by a raw pointer: moving a `Box` would assert
+/// unique access to them. They leak unless they are taken back.
+struct RequestBuffer {
     start: *mut u8,
     length: usize,
 }
 
-impl Lent {
+impl RequestBuffer {
     fn new(bytes: Vec<u8>) -> Self {
         let bytes = Box::into_raw(bytes.into_boxed_slice());
         Self {
@@ -97,18 +96,18 @@ impl Lent {
         }
     }
 
-    /// What MPI takes at a time, from a byte on.
-    fn piece(&self, mpi: &Mpi, at: usize) -> Buffer {
+    /// The chunk that starts at byte `at`.
+    fn chunk(&self, mpi: &Mpi, at: usize) -> Buffer {
         Buffer {
             start: self.start.wrapping_add(at).cast(),
-            count: PIECE_BYTES.min(self.length - at) as c_int,
+            count: CHUNK_BYTES.min(self.length - at) as c_int,
             datatype: mpi.byte,
         }
     }
 
-    fn pieces(&self, mpi: &Mpi) -> impl Iterator<Item = Buffer> {
-        let starts = (0..self.length).step_by(PIECE_BYTES);
-        starts.map(|at| self.piece(mpi, at))
+    fn chunks(&self, mpi: &Mpi) -> impl Iterator<Item = Buffer> {
+        let starts = (0..self.length).step_by(CHUNK_BYTES);
+        starts.map(|at| self.chunk(mpi, at))
     }
 
     /// # Safety
@@ -129,74 +128,82 @@ impl Control {
             bodies: Vec::new(),
             outgoing: Vec::new(),
             completed: Vec::new(),
-            heard: vec![0; size],
-            parcels: HashMap::new(),
+            received: vec![0; size],
+            data: HashMap::new(),
             failures: BTreeMap::new(),
             has_failed: false,
             answered: BTreeSet::new(),
-            departed: BTreeSet::new(),
+            shut_down: BTreeSet::new(),
         };
-        control.listen()?;
+        control.post_header_receive()?;
         Ok(control)
     }
 
-    fn listen(&mut self) -> Result<(), MpiError> {
-        let head = Lent::new(vec![0; HEAD_BYTES]);
-        let (buffer, any) = (head.piece(&self.mpi, 0), self.mpi.constants.any_source);
-        // SAFETY: the head is lent until the request has completed.
-        let request = unsafe { self.mpi.irecv(buffer, any, HEAD, self.comm)? };
-        self.receive = Some(Receive { head, request });
+    fn post_header_receive(&mut self) -> Result<(), MpiError> {
+        let header = RequestBuffer::new(vec![0; HEADER_BYTES]);
+        let (buffer, any) = (header.chunk(&self.mpi, 0), self.mpi.constants.any_source);
+        // SAFETY: the header is lent until the request has completed.
+        let request = unsafe { self.mpi.irecv(buffer, any, HEADER_TAG, self.comm)? };
+        self.receive = Some(Receive { header, request });
         Ok(())
     }
 
-    /// Sends a letter, whether or not it is read.
-    pub(crate) fn send(&mut self, to: Rank, kind: Kind, body: &[u8]) -> Result<(), MpiError> {
-        self.has_failed |= kind == Kind::Failure;
-        let mut head = vec![0; HEAD_BYTES];
-        head[0] = kind as u8;
-        head[8..].copy_from_slice(&(body.len() as u64).to_le_bytes());
-        let (head, body) = (Lent::new(head), Lent::new(body.to_vec()));
-        let heads = head.pieces(&self.mpi).map(|piece| (HEAD, piece));
-        let bodies = body.pieces(&self.mpi).map(|piece| (BODY, piece));
+    /// Sends a message, whether or not it is read.
+    pub(crate) fn send(
+        &mut self,
+        to: Rank,
+        kind: ControlKind,
+        body: &[u8],
+    ) -> Result<(), MpiError> {
+        self.has_failed |= kind == ControlKind::Failure;
+        let mut header = vec![0; HEADER_BYTES];
+        header[0] = kind as u8;
+        header[8..].copy_from_slice(&(body.len() as u64).to_le_bytes());
+        let (header, body) = (
+            RequestBuffer::new(header),
+            RequestBuffer::new(body.to_vec()),
+        );
+        let headers = header.chunks(&self.mpi).map(|chunk| (HEADER_TAG, chunk));
+        let bodies = body.chunks(&self.mpi).map(|chunk| (BODY_TAG, chunk));
         let mut requests = Vec::new();
-        for (tag, piece) in heads.chain(bodies) {
-            // SAFETY: head and body are lent until all requests have completed.
-            requests.push(unsafe { self.mpi.isend(piece, to, tag, self.comm)? });
+        for (tag, chunk) in headers.chain(bodies) {
+            // SAFETY: header and body are lent until all requests have completed.
+            requests.push(unsafe { self.mpi.isend(chunk, to, tag, self.comm)? });
         }
         self.outgoing.push(Outgoing {
-            head,
+            header,
             body,
             requests,
         });
         Ok(())
     }
 
-    /// Takes over what has come, and answers who asks whether this rank lives.
-    pub(crate) fn look(&mut self) -> Result<(), MpiError> {
-        while let Some((from, head)) = self.take_head()? {
-            self.open(from, &head)?;
-            self.listen()?;
+    /// Progresses all sends and receives, and answers failures of others.
+    pub(crate) fn progress(&mut self) -> Result<(), MpiError> {
+        while let Some((from, header)) = self.take_header()? {
+            self.post_body_receive(from, &header)?;
+            self.post_header_receive()?;
         }
         self.take_bodies()?;
-        for mut letter in std::mem::take(&mut self.outgoing) {
-            // After an error the receiver is gone, which others find out by waiting for it.
-            if self.finish(&mut letter.requests).unwrap_or(true) {
-                self.outgoing.push(letter);
+        for mut message in std::mem::take(&mut self.outgoing) {
+            // After an error the receiver is gone; ranks that wait for it will notice.
+            if self.finish(&mut message.requests).unwrap_or(true) {
+                self.outgoing.push(message);
             } else {
                 // SAFETY: no request is left.
                 unsafe {
-                    letter.head.take();
-                    letter.body.take();
+                    message.header.take();
+                    message.body.take();
                 }
             }
         }
         Ok(())
     }
 
-    /// Whether requests of a letter are left, after a test.
+    /// Tests the requests of a message; whether some are still pending.
     fn finish(&mut self, requests: &mut Vec<Raw>) -> Result<bool, MpiError> {
         self.completed.clear();
-        // SAFETY: what has completed is taken off the list below, so that the others are alive.
+        // SAFETY: completed requests are removed below, so those in the list are alive.
         unsafe { self.mpi.test_some(requests, &mut self.completed)? };
         for done in sorted_backwards(&mut self.completed) {
             requests.swap_remove(done.index);
@@ -204,8 +211,8 @@ impl Control {
         Ok(!requests.is_empty())
     }
 
-    /// A head that has come, and who sent it.
-    fn take_head(&mut self) -> Result<Option<(Rank, Vec<u8>)>, MpiError> {
+    /// A received header and its sender.
+    fn take_header(&mut self) -> Result<Option<(Rank, Vec<u8>)>, MpiError> {
         let Some(receive) = &self.receive else {
             return Ok(None);
         };
@@ -217,23 +224,23 @@ impl Control {
             return Ok(None);
         };
         // SAFETY: its only request has completed.
-        let head = self
+        let header = self
             .receive
             .take()
-            .map(|receive| unsafe { receive.head.take() });
-        Ok(head.map(|head| (source, head)))
+            .map(|receive| unsafe { receive.header.take() });
+        Ok(header.map(|header| (source, header)))
     }
 
-    fn open(&mut self, from: Rank, head: &[u8]) -> Result<(), MpiError> {
-        self.heard[from] += 1;
-        let kind = Kind::ALL[usize::from(head[0]).min(Kind::ALL.len() - 1)];
+    fn post_body_receive(&mut self, from: Rank, header: &[u8]) -> Result<(), MpiError> {
+        self.received[from] += 1;
+        let kind = ControlKind::ALL[usize::from(header[0]).min(ControlKind::ALL.len() - 1)];
         let mut length = [0; 8];
-        length.copy_from_slice(&head[8..]);
-        let body = Lent::new(vec![0; u64::from_le_bytes(length) as usize]);
+        length.copy_from_slice(&header[8..]);
+        let body = RequestBuffer::new(vec![0; u64::from_le_bytes(length) as usize]);
         let mut requests = Vec::new();
-        for piece in body.pieces(&self.mpi) {
+        for chunk in body.chunks(&self.mpi) {
             // SAFETY: the body is lent until all requests have completed.
-            requests.push(unsafe { self.mpi.irecv(piece, from as c_int, BODY, self.comm)? });
+            requests.push(unsafe { self.mpi.irecv(chunk, from as c_int, BODY_TAG, self.comm)? });
         }
         self.bodies.push(Incoming {
             from,
@@ -247,9 +254,9 @@ impl Control {
     fn take_bodies(&mut self) -> Result<(), MpiError> {
         let mut waiting = BTreeSet::new();
         for mut incoming in std::mem::take(&mut self.bodies) {
-            let has_come = !self.finish(&mut incoming.requests)?;
-            // Letters of one sender are delivered in their order.
-            if has_come && !waiting.contains(&incoming.from) {
+            let is_complete = !self.finish(&mut incoming.requests)?;
+            // Messages of one sender are delivered in order.
+            if is_complete && !waiting.contains(&incoming.from) {
                 self.deliver(incoming)?;
             } else {
                 waiting.insert(incoming.from);
@@ -259,64 +266,67 @@ impl Control {
         Ok(())
     }
 
-    /// Takes note of a letter whose requests have completed.
-    fn deliver(&mut self, letter: Incoming) -> Result<(), MpiError> {
-        let from = letter.from;
-        assert!(letter.requests.is_empty(), "a letter that has not come");
+    /// Handles a message whose requests have completed.
+    fn deliver(&mut self, message: Incoming) -> Result<(), MpiError> {
+        let from = message.from;
+        assert!(
+            message.requests.is_empty(),
+            "a message with pending requests"
+        );
         // SAFETY: no request is left.
-        let body = unsafe { letter.body.take() };
-        match letter.kind {
-            Kind::Pulse => {}
-            Kind::Parcel => self.parcels.entry(from).or_default().push_back(body),
-            Kind::Failure => {
+        let body = unsafe { message.body.take() };
+        match message.kind {
+            ControlKind::Heartbeat => {}
+            ControlKind::Data => self.data.entry(from).or_default().push_back(body),
+            ControlKind::Failure => {
                 self.failures.insert(from, body);
                 self.answered.insert(from);
                 if !self.has_failed {
-                    // An error here is that of a rank that went away after it said why.
-                    let _ = self.send(from, Kind::Alive, &[]);
+                    // A rank may be gone once it has sent its failure.
+                    let _ = self.send(from, ControlKind::Alive, &[]);
                 }
             }
-            Kind::Alive => {
+            ControlKind::Alive => {
                 self.answered.insert(from);
             }
-            Kind::Farewell => {
-                self.departed.insert(from);
+            ControlKind::Shutdown => {
+                self.shut_down.insert(from);
             }
         }
         Ok(())
     }
 
-    /// The oldest parcel of a rank.
-    pub(crate) fn parcel(&mut self, from: Rank) -> Option<Vec<u8>> {
-        self.parcels.get_mut(&from)?.pop_front()
+    /// Takes the oldest data message of a rank.
+    pub(crate) fn take_data(&mut self, from: Rank) -> Option<Vec<u8>> {
+        self.data.get_mut(&from)?.pop_front()
     }
 
-    /// What failed ranks say.
+    /// The reasons of the ranks that have failed.
     pub(crate) fn failures(&self) -> &BTreeMap<Rank, Vec<u8>> {
         &self.failures
     }
 
-    /// How many letters of a rank have come; one more is a sign of life.
-    pub(crate) fn heard(&self, rank: Rank) -> u64 {
-        self.heard[rank]
+    /// Number of control messages received from a rank; an increase shows that it lives.
+    pub(crate) fn received(&self, rank: Rank) -> u64 {
+        self.received[rank]
     }
 
-    /// Ranks that answered since the first failure.
+    /// Ranks that have answered a failure.
     pub(crate) fn answered(&self) -> &BTreeSet<Rank> {
         &self.answered
     }
 
-    /// Ranks that said farewell.
-    pub(crate) fn departed(&self) -> &BTreeSet<Rank> {
-        &self.departed
+    /// Ranks that have sent their shutdown message.
+    pub(crate) fn shut_down(&self) -> &BTreeSet<Rank> {
+        &self.shut_down
     }
 
-    /// Whether letters of this rank are still under way.
+    /// Whether sends of this rank are pending.
     pub(crate) fn is_sending(&self) -> bool {
         !self.outgoing.is_empty()
     }
 
-    /// Ends the receive that is always posted. True when it is gone.
+    /// Cancels the posted receive.
     pub(crate) fn close(&mut self) -> Result<(), MpiError> {
         let Some(receive) = &self.receive else {
             return Ok(());
@@ -325,9 +335,9 @@ impl Control {
         unsafe { self.mpi.cancel(receive.request) }
     }
 
-    /// Whether the cancelled receive is gone.
+    /// Whether the cancelled receive has completed.
     pub(crate) fn is_closed(&mut self) -> Result<bool, MpiError> {
-        Ok(self.receive.is_none() || self.take_head()?.is_some())
+        Ok(self.receive.is_none() || self.take_header()?.is_some())
     }
 }
 
@@ -342,40 +352,40 @@ mod tests {
     use super::*;
     use crate::fake;
 
-    /// Under Miri this shows that MPI's pointers stay good while letters and the control move.
+    /// Under Miri this shows that MPI's pointers stay valid while `Control` moves.
     #[test]
-    fn letters_arrive_while_everything_moves() {
+    fn messages_arrive_while_the_control_moves() {
         let mpi = Rc::new(fake::mpi());
         let mut control = Control::new(Rc::clone(&mpi), mpi.comm_world, 1).unwrap();
         for body in [&b"first"[..], b"", b"third"] {
-            control.send(0, Kind::Parcel, body).unwrap();
+            control.send(0, ControlKind::Data, body).unwrap();
             control = *Box::new(control);
         }
-        control.send(0, Kind::Failure, b"why").unwrap();
+        control.send(0, ControlKind::Failure, b"why").unwrap();
         assert!(control.is_sending());
         for _ in 0..12 {
-            control.look().unwrap();
+            control.progress().unwrap();
         }
         assert!(!control.is_sending());
-        let parcels: Vec<_> = std::iter::from_fn(|| control.parcel(0)).collect();
-        assert_eq!(parcels, [&b"first"[..], b"", b"third"]);
+        let data: Vec<_> = std::iter::from_fn(|| control.take_data(0)).collect();
+        assert_eq!(data, [&b"first"[..], b"", b"third"]);
         assert_eq!(control.failures()[&0], b"why");
         control.close().unwrap();
         assert!(control.is_closed().unwrap());
     }
 
     #[test]
-    #[cfg_attr(miri, ignore = "what stays under way is leaked, which Miri reports")]
-    fn what_a_failed_call_leaves_under_way_is_not_freed() {
+    #[cfg_attr(miri, ignore = "pending buffers are leaked, which Miri reports")]
+    fn pending_buffers_are_not_freed_after_a_failed_call() {
         let mpi = Rc::new(fake::mpi_that_sends(1));
         let mut control = Control::new(Rc::clone(&mpi), mpi.comm_world, 1).unwrap();
-        // The head goes, the body does not.
-        let error = control.send(0, Kind::Parcel, b"lost").unwrap_err();
+        // The header goes, the body does not.
+        let error = control.send(0, ControlKind::Data, b"lost").unwrap_err();
         assert_eq!(error.call, "MPI_Isend");
-        // The head is read by the receive that matches it now.
-        let error = control.look();
+        // The header is read by the receive that matches it now.
+        let error = control.progress();
         assert!(error.is_ok(), "{error:?}");
-        assert_ne!(control.heard(0), 0);
+        assert_ne!(control.received(0), 0);
         drop(control);
     }
 }

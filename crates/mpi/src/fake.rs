@@ -1,5 +1,5 @@
-//! An MPI of one rank for tests, whose messages lie in lists. It touches buffers as late as a real one
-//! may: when requests are tested.
+//! A fake MPI of one rank for tests. It accesses buffers as late as a real one may: when requests are
+//! tested.
 
 use crate::abi::{Constants, Family};
 use crate::call::{Buffer, Completed, Functions, Mpi, Parts, Raw};
@@ -10,7 +10,7 @@ pub(crate) fn mpi() -> Mpi {
     mpi_that_sends(usize::MAX)
 }
 
-/// Sends after so many fail.
+/// Fails after this many sends.
 pub(crate) fn mpi_that_sends(sends: usize) -> Mpi {
     let fake = Fake {
         state: RefCell::new(State {
@@ -62,7 +62,7 @@ impl State {
                 from.buffer.start.cast::<u8>(),
                 into.buffer.start.cast::<u8>(),
             );
-            // SAFETY: as the caller says, and the receive is long enough.
+            // SAFETY: guaranteed by the caller, and the receive is long enough.
             unsafe { to.copy_from(from_start, from.buffer.count as usize) };
             self.done.extend([from.request, into.request]);
         }
@@ -131,54 +131,54 @@ impl Functions for Fake {
     }
 
     unsafe fn error_string(&self, _: c_int, text: &mut [u8], length: &mut c_int) -> c_int {
-        let told = b"the fake was told to fail";
-        text[..told.len()].copy_from_slice(told);
-        *length = told.len() as c_int;
+        let message = b"injected failure";
+        text[..message.len()].copy_from_slice(message);
+        *length = message.len() as c_int;
         0
     }
 
     unsafe fn init_thread(&self, _: c_int, _: &mut c_int) -> c_int {
-        panic!("not in the fake")
+        panic!("not supported by the fake")
     }
 
     unsafe fn finalize(&self) -> c_int {
-        panic!("not in the fake")
+        panic!("not supported by the fake")
     }
 
     unsafe fn abort(&self, _: Raw, _: c_int) -> c_int {
-        panic!("not in the fake")
+        panic!("not supported by the fake")
     }
 
     unsafe fn set_errhandler(&self, _: Raw, _: Raw) -> c_int {
-        panic!("not in the fake")
+        panic!("not supported by the fake")
     }
 
     unsafe fn get_attr(&self, _: Raw, _: c_int, _: &mut *mut c_int, _: &mut c_int) -> c_int {
-        panic!("not in the fake")
+        panic!("not supported by the fake")
     }
 
     unsafe fn rank(&self, _: Raw, _: &mut c_int) -> c_int {
-        panic!("not in the fake")
+        panic!("not supported by the fake")
     }
 
     unsafe fn size(&self, _: Raw, _: &mut c_int) -> c_int {
-        panic!("not in the fake")
+        panic!("not supported by the fake")
     }
 
     unsafe fn dup(&self, _: Raw, _: &mut Raw) -> c_int {
-        panic!("not in the fake")
+        panic!("not supported by the fake")
     }
 
     unsafe fn split(&self, _: Raw, _: c_int, _: c_int, _: &mut Raw) -> c_int {
-        panic!("not in the fake")
+        panic!("not supported by the fake")
     }
 
     unsafe fn iallreduce(&self, _: *const c_void, _: Buffer, _: Raw, _: Raw, _: &mut Raw) -> c_int {
-        panic!("not in the fake")
+        panic!("not supported by the fake")
     }
 
     unsafe fn iallgatherv(&self, _: Buffer, _: &Parts, _: Raw, _: &mut Raw) -> c_int {
-        panic!("not in the fake")
+        panic!("not supported by the fake")
     }
 
     unsafe fn ireduce_scatter(
@@ -189,10 +189,10 @@ impl Functions for Fake {
         _: Raw,
         _: &mut Raw,
     ) -> c_int {
-        panic!("not in the fake")
+        panic!("not supported by the fake")
     }
 
     unsafe fn ialltoallv(&self, _: &Parts, _: &Parts, _: Raw, _: &mut Raw) -> c_int {
-        panic!("not in the fake")
+        panic!("not supported by the fake")
     }
 }

@@ -1,4 +1,4 @@
-//! Ends the process where a call of MPI never returns.
+//! Timeouts; a guard ends the process when a call of MPI does not return.
 
 use partita_run::{Clock, SystemClock, Watchdog};
 use partita_space::Seconds;
@@ -6,35 +6,37 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-/// Between looks of a guard.
-const LOOK: Duration = Duration::from_millis(100);
+/// Polling interval of a guard.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Writes a message and ends the process.
-pub type End = fn(&str) -> !;
+pub type EndProcess = fn(&str) -> !;
 
-/// Ends the process if it still lives after a limit: some calls of MPI wait for other ranks without
-/// one, and a rank that died never answers.
+/// Ends the process after a limit: some calls of MPI wait for other ranks without one, and a rank that died
+/// never answers.
 pub(crate) struct Guard {
     _alive: Option<Sender<()>>,
 }
 
 impl Guard {
     /// Watches over `what` until it is dropped.
-    pub(crate) fn over(what: &str, limit: Duration, end: End) -> Self {
+    pub(crate) fn over(what: &str, limit: Duration, end: EndProcess) -> Self {
         let text = format!(
-            "{what} did not come back within {:.1} s: a rank died, hangs or never started",
+            "{what} did not return within {:.1} s: a rank died, hangs or never started",
             limit.as_secs_f64()
         );
         let (alive, watched) = channel::<()>();
         let watch = move || {
             let mut timeout = Timeout::start(limit);
-            while let Err(RecvTimeoutError::Timeout) = watched.recv_timeout(LOOK.min(limit / 20)) {
+            while let Err(RecvTimeoutError::Timeout) =
+                watched.recv_timeout(POLL_INTERVAL.min(limit / 20))
+            {
                 if timeout.is_over() {
                     end(&text);
                 }
             }
         };
-        // A system that gives no thread leaves the call without a limit, which is all that can be done.
+        // Without a thread, the call has no limit.
         let watcher = thread::Builder::new().name("guard".to_owned()).spawn(watch);
         Self {
             _alive: watcher.ok().map(|_| alive),
@@ -42,9 +44,9 @@ impl Guard {
     }
 }
 
-/// A limit to waiting, by the clock of the machine without the time for which the process was stopped.
+/// A timeout that does not count the time for which the process was stopped (SIGSTOP).
 ///
-/// To be looked at again and again, at least ten times within the limit.
+/// Poll it at least ten times within the limit.
 pub(crate) struct Timeout {
     clock: SystemClock,
     watchdog: Watchdog,

@@ -7,51 +7,51 @@ use std::ffi::{c_char, c_int};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// Which library to look for.
+/// Where to look for an MPI library.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct LibrarySearch {
     /// This file and no other.
     pub file: Option<PathBuf>,
-    /// Folders to look in before the loader does, like those beside the launcher.
+    /// Folders searched before those of the loader, like those of the launcher.
     pub folders: Vec<PathBuf>,
     /// The family of the launcher, which comes first.
     pub family: Option<Family>,
 }
 
-/// Why there is no library.
+/// No MPI library could be loaded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
-    /// None of the names is known to the loader.
+    /// The loader finds none.
     #[error("no MPI library was found; tried {}", .tried.join(", "))]
     Missing {
         /// Files and names.
         tried: Vec<String>,
     },
-    /// A file that was named.
+    /// A file cannot be loaded.
     #[error("{} cannot be loaded: {reason}", .file.display())]
     File {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// What the loader said.
+        /// The loader's message.
         reason: String,
     },
-    /// Something that calls itself MPI, but is of no known family or incomplete.
-    #[error("{} is no MPI of a known family: {reason}", .file.display())]
-    Strange {
-        /// Which.
+    /// The library is of an unknown family or lacks a function.
+    #[error("{} is not a supported MPI library: {reason}", .file.display())]
+    Unsupported {
+        /// The file.
         file: PathBuf,
-        /// What it says of itself, or what it lacks.
+        /// Its version text, or what it lacks.
         reason: String,
     },
 }
 
 /// A loaded MPI, not started. It stays loaded until the process ends.
 pub struct Library {
-    /// Its file, as the loader found it.
+    /// The file that the loader mapped.
     pub file: PathBuf,
-    /// Of its constants.
+    /// The family of its constants.
     pub family: Family,
-    /// The first line of what it says of itself.
+    /// The first line of `MPI_Get_library_version`.
     pub version: String,
     pub(crate) mpi: Rc<Mpi>,
 }
@@ -59,16 +59,16 @@ pub struct Library {
 impl Library {
     /// Finds and loads the library that fits best.
     ///
-    /// Loading runs the library's own initialization code, which MPI libraries leave nearly empty.
-    /// Errors: none is there, or it is none that is known.
-    pub fn load(wanted: &Wanted) -> Result<Self, LoadError> {
+    /// Loading runs the library's initialization code, which is nearly empty in MPI libraries.
+    /// Errors: none is found, or it is not supported.
+    pub fn load(search: &LibrarySearch) -> Result<Self, LoadError> {
         let mut tried = Vec::new();
         let mut first_failure = None;
-        for path in candidates(wanted) {
+        for path in candidates(search) {
             match open(&path) {
                 Ok(object) => return identify(object, &path),
                 Err(reason) => {
-                    // A name that the loader does not know is no failure, a file that is there is.
+                    // Names that the loader does not find are expected; files that do not load are not.
                     if path.is_file() && first_failure.is_none() {
                         first_failure = Some((path.clone(), reason));
                     }
@@ -76,7 +76,7 @@ impl Library {
                 }
             }
         }
-        match (first_failure, &wanted.file) {
+        match (first_failure, &search.file) {
             (Some((file, reason)), _) => Err(LoadError::File { file, reason }),
             (None, Some(file)) => Err(LoadError::File {
                 file: file.clone(),
@@ -89,12 +89,12 @@ impl Library {
 
 /// Files beside the launcher first, then names for the loader; the family of the launcher first. The
 /// standard ABI goes before MPICH's own, and both before what a launcher of another family brings.
-fn candidates(wanted: &Wanted) -> Vec<PathBuf> {
-    if let Some(file) = &wanted.file {
+fn candidates(search: &LibrarySearch) -> Vec<PathBuf> {
+    if let Some(file) = &search.file {
         return vec![file.clone()];
     }
     let mut families = Family::ALL.to_vec();
-    if wanted.family == Some(Family::OpenMpi) {
+    if search.family == Some(Family::OpenMpi) {
         families.rotate_right(1);
     }
     let names: Vec<&str> = families
@@ -102,7 +102,7 @@ fn candidates(wanted: &Wanted) -> Vec<PathBuf> {
         .flat_map(|family| family.files())
         .copied()
         .collect();
-    let beside = wanted.folders.iter().flat_map(|folder| {
+    let beside = search.folders.iter().flat_map(|folder| {
         let files = names.iter().map(move |name| folder.join(name));
         files.filter(|file| file.is_file())
     });
@@ -111,29 +111,30 @@ fn candidates(wanted: &Wanted) -> Vec<PathBuf> {
 
 fn open(path: &Path) -> Result<Object, String> {
     // Open MPI loads parts of itself that expect its symbols to be global.
-    // SAFETY: the file is an MPI library by its name or by the user's word; its initialization code is
-    // meant to be run in any process.
+    // SAFETY: the file is an MPI library by its name or by the user's choice; its initialization code may run
+    // in any process.
     unsafe { Object::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }.map_err(|error| error.to_string())
 }
 
 fn identify(object: Object, path: &Path) -> Result<Library, LoadError> {
     let file = loaded_file(path);
-    let strange = |reason: String| LoadError::Strange {
+    let unsupported = |reason: String| LoadError::Unsupported {
         file: file.clone(),
         reason,
     };
-    let told = library_version(&object)
-        .ok_or_else(|| strange("it has no function MPI_Get_library_version".to_owned()))?;
-    let family = family(&object, &told)
-        .ok_or_else(|| strange(format!("it calls itself `{}`", told.trim())))?;
-    let handles = resolve(&object, family).map_err(|name| strange(format!("it lacks {name}")))?;
+    let text = library_version(&object)
+        .ok_or_else(|| unsupported("it has no function MPI_Get_library_version".to_owned()))?;
+    let family = family(&object, &text)
+        .ok_or_else(|| unsupported(format!("it calls itself `{}`", text.trim())))?;
+    let handles =
+        resolve(&object, family).map_err(|name| unsupported(format!("it lacks {name}")))?;
     let are_int = family.handles().are_int;
-    // SAFETY: the family was told by the library itself, and the object is never unloaded.
+    // SAFETY: the family was determined from the library itself, and the object is never unloaded.
     let mpi = unsafe { Mpi::load(&object, family.constants(), are_int, handles) };
-    let mpi = mpi.map_err(|name| strange(format!("it lacks {name}")))?;
+    let mpi = mpi.map_err(|name| unsupported(format!("it lacks {name}")))?;
     // Unloading an MPI that was started is undefined in practice.
     std::mem::forget(object);
-    let version = told.lines().next().unwrap_or_default();
+    let version = text.lines().next().unwrap_or_default();
     Ok(Library {
         version: version.split_whitespace().collect::<Vec<_>>().join(" "),
         file,
@@ -142,7 +143,7 @@ fn identify(object: Object, path: &Path) -> Result<Library, LoadError> {
     })
 }
 
-/// The path under which the loader mapped a library that was named without one.
+/// The path under which the loader mapped a library.
 fn loaded_file(path: &Path) -> PathBuf {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let name = path.file_name().unwrap_or_default();
@@ -159,15 +160,15 @@ fn loaded_file(path: &Path) -> PathBuf {
     mapped.find(is_it).unwrap_or_else(|| path.to_owned())
 }
 
-/// What the library says of itself; may be asked before it is started.
+/// The text of `MPI_Get_library_version`, which may be called before `MPI_Init`.
 fn library_version(object: &Object) -> Option<String> {
-    type Tell = unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int;
+    type GetVersion = unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int;
     let mut text = vec![0u8; 8193];
     let mut length = 0;
     // SAFETY: the signature is the standard's, and the text longer than that of any family.
     let code = unsafe {
-        let tell = object.get::<Tell>(b"MPI_Get_library_version").ok()?;
-        tell(text.as_mut_ptr().cast(), &mut length)
+        let get_version = object.get::<GetVersion>(b"MPI_Get_library_version").ok()?;
+        get_version(text.as_mut_ptr().cast(), &mut length)
     };
     text.truncate(length.clamp(0, 8192) as usize);
     let text = String::from_utf8_lossy(&text)
@@ -180,7 +181,7 @@ fn family(object: &Object, version: &str) -> Option<Family> {
     if has_standard_abi(object) {
         return Some(Family::Standard);
     }
-    // SAFETY: the address alone is asked for.
+    // SAFETY: only the address is used.
     if unsafe { object.get::<*const u8>(b"ompi_mpi_comm_world") }.is_ok() {
         return Some(Family::OpenMpi);
     }
@@ -189,17 +190,17 @@ fn family(object: &Object, version: &str) -> Option<Family> {
     is_mpich.then_some(Family::Mpich)
 }
 
-/// MPI 5.0, section 20.2: a library with other handles says that its ABI version is -1.
+/// MPI 5.0, section 20.2: a library without the standard ABI returns -1 as its version.
 fn has_standard_abi(object: &Object) -> bool {
-    type Tell = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
+    type GetVersion = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
     let (mut major, mut minor) = (-1, -1);
     // SAFETY: the signature is the standard's.
-    let told = unsafe {
+    let text = unsafe {
         object
-            .get::<Tell>(b"MPI_Abi_get_version")
-            .is_ok_and(|tell| tell(&mut major, &mut minor) == 0)
+            .get::<GetVersion>(b"MPI_Abi_get_version")
+            .is_ok_and(|get_version| get_version(&mut major, &mut minor) == 0)
     };
-    told && major >= 0
+    text && major >= 0
 }
 
 /// Errors: the name of an object that is not there.
@@ -208,7 +209,7 @@ fn resolve(object: &Object, family: Family) -> Result<Resolved, &'static str> {
     for (slot, (_, handle)) in resolved.iter_mut().zip(family.handles().named()) {
         *slot = match handle {
             Predefined::Value(value) => value,
-            // SAFETY: the address alone is asked for.
+            // SAFETY: only the address is used.
             Predefined::Symbol(name) => unsafe {
                 let symbol = object.get::<*mut u8>(name.as_bytes()).map_err(|_| name)?;
                 symbol.into_raw() as usize as u64

@@ -1,38 +1,38 @@
 //! The transport of a rank over MPI.
 
 use crate::collectives::LibraryCollectives;
-use crate::mail::MpiMail;
+use crate::point_to_point::MpiPointToPoint;
 use partita_program::{Collective, Exchange, Staging, TaskId};
 use partita_run::{Memory, MessageTransport, RunError, Transport};
 use partita_space::{Bytes, Rank};
 use std::time::Duration;
 
-/// Who does the collectives.
+/// The implementation of collectives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Collectives {
-    /// Messages between ranks, sums taken in rank order: the bits are those of ranks that are threads.
+    /// Point-to-point messages, sums taken in rank order: bitwise equal to ranks that are threads.
     #[default]
     Ordered,
-    /// Those of the MPI library: sums in whatever order it likes, equal up to rounding.
+    /// Non-blocking collectives of the MPI library: sums in any order, equal up to rounding.
     Library,
 }
 
 /// Messages and collectives of a rank over MPI.
 pub struct MpiTransport<'w> {
-    messages: MessageTransport<MpiMail<'w>>,
+    messages: MessageTransport<MpiPointToPoint<'w>>,
     library: Option<LibraryCollectives>,
 }
 
 impl<'w> MpiTransport<'w> {
     pub(crate) fn new(
-        messages: MessageTransport<MpiMail<'w>>,
+        messages: MessageTransport<MpiPointToPoint<'w>>,
         library: Option<LibraryCollectives>,
     ) -> Self {
         Self { messages, library }
     }
 
-    /// Ends the sleep of this rank in `wait`, or its next one, from any thread: for sources that read
-    /// behind the rank's back.
+    /// Wakes this rank from `wait`, or its next one, from any thread: for sources that read on a thread of
+    /// their own.
     pub fn waker(&self) -> impl Fn() + Send + 'static {
         self.messages.messages().waker()
     }
@@ -88,7 +88,7 @@ impl Transport for MpiTransport<'_> {
 
     fn wait(&mut self, limit: Duration) {
         match &mut self.library {
-            // Messages are not alone in what may come.
+            // A pending collective ends no sleep.
             Some(library) if library.is_busy() => self.messages.wait(Duration::from_micros(20)),
             Some(_) | None => self.messages.wait(limit),
         }

@@ -1,11 +1,11 @@
-//! The start and the orderly end of a job, and what ranks tell each other about failures.
+//! Start, failure handling and shutdown of the ranks of a job.
 
 use crate::call::{Mpi, MpiError, Raw};
 use crate::collectives::LibraryCollectives;
-use crate::control::{Control, Kind};
-use crate::guard::{End, Guard, Timeout};
+use crate::control::{Control, ControlKind};
+use crate::guard::{EndProcess, Guard, Timeout};
 use crate::library::Library;
-use crate::mail::{MpiMail, Tags};
+use crate::point_to_point::{MpiPointToPoint, Tags};
 use crate::transport::{Collectives, MpiTransport};
 use partita_program::{Group, Program, Staging, Work};
 use partita_run::{MessageTransport, Transport};
@@ -18,22 +18,22 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Between signs of life of a rank that works long.
-const PULSE: Duration = Duration::from_millis(500);
-/// How long ranks may take to answer once one has failed.
-const CENSUS: Duration = Duration::from_secs(4);
-/// How long ranks wait for each other's last words.
-const FAREWELL: Duration = Duration::from_secs(2);
-/// How long a rank then still helps its own last words out, where some ranks take none.
-const LAST_WORDS: Duration = Duration::from_millis(100);
-/// How long MPI may take to end the job.
-const ABORT: Duration = Duration::from_secs(4);
-/// Between looks of a rank that waits outside of a program, at first.
-const NAP: Duration = Duration::from_micros(200);
-/// Between its looks when it has waited long.
-const NAP_MAX: Duration = Duration::from_millis(20);
+/// Time between the heartbeats of a rank that works long.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
+/// Time in which ranks must answer a failure.
+const ANSWER_LIMIT: Duration = Duration::from_secs(4);
+/// Time that ranks wait for each other's shutdown messages.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
+/// Time in which a rank completes its last sends where some ranks no longer receive.
+const DRAIN_TIME: Duration = Duration::from_millis(100);
+/// Time that `MPI_Abort` may take.
+const ABORT_LIMIT: Duration = Duration::from_secs(4);
+/// First polling interval of a rank that waits outside of a program.
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
+/// Longest polling interval.
+const POLL_INTERVAL_MAX: Duration = Duration::from_millis(20);
 
-/// Why the ranks cannot go on together, outside of a program.
+/// A failure of the job outside of a program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorldError {
     /// MPI cannot be started.
@@ -42,24 +42,26 @@ pub enum WorldError {
     /// A call failed.
     #[error("rank {rank}: {error}")]
     Call {
-        /// Who called.
+        /// The caller.
         rank: Rank,
-        /// What.
+        /// The call and its error.
         error: MpiError,
     },
-    /// Ranks gave no sign of life for longer than the limit.
-    #[error("rank {rank} waited for {what} and heard nothing from rank(s) {missing:?} for {limit}")]
+    /// Ranks sent no message for longer than the limit.
+    #[error(
+        "rank {rank} waited for {what} and received nothing from rank(s) {missing:?} for {limit}"
+    )]
     Silent {
-        /// Who waited.
+        /// The rank that waited.
         rank: Rank,
-        /// For what.
+        /// What it waited for.
         what: &'static str,
-        /// From whom.
+        /// The ranks that sent nothing.
         missing: Vec<Rank>,
         /// The limit.
         limit: String,
     },
-    /// Another rank failed; [`World::census`] tells which and why.
+    /// Another rank failed; [`World::report_failure`] gives the reasons.
     #[error("another rank failed")]
     Failed,
     /// The messages of the programs need more tags than the library has.
@@ -68,31 +70,31 @@ pub enum WorldError {
          to {max}; split over fewer ranks or use another MPI"
     )]
     Tags {
-        /// Who found out.
+        /// The rank that reports it.
         rank: Rank,
-        /// Largest that is needed.
+        /// The largest tag needed.
         needed: u64,
         /// `MPI_TAG_UB`.
         max: u64,
     },
-    /// The system gives no memory for packets.
+    /// The packets could not be allocated.
     #[error("{0}")]
     Memory(String),
 }
 
-/// How a rank takes part.
+/// Options of [`World::open`].
 #[derive(Clone, Copy, Debug)]
-pub struct Setting {
-    /// How long calls that wait for others may take, and how long others may be silent.
+pub struct WorldOptions {
+    /// Longest time that a blocking call may take, and that other ranks may be silent.
     pub limit: Seconds,
-    /// What ends the process when a call does not come back.
-    pub end: End,
+    /// Ends the process when a call does not return.
+    pub end: EndProcess,
 }
 
-/// Who lives and who failed, after a failure.
+/// Which ranks have failed and which no longer answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Census {
-    /// What each failed rank said, in rank order, this one's own words included.
+pub struct LivenessReport {
+    /// The reason of each failed rank, this one included, in rank order.
     pub failures: Vec<(Rank, Vec<u8>)>,
     /// Ranks that did not answer.
     pub silent: Vec<Rank>,
@@ -108,22 +110,22 @@ pub struct World {
     tag_max: u64,
     messages: Raw,
     control: Rc<RefCell<Control>>,
-    end: End,
+    end: EndProcess,
     limit: Cell<Duration>,
 }
 
 impl World {
     /// Starts MPI.
     ///
-    /// Errors: a call that fails. One that does not come back ends the process.
-    pub fn open(library: Library, setting: Setting) -> Result<Self, WorldError> {
-        Self::start(library, setting).map_err(WorldError::Start)
+    /// Errors: a call that fails. One that does not return ends the process.
+    pub fn open(library: Library, options: WorldOptions) -> Result<Self, WorldError> {
+        Self::start(library, options).map_err(WorldError::Start)
     }
 
-    fn start(library: Library, setting: Setting) -> Result<Self, MpiError> {
-        let limit = Duration::from_secs_f64(setting.limit.0);
+    fn start(library: Library, options: WorldOptions) -> Result<Self, MpiError> {
+        let limit = Duration::from_secs_f64(options.limit.0);
         let mpi = Rc::clone(&library.mpi);
-        let guard = Guard::over("MPI_Init_thread", limit, setting.end);
+        let guard = Guard::over("MPI_Init_thread", limit, options.end);
         let provided = mpi.init()?;
         let (rank, size) = mpi.rank_and_size()?;
         let messages = mpi.dup(mpi.comm_world)?;
@@ -144,7 +146,7 @@ impl World {
             tag_max,
             messages,
             control: Rc::new(RefCell::new(control)),
-            end: setting.end,
+            end: options.end,
             limit: Cell::new(limit),
         })
     }
@@ -159,24 +161,24 @@ impl World {
         self.size
     }
 
-    /// What carries the messages.
+    /// The MPI library.
     pub fn library(&self) -> &Library {
         &self.library
     }
 
-    /// The level of threads that the library provides, as the standard calls it.
+    /// The provided thread level: `MPI_THREAD_*` in lower case.
     pub fn thread_level(&self) -> &'static str {
         ["single", "funneled", "serialized", "multiple"][self.thread_level]
     }
 
-    /// How long others may be silent from now on.
+    /// Sets how long other ranks may be silent.
     pub fn set_limit(&self, limit: Seconds) {
         self.limit.set(Duration::from_secs_f64(limit.0));
     }
 
-    /// Does long work on a thread of its own, while this one tells the others that the rank lives.
-    pub fn while_pulsing<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
-        // Of one who gets no thread the others hear nothing until the work is done.
+    /// Runs long work on another thread, while this one sends heartbeats.
+    pub fn with_heartbeats<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        // Without a thread, the work runs here and no heartbeats are sent.
         let work = Mutex::new(Some(work));
         let take = || work.lock().unwrap_or_else(PoisonError::into_inner).take();
         let do_it = || take().map(|work| work());
@@ -189,19 +191,19 @@ impl World {
             let mut last = Instant::now();
             let mut failed: Option<Timeout> = None;
             while !worker.is_finished() {
-                if last.elapsed() > PULSE {
+                if last.elapsed() > HEARTBEAT_INTERVAL {
                     last = Instant::now();
-                    self.pulse();
+                    self.send_heartbeats();
                 }
-                // A rank that cannot be told is found missing by those who wait for it.
-                let _ = self.control.borrow_mut().look();
+                // Ranks that wait for a rank that cannot be reached will notice.
+                let _ = self.control.borrow_mut().progress();
                 if !self.control.borrow().failures().is_empty() {
-                    let patience = || Timeout::start(CENSUS + FAREWELL);
+                    let patience = || Timeout::start(ANSWER_LIMIT + SHUTDOWN_LIMIT);
                     if failed.get_or_insert_with(patience).is_over() {
                         (self.end)("another rank failed while this one was at work");
                     }
                 }
-                thread::sleep(nap(start.elapsed()));
+                thread::sleep(poll_interval(start.elapsed()));
             }
             match worker.join() {
                 Ok(answer) => answer,
@@ -211,41 +213,41 @@ impl World {
         done.expect("work is done by the thread that takes it")
     }
 
-    /// Rank 0 is heard by all, and hears all.
-    fn pulse(&self) {
+    /// Rank 0 sends to all ranks, the others to rank 0.
+    fn send_heartbeats(&self) {
         let mut control = self.control.borrow_mut();
         let peers = if self.rank == 0 { 1..self.size } else { 0..1 };
         for peer in peers {
-            let _ = control.send(peer, Kind::Pulse, &[]);
+            let _ = control.send(peer, ControlKind::Heartbeat, &[]);
         }
     }
 
-    /// Gives all ranks the words of rank 0.
-    pub fn broadcast(&self, words: &[u8]) -> Result<Vec<u8>, WorldError> {
+    /// Broadcasts the bytes of rank 0.
+    pub fn broadcast(&self, bytes: &[u8]) -> Result<Vec<u8>, WorldError> {
         if self.rank > 0 {
-            let words = self.receive(&[0], "word of rank 0")?;
-            return Ok(words.into_iter().next().unwrap_or_default());
+            let bytes = self.receive(&[0], "data of rank 0")?;
+            return Ok(bytes.into_iter().next().unwrap_or_default());
         }
         for peer in 1..self.size {
-            self.send(peer, words)?;
+            self.send(peer, bytes)?;
         }
-        Ok(words.to_vec())
+        Ok(bytes.to_vec())
     }
 
-    /// Gives rank 0 the words of all ranks, in rank order; nothing to the others.
-    pub fn gather(&self, words: &[u8]) -> Result<Vec<Vec<u8>>, WorldError> {
+    /// Gathers the bytes of all ranks on rank 0, in rank order; empty on the others.
+    pub fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, WorldError> {
         if self.rank > 0 {
-            self.send(0, words)?;
+            self.send(0, bytes)?;
             return Ok(Vec::new());
         }
         let others: Vec<Rank> = (1..self.size).collect();
-        let mut all = vec![words.to_vec()];
-        all.extend(self.receive(&others, "words of all ranks")?);
+        let mut all = vec![bytes.to_vec()];
+        all.extend(self.receive(&others, "data of all ranks")?);
         Ok(all)
     }
 
-    fn send(&self, to: Rank, words: &[u8]) -> Result<(), WorldError> {
-        let sent = self.control.borrow_mut().send(to, Kind::Parcel, words);
+    fn send(&self, to: Rank, bytes: &[u8]) -> Result<(), WorldError> {
+        let sent = self.control.borrow_mut().send(to, ControlKind::Data, bytes);
         sent.map_err(|error| self.call_error(error))
     }
 
@@ -254,30 +256,30 @@ impl World {
         WorldError::Call { rank, error }
     }
 
-    /// A parcel of each of these ranks.
+    /// Receives a data message of each of these ranks.
     fn receive(&self, from: &[Rank], what: &'static str) -> Result<Vec<Vec<u8>>, WorldError> {
         let start = Instant::now();
-        let mut parcels: Vec<Option<Vec<u8>>> = vec![None; from.len()];
-        let silence = |&rank| Silence::start(&self.control.borrow(), rank, self.limit.get());
-        let mut silences: Vec<Silence> = from.iter().map(silence).collect();
+        let mut data: Vec<Option<Vec<u8>>> = vec![None; from.len()];
+        let timeout = |&rank| PeerTimeout::start(&self.control.borrow(), rank, self.limit.get());
+        let mut timeouts: Vec<PeerTimeout> = from.iter().map(timeout).collect();
         loop {
             let mut control = self.control.borrow_mut();
-            control.look().map_err(|error| self.call_error(error))?;
-            for (slot, &rank) in parcels.iter_mut().zip(from) {
+            control.progress().map_err(|error| self.call_error(error))?;
+            for (slot, &rank) in data.iter_mut().zip(from) {
                 if slot.is_none() {
-                    *slot = control.parcel(rank);
+                    *slot = control.take_data(rank);
                 }
             }
-            if parcels.iter().all(Option::is_some) {
-                return Ok(parcels.into_iter().flatten().collect());
+            if data.iter().all(Option::is_some) {
+                return Ok(data.into_iter().flatten().collect());
             }
             if !control.failures().is_empty() {
                 return Err(WorldError::Failed);
             }
-            let open = silences.iter_mut().zip(&parcels);
-            let open = open.filter(|(_, parcel)| parcel.is_none());
+            let open = timeouts.iter_mut().zip(&data);
+            let open = open.filter(|(_, data)| data.is_none());
             let missing: Vec<Rank> = open
-                .filter_map(|(silence, _)| silence.is_over(&control).then_some(silence.rank))
+                .filter_map(|(timeout, _)| timeout.is_over(&control).then_some(timeout.rank))
                 .collect();
             if !missing.is_empty() {
                 return Err(WorldError::Silent {
@@ -288,15 +290,15 @@ impl World {
                 });
             }
             drop(control);
-            thread::sleep(nap(start.elapsed()));
+            thread::sleep(poll_interval(start.elapsed()));
         }
     }
 
     /// The transport of this rank for these programs, which must be the same on all ranks, as must
-    /// `collectives`. `spin` is how long a rank that waits tries again at once: none where ranks share
+    /// `collectives`. `spin` is how long a waiting rank polls before it sleeps: zero where ranks share
     /// cores. A failure of another rank sets `cancel`.
     ///
-    /// Errors: more messages than tags, a call that fails, no memory for packets.
+    /// Errors: too few tags, a call that fails, no memory for packets.
     pub fn transport<'w>(
         &self,
         mesh: Mesh,
@@ -317,7 +319,7 @@ impl World {
             Collectives::Ordered => None,
             Collectives::Library => Some(self.library_collectives(mesh, programs)?),
         };
-        let mail = MpiMail::new(
+        let point_to_point = MpiPointToPoint::new(
             Rc::clone(&self.mpi),
             self.messages,
             self.rank,
@@ -326,7 +328,7 @@ impl World {
             cancel,
             Duration::from_secs_f64(spin.0),
         );
-        let mut transport = MpiTransport::new(MessageTransport::new(mesh, mail), library);
+        let mut transport = MpiTransport::new(MessageTransport::new(mesh, point_to_point), library);
         let staging = programs
             .iter()
             .map(|program| program.body(self.rank).staging);
@@ -336,8 +338,8 @@ impl World {
         Ok(transport)
     }
 
-    /// A communicator for each kind of group over which a program has a collective. A rank that is in
-    /// none of a kind has one of its own.
+    /// One communicator for each group specification that a program has collectives over. A rank outside
+    /// of all groups of a specification gets a communicator of itself.
     fn library_collectives(
         &self,
         mesh: Mesh,
@@ -369,61 +371,61 @@ impl World {
         Ok(collectives)
     }
 
-    /// Tells all ranks that this one cannot go on and why, and hears who else lives, within four
+    /// Sends the reason of this rank's failure to all ranks, and collects their answers for up to four
     /// seconds.
-    pub fn census(&self, words: &[u8]) -> Census {
+    pub fn report_failure(&self, reason: &[u8]) -> LivenessReport {
         let mut control = self.control.borrow_mut();
         for peer in (0..self.size).filter(|&peer| peer != self.rank) {
-            // Who cannot be told will not answer.
-            let _ = control.send(peer, Kind::Failure, words);
+            // A rank that cannot be reached will not answer.
+            let _ = control.send(peer, ControlKind::Failure, reason);
         }
-        let mut answering = Timeout::start(CENSUS);
+        let mut answering = Timeout::start(ANSWER_LIMIT);
         while control.answered().len() + 1 < self.size && !answering.is_over() {
-            let _ = control.look();
-            thread::sleep(NAP);
+            let _ = control.progress();
+            thread::sleep(POLL_INTERVAL);
         }
         let is_silent = |&rank: &Rank| rank != self.rank && !control.answered().contains(&rank);
         let silent = (0..self.size).filter(is_silent).collect();
         let mut failures = control.failures().clone();
-        failures.insert(self.rank, words.to_vec());
-        Census {
+        failures.insert(self.rank, reason.to_vec());
+        LivenessReport {
             failures: failures.into_iter().collect(),
             silent,
         }
     }
 
-    /// Says that this rank has nothing more to tell, and waits until the others that live say so too,
-    /// at most two seconds: a launcher ends all as soon as one has ended badly.
-    pub fn farewell(&self, silent: &[Rank]) {
+    /// Exchanges shutdown messages with the ranks that live, for up to two seconds: a launcher kills all
+    /// ranks as soon as one has exited with an error.
+    pub fn shut_down(&self, silent: &[Rank]) {
         let mut control = self.control.borrow_mut();
         let is_peer = |peer: &Rank| *peer != self.rank && !silent.contains(peer);
         let peers: Vec<Rank> = (0..self.size).filter(is_peer).collect();
         for &peer in &peers {
-            let _ = control.send(peer, Kind::Farewell, &[]);
+            let _ = control.send(peer, ControlKind::Shutdown, &[]);
         }
-        let mut leaving = Timeout::start(FAREWELL);
+        let mut leaving = Timeout::start(SHUTDOWN_LIMIT);
         let is_open =
-            |control: &Control| peers.iter().any(|peer| !control.departed().contains(peer));
-        // What was sent to silent ranks never leaves.
+            |control: &Control| peers.iter().any(|peer| !control.shut_down().contains(peer));
+        // Sends to silent ranks never complete.
         let is_sending = |control: &Control| silent.is_empty() && control.is_sending();
         while (is_open(&control) || is_sending(&control)) && !leaving.is_over() {
-            let _ = control.look();
-            thread::sleep(NAP);
+            let _ = control.progress();
+            thread::sleep(POLL_INTERVAL);
         }
         if !silent.is_empty() {
-            let mut speaking = Timeout::start(LAST_WORDS);
-            while !speaking.is_over() {
-                let _ = control.look();
-                thread::sleep(NAP);
+            let mut draining = Timeout::start(DRAIN_TIME);
+            while !draining.is_over() {
+                let _ = control.progress();
+                thread::sleep(POLL_INTERVAL);
             }
         }
     }
 
-    /// Ends MPI on all ranks together, after the last words between them.
+    /// Finalizes MPI on all ranks, after their shutdown messages.
     ///
-    /// Errors: a call that fails. One that does not come back ends the process.
+    /// Errors: a call that fails. One that does not return ends the process.
     pub fn close(self) -> Result<(), WorldError> {
-        self.farewell(&[]);
+        self.shut_down(&[]);
         let fault = |error| WorldError::Call {
             rank: self.rank,
             error,
@@ -431,54 +433,53 @@ impl World {
         {
             let mut control = self.control.borrow_mut();
             control.close().map_err(fault)?;
-            let mut closing = Timeout::start(FAREWELL);
+            let mut closing = Timeout::start(SHUTDOWN_LIMIT);
             while !control.is_closed().map_err(fault)? && !closing.is_over() {
-                thread::sleep(NAP);
+                thread::sleep(POLL_INTERVAL);
             }
         }
         let _guard = Guard::over("MPI_Finalize", self.limit.get(), self.end);
         self.mpi.finalize().map_err(fault)
     }
 
-    /// Ends the job on all hosts, whoever still lives.
+    /// Aborts the job on all hosts.
     pub fn abort(self, code: u8) {
-        let _guard = Guard::over("MPI_Abort", ABORT, self.end);
-        // If it fails, this process ends all the same, and its launcher sees how.
+        let _guard = Guard::over("MPI_Abort", ABORT_LIMIT, self.end);
+        // If it fails, this process exits with an error, which its launcher sees.
         let _ = self.mpi.abort(code.into());
     }
 }
 
-/// For how long a rank has sent no letter to this one, which waits for it.
-struct Silence {
+/// The time since the last control message of a rank that this one waits for.
+struct PeerTimeout {
     rank: Rank,
-    /// Letters until now.
-    heard: u64,
+    /// Messages received so far.
+    received: u64,
     timeout: Timeout,
 }
 
-impl Silence {
+impl PeerTimeout {
     fn start(control: &Control, rank: Rank, limit: Duration) -> Self {
         Self {
             rank,
-            heard: control.heard(rank),
+            received: control.received(rank),
             timeout: Timeout::start(limit),
         }
     }
 
     fn is_over(&mut self, control: &Control) -> bool {
-        let heard = control.heard(self.rank);
-        if heard != self.heard {
-            self.heard = heard;
+        let received = control.received(self.rank);
+        if received != self.received {
+            self.received = received;
             self.timeout.reset();
         }
         self.timeout.is_over()
     }
 }
 
-/// Until the next look of a rank that has waited so long: a look costs the processor some
-/// microseconds, which what is measured meanwhile on its core would lose.
-fn nap(waited: Duration) -> Duration {
-    (waited / 32).clamp(NAP, NAP_MAX)
+/// Backs off with the time waited: each poll takes microseconds from whatever is measured on that core.
+fn poll_interval(waited: Duration) -> Duration {
+    (waited / 32).clamp(POLL_INTERVAL, POLL_INTERVAL_MAX)
 }
 
 #[cfg(test)]
@@ -486,16 +487,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_long_looks_rarely_and_is_late_by_a_thirtieth_at_most() {
+    fn polling_backs_off_and_is_late_by_a_thirtieth_at_most() {
         let mut waited = Duration::ZERO;
-        let mut looks = 0;
+        let mut polls = 0;
         while waited < Duration::from_secs(1) {
             let before = waited;
-            waited += nap(waited);
-            assert!(waited - before <= NAP.max(waited / 30), "{waited:?}");
-            looks += 1;
+            waited += poll_interval(waited);
+            assert!(
+                waited - before <= POLL_INTERVAL.max(waited / 30),
+                "{waited:?}"
+            );
+            polls += 1;
         }
-        assert!(looks < 250, "{looks} looks in a second");
-        assert_eq!(nap(Duration::from_secs(60)), NAP_MAX);
+        assert!(polls < 250, "{polls} polls in a second");
+        assert_eq!(poll_interval(Duration::from_secs(60)), POLL_INTERVAL_MAX);
     }
 }

@@ -1,9 +1,9 @@
-//! Ranks that are processes allocate what their programs say, and nothing beside that grows with the model.
+//! Ranks that are processes allocate what their programs specify, and nothing else in proportion to the model.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(target_os = "linux")]
 
-use partita_mpi::{Collectives, Family, Library, Setting, Wanted, World};
+use partita_mpi::{Collectives, Family, Library, LibrarySearch, World, WorldOptions};
 use partita_program::Program;
 use partita_space::Seconds;
 use partita_testkit::{
@@ -20,7 +20,7 @@ const RANKS: usize = 4;
 /// Names the family of the launcher to the ranks that it starts.
 const FAMILY: &str = "PARTITA_TEST_MPI_FAMILY";
 
-/// By family, the launcher and what it wants to be told.
+/// By family, the launcher and its arguments.
 const LAUNCHERS: [(&str, &str, &[&str]); 2] = [
     (
         "openmpi",
@@ -31,10 +31,10 @@ const LAUNCHERS: [(&str, &str, &[&str]); 2] = [
 ];
 
 #[test]
-fn processes_allocate_what_their_programs_say() {
+fn processes_allocate_what_their_programs_specify() {
     if let Ok(family) = std::env::var(FAMILY) {
         // A rank that this test has started.
-        return play_cases(&family);
+        return run_cases(&family);
     }
     for (family, program, arguments) in LAUNCHERS {
         let mut command = Command::new(program);
@@ -58,26 +58,26 @@ fn processes_allocate_what_their_programs_say() {
     }
 }
 
-fn stuck(what: &str) -> ! {
+fn exit_on_timeout(what: &str) -> ! {
     eprintln!("{what}");
     abort()
 }
 
-fn play_cases(family: &str) {
+fn run_cases(family: &str) {
     let family = match family {
         "openmpi" => Family::OpenMpi,
         "mpich" => Family::Mpich,
         other => panic!("no family: {other}"),
     };
-    let wanted = Wanted {
+    let wanted = LibrarySearch {
         family: Some(family),
-        ..Wanted::default()
+        ..LibrarySearch::default()
     };
-    let setting = Setting {
+    let options = WorldOptions {
         limit: Seconds(60.0),
-        end: stuck,
+        end: exit_on_timeout,
     };
-    let world = World::open(Library::load(&wanted).unwrap(), setting).unwrap();
+    let world = World::open(Library::load(&wanted).unwrap(), options).unwrap();
     assert_eq!(world.size(), RANKS);
     for draw in [random_case, random_layer_case, random_staged_case] {
         let cases = (0..).map(draw);
@@ -95,10 +95,10 @@ fn check(world: &World, case: &Case) {
     let before = ALLOCATOR.reset();
     let transport = world.transport(mesh, &programs, Collectives::Ordered, Seconds(0.0), &cancel);
     let transport = Box::new(transport.unwrap());
-    // What was made for the rank's own kernels and samples meanwhile is not counted.
+    // Allocations of the rank's kernels and samples are not counted.
     let (own, made) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let of_transport = ALLOCATOR.peak_above(before);
-    let meet = || match own.fetch_add(1, Ordering::SeqCst) {
+    let barrier = || match own.fetch_add(1, Ordering::SeqCst) {
         0 => made.store(ALLOCATOR.reset(), Ordering::SeqCst),
         _ => made.store(
             ALLOCATOR.peak_above(made.load(Ordering::SeqCst)) as usize,
@@ -106,12 +106,12 @@ fn check(world: &World, case: &Case) {
         ),
     };
     let name = format!("seed {} {}", case.seed, case.strategy);
-    let played = counted.play(rank, transport, &cancel, &meet);
+    let played = counted.play(rank, transport, &cancel, &barrier);
     played.unwrap_or_else(|error| panic!("{name}: {error}"));
-    let held = of_transport + made.load(Ordering::SeqCst) as u64;
+    let allocated = of_transport + made.load(Ordering::SeqCst) as u64;
     let (predicted, allowed) = (counted.predicted(rank).0, counted.allowance(rank).0);
     assert!(
-        (predicted..=predicted + allowed).contains(&held),
-        "{name}: rank {rank} holds {held}, {predicted} predicted, {allowed} allowed beside that"
+        (predicted..=predicted + allowed).contains(&allocated),
+        "{name}: rank {rank} holds {allocated}, {predicted} predicted, {allowed} allowed beside that"
     );
 }

@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::environment::Environment;
 use crate::foreign::{Found, LIBRARIES, Library, Loader};
 use crate::host::Host;
-use partita_mpi::{Library as Mpi, LoadError, Setting, World};
+use partita_mpi::{Library as Mpi, LoadError, World, WorldOptions};
 use partita_space::Seconds;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -102,11 +102,11 @@ fn mpi_finding(environment: &Environment) -> MpiFinding {
     if environment.launcher.is_none() {
         return finding;
     }
-    let setting = Setting {
+    let options = WorldOptions {
         limit: START_LIMIT,
         end: environment.end_stuck,
     };
-    let started = World::open(library, setting).and_then(|world| {
+    let started = World::open(library, options).and_then(|world| {
         finding.thread_level = Some(world.thread_level());
         finding.processes = Some(world.size());
         world.close()
@@ -121,7 +121,7 @@ fn lacking(error: &LoadError) -> MpiFinding {
             let library = LIBRARIES.iter().find(|library| library.name == "MPI");
             library.map_or(String::new(), |library| library.remedy.to_owned())
         }
-        LoadError::File { .. } | LoadError::Strange { .. } => {
+        LoadError::File { .. } | LoadError::Unsupported { .. } => {
             format!("{error}; name another, like export PARTITA_MPI=/path/to/libmpi.so")
         }
     };

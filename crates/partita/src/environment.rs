@@ -6,7 +6,7 @@
 use crate::foreign::{HINT_VARIABLES, LoaderPaths};
 use crate::launcher::{self, Launcher};
 use partita_cpu::Level;
-use partita_mpi::Wanted;
+use partita_mpi::LibrarySearch;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -122,8 +122,8 @@ impl Environment {
     }
 
     /// The MPI library that this process should load.
-    pub fn mpi(&self) -> Wanted {
-        Wanted {
+    pub fn mpi(&self) -> LibrarySearch {
+        LibrarySearch {
             file: self.mpi_file.clone(),
             folders: launcher::folders(),
             family: self.launcher.as_ref().and_then(|launcher| launcher.family),

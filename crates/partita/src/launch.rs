@@ -131,7 +131,7 @@ impl<'c> Launch<'c> {
             measure_links(job, crew.kernels, &ranks, &(2..=ranks.count).collect())?;
         }
         let own = match job.rank() {
-            0 => job.while_pulsing(|| choose(ranks))?.to_string(),
+            0 => job.with_heartbeats(|| choose(ranks))?.to_string(),
             _ => String::new(),
         };
         let chosen: String = job.shared(&own)?;
@@ -146,7 +146,7 @@ impl<'c> Launch<'c> {
     ) -> Result<R, E> {
         match self {
             Self::Threads(_) => work(),
-            Self::Processes(job) => job.while_pulsing(work),
+            Self::Processes(job) => job.with_heartbeats(work),
         }
     }
 
@@ -178,7 +178,7 @@ impl<'c> Launch<'c> {
         let context = self.context();
         let predict = || predict_here(context, program, crew.kernels, ranks);
         let prediction = match job.rank() {
-            0 => job.while_pulsing(predict)?,
+            0 => job.with_heartbeats(predict)?,
             _ => None,
         };
         // The others wait here, where they hear that rank 0 lives.
@@ -209,7 +209,7 @@ impl<'c> Launch<'c> {
             });
         }
         if job.rank() == 0 {
-            job.while_pulsing(|| {
+            job.with_heartbeats(|| {
                 context.before_measuring();
                 Ok::<_, LaunchError>(())
             })?;
@@ -217,7 +217,7 @@ impl<'c> Launch<'c> {
         let groups = (2..=ranks.count).collect();
         let links = job.measure_links(&groups, &LinkTimes::default(), ranks.threads)?;
         let found = match job.rank() {
-            0 => job.while_pulsing(|| {
+            0 => job.with_heartbeats(|| {
                 let found = local()?.calibrate(programs, Some(links), passes)?;
                 Ok::<_, LaunchError>(Some(found))
             })?,
@@ -345,14 +345,14 @@ fn measure_links(
         }
         Ok::<_, LaunchError>(here)
     };
-    let here = (job.rank() == 0).then(|| job.while_pulsing(open));
+    let here = (job.rank() == 0).then(|| job.with_heartbeats(open));
     let here = here.transpose()?;
     let known = here.as_ref().map(LocalMachine::links).unwrap_or_default();
     let found = job.measure_links(groups, &known, ranks.threads)?;
     let Some(mut here) = here else {
         return Ok(());
     };
-    job.while_pulsing(|| {
+    job.with_heartbeats(|| {
         here.keep_links(found);
         Ok::<_, LaunchError>(())
     })

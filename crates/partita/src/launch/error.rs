@@ -191,7 +191,7 @@ fn load_advice(error: &LoadError) -> &'static str {
             "; install the MPI of the launcher, load its module, or name it, like \
              PARTITA_MPI=/path/to/libmpi.so"
         }
-        LoadError::File { .. } | LoadError::Strange { .. } => "",
+        LoadError::File { .. } | LoadError::Unsupported { .. } => "",
     }
 }
 

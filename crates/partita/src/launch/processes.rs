@@ -9,7 +9,7 @@ use crate::error::{ErrorKind, Fault, full_text};
 use crate::kernel_set::{self, CoreSlot, spin};
 use crate::launcher::Launcher;
 use crate::progress::Event;
-use partita_mpi::{Census, Collectives, Library, MpiTransport, Setting};
+use partita_mpi::{Collectives, Library, LivenessReport, MpiTransport, WorldOptions};
 use partita_mpi::{World as Processes, WorldError};
 use partita_program::Program;
 use partita_run::{Arena, PackedTensor, RunError, Transport};
@@ -86,12 +86,12 @@ impl<'c> Job<'c> {
         let sign = launcher.sign;
         let library = Library::load(&context.environment().mpi());
         let library = library.map_err(|reason| LaunchError::NoMpi { sign, reason })?;
-        let setting = Setting {
+        let options = WorldOptions {
             limit: LIMIT,
             end: context.environment().end_stuck,
         };
         let file = library.file.clone();
-        let world = Processes::open(library, setting)?;
+        let world = Processes::open(library, options)?;
         if let Some(processes) = launcher.processes.filter(|&count| count != world.size()) {
             return Err(LaunchError::OtherMpi {
                 processes,
@@ -174,11 +174,11 @@ impl<'c> Job<'c> {
     }
 
     /// Does what takes long, and sends the others heartbeats meanwhile.
-    pub fn while_pulsing<R: Send, E: Send + From<LaunchError>>(
+    pub fn with_heartbeats<R: Send, E: Send + From<LaunchError>>(
         &self,
         work: impl FnOnce() -> Result<R, E> + Send,
     ) -> Result<R, E> {
-        self.with(|world| Ok(world.while_pulsing(work)))?
+        self.with(|world| Ok(world.with_heartbeats(work)))?
     }
 
     /// Gives all ranks what rank 0 has.
@@ -186,9 +186,9 @@ impl<'c> Job<'c> {
         &self,
         own: &T,
     ) -> Result<T, LaunchError> {
-        let words = serde_json::to_vec(own)?;
-        let words = self.with(|world| world.broadcast(&words))?;
-        Ok(serde_json::from_slice(&words)?)
+        let bytes = serde_json::to_vec(own)?;
+        let bytes = self.with(|world| world.broadcast(&bytes))?;
+        Ok(serde_json::from_slice(&bytes)?)
     }
 
     /// Gives rank 0 what all ranks have; nothing to the others.
@@ -196,9 +196,9 @@ impl<'c> Job<'c> {
         &self,
         own: &T,
     ) -> Result<Vec<T>, LaunchError> {
-        let words = serde_json::to_vec(own)?;
-        let all = self.with(|world| world.gather(&words))?;
-        let all = all.iter().map(|words| serde_json::from_slice(words));
+        let bytes = serde_json::to_vec(own)?;
+        let all = self.with(|world| world.gather(&bytes))?;
+        let all = all.iter().map(|bytes| serde_json::from_slice(bytes));
         Ok(all.collect::<Result<Vec<T>, _>>()?)
     }
 
@@ -335,7 +335,7 @@ impl<'c> Job<'c> {
             }
             let are_safe = match self.rank {
                 // A slow device keeps the others waiting.
-                0 => self.while_pulsing(|| Ok::<_, LaunchError>(sink.finish()?))?,
+                0 => self.with_heartbeats(|| Ok::<_, LaunchError>(sink.finish()?))?,
                 _ => true,
             };
             if self.shared(&are_safe)? {
@@ -410,12 +410,12 @@ impl<'c> Job<'c> {
             return error;
         };
         let own = self.reason(&error);
-        let census = world.census(&serde_json::to_vec(&own).unwrap_or_default());
-        let reasons = heard(&census);
+        let liveness = world.report_failure(&serde_json::to_vec(&own).unwrap_or_default());
+        let reasons = failure_reasons(&liveness);
         let report = |text: &str| self.context.report(Event::Failure(text));
-        if !census.silent.is_empty() {
-            report(&accusation(self.rank, &own, &reasons, &census.silent));
-            world.farewell(&census.silent);
+        if !liveness.silent.is_empty() {
+            report(&silence_report(self.rank, &own, &reasons, &liveness.silent));
+            world.shut_down(&liveness.silent);
             world.abort(1);
             return LaunchError::AlreadyReported(ErrorKind::Failure).into();
         }
@@ -426,7 +426,7 @@ impl<'c> Job<'c> {
         if self.rank == 0 {
             report(&cause.text);
         }
-        world.farewell(&[]);
+        world.shut_down(&[]);
         if !self.has_played.get() {
             // Nothing is under way, so MPI can be ended in order; the cause is reported already.
             let _ = world.close();
@@ -461,8 +461,8 @@ impl<'c> Job<'c> {
 }
 
 /// The reasons of all ranks that have failed.
-fn heard(census: &Census) -> Vec<(Rank, Reason)> {
-    let reasons = census.failures.iter();
+fn failure_reasons(report: &LivenessReport) -> Vec<(Rank, Reason)> {
+    let reasons = report.failures.iter();
     reasons
         .filter_map(|(rank, reason)| Some((*rank, serde_json::from_slice(reason).ok()?)))
         .collect()
@@ -470,7 +470,7 @@ fn heard(census: &Census) -> Vec<(Rank, Reason)> {
 
 /// What a rank reports when others no longer answer: its own failure or the first it heard of, with the
 /// silent ranks as those that are missing, whoever was waited for in between.
-fn accusation(rank: Rank, own: &Reason, all: &[(Rank, Reason)], silent: &[Rank]) -> String {
+fn silence_report(rank: Rank, own: &Reason, all: &[(Rank, Reason)], silent: &[Rank]) -> String {
     let follows = |one: &Reason| one.error == Some(RunError::Cancelled) || one.distance > 2;
     let first = all
         .iter()
@@ -586,7 +586,7 @@ mod tests {
     #[test]
     fn the_silent_are_named_and_not_those_who_wait_too() {
         let own = stalled(0, vec![1]);
-        let text = accusation(0, &own, &[(0, own.clone())], &[3]);
+        let text = silence_report(0, &own, &[(0, own.clone())], &[3]);
         assert!(
             text.contains("rank 0 stood still") && text.ends_with("rank(s) [3]"),
             "{text}"
@@ -598,7 +598,7 @@ mod tests {
             error: Some(RunError::Cancelled),
         };
         let all = [(0, own), (2, cancelled.clone())];
-        let text = accusation(2, &cancelled, &all, &[3]);
+        let text = silence_report(2, &cancelled, &all, &[3]);
         assert!(
             text.starts_with("rank 2 ends with the others: rank 0 stood still"),
             "{text}"

@@ -15,14 +15,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often letters of other ranks are looked for.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// Naps of a rank that waits, after it has tried for a while.
-const NAP: Duration = Duration::from_micros(50);
-/// How long a rank that ends waits for its last messages to leave.
-const SETTLE: Duration = Duration::from_secs(2);
+/// Polling interval of control messages.
+const CONTROL_INTERVAL: Duration = Duration::from_millis(5);
+/// Sleep between polls of a rank that has spun long enough.
+const SLEEP: Duration = Duration::from_micros(50);
+/// How long a rank that ends waits for its last sends to complete.
+const DRAIN_LIMIT: Duration = Duration::from_secs(2);
 
-/// Numbers of messages, dense so that they stay below the largest tag.
+/// Maps messages to tags, densely so that they stay below the largest tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tags {
     /// Exchanges and collectives are numbered below this.
@@ -57,7 +57,7 @@ impl Tags {
         tags
     }
 
-    /// The largest in use.
+    /// The largest tag in use.
     pub(crate) fn largest(self) -> u64 {
         self.sequences * (self.parts + MessageKind::ALL.len() as u64 - 1) - 1
     }
@@ -73,31 +73,29 @@ impl Tags {
     }
 }
 
-/// The mail of a rank that is a process: non-blocking sends and receives of packed elements.
-///
-/// Receives are posted when their task starts.
-pub(crate) struct MpiMail<'w> {
+/// Non-blocking sends and receives of packed elements. Receives are posted when their task starts.
+pub(crate) struct MpiPointToPoint<'w> {
     mpi: Rc<Mpi>,
     comm: Raw,
     rank: Rank,
     tags: Tags,
     control: Rc<RefCell<Control>>,
     cancel: &'w AtomicBool,
-    nudged: Arc<AtomicBool>,
-    /// How long a rank that waits tries again at once.
+    woken: Arc<AtomicBool>,
+    /// How long a waiting rank polls before it sleeps.
     spin: Duration,
-    /// Requests under way, and what each moves.
+    /// Pending requests, and the packet of each.
     requests: Vec<Raw>,
     transfers: Vec<Transfer>,
     completed: Vec<Completed>,
     arrived: HashMap<Key, VecDeque<Packet>>,
-    /// Sends that have left.
+    /// Packets of completed sends.
     sent: Vec<Packet>,
     fault: Option<MessageFault>,
-    looked: Instant,
+    control_polled: Instant,
 }
 
-/// A packet under way.
+/// A packet that is being sent or received.
 struct Transfer {
     key: Key,
     peer: Rank,
@@ -105,7 +103,7 @@ struct Transfer {
     is_receive: bool,
 }
 
-impl<'w> MpiMail<'w> {
+impl<'w> MpiPointToPoint<'w> {
     pub(crate) fn new(
         mpi: Rc<Mpi>,
         comm: Raw,
@@ -122,7 +120,7 @@ impl<'w> MpiMail<'w> {
             tags,
             control,
             cancel,
-            nudged: Arc::default(),
+            woken: Arc::default(),
             spin,
             requests: Vec::new(),
             transfers: Vec::new(),
@@ -130,21 +128,21 @@ impl<'w> MpiMail<'w> {
             arrived: HashMap::new(),
             sent: Vec::new(),
             fault: None,
-            looked: Instant::now(),
+            control_polled: Instant::now(),
         }
     }
 
-    /// Ends the sleep of this rank in `wait`, or its next one, from any thread.
+    /// Wakes this rank from `wait`, or its next one, from any thread.
     pub(crate) fn waker(&self) -> impl Fn() + Send + 'static {
-        let nudged = Arc::clone(&self.nudged);
-        move || nudged.store(true, Ordering::Release)
+        let woken = Arc::clone(&self.woken);
+        move || woken.store(true, Ordering::Release)
     }
 
     fn start(&mut self, mut transfer: Transfer) {
         let tag = self.tags.tag(&transfer.key);
         let started = buffer(&self.mpi, &mut transfer.packet).and_then(|buffer| {
             // SAFETY: the packet's elements stay where they are and are not touched until the request
-            // is taken off its list; a mail that is dropped before leaks them.
+            // is removed from its list; dropping `self` before leaks them.
             let request = unsafe {
                 if transfer.is_receive {
                     let from = transfer.peer as c_int;
@@ -172,12 +170,12 @@ impl<'w> MpiMail<'w> {
         });
     }
 
-    /// Moves what can be moved; whether anything came.
+    /// Progresses all requests; whether a message arrived or failed.
     fn progress(&mut self) -> bool {
-        if self.looked.elapsed() > LOOK_EVERY {
-            self.look();
+        if self.control_polled.elapsed() > CONTROL_INTERVAL {
+            self.poll_control();
         }
-        // SAFETY: what has completed is taken off the list, so that the others are alive.
+        // SAFETY: completed requests are removed from the list, so those in it are alive.
         let tested = unsafe { self.mpi.test_some(&mut self.requests, &mut self.completed) };
         if let Err(error) = tested {
             self.fail_first(&error);
@@ -185,8 +183,8 @@ impl<'w> MpiMail<'w> {
         }
         let mut has_come = false;
         let mut completed = std::mem::take(&mut self.completed);
-        // From the last to the first, while messages of one key must keep their order; but of one key
-        // only one is ever awaited.
+        // The reverse order is safe, although messages of one key must keep theirs: at most one message of
+        // a key is pending.
         for done in sorted_backwards(&mut completed) {
             self.requests.swap_remove(done.index);
             let transfer = self.transfers.swap_remove(done.index);
@@ -206,7 +204,7 @@ impl<'w> MpiMail<'w> {
         has_come
     }
 
-    /// A test that fails as a whole names no request; the first one awaited stands for all.
+    /// Blames the first receive: `MPI_Testsome` names no request when it fails as a whole.
     fn fail_first(&mut self, error: &MpiError) {
         let awaited = self.transfers.iter().find(|transfer| transfer.is_receive);
         if let Some(transfer) = awaited.or(self.transfers.first()) {
@@ -215,11 +213,11 @@ impl<'w> MpiMail<'w> {
         }
     }
 
-    fn look(&mut self) {
-        self.looked = Instant::now();
+    fn poll_control(&mut self) {
+        self.control_polled = Instant::now();
         let mut control = self.control.borrow_mut();
-        // Letters that cannot be read are of ranks that went away, which is found out by waiting.
-        let _ = control.look();
+        // An error here is of a rank that is gone; ranks that wait for it will notice.
+        let _ = control.progress();
         if !control.failures().is_empty() {
             self.cancel.store(true, Ordering::Relaxed);
         }
@@ -247,7 +245,7 @@ pub(crate) fn buffer(mpi: &Mpi, packet: &mut Packet) -> Result<Buffer, String> {
     })
 }
 
-impl PointToPoint for MpiMail<'_> {
+impl PointToPoint for MpiPointToPoint<'_> {
     fn rank(&self) -> Rank {
         self.rank
     }
@@ -303,7 +301,7 @@ impl PointToPoint for MpiMail<'_> {
     fn wait(&mut self, limit: Duration, for_packets: bool) {
         let start = Instant::now();
         loop {
-            let has_come = self.progress() || self.nudged.swap(false, Ordering::Acquire);
+            let has_come = self.progress() || self.woken.swap(false, Ordering::Acquire);
             let has_come = has_come || for_packets && !self.sent.is_empty();
             let waited = start.elapsed();
             if has_come || waited > limit || self.cancel.load(Ordering::Relaxed) {
@@ -312,22 +310,21 @@ impl PointToPoint for MpiMail<'_> {
             if waited < self.spin {
                 thread::yield_now();
             } else {
-                thread::sleep(NAP);
+                thread::sleep(SLEEP);
             }
         }
     }
 }
 
-impl Drop for MpiMail<'_> {
+impl Drop for MpiPointToPoint<'_> {
     fn drop(&mut self) {
-        // The last sends of a run may be under way to peers that will take them; a rank that still waits
-        // for something has failed.
-        let mut settling = Timeout::start(SETTLE);
-        let is_well = |mail: &Self| {
-            let waits = mail.transfers.iter().any(|transfer| transfer.is_receive);
-            !waits && mail.fault.is_none() && !mail.cancel.load(Ordering::Relaxed)
+        // The last sends of a run may still be pending; a rank with a pending receive has failed.
+        let mut draining = Timeout::start(DRAIN_LIMIT);
+        let is_well = |it: &Self| {
+            let waits = it.transfers.iter().any(|transfer| transfer.is_receive);
+            !waits && it.fault.is_none() && !it.cancel.load(Ordering::Relaxed)
         };
-        while !self.requests.is_empty() && is_well(self) && !settling.is_over() {
+        while !self.requests.is_empty() && is_well(self) && !draining.is_over() {
             self.progress();
             thread::yield_now();
         }
