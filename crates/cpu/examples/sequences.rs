@@ -6,7 +6,7 @@ use partita_cpu::{CpuKernels, CpuMenu, Level, Team};
 use partita_program::{
     Activation, Body, Buffer, BufferId, Dtype, Kernel, KernelShape, Menu, Role, Taps, View,
 };
-use partita_run::{Arena, Inputs, Kernels, RunError, Worked};
+use partita_run::{Arena, Inputs, KernelTally, Kernels, RunError};
 use partita_space::{Bytes, Mesh};
 use std::time::Instant;
 
@@ -81,7 +81,7 @@ fn main() {
 }
 
 /// Prints the shortest of all runs.
-fn show(name: &str, mut run: impl FnMut() -> Result<Worked, RunError>) {
+fn show(name: &str, mut run: impl FnMut() -> Result<KernelTally, RunError>) {
     let timed = |_| {
         let start = Instant::now();
         let worked = run().unwrap_or_else(|error| panic!("{error}"));

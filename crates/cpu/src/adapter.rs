@@ -20,7 +20,7 @@ use crate::grid::{Call, Canceled};
 use crate::team::Team;
 use operand::{Input, Output, vector};
 use partita_program::{Algorithm, Family, Kernel, View};
-use partita_run::{Block, Inputs, Kernels, Memory, RunError, Worked};
+use partita_run::{Block, Inputs, KernelTally, Kernels, Memory, RunError};
 use partita_space::{Coord, Mesh, Rank};
 use tail::Tail;
 
@@ -125,7 +125,7 @@ impl Kernels for CpuKernels {
         memory: &Memory<'_>,
         inputs: &Inputs,
         progress: &mut dyn FnMut() -> bool,
-    ) -> Result<Worked, RunError> {
+    ) -> Result<KernelTally, RunError> {
         if algorithm.0 != NAME {
             return Err(RunError::Algorithm {
                 rank: self.rank,
@@ -146,7 +146,7 @@ impl Kernels for CpuKernels {
         match kernel.family() {
             Family::Fused => {
                 let worked = fused::execute(kernel.parts(), &mut run)?;
-                Ok(Worked { bytes: 0, ..worked })
+                Ok(KernelTally { bytes: 0, ..worked })
             }
             Family::Contents | Family::Pointwise => {
                 pointwise::execute(kernel, (&self.mesh, &self.coord), &mut run)

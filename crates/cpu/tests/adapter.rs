@@ -2,7 +2,7 @@
 
 use partita_cpu::{CpuKernels, CpuMenu, Level, Team};
 use partita_program::{Access, Dtype, Kernel, KernelShape, Menu, View};
-use partita_run::{RunError, Worked};
+use partita_run::{KernelTally, RunError};
 use partita_space::{Mesh, Rank};
 use partita_testkit::{Bench, Maker, ReferenceMenu, distance, reference_kernels};
 
@@ -42,7 +42,7 @@ fn compare(bench: &Bench, kernel: &Kernel, mesh: Mesh, rank: Rank, menu: CpuMenu
     let expected = bench
         .run(kernel, &ReferenceMenu, &mut *reference, &inputs, go)
         .unwrap_or_else(|error| panic!("{kernel:?}: {error}"));
-    let due = Worked::expected(kernel, bench.buffers());
+    let due = KernelTally::expected(kernel, bench.buffers());
     assert_eq!(got.worked, due, "tally of {kernel:?}");
     assert_eq!(kernel.accesses(), passing(kernel), "{kernel:?}");
     let mut worst = 0.0f64;

@@ -6,7 +6,7 @@ use partita_cpu::{
     pool_backward, pool_forward, sum_of_squares,
 };
 use partita_program::{Dtype, Kernel};
-use partita_run::{RunError, Worked};
+use partita_run::{KernelTally, RunError};
 use partita_space::{Mesh, Rank};
 use partita_testkit::{Execute, Maker, around};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -41,7 +41,7 @@ fn count(body: impl FnOnce()) -> usize {
 }
 
 /// Runs a kernel twice and counts what the second run allocates.
-fn twice(kernel: &Kernel, execute: Execute<'_>) -> Result<Worked, RunError> {
+fn twice(kernel: &Kernel, execute: Execute<'_>) -> Result<KernelTally, RunError> {
     execute(kernel)?;
     let mut worked = None;
     let allocations = count(|| worked = Some(execute(kernel)));

@@ -64,6 +64,6 @@ impl Timeout {
     }
 
     pub(crate) fn is_over(&mut self) -> bool {
-        self.watchdog.look(self.clock.now())
+        self.watchdog.poll(self.clock.now())
     }
 }

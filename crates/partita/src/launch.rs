@@ -23,7 +23,7 @@ use partita_mpi::Collectives;
 use partita_oracle::Prediction;
 use partita_program::Program;
 use partita_run::Arena;
-use partita_session::{End, Outcome, Session};
+use partita_session::{Outcome, RunEnd, Session};
 use partita_space::Seconds;
 use partita_tune::LinkTimes;
 use processes::Job;
@@ -272,7 +272,7 @@ impl<'c> Launch<'c> {
                 let peak = mark.peak_above();
                 let played = played?;
                 let (outcomes, mut arenas) = (played.outcomes, played.arenas);
-                if outcomes[0].end == End::Finished {
+                if outcomes[0].end == RunEnd::Finished {
                     save(session, &mut arenas, sink)?;
                 }
                 let usage = MemoryUsage {
@@ -319,8 +319,8 @@ fn save(
     loop {
         for tensor in session.persistent_tensors() {
             let holders = tensor.holders.iter();
-            let shares = holders.map(|&it| session.share(it, &mut arenas[it.0]));
-            sink.keep(&tensor, session.whole(&tensor, shares));
+            let shares = holders.map(|&it| session.shard(it, &mut arenas[it.0]));
+            sink.keep(&tensor, session.assemble(&tensor, shares));
         }
         if sink.finish()? {
             return Ok(());

@@ -40,7 +40,7 @@ use partita_graph::{Graph, initial_part};
 use partita_lower::Strategy;
 use partita_program::{Buffer, Role};
 use partita_run::{RunError, Source, SystemClock};
-use partita_session::{End, Plan, Session, persistent_name};
+use partita_session::{Plan, RunEnd, Session, persistent_name};
 use partita_space::{Bytes, Mesh, Rank};
 use results::{Finished, pretty};
 use run::Run;
@@ -364,10 +364,10 @@ fn initial(graph: &Graph, seed: u64, buffer: &Buffer, elements: Range<usize>) ->
     }
 }
 
-fn refuse_divergence(run: &Run, end: End) -> Result<(), TrainError> {
+fn refuse_divergence(run: &Run, end: RunEnd) -> Result<(), TrainError> {
     match end {
-        End::Finished => Ok(()),
-        End::NotFinite {
+        RunEnd::Finished => Ok(()),
+        RunEnd::NotFinite {
             kind,
             epoch,
             step,

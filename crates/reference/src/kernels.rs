@@ -14,7 +14,7 @@ mod update;
 
 use crate::values::Values;
 use partita_program::{Algorithm, Choice, Family, Kernel, KernelShape, Menu, MenuError, View};
-use partita_run::{Element, Inputs, Kernels, Memory, RunError, Worked};
+use partita_run::{Element, Inputs, KernelTally, Kernels, Memory, RunError};
 use partita_space::{Bytes, Coord, Mesh, Rank};
 use std::marker::PhantomData;
 
@@ -101,7 +101,7 @@ impl<T: Real> Kernels for ReferenceKernels<T> {
         memory: &Memory<'_>,
         inputs: &Inputs,
         progress: &mut dyn FnMut() -> bool,
-    ) -> Result<Worked, RunError> {
+    ) -> Result<KernelTally, RunError> {
         if algorithm.0 != NAME {
             return Err(RunError::Algorithm {
                 rank: self.rank,
@@ -111,11 +111,11 @@ impl<T: Real> Kernels for ReferenceKernels<T> {
             });
         }
         if let Kernel::Fused { parts } = kernel {
-            let mut worked = Worked::default();
+            let mut worked = KernelTally::default();
             for part in parts {
                 worked += self.execute(part, algorithm, None, memory, inputs, progress)?;
             }
-            return Ok(Worked { bytes: 0, ..worked });
+            return Ok(KernelTally { bytes: 0, ..worked });
         }
         let mut call = Call {
             memory,

@@ -1,7 +1,7 @@
 //! What the kernels count from their loops is what the program counts from its views.
 
 use partita_program::Dtype;
-use partita_run::Worked;
+use partita_run::KernelTally;
 use partita_space::{Mesh, Rank};
 use partita_testkit::{Maker, ReferenceMenu, reference_kernels};
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ fn check(dtype: Dtype, seed: u64) {
         let (inputs, go) = (Maker::inputs(), &mut || true);
         let ran = bench.run(&kernel, &ReferenceMenu, &mut *reference, &inputs, go);
         let worked = ran.expect("the kernel runs to its end").worked;
-        let expected = Worked::expected(&kernel, bench.buffers());
+        let expected = KernelTally::expected(&kernel, bench.buffers());
         assert_eq!(worked, expected, "seed {seed}: {kernel:?}");
     }
     assert_eq!(Maker::kinds(&kernels), Maker::KINDS, "all kinds take part");

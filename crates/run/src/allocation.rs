@@ -1,4 +1,4 @@
-//! Memory that the system may not give, asked for by those who can say what it was for.
+//! Handling of failed allocations: which callers handle them, and what the process was doing.
 
 use std::cell::Cell;
 use std::sync::Mutex;
@@ -7,9 +7,9 @@ thread_local! {
     static IS_HANDLED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Asks for memory and looks at what comes of it, so that an allocator that would end the process where
-/// there is none leaves that to `ask`.
-pub fn handling_failure<R>(ask: impl FnOnce() -> R) -> R {
+/// Runs an allocation whose caller handles its failure: a global allocator that ends the process when out of
+/// memory must return null here.
+pub fn handling_failure<R>(allocate: impl FnOnce() -> R) -> R {
     struct Restore(bool);
     impl Drop for Restore {
         fn drop(&mut self) {
@@ -17,13 +17,13 @@ pub fn handling_failure<R>(ask: impl FnOnce() -> R) -> R {
         }
     }
     let _restore = Restore(IS_HANDLED.replace(true));
-    ask()
+    allocate()
 }
 
-/// What this process does that takes memory, in words; nothing unless it says so.
+/// A description of what this process is doing; may be empty.
 static WORK: Mutex<String> = Mutex::new(String::new());
 
-/// Says what is done from now on, for whoever has to tell that there is no memory for it.
+/// Describes what the process does from now on, for the out-of-memory message.
 pub fn name_work(what: &str) {
     if let Ok(mut work) = WORK.lock() {
         work.clear();
@@ -31,17 +31,17 @@ pub fn name_work(what: &str) {
     }
 }
 
-/// What was named last; allocates nothing and waits for nobody.
-pub fn with_named_work(tell: impl FnOnce(&str)) {
+/// Calls `report` with the last description; neither allocates nor blocks.
+pub fn with_named_work(report: impl FnOnce(&str)) {
     match WORK.try_lock() {
-        Ok(work) => tell(&work),
-        Err(_) => tell(""),
+        Ok(work) => report(&work),
+        Err(_) => report(""),
     }
 }
 
-/// Whether who asks for memory on this thread looks at what comes of it.
+/// Whether the current allocation of this thread is inside of [`handling_failure`].
 pub fn is_failure_handled() -> bool {
-    // While a thread ends, nobody does.
+    // The thread-local is gone while a thread ends.
     IS_HANDLED.try_with(Cell::get).unwrap_or(false)
 }
 
@@ -50,13 +50,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_that_was_named_is_told() {
+    fn named_work_is_reported() {
         name_work("measuring");
-        let mut told = String::new();
-        with_named_work(|work| told.push_str(work));
+        let mut reported = String::new();
+        with_named_work(|work| reported.push_str(work));
         name_work("");
         with_named_work(|work| assert_eq!(work, ""));
-        assert_eq!(told, "measuring");
+        assert_eq!(reported, "measuring");
     }
 
     #[test]

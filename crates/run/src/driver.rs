@@ -1,12 +1,12 @@
-//! Which task may start next: shared by real ranks and the simulator.
+//! Dependency tracking of tasks, shared by real ranks and the simulator.
 
 use partita_program::{Body, Lane, TaskId};
 
-/// Which task of a body may start next. Holds no clock, no world and no memory: the simulator and
+/// Tells which task of a body may start next. It has no clock, transport or memory, so the simulator and
 /// real ranks use the same one.
 ///
-/// Tasks of a lane start in their order; the compute and io lanes hold one task at a time. A task
-/// starts when everything in its `after` has completed.
+/// Tasks of a lane start in order; the compute and io lanes run one task at a time. A task may start when
+/// all tasks in its `after` have completed.
 pub struct Driver<'p> {
     body: &'p Body,
     lanes: [LaneState; 4],
@@ -18,7 +18,7 @@ pub struct Driver<'p> {
 struct LaneState {
     tasks: Vec<TaskId>,
     next: usize,
-    under_way: usize,
+    in_flight: usize,
 }
 
 impl<'p> Driver<'p> {
@@ -30,7 +30,7 @@ impl<'p> Driver<'p> {
                 .map(|id| TaskId(id as u32))
                 .collect(),
             next: 0,
-            under_way: 0,
+            in_flight: 0,
         };
         let mut dependents = vec![Vec::new(); body.tasks.len()];
         for (id, task) in body.tasks.iter().enumerate() {
@@ -56,7 +56,7 @@ impl<'p> Driver<'p> {
     pub fn reset(&mut self) {
         for lane in &mut self.lanes {
             lane.next = 0;
-            lane.under_way = 0;
+            lane.in_flight = 0;
         }
         for (waits, task) in self.waits.iter_mut().zip(&self.body.tasks) {
             *waits = task.after.len() as u32;
@@ -64,9 +64,9 @@ impl<'p> Driver<'p> {
         self.open = self.body.tasks.len();
     }
 
-    /// The next task to start, now considered under way; `None` until something completes.
+    /// The next task to start, now considered in flight; `None` until a task completes.
     ///
-    /// Exchanges and collectives come before kernels, so that they are under way while kernels run.
+    /// Exchanges and collectives come before kernels, so that they overlap with them.
     pub fn next_ready(&mut self) -> Option<TaskId> {
         [Lane::Exchange, Lane::Collective, Lane::Io, Lane::Compute]
             .into_iter()
@@ -76,18 +76,18 @@ impl<'p> Driver<'p> {
     fn next_of(&mut self, lane: Lane) -> Option<TaskId> {
         let state = &mut self.lanes[lane as usize];
         let task = *state.tasks.get(state.next)?;
-        let free = !lane.is_serial() || state.under_way == 0;
+        let free = !lane.is_serial() || state.in_flight == 0;
         (free && self.waits[task.0 as usize] == 0).then(|| {
             state.next += 1;
-            state.under_way += 1;
+            state.in_flight += 1;
             task
         })
     }
 
-    /// Tells that a task under way has completed.
+    /// Marks a task in flight as completed.
     pub fn complete(&mut self, task: TaskId) {
         let lane = self.body.tasks[task.0 as usize].work.lane();
-        self.lanes[lane as usize].under_way -= 1;
+        self.lanes[lane as usize].in_flight -= 1;
         self.open -= 1;
         for dependent in &self.dependents[task.0 as usize] {
             self.waits[dependent.0 as usize] -= 1;
@@ -99,7 +99,7 @@ impl<'p> Driver<'p> {
         self.open == 0
     }
 
-    /// Tasks that have not completed, and so hold the step up.
+    /// Number of tasks that have not completed.
     pub fn open(&self) -> usize {
         self.open
     }

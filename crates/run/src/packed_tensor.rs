@@ -1,10 +1,10 @@
-//! The elements of a tensor one after the other, in memory of their own.
+//! Tensors packed in memory of their own.
 
 use crate::{Element, Memory};
 use partita_program::{Dtype, View};
 use std::ops::AddAssign;
 
-/// Elements of a tensor, or of a share of it, in memory order.
+/// Elements of a tensor, or of a shard of it, in memory order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PackedTensor {
     /// 32-bit floats.
@@ -48,7 +48,7 @@ macro_rules! with_type {
 
 pub(crate) use with_type;
 
-/// What tensors and packets hold.
+/// Element types of tensors and packets.
 pub(crate) trait Number: Element + AddAssign {
     /// A tensor of these elements.
     fn tensor(elements: Vec<Self>) -> PackedTensor;
@@ -69,8 +69,8 @@ number!(f64, F64);
 number!(i16, I16);
 
 impl PackedTensor {
-    /// An empty one that can take so many elements.
-    pub fn with_room(dtype: Dtype, elements: usize) -> Self {
+    /// An empty tensor with this capacity.
+    pub fn with_capacity(dtype: Dtype, elements: usize) -> Self {
         match dtype {
             Dtype::F32 => PackedTensor::F32(Vec::with_capacity(elements)),
             Dtype::F64 => PackedTensor::F64(Vec::with_capacity(elements)),
@@ -78,7 +78,7 @@ impl PackedTensor {
         }
     }
 
-    /// Its elements one after the other.
+    /// The bytes of all elements.
     pub fn to_le_bytes(&self) -> Vec<u8> {
         on_elements!(self, elements => elements.iter().flat_map(|it| it.to_le_bytes()).collect())
     }
@@ -92,7 +92,7 @@ impl PackedTensor {
         })
     }
 
-    /// Of its elements.
+    /// The dtype of its elements.
     pub fn dtype(&self) -> Dtype {
         match self {
             PackedTensor::F32(_) => Dtype::F32,
@@ -101,7 +101,7 @@ impl PackedTensor {
         }
     }
 
-    /// Elements.
+    /// Number of elements.
     pub fn len(&self) -> usize {
         on_elements!(self, elements => elements.len())
     }
@@ -111,12 +111,12 @@ impl PackedTensor {
         self.len() == 0
     }
 
-    /// Holds so many elements, with whatever contents, to be overwritten.
+    /// Sets the length; the contents are unspecified.
     pub fn resize(&mut self, elements: usize) {
         on_elements!(self, own => own.resize(elements, Default::default()));
     }
 
-    /// Becomes the contents of a view.
+    /// Replaces the elements by the contents of a view.
     pub fn pack(&mut self, memory: &Memory<'_>, view: &View) {
         on_elements!(self, elements => memory.pack(view, elements));
     }

@@ -1,8 +1,8 @@
-//! One rank in its world, and a step of it.
+//! One rank, and a step of it.
 
 use crate::{
-    Arena, Clock, Driver, Event, Inputs, Kernels, Memory, RunError, Source, Trace, Transport,
-    Watchdog, Worked,
+    Arena, Clock, Driver, Event, Inputs, KernelTally, Kernels, Memory, RunError, Source, Trace,
+    Transport, Watchdog,
 };
 use partita_program::{Body, Count, Lane, TaskId, Work};
 use partita_space::{Rank, Seconds};
@@ -10,56 +10,54 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long a rank sleeps at most before it looks around again. Long under Miri, where ranks that look
-/// around take most of the time.
-const NAP: Duration = Duration::from_millis(if cfg!(miri) { 1000 } else { 20 });
+/// Longest sleep of a waiting rank. Long under Miri, where polling takes most of the time.
+const SLEEP_MAX: Duration = Duration::from_millis(if cfg!(miri) { 1000 } else { 20 });
 
 /// One rank with everything it needs to run programs.
 pub struct RankRunner<'w> {
-    /// Who it is.
+    /// Its number.
     pub rank: Rank,
     /// Its memory.
     pub arena: Arena,
     /// Its kernels.
     pub kernels: Box<dyn Kernels + 'w>,
-    /// Its messages.
+    /// Its messages and collectives.
     pub transport: Box<dyn Transport + 'w>,
     /// Its samples.
     pub source: Box<dyn Source + 'w>,
-    /// Its time.
+    /// The clock of traces and of the watchdog.
     pub clock: Box<dyn Clock + 'w>,
-    /// Set by anyone to end all ranks.
+    /// Ends all ranks when set.
     pub cancel: &'w AtomicBool,
-    /// How long nothing may complete before the run is given up, but for the time for which this process
-    /// is stopped ([`Watchdog`]).
+    /// Limit of the [`Watchdog`]: longest time without a completed task.
     pub watchdog: Seconds,
 }
 
-/// What a step gave.
+/// The result of a step.
 #[derive(Clone, Debug)]
 pub struct StepReport {
     /// From the first start to the last completion.
     pub seconds: Seconds,
-    /// Every task in time.
+    /// Start and end of every task.
     pub trace: Trace,
     /// Values of the body's outputs, in their order.
     pub outputs: Vec<Vec<f64>>,
 }
 
-/// A body, and what each of its steps has to count.
+/// A body with the expected tally of each of its steps.
 #[derive(Clone, Copy)]
-pub struct Counted<'b> {
+pub struct CountedBody<'b> {
     body: &'b Body,
     count: Count,
-    worked: Worked,
+    worked: KernelTally,
 }
 
-impl<'b> From<&'b Body> for Counted<'b> {
+impl<'b> From<&'b Body> for CountedBody<'b> {
     fn from(body: &'b Body) -> Self {
-        let mut worked = Worked::default();
+        let mut worked = KernelTally::default();
         for task in &body.tasks {
             if let Work::Compute { kernel, .. } = &task.work {
-                worked += Worked::expected(kernel, &body.buffers);
+                worked += KernelTally::expected(kernel, &body.buffers);
             }
         }
         Self {
@@ -71,13 +69,13 @@ impl<'b> From<&'b Body> for Counted<'b> {
 }
 
 impl RankRunner<'_> {
-    /// Plays one step of a body. Who plays many has it counted once.
+    /// Runs one step of a body. Pass a [`CountedBody`] to count a body of many steps only once.
     ///
-    /// Errors: a failing world, a standstill beyond the watchdog's limit, a cancellation, or a count
-    /// that differs from the program's.
+    /// Errors: those of kernels, transport and source, a stall beyond the watchdog's limit, a cancellation,
+    /// or a tally that differs from the program's.
     pub fn step<'b>(
         &mut self,
-        body: impl Into<Counted<'b>>,
+        body: impl Into<CountedBody<'b>>,
         inputs: &Inputs,
     ) -> Result<StepReport, RunError> {
         let counted = body.into();
@@ -98,9 +96,9 @@ impl RankRunner<'_> {
             exchanges: VecDeque::new(),
             collectives: VecDeque::new(),
             started: vec![Seconds(0.0); body.tasks.len()],
-            under_way: Vec::new(),
+            in_flight: Vec::new(),
             events: Vec::with_capacity(body.tasks.len()),
-            worked: Worked::default(),
+            worked: KernelTally::default(),
         };
         let start = step.clock.now();
         step.run()?;
@@ -125,7 +123,11 @@ impl RankRunner<'_> {
         })
     }
 
-    fn check_tally(&mut self, worked: Worked, counted: &Counted<'_>) -> Result<(), RunError> {
+    fn check_tally(
+        &mut self,
+        worked: KernelTally,
+        counted: &CountedBody<'_>,
+    ) -> Result<(), RunError> {
         let expected = &counted.count;
         let [messages, message_bytes, collectives, collective_bytes] = self.transport.take_tally();
         let pairs = [
@@ -173,13 +175,13 @@ struct Step<'s, 'w> {
     body: &'s Body,
     inputs: &'s Inputs,
     compute: VecDeque<TaskId>,
-    /// Messages and collectives that may start, once there are packets for them.
+    /// Exchanges and collectives that start once there are packets for them.
     exchanges: VecDeque<TaskId>,
     collectives: VecDeque<TaskId>,
     started: Vec<Seconds>,
-    under_way: Vec<TaskId>,
+    in_flight: Vec<TaskId>,
     events: Vec<Event>,
-    worked: Worked,
+    worked: KernelTally,
 }
 
 impl Step<'_, '_> {
@@ -197,17 +199,17 @@ impl Step<'_, '_> {
             }
             self.deliver(&mut done)?;
             if done.is_empty() {
-                self.transport.wait(NAP);
+                self.transport.wait(SLEEP_MAX);
                 self.deliver(&mut done)?;
             }
             let now = self.clock.now();
-            if done.is_empty() && watchdog.look(now) {
+            if done.is_empty() && watchdog.poll(now) {
                 return Err(self.stalled());
             }
             for task in done.drain(..) {
                 watchdog.reset(now);
                 self.driver.complete(task);
-                self.under_way.retain(|&other| other != task);
+                self.in_flight.retain(|&other| other != task);
                 let start = self.started[task.0 as usize];
                 self.events.push(Event {
                     task,
@@ -228,14 +230,14 @@ impl Step<'_, '_> {
                 Work::Collective(_) => self.collectives.push_back(task),
                 Work::Load(load) => {
                     self.source.start(task, load, self.inputs)?;
-                    self.under_way.push(task);
+                    self.in_flight.push(task);
                 }
             }
         }
         self.start_messages()
     }
 
-    /// Starts messages and collectives, each lane in its order as far as there are packets.
+    /// Starts exchanges and collectives, each lane in order, as far as there are packets.
     fn start_messages(&mut self) -> Result<(), RunError> {
         for lane in [Lane::Exchange, Lane::Collective] {
             loop {
@@ -259,7 +261,7 @@ impl Step<'_, '_> {
                     break;
                 }
                 waiting.pop_front();
-                self.under_way.push(task);
+                self.in_flight.push(task);
             }
         }
         Ok(())
@@ -297,9 +299,9 @@ impl Step<'_, '_> {
     }
 
     fn stalled(&self) -> RunError {
-        let mut waiting = self.under_way.iter().chain(&self.exchanges);
+        let mut waiting = self.in_flight.iter().chain(&self.exchanges);
         let task = waiting.next().or(self.collectives.front());
-        let task = *task.expect("a step that waits has a task under way");
+        let task = *task.expect("a step that waits has a task in flight");
         let body_task = &self.body.tasks[task.0 as usize];
         let sequence = match &body_task.work {
             Work::Exchange(exchange) => exchange.sequence,

@@ -1,25 +1,25 @@
-//! What happened when.
+//! Start and end times of tasks.
 
 use partita_program::{Body, TaskId};
 use partita_space::{Rank, Seconds};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// A task of a rank in time.
+/// Start and end of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
-    /// Which.
+    /// The task.
     pub task: TaskId,
-    /// When it started.
+    /// Start time.
     pub start: Seconds,
-    /// When it was seen to have completed.
+    /// Time at which its completion was noticed.
     pub end: Seconds,
 }
 
 /// One step of one rank, measured or simulated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trace {
-    /// Whose.
+    /// The rank.
     pub rank: Rank,
     /// Number of the step.
     pub step: u64,

@@ -1,4 +1,4 @@
-//! The traits of a world: kernels, transport, source, clock.
+//! The traits of a world, the environment of a rank: kernels, transport, source, clock.
 
 use crate::{Memory, RunError};
 use partita_program::{
@@ -8,14 +8,14 @@ use partita_space::{Rank, Seconds};
 use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
-/// What differs from step to step; no part of the program's identity.
+/// Inputs of one step; not part of the program.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Inputs {
     /// Updates so far plus one (Adam's bias correction).
     pub step: u64,
-    /// Epoch, keys random numbers.
+    /// Epoch; part of the key of random numbers.
     pub epoch: u64,
-    /// Seed of the run.
+    /// Seed of the run; part of the key of random numbers.
     pub seed: u64,
     /// Learning rate.
     pub learning_rate: f64,
@@ -25,20 +25,19 @@ pub struct Inputs {
     pub next_samples: Vec<usize>,
 }
 
-/// What a kernel did, counted from the bounds of its loops and the blocks that they went through, not taken
-/// from the task. At the end of a step the sums over all kernels must be those of [`Worked::expected`].
+/// The work of a kernel, counted from the bounds of its loops, not taken from the task. At the end of a step
+/// the sums over all kernels must equal those of [`KernelTally::expected`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Worked {
-    /// Arithmetic, of a fused kernel that of all its parts.
+pub struct KernelTally {
+    /// Floating-point operations; of a fused kernel those of all its parts.
     pub flops: u64,
-    /// Bytes read and written. Not counted of a fused kernel, which has 0 here: what its parts leave to each
-    /// other may never reach memory, and no loop knows. Its [`Count`] has the bytes that pass between the
-    /// whole and memory; they follow from its views alone, and no run checks them.
+    /// Bytes read and written; 0 for a fused kernel, because intermediate values may stay in registers or
+    /// caches. Its [`Count`] has the bytes of its views, which no run checks.
     pub bytes: u64,
 }
 
-impl Worked {
-    /// What a kernel has to count.
+impl KernelTally {
+    /// The tally that a kernel must report.
     pub fn expected(kernel: &Kernel, buffers: &[Buffer]) -> Self {
         let count = Count::of_kernel(kernel, buffers);
         let bytes = if let Kernel::Fused { .. } = kernel {
@@ -53,7 +52,7 @@ impl Worked {
     }
 }
 
-impl AddAssign for Worked {
+impl AddAssign for KernelTally {
     fn add_assign(&mut self, other: Self) {
         self.flops += other.flops;
         self.bytes += other.bytes;
@@ -62,11 +61,10 @@ impl AddAssign for Worked {
 
 /// The kernels of a rank.
 pub trait Kernels {
-    /// Brings threads of the kernels to the state in which a kernel leaves them, for measuring.
+    /// Wakes the threads of the kernels, as a kernel leaves them, before a measurement.
     fn wake(&mut self) {}
 
-    /// Runs a kernel to its end. Calls `progress` between tiles, and returns early with `Cancelled`
-    /// when it says false.
+    /// Runs a kernel. Calls `progress` between tiles, and returns `Cancelled` when that returns false.
     fn execute(
         &mut self,
         kernel: &Kernel,
@@ -75,20 +73,20 @@ pub trait Kernels {
         memory: &Memory<'_>,
         inputs: &Inputs,
         progress: &mut dyn FnMut() -> bool,
-    ) -> Result<Worked, RunError>;
+    ) -> Result<KernelTally, RunError>;
 }
 
-/// Messages and collectives of a rank. Nothing here blocks but `wait`.
+/// Exchanges and collectives of a rank. Only `wait` blocks.
 ///
-/// Tasks of a lane start in its order. One that finds too few packets has not started, and is to be started
-/// again after what has come was delivered.
+/// Tasks of a lane start in order. A task for which there are too few packets does not start; start it again
+/// after `poll`.
 pub trait Transport {
-    /// Makes the pools of packets; nothing that is called later makes more.
+    /// Allocates the packet pools. No later call allocates packets.
     ///
-    /// Errors: the system has no memory for them.
+    /// Errors: out of memory.
     fn allocate(&mut self, staging: &Staging) -> Result<(), RunError>;
 
-    /// Starts all sends and receives of an exchange; false where packets are missing.
+    /// Starts all sends and receives of an exchange; false if there are too few packets.
     fn start_exchange(
         &mut self,
         task: TaskId,
@@ -96,7 +94,7 @@ pub trait Transport {
         memory: &Memory<'_>,
     ) -> Result<bool, RunError>;
 
-    /// Starts a collective; false where packets are missing.
+    /// Starts a collective; false if there are too few packets.
     fn start_collective(
         &mut self,
         task: TaskId,
@@ -104,20 +102,20 @@ pub trait Transport {
         memory: &Memory<'_>,
     ) -> Result<bool, RunError>;
 
-    /// Moves what can be moved without touching the arena. Called between the tiles of a kernel.
+    /// Progresses messages without touching the arena. Called between the tiles of a kernel.
     fn advance(&mut self);
 
-    /// Moves what can be moved, delivers what has come, and lists the tasks that completed.
+    /// Progresses messages, unpacks those that have arrived, and appends the tasks that completed.
     fn poll(&mut self, memory: &Memory<'_>, done: &mut Vec<TaskId>) -> Result<(), RunError>;
 
-    /// Sleeps until something may have come, at most `limit`.
+    /// Sleeps until a message may have arrived, at most `limit`.
     fn wait(&mut self, limit: Duration);
 
-    /// Ranks from which a task under way still waits to hear.
+    /// Ranks that a task in flight waits for.
     fn missing(&self, task: TaskId) -> Vec<Rank>;
 
-    /// Messages sent, their bytes, collectives started and bytes given to them since the last call,
-    /// counted from the lengths of what was handed over.
+    /// Messages sent, their bytes, collectives started and their bytes since the last call, counted from the
+    /// packets sent.
     fn take_tally(&mut self) -> [u64; 4];
 }
 
@@ -126,20 +124,20 @@ pub trait Source {
     /// Starts reading this rank's part.
     fn start(&mut self, task: TaskId, load: &Load, inputs: &Inputs) -> Result<(), RunError>;
 
-    /// Delivers what has been read, and lists the tasks that completed.
+    /// Copies samples that have been read into the arena, and appends the tasks that completed.
     fn poll(&mut self, memory: &Memory<'_>, done: &mut Vec<TaskId>) -> Result<(), RunError>;
 
     /// Bytes delivered since the last call.
     fn take_tally(&mut self) -> u64;
 }
 
-/// Time.
+/// A monotonic clock.
 pub trait Clock {
-    /// Since some fixed instant.
+    /// Time since some fixed instant.
     fn now(&self) -> Seconds;
 }
 
-/// The clock of the machine.
+/// The monotonic clock of the system.
 #[derive(Clone, Copy, Debug)]
 pub struct SystemClock {
     start: Instant,

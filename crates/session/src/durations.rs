@@ -1,23 +1,23 @@
-//! How long steps and their tasks take: medians over a run, in bounded memory.
+//! Median durations of steps and tasks, in bounded memory.
 
 use partita_run::{Event, Trace};
 use partita_space::{Bytes, Seconds, median};
 use std::collections::VecDeque;
 
-/// Steps of a run that are not measured: caches are cold and pages untouched.
+/// Warm-up steps, which are not measured: caches are cold and pages untouched.
 const WARM_UP: u64 = 2;
-/// Steps whose durations are held; beyond, every second one is dropped.
-const HELD_MAX: usize = if cfg!(miri) { 32 } else { 512 };
+/// Most steps whose durations are stored; beyond that, every second one is dropped.
+const SAMPLES_MAX: usize = if cfg!(miri) { 32 } else { 512 };
 
-/// Durations of the training steps of full size and of their tasks, and the last traces.
+/// Durations of the training steps of full batch size and of their tasks, and the last traces.
 pub(crate) struct Durations {
-    kept: usize,
+    traces_max: usize,
     traces: VecDeque<Trace>,
-    seen: u64,
-    /// One in so many steps is held.
+    steps: u64,
+    /// Every `stride`th step is stored.
     stride: u64,
-    /// Of each held step: the whole, then its tasks.
-    held: Vec<Vec<f32>>,
+    /// For each stored step: its duration, then those of its tasks.
+    samples: Vec<Vec<f32>>,
 }
 
 /// Medians over the measured steps.
@@ -27,51 +27,51 @@ pub(crate) struct Medians {
     pub tasks: Vec<Seconds>,
 }
 
-/// Bytes held after so many steps of so many tasks, of which the traces of some are kept.
-pub(crate) fn bytes(steps: u64, tasks: usize, kept: usize) -> Bytes {
+/// Bytes in use after that many steps.
+pub(crate) fn bytes(steps: u64, tasks: usize, traces_max: usize) -> Bytes {
     let measured = steps.saturating_sub(WARM_UP) as usize;
-    let rows = measured.min(HELD_MAX) * (tasks + 1) * size_of::<f32>();
-    let traces = measured.min(kept + 1) * tasks * size_of::<Event>();
+    let rows = measured.min(SAMPLES_MAX) * (tasks + 1) * size_of::<f32>();
+    let traces = measured.min(traces_max + 1) * tasks * size_of::<Event>();
     Bytes((rows + traces) as u64)
 }
 
 impl Durations {
-    pub fn new(kept: usize) -> Self {
+    pub fn new(traces_max: usize) -> Self {
         Self {
-            kept,
+            traces_max,
             traces: VecDeque::new(),
-            seen: 0,
+            steps: 0,
             stride: 1,
-            held: Vec::new(),
+            samples: Vec::new(),
         }
     }
 
     pub fn add(&mut self, seconds: Seconds, trace: Trace) {
-        self.seen += 1;
-        if self.seen <= WARM_UP {
+        self.steps += 1;
+        if self.steps <= WARM_UP {
             return;
         }
-        if (self.seen - WARM_UP - 1).is_multiple_of(self.stride) {
+        if (self.steps - WARM_UP - 1).is_multiple_of(self.stride) {
             let mut row = vec![0.0; trace.events.len() + 1];
             row[0] = seconds.0 as f32;
             for event in &trace.events {
                 row[event.task.0 as usize + 1] = (event.end - event.start).0 as f32;
             }
-            self.held.push(row);
+            self.samples.push(row);
             self.thin();
         }
         self.traces.push_back(trace);
-        if self.traces.len() > self.kept {
+        if self.traces.len() > self.traces_max {
             self.traces.pop_front();
         }
     }
 
     fn thin(&mut self) {
-        if self.held.len() < HELD_MAX {
+        if self.samples.len() < SAMPLES_MAX {
             return;
         }
         let mut index = 0;
-        self.held.retain(|_| {
+        self.samples.retain(|_| {
             index += 1;
             index % 2 == 1
         });
@@ -79,23 +79,23 @@ impl Durations {
     }
 
     pub fn finish(self) -> (Medians, Vec<Trace>) {
-        let columns = self.held.first().map_or(0, Vec::len);
+        let columns = self.samples.first().map_or(0, Vec::len);
         let mut tasks: Vec<Seconds> = (0..columns).map(|column| self.median(column)).collect();
         let step = tasks.drain(..columns.min(1)).next().unwrap_or_default();
-        let steps = self.seen.saturating_sub(WARM_UP);
+        let steps = self.steps.saturating_sub(WARM_UP);
         let medians = Medians { steps, step, tasks };
         (medians, self.traces.into())
     }
 
     fn median(&self, column: usize) -> Seconds {
-        let values = self.held.iter().map(|row| f64::from(row[column]));
+        let values = self.samples.iter().map(|row| f64::from(row[column]));
         Seconds(median(&values.collect::<Vec<f64>>()))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Durations, HELD_MAX, WARM_UP};
+    use super::{Durations, SAMPLES_MAX, WARM_UP};
     use partita_program::TaskId;
     use partita_run::{Event, Trace};
     use partita_space::Seconds;
@@ -131,12 +131,12 @@ mod tests {
     #[test]
     fn long_runs_are_thinned_evenly() {
         let mut durations = Durations::new(0);
-        let steps = 3 * HELD_MAX as u64;
+        let steps = 3 * SAMPLES_MAX as u64;
         for step in 0..WARM_UP + steps {
             let seconds = step.saturating_sub(WARM_UP) as f64;
             durations.add(Seconds(seconds), trace(step, 1.0));
         }
-        assert!(durations.held.len() < HELD_MAX);
+        assert!(durations.samples.len() < SAMPLES_MAX);
         let (medians, traces) = durations.finish();
         assert!(traces.is_empty());
         let expected = steps as f64 / 2.0;

@@ -1,37 +1,37 @@
-//! What persists over the programs of a training: parameters, running statistics and moments.
+//! Buffers that persist over the programs of a training: parameters, running statistics and moments.
 
 use crate::session::{Session, persists_over_programs};
-use crate::shares::{for_share_rows, persistent_name, put_share};
+use crate::shards::{for_shard_rows, persistent_name, put_shard};
 use partita_program::{Body, Buffer, BufferId, Dtype, Home, Program, Role, View};
 use partita_run::{Arena, Element, Memory, PackedTensor};
 use partita_space::{AXES, AxisSet, Coord, Mesh, Rank};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Initial contents of a persistent buffer: those of a range of elements of the tensor of which it holds a
-/// part, in memory order; none for zeros.
-pub type Initial<'i> = dyn Fn(&Buffer, Range<usize>) -> Option<Vec<f64>> + 'i;
+/// Initial values of a range of elements of the tensor that a persistent buffer holds a shard of, in memory
+/// order; `None` for zeros.
+pub type InitialValues<'i> = dyn Fn(&Buffer, Range<usize>) -> Option<Vec<f64>> + 'i;
 
-/// Initial values made at a time: few, as they are made beside the arena that they are for.
-const PIECE: usize = 1 << 14;
+/// Initial values generated at a time, in elements: few, because they take memory in addition to the arena.
+const CHUNK: usize = 1 << 14;
 
-/// A parameter or a state that a run leaves, and who has it.
+/// A trained parameter or running statistic, and the ranks that hold it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PersistentTensor {
-    /// Of the tensor.
+    /// Name of the tensor.
     pub name: String,
     /// Parameter or state.
     pub role: Role,
-    /// In the run.
+    /// Element type in the run.
     pub dtype: Dtype,
-    /// Extents of the whole.
+    /// Global extents.
     pub dims: [usize; 5],
-    /// One rank with all of it, or those that have different shares, and the buffer of each.
+    /// One rank with the whole tensor, or the ranks with different shards, and the buffer of each.
     pub holders: Vec<(Rank, BufferId)>,
 }
 
 impl Session<'_> {
-    /// What the run leaves: wide elements first, then by name.
+    /// The tensors that are saved after the run: widest dtype first, then by name.
     pub fn persistent_tensors(&self) -> Vec<PersistentTensor> {
         let program = self.main_program();
         let mut all: BTreeMap<&str, PersistentTensor> = BTreeMap::new();
@@ -56,46 +56,46 @@ impl Session<'_> {
         all
     }
 
-    /// What a holder has of a tensor, from its arena after the run.
-    pub fn share(&self, (rank, id): (Rank, BufferId), arena: &mut Arena) -> PackedTensor {
+    /// The shard of a holder, from its arena after the run.
+    pub fn shard(&self, (rank, id): (Rank, BufferId), arena: &mut Arena) -> PackedTensor {
         let body = self.main_program().body(rank);
         let buffer = body.buffer(id);
-        let mut share = PackedTensor::with_room(buffer.dtype, buffer.dims.iter().product());
-        share.pack(&arena.memory(body), &buffer.view(id));
-        share
+        let mut shard = PackedTensor::with_capacity(buffer.dtype, buffer.dims.iter().product());
+        shard.pack(&arena.memory(body), &buffer.view(id));
+        shard
     }
 
-    /// A tensor from the shares of its holders, in their order.
-    pub fn whole(
+    /// The whole tensor from the shards of its holders, in their order.
+    pub fn assemble(
         &self,
         tensor: &PersistentTensor,
-        shares: impl Iterator<Item = PackedTensor>,
+        shards: impl Iterator<Item = PackedTensor>,
     ) -> PackedTensor {
         let program = self.main_program();
-        let mut shares = tensor.holders.iter().zip(shares).peekable();
+        let mut shards = tensor.holders.iter().zip(shards).peekable();
         let elements = tensor.dims.iter().product();
-        if let Some((_, all)) = shares.next_if(|(_, share)| share.len() == elements) {
+        if let Some((_, all)) = shards.next_if(|(_, shard)| shard.len() == elements) {
             return all;
         }
-        let mut whole = PackedTensor::with_room(tensor.dtype, elements);
+        let mut whole = PackedTensor::with_capacity(tensor.dtype, elements);
         whole.resize(elements);
-        for (&(rank, id), share) in shares {
+        for (&(rank, id), shard) in shards {
             let (mesh, coord) = (&program.mesh, program.mesh.coord(rank));
             let home = program.body(rank).buffer(id).home;
-            let home = home.expect("a tensor with shares has a home");
-            match (&mut whole, &share) {
-                (PackedTensor::F32(whole), PackedTensor::F32(share)) => {
-                    put_share(whole, share, &home, mesh, &coord);
+            let home = home.expect("a tensor with shards has a home");
+            match (&mut whole, &shard) {
+                (PackedTensor::F32(whole), PackedTensor::F32(shard)) => {
+                    put_shard(whole, shard, &home, mesh, &coord);
                 }
-                (PackedTensor::F64(whole), PackedTensor::F64(share)) => {
-                    put_share(whole, share, &home, mesh, &coord);
+                (PackedTensor::F64(whole), PackedTensor::F64(shard)) => {
+                    put_shard(whole, shard, &home, mesh, &coord);
                 }
-                (PackedTensor::I16(whole), PackedTensor::I16(share)) => {
-                    put_share(whole, share, &home, mesh, &coord);
+                (PackedTensor::I16(whole), PackedTensor::I16(shard)) => {
+                    put_shard(whole, shard, &home, mesh, &coord);
                 }
-                (whole, share) => {
-                    let (whole, share) = (whole.dtype(), share.dtype());
-                    panic!("a share in {share:?} of `{}` in {whole:?}", tensor.name);
+                (whole, shard) => {
+                    let (whole, shard) = (whole.dtype(), shard.dtype());
+                    panic!("a shard in {shard:?} of `{}` in {whole:?}", tensor.name);
                 }
             }
         }
@@ -109,16 +109,16 @@ fn persistent(body: &Body) -> impl Iterator<Item = (BufferId, &Buffer)> {
         .filter(|(_, buffer)| persists_over_programs(buffer.role))
 }
 
-/// A persistent buffer with values that are infinite or not a number.
+/// A persistent buffer with values that are infinite or NaN.
 pub(crate) struct NotFinite<'b> {
     pub buffer: &'b Buffer,
-    /// The first of them.
+    /// The first such value.
     pub value: f64,
     pub count: usize,
 }
 
-/// The first persistent buffer of a rank that is not finite: states before parameters before what the
-/// optimizer keeps, as faults spread in that order.
+/// The first persistent buffer of a rank that is not finite: running statistics, then parameters, then
+/// optimizer states, because infinities spread in that order.
 pub(crate) fn first_not_finite<'b>(body: &'b Body, memory: &Memory<'_>) -> Option<NotFinite<'b>> {
     let found = |role: Role| {
         let buffers = persistent(body).filter(move |(_, buffer)| buffer.role == role);
@@ -141,37 +141,41 @@ pub(crate) fn first_not_finite<'b>(body: &'b Body, memory: &Memory<'_>) -> Optio
     roles.into_iter().find_map(|role| found(role).next())
 }
 
-/// How many values are not finite, and the first of them.
+/// Number of values that are not finite, and the first of them.
 fn not_finite<T: Copy>(values: &[T], wide: impl Fn(T) -> f64) -> (usize, Option<f64>) {
     let is_bad = |value: &f64| !value.is_finite();
     let wide = || values.iter().map(|&value| wide(value));
-    // A sum of flags is a loop without branches; almost always it is 0.
+    // A branch-free sum that is almost always 0.
     match wide().map(|value| usize::from(is_bad(&value))).sum() {
         0 => (0, None),
         count => (count, wide().find(is_bad)),
     }
 }
 
-/// Whether the rank at `coord` is the first of those that hold the same share.
+/// Whether the rank at `coord` is the first of those that hold the same shard.
 fn is_first(buffer: &Buffer, mesh: &Mesh, coord: Coord) -> bool {
-    let (shares, seat) = match &buffer.home {
+    let (shards, seat) = match &buffer.home {
         None => (AxisSet::NONE, Some(coord)),
         Some(Home { place, .. }) => (place.split_axes(), place.seat(mesh, &coord)),
     };
-    let mut same = AXES.into_iter().filter(|&axis| !shares.has(axis));
+    let mut same = AXES.into_iter().filter(|&axis| !shards.has(axis));
     let is_first = seat.is_some_and(|seat| same.all(|axis| seat[axis.index()] == 0));
     is_first && persistent_name(&buffer.name) == buffer.name
 }
 
-/// Fills what persists over programs with the rank's shares of the initial values, zeros where there are
-/// none.
-pub(crate) fn set_initial(program: &Program, rank: Rank, arena: &mut Arena, initial: &Initial<'_>) {
+/// Sets persistent buffers to the rank's shards of the initial values.
+pub(crate) fn set_initial(
+    program: &Program,
+    rank: Rank,
+    arena: &mut Arena,
+    initial: &InitialValues<'_>,
+) {
     let (body, mesh, coord) = (program.body(rank), &program.mesh, program.mesh.coord(rank));
     let memory = arena.memory(body);
     for (id, buffer) in persistent(body) {
         let view = buffer.view(id);
         let rows = |visit: &mut dyn FnMut(usize, usize)| match &buffer.home {
-            Some(home) => for_share_rows(home, mesh, &coord, visit),
+            Some(home) => for_shard_rows(home, mesh, &coord, visit),
             None => visit(0, view.volume()),
         };
         match buffer.dtype {
@@ -182,37 +186,37 @@ pub(crate) fn set_initial(program: &Program, rank: Rank, arena: &mut Arena, init
     }
 }
 
-/// Piece by piece, so that no second copy is ever held.
+/// Fills a buffer in chunks, so that there is never a second copy of the whole.
 fn fill<T: Element + Default>(
     memory: &Memory<'_>,
     view: &View,
     buffer: &Buffer,
-    initial: &Initial<'_>,
+    initial: &InitialValues<'_>,
     narrow: impl Fn(f64) -> T,
     rows: impl FnOnce(&mut dyn FnMut(usize, usize)),
 ) {
     let mut block = memory.write::<T>(view);
     let mut rest = block.data_mut();
     rows(&mut |first, length| {
-        for start in (first..first + length).step_by(PIECE) {
-            let elements = start..(first + length).min(start + PIECE);
-            let (piece, after) = std::mem::take(&mut rest).split_at_mut(elements.len());
+        for start in (first..first + length).step_by(CHUNK) {
+            let elements = start..(first + length).min(start + CHUNK);
+            let (chunk, after) = std::mem::take(&mut rest).split_at_mut(elements.len());
             rest = after;
             match initial(buffer, elements) {
                 Some(values) => {
                     assert_eq!(
                         values.len(),
-                        piece.len(),
+                        chunk.len(),
                         "initial values of {}",
                         buffer.name
                     );
                     let values = values.into_iter().map(&narrow);
-                    piece
+                    chunk
                         .iter_mut()
                         .zip(values)
                         .for_each(|(to, value)| *to = value);
                 }
-                None => piece.fill(T::default()),
+                None => chunk.fill(T::default()),
             }
         }
     });

@@ -1,6 +1,6 @@
-//! Learning rates over time.
+//! Learning-rate schedules.
 
-/// The learning rate as a function of the epochs done, steps within an epoch counting as fractions.
+/// The learning rate as a function of the epochs done; steps within an epoch count as fractions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Schedule {
     /// `rate`
@@ -10,28 +10,28 @@ pub enum Schedule {
     },
     /// `rate * (1 - (1 - final_factor) * x)` with `x = min(epochs done / epochs, 1)`.
     Linear {
-        /// At the start.
+        /// Initial rate.
         rate: f64,
-        /// At the end, as a factor on the start.
+        /// Final rate divided by the initial rate.
         final_factor: f64,
-        /// How long it takes.
+        /// Epochs until the final rate.
         epochs: f64,
     },
     /// `rate * (final_factor + (1 - final_factor) * (1 + cos(pi x)) / 2)`, `x` as above.
     ///
     /// Source: Loshchilov and Hutter, "SGDR", ICLR 2017, equation 5, without restarts.
     Cosine {
-        /// At the start.
+        /// Initial rate.
         rate: f64,
-        /// At the end, as a factor on the start.
+        /// Final rate divided by the initial rate.
         final_factor: f64,
-        /// How long it takes.
+        /// Epochs until the final rate.
         epochs: f64,
     },
 }
 
 impl Schedule {
-    /// The rate after so many epochs.
+    /// The rate after `epochs_done` epochs.
     pub fn rate(&self, epochs_done: f64) -> f64 {
         match *self {
             Schedule::Constant { rate } => rate,

@@ -1,8 +1,7 @@
-//! The programs of a training and the plan by which they run.
+//! The programs of a training and its plan.
 //!
-//! Every rank derives the same turns from the same plan, so nothing is exchanged about what comes
-//! next. While a step of a program is under way, the samples of its next step are read; where another
-//! program comes next, that program's own fetch program reads its first samples.
+//! Every rank derives the same steps from the same plan, without communication. Each step reads the samples
+//! of the next step ahead; where another program comes next, its fetch program reads its first samples.
 
 use crate::durations;
 use crate::schedule::Schedule;
@@ -13,31 +12,31 @@ use partita_space::{Bytes, Rank};
 /// A program with the fetch program that reads the samples of its first step.
 #[derive(Clone, Debug)]
 pub struct Programs {
-    /// Trains or evaluates.
+    /// The program that trains or evaluates.
     pub step: Program,
-    /// Reads.
+    /// The program that reads the first samples.
     pub fetch: Program,
 }
 
-/// What is to be played. Equal on all ranks.
+/// The plan of a training. Equal on all ranks.
 pub struct Plan<'s> {
-    /// Times that all training samples are seen.
+    /// Number of epochs.
     pub epochs: u64,
-    /// Samples per step over all ranks; the last step of an epoch takes what is left.
+    /// Global batch size; the last step of an epoch takes the remaining samples.
     pub batch: usize,
-    /// Keys random numbers.
+    /// Seed of random numbers.
     pub seed: u64,
-    /// Learning rate over time.
+    /// Learning-rate schedule.
     pub schedule: Schedule,
-    /// Order of the training samples in an epoch; their number is the same in all.
+    /// Order of the training samples in an epoch; their number is the same in all epochs.
     pub training_order: &'s (dyn Fn(u64) -> Vec<usize> + Sync),
-    /// Samples of the evaluation after each epoch; none for no evaluation.
+    /// Samples of the evaluation after each epoch; empty for no evaluation.
     pub validation: Vec<usize>,
-    /// Training steps of full size whose traces are kept, counted from the end.
+    /// Number of training steps of full batch size whose traces are kept: the last ones.
     pub traces_kept: usize,
 }
 
-/// Why a plan cannot be played.
+/// A plan that cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
     /// No training sample.
@@ -46,7 +45,7 @@ pub enum SessionError {
     /// A batch size of the plan for which there is no program.
     #[error("the plan needs a program to {} {batch} samples, and there is none", verb(*kind))]
     NoProgram {
-        /// What for.
+        /// Training or evaluation.
         kind: ProgramKind,
         /// Samples per step.
         batch: usize,
@@ -61,15 +60,13 @@ fn verb(kind: ProgramKind) -> &'static str {
     }
 }
 
-/// The programs of a run and the plan by which they are played.
+/// The programs and the plan of a training.
 pub struct Session<'s> {
     pub(crate) programs: Vec<Programs>,
     pub(crate) plan: Plan<'s>,
 }
 
-/// Sizes of the steps over so many samples: the full one, and that of the rest.
-///
-/// Shapes: at most two numbers, none of them 0.
+/// Batch sizes of an epoch: the full one, and that of the remaining samples; none of them 0.
 pub fn batch_sizes(samples: usize, batch: usize) -> Vec<usize> {
     assert!(batch > 0, "a step has at least one sample");
     let full = (samples >= batch).then_some(batch);
@@ -78,10 +75,10 @@ pub fn batch_sizes(samples: usize, batch: usize) -> Vec<usize> {
 }
 
 impl<'s> Session<'s> {
-    /// Checks that every turn of the plan has its program.
+    /// Checks that every step of the plan has its program.
     ///
-    /// Panics where programs do not belong to one run: other meshes, or persistent buffers that lie
-    /// elsewhere. Errors: an empty plan, a size without a program.
+    /// Panics if programs do not belong to one run: their meshes or the layouts of their persistent buffers
+    /// differ. Errors: an empty plan, a batch size without a program.
     pub fn new(programs: Vec<Programs>, plan: Plan<'s>) -> Result<Self, SessionError> {
         let samples = (plan.training_order)(0).len();
         if samples == 0 || plan.epochs == 0 {
@@ -103,17 +100,17 @@ impl<'s> Session<'s> {
         Ok(session)
     }
 
-    /// The training program of full size, or of all samples where they are fewer.
+    /// The training program of full batch size, or of all samples if they are fewer.
     pub fn main_program(&self) -> &Program {
         &self.programs[self.main()].step
     }
 
-    /// All programs of the run, those that fetch among them.
+    /// All programs of the run, fetch programs included.
     pub fn programs(&self) -> impl Iterator<Item = &Program> {
         self.programs.iter().flat_map(|one| [&one.step, &one.fetch])
     }
 
-    /// Size of the arena in which all programs of a rank can run, one at a time.
+    /// Size of an arena that is large enough for all programs of a rank.
     pub fn arena_bytes(&self, rank: Rank) -> Bytes {
         self.programs()
             .map(|program| program.body(rank).arena)
@@ -121,18 +118,18 @@ impl<'s> Session<'s> {
             .unwrap_or_default()
     }
 
-    /// Pools that are large enough for all programs of a rank, one at a time.
+    /// Sizes of pools that are large enough for all programs of a rank.
     pub fn staging(&self, rank: Rank) -> Staging {
         let all = self.programs().map(|program| program.body(rank).staging);
         all.reduce(Staging::max).unwrap_or_default()
     }
 
-    /// All memory of a rank that plays the programs, one at a time.
+    /// Memory of arena and pools of a rank.
     pub fn memory_bytes(&self, rank: Rank) -> Bytes {
         self.arena_bytes(rank) + self.staging(rank).total()
     }
 
-    /// What a rank takes while it plays the whole plan.
+    /// Memory footprint of a rank while it runs the whole plan.
     pub fn footprint(&self, rank: Rank) -> Footprint {
         let main = self.main_program();
         let body = main.body(rank);
@@ -181,8 +178,8 @@ impl<'s> Session<'s> {
     }
 }
 
-/// Whether the contents persist from program to program. What is staged persists as well, but only from
-/// step to step of one program.
+/// Whether buffers of a role persist from program to program. Staged samples persist only from step to step of
+/// one program.
 pub fn persists_over_programs(role: Role) -> bool {
     match role {
         Role::Parameter | Role::State | Role::Optimizer => true,

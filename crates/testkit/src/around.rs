@@ -1,10 +1,10 @@
 //! Kernels with something done before and after each.
 
 use partita_program::{Algorithm, Kernel, View};
-use partita_run::{Inputs, Kernels, Memory, RunError, Worked};
+use partita_run::{Inputs, KernelTally, Kernels, Memory, RunError};
 
 /// Runs a kernel, or a part of it.
-pub type Execute<'e> = &'e mut dyn FnMut(&Kernel) -> Result<Worked, RunError>;
+pub type Execute<'e> = &'e mut dyn FnMut(&Kernel) -> Result<KernelTally, RunError>;
 
 struct Around<'k, F> {
     kernels: Box<dyn Kernels + 'k>,
@@ -14,14 +14,14 @@ struct Around<'k, F> {
 /// Kernels that `execute` runs by those given, with what it does before and after.
 pub fn around<'k, F>(kernels: Box<dyn Kernels + 'k>, execute: F) -> Box<dyn Kernels + 'k>
 where
-    F: FnMut(&Kernel, &Memory<'_>, Execute<'_>) -> Result<Worked, RunError> + 'k,
+    F: FnMut(&Kernel, &Memory<'_>, Execute<'_>) -> Result<KernelTally, RunError> + 'k,
 {
     Box::new(Around { kernels, execute })
 }
 
 impl<F> Kernels for Around<'_, F>
 where
-    F: FnMut(&Kernel, &Memory<'_>, Execute<'_>) -> Result<Worked, RunError>,
+    F: FnMut(&Kernel, &Memory<'_>, Execute<'_>) -> Result<KernelTally, RunError>,
 {
     fn execute(
         &mut self,
@@ -31,7 +31,7 @@ where
         memory: &Memory<'_>,
         inputs: &Inputs,
         progress: &mut dyn FnMut() -> bool,
-    ) -> Result<Worked, RunError> {
+    ) -> Result<KernelTally, RunError> {
         (self.execute)(kernel, memory, &mut |kernel| {
             self.kernels
                 .execute(kernel, algorithm, workspace, memory, inputs, progress)

@@ -4,7 +4,7 @@ use crate::Draws;
 use partita_program::{
     Access, Body, Buffer, BufferId, Dtype, Kernel, KernelShape, Menu, Role, View,
 };
-use partita_run::{Arena, Inputs, Kernels, RunError, Worked};
+use partita_run::{Arena, Inputs, KernelTally, Kernels, RunError};
 use partita_space::Bytes;
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub struct Aftermath {
     /// Contents of every buffer in memory order, exact in f64.
     pub contents: Vec<Vec<f64>>,
     /// Flops and bytes.
-    pub worked: Worked,
+    pub worked: KernelTally,
 }
 
 impl Bench {

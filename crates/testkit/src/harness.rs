@@ -8,7 +8,7 @@ use partita_lower::{LowerError, Request, SampleFormat, Strategy, lower};
 use partita_program::{Dtype, Menu, Optimizer, Program, ProgramKind, Role, Transform};
 use partita_reference::{ReferenceKernels, ReferenceMenu};
 use partita_run::{Arena, Inputs, Kernels, Memory, RankRunner, RunError, SystemClock};
-use partita_session::{persistent_name, put_share, share_of};
+use partita_session::{persistent_name, put_shard, shard_of};
 use partita_space::{Mesh, Rank, Seconds};
 use partita_threads::{LaunchError, connect, launch};
 use std::sync::Arc;
@@ -313,7 +313,7 @@ fn put(whole: &mut [f64], values: &[f64], program: &Program, rank: Rank, name: &
     let buffer = buffers.iter().find(|buffer| buffer.name == name);
     let buffer = buffer.expect("a parameter has a buffer");
     let (mesh, coord) = (&program.mesh, program.mesh.coord(rank));
-    let known = share_of(whole, buffer, mesh, &coord);
+    let known = shard_of(whole, buffer, mesh, &coord);
     let same = |(known, new): (&f64, &f64)| known.is_nan() || known.to_bits() == new.to_bits();
     let drifted = !known.iter().zip(values).all(same);
     assert!(
@@ -322,7 +322,7 @@ fn put(whole: &mut [f64], values: &[f64], program: &Program, rank: Rank, name: &
         program.title
     );
     match &buffer.home {
-        Some(home) => put_share(whole, values, home, mesh, &coord),
+        Some(home) => put_shard(whole, values, home, mesh, &coord),
         None => whole.copy_from_slice(values),
     }
 }
@@ -418,7 +418,7 @@ fn write_parameters(setup: &Setup<'_>, program: &Program, rank: Rank, memory: &M
         let values = match named {
             Some(index) => {
                 let buffer = memory.body().buffer(view.buffer);
-                share_of(&setup.parameters[index], buffer, mesh, &coord)
+                shard_of(&setup.parameters[index], buffer, mesh, &coord)
             }
             None => vec![0.0; view.volume()],
         };

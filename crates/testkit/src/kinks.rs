@@ -2,7 +2,7 @@
 
 use crate::around;
 use partita_program::{Kernel, PoolKind, Taps, View};
-use partita_run::{Kernels, Memory, Worked};
+use partita_run::{KernelTally, Kernels, Memory};
 use std::sync::{Arc, Mutex};
 
 /// Wraps f64 kernels, and tells how close any activation, maximum or norm has come to a kink: there the
@@ -14,7 +14,7 @@ pub fn kink_watch(kernels: Box<dyn Kernels>) -> (Box<dyn Kernels>, Arc<Mutex<f64
     let nearest = Arc::new(Mutex::new(f64::INFINITY));
     let noted = Arc::clone(&nearest);
     let watching = around(kernels, move |kernel, memory, execute| {
-        let mut worked = Worked::default();
+        let mut worked = KernelTally::default();
         for part in kernel.parts() {
             each_margin(part, memory, |margin| {
                 let mut nearest = noted.lock().expect("nobody panics while noting");

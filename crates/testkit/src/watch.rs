@@ -322,7 +322,7 @@ mod tests {
     use crate::{Setup, random_two_stage_case, run_within};
     use partita_program::{Algorithm, Kernel, ProgramKind, View};
     use partita_reference::ReferenceKernels;
-    use partita_run::Worked;
+    use partita_run::KernelTally;
     use partita_space::Mesh;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -338,7 +338,7 @@ mod tests {
             _: &Memory<'_>,
             _: &Inputs,
             progress: &mut dyn FnMut() -> bool,
-        ) -> Result<Worked, RunError> {
+        ) -> Result<KernelTally, RunError> {
             while progress() {
                 std::thread::sleep(Duration::from_millis(1));
             }

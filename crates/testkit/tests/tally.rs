@@ -4,7 +4,7 @@
 
 use partita_graph::text;
 use partita_program::{Count, Dtype, Kernel, Program, ProgramKind, Work};
-use partita_run::Worked;
+use partita_run::KernelTally;
 use partita_space::{Mesh, Rank};
 use partita_testkit::{Case, Setup, around, reference_kernels, run};
 
@@ -17,7 +17,7 @@ loss = mse d
 ";
 
 /// The error of a run on one rank in which kernels count `more` than they did, if there is one.
-fn error(more: fn(&Kernel) -> Worked) -> Option<String> {
+fn error(more: fn(&Kernel) -> KernelTally) -> Option<String> {
     let honest = reference_kernels(Dtype::F64);
     let kernels = move |mesh: Mesh, rank: Rank| {
         around(honest(mesh, rank), move |kernel, _, execute| {
@@ -46,7 +46,7 @@ fn is_fused(kernel: &Kernel) -> bool {
 
 #[test]
 fn flops_of_all_kernels_and_bytes_of_those_that_are_not_fused_are_compared() {
-    assert_eq!(error(|_| Worked::default()), None);
+    assert_eq!(error(|_| KernelTally::default()), None);
     let refused = |found: Option<String>, what: &str| {
         let found = found.expect("the step is refused");
         assert!(
@@ -55,21 +55,21 @@ fn flops_of_all_kernels_and_bytes_of_those_that_are_not_fused_are_compared() {
         );
     };
     refused(
-        error(|kernel| Worked {
+        error(|kernel| KernelTally {
             flops: u64::from(!is_fused(kernel)),
             bytes: 0,
         }),
         "flops",
     );
     refused(
-        error(|kernel| Worked {
+        error(|kernel| KernelTally {
             flops: u64::from(is_fused(kernel)),
             bytes: 0,
         }),
         "flops",
     );
     refused(
-        error(|kernel| Worked {
+        error(|kernel| KernelTally {
             flops: 0,
             bytes: u64::from(!is_fused(kernel)),
         }),
@@ -94,15 +94,15 @@ fn bytes_of_fused_kernels_are_not_counted() {
     for kernel in fused {
         let count = Count::of_kernel(kernel, &body.buffers);
         assert!(count.read.0 > 0 && count.written.0 > 0, "{kernel:?}");
-        let expected = Worked {
+        let expected = KernelTally {
             flops: count.flops.0,
             bytes: 0,
         };
-        assert_eq!(Worked::expected(kernel, &body.buffers), expected);
+        assert_eq!(KernelTally::expected(kernel, &body.buffers), expected);
         kinds += 1;
     }
     assert!(kinds > 1, "the program has fused kernels");
-    let found = error(|kernel| Worked {
+    let found = error(|kernel| KernelTally {
         flops: 0,
         bytes: u64::from(is_fused(kernel)),
     });

@@ -1,4 +1,4 @@
-//! One thread per rank, and the first cause where one fails.
+//! Starts one thread per rank, and returns the first cause of a failure.
 
 use partita_run::RunError;
 use partita_space::Rank;
@@ -7,37 +7,37 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Why the ranks ended early: the first cause, not what followed from it.
+/// The first cause of a failure, not its consequences on other ranks.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum LaunchError {
     /// A rank returned an error.
     #[error("{error}")]
     Rank {
-        /// Which one.
+        /// The rank.
         rank: Rank,
-        /// What it returned.
+        /// Its error.
         error: RunError,
     },
     /// A rank panicked.
     #[error("rank {rank} panicked: {message}")]
     Panicked {
-        /// Which one.
+        /// The rank.
         rank: Rank,
-        /// What it said.
+        /// The panic message.
         message: String,
     },
-    /// The system gave no thread for a rank.
+    /// The thread of a rank could not be started.
     #[error("no thread could be started for rank {rank}: {reason}")]
     NoThread {
-        /// Which one.
+        /// The rank.
         rank: Rank,
-        /// What the system said.
+        /// The cause.
         reason: String,
     },
 }
 
 impl LaunchError {
-    /// 0 for a cause; more for what follows from a failure elsewhere.
+    /// 0 for a cause, more for a consequence of another rank's failure.
     fn distance_from_cause(&self) -> u8 {
         match self {
             LaunchError::Panicked { .. } | LaunchError::NoThread { .. } => 0,
@@ -46,11 +46,11 @@ impl LaunchError {
     }
 }
 
-/// Runs `work` once per rank, each on a thread of its own with its part of `parts` (rank 0 first), and
-/// gives the results in rank order.
+/// Runs `work` once per rank, each on a thread of its own with its element of `parts`, and returns the results
+/// in rank order.
 ///
-/// The first failure sets `cancel`, which the ranks look at, and is what is returned; a panic is a
-/// failure. Of several, a cause goes before a lost peer, and that before a cancellation.
+/// The first failure, which may be a panic, sets `cancel`, which the ranks poll. Errors: of several failures,
+/// a cause goes before a lost peer, and that before a cancellation.
 pub fn launch<P: Send, R: Send>(
     parts: Vec<P>,
     cancel: &AtomicBool,
@@ -69,7 +69,7 @@ pub fn launch<P: Send, R: Send>(
             *first = Some(error);
         }
     };
-    let play = |rank: Rank, part: P| match catch_unwind(AssertUnwindSafe(|| work(rank, part))) {
+    let run = |rank: Rank, part: P| match catch_unwind(AssertUnwindSafe(|| work(rank, part))) {
         Ok(Ok(result)) => {
             results.lock().unwrap_or_else(PoisonError::into_inner)[rank] = Some(result);
         }
@@ -81,9 +81,9 @@ pub fn launch<P: Send, R: Send>(
     };
     std::thread::scope(|scope| {
         for (rank, part) in parts.into_iter().enumerate() {
-            let play = &play;
+            let run = &run;
             let thread = std::thread::Builder::new().name(format!("rank {rank}"));
-            if let Err(error) = thread.spawn_scoped(scope, move || play(rank, part)) {
+            if let Err(error) = thread.spawn_scoped(scope, move || run(rank, part)) {
                 let reason = error.to_string();
                 fail(LaunchError::NoThread { rank, reason });
                 break;

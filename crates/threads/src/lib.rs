@@ -1,6 +1,6 @@
 //! The world of one process: ranks as threads.
 //!
-//! Does: runs one thread per rank, and moves messages through mailboxes.
+//! Does: runs one thread per rank, and passes messages through mailboxes.
 //! Knows: meshes, and the transport traits of `run`.
 //! Must not know: models, strategies, how a program was made, kernels, or files.
 
@@ -9,5 +9,5 @@ mod mailbox;
 mod transport;
 
 pub use launch::{LaunchError, launch};
-pub use mailbox::ThreadMail;
+pub use mailbox::ThreadPointToPoint;
 pub use transport::{ThreadTransport, connect};

@@ -1,4 +1,4 @@
-//! Packets from thread to thread.
+//! Point-to-point messages between threads.
 
 use partita_program::BufferTransfer;
 use partita_run::{Key, MessageFault, Packet, PointToPoint};
@@ -8,77 +8,76 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Where peers put what is for one rank.
+/// The mailbox of a rank, filled by its peers.
 #[derive(Default)]
 pub(crate) struct Mailbox {
-    slot: Mutex<Slot>,
-    filled: Condvar,
+    inbox: Mutex<Inbox>,
+    arrival: Condvar,
 }
 
 #[derive(Default)]
-struct Slot {
-    letters: Vec<(Key, Packet)>,
-    /// Packets of this rank that their receivers have emptied.
+struct Inbox {
+    messages: Vec<(Key, Packet)>,
+    /// Packets of this rank that their receivers have returned.
     returned: Vec<Packet>,
     closed: Vec<Rank>,
-    /// Something other than mail has come for the rank.
-    is_nudged: bool,
-    /// The rank waits for packets, too.
+    /// A waker was called.
+    is_woken: bool,
+    /// The rank also waits for returned packets.
     needs_packets: bool,
 }
 
-impl Slot {
-    /// Whether nothing has come for which the rank would wake.
-    fn is_quiet(&self) -> bool {
+impl Inbox {
+    /// Whether it has nothing that ends a wait of the rank.
+    fn is_empty(&self) -> bool {
         let has_packets = self.needs_packets && !self.returned.is_empty();
-        self.letters.is_empty() && self.closed.is_empty() && !self.is_nudged && !has_packets
+        self.messages.is_empty() && self.closed.is_empty() && !self.is_woken && !has_packets
     }
 }
 
 impl Mailbox {
-    fn slot(&self) -> MutexGuard<'_, Slot> {
-        // A slot is never left half changed, so a panic elsewhere does not spoil it.
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        // An inbox is never left half changed, so a panic elsewhere does not invalidate it.
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The mail of a rank that is a thread: its own mailbox, emptied and sorted, and the way to those of its
-/// peers. Packets move, and go back to their sender when they are empty.
-pub struct ThreadMail {
+/// The messages of a rank that is a thread. Packets are moved, and returned to their sender once unpacked.
+pub struct ThreadPointToPoint {
     rank: Rank,
     mailboxes: Arc<[Mailbox]>,
-    /// How long it looks again and again before it sleeps.
+    /// How long it polls before it sleeps.
     spin: Duration,
-    sorted: HashMap<Key, VecDeque<Packet>>,
+    arrived: HashMap<Key, VecDeque<Packet>>,
     closed: Vec<Rank>,
     fetched: Vec<(Key, Packet)>,
 }
 
-impl ThreadMail {
-    /// That of one of so many ranks as there are mailboxes.
+impl ThreadPointToPoint {
+    /// One mailbox per rank.
     pub(crate) fn new(rank: Rank, mailboxes: Arc<[Mailbox]>, spin: Duration) -> Self {
         Self {
             rank,
             mailboxes,
             spin,
-            sorted: HashMap::new(),
+            arrived: HashMap::new(),
             closed: Vec::new(),
             fetched: Vec::new(),
         }
     }
 
-    /// Ends the sleep of this rank, or its next one, from any thread: for sources that read behind the
-    /// rank's back.
+    /// Wakes this rank from `wait`, or its next one, from any thread: for sources that read on a thread of
+    /// their own.
     pub fn waker(&self) -> impl Fn() + Send + 'static {
         let (rank, mailboxes) = (self.rank, Arc::clone(&self.mailboxes));
         move || {
-            mailboxes[rank].slot().is_nudged = true;
-            mailboxes[rank].filled.notify_one();
+            mailboxes[rank].inbox().is_woken = true;
+            mailboxes[rank].arrival.notify_one();
         }
     }
 }
 
-impl PointToPoint for ThreadMail {
+impl PointToPoint for ThreadPointToPoint {
     fn rank(&self) -> Rank {
         self.rank
     }
@@ -87,45 +86,45 @@ impl PointToPoint for ThreadMail {
         BufferTransfer::Moved
     }
 
-    /// Nothing has to be ready for what is moved.
+    /// Moved packets need no receive buffer.
     fn expect(&mut self, _key: Key, _packet: Packet) {}
 
     fn post(&mut self, to: Rank, key: Key, packet: Packet) {
         let mailbox = &self.mailboxes[to];
-        mailbox.slot().letters.push((key, packet));
-        mailbox.filled.notify_one();
+        mailbox.inbox().messages.push((key, packet));
+        mailbox.arrival.notify_one();
     }
 
     fn fetch(&mut self, returned: &mut Vec<Packet>) {
         {
-            let mut slot = self.mailboxes[self.rank].slot();
-            std::mem::swap(&mut slot.letters, &mut self.fetched);
-            returned.append(&mut slot.returned);
-            self.closed.append(&mut slot.closed);
+            let mut inbox = self.mailboxes[self.rank].inbox();
+            std::mem::swap(&mut inbox.messages, &mut self.fetched);
+            returned.append(&mut inbox.returned);
+            self.closed.append(&mut inbox.closed);
         }
         for (key, packet) in self.fetched.drain(..) {
-            self.sorted.entry(key).or_default().push_back(packet);
+            self.arrived.entry(key).or_default().push_back(packet);
         }
     }
 
     fn has(&self, key: &Key) -> bool {
-        self.sorted.get(key).is_some_and(|queue| !queue.is_empty())
+        self.arrived.get(key).is_some_and(|queue| !queue.is_empty())
     }
 
     fn take(&mut self, key: &Key) -> Option<Packet> {
-        self.sorted.get_mut(key)?.pop_front()
+        self.arrived.get_mut(key)?.pop_front()
     }
 
     fn give_back(&mut self, owner: Rank, packet: Packet) {
         let mailbox = &self.mailboxes[owner];
-        let mut slot = mailbox.slot();
-        slot.returned.push(packet);
-        if slot.needs_packets {
-            mailbox.filled.notify_one();
+        let mut inbox = mailbox.inbox();
+        inbox.returned.push(packet);
+        if inbox.needs_packets {
+            mailbox.arrival.notify_one();
         }
     }
 
-    /// All that a rank sent has been fetched before it is known to have gone.
+    /// A rank is listed only after all its messages have been fetched.
     fn closed(&self) -> &[Rank] {
         &self.closed
     }
@@ -137,34 +136,34 @@ impl PointToPoint for ThreadMail {
     fn wait(&mut self, limit: Duration, for_packets: bool) {
         let mailbox = &self.mailboxes[self.rank];
         let start = Instant::now();
-        let mut slot = mailbox.slot();
-        slot.needs_packets = for_packets;
-        while slot.is_quiet() {
+        let mut inbox = mailbox.inbox();
+        inbox.needs_packets = for_packets;
+        while inbox.is_empty() {
             let waited = start.elapsed();
             if waited >= limit {
-                slot.needs_packets = false;
+                inbox.needs_packets = false;
                 return;
             }
-            slot = if waited < self.spin {
-                drop(slot);
+            inbox = if waited < self.spin {
+                drop(inbox);
                 thread::yield_now();
-                mailbox.slot()
+                mailbox.inbox()
             } else {
-                let woken = mailbox.filled.wait_timeout(slot, limit - waited);
+                let woken = mailbox.arrival.wait_timeout(inbox, limit - waited);
                 woken.unwrap_or_else(PoisonError::into_inner).0
             };
         }
-        slot.is_nudged = false;
-        slot.needs_packets = false;
+        inbox.is_woken = false;
+        inbox.needs_packets = false;
     }
 }
 
-impl Drop for ThreadMail {
+impl Drop for ThreadPointToPoint {
     fn drop(&mut self) {
         for (rank, mailbox) in self.mailboxes.iter().enumerate() {
             if rank != self.rank {
-                mailbox.slot().closed.push(self.rank);
-                mailbox.filled.notify_one();
+                mailbox.inbox().closed.push(self.rank);
+                mailbox.arrival.notify_one();
             }
         }
     }
@@ -197,17 +196,17 @@ mod tests {
     }
 
     #[test]
-    fn packets_go_round_and_letters_of_a_key_keep_their_order() {
+    fn packets_are_reused_and_messages_of_a_key_keep_their_order() {
         let mailboxes: Arc<[Mailbox]> = (0..2).map(|_| Mailbox::default()).collect();
-        let mut sender = ThreadMail::new(0, Arc::clone(&mailboxes), Duration::ZERO);
-        let mut receiver = ThreadMail::new(1, mailboxes, Duration::ZERO);
+        let mut sender = ThreadPointToPoint::new(0, Arc::clone(&mailboxes), Duration::ZERO);
+        let mut receiver = ThreadPointToPoint::new(1, mailboxes, Duration::ZERO);
         let key = |part| Key {
             kind: MessageKind::Exchange,
             sequence: 4,
             from: 0,
             part,
         };
-        // As much as three packets take: they serve every step.
+        // Enough for three packets, which are reused in every step.
         let (mut pool, mut returned) = (pool(192), Vec::new());
         for step in 0..if cfg!(miri) { 3 } else { 100 } {
             sender.fetch(&mut returned);
@@ -238,16 +237,16 @@ mod tests {
         for value in [1.0, 2.0] {
             let packet = receiver
                 .take(&key(0))
-                .expect("letters outlive their sender");
+                .expect("messages outlive their sender");
             assert_eq!(packet.elements::<f32>(), [value]);
         }
     }
 
     #[test]
-    fn packets_that_return_end_the_sleep_of_who_waits_for_them() {
+    fn a_returned_packet_wakes_a_rank_that_waits_for_it() {
         let mailboxes: Arc<[Mailbox]> = (0..2).map(|_| Mailbox::default()).collect();
-        let mut owner = ThreadMail::new(0, Arc::clone(&mailboxes), Duration::ZERO);
-        let mut other = ThreadMail::new(1, mailboxes, Duration::ZERO);
+        let mut owner = ThreadPointToPoint::new(0, Arc::clone(&mailboxes), Duration::ZERO);
+        let mut other = ThreadPointToPoint::new(1, mailboxes, Duration::ZERO);
         let mut pool = pool(64);
         let packet = packet(&mut pool, &[1.0]);
         let start = Instant::now();
@@ -255,37 +254,37 @@ mod tests {
             scope.spawn(move || {
                 thread::sleep(Duration::from_millis(20));
                 other.give_back(0, packet);
-                // It would wake the other by leaving.
+                // Dropping it would wake the owner.
                 std::mem::forget(other);
             });
             owner.wait(Duration::from_secs(60), true);
         });
         assert!(start.elapsed() < Duration::from_secs(30));
-        // Those who do not wait for them sleep on.
+        // A rank that does not wait for packets sleeps on.
         let start = Instant::now();
         owner.wait(Duration::from_millis(2), false);
         assert!(start.elapsed() >= Duration::from_millis(2));
     }
 
     #[test]
-    fn who_waits_sees_a_nudge_while_it_looks_and_while_it_sleeps() {
+    fn a_waker_ends_both_spinning_and_sleeping() {
         for (spin, pause) in [(5000, 20), (0, 20), (5, 50)] {
             let mailboxes: Arc<[Mailbox]> = (0..1).map(|_| Mailbox::default()).collect();
-            let mut mail = ThreadMail::new(0, mailboxes, Duration::from_millis(spin));
-            let waker = mail.waker();
+            let mut messages = ThreadPointToPoint::new(0, mailboxes, Duration::from_millis(spin));
+            let waker = messages.waker();
             let start = Instant::now();
             thread::scope(|scope| {
                 scope.spawn(move || {
                     thread::sleep(Duration::from_millis(pause));
                     waker();
                 });
-                mail.wait(Duration::from_secs(60), false);
+                messages.wait(Duration::from_secs(60), false);
             });
             let waited = start.elapsed();
             assert!(waited >= Duration::from_millis(pause), "{waited:?}");
             assert!(waited < Duration::from_secs(30), "{waited:?}");
-            // Nothing comes any more: the limit ends it, sooner than it would sleep or not.
-            mail.wait(Duration::from_millis(2), false);
+            // Nothing else arrives: the limit ends the wait.
+            messages.wait(Duration::from_millis(2), false);
         }
     }
 }

@@ -4,7 +4,7 @@ use partita_program::{
     Algorithm, Body, Buffer, BufferId, Choice, Dtype, Kernel, KernelShape, Menu, MenuError,
     Optimizer, Origin, Phase, Program, ProgramKind, Role, Task, TaskId, View, Work,
 };
-use partita_run::{Inputs, Kernels, Memory, RunError, Worked};
+use partita_run::{Inputs, KernelTally, Kernels, Memory, RunError};
 use partita_space::{Bytes, Mesh, Rank, Seconds};
 use partita_testkit::{Setup, random_case, reference_kernels};
 use partita_tune::{KernelKey, Options, TuneError, measure, middle};
@@ -31,7 +31,7 @@ impl Kernels for Sleeper<'_> {
         memory: &Memory<'_>,
         _inputs: &Inputs,
         _progress: &mut dyn FnMut() -> bool,
-    ) -> Result<Worked, RunError> {
+    ) -> Result<KernelTally, RunError> {
         if algorithm.0 == "broken" {
             return Err(RunError::Cancelled);
         }
@@ -52,7 +52,7 @@ impl Kernels for Sleeper<'_> {
         self.inside_max.fetch_max(now, Ordering::SeqCst);
         std::thread::sleep((self.sleep)(&algorithm.0, turn));
         self.inside.fetch_sub(1, Ordering::SeqCst);
-        Ok(Worked::default())
+        Ok(KernelTally::default())
     }
 }
 

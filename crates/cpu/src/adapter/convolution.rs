@@ -10,7 +10,7 @@ use crate::convolution::{Convolution, Weights};
 use crate::grid::{Call, Window};
 use crate::norm::bias_backward;
 use partita_program::{Direction, Kernel, Role, Taps, View};
-use partita_run::{Block, RunError, Worked};
+use partita_run::{Block, KernelTally, RunError};
 
 /// Taps as the kernels of this crate describe them.
 pub(super) fn window(taps: &Taps) -> Window {
@@ -33,7 +33,7 @@ pub(super) fn execute(
     kernel: &Kernel,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     match kernel {
         Kernel::PackWeights { .. } => pack(kernel, run),
         Kernel::ConvolutionForward {
@@ -59,7 +59,7 @@ pub(super) fn execute(
                 })
             })?;
             let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
-            Ok(Worked {
+            Ok(KernelTally {
                 flops: work.flops + flops,
                 bytes: x.bytes() + w.box_bytes() + bias_bytes + touched(y.bytes(), *accumulate),
             })
@@ -70,7 +70,7 @@ pub(super) fn execute(
             let (dy, mut db) = (run.input(dy), run.output(db));
             let work =
                 run.compute(|call| bias_backward(call, dy.view(), db.slice(), *accumulate))?;
-            Ok(Worked {
+            Ok(KernelTally {
                 flops: work.flops,
                 bytes: dy.bytes() + touched(db.bytes(), *accumulate),
             })
@@ -91,7 +91,7 @@ fn weights<'w>(is_packed: bool, w: &'w Block<'_, f32>) -> Weights<'w> {
     }
 }
 
-fn pack(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
+fn pack(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
     let Kernel::PackWeights {
         w,
         packed,
@@ -111,7 +111,7 @@ fn pack(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
             Direction::BackwardData => pack_backward_data(call, w, packed, &conv, c, f),
         }
     })?;
-    Ok(Worked {
+    Ok(KernelTally {
         flops: work.flops,
         bytes: work.bytes,
     })
@@ -136,7 +136,7 @@ fn backward_data(
     kernel: &Kernel,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let Kernel::ConvolutionBackwardData {
         dy,
         w,
@@ -165,7 +165,7 @@ fn backward_data(
         })
     })?;
     let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
-    Ok(Worked {
+    Ok(KernelTally {
         flops: work.flops + flops,
         bytes: dy.bytes() + w.box_bytes() + bias_bytes + touched(dx.bytes(), *accumulate),
     })
@@ -176,7 +176,7 @@ pub(super) fn backward_weight(
     kernel: &Kernel,
     db: Option<&View>,
     run: &mut Run<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let Kernel::ConvolutionBackwardWeight {
         x,
         dy,
@@ -204,7 +204,7 @@ pub(super) fn backward_weight(
             *accumulate,
         )
     })?;
-    Ok(Worked {
+    Ok(KernelTally {
         flops: work.flops + bias_flops,
         bytes: x.bytes() + dy.bytes() + touched(dw.bytes(), *accumulate),
     })

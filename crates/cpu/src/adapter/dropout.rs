@@ -6,7 +6,7 @@ use crate::simd::{Level, Op, Simd};
 use crate::team::ELEMENT;
 use partita_program::Kernel;
 use partita_program::random::Draws;
-use partita_run::{Inputs, RunError, Worked};
+use partita_run::{Inputs, KernelTally, RunError};
 use partita_space::{Coord, Mesh};
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ pub(super) fn execute(
     mesh: &Mesh,
     coord: &Coord,
     run: &mut Run<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let Kernel::Dropout {
         x,
         y,
@@ -69,7 +69,7 @@ pub(super) fn execute(
             unsafe { job.run(level, rows) };
         })
         .map_err(|Canceled| RunError::Cancelled)?;
-    Ok(Worked {
+    Ok(KernelTally {
         flops: y_grid.elements() as u64,
         bytes: x_bytes + y_bytes,
     })

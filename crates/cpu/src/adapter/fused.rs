@@ -3,7 +3,7 @@
 use super::tail::Tail;
 use super::{Run, convolution, linear, norm, pointwise, pool, update};
 use partita_program::{Buffer, Kernel, View};
-use partita_run::{RunError, Worked};
+use partita_run::{KernelTally, RunError};
 
 /// Whether a kernel can end with a tail, given its output and the buffers.
 type Suits = fn(&Tail<'_>, &View, &[Buffer]) -> bool;
@@ -68,7 +68,7 @@ pub(super) fn is_offered(parts: &[Kernel], buffers: &[Buffer]) -> bool {
     ends.unwrap_or(false) || bias_gradient(parts).is_some() || update::is_one_rule(parts)
 }
 
-pub(super) fn execute(parts: &[Kernel], run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
+pub(super) fn execute(parts: &[Kernel], run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
     if let Some(db) = bias_gradient(parts) {
         return if let Kernel::ConvolutionBackwardWeight { .. } = &parts[0] {
             convolution::backward_weight(&parts[0], Some(db), run)

@@ -9,13 +9,13 @@ use crate::epilogue::Epilogue;
 use crate::grid::{Call, Canceled, Grid, View, ViewMut, Work};
 use crate::linear::{linear_backward_data, linear_backward_weight, linear_forward};
 use partita_program::{Kernel, View as Place};
-use partita_run::{Block, RunError, Worked};
+use partita_run::{Block, KernelTally, RunError};
 
 pub(super) fn execute(
     kernel: &Kernel,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     match kernel {
         Kernel::LinearForward { x, w, bias, y } => forward([x, w, y], bias.as_ref(), tail, run),
         Kernel::LinearBackwardData {
@@ -56,7 +56,7 @@ fn forward(
     bias: Option<&Place>,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let flops = tail.flops(y);
     let mut held = Held::new(tail, run);
     let (x, w, mut y) = (run.input(x), run.dense(w), run.output(y));
@@ -68,7 +68,7 @@ fn forward(
         })
     })?;
     let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
-    Ok(Worked {
+    Ok(KernelTally {
         flops: work.flops + flops,
         bytes: x.bytes() + w.box_bytes() + bias_bytes + y.bytes(),
     })
@@ -79,7 +79,7 @@ fn backward_data(
     accumulate: bool,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let flops = tail.flops(dx);
     let mut held = Held::new(tail, run).into_rows();
     let (dy, w, mut dx) = (run.input(dy), run.dense(w), run.output(dx));
@@ -122,7 +122,7 @@ fn backward_data(
         }
         Ok(work)
     })?;
-    Ok(Worked {
+    Ok(KernelTally {
         flops: work.flops + flops,
         bytes: dy.bytes() + w.box_bytes() + touched(dx.bytes(), accumulate),
     })
@@ -133,7 +133,7 @@ pub(super) fn backward_weight(
     kernel: &Kernel,
     db: Option<&Place>,
     run: &mut Run<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let Kernel::LinearBackwardWeight {
         x,
         dy,
@@ -152,7 +152,7 @@ pub(super) fn backward_weight(
             linear_backward_weight(call, x, dy.view(), dw.slice(), db, *accumulate)
         })
     })?;
-    Ok(Worked {
+    Ok(KernelTally {
         flops: work.flops + bias_flops,
         bytes: x.bytes() + dy.bytes() + touched(dw.bytes(), *accumulate),
     })

@@ -7,7 +7,7 @@ use crate::rows::{Apply, ApplyRows, Rows, formula, three};
 use crate::simd::{Level, Op, Simd};
 use crate::team::ELEMENT;
 use partita_program::{Kernel, View};
-use partita_run::{Block, RunError, Worked};
+use partita_run::{Block, KernelTally, RunError};
 use partita_space::Rank;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -25,7 +25,7 @@ pub(super) fn execute(
     kernel: &Kernel,
     rank: Rank,
     run: &mut Run<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     match kernel {
         Kernel::MeanSquaredError {
             x,
@@ -110,7 +110,7 @@ fn mean_squared_error(
     dx: Option<&View>,
     (count, weight): (u64, f64),
     run: &mut Run<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     assert_eq!(x.extent, target.extent, "{x} and its target have one shape");
     let visits = x.volume() as u64;
     let (x, wide) = (run.input(x), Wide::of(run.memory, target));
@@ -160,7 +160,7 @@ fn mean_squared_error(
         }
     };
     loss.data_mut()[0] = weight * sum / count as f64;
-    Ok(Worked {
+    Ok(KernelTally {
         flops: 4 * visits,
         bytes: x.bytes() + target_bytes + dx_bytes + loss.box_bytes(),
     })
@@ -230,7 +230,7 @@ fn softmax_cross_entropy(
     (count, weight, smoothing): (u64, f64, f64),
     rank: Rank,
     run: &mut Run<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     assert_eq!(
         x.extent[..4],
         target.extent[..4],
@@ -266,7 +266,7 @@ fn softmax_cross_entropy(
         return Err(no_class(class, grid.channels, rank));
     }
     loss.data_mut()[0] = weight * sum / count as f64;
-    Ok(Worked {
+    Ok(KernelTally {
         flops: 5 * visits,
         bytes: x.bytes() + target.bytes() + dx_bytes + loss.box_bytes(),
     })
@@ -552,7 +552,7 @@ fn exp(x: f64) -> f64 {
 fn output_errors(
     [x, target, errors]: [&View; 3],
     run: &mut Run<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     assert_eq!(x.extent, target.extent, "{x} and its target have one shape");
     let (x, target) = (run.memory.read::<f32>(x), Wide::of(run.memory, target));
     let mut errors = run.memory.write::<f64>(errors);
@@ -567,7 +567,7 @@ fn output_errors(
             visits += 1;
         }
     })?;
-    Ok(Worked {
+    Ok(KernelTally {
         flops: 4 * visits,
         bytes: x.box_bytes() + target.bytes() + errors.box_bytes(),
     })
@@ -577,7 +577,7 @@ fn class_counts(
     [x, target, counts]: [&View; 3],
     rank: Rank,
     run: &mut Run<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     assert_eq!(
         x.extent[..4],
         target.extent[..4],
@@ -609,7 +609,7 @@ fn class_counts(
     if let Some(class) = wrong {
         return Err(no_class(class, classes, rank));
     }
-    Ok(Worked {
+    Ok(KernelTally {
         flops: x.extent.iter().product::<usize>() as u64,
         bytes: x.box_bytes() + target.bytes() + counts.box_bytes(),
     })

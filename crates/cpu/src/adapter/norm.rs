@@ -8,13 +8,13 @@ use crate::norm::{
     norm_inference, norm_statistics,
 };
 use partita_program::{Kernel, View};
-use partita_run::{Block, RunError, Worked};
+use partita_run::{Block, KernelTally, RunError};
 
 pub(super) fn execute(
     kernel: &Kernel,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     match kernel {
         Kernel::BatchNormStatistics {
             x,
@@ -25,7 +25,7 @@ pub(super) fn execute(
             let adds = *accumulate;
             let work =
                 run.compute(|call| norm_statistics(call, x.view(), sums.data_mut(), adds))?;
-            Ok(Worked {
+            Ok(KernelTally {
                 flops: work.flops,
                 bytes: x.bytes() + touched(sums.box_bytes(), adds),
             })
@@ -62,7 +62,7 @@ pub(super) fn execute(
     }
 }
 
-fn execute_backward(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
+fn execute_backward(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
     match kernel {
         Kernel::BatchNormBackwardStatistics {
             x,
@@ -123,7 +123,7 @@ fn forward(
     epsilon: f64,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let (more, slope) = after(tail, run);
     let (x, sums, mut y) = (run.input(x), run.sums(sums), run.output(y));
     let (gamma, beta) = (run.dense(gamma), run.dense(beta));
@@ -137,7 +137,7 @@ fn forward(
         norm_forward(call, x.view(), y.view(), &norm, more, slope)
     })?;
     let vectors = sums.box_bytes() + gamma.box_bytes() + beta.box_bytes();
-    Ok(Worked {
+    Ok(KernelTally {
         flops: work.flops,
         bytes: x.bytes() + vectors + y.bytes(),
     })
@@ -148,7 +148,7 @@ fn running(
     count: u64,
     momentum: f64,
     run: &mut Run<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let (sums, mut mean, mut variance) = (run.sums(sums), run.output(mean), run.output(variance));
     // One element has no unbiased variance; its biased one, 0, stands in.
     let unbiased = count as f64 / (count.max(2) - 1) as f64;
@@ -161,7 +161,7 @@ fn running(
         *variance = moved(*variance, new_variance * unbiased);
         flops += 8;
     }
-    Ok(Worked {
+    Ok(KernelTally {
         flops,
         bytes: sums.box_bytes() + 2 * mean.bytes() + 2 * variance.bytes(),
     })
@@ -172,7 +172,7 @@ fn inference(
     epsilon: f64,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let (more, slope) = after(tail, run);
     let (x, mut y) = (run.input(x), run.output(y));
     let vectors = [mean, variance, gamma, beta].map(|view| run.dense(view));
@@ -189,7 +189,7 @@ fn inference(
         norm_inference(call, x.view(), y.view(), &norm, more, slope)
     })?;
     let vector_bytes: u64 = vectors.iter().map(Block::box_bytes).sum();
-    Ok(Worked {
+    Ok(KernelTally {
         flops: work.flops,
         bytes: x.bytes() + vector_bytes + y.bytes(),
     })
@@ -201,7 +201,7 @@ fn backward_statistics(
     epsilon: f64,
     accumulate: bool,
     run: &mut Run<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let (x, sums, dy) = (run.input(x), run.sums(sums), run.input(dy));
     let mut gradient_sums = run.memory.write::<f64>(gradient_sums);
     let written = touched(gradient_sums.box_bytes(), accumulate);
@@ -210,7 +210,7 @@ fn backward_statistics(
         let totals = gradient_sums.data_mut();
         norm_backward_statistics(call, x.view(), dy.view(), &norm, totals, accumulate)
     })?;
-    Ok(Worked {
+    Ok(KernelTally {
         flops: work.flops,
         bytes: x.bytes() + sums.box_bytes() + dy.bytes() + written,
     })
@@ -222,7 +222,7 @@ fn backward_data(
     epsilon: f64,
     accumulate: bool,
     run: &mut Run<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let (x, dy, mut dx) = (run.input(x), run.input(dy), run.output(dx));
     let (sums, gamma, gradient_sums) = (run.sums(sums), run.dense(gamma), run.sums(gradient_sums));
     let norm = Normalization {
@@ -242,7 +242,7 @@ fn backward_data(
         )
     })?;
     let vectors = sums.box_bytes() + gamma.box_bytes() + gradient_sums.box_bytes();
-    Ok(Worked {
+    Ok(KernelTally {
         flops: work.flops,
         bytes: x.bytes() + dy.bytes() + vectors + touched(dx.bytes(), accumulate),
     })
@@ -252,7 +252,7 @@ fn backward_parameters(
     [gradient_sums, dgamma, dbeta]: [&View; 3],
     accumulate: bool,
     run: &mut Run<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let (sums, mut dgamma, mut dbeta) = (
         run.sums(gradient_sums),
         run.output(dgamma),
@@ -270,7 +270,7 @@ fn backward_parameters(
         put(dgamma, *of_product);
         flops += 2;
     }
-    Ok(Worked {
+    Ok(KernelTally {
         flops,
         bytes: sums.box_bytes() + touched(dgamma.bytes() + dbeta.bytes(), accumulate),
     })

@@ -12,7 +12,7 @@ use crate::elementwise::{
 use crate::grid::{Call, Canceled, View, ViewMut, Work};
 use crate::import::{Planes, Transform, import};
 use partita_program::{Activation as Smooth, Buffer, Dtype, Kernel, View as Place};
-use partita_run::{Element, RunError, Worked};
+use partita_run::{Element, KernelTally, RunError};
 use partita_space::{Coord, Mesh};
 use std::ops::AddAssign;
 
@@ -20,7 +20,7 @@ pub(super) fn execute(
     kernel: &Kernel,
     (mesh, coord): (&Mesh, &Coord),
     run: &mut Run<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     match kernel {
         Kernel::Fill { target, value } => fill_box(target, *value, run),
         Kernel::Copy {
@@ -61,7 +61,7 @@ pub(super) fn execute(
     }
 }
 
-fn smooth<F: Function>(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
+fn smooth<F: Function>(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
     match kernel {
         Kernel::ActivationForward { x, y, .. } => {
             let (x, mut y) = (run.input(x), run.output(y));
@@ -90,7 +90,7 @@ pub(super) fn sum(
     [a, b, y]: [&Place; 3],
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let slope = tail.slope.map(|slope| slope as f32);
     let mut sums = tail.sums.map(|kernel| match kernel {
         Kernel::BatchNormStatistics {
@@ -103,7 +103,7 @@ pub(super) fn sum(
         let sums = sums.as_mut().map(|(sums, adds)| (sums.data_mut(), *adds));
         add(call, a.view(), b.view(), y.view(), slope, sums)
     })?;
-    Ok(Worked {
+    Ok(KernelTally {
         flops: work.flops,
         bytes: a.bytes() + b.bytes() + y.bytes(),
     })
@@ -119,7 +119,7 @@ fn activation(negative_slope: f64) -> Activation {
     }
 }
 
-fn fill_box(target: &Place, value: f64, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
+fn fill_box(target: &Place, value: f64, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
     let bytes = match run.memory.body().buffer(target.buffer).dtype {
         Dtype::F32 => {
             let mut target = run.output(target);
@@ -129,7 +129,7 @@ fn fill_box(target: &Place, value: f64, run: &mut Run<'_, '_>) -> Result<Worked,
         Dtype::F64 => fill_plainly(target, value, run),
         Dtype::I16 => fill_plainly(target, value as i16, run),
     };
-    Ok(Worked { flops: 0, bytes })
+    Ok(KernelTally { flops: 0, bytes })
 }
 
 fn fill_plainly<T: Element>(target: &Place, value: T, run: &Run<'_, '_>) -> u64 {
@@ -174,7 +174,7 @@ fn copy(
     target: &Place,
     accumulate: bool,
     run: &mut Run<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     assert_eq!(
         source.volume(),
         target.volume(),
@@ -185,7 +185,7 @@ fn copy(
         Dtype::F64 => copy_plainly::<f64>(source, target, accumulate, run),
         Dtype::I16 => copy_plainly::<i16>(source, target, accumulate, run),
     };
-    Ok(Worked {
+    Ok(KernelTally {
         flops: if accumulate { elements } else { 0 },
         bytes: bytes + touched(bytes, accumulate),
     })
@@ -317,7 +317,7 @@ fn import_samples(
     target: &Place,
     transform: partita_program::Transform,
     run: &mut Run<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let [n, c, d, h, w] = source.extent;
     assert_eq!([n, d, h, w, c], target.extent, "{source} fills {target}");
     let mut y = run.output(target);
@@ -342,7 +342,7 @@ fn import_samples(
         Wide::F64(_) => Ok(import_plainly(&stored, &mut y, transform, run)?),
     }
     .map_err(|Canceled| RunError::Cancelled)?;
-    Ok(Worked {
+    Ok(KernelTally {
         flops,
         bytes: stored.bytes() + y.bytes(),
     })
@@ -383,7 +383,7 @@ fn activate_box(
     y: &Place,
     kind: Activation,
     run: &mut Run<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let mut target = run.output(y);
     let work = if x == y {
         run.compute(|call| activate_in_place(call, kind, target.view()))?
@@ -391,7 +391,7 @@ fn activate_box(
         let x = run.input(x);
         run.compute(|call| activate(call, kind, x.view(), target.view()))?
     };
-    Ok(Worked {
+    Ok(KernelTally {
         flops: work.flops,
         bytes: 2 * target.bytes(),
     })
@@ -402,7 +402,7 @@ fn activate_back(
     kind: Activation,
     accumulate: bool,
     run: &mut Run<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let (y, mut target) = (run.input(y), run.output(dx));
     let (flops, dy_bytes) = if dx == dy {
         let work =
@@ -415,7 +415,7 @@ fn activate_back(
         })?;
         (work.flops, dy.bytes())
     };
-    Ok(Worked {
+    Ok(KernelTally {
         flops,
         bytes: y.bytes() + dy_bytes + touched(target.bytes(), accumulate),
     })
@@ -426,7 +426,7 @@ fn add_to_itself(
     [y, dx]: [&Place; 2],
     slope: f64,
     run: &mut Run<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     assert_eq!(y.extent, dx.extent, "{y} and {dx} have one shape");
     let (y, dx) = (run.memory.cells::<f32>(y), run.memory.cells::<f32>(dx));
     let [samples, depth, height, width, channels] = dx.extent();
@@ -441,7 +441,7 @@ fn add_to_itself(
             elements += 1;
         }
     }
-    Ok(Worked {
+    Ok(KernelTally {
         flops: elements,
         bytes: 4 * size_of::<f32>() as u64 * elements,
     })

@@ -7,7 +7,7 @@ use crate::pool::Pooling;
 use crate::pool_backward::{PoolMask, pool_backward};
 use crate::pool_forward::pool_forward;
 use partita_program::{Kernel, PoolKind, Taps};
-use partita_run::{RunError, Worked};
+use partita_run::{KernelTally, RunError};
 
 /// In programs the shift counts from the outputs to the input, here the other way.
 fn pooling(kind: PoolKind, taps: &Taps, shift: &[i64; 3]) -> Pooling {
@@ -22,7 +22,7 @@ pub(super) fn execute(
     kernel: &Kernel,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     match kernel {
         Kernel::PoolForward {
             kind,
@@ -36,7 +36,7 @@ pub(super) fn execute(
             let (x, mut y) = (run.input(x), run.output(y));
             let work =
                 run.compute(|call| pool_forward(call, x.view(), y.view(), &pooling, slope))?;
-            Ok(Worked {
+            Ok(KernelTally {
                 flops: work.flops,
                 bytes: x.bytes() + y.bytes(),
             })
@@ -67,7 +67,7 @@ pub(super) fn execute(
                 pool_backward(call, x, dy.view(), dx.view(), &pooling, *accumulate, mask)
             })?;
             let x_bytes = x.as_ref().map_or(0, |x| x.bytes());
-            Ok(Worked {
+            Ok(KernelTally {
                 flops: work.flops,
                 bytes: x_bytes + dy.bytes() + touched(dx.bytes(), *accumulate),
             })

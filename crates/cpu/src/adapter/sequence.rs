@@ -9,7 +9,7 @@ use crate::positions::{
 };
 use crate::team::TeamKind;
 use partita_program::{Kernel, View};
-use partita_run::{RunError, Worked};
+use partita_run::{KernelTally, RunError};
 use partita_space::{Coord, Mesh, Rank};
 
 /// Elements of f32 that a kernel needs.
@@ -56,7 +56,7 @@ pub(super) fn execute(
     kernel: &Kernel,
     (mesh, rank, coord): (&Mesh, Rank, &Coord),
     run: &mut Run<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     match kernel {
         Kernel::EmbeddingForward { x, w, y } => embedding([x, w, y], rank, run),
         Kernel::EmbeddingBackward {
@@ -89,8 +89,8 @@ pub(super) fn execute(
     }
 }
 
-pub(super) fn worked(work: crate::grid::Work) -> Worked {
-    Worked {
+pub(super) fn worked(work: crate::grid::Work) -> KernelTally {
+    KernelTally {
         flops: work.flops,
         bytes: work.bytes,
     }
@@ -102,12 +102,16 @@ fn no_row(number: f32, rows: usize, rank: Rank) -> RunError {
     RunError::Source { rank, reason }
 }
 
-fn embedding([x, w, y]: [&View; 3], rank: Rank, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
+fn embedding(
+    [x, w, y]: [&View; 3],
+    rank: Rank,
+    run: &mut Run<'_, '_>,
+) -> Result<KernelTally, RunError> {
     let (x, w, mut y) = (run.input(x), run.dense(w), run.output(y));
     if let Some(stray) = run.compute(|call| embed(call, x.view(), w.data(), y.view()))? {
         return Err(no_row(stray, w.extent[3], rank));
     }
-    Ok(Worked {
+    Ok(KernelTally {
         flops: 0,
         bytes: x.bytes() + w.box_bytes() + y.bytes(),
     })
@@ -118,7 +122,7 @@ fn embedding_backward(
     accumulate: bool,
     rank: Rank,
     run: &mut Run<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let rows = dw.extent[3];
     let (x, dy, mut dw) = (run.input(x), run.input(dy), run.output(dw));
     let stray =
@@ -126,13 +130,13 @@ fn embedding_backward(
     if let Some(stray) = stray {
         return Err(no_row(stray, rows, rank));
     }
-    Ok(Worked {
+    Ok(KernelTally {
         flops: dy.view().grid.elements() as u64,
         bytes: x.bytes() + dy.bytes() + touched(dw.bytes(), accumulate),
     })
 }
 
-fn layer_norm(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
+fn layer_norm(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
     match kernel {
         Kernel::LayerNormStatistics { x, sums } => {
             let (x, mut sums) = (run.input(x), run.memory.write::<f64>(sums));
@@ -154,7 +158,7 @@ fn layer_norm(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError
             let vectors = [gamma.data(), beta.data()];
             let work = run.compute(|call| row_norm(call, norm, x.view(), vectors, y.view()))?;
             let more = sums.box_bytes() + gamma.box_bytes() + beta.box_bytes();
-            Ok(Worked {
+            Ok(KernelTally {
                 flops: work.flops,
                 bytes: work.bytes + more,
             })
@@ -184,7 +188,7 @@ fn layer_norm(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError
                 row_backward_statistics(call, norm, of, gamma.data(), gradient_sums.data_mut())
             })?;
             let more = sums.box_bytes() + gamma.box_bytes() + gradient_sums.box_bytes();
-            Ok(Worked {
+            Ok(KernelTally {
                 flops: work.flops,
                 bytes: work.bytes + more,
             })
@@ -193,7 +197,7 @@ fn layer_norm(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError
     }
 }
 
-fn layer_norm_backward(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
+fn layer_norm_backward(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
     match kernel {
         Kernel::LayerNormBackwardData {
             x,
@@ -223,7 +227,7 @@ fn layer_norm_backward(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked,
                 row_backward(call, norm, of, known, dx.view(), *accumulate)
             })?;
             let more = sums.box_bytes() + gamma.box_bytes() + gradient_sums.box_bytes();
-            Ok(Worked {
+            Ok(KernelTally {
                 flops: work.flops,
                 bytes: work.bytes + more,
             })
@@ -250,7 +254,7 @@ fn layer_norm_backward(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked,
                 row_backward_parameters(call, norm, of, targets, *accumulate)
             })?;
             let written = touched(dgamma.bytes() + dbeta.bytes(), *accumulate);
-            Ok(Worked {
+            Ok(KernelTally {
                 flops: work.flops,
                 bytes: work.bytes + sums.box_bytes() + written,
             })
@@ -267,7 +271,7 @@ fn by(sums: &[f64], count: u64, epsilon: f64) -> RowNorm<'_> {
     }
 }
 
-fn attention(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
+fn attention(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
     match kernel {
         Kernel::AttentionForward {
             q,

@@ -4,14 +4,14 @@ use super::{Output, Run};
 use crate::grid::Work;
 use crate::optimizer::{Adam, Parameter, Sgd, adam, sgd, sum_of_squares};
 use partita_program::{Kernel, Optimizer, View};
-use partita_run::{Block, RunError, Worked};
+use partita_run::{Block, KernelTally, RunError};
 
 /// Added to the norm of the gradient before it divides.
 const CLIP_EPSILON: f64 = 1e-6;
 /// Tensors that one call goes through; their list lies on the stack.
 const BATCH: usize = 32;
 
-pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
+pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
     match kernel {
         Kernel::SumOfSquares { sources, total } => squares(sources, total, run),
         Kernel::Update { .. } => all(std::slice::from_ref(kernel), run),
@@ -31,7 +31,7 @@ pub(super) fn is_one_rule(parts: &[Kernel]) -> bool {
 }
 
 /// Updates by one rule.
-pub(super) fn all(parts: &[Kernel], run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
+pub(super) fn all(parts: &[Kernel], run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
     let Some(Kernel::Update { rule, clip, .. }) = parts.first() else {
         panic!("updates by one rule");
     };
@@ -56,7 +56,7 @@ pub(super) fn all(parts: &[Kernel], run: &mut Run<'_, '_>) -> Result<Worked, Run
     Ok(worked)
 }
 
-fn squares(sources: &[View], total: &View, run: &mut Run<'_, '_>) -> Result<Worked, RunError> {
+fn squares(sources: &[View], total: &View, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
     let mut total = run.memory.write::<f64>(total);
     let (mut sum, mut flops, mut bytes) = (0.0, 0, total.box_bytes());
     for batch in sources.chunks(BATCH) {
@@ -70,7 +70,7 @@ fn squares(sources: &[View], total: &View, run: &mut Run<'_, '_>) -> Result<Work
         bytes += held.iter().flatten().map(Block::box_bytes).sum::<u64>();
     }
     total.data_mut()[0] = sum;
-    Ok(Worked { flops, bytes })
+    Ok(KernelTally { flops, bytes })
 }
 
 /// A parameter's blocks while they are in use.
@@ -109,7 +109,7 @@ fn update<'v>(
     parameters: impl Iterator<Item = (&'v View, &'v View, &'v [View])>,
     scale: f64,
     run: &mut Run<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let wanted = match *rule {
         Optimizer::Sgd { momentum, .. } => usize::from(momentum != 0.0),
         Optimizer::Adam { .. } => 2,
@@ -118,7 +118,7 @@ fn update<'v>(
         let count = moments.len();
         assert_eq!(count, wanted, "moments of {parameter} under {rule:?}");
     });
-    let mut worked = Worked { flops: 0, bytes: 0 };
+    let mut worked = KernelTally { flops: 0, bytes: 0 };
     loop {
         let mut held: [_; BATCH] =
             std::array::from_fn(|_| parameters.next().map(|views| Held::new(views, run)));

@@ -13,7 +13,7 @@ use partita_mpi::{Collectives, Library, LivenessReport, MpiTransport, WorldOptio
 use partita_mpi::{World as Processes, WorldError};
 use partita_program::Program;
 use partita_run::{Arena, PackedTensor, RunError, Transport};
-use partita_session::{End, Outcome, PersistentTensor, Session};
+use partita_session::{Outcome, PersistentTensor, RunEnd, Session};
 use partita_space::{Bytes, Rank, Seconds};
 use partita_tune::{LinkTimes, OwnTimes, TuneError, link_times_of_ranks, measure_links_of_rank};
 use serde::{Deserialize, Serialize};
@@ -298,7 +298,7 @@ impl<'c> Job<'c> {
             *self.error.borrow_mut() = Some(error.clone());
             LaunchError::from(error)
         })?;
-        if outcome.end != End::Finished {
+        if outcome.end != RunEnd::Finished {
             // All ranks saw the same loss.
             self.close()?;
             return Ok((self.rank == 0).then_some((vec![outcome], MemoryUsage::default())));
@@ -356,13 +356,13 @@ impl<'c> Job<'c> {
         let own = tensor.holders.iter().filter(|it| it.0 == self.rank);
         if tensor.holders.iter().all(|it| it.0 == 0) {
             if self.rank == 0 {
-                let shares = own.map(|&it| session.share(it, arena));
-                sink.keep(tensor, session.whole(tensor, shares));
+                let shares = own.map(|&it| session.shard(it, arena));
+                sink.keep(tensor, session.assemble(tensor, shares));
             }
             return Ok(());
         }
         let bytes: Vec<u8> = own
-            .flat_map(|&it| session.share(it, arena).to_le_bytes())
+            .flat_map(|&it| session.shard(it, arena).to_le_bytes())
             .collect();
         let all = self.with(|world| world.gather(&bytes))?;
         drop(bytes);
@@ -379,7 +379,7 @@ impl<'c> Job<'c> {
             all[rank] = rest;
             PackedTensor::from_le_bytes(buffer.dtype, share)
         });
-        sink.keep(tensor, session.whole(tensor, shares));
+        sink.keep(tensor, session.assemble(tensor, shares));
         Ok(())
     }
 
@@ -588,7 +588,7 @@ mod tests {
         let own = stalled(0, vec![1]);
         let text = silence_report(0, &own, &[(0, own.clone())], &[3]);
         assert!(
-            text.contains("rank 0 stood still") && text.ends_with("rank(s) [3]"),
+            text.contains("rank 0 made no progress") && text.ends_with("rank(s) [3]"),
             "{text}"
         );
         let cancelled = Reason {
@@ -600,7 +600,7 @@ mod tests {
         let all = [(0, own), (2, cancelled.clone())];
         let text = silence_report(2, &cancelled, &all, &[3]);
         assert!(
-            text.starts_with("rank 2 ends with the others: rank 0 stood still"),
+            text.starts_with("rank 2 ends with the others: rank 0 made no progress"),
             "{text}"
         );
         assert!(

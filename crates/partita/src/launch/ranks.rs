@@ -18,7 +18,7 @@ pub type Listener<'l> = Box<dyn FnMut(Progress) + Send + 'l>;
 pub type MakeSource<'w> =
     dyn Fn(Rank, Option<Waker>) -> Result<Box<dyn Source>, RunError> + Sync + 'w;
 
-/// What [`partita_session::Initial`] is, for all ranks.
+/// What [`partita_session::InitialValues`] is, for all ranks.
 pub type InitialValues<'w> = dyn Fn(&Buffer, Range<usize>) -> Option<Vec<f64>> + Sync + 'w;
 
 /// What the ranks of a run share.
@@ -91,7 +91,7 @@ pub fn play_rank<'w>(
             listener(progress);
         }
     };
-    let outcome = session.play(&mut runner, world.initial, &mut report)?;
+    let outcome = session.run(&mut runner, world.initial, &mut report)?;
     Ok((outcome, runner.arena))
 }
 

@@ -304,13 +304,13 @@ impl Finished<'_> {
             class,
             share,
             dice: count.dice(),
-            overlap: count.overlap(),
+            overlap: count.iou(),
         });
         Some(Classification {
             accuracy,
             largest_share: share.iter().copied().fold(0.0, f64::max),
             mean_dice: mean(validation, ClassCount::dice),
-            mean_overlap: mean(validation, ClassCount::overlap),
+            mean_overlap: mean(validation, ClassCount::iou),
             classes: classes.collect(),
         })
     }

@@ -4,7 +4,7 @@ use super::Call;
 use super::pointwise::touched;
 use crate::values::each_element;
 use partita_program::{Activation, View};
-use partita_run::{RunError, Worked};
+use partita_run::{KernelTally, RunError};
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
 /// Of the standard normal distribution up to `x`, to about 2e-16.
@@ -66,13 +66,13 @@ pub(super) fn forward(
     function: Activation,
     [x, y]: [&View; 2],
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     assert_eq!(x.extent, y.extent, "{x} and {y} have one shape");
     let (x, y) = (call.values(x), call.values(y));
     let visits = each_element(y.extent(), call.progress, |i| {
         y.set(i, value(function, x.get(i)));
     })?;
-    Ok(Worked {
+    Ok(KernelTally {
         flops: flops(function)[0] * visits,
         bytes: x.bytes() + y.bytes(),
     })
@@ -83,14 +83,14 @@ pub(super) fn backward(
     [x, dy, dx]: [&View; 3],
     accumulate: bool,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     assert_eq!(x.extent, dy.extent, "{x} and {dy} have one shape");
     assert_eq!(x.extent, dx.extent, "{x} and {dx} have one shape");
     let (x, dy, dx) = (call.values(x), call.values(dy), call.values(dx));
     let visits = each_element(dy.extent(), call.progress, |i| {
         dx.put(i, slope(function, x.get(i)) * dy.get(i), accumulate);
     })?;
-    Ok(Worked {
+    Ok(KernelTally {
         flops: flops(function)[1] * visits,
         bytes: x.bytes() + dy.bytes() + touched(dx.bytes(), accumulate),
     })

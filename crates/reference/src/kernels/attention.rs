@@ -4,9 +4,9 @@ use super::Call;
 use super::pointwise::touched;
 use crate::values::Values;
 use partita_program::{Kernel, View};
-use partita_run::{RunError, Worked};
+use partita_run::{KernelTally, RunError};
 
-pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<Worked, RunError> {
+pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
     match kernel {
         Kernel::AttentionForward {
             q,
@@ -98,7 +98,7 @@ fn forward(
     heads: usize,
     causal: bool,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     assert_eq!(q.extent, y.extent, "{q} and {y} have one shape");
     assert_eq!(k.extent, v.extent, "{k} and {v} have one shape");
     let all = Head::all(q, heads, causal);
@@ -118,7 +118,7 @@ fn forward(
             }
         }
     }
-    Ok(Worked {
+    Ok(KernelTally {
         flops,
         bytes: q.bytes() + k.bytes() + v.bytes() + y.bytes(),
     })
@@ -130,7 +130,7 @@ fn backward(
     accumulate: [bool; 3],
     (heads, causal): (usize, bool),
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     assert_eq!(q.extent, dy.extent, "{q} and {dy} have one shape");
     assert_eq!(k.extent, v.extent, "{k} and {v} have one shape");
     let all = Head::all(q, heads, causal);
@@ -157,7 +157,7 @@ fn backward(
         let bytes = view.as_ref().map_or(0, Values::bytes);
         touched(bytes, accumulate)
     });
-    Ok(Worked {
+    Ok(KernelTally {
         flops,
         bytes: q.bytes() + k.bytes() + v.bytes() + dy.bytes() + written.sum::<u64>(),
     })

@@ -4,13 +4,13 @@ use super::pointwise::{bias_backward, touched};
 use super::{Call, Real};
 use crate::values::each_position;
 use partita_program::{Kernel, Taps, View};
-use partita_run::{Block, BlockMut, RunError, Worked};
+use partita_run::{Block, BlockMut, KernelTally, RunError};
 
 pub(super) fn execute<T: Real>(
     kernel: &Kernel,
     scratch: &mut Vec<f64>,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     match kernel {
         Kernel::ConvolutionForward {
             x,
@@ -119,7 +119,7 @@ fn forward<T: Real>(
     taps: &Taps,
     (groups, accumulate): (usize, bool),
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let (x, w) = (call.memory.read::<T>(x), call.memory.read::<T>(w));
     let bias = bias.map(|bias| call.memory.read::<T>(bias));
     let mut y = call.memory.write::<T>(y);
@@ -158,7 +158,7 @@ fn forward<T: Real>(
     })?;
     let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
     let y_bytes = touched(y.box_bytes(), accumulate);
-    Ok(Worked {
+    Ok(KernelTally {
         flops,
         bytes: x.box_bytes() + w.box_bytes() + bias_bytes + y_bytes,
     })
@@ -171,7 +171,7 @@ fn backward_data<T: Real>(
     accumulate: bool,
     sums: &mut Vec<f64>,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let (dy, w) = (call.memory.read::<T>(dy), call.memory.read::<T>(w));
     let bias = bias.map(|bias| call.memory.read::<T>(bias));
     let mut dx = call.memory.write::<T>(dx);
@@ -208,7 +208,7 @@ fn backward_data<T: Real>(
     store(sums, &mut dx, accumulate);
     let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
     let dx_bytes = touched(dx.box_bytes(), accumulate);
-    Ok(Worked {
+    Ok(KernelTally {
         flops,
         bytes: dy.box_bytes() + w.box_bytes() + bias_bytes + dx_bytes,
     })
@@ -221,7 +221,7 @@ fn backward_weight<T: Real>(
     accumulate: bool,
     sums: &mut Vec<f64>,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let (x, dy) = (call.memory.read::<T>(x), call.memory.read::<T>(dy));
     let mut dw = call.memory.write::<T>(dw);
     let (channels, filters) = group_sizes(dw.extent, x.extent[4], groups);
@@ -245,7 +245,7 @@ fn backward_weight<T: Real>(
         }
     })?;
     store(sums, &mut dw, accumulate);
-    Ok(Worked {
+    Ok(KernelTally {
         flops,
         bytes: x.box_bytes() + dy.box_bytes() + touched(dw.box_bytes(), accumulate),
     })

@@ -4,9 +4,9 @@ use super::Call;
 use super::pointwise::touched;
 use crate::values::{Values, each_element, entry};
 use partita_program::{Kernel, View};
-use partita_run::{RunError, Worked};
+use partita_run::{KernelTally, RunError};
 
-pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<Worked, RunError> {
+pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
     match kernel {
         Kernel::LayerNormStatistics { x, sums } => statistics([x, sums], call),
         Kernel::LayerNormForward {
@@ -102,13 +102,13 @@ fn add_to_row(sums: &Values<'_>, mut at: [usize; 5], values: [f64; 2]) {
     }
 }
 
-fn statistics([x, sums]: [&View; 2], call: &mut Call<'_, '_>) -> Result<Worked, RunError> {
+fn statistics([x, sums]: [&View; 2], call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
     let (x, sums) = (call.values(x), call.values(sums));
     let visits = each_element(x.extent(), call.progress, |i| {
         let value = x.get(i);
         add_to_row(&sums, i, [value, value * value]);
     })?;
-    Ok(Worked {
+    Ok(KernelTally {
         flops: 3 * visits,
         bytes: x.bytes() + sums.bytes(),
     })
@@ -118,7 +118,7 @@ fn normalize(
     [x, sums, gamma, beta, y]: [&View; 5],
     constants: (u64, f64),
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     assert_eq!(x.extent, y.extent, "{x} and {y} have one shape");
     let rows = Rows::new(call.values(sums), constants);
     let (x, gamma, beta, y) = (
@@ -132,7 +132,7 @@ fn normalize(
         let c = entry(i[4]);
         y.set(i, normalized * gamma.get(c) + beta.get(c));
     })?;
-    Ok(Worked {
+    Ok(KernelTally {
         flops: 4 * visits,
         bytes: x.bytes() + rows.sums.bytes() + gamma.bytes() + beta.bytes() + y.bytes(),
     })
@@ -142,7 +142,7 @@ fn backward_statistics(
     [x, sums, gamma, dy, gradient_sums]: [&View; 5],
     constants: (u64, f64),
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let rows = Rows::new(call.values(sums), constants);
     let (x, gamma, dy) = (call.values(x), call.values(gamma), call.values(dy));
     let gradient_sums = call.values(gradient_sums);
@@ -152,7 +152,7 @@ fn backward_statistics(
         add_to_row(&gradient_sums, i, [gradient, scaled]);
     })?;
     let read = x.bytes() + rows.sums.bytes() + gamma.bytes() + dy.bytes();
-    Ok(Worked {
+    Ok(KernelTally {
         flops: 6 * visits,
         bytes: read + gradient_sums.bytes(),
     })
@@ -163,7 +163,7 @@ fn backward_data(
     constants: (u64, f64),
     accumulate: bool,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     assert_eq!(x.extent, dx.extent, "{x} and {dx} have one shape");
     let rows = Rows::new(call.values(sums), constants);
     let (x, gamma, dy) = (call.values(x), call.values(gamma), call.values(dy));
@@ -178,7 +178,7 @@ fn backward_data(
         dx.put(i, value, accumulate);
     })?;
     let read = x.bytes() + rows.sums.bytes() + gamma.bytes() + dy.bytes() + gradient_sums.bytes();
-    Ok(Worked {
+    Ok(KernelTally {
         flops: 7 * visits,
         bytes: read + touched(dx.bytes(), accumulate),
     })
@@ -189,7 +189,7 @@ fn backward_parameters(
     constants: (u64, f64),
     accumulate: bool,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let rows = Rows::new(call.values(sums), constants);
     let (x, dy) = (call.values(x), call.values(dy));
     let (dgamma, dbeta) = (call.values(dgamma), call.values(dbeta));
@@ -204,7 +204,7 @@ fn backward_parameters(
         dbeta.put(entry(c), total[1], accumulate);
     }
     let written = touched(dgamma.bytes() + dbeta.bytes(), accumulate);
-    Ok(Worked {
+    Ok(KernelTally {
         flops: 5 * visits,
         bytes: x.bytes() + rows.sums.bytes() + dy.bytes() + written,
     })

@@ -4,13 +4,13 @@ use super::convolution::store;
 use super::pointwise::touched;
 use super::{Call, Real};
 use partita_program::{Kernel, View};
-use partita_run::{Block, RunError, Worked};
+use partita_run::{Block, KernelTally, RunError};
 
 pub(super) fn execute<T: Real>(
     kernel: &Kernel,
     scratch: &mut Vec<f64>,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     match kernel {
         Kernel::LinearForward { x, w, bias, y } => {
             forward::<T>([x, w, y], bias.as_ref(), scratch, call)
@@ -68,7 +68,7 @@ fn forward<T: Real>(
     bias: Option<&View>,
     sums: &mut Vec<f64>,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let (x, w) = (call.memory.read::<T>(x), call.memory.read::<T>(w));
     let bias = bias.map(|bias| call.memory.read::<T>(bias));
     let mut y = call.memory.write::<T>(y);
@@ -102,7 +102,7 @@ fn forward<T: Real>(
     }
     store(sums, &mut y, false);
     let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
-    Ok(Worked {
+    Ok(KernelTally {
         flops,
         bytes: x.box_bytes() + w.box_bytes() + bias_bytes + y.box_bytes(),
     })
@@ -113,7 +113,7 @@ fn backward_data<T: Real>(
     accumulate: bool,
     sums: &mut Vec<f64>,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let (dy, w) = (call.memory.read::<T>(dy), call.memory.read::<T>(w));
     let mut dx = call.memory.write::<T>(dx);
     let inputs = w.extent[3];
@@ -135,7 +135,7 @@ fn backward_data<T: Real>(
         }
     }
     store(sums, &mut dx, accumulate);
-    Ok(Worked {
+    Ok(KernelTally {
         flops,
         bytes: dy.box_bytes() + w.box_bytes() + touched(dx.box_bytes(), accumulate),
     })
@@ -146,7 +146,7 @@ fn backward_weight<T: Real>(
     accumulate: bool,
     sums: &mut Vec<f64>,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let (x, dy) = (call.memory.read::<T>(x), call.memory.read::<T>(dy));
     let mut dw = call.memory.write::<T>(dw);
     let outputs = dw.extent[4];
@@ -174,7 +174,7 @@ fn backward_weight<T: Real>(
         }
     }
     store(sums, &mut dw, accumulate);
-    Ok(Worked {
+    Ok(KernelTally {
         flops,
         bytes: x.box_bytes() + dy.box_bytes() + touched(dw.box_bytes(), accumulate),
     })

@@ -3,14 +3,14 @@
 use super::Call;
 use crate::values::{Values, cell, each_element, each_position, entry};
 use partita_program::{Kernel, View};
-use partita_run::{RunError, Worked};
+use partita_run::{KernelTally, RunError};
 use partita_space::Rank;
 
 pub(super) fn execute(
     kernel: &Kernel,
     rank: Rank,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     match kernel {
         Kernel::MeanSquaredError {
             x,
@@ -46,7 +46,7 @@ fn mean_squared_error(
     dx: Option<&View>,
     (count, weight): (u64, f64),
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     assert_eq!(x.extent, target.extent, "{x} and its target have one shape");
     let (x, target, loss) = (call.values(x), call.values(target), call.values(loss));
     let dx = dx.map(|dx| call.values(dx));
@@ -60,7 +60,7 @@ fn mean_squared_error(
     })?;
     loss.set(entry(0), weight * sum / count as f64);
     let dx_bytes = dx.as_ref().map_or(0, Values::bytes);
-    Ok(Worked {
+    Ok(KernelTally {
         flops: 4 * visits,
         bytes: x.bytes() + target.bytes() + dx_bytes + loss.bytes(),
     })
@@ -72,7 +72,7 @@ fn softmax_cross_entropy(
     (count, weight, smoothing): (u64, f64, f64),
     rank: Rank,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let (x, target, loss) = (call.values(x), call.values(target), call.values(loss));
     assert_eq!(
         x.extent()[..4],
@@ -112,7 +112,7 @@ fn softmax_cross_entropy(
     refuse_class(wrong, classes, rank)?;
     loss.set(entry(0), weight * sum / count as f64);
     let dx_bytes = dx.as_ref().map_or(0, Values::bytes);
-    Ok(Worked {
+    Ok(KernelTally {
         flops: 5 * visits,
         bytes: x.bytes() + target.bytes() + dx_bytes + loss.bytes(),
     })
@@ -121,7 +121,7 @@ fn softmax_cross_entropy(
 fn output_errors(
     [x, target, errors]: [&View; 3],
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     assert_eq!(x.extent, target.extent, "{x} and its target have one shape");
     let (x, target, errors) = (call.values(x), call.values(target), call.values(errors));
     let mut totals = vec![[0.0; 2]; x.extent()[4]];
@@ -134,7 +134,7 @@ fn output_errors(
         errors.set(cell(0, c), total[0]);
         errors.set(cell(1, c), total[1]);
     }
-    Ok(Worked {
+    Ok(KernelTally {
         flops: 4 * visits,
         bytes: x.bytes() + target.bytes() + errors.bytes(),
     })
@@ -160,7 +160,7 @@ fn class_counts(
     [x, target, counts]: [&View; 3],
     rank: Rank,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let (x, target, counts) = (call.values(x), call.values(target), call.values(counts));
     assert_eq!(
         x.extent()[..4],
@@ -196,7 +196,7 @@ fn class_counts(
             counts.set(cell(row, c), *count);
         }
     }
-    Ok(Worked {
+    Ok(KernelTally {
         flops: visits,
         bytes: x.bytes() + target.bytes() + counts.bytes(),
     })

@@ -4,9 +4,9 @@ use super::Call;
 use super::pointwise::touched;
 use crate::values::{Values, cell, each_element, entry};
 use partita_program::{Kernel, View};
-use partita_run::{RunError, Worked};
+use partita_run::{KernelTally, RunError};
 
-pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<Worked, RunError> {
+pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
     match kernel {
         Kernel::BatchNormStatistics {
             x,
@@ -107,7 +107,7 @@ fn statistics(
     sums: &View,
     accumulate: bool,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let (x, sums) = (call.values(x), call.values(sums));
     let mut totals = vec![[0.0; 2]; x.extent()[4]];
     let visits = each_element(x.extent(), call.progress, |i| {
@@ -116,7 +116,7 @@ fn statistics(
         totals[i[4]][1] += value * value;
     })?;
     put_totals(&sums, &totals, accumulate);
-    Ok(Worked {
+    Ok(KernelTally {
         flops: 3 * visits,
         bytes: x.bytes() + touched(sums.bytes(), accumulate),
     })
@@ -134,7 +134,7 @@ fn normalize(
     scales: &[Scale],
     bytes_of_moments: u64,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let (x, y) = (call.values(x), call.values(y));
     let (gamma, beta) = (call.values(gamma), call.values(beta));
     let visits = each_element(x.extent(), call.progress, |i| {
@@ -145,7 +145,7 @@ fn normalize(
             normalized * gamma.get(entry(i[4])) + beta.get(entry(i[4])),
         );
     })?;
-    Ok(Worked {
+    Ok(KernelTally {
         flops: 2 * visits,
         bytes: x.bytes() + bytes_of_moments + gamma.bytes() + beta.bytes() + y.bytes(),
     })
@@ -156,7 +156,7 @@ fn running(
     count: u64,
     momentum: f64,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let (sums, mean, variance) = (call.values(sums), call.values(mean), call.values(variance));
     // One element has no unbiased variance; its biased one, 0, stands in.
     let unbiased = count as f64 / (count.max(2) - 1) as f64;
@@ -166,7 +166,7 @@ fn running(
         mean.set(i, moved(mean.get(i), moments.mean));
         variance.set(i, moved(variance.get(i), moments.variance * unbiased));
     })?;
-    Ok(Worked {
+    Ok(KernelTally {
         flops: 8 * visits,
         bytes: sums.bytes() + 2 * mean.bytes() + 2 * variance.bytes(),
     })
@@ -178,7 +178,7 @@ fn backward_statistics(
     epsilon: f64,
     accumulate: bool,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let (x, sums, dy) = (call.values(x), call.values(sums), call.values(dy));
     let gradient_sums = call.values(gradient_sums);
     let channels = x.extent()[4];
@@ -193,14 +193,14 @@ fn backward_statistics(
     })?;
     put_totals(&gradient_sums, &totals, accumulate);
     let written = touched(gradient_sums.bytes(), accumulate);
-    Ok(Worked {
+    Ok(KernelTally {
         flops: 5 * visits,
         bytes: x.bytes() + sums.bytes() + dy.bytes() + written,
     })
 }
 
 /// `dx = gamma / sigma * (dy - mean(dy) - normalized x * mean(dy * normalized x))`.
-fn backward_data(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<Worked, RunError> {
+fn backward_data(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
     let Kernel::BatchNormBackwardData {
         x,
         sums,
@@ -233,7 +233,7 @@ fn backward_data(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<Worked, Run
     })?;
     let reads = [&x, &sums, &gamma, &dy, &gradient_sums];
     let bytes: u64 = reads.into_iter().map(Values::bytes).sum();
-    Ok(Worked {
+    Ok(KernelTally {
         flops: 6 * visits,
         bytes: bytes + touched(dx.bytes(), *accumulate),
     })
@@ -243,7 +243,7 @@ fn backward_parameters(
     [gradient_sums, dgamma, dbeta]: [&View; 3],
     accumulate: bool,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let gradient_sums = call.values(gradient_sums);
     let (dgamma, dbeta) = (call.values(dgamma), call.values(dbeta));
     let visits = each_element(dgamma.extent(), call.progress, |i| {
@@ -251,7 +251,7 @@ fn backward_parameters(
         dgamma.put(i, gradient_sums.get(cell(1, i[4])), accumulate);
     })?;
     let written = touched(dgamma.bytes() + dbeta.bytes(), accumulate);
-    Ok(Worked {
+    Ok(KernelTally {
         flops: 2 * visits,
         bytes: gradient_sums.bytes() + written,
     })

@@ -4,7 +4,7 @@ use super::{Call, activation};
 use crate::values::{each_element, entry};
 use partita_program::random::Draws;
 use partita_program::{Kernel, Transform, View};
-use partita_run::{RunError, Worked};
+use partita_run::{KernelTally, RunError};
 use partita_space::{Coord, Mesh};
 
 pub(super) fn execute(
@@ -12,7 +12,7 @@ pub(super) fn execute(
     mesh: &Mesh,
     coord: &Coord,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     match kernel {
         Kernel::Fill { target, value } => fill(target, *value, call),
         Kernel::Copy {
@@ -74,10 +74,10 @@ fn same_extent(a: &View, b: &View) {
     assert_eq!(a.extent, b.extent, "{a} and {b} have one shape");
 }
 
-fn fill(target: &View, value: f64, call: &mut Call<'_, '_>) -> Result<Worked, RunError> {
+fn fill(target: &View, value: f64, call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
     let target = call.values(target);
     each_element(target.extent(), call.progress, |i| target.set(i, value))?;
-    Ok(Worked {
+    Ok(KernelTally {
         flops: 0,
         bytes: target.bytes(),
     })
@@ -88,7 +88,7 @@ fn copy(
     target: &View,
     accumulate: bool,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     assert_eq!(
         source.volume(),
         target.volume(),
@@ -107,7 +107,7 @@ fn copy(
         target.put(i, source.get(from), accumulate);
         next_index(&mut from, extent);
     })?;
-    Ok(Worked {
+    Ok(KernelTally {
         flops: if accumulate { visits } else { 0 },
         bytes: source.bytes() + touched(target.bytes(), accumulate),
     })
@@ -134,7 +134,7 @@ fn import(
     target: &View,
     transform: Transform,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let [n, c, d, h, w] = source.extent;
     assert_eq!([n, d, h, w, c], target.extent, "{source} fills {target}");
     let (source, target) = (call.values(source), call.values(target));
@@ -147,7 +147,7 @@ fn import(
         };
         target.set([n, d, h, w, c], value);
     })?;
-    Ok(Worked {
+    Ok(KernelTally {
         flops,
         bytes: source.bytes() + target.bytes(),
     })
@@ -158,14 +158,14 @@ pub(super) fn bias_backward(
     db: &View,
     accumulate: bool,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let (dy, db) = (call.values(dy), call.values(db));
     let mut sums = vec![0.0; db.extent()[4]];
     let flops = each_element(dy.extent(), call.progress, |i| sums[i[4]] += dy.get(i))?;
     for (f, &sum) in sums.iter().enumerate() {
         db.put(entry(f), sum, accumulate);
     }
-    Ok(Worked {
+    Ok(KernelTally {
         flops,
         bytes: dy.bytes() + touched(db.bytes(), accumulate),
     })
@@ -176,14 +176,14 @@ fn leaky_relu_forward(
     y: &View,
     slope: f64,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     same_extent(x, y);
     let (x, y) = (call.values(x), call.values(y));
     let flops = each_element(x.extent(), call.progress, |i| {
         let value = x.get(i);
         y.set(i, if value > 0.0 { value } else { slope * value });
     })?;
-    Ok(Worked {
+    Ok(KernelTally {
         flops,
         bytes: x.bytes() + y.bytes(),
     })
@@ -194,7 +194,7 @@ fn leaky_relu_backward(
     slope: f64,
     accumulate: bool,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     same_extent(y, dy);
     same_extent(y, dx);
     let (y, dy, dx) = (call.values(y), call.values(dy), call.values(dx));
@@ -202,7 +202,7 @@ fn leaky_relu_backward(
         let factor = if y.get(i) > 0.0 { 1.0 } else { slope };
         dx.put(i, factor * dy.get(i), accumulate);
     })?;
-    Ok(Worked {
+    Ok(KernelTally {
         flops,
         bytes: y.bytes() + dy.bytes() + touched(dx.bytes(), accumulate),
     })
@@ -223,7 +223,7 @@ fn dropout(
     mask: &Mask,
     accumulate: bool,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     same_extent(x, y);
     let (x, y) = (call.values(x), call.values(y));
     let inputs = call.inputs;
@@ -244,18 +244,18 @@ fn dropout(
         let value = if kept { scale * x.get(i) } else { 0.0 };
         y.put(i, value, accumulate);
     })?;
-    Ok(Worked {
+    Ok(KernelTally {
         flops,
         bytes: x.bytes() + touched(y.bytes(), accumulate),
     })
 }
 
-fn add([a, b, y]: [&View; 3], call: &mut Call<'_, '_>) -> Result<Worked, RunError> {
+fn add([a, b, y]: [&View; 3], call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
     same_extent(a, y);
     same_extent(b, y);
     let (a, b, y) = (call.values(a), call.values(b), call.values(y));
     let flops = each_element(y.extent(), call.progress, |i| y.set(i, a.get(i) + b.get(i)))?;
-    Ok(Worked {
+    Ok(KernelTally {
         flops,
         bytes: a.bytes() + b.bytes() + y.bytes(),
     })

@@ -5,13 +5,13 @@ use super::convolution::{Window, dense, tap_list};
 use super::pointwise::touched;
 use crate::values::{Values, each_element};
 use partita_program::{Kernel, PoolKind, View};
-use partita_run::{RunError, Worked};
+use partita_run::{KernelTally, RunError};
 
 pub(super) fn execute(
     kernel: &Kernel,
     scratch: &mut Vec<f64>,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     match kernel {
         Kernel::PoolForward {
             kind,
@@ -93,7 +93,7 @@ fn forward(
     y: &View,
     window: &Window,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let (x, y) = (call.values(x), call.values(y));
     assert_eq!(x.extent()[4], y.extent()[4], "channels of x and y");
     let taps = tap_list(&window.taps);
@@ -111,7 +111,7 @@ fn forward(
         y.set(o, value);
         flops += taps.len() as u64 * if kind == PoolKind::L2 { 2 } else { 1 };
     })?;
-    Ok(Worked {
+    Ok(KernelTally {
         flops,
         bytes: x.bytes() + y.bytes(),
     })
@@ -125,7 +125,7 @@ fn backward(
     accumulate: bool,
     sums: &mut Vec<f64>,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let x = x.map(|x| call.values(x));
     let (dy, dx) = (call.values(dy), call.values(dx));
     let extent = dx.extent();
@@ -172,7 +172,7 @@ fn backward(
         dx.put(i, sums.next().copied().unwrap_or_default(), accumulate);
     })?;
     let x_bytes = x.as_ref().map_or(0, Values::bytes);
-    Ok(Worked {
+    Ok(KernelTally {
         flops,
         bytes: x_bytes + dy.bytes() + touched(dx.bytes(), accumulate),
     })

@@ -5,14 +5,14 @@ use super::pointwise::touched;
 use super::{Call, attention};
 use crate::values::{cell, each_element, each_position};
 use partita_program::{Kernel, View};
-use partita_run::{RunError, Worked};
+use partita_run::{KernelTally, RunError};
 use partita_space::{Coord, Mesh, Rank};
 
 pub(super) fn execute(
     kernel: &Kernel,
     (mesh, rank, coord): (&Mesh, Rank, &Coord),
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     match kernel {
         Kernel::EmbeddingForward { x, w, y } => embedding_forward([x, w, y], rank, call),
         Kernel::EmbeddingBackward {
@@ -48,7 +48,7 @@ fn embedding_forward(
     [x, w, y]: [&View; 3],
     rank: Rank,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let (x, w, y) = (call.values(x), call.values(w), call.values(y));
     let (rows, channels) = (w.extent()[3], w.extent()[4]);
     let mut wrong = None;
@@ -63,7 +63,7 @@ fn embedding_forward(
         }
     })?;
     refuse_row(wrong, rows, rank)?;
-    Ok(Worked {
+    Ok(KernelTally {
         flops: 0,
         bytes: x.bytes() + w.bytes() + y.bytes(),
     })
@@ -74,7 +74,7 @@ fn embedding_backward(
     accumulate: bool,
     rank: Rank,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let (x, dy, dw) = (call.values(x), call.values(dy), call.values(dw));
     let (rows, channels) = (dw.extent()[3], dw.extent()[4]);
     let mut sums = vec![0.0; rows * channels];
@@ -91,7 +91,7 @@ fn embedding_backward(
     for (i, &sum) in sums.iter().enumerate() {
         dw.put(cell(i / channels, i % channels), sum, accumulate);
     }
-    Ok(Worked {
+    Ok(KernelTally {
         flops,
         bytes: x.bytes() + dy.bytes() + touched(dw.bytes(), accumulate),
     })
@@ -102,7 +102,7 @@ fn positions(
     corner: [usize; 5],
     channels: usize,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     assert_eq!(x.extent, y.extent, "{x} and {y} have one shape");
     let (x, y) = (call.values(x), call.values(y));
     let flops = each_element(y.extent(), call.progress, |i| {
@@ -112,7 +112,7 @@ fn positions(
         let value = if c == pair { angle.sin() } else { angle.cos() };
         y.set(i, x.get(i) + value);
     })?;
-    Ok(Worked {
+    Ok(KernelTally {
         flops,
         bytes: x.bytes() + y.bytes(),
     })

@@ -3,12 +3,12 @@
 use super::Call;
 use crate::values::{Values, each_element, entry};
 use partita_program::{Kernel, Optimizer, View};
-use partita_run::{RunError, Worked};
+use partita_run::{KernelTally, RunError};
 
 /// Added to the norm of the gradient before it divides.
 const CLIP_EPSILON: f64 = 1e-6;
 
-pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<Worked, RunError> {
+pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
     match kernel {
         Kernel::SumOfSquares { sources, total } => sum_of_squares(sources, total, call),
         Kernel::Update {
@@ -51,9 +51,9 @@ fn sum_of_squares(
     sources: &[View],
     total: &View,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let total = call.values(total);
-    let mut worked = Worked {
+    let mut worked = KernelTally {
         flops: 0,
         bytes: total.bytes(),
     };
@@ -97,7 +97,7 @@ fn sgd(
     momentum: f64,
     weight_decay: f64,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     assert!(
         momentum == 0.0 || state.moments.len() == 1,
         "momentum needs one velocity, not {}",
@@ -112,7 +112,7 @@ fn sgd(
         }
         state.parameter.set(i, state.parameter.get(i) - rate * step);
     })?;
-    Ok(Worked {
+    Ok(KernelTally {
         flops: 6 * visits,
         bytes: state.bytes(),
     })
@@ -124,7 +124,7 @@ fn adam(
     epsilon: f64,
     weight_decay: f64,
     call: &mut Call<'_, '_>,
-) -> Result<Worked, RunError> {
+) -> Result<KernelTally, RunError> {
     let [first, second] = state.moments.as_slice() else {
         panic!("Adam needs two moments, not {}", state.moments.len());
     };
@@ -140,7 +140,7 @@ fn adam(
         let moved = rate * m / (v.sqrt() / root + epsilon);
         state.parameter.set(i, state.parameter.get(i) - moved);
     })?;
-    Ok(Worked {
+    Ok(KernelTally {
         flops: 14 * visits,
         bytes: state.bytes(),
     })

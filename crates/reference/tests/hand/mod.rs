@@ -7,7 +7,7 @@ use partita_program::{
     Algorithm, Body, Buffer, BufferId, Collective, CollectiveKind, Dtype, Exchange, Kernel, Origin,
     Phase, Role, Task, TaskId, View, Work,
 };
-use partita_run::{Arena, Inputs, Kernels, RunError, Worked};
+use partita_run::{Arena, Inputs, KernelTally, Kernels, RunError};
 use partita_space::{AxisSet, Bytes, Mesh};
 use partita_testkit::{Real, ReferenceKernels};
 
@@ -177,11 +177,11 @@ impl Bench {
         }
     }
 
-    pub fn run(&mut self, kernel: &Kernel) -> Worked {
+    pub fn run(&mut self, kernel: &Kernel) -> KernelTally {
         self.run_as::<f64>(kernel)
     }
 
-    pub fn run_as<T: Real>(&mut self, kernel: &Kernel) -> Worked {
+    pub fn run_as<T: Real>(&mut self, kernel: &Kernel) -> KernelTally {
         self.try_run::<T>(kernel, 0, &mut || true)
             .expect("the kernel runs to its end")
     }
@@ -191,7 +191,7 @@ impl Bench {
         kernel: &Kernel,
         rank: usize,
         progress: &mut dyn FnMut() -> bool,
-    ) -> Result<Worked, RunError> {
+    ) -> Result<KernelTally, RunError> {
         let memory = self.arena.memory(&self.body);
         let mut kernels = ReferenceKernels::<T>::new(self.mesh, rank);
         kernels.execute(kernel, &algorithm(), None, &memory, &self.inputs, progress)

@@ -1,7 +1,7 @@
 //! Collectives over point-to-point messages.
 
 use super::point_to_point::{Endpoint, Key, MessageKind, PointToPoint};
-use super::sum::{Addends, Own, copy};
+use super::sum::{Accumulator, PartialSums, copy};
 use crate::Memory;
 use crate::packed_tensor::{Number, with_type};
 use partita_program::{SMALL_SUM, View};
@@ -9,17 +9,18 @@ use partita_space::{Rank, Split};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The members of a group of ranks, ascending.
+/// The members of a group of ranks, ascending, and the index of this rank among them.
 pub(super) struct Group {
     pub(super) members: Vec<Rank>,
-    pub(super) me: usize,
+    pub(super) own_index: usize,
 }
 
 impl Group {
     pub(super) fn new(members: Vec<Rank>, rank: Rank) -> Self {
-        let me = members.iter().position(|&member| member == rank);
-        let me = me.unwrap_or_else(|| panic!("rank {rank} is no member of {members:?}"));
-        Self { members, me }
+        let own_index = members.iter().position(|&member| member == rank);
+        let own_index =
+            own_index.unwrap_or_else(|| panic!("rank {rank} is no member of {members:?}"));
+        Self { members, own_index }
     }
 
     fn len(&self) -> usize {
@@ -34,10 +35,10 @@ impl Group {
         );
     }
 
-    /// Places and ranks of all members but this one.
+    /// Index and rank of all other members.
     pub(super) fn others(&self) -> impl Iterator<Item = (usize, Rank)> {
         let members = self.members.iter().copied().enumerate();
-        members.filter(|&(place, _)| place != self.me)
+        members.filter(|&(index, _)| index != self.own_index)
     }
 }
 
@@ -50,17 +51,17 @@ pub(super) fn key(kind: MessageKind, sequence: u32, from: Rank) -> Key {
     }
 }
 
-/// An allreduce: every member owns a chunk, adds the parts of all to it in rank order, and sends the
-/// sum to all. A small one is a single chunk that everyone owns.
-pub(super) struct Reduction {
+/// An allreduce: every member reduces one chunk in rank order, and sends the result to all. Below
+/// [`SMALL_SUM`] every member reduces the whole.
+pub(super) struct AllReduce {
     group: Arc<Group>,
-    own: Own,
-    addends: Addends,
-    /// Whose finished chunks are still to come.
+    own: Accumulator,
+    partial_sums: PartialSums,
+    /// Members whose reduced chunks are pending.
     open: Vec<(usize, Rank)>,
 }
 
-impl Reduction {
+impl AllReduce {
     pub(super) fn start(
         group: Arc<Group>,
         sequence: u32,
@@ -70,24 +71,24 @@ impl Reduction {
     ) -> Self {
         let mut reduction = Self {
             open: Vec::new(),
-            own: Own::new(&view, view, memory, endpoint),
-            addends: Addends::new(Arc::clone(&group), sequence),
+            own: Accumulator::new(&view, view, memory, endpoint),
+            partial_sums: PartialSums::new(Arc::clone(&group), sequence),
             group: Arc::clone(&group),
         };
         if !reduction.is_small() {
             reduction.open = group.others().collect();
         }
         reduction.expect(endpoint);
-        for (place, rank) in group.others() {
-            let chunk = reduction.chunk(place);
-            let mut addend = endpoint.blank(reduction.own.dtype, chunk.len());
+        for (index, rank) in group.others() {
+            let chunk = reduction.chunk(index);
+            let mut partial_sum = endpoint.blank(reduction.own.dtype, chunk.len());
             with_type!(reduction.own.dtype, T => reduction.own.with::<T>(memory, |own| {
-                addend.elements_mut::<T>().copy_from_slice(&own[chunk]);
+                partial_sum.elements_mut::<T>().copy_from_slice(&own[chunk]);
             }));
             endpoint.post(
                 rank,
-                key(MessageKind::Addend, sequence, endpoint.rank()),
-                addend,
+                key(MessageKind::PartialSum, sequence, endpoint.rank()),
+                partial_sum,
             );
         }
         reduction
@@ -95,12 +96,12 @@ impl Reduction {
 
     fn expect(&self, endpoint: &mut Endpoint<'_>) {
         let dtype = self.own.dtype;
-        self.addends
-            .expect(dtype, self.chunk(self.group.me).len(), endpoint);
-        for &(place, rank) in &self.open {
-            let sum = self.chunk(place).len();
+        self.partial_sums
+            .expect(dtype, self.chunk(self.group.own_index).len(), endpoint);
+        for &(index, rank) in &self.open {
+            let sum = self.chunk(index).len();
             endpoint.expect(
-                key(MessageKind::Sum, self.addends.sequence, rank),
+                key(MessageKind::Sum, self.partial_sums.sequence, rank),
                 dtype,
                 sum,
             );
@@ -111,58 +112,59 @@ impl Reduction {
         (self.own.view.volume() * self.own.dtype.size()) as u64 <= SMALL_SUM.0
     }
 
-    /// The elements that a member adds.
-    fn chunk(&self, place: usize) -> Range<usize> {
+    /// The elements that a member reduces.
+    fn chunk(&self, index: usize) -> Range<usize> {
         let extent = self.own.view.volume();
         if self.is_small() {
             return 0..extent;
         }
         let parts = self.group.len();
-        let part = Split { extent, parts }.part(place);
+        let part = Split { extent, parts }.part(index);
         part.start as usize..part.end as usize
     }
 
     fn add<T: Number>(&mut self, endpoint: &mut Endpoint<'_>, memory: &Memory<'_>) {
-        let chunk = self.chunk(self.group.me);
+        let chunk = self.chunk(self.group.own_index);
         let answers = !self.is_small();
         self.own.with(memory, |own| {
-            self.addends.add::<T>(&mut own[chunk], answers, endpoint);
+            self.partial_sums
+                .add::<T>(&mut own[chunk], answers, endpoint);
         });
     }
 
-    /// Ranks that sent no part; where all did, ranks whose sums are due. A rank that stands still has
-    /// sent no part to anyone, so the first list does not blame those that wait for it as well.
+    /// Ranks that sent no partial sum; if all did, ranks whose reduced chunks are pending. A stalled rank has
+    /// sent no partial sum to anyone, so the first list does not blame ranks that wait for it as well.
     pub(super) fn missing(&self, messages: &dyn PointToPoint) -> Vec<Rank> {
-        let silent = self.addends.missing(messages);
-        if !silent.is_empty() {
-            return silent;
+        let missing = self.partial_sums.missing(messages);
+        if !missing.is_empty() {
+            return missing;
         }
-        let sequence = self.addends.sequence;
+        let sequence = self.partial_sums.sequence;
         let is_due = |rank: Rank| !messages.has(&key(MessageKind::Sum, sequence, rank));
         let open = self.open.iter().map(|&(_, rank)| rank);
         open.filter(|&rank| is_due(rank)).collect()
     }
 
     pub(super) fn deliver(&mut self, endpoint: &mut Endpoint<'_>, memory: &Memory<'_>) -> bool {
-        if self.addends.are_due(endpoint) {
+        if self.partial_sums.are_complete(endpoint) {
             with_type!(self.own.dtype, T => self.add::<T>(endpoint, memory));
         }
-        // A finished chunk overwrites what was sent at the start; the chunk that this member adds is
-        // another one, so the order of arrival does not matter.
-        for (place, rank) in std::mem::take(&mut self.open) {
-            let Some(sum) = endpoint.take(&key(MessageKind::Sum, self.addends.sequence, rank))
+        // A reduced chunk overwrites what was sent at the start, never the chunk that this member reduces,
+        // so the order of arrival does not matter.
+        for (index, rank) in std::mem::take(&mut self.open) {
+            let Some(sum) = endpoint.take(&key(MessageKind::Sum, self.partial_sums.sequence, rank))
             else {
-                self.open.push((place, rank));
+                self.open.push((index, rank));
                 continue;
             };
-            let chunk = self.chunk(place);
+            let chunk = self.chunk(index);
             with_type!(self.own.dtype, T => self.own.with::<T>(memory, |own| {
                 own[chunk].copy_from_slice(sum.elements::<T>());
             }));
-            // It left with this member's addend.
+            // The packet is the one that carried this member's partial sum.
             endpoint.give_back(endpoint.rank(), sum);
         }
-        let is_finished = self.addends.are_added && self.open.is_empty();
+        let is_finished = self.partial_sums.are_added && self.open.is_empty();
         if is_finished {
             self.own.finish(memory, endpoint);
         }
@@ -170,14 +172,14 @@ impl Reduction {
     }
 }
 
-/// A reduce-scatter: every member sends each other one the addends for it, and adds its own in rank
-/// order as an allreduce does, so that both give the same bits.
-pub(super) struct Scatter {
-    own: Own,
-    addends: Addends,
+/// A reduce-scatter: every member sends the others their partial sums, and reduces its own in rank order, so
+/// the result is bitwise equal to that of an allreduce.
+pub(super) struct ReduceScatter {
+    own: Accumulator,
+    partial_sums: PartialSums,
 }
 
-impl Scatter {
+impl ReduceScatter {
     pub(super) fn start(
         group: Arc<Group>,
         sequence: u32,
@@ -187,47 +189,47 @@ impl Scatter {
         endpoint: &mut Endpoint<'_>,
     ) -> Self {
         group.check(sources, "sources");
-        let mut addends = Addends::new(Arc::clone(&group), sequence);
-        // Nobody sends what has no element.
-        addends.are_added = target.is_empty();
+        let mut partial_sums = PartialSums::new(Arc::clone(&group), sequence);
+        // Empty parts are not sent.
+        partial_sums.are_added = target.is_empty();
         if !target.is_empty() {
             let dtype = memory.body().buffer(target.buffer).dtype;
-            addends.expect(dtype, target.volume(), endpoint);
+            partial_sums.expect(dtype, target.volume(), endpoint);
         }
         post(
             &group,
-            MessageKind::Addend,
+            MessageKind::PartialSum,
             sequence,
             sources,
             memory,
             endpoint,
         );
-        let own = Own::new(&sources[group.me], target, memory, endpoint);
-        Self { own, addends }
+        let own = Accumulator::new(&sources[group.own_index], target, memory, endpoint);
+        Self { own, partial_sums }
     }
 
     pub(super) fn missing(&self, messages: &dyn PointToPoint) -> Vec<Rank> {
-        self.addends.missing(messages)
+        self.partial_sums.missing(messages)
     }
 
     pub(super) fn deliver(&mut self, endpoint: &mut Endpoint<'_>, memory: &Memory<'_>) -> bool {
-        if self.addends.are_due(endpoint) {
+        if self.partial_sums.are_complete(endpoint) {
             with_type!(self.own.dtype, T => self.own.with::<T>(memory, |own| {
-                self.addends.add(own, false, endpoint);
+                self.partial_sums.add(own, false, endpoint);
             }));
             self.own.finish(memory, endpoint);
         }
-        self.addends.are_added
+        self.partial_sums.are_added
     }
 }
 
-/// An allgather or an all-to-all: every member sends a part to each other one.
-pub(super) struct Shuffle {
+/// An allgather or an all-to-all: every member sends a part to each other member.
+pub(super) struct PairwiseExchange {
     sequence: u32,
     open: Vec<(Rank, View)>,
 }
 
-impl Shuffle {
+impl PairwiseExchange {
     pub(super) fn start(
         group: &Group,
         sequence: u32,
@@ -238,7 +240,7 @@ impl Shuffle {
     ) -> Self {
         group.check(sources, "sources");
         group.check(targets, "targets");
-        let open = group.others().map(|(place, rank)| (rank, targets[place]));
+        let open = group.others().map(|(index, rank)| (rank, targets[index]));
         let open: Vec<(Rank, View)> = open.filter(|(_, target)| !target.is_empty()).collect();
         for (rank, target) in &open {
             let dtype = memory.body().buffer(target.buffer).dtype;
@@ -256,7 +258,12 @@ impl Shuffle {
             memory,
             endpoint,
         );
-        copy(&sources[group.me], &targets[group.me], memory, endpoint);
+        copy(
+            &sources[group.own_index],
+            &targets[group.own_index],
+            memory,
+            endpoint,
+        );
         Self { sequence, open }
     }
 
@@ -281,7 +288,7 @@ impl Shuffle {
     }
 }
 
-/// Sends each other member its source, where that has elements.
+/// Sends each other member its source unless that is empty.
 fn post(
     group: &Group,
     kind: MessageKind,
@@ -290,8 +297,8 @@ fn post(
     memory: &Memory<'_>,
     endpoint: &mut Endpoint<'_>,
 ) {
-    for (place, rank) in group.others() {
-        let source = &sources[place];
+    for (index, rank) in group.others() {
+        let source = &sources[index];
         if !source.is_empty() {
             let part = endpoint.packed(memory, source);
             endpoint.post(rank, key(kind, sequence, endpoint.rank()), part);

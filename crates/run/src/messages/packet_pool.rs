@@ -1,40 +1,40 @@
-//! The memory of a rank for packets: made before its first step, never more.
+//! Packet pools of a rank, allocated before its first step.
 
 use super::packet::Packet;
 use crate::RunError;
-use crate::lines::Lines;
+use crate::aligned_memory::AlignedMemory;
 use partita_program::{Dtype, Lane, Room, Staging, packet_bytes};
 use partita_space::{Bytes, Rank};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Pools of packets for exchanges and for collectives.
+/// The packet pools for exchanges and for collectives.
 ///
-/// A task takes all that it needs when it starts, or nothing. Packets return one by one; a pool whose packets
-/// are all back is as it was at first.
+/// A task reserves all packets that it needs when it starts, or none. Packets return one by one, and free
+/// ranges are merged.
 #[derive(Default)]
 pub struct PacketPool {
     exchange: LanePool,
     collective: LanePool,
-    /// Taken for the task that starts.
+    /// Reserved for the task that starts.
     reserved: Vec<Packet>,
     returns: u64,
 }
 
 #[derive(Default)]
 struct LanePool {
-    lines: Option<Arc<Lines>>,
+    memory: Option<Arc<AlignedMemory>>,
     bytes: usize,
-    /// Ascending and apart, none of them next to another.
+    /// Ascending, disjoint and not adjacent.
     free: Vec<Range<usize>>,
-    /// Where packets start that ranks may hold to which they were sent.
+    /// Start of each packet that has been sent, and its receiver.
     sent: Vec<(usize, Rank)>,
 }
 
 impl PacketPool {
-    /// Allocates what is missing of these pools, every page of it touched. All packets must be back.
+    /// Grows the pools to these sizes and touches every page. All packets must have been returned.
     ///
-    /// Errors: the system has no memory for it.
+    /// Errors: out of memory.
     pub fn allocate(&mut self, rank: Rank, staging: &Staging) -> Result<(), RunError> {
         for lane in [Lane::Exchange, Lane::Collective] {
             let bytes = staging.of_lane(lane);
@@ -46,8 +46,8 @@ impl PacketPool {
         Ok(())
     }
 
-    /// Takes packets of these rooms for a task of a lane; takes none, and says false, where they are not
-    /// all there. Panics where they would not be there if all packets were back.
+    /// Reserves packets of these sizes for a task of a lane; reserves none and returns false if not all are
+    /// free. Panics if they exceed the whole pool.
     pub fn reserve(&mut self, lane: Lane, rooms: impl Iterator<Item = Room>) -> bool {
         assert!(self.reserved.is_empty(), "tasks start one by one");
         let sizes: Vec<usize> = rooms
@@ -72,17 +72,17 @@ impl PacketPool {
                 }
             }
         }
-        let lines = pool.lines.clone();
-        let packets = taken.into_iter().zip(lines.iter().cycle());
-        let packets = packets.map(|(range, lines)| {
-            // SAFETY: the range has left the list of free ones and returns with the packet.
-            unsafe { Packet::new(Arc::clone(lines), range) }
+        let memory = pool.memory.clone();
+        let packets = taken.into_iter().zip(memory.iter().cycle());
+        let packets = packets.map(|(range, memory)| {
+            // SAFETY: the range is not in the list of free ones until the packet returns.
+            unsafe { Packet::new(Arc::clone(memory), range) }
         });
         self.reserved.extend(packets);
         true
     }
 
-    /// One of the packets that were taken for a task, for so many elements, with whatever contents.
+    /// One of the reserved packets, for that many elements; the contents are unspecified.
     pub fn blank(&mut self, dtype: Dtype, elements: usize) -> Packet {
         let fits = |(_, packet): &(usize, &Packet)| packet.has_room(dtype, elements);
         let candidates = self.reserved.iter().enumerate().filter(fits);
@@ -91,15 +91,18 @@ impl PacketPool {
         let mut packet = match at {
             Some(at) if elements > 0 => self.reserved.swap_remove(at),
             Some(_) | None => {
-                assert_eq!(elements, 0, "a task takes the packets that its work says");
+                assert_eq!(
+                    elements, 0,
+                    "a task takes only packets that it has reserved"
+                );
                 Packet::empty()
             }
         };
-        packet.hold(dtype, elements);
+        packet.set_layout(dtype, elements);
         packet
     }
 
-    /// Returns what the task that starts has not used.
+    /// Returns the reserved packets that were not used.
     pub fn return_rest(&mut self) {
         while let Some(packet) = self.reserved.pop() {
             self.put(packet);
@@ -112,7 +115,7 @@ impl PacketPool {
         packet.range().is_empty() || pools.iter().any(|pool| pool.owns(packet))
     }
 
-    /// Takes a packet back. Panics where it is of another rank.
+    /// Returns a packet to its pool. Panics if it is of another rank.
     pub fn put(&mut self, packet: Packet) {
         if packet.range().is_empty() {
             return;
@@ -124,12 +127,12 @@ impl PacketPool {
         pool.put(packet.into_range());
     }
 
-    /// Packets that have come back until now.
+    /// Number of packets returned so far.
     pub fn returns(&self) -> u64 {
         self.returns
     }
 
-    /// Notes that a packet of these pools goes to another rank.
+    /// Records the receiver of a packet of these pools.
     pub fn send(&mut self, packet: &Packet, to: Rank) {
         for pool in [&mut self.exchange, &mut self.collective] {
             if pool.owns(packet) {
@@ -138,7 +141,7 @@ impl PacketPool {
         }
     }
 
-    /// Ranks to which packets went that have not come back.
+    /// Ranks that hold packets of these pools.
     pub fn holders(&self) -> Vec<Rank> {
         let sent = self.exchange.sent.iter().chain(&self.collective.sent);
         let mut ranks: Vec<Rank> = sent.map(|&(_, rank)| rank).collect();
@@ -162,20 +165,23 @@ impl LanePool {
             return Some(());
         }
         let all: usize = self.free.iter().map(ExactSizeIterator::len).sum();
-        assert_eq!(all, self.bytes, "pools grow while all packets are back");
-        // The old one goes first.
+        assert_eq!(
+            all, self.bytes,
+            "a pool grows only when all packets are back"
+        );
+        // Frees the old memory first.
         *self = Self::default();
-        let mut lines = Lines::if_possible(bytes)?;
-        lines.touch();
+        let mut memory = AlignedMemory::try_allocate(bytes)?;
+        memory.touch();
         self.bytes = bytes.0.next_multiple_of(64) as usize;
         self.free.push(0..self.bytes);
-        self.lines = Some(Arc::new(lines));
+        self.memory = Some(Arc::new(memory));
         Some(())
     }
 
     fn owns(&self, packet: &Packet) -> bool {
-        let lines = self.lines.as_ref();
-        lines.is_some_and(|lines| packet.is_of(lines)) && !packet.range().is_empty()
+        let memory = self.memory.as_ref();
+        memory.is_some_and(|memory| packet.is_of(memory)) && !packet.range().is_empty()
     }
 
     /// The first range that is large enough.
@@ -198,11 +204,14 @@ impl LanePool {
             .get(at)
             .is_some_and(|next| next.start == range.end);
         let joins_last = at > 0 && self.free[at - 1].end == range.start;
-        match (joins_last, joins_next) {
-            (true, true) => self.free[at - 1].end = self.free.remove(at).end,
-            (true, false) => self.free[at - 1].end = range.end,
-            (false, true) => self.free[at].start = range.start,
-            (false, false) => self.free.insert(at, range),
+        if joins_last && joins_next {
+            self.free[at - 1].end = self.free.remove(at).end;
+        } else if joins_last {
+            self.free[at - 1].end = range.end;
+        } else if joins_next {
+            self.free[at].start = range.start;
+        } else {
+            self.free.insert(at, range);
         }
     }
 }
@@ -224,7 +233,7 @@ mod tests {
     const LANE: Lane = Lane::Exchange;
 
     #[test]
-    fn a_task_takes_all_or_nothing_and_waits_for_what_is_out() {
+    fn a_task_reserves_all_its_packets_or_none() {
         let mut pool = pool(256);
         assert!(pool.reserve(LANE, [(Dtype::F32, 16), (Dtype::F64, 9)].into_iter()));
         let (first, second) = (pool.blank(Dtype::F64, 9), pool.blank(Dtype::F32, 16));
@@ -246,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_hold_what_is_written_wherever_they_lie() {
+    fn packets_hold_what_is_written() {
         let mut pool = pool(1024);
         let rooms = [(Dtype::F32, 3), (Dtype::I16, 40), (Dtype::F64, 5)];
         assert!(pool.reserve(LANE, rooms.into_iter()));
@@ -259,13 +268,13 @@ mod tests {
         assert_eq!(floats.elements::<f32>(), [1.0, 2.0, 3.0]);
         assert_eq!(wide.elements::<f64>(), [0.5; 5]);
         assert_eq!(short.elements::<i16>(), [7; 40]);
-        // One that stays out keeps the memory alive.
+        // A packet keeps the memory alive.
         drop(pool);
         assert_eq!(wide.elements::<f64>(), [0.5; 5]);
     }
 
     #[test]
-    fn packets_of_nothing_take_nothing() {
+    fn empty_packets_take_no_memory() {
         let mut pool = pool(0);
         assert!(pool.reserve(LANE, [(Dtype::F32, 0)].into_iter()));
         let none = pool.blank(Dtype::F32, 0);

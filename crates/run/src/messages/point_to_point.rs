@@ -1,4 +1,4 @@
-//! What carries packets: the point-to-point layer of a world.
+//! The point-to-point layer of a world.
 
 use super::packet::Packet;
 use super::packet_pool::PacketPool;
@@ -7,14 +7,14 @@ use partita_program::{BufferTransfer, Dtype, View};
 use partita_space::Rank;
 use std::time::Duration;
 
-/// What a message is for.
+/// The purpose of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MessageKind {
     /// A message of an exchange.
     Exchange,
-    /// A part of a sum, on its way to the rank that adds.
-    Addend,
-    /// A finished part of a sum.
+    /// A partial sum, sent to the rank that reduces it.
+    PartialSum,
+    /// A reduced chunk of an allreduce.
     Sum,
     /// A part of an allgather or an all-to-all.
     Part,
@@ -24,7 +24,7 @@ impl MessageKind {
     /// All of them.
     pub const ALL: [MessageKind; 4] = [
         MessageKind::Exchange,
-        MessageKind::Addend,
+        MessageKind::PartialSum,
         MessageKind::Sum,
         MessageKind::Part,
     ];
@@ -33,17 +33,17 @@ impl MessageKind {
     pub fn name(self) -> &'static str {
         match self {
             MessageKind::Exchange => "exchange",
-            MessageKind::Addend => "part of a sum",
+            MessageKind::PartialSum => "partial sum",
             MessageKind::Sum => "sum",
             MessageKind::Part => "part",
         }
     }
 }
 
-/// What matches a message with the task that waits for it.
+/// Identifies a message, as the tag does in MPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// What it is for.
+    /// Its purpose.
     pub kind: MessageKind,
     /// Number of the exchange or collective.
     pub sequence: u32,
@@ -60,28 +60,27 @@ pub struct MessageFault {
     pub key: Key,
     /// The other rank.
     pub peer: Rank,
-    /// Why.
+    /// The cause.
     pub reason: String,
 }
 
-/// Messages between one rank and others. Nothing here blocks but `wait`.
+/// Non-blocking messages between one rank and others; only `wait` blocks.
 ///
 /// Messages of one key are taken in the order in which they were posted.
 pub trait PointToPoint {
-    /// Whose messages these are.
+    /// This rank.
     fn rank(&self) -> Rank;
 
-    /// How they take memory.
+    /// Whether packets are moved to the receiver or copied.
     fn transfer(&self) -> BufferTransfer;
 
-    /// Announces that a message will be taken, as long as this packet and received into it. Not called where
-    /// packets are moved.
+    /// Posts a receive into a packet of the message's length. Not called where packets are moved.
     fn expect(&mut self, key: Key, packet: Packet);
 
     /// Sends a packet.
     fn post(&mut self, to: Rank, key: Key, packet: Packet);
 
-    /// Takes over all that has come; packets of this rank that are empty again go to `returned`.
+    /// Fetches all messages that have arrived; packets of this rank that are free again go to `returned`.
     fn fetch(&mut self, returned: &mut Vec<Packet>);
 
     /// Whether a message of this key has been fetched.
@@ -90,21 +89,20 @@ pub trait PointToPoint {
     /// The oldest message of this key, if one has been fetched.
     fn take(&mut self, key: &Key) -> Option<Packet>;
 
-    /// Returns a packet that was moved here from `owner` and has been emptied.
+    /// Returns a packet that was moved here from `owner`.
     fn give_back(&mut self, owner: Rank, packet: Packet);
 
-    /// Ranks that are known to have gone away.
+    /// Ranks that are known to have ended.
     fn closed(&self) -> &[Rank];
 
     /// The first message that failed.
     fn fault(&self) -> Option<&MessageFault>;
 
-    /// Sleeps until something may have come, at most `limit`; packets that return count where the rank waits
-    /// for them.
+    /// Sleeps until a message may have arrived, or with `for_packets` a packet has returned, at most `limit`.
     fn wait(&mut self, limit: Duration, for_packets: bool);
 }
 
-/// The messages of a rank with the packets for them.
+/// The messages of a rank and their packet pool.
 pub(super) struct Endpoint<'e> {
     pub(super) messages: &'e mut dyn PointToPoint,
     pub(super) pool: &'e mut PacketPool,
@@ -115,7 +113,7 @@ impl Endpoint<'_> {
         self.messages.rank()
     }
 
-    /// A packet of the task that starts, with whatever contents.
+    /// A packet of the task that starts; the contents are unspecified.
     pub(super) fn blank(&mut self, dtype: Dtype, elements: usize) -> Packet {
         self.pool.blank(dtype, elements)
     }
@@ -128,7 +126,7 @@ impl Endpoint<'_> {
         packet
     }
 
-    /// Announces that a message of so many elements will be taken.
+    /// Posts a receive of that many elements.
     pub(super) fn expect(&mut self, key: Key, dtype: Dtype, elements: usize) {
         if self.messages.transfer() == BufferTransfer::Copied {
             let packet = self.blank(dtype, elements);
@@ -145,11 +143,12 @@ impl Endpoint<'_> {
         self.messages.take(key)
     }
 
-    /// Returns a packet that has been emptied to the pool that it is of, whoever sent it.
+    /// Returns a packet to the pool that it is of.
     pub(super) fn give_back(&mut self, from: Rank, packet: Packet) {
-        match self.pool.owns(&packet) {
-            true => self.pool.put(packet),
-            false => self.messages.give_back(from, packet),
+        if self.pool.owns(&packet) {
+            self.pool.put(packet);
+        } else {
+            self.messages.give_back(from, packet);
         }
     }
 }

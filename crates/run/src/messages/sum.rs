@@ -9,17 +9,17 @@ use partita_program::{Dtype, View};
 use partita_space::Rank;
 use std::sync::Arc;
 
-/// Elements on which sums are taken: in their view itself, where nothing else may touch it until the
-/// task is done, and every pass over it that is saved is time of a core that computes.
-pub(super) struct Own {
+/// This rank's operand and result of a reduction: in place in its view where that is contiguous, which saves
+/// a pass over memory, else packed.
+pub(super) struct Accumulator {
     pub(super) view: View,
     pub(super) dtype: Dtype,
-    /// The elements, where those of the view do not lie side by side in memory.
+    /// The elements of a view that is not contiguous.
     packed: Option<Packet>,
 }
 
-impl Own {
-    /// The contents of `source`, to end in `view`, which is `source` itself or apart from it.
+impl Accumulator {
+    /// Starts with the contents of `source`; the result goes to `view`, which equals or does not overlap it.
     pub(super) fn new(
         source: &View,
         view: View,
@@ -37,7 +37,7 @@ impl Own {
         }
     }
 
-    /// Runs on the elements, where they are.
+    /// Runs on the elements.
     pub(super) fn with<T: Number>(&mut self, memory: &Memory<'_>, run: impl FnOnce(&mut [T])) {
         match &mut self.packed {
             Some(packed) => run(packed.elements_mut::<T>()),
@@ -53,7 +53,7 @@ impl Own {
     }
 }
 
-/// Copies between views that share no element, without a packet where both are dense.
+/// Copies between views that do not overlap, without a packet where both are dense.
 pub(super) fn copy(source: &View, target: &View, memory: &Memory<'_>, endpoint: &mut Endpoint<'_>) {
     if source == target {
         return;
@@ -70,16 +70,16 @@ pub(super) fn copy(source: &View, target: &View, memory: &Memory<'_>, endpoint: 
     endpoint.give_back(endpoint.rank(), contents);
 }
 
-/// What other members give for a sum that this one takes.
-pub(super) struct Addends {
+/// The partial sums of other members for a reduction of this rank.
+pub(super) struct PartialSums {
     group: Arc<Group>,
     pub(super) sequence: u32,
-    /// What has come, by place in the group; this member's own stays empty.
+    /// Received packets, by index in the group; this member's own stays empty.
     parts: Vec<Option<Packet>>,
     pub(super) are_added: bool,
 }
 
-impl Addends {
+impl PartialSums {
     pub(super) fn new(group: Arc<Group>, sequence: u32) -> Self {
         Self {
             parts: group.members.iter().map(|_| None).collect(),
@@ -89,45 +89,45 @@ impl Addends {
         }
     }
 
-    /// Announces parts of so many elements.
+    /// Announces receives of so many elements.
     pub(super) fn expect(&self, dtype: Dtype, elements: usize, endpoint: &mut Endpoint<'_>) {
         for (_, rank) in self.group.others() {
             endpoint.expect(
-                key(MessageKind::Addend, self.sequence, rank),
+                key(MessageKind::PartialSum, self.sequence, rank),
                 dtype,
                 elements,
             );
         }
     }
 
-    /// Takes what has come, and tells whether it can be added now.
-    pub(super) fn are_due(&mut self, endpoint: &mut Endpoint<'_>) -> bool {
+    /// Takes the packets that have arrived; whether all have and are not added yet.
+    pub(super) fn are_complete(&mut self, endpoint: &mut Endpoint<'_>) -> bool {
         if self.are_added {
             return false;
         }
         let mut is_complete = true;
-        for (place, rank) in self.group.others() {
-            let part = &mut self.parts[place];
+        for (index, rank) in self.group.others() {
+            let part = &mut self.parts[index];
             if part.is_none() {
-                *part = endpoint.take(&key(MessageKind::Addend, self.sequence, rank));
+                *part = endpoint.take(&key(MessageKind::PartialSum, self.sequence, rank));
             }
             is_complete &= part.is_some();
         }
         is_complete
     }
 
-    /// Ranks that have sent none.
+    /// Ranks whose partial sum has not arrived.
     pub(super) fn missing(&self, messages: &dyn PointToPoint) -> Vec<Rank> {
-        let silent = self.group.others().filter(|&(place, rank)| {
+        let missing = self.group.others().filter(|&(index, rank)| {
             !self.are_added
-                && self.parts[place].is_none()
-                && !messages.has(&key(MessageKind::Addend, self.sequence, rank))
+                && self.parts[index].is_none()
+                && !messages.has(&key(MessageKind::PartialSum, self.sequence, rank))
         });
-        silent.map(|(_, rank)| rank).collect()
+        missing.map(|(_, rank)| rank).collect()
     }
 
-    /// Adds in rank order, whatever this member's place, so that the bits depend neither on that nor on
-    /// who came first. Where it answers, each part goes back to its sender with the sum in it.
+    /// Adds in rank order, so that the bits depend neither on this member's index nor on the order of
+    /// arrival. With `answers`, each packet goes back to its sender with the sum.
     pub(super) fn add<T: Number>(
         &mut self,
         own: &mut [T],
@@ -139,7 +139,7 @@ impl Addends {
         let mut parts: Vec<&mut [T]> = parts.collect();
         let lengths = parts.iter().all(|part| part.len() == own.len());
         assert!(lengths, "length of a part of a sum");
-        add_in_order(own, &mut parts, self.group.me, answers);
+        add_in_order(own, &mut parts, self.group.own_index, answers);
         for ((_, rank), part) in self.group.others().zip(packets) {
             if answers {
                 endpoint.post(
@@ -155,19 +155,19 @@ impl Addends {
     }
 }
 
-/// Elements that are added before the next ones: few enough to stay in the nearest cache. Few under Miri,
-/// so that its small tests have sums of several blocks.
+/// Block size in elements: small enough for the L1 cache. Smaller under Miri, so that its small tests have
+/// several blocks.
 const BLOCK: usize = if cfg!(miri) { 32 } else { 2048 };
 
-/// `own` becomes the sum of the parts in order, itself at place `me` among them, and so does each part
-/// where `answers`.
-fn add_in_order<T: Number>(own: &mut [T], parts: &mut [&mut [T]], me: usize, answers: bool) {
+/// `own` becomes the sum of the parts in order, itself at index `own_index` among them, and so does each
+/// part if `answers`.
+fn add_in_order<T: Number>(own: &mut [T], parts: &mut [&mut [T]], own_index: usize, answers: bool) {
     fn add<T: Number>(to: &mut [T], from: &[T]) {
         to.iter_mut()
             .zip(from)
             .for_each(|(sum, &part)| *sum += part);
     }
-    let (before, after) = parts.split_at_mut(me);
+    let (before, after) = parts.split_at_mut(own_index);
     for (i, own) in own.chunks_mut(BLOCK).enumerate() {
         let block = i * BLOCK..i * BLOCK + own.len();
         if let [first, rest @ ..] = &mut *before {

@@ -11,7 +11,7 @@ use partita_program::{
 use partita_reference::ReferenceMenu;
 use partita_run::{Inputs, Memory, PackedTensor, RunError, Source, SystemClock};
 use partita_session::{
-    End, Outcome, PersistentTensor, Plan, Programs, Progress, Schedule, Session, SessionError,
+    Outcome, PersistentTensor, Plan, Programs, Progress, RunEnd, Schedule, Session, SessionError,
     batch_sizes,
 };
 use partita_space::{Mesh, Rank, Seconds};
@@ -179,8 +179,8 @@ fn run_with(
     } = play(session, &world, listener)?;
     let whole = |tensor: PersistentTensor| {
         let holders = tensor.holders.iter();
-        let shares = holders.map(|&holder| session.share(holder, &mut arenas[holder.0]));
-        match session.whole(&tensor, shares) {
+        let shards = holders.map(|&holder| session.shard(holder, &mut arenas[holder.0]));
+        match session.assemble(&tensor, shards) {
             PackedTensor::F64(values) => (tensor, values),
             other => panic!("{other:?} in a run in f64"),
         }
@@ -211,7 +211,7 @@ fn run(strategy: &str, epochs: u64, rate: f64) -> Ran {
 fn the_loss_falls_and_every_epoch_is_told() {
     let ran = run("data=1", 12, 0.05);
     let outcome = &ran.outcomes[0];
-    assert_eq!((outcome.end, outcome.steps), (End::Finished, 36));
+    assert_eq!((outcome.end, outcome.steps), (RunEnd::Finished, 36));
     let (first, last) = (&outcome.epochs[0], &outcome.epochs[11]);
     assert!(
         last.training_loss < 0.5 * first.training_loss,
@@ -268,7 +268,7 @@ fn an_epoch_is_the_same_on_one_rank_and_on_several() {
             close(&a.1, &b.1, strategy);
         }
         for outcome in &other.outcomes {
-            assert_eq!(outcome.end, End::Finished);
+            assert_eq!(outcome.end, RunEnd::Finished);
             assert_eq!(outcome.epochs.len(), 2);
         }
     }
@@ -303,7 +303,7 @@ fn a_loss_that_is_no_number_ends_the_run_on_all_ranks() {
     let ran = run_with(&session, &AtomicBool::new(false), 20.0, &source).unwrap();
     for outcome in &ran.outcomes {
         // Sample 6 is the third of the first step.
-        let End::NotFinite {
+        let RunEnd::NotFinite {
             kind,
             epoch,
             step,
@@ -353,7 +353,7 @@ fn the_watchdog_names_what_stands_still() {
     let start = Instant::now();
     let result = run_with(&session, &AtomicBool::new(false), 0.2, &source);
     let error = result.map(|_| ()).unwrap_err().to_string();
-    assert!(error.contains("stood still for 200.00 ms"), "{error}");
+    assert!(error.contains("made no progress for 200.00 ms"), "{error}");
     assert!(
         start.elapsed() < Duration::from_secs(5),
         "{:?}",

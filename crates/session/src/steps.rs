@@ -1,4 +1,4 @@
-//! Which step comes when.
+//! The order of steps of a plan.
 
 use crate::session::Session;
 use partita_program::ProgramKind;
@@ -6,39 +6,39 @@ use partita_run::Inputs;
 
 /// A step of one of the programs.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Turn {
-    /// Index among the played programs.
+pub(crate) struct PlannedStep {
+    /// Index of the program.
     pub program: usize,
     pub kind: ProgramKind,
     pub epoch: u64,
     /// Updates before it.
     pub updates: u64,
-    /// Epochs done before it, steps of an epoch counting alike.
+    /// Epochs done before it; steps of an epoch count as equal fractions.
     pub epochs_done: f64,
     pub samples: Vec<usize>,
 }
 
 impl Session<'_> {
-    /// All turns of the plan in order, made epoch by epoch.
-    pub(crate) fn turns(&self) -> impl Iterator<Item = Turn> + '_ {
+    /// All steps of the plan in order, generated epoch by epoch.
+    pub(crate) fn steps(&self) -> impl Iterator<Item = PlannedStep> + '_ {
         (0..self.plan.epochs).flat_map(|epoch| self.epoch(epoch))
     }
 
-    /// Training steps of an epoch, the partial one included.
+    /// Training steps of an epoch, one of a partial batch included.
     pub fn steps_per_epoch(&self) -> u64 {
         (self.plan.training_order)(0)
             .len()
             .div_ceil(self.plan.batch) as u64
     }
 
-    fn epoch(&self, epoch: u64) -> Vec<Turn> {
+    fn epoch(&self, epoch: u64) -> Vec<PlannedStep> {
         let order = (self.plan.training_order)(epoch);
         let steps = order.len().div_ceil(self.plan.batch) as u64;
         assert_eq!(steps, self.steps_per_epoch(), "steps of epoch {epoch}");
-        let turn = |kind, index: u64, samples: &[usize]| Turn {
+        let planned = |kind, index: u64, samples: &[usize]| PlannedStep {
             program: self
                 .find(kind, samples.len())
-                .expect("a session has a program for every turn"),
+                .expect("a session has a program for every step"),
             kind,
             epoch,
             updates: epoch * steps + index,
@@ -46,21 +46,21 @@ impl Session<'_> {
             samples: samples.to_vec(),
         };
         let training = order.chunks(self.plan.batch).zip(0..);
-        let training = training.map(|(samples, index)| turn(ProgramKind::Train, index, samples));
+        let training = training.map(|(samples, index)| planned(ProgramKind::Train, index, samples));
         let validation = self.plan.validation.chunks(self.plan.batch);
-        let validation = validation.map(|samples| turn(ProgramKind::Evaluate, steps, samples));
+        let validation = validation.map(|samples| planned(ProgramKind::Evaluate, steps, samples));
         training.chain(validation).collect()
     }
 
-    /// What a step of this turn is told; the next turn's samples only where its program is the same.
-    pub(crate) fn inputs(&self, turn: &Turn, next: Option<&Turn>) -> Inputs {
-        let next = next.filter(|next| next.program == turn.program);
+    /// The inputs of a step; they name the samples of the next one only if its program is the same.
+    pub(crate) fn inputs(&self, planned: &PlannedStep, next: Option<&PlannedStep>) -> Inputs {
+        let next = next.filter(|next| next.program == planned.program);
         Inputs {
-            step: turn.updates + 1,
-            epoch: turn.epoch,
+            step: planned.updates + 1,
+            epoch: planned.epoch,
             seed: self.plan.seed,
-            learning_rate: self.plan.schedule.rate(turn.epochs_done),
-            samples: turn.samples.clone(),
+            learning_rate: self.plan.schedule.rate(planned.epochs_done),
+            samples: planned.samples.clone(),
             next_samples: next.map_or_else(Vec::new, |next| next.samples.clone()),
         }
     }

@@ -1,157 +1,157 @@
-//! A session played on one rank.
+//! Runs a session on one rank.
 
 use crate::durations::Durations;
-use crate::persistent::{Initial, first_not_finite, set_initial};
+use crate::persistent::{InitialValues, first_not_finite, set_initial};
 use crate::session::Session;
-use crate::turns::Turn;
+use crate::steps::PlannedStep;
 use partita_program::ProgramKind;
-use partita_run::{Counted, RankRunner, RunError, StepReport, Trace};
+use partita_run::{CountedBody, RankRunner, RunError, StepReport, Trace};
 use partita_space::{Rank, Seconds};
 use serde::{Deserialize, Serialize};
 
-/// What happened, as it happens.
+/// Progress of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Progress {
-    /// A training step.
+    /// A training step is done.
     Step {
-        /// From 0.
+        /// Epoch, from 0.
         epoch: u64,
-        /// Over the whole run, from 1.
+        /// Step of the whole run, from 1.
         step: u64,
-        /// Mean over its samples, before the update.
+        /// Mean loss over its samples, before the update.
         loss: f64,
-        /// As it was.
+        /// Learning rate of the update.
         learning_rate: f64,
-        /// Over all ranks.
+        /// Samples of all ranks.
         samples: usize,
-        /// On rank 0, reading ahead included.
+        /// Time on rank 0, read-ahead included.
         seconds: Seconds,
     },
-    /// A step of an evaluation.
+    /// A step of an evaluation is done.
     Evaluated {
-        /// From 0.
+        /// Epoch, from 0.
         epoch: u64,
-        /// Over all ranks.
+        /// Samples of all ranks.
         samples: usize,
     },
-    /// An epoch with its evaluation.
+    /// An epoch and its evaluation are done.
     Epoch(EpochReport),
-    /// The run.
+    /// The run is done.
     Done {
         /// Training steps.
         steps: u64,
-        /// From the first to the last, evaluations included.
+        /// Time of all steps, evaluations included.
         seconds: Seconds,
     },
 }
 
-/// What an epoch gave.
+/// Results of an epoch.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EpochReport {
-    /// From 0.
+    /// Epoch, from 0.
     pub epoch: u64,
-    /// Mean over its samples, each before the update to which it contributed.
+    /// Mean loss over its samples, each before the update to which it contributed.
     pub training_loss: f64,
     /// Training samples.
     pub samples: usize,
-    /// Of its training steps, fetches included.
+    /// Time of its training steps, fetches included.
     pub training_seconds: Seconds,
-    /// With the parameters as they stood at its end.
+    /// Evaluation with the parameters at its end.
     pub validation: Option<Validation>,
 }
 
-/// What an evaluation gave.
+/// Results of an evaluation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Validation {
-    /// Mean over its samples.
+    /// Mean loss over its samples.
     pub loss: f64,
-    /// How many.
+    /// Number of samples.
     pub samples: usize,
-    /// Per target, the sum of absolute errors over samples; empty where the loss knows none.
+    /// Sum of absolute errors over samples, for each target of a regression.
     pub absolute: Vec<f64>,
-    /// Per target, the sum of squared errors.
+    /// Sum of squared errors over samples, for each target of a regression.
     pub squared: Vec<f64>,
-    /// Per class of a classifier, over positions of all samples; empty of a regression.
+    /// Counts over positions of all samples, for each class of a classifier.
     pub classes: Vec<ClassCount>,
-    /// Fetches included.
+    /// Time, fetches included.
     pub seconds: Seconds,
 }
 
-/// Positions that an evaluation gave to a class.
+/// Confusion counts of one class, in positions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClassCount {
-    /// Given to it, and of it.
+    /// True positives.
     pub hits: f64,
-    /// Given to it: its score is the greatest, the first of equals.
-    pub given: f64,
-    /// Of it.
+    /// Positions predicted as the class: its score is the greatest, the first of equals.
+    pub predicted: f64,
+    /// Positions labeled with the class.
     pub actual: f64,
 }
 
 impl ClassCount {
-    /// The Dice coefficient, `2 hits / (given + actual)`; `None` of a class that nothing is given to
-    /// or of.
+    /// The Dice coefficient, `2 hits / (predicted + actual)`; `None` if the class is neither predicted nor
+    /// labeled.
     ///
     /// Source: Dice, Ecology 26(3), 1945.
     pub fn dice(&self) -> Option<f64> {
-        let sum = self.given + self.actual;
+        let sum = self.predicted + self.actual;
         (sum > 0.0).then(|| 2.0 * self.hits / sum)
     }
 
-    /// Intersection over union, `hits / (given + actual - hits)`; `None` as of [`Self::dice`].
-    pub fn overlap(&self) -> Option<f64> {
-        let union = self.given + self.actual - self.hits;
+    /// Intersection over union, `hits / (predicted + actual - hits)`; `None` as for [`Self::dice`].
+    pub fn iou(&self) -> Option<f64> {
+        let union = self.predicted + self.actual - self.hits;
         (union > 0.0).then(|| self.hits / union)
     }
 }
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub enum End {
-    /// As planned.
+pub enum RunEnd {
+    /// All steps were done.
     Finished,
-    /// With a loss that is no number.
+    /// The loss was infinite or NaN.
     NotFinite {
-        /// What was done.
+        /// Training or evaluation.
         kind: ProgramKind,
-        /// From 0.
+        /// Epoch, from 0.
         epoch: u64,
-        /// Training step, from 1; for an evaluation the one it would come before.
+        /// Training step, from 1; for an evaluation the next one.
         step: u64,
-        /// Infinite or not a number.
+        /// The loss.
         loss: f64,
     },
 }
 
-/// What a run gave on one rank.
+/// Results of a run on one rank.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Whose.
+    /// The rank.
     pub rank: Rank,
     /// How it ended.
-    pub end: End,
-    /// Training steps played.
+    pub end: RunEnd,
+    /// Training steps done.
     pub steps: u64,
-    /// From the first to the last step.
+    /// Time of all steps.
     pub seconds: Seconds,
-    /// The same on all ranks but for seconds.
+    /// Equal on all ranks but for times.
     pub epochs: Vec<EpochReport>,
-    /// Training steps of full size after the warm-up of two.
+    /// Training steps of full batch size after two warm-up steps.
     pub measured_steps: u64,
-    /// Median of these.
+    /// Median time of the measured steps.
     pub step_seconds: Seconds,
-    /// Median of every task of the main program's body over these steps.
+    /// Median time of every task of the main program's body over the measured steps.
     pub task_seconds: Vec<Seconds>,
-    /// The last of these steps.
+    /// Traces of the last measured steps.
     pub traces: Vec<Trace>,
 }
 
-struct Player<'p, 's> {
+struct SessionRun<'p, 's> {
     session: &'p Session<'s>,
     report: &'p mut dyn FnMut(Progress),
-    /// Of each program, the body that reads the first samples and that of its steps.
-    bodies: Vec<[Counted<'p>; 2]>,
-    /// The program whose next samples are staged.
+    /// The fetch body and the step body of each program.
+    bodies: Vec<[CountedBody<'p>; 2]>,
+    /// The program whose next samples have been read ahead.
     staged: Option<usize>,
     epochs: Vec<EpochReport>,
     current: EpochReport,
@@ -161,28 +161,28 @@ struct Player<'p, 's> {
 }
 
 impl Session<'_> {
-    /// Plays the whole plan on a rank. `initial` gives the contents of the parameters, states and
-    /// optimizer buffers, zeros where it gives none. `report` is called on rank 0 only.
+    /// Runs the whole plan on a rank. `initial` gives the initial values of parameters, states and optimizer
+    /// buffers. `report` is called on rank 0 only.
     ///
-    /// A loss that is no number ends the run on every rank alike, with [`End::NotFinite`].
+    /// A loss that is infinite or NaN ends the run on every rank, with [`RunEnd::NotFinite`].
     /// Errors: those of [`RankRunner::step`]. Panics on an arena smaller than
     /// [`arena_bytes`](Self::arena_bytes).
-    pub fn play(
+    pub fn run(
         &self,
         runner: &mut RankRunner<'_>,
-        initial: &Initial<'_>,
+        initial: &InitialValues<'_>,
         report: &mut dyn FnMut(Progress),
     ) -> Result<Outcome, RunError> {
         assert!(
             runner.arena.bytes() >= self.arena_bytes(runner.rank),
-            "the arena holds every program"
+            "the arena is large enough for every program"
         );
         set_initial(self.main_program(), runner.rank, &mut runner.arena, initial);
         let bodies = self.programs.iter().map(|one| {
             let programs = [&one.fetch, &one.step];
-            programs.map(|program| Counted::from(program.body(runner.rank)))
+            programs.map(|program| CountedBody::from(program.body(runner.rank)))
         });
-        let mut player = Player {
+        let mut run = SessionRun {
             session: self,
             report,
             bodies: bodies.collect(),
@@ -194,19 +194,19 @@ impl Session<'_> {
             steps: 0,
         };
         let start = runner.clock.now();
-        let end = player.run(runner)?;
+        let end = run.execute(runner)?;
         let seconds = runner.clock.now() - start;
-        if runner.rank == 0 && end == End::Finished {
-            let steps = player.steps;
-            (player.report)(Progress::Done { steps, seconds });
+        if runner.rank == 0 && end == RunEnd::Finished {
+            let steps = run.steps;
+            (run.report)(Progress::Done { steps, seconds });
         }
-        let (medians, traces) = player.durations.finish();
+        let (medians, traces) = run.durations.finish();
         Ok(Outcome {
             rank: runner.rank,
             end,
-            steps: player.steps,
+            steps: run.steps,
             seconds,
-            epochs: player.epochs,
+            epochs: run.epochs,
             measured_steps: medians.steps,
             step_seconds: medians.step,
             task_seconds: medians.tasks,
@@ -215,43 +215,47 @@ impl Session<'_> {
     }
 }
 
-impl Player<'_, '_> {
-    fn run(&mut self, runner: &mut RankRunner<'_>) -> Result<End, RunError> {
+impl SessionRun<'_, '_> {
+    fn execute(&mut self, runner: &mut RankRunner<'_>) -> Result<RunEnd, RunError> {
         let session = self.session;
-        let mut turns = session.turns().peekable();
-        while let Some(turn) = turns.next() {
-            let next = turns.peek();
+        let mut steps = session.steps().peekable();
+        while let Some(planned) = steps.next() {
+            let next = steps.peek();
             let start = runner.clock.now();
-            let step = self.step(runner, &turn, next)?;
+            let step = self.step(runner, &planned, next)?;
             let seconds = runner.clock.now() - start;
-            let loss = output(session, &turn, runner.rank, &step, "loss").map_or(0.0, |v| v[0]);
+            let loss = output(session, &planned, runner.rank, &step, "loss").map_or(0.0, |v| v[0]);
             if !loss.is_finite() {
-                let (kind, epoch, step) = (turn.kind, turn.epoch, turn.updates + 1);
-                return Ok(End::NotFinite {
+                let (kind, epoch, step) = (planned.kind, planned.epoch, planned.updates + 1);
+                return Ok(RunEnd::NotFinite {
                     kind,
                     epoch,
                     step,
                     loss,
                 });
             }
-            self.account(runner.rank, &turn, step, loss, seconds);
+            self.account(runner.rank, &planned, step, loss, seconds);
             let is_in_training =
-                |next: &Turn| next.kind == ProgramKind::Train && next.epoch == turn.epoch;
-            if turn.kind == ProgramKind::Train && !next.is_some_and(is_in_training) {
-                self.check_finite(runner, &turn)?;
+                |next: &PlannedStep| next.kind == ProgramKind::Train && next.epoch == planned.epoch;
+            if planned.kind == ProgramKind::Train && !next.is_some_and(is_in_training) {
+                self.check_finite(runner, &planned)?;
             }
-            if next.is_none_or(|next| next.epoch != turn.epoch) {
-                self.end_epoch(runner.rank, turn.epoch);
+            if next.is_none_or(|next| next.epoch != planned.epoch) {
+                self.end_epoch(runner.rank, planned.epoch);
             }
         }
-        Ok(End::Finished)
+        Ok(RunEnd::Finished)
     }
 
-    /// What persists is finite after the training of an epoch. A loss may stay finite beside
-    /// values that are not: running statistics are not read in training, and the last update by no loss.
+    /// Checks that persistent buffers are finite after the training of an epoch. The loss may be finite although
+    /// they are not: training does not read running statistics, and no loss depends on the last update.
     ///
-    /// Errors: `NotFinite`, on each rank for its own shares.
-    fn check_finite(&self, runner: &mut RankRunner<'_>, turn: &Turn) -> Result<(), RunError> {
+    /// Errors: `NotFinite`, on each rank for its own shards.
+    fn check_finite(
+        &self,
+        runner: &mut RankRunner<'_>,
+        planned: &PlannedStep,
+    ) -> Result<(), RunError> {
         let body = self.session.main_program().body(runner.rank);
         match first_not_finite(body, &runner.arena.memory(body)) {
             None => Ok(()),
@@ -262,8 +266,8 @@ impl Player<'_, '_> {
                 value: found.value.to_string(),
                 count: found.count,
                 elements: found.buffer.dims.iter().product(),
-                step: turn.updates + 1,
-                epoch: turn.epoch + 1,
+                step: planned.updates + 1,
+                epoch: planned.epoch + 1,
             }),
         }
     }
@@ -271,43 +275,50 @@ impl Player<'_, '_> {
     fn step(
         &mut self,
         runner: &mut RankRunner<'_>,
-        turn: &Turn,
-        next: Option<&Turn>,
+        planned: &PlannedStep,
+        next: Option<&PlannedStep>,
     ) -> Result<StepReport, RunError> {
-        let [fetch, step] = self.bodies[turn.program];
-        if self.staged != Some(turn.program) {
-            let inputs = self.session.inputs(turn, None);
+        let [fetch, step] = self.bodies[planned.program];
+        if self.staged != Some(planned.program) {
+            let inputs = self.session.inputs(planned, None);
             runner.step(fetch, &inputs)?;
         }
-        let inputs = self.session.inputs(turn, next);
+        let inputs = self.session.inputs(planned, next);
         let report = runner.step(step, &inputs)?;
-        self.staged = (!inputs.next_samples.is_empty()).then_some(turn.program);
+        self.staged = (!inputs.next_samples.is_empty()).then_some(planned.program);
         Ok(report)
     }
 
-    fn account(&mut self, rank: Rank, turn: &Turn, step: StepReport, loss: f64, seconds: Seconds) {
-        let samples = turn.samples.len();
-        let epoch = turn.epoch;
-        let progress = match turn.kind {
+    fn account(
+        &mut self,
+        rank: Rank,
+        planned: &PlannedStep,
+        step: StepReport,
+        loss: f64,
+        seconds: Seconds,
+    ) {
+        let samples = planned.samples.len();
+        let epoch = planned.epoch;
+        let progress = match planned.kind {
             ProgramKind::Train => {
                 self.steps += 1;
                 self.current.samples += samples;
                 self.current.training_loss += loss * samples as f64;
                 self.current.training_seconds += seconds;
-                if turn.program == self.main {
+                if planned.program == self.main {
                     self.durations.add(step.seconds, step.trace);
                 }
                 Progress::Step {
                     epoch,
                     step: self.steps,
                     loss,
-                    learning_rate: self.session.plan.schedule.rate(turn.epochs_done),
+                    learning_rate: self.session.plan.schedule.rate(planned.epochs_done),
                     samples,
                     seconds,
                 }
             }
             ProgramKind::Evaluate => {
-                let named = |name| output(self.session, turn, rank, &step, name);
+                let named = |name| output(self.session, planned, rank, &step, name);
                 let (errors, counts) = (named("errors"), named("counts"));
                 let validation = self.current.validation.get_or_insert_default();
                 validation.add(loss, samples, seconds);
@@ -315,7 +326,7 @@ impl Player<'_, '_> {
                 validation.add_counts(counts.unwrap_or_default());
                 Progress::Evaluated { epoch, samples }
             }
-            ProgramKind::Fetch => panic!("a fetch is no turn of its own"),
+            ProgramKind::Fetch => panic!("a fetch is not a step of the plan"),
         };
         if rank == 0 {
             (self.report)(progress);
@@ -343,25 +354,25 @@ impl Validation {
         self.seconds += seconds;
     }
 
-    /// Share of the positions that were given to their class; `None` of a regression.
+    /// Fraction of the positions predicted correctly; `None` for a regression.
     pub fn accuracy(&self) -> Option<f64> {
         let sum = |count: fn(&ClassCount) -> f64| self.classes.iter().map(count).sum::<f64>();
         let actual = sum(|class| class.actual);
         (actual > 0.0).then(|| sum(|class| class.hits) / actual)
     }
 
-    /// `counts` holds the hits of all classes, then what was given to each, then what is of each.
+    /// `counts` has the hits of all classes, then the predicted, then the actual positions.
     fn add_counts(&mut self, counts: &[f64]) {
         let number = counts.len() / 3;
         self.classes.resize(number, ClassCount::default());
         for (class, count) in self.classes.iter_mut().enumerate() {
             count.hits += counts[class];
-            count.given += counts[number + class];
+            count.predicted += counts[number + class];
             count.actual += counts[2 * number + class];
         }
     }
 
-    /// `errors` holds the sums of absolute errors of all targets, then those of squared errors.
+    /// `errors` has the sums of absolute errors of all targets, then those of squared errors.
     fn add_errors(&mut self, errors: &[f64]) {
         let (absolute, squared) = errors.split_at(errors.len() / 2);
         for (sums, more) in [(&mut self.absolute, absolute), (&mut self.squared, squared)] {
@@ -373,15 +384,15 @@ impl Validation {
     }
 }
 
-/// The value of a named output of a turn, where its body has it.
+/// The value of a named output of a step, if its body has it.
 fn output<'r>(
     session: &Session<'_>,
-    turn: &Turn,
+    planned: &PlannedStep,
     rank: Rank,
     report: &'r StepReport,
     name: &str,
 ) -> Option<&'r [f64]> {
-    let body = session.programs[turn.program].step.body(rank);
+    let body = session.programs[planned.program].step.body(rank);
     let at = body.outputs.iter().position(|output| output.name == name)?;
     Some(&report.outputs[at])
 }

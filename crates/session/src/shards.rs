@@ -1,42 +1,42 @@
-//! Shares of tensors that ranks keep, cut out of the whole and put together again.
+//! Shards of tensors, cut out of the whole and put together again.
 
 use partita_program::{Buffer, Home};
 use partita_space::{Coord, Mesh, Region};
 
-/// What a rank keeps of a tensor of these values.
+/// The shard of a tensor that the rank at `coord` holds in a buffer.
 ///
-/// Shapes: `whole` has the elements of the tensor of the buffer's home, the last dim fastest; the share
-/// is what the rank at `coord` owns of it. A buffer without a home keeps all.
-pub fn share_of(whole: &[f64], buffer: &Buffer, mesh: &Mesh, coord: &Coord) -> Vec<f64> {
+/// Shapes: `whole` has the elements of the tensor of the buffer's home, the last dim fastest; the shard
+/// those that the rank owns. A buffer without a home holds the whole.
+pub fn shard_of(whole: &[f64], buffer: &Buffer, mesh: &Mesh, coord: &Coord) -> Vec<f64> {
     let Some(home) = &buffer.home else {
         return whole.to_vec();
     };
-    let mut share = Vec::new();
-    for_share_rows(home, mesh, coord, |from, length| {
-        share.extend_from_slice(&whole[from..from + length]);
+    let mut shard = Vec::new();
+    for_shard_rows(home, mesh, coord, |from, length| {
+        shard.extend_from_slice(&whole[from..from + length]);
     });
-    share
+    shard
 }
 
-/// Puts the share of a rank where it belongs in the whole tensor.
+/// Copies the shard of a rank into the whole tensor.
 ///
-/// Shapes: as for [`share_of`].
-pub fn put_share<T: Copy>(whole: &mut [T], share: &[T], home: &Home, mesh: &Mesh, coord: &Coord) {
-    let mut rest = share;
-    for_share_rows(home, mesh, coord, |from, length| {
+/// Shapes: as for [`shard_of`].
+pub fn put_shard<T: Copy>(whole: &mut [T], shard: &[T], home: &Home, mesh: &Mesh, coord: &Coord) {
+    let mut rest = shard;
+    for_shard_rows(home, mesh, coord, |from, length| {
         let (row, after) = rest.split_at(length);
         whole[from..from + length].copy_from_slice(row);
         rest = after;
     });
     assert!(
         rest.is_empty(),
-        "a share of {} elements too many",
+        "a shard of {} elements too many",
         rest.len()
     );
 }
 
 /// Calls `visit` with the start and the length of each run of elements that a rank owns, in order.
-pub(crate) fn for_share_rows(
+pub(crate) fn for_shard_rows(
     home: &Home,
     mesh: &Mesh,
     coord: &Coord,
@@ -57,8 +57,8 @@ pub(crate) fn for_share_rows(
     }
 }
 
-/// The name of the tensor of which a persistent buffer is a copy: where several groups of ranks hold it, all
-/// but the first add `@` and a number.
+/// The name of the tensor that a persistent buffer is a copy of: where several groups of ranks hold it, all but
+/// the first append `@` and a number.
 pub fn persistent_name(buffer: &str) -> &str {
     buffer.split_once('@').map_or(buffer, |(name, _)| name)
 }
@@ -70,7 +70,7 @@ mod tests {
     use partita_space::{Axis, AxisList, Bytes};
 
     #[test]
-    fn shares_put_together_are_the_whole() {
+    fn all_shards_make_up_the_whole() {
         let mesh = Mesh::new([2, 1, 1, 1, 3, 1, 1]);
         let mut place = Place::replicated([1, 2, 1, 5, 7]);
         place.axes[3] = AxisList::of([Axis::Data]);
@@ -93,9 +93,9 @@ mod tests {
                 home: Some(home),
                 offset: Bytes(0),
             };
-            let share = share_of(&whole, &buffer, &mesh, &coord);
-            assert_eq!(share.len(), buffer.dims.iter().product::<usize>());
-            put_share(&mut again, &share, &home, &mesh, &coord);
+            let shard = shard_of(&whole, &buffer, &mesh, &coord);
+            assert_eq!(shard.len(), buffer.dims.iter().product::<usize>());
+            put_shard(&mut again, &shard, &home, &mesh, &coord);
         }
         assert_eq!(again, whole);
     }

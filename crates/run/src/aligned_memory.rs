@@ -1,25 +1,25 @@
-//! Memory in lines of 64 bytes, which packets share out.
+//! Memory of arenas and packet pools.
 
 use crate::allocation::handling_failure;
 use partita_space::Bytes;
 use std::cell::UnsafeCell;
 
 /// One allocation, zeroed, aligned to 64 bytes.
-pub(crate) struct Lines(Box<[UnsafeCell<Line>]>);
+pub(crate) struct AlignedMemory(Box<[UnsafeCell<Line>]>);
 
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
-// SAFETY: plain bytes, reached only through an arena, by one thread at a time, or through packets, whose
-// ranges are apart.
-unsafe impl Send for Lines {}
+// SAFETY: plain bytes, accessed only through an arena, by one thread at a time, or through packets, whose
+// ranges are disjoint.
+unsafe impl Send for AlignedMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Lines {}
+unsafe impl Sync for AlignedMemory {}
 
-impl Lines {
-    /// At least so many bytes; none where the system has no memory for them.
-    pub fn if_possible(bytes: Bytes) -> Option<Self> {
+impl AlignedMemory {
+    /// Allocates at least `bytes`; `None` if out of memory.
+    pub fn try_allocate(bytes: Bytes) -> Option<Self> {
         let lines = usize::try_from(bytes.0.div_ceil(64)).ok()?;
         let layout = std::alloc::Layout::array::<UnsafeCell<Line>>(lines.max(1)).ok()?;
         // SAFETY: the layout is not of size zero, zero bytes are a valid `Line`, and the box is
@@ -40,7 +40,7 @@ impl Lines {
         Bytes(self.0.len() as u64 * 64)
     }
 
-    /// Touches every page, so that they are counted and resident before the first step.
+    /// Touches every page, so that all are resident before the first step.
     pub fn touch(&mut self) {
         for line in self.0.iter_mut().step_by(64) {
             // SAFETY: `&mut self` excludes every other reference; a volatile write is not elided.
@@ -48,7 +48,7 @@ impl Lines {
         }
     }
 
-    /// The first byte. Who reads or writes through it answers for nobody else doing so there.
+    /// The first byte. Users of the pointer must exclude conflicting accesses themselves.
     pub fn start(&self) -> *mut u8 {
         self.0.as_ptr().cast_mut().cast::<u8>()
     }
