@@ -188,7 +188,7 @@ impl Asked {
         })
     }
 
-    /// As programs do it: dy has a frame of zeros where the window needs it, dx has none.
+    /// As programs do it: dy is padded with zeros where the window needs it, dx is not.
     fn backward_data(&self, team: &mut Team) -> Result<String, String> {
         let window = &self.conv.window;
         let reach = |i: usize| (window.kernel[i] - 1) * window.dilation[i];
@@ -198,16 +198,16 @@ impl Asked {
             let last = (self.padding[i] + self.input[i] - 1) / window.stride[i];
             last.saturating_sub(self.output[i] - 1)
         });
-        let framed = std::array::from_fn(|i| low[i] + self.output[i] + high[i]);
+        let padded = std::array::from_fn(|i| low[i] + self.output[i] + high[i]);
         let shift = std::array::from_fn(|i| (self.padding[i] + low[i] * window.stride[i]) as i64);
-        let yg = Grid::dense(self.samples, framed, self.f);
+        let yg = Grid::dense(self.samples, padded, self.f);
         let xg = Grid::dense(self.samples, self.input, self.c);
         let mut dy = vec![0.0; yg.elements()];
         let values = ramp(self.output[2] * self.f);
         for n in 0..self.samples {
             for d in 0..self.output[0] {
                 for h in 0..self.output[1] {
-                    let at = ((n * framed[0] + d + low[0]) * framed[1] + h + low[1]) * framed[2];
+                    let at = ((n * padded[0] + d + low[0]) * padded[1] + h + low[1]) * padded[2];
                     let at = (at + low[2]) * self.f;
                     dy[at..at + values.len()].copy_from_slice(&values);
                 }

@@ -375,13 +375,13 @@ fn layer(team: &mut Team, name: &str, c: usize, f: usize, extent: usize, stride:
         let work = partita_cpu::conv_forward(&mut call, xv, wv, yv, &conv, false, none());
         work.unwrap_or_else(|e| panic!("{e}")).flops
     });
-    // The gradient of the image without its frame, from a dy with a frame: complete for stride 1.
-    let framed = Grid::dense(1, [out + 2; 3], f);
+    // The gradient of the image without padding, from a padded dy: complete for stride 1.
+    let padded = Grid::dense(1, [out + 2; 3], f);
     let (dyg, shift) = match stride {
-        1 => (framed, [2; 3]),
+        1 => (padded, [2; 3]),
         _ => (yg, [1; 3]),
     };
-    let dy = ramp(framed.elements());
+    let dy = ramp(padded.elements());
     let dxg = Grid::dense(1, [extent; 3], c);
     let mut dx = vec![0.0f32; dxg.elements()];
     let useful = 2 * (yg.positions() * w.len()) as u64;
@@ -389,7 +389,7 @@ fn layer(team: &mut Team, name: &str, c: usize, f: usize, extent: usize, stride:
         let (dyv, dxv) = (View::new(&dy, &dyg), ViewMut::new(&mut dx, &dxg));
         let work =
             partita_cpu::conv_backward_data(&mut call, dyv, wv, dxv, &conv, shift, false, none());
-        // dy with its frame counts more than the image needs.
+        // padded dy counts more than the image needs.
         work.unwrap_or_else(|e| panic!("{e}")).flops.min(useful)
     });
     let mut dw = vec![0.0; w.len()];

@@ -1,14 +1,14 @@
-//! Smooth functions of one element.
+//! Smooth activations: GELU, SiLU, sigmoid.
 
 use crate::grid::{Call, Canceled, View, ViewMut, Work};
-use crate::positions::{each_range, read, write};
+use crate::math::exp;
+use crate::row_kernels::{each_range, read, write};
 use crate::rows::Rows;
 use crate::simd::{Op, Simd};
-use crate::wave::exp;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// A function of one element, in a form that the compiler makes vectors of.
+/// An elementwise function in a form that the compiler vectorizes.
 pub trait Function {
     /// Nominal flops of an element, forward and backward.
     const FLOPS: [u64; 2];
@@ -28,7 +28,7 @@ pub struct Gelu;
 #[derive(Clone, Copy, Debug)]
 pub struct Silu;
 
-/// Of the standard normal distribution up to x, to 2e-7, and its density at x.
+/// Cumulative distribution function of the standard normal distribution at x, to 2e-7, and its density.
 ///
 /// Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26.
 #[inline(always)]
@@ -107,7 +107,7 @@ pub fn activation_forward<F: Function>(
     })
 }
 
-/// Pointers: the boxes have the positions, and nobody else touches these of y.
+/// Pointers: the boxes have the positions, and no other thread accesses those of y.
 struct Forward<'a, F> {
     x: Rows<'a>,
     y: Rows<'a>,
@@ -156,7 +156,7 @@ pub fn activation_backward<F: Function>(
     })
 }
 
-/// Pointers: the boxes have the positions, and nobody else touches these of dx.
+/// Pointers: the boxes have the positions, and no other thread accesses those of dx.
 struct Backward<'a, F> {
     x: Rows<'a>,
     dy: Rows<'a>,

@@ -24,7 +24,7 @@ use partita_run::{Block, Inputs, KernelTally, Kernels, Memory, RunError};
 use partita_space::{Coord, Mesh, Rank};
 use tail::Tail;
 
-/// The one algorithm of each kernel; what a kernel chooses by shape is its own affair.
+/// The only algorithm of each kernel; a kernel may choose its method by shape.
 const NAME: &str = "cpu";
 
 /// The kernels of this crate for a rank: f32 programs, every kernel by the algorithm `cpu`.
@@ -51,7 +51,7 @@ impl CpuKernels {
     }
 }
 
-/// A kernel while it runs: what it may touch.
+/// The context of a running kernel.
 struct Run<'r, 'm> {
     team: &'r mut Team,
     memory: &'r Memory<'m>,
@@ -69,12 +69,12 @@ impl<'r> Run<'r, '_> {
         Output::new(self.memory.write::<f32>(view))
     }
 
-    /// A box without gaps.
+    /// A contiguous box.
     fn dense(&self, view: &View) -> Block<'r, f32> {
         vector(self.memory.read::<f32>(view))
     }
 
-    /// Sums over channels, without gaps.
+    /// Contiguous sums over channels.
     fn sums(&self, view: &View) -> Block<'r, f64> {
         vector(self.memory.read::<f64>(view))
     }
@@ -97,7 +97,7 @@ impl<'r> Run<'r, '_> {
         body(&mut call).map_err(|Canceled| RunError::Cancelled)
     }
 
-    /// For loops outside of the team: to be asked once a row.
+    /// For loops outside of the team: call it once a row.
     fn go_on(&mut self) -> Result<(), RunError> {
         if (self.progress)() {
             Ok(())
@@ -107,7 +107,7 @@ impl<'r> Run<'r, '_> {
     }
 }
 
-/// Bytes read and written of a target: both where it is added to.
+/// Bytes of a target: written, and also read if it accumulates.
 fn touched(bytes: u64, accumulate: bool) -> u64 {
     bytes * (1 + u64::from(accumulate))
 }

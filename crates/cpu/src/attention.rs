@@ -1,25 +1,25 @@
-//! Attention, head by head: each head of each sample is worked on by one thread, in blocks of positions.
+//! Attention: each head of each sample is computed by one thread, in blocks of positions.
 
 use crate::grid::{Call, Canceled, Shared, View, ViewMut, Work};
+use crate::math::exp;
 use crate::matrix::{Factor, Product, Transpose};
 use crate::rows::Rows;
 use crate::simd::{Level, Op, Simd};
 use crate::team::TeamKind;
-use crate::wave::exp;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Positions of q whose scores are held at a time.
+/// Positions of q whose scores are stored at a time.
 const BLOCK: usize = 48;
-/// Elements of a row that are taken together.
+/// Elements of a row per block.
 const TOGETHER: usize = 16;
 
-/// How channels are shared out, and who sees what.
+/// The number of heads and the mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heads {
-    /// Ranges of equally many channels.
+    /// Number of heads; each has the same number of channels.
     pub heads: usize,
-    /// Position `i` of q sees positions 0 to `i` only.
+    /// Causal mask: position `i` of q attends to positions 0 to `i`.
     pub causal: bool,
 }
 
@@ -31,18 +31,18 @@ pub fn attention_scratch(
     channels: usize,
     backward: bool,
 ) -> usize {
-    team.threads * Room::new(heads, [outer, inner], channels, backward).elements()
+    team.threads * Scratch::new(heads, [outer, inner], channels, backward).elements()
 }
 
-/// What a thread needs: keys and values turned, scores, and gradients of scores.
+/// Scratch of one thread: transposed keys and values, scores, and gradients of scores.
 #[derive(Clone, Copy)]
-struct Room {
+struct Scratch {
     turned: usize,
     scores: usize,
     backward: bool,
 }
 
-impl Room {
+impl Scratch {
     fn new(heads: &Heads, [outer, inner]: [usize; 2], channels: usize, backward: bool) -> Self {
         Self {
             turned: channels / heads.heads * inner,
@@ -67,12 +67,12 @@ pub fn attention_forward(
     y: ViewMut,
 ) -> Result<Work, Canceled> {
     let bytes = [q, k, v].map(|x| x.grid.bytes()).iter().sum::<u64>() + y.grid.bytes();
-    let job = Job::new(heads, [q, k, v], Rows::from(y), [None; 3], [false; 3]);
-    let flops = job.all(call, 2, Head::forward)?;
+    let pass = Pass::new(heads, [q, k, v], Rows::from(y), [None; 3], [false; 3]);
+    let flops = pass.all(call, 2, Head::forward)?;
     Ok(Work { flops, bytes })
 }
 
-/// Those gradients of q, k and v that are wanted; each adds where its flag says so.
+/// The requested gradients of q, k and v; each accumulates if its flag is set.
 ///
 /// Counts two products of matrices, and one for each gradient.
 pub fn attention_backward(
@@ -92,13 +92,13 @@ pub fn attention_backward(
         gradient.iter().for_each(|dx| dx.grid.assert_like(of.grid));
     }
     let products = 2 + wanted.iter().flatten().count();
-    let job = Job::new(heads, [q, k, v], Rows::from(dy), wanted, accumulate);
-    let flops = job.all(call, products, Head::backward)?;
+    let pass = Pass::new(heads, [q, k, v], Rows::from(dy), wanted, accumulate);
+    let flops = pass.all(call, products, Head::backward)?;
     Ok(Work { flops, bytes })
 }
 
 /// All heads.
-struct Job<'a> {
+struct Pass<'a> {
     heads: Heads,
     inputs: [Rows<'a>; 3],
     /// y, or its gradient.
@@ -107,7 +107,7 @@ struct Job<'a> {
     accumulate: [bool; 3],
 }
 
-/// A matrix of one head, row by row; null where it is not wanted. Pointers: all rows.
+/// A row-major matrix of one head; null if it is not requested. Pointers: all rows.
 #[derive(Clone, Copy)]
 struct Matrix {
     data: *mut f32,
@@ -123,14 +123,14 @@ impl Matrix {
     /// # Safety
     /// There is the row.
     unsafe fn from(self, row: usize) -> *mut f32 {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.data.add(row * self.row) }
     }
 }
 
 /// One head of one sample.
 ///
-/// Pointers: the matrices, and scratch as `room` says; nobody else touches y or the gradients, whichever
+/// Pointers: the matrices, and scratch as `scratch_layout` says; no other thread accesses y or the gradients, whichever
 /// are written, or the scratch.
 struct Head {
     level: Level,
@@ -144,11 +144,11 @@ struct Head {
     outer: usize,
     inner: usize,
     channels: usize,
-    room: Room,
+    scratch_layout: Scratch,
     scratch: *mut f32,
 }
 
-impl<'a> Job<'a> {
+impl<'a> Pass<'a> {
     fn new(
         heads: Heads,
         inputs: [View<'a>; 3],
@@ -189,9 +189,9 @@ impl<'a> Job<'a> {
         let [q, k, _] = self.inputs.map(|x| x.grid);
         let (outer, inner) = (q.extent[2], k.extent[2]);
         let is_backward = products > 2;
-        let room = Room::new(&self.heads, [outer, inner], q.channels, is_backward);
+        let scratch_layout = Scratch::new(&self.heads, [outer, inner], q.channels, is_backward);
         let kind = call.team.kind();
-        let needed = kind.threads * room.elements();
+        let needed = kind.threads * scratch_layout.elements();
         assert!(call.scratch.len() >= needed, "scratch of {needed} elements");
         let scratch = Shared(call.scratch.as_mut_ptr());
         let count = q.samples * self.heads.heads;
@@ -208,8 +208,8 @@ impl<'a> Job<'a> {
                     // SAFETY: each thread has its part of the scratch, each head its own channels of
                     // boxes that fit each other; what is written is borrowed alone.
                     unsafe {
-                        let scratch = scratch.get().add(thread * room.elements());
-                        of_head(&self.head(kind.level, head, room, scratch));
+                        let scratch = scratch.get().add(thread * scratch_layout.elements());
+                        of_head(&self.head(kind.level, head, scratch_layout, scratch));
                     }
                     poll.tick(flops);
                 }
@@ -219,7 +219,13 @@ impl<'a> Job<'a> {
 
     /// # Safety
     /// There is the head, and the scratch is nobody else's.
-    unsafe fn head(&self, level: Level, number: usize, room: Room, scratch: *mut f32) -> Head {
+    unsafe fn head(
+        &self,
+        level: Level,
+        number: usize,
+        scratch_layout: Scratch,
+        scratch: *mut f32,
+    ) -> Head {
         let (n, head) = (number / self.heads.heads, number % self.heads.heads);
         let channels = self.inputs[0].grid.channels / self.heads.heads;
         let of = |rows: &Rows| Matrix {
@@ -240,7 +246,7 @@ impl<'a> Job<'a> {
             outer: q.grid.extent[2],
             inner: k.grid.extent[2],
             channels,
-            room,
+            scratch_layout,
             scratch,
         }
     }
@@ -267,7 +273,7 @@ impl Head {
     /// Keys or values with positions one after the other.
     ///
     /// # Safety
-    /// What [`Head`] says of its pointers holds, and so it does of `to`, a part of the scratch.
+    /// The pointer requirements of [`Head`] hold, and so it does of `to`, a part of the scratch.
     unsafe fn turn(&self, from: Matrix, to: *mut f32) {
         let transpose = Transpose {
             from: from.data,
@@ -277,7 +283,7 @@ impl Head {
             to,
             to_row: self.inner,
         };
-        // SAFETY: as the caller says; the level is the team's.
+        // SAFETY: guaranteed by the caller; the level is the team's.
         unsafe { self.level.run(transpose) };
     }
 
@@ -296,7 +302,7 @@ impl Head {
         let (matrix, range) = rows;
         let product = Product {
             a: Factor {
-                // SAFETY: as the caller says.
+                // SAFETY: guaranteed by the caller.
                 data: unsafe { matrix.from(range.start) },
                 row: matrix.row,
                 column: 1,
@@ -311,7 +317,7 @@ impl Head {
             scale,
             add: false,
         };
-        // SAFETY: as the caller says; the level is the team's.
+        // SAFETY: guaranteed by the caller; the level is the team's.
         unsafe { self.level.run(product) };
     }
 
@@ -327,7 +333,7 @@ impl Head {
             columns: seen,
             causal: self.causal,
         };
-        // SAFETY: as the caller says; the level is the team's.
+        // SAFETY: guaranteed by the caller; the level is the team's.
         unsafe {
             self.scores((self.q, block), turned, seen, self.scale(), to);
             self.level.run(softmax);
@@ -335,11 +341,13 @@ impl Head {
     }
 
     /// # Safety
-    /// What [`Head`] says of its pointers holds.
+    /// The pointer requirements of [`Head`] hold.
     unsafe fn forward(&self) {
-        // SAFETY: the scratch has room for both.
-        let (turned, scores) = (self.scratch, unsafe { self.scratch.add(self.room.turned) });
-        // SAFETY: the keys have their room.
+        // SAFETY: the scratch has scratch_layout for both.
+        let (turned, scores) = (self.scratch, unsafe {
+            self.scratch.add(self.scratch_layout.turned)
+        });
+        // SAFETY: the keys have their scratch_layout.
         unsafe { self.turn(self.k, turned) };
         for (block, seen) in self.blocks() {
             // SAFETY: blocks of the own matrices.
@@ -386,26 +394,26 @@ impl Head {
             scale: 1.0,
             add: target.add,
         };
-        // SAFETY: as the caller says; the level is the team's.
+        // SAFETY: guaranteed by the caller; the level is the team's.
         unsafe { self.level.run(product) };
     }
 
     /// # Safety
-    /// What [`Head`] says of its pointers holds.
+    /// The pointer requirements of [`Head`] hold.
     unsafe fn backward(&self) {
-        let Room { turned, scores, .. } = self.room;
-        // SAFETY: the scratch has room for all four.
+        let Scratch { turned, scores, .. } = self.scratch_layout;
+        // SAFETY: the scratch has scratch_layout for all four.
         let [keys, values, shares, slopes] =
             unsafe { [0, turned, 2 * turned, 2 * turned + scores].map(|at| self.scratch.add(at)) };
         let [dq, dk, dv] = self.gradients;
-        // SAFETY: keys and values have their room.
+        // SAFETY: keys and values have their scratch_layout.
         unsafe {
             self.turn(self.k, keys);
             self.turn(self.v, values);
         }
         for (gradient, adds) in [(dk, self.accumulate[1]), (dv, self.accumulate[2])] {
             if !adds && !gradient.data.is_null() {
-                // SAFETY: as the caller says.
+                // SAFETY: guaranteed by the caller.
                 unsafe { self.clear(gradient) };
             }
         }
@@ -492,7 +500,7 @@ impl Target {
 
 /// Rows of scores become what adds up to 1; 0 where a position is not seen.
 ///
-/// Pointers: all rows, which nobody else touches.
+/// Pointers: all rows, which no other thread accesses.
 struct Softmax {
     scores: *mut f32,
     /// Position of the first row.
@@ -529,7 +537,7 @@ impl Op for Softmax {
 
 /// Gradients of shares become those of scores: `share * (slope - sum of share * slope) * scale`.
 ///
-/// Pointers: all rows of both; nobody else touches the slopes.
+/// Pointers: all rows of both; no other thread accesses the slopes.
 struct Slopes {
     shares: *const f32,
     slopes: *mut f32,

@@ -5,14 +5,14 @@
 //! kernel on dy with flipped, transposed weights.
 
 use crate::convolution::{Convolution, Weights};
+use crate::direct_convolution::{DirectConvolution, Operand, Taps};
 use crate::dot;
-use crate::epilogue::{Ending, Epilogue, Total};
+use crate::epilogue::{Epilogue, JobEpilogue, Total};
 use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work, product};
-use crate::job::{Job, Operand, Taps};
 use crate::simd::{Level, Op, Simd};
 use crate::team::{ELEMENT, Team, TeamKind};
 use crate::tiles::Tiles;
-use crate::walk::Place;
+use crate::walk::Positions;
 
 /// Scratch elements that [`conv_backward_data`] needs for C and F channels and `positions`
 /// elements of dx per channel (of all samples) with plain weights; zero where it reads the weights
@@ -31,7 +31,7 @@ pub fn conv_backward_data_scratch(
     packed_backward_data_elements(team.level, conv, c, f)
 }
 
-/// Whether plain weights are used as they lie.
+/// Whether plain weights are used directly, without packing.
 fn dots(level: Level, conv: &Convolution, (c, f): (usize, usize), positions: usize) -> bool {
     let few = positions <= dot::POSITIONS_MAX && f / conv.groups >= level.lanes();
     few || stays(level, conv, c, f)
@@ -82,7 +82,7 @@ pub fn pack_backward_data(
 /// dy[n, o, f] * w[k, c, f], then the epilogue.
 ///
 /// Shapes: dy (N, D, H, W, F), dx (N, D, H, W, C), w (Kd, Kh, Kw, C / groups, F); outputs outside
-/// the box of dy contribute nothing. `shift` is the place of the first element of dx, relative to
+/// the box of dy contribute nothing. `shift` is the position of the first element of dx, relative to
 /// the first input that output 0 of the dy box reads. `accumulate` adds to dx. Fast where the
 /// stride is 1 and dy is complete. Bit-reproducible for any number of threads, but for the sums.
 /// The forward direction of a transposed convolution is this one, of dy.
@@ -120,7 +120,7 @@ pub fn conv_backward_data(
         Weights::Packed(_) => 0,
     };
     let (scratch, rest) = call.scratch.split_at_mut(need);
-    let (ending, total) = epilogue.begin(kind, conv, c, rest);
+    let (job_epilogue, total) = epilogue.begin(kind, conv, c, rest);
     if xg.elements() == 0 {
         return Ok(work);
     }
@@ -143,7 +143,7 @@ pub fn conv_backward_data(
         weights,
         conv,
         accumulate,
-        ending,
+        epilogue: job_epilogue,
         total,
     }
     .run(call.team, call.progress, shift)?;
@@ -158,7 +158,7 @@ struct Gradient<'a> {
     weights: Operand<'a>,
     conv: &'a Convolution,
     accumulate: bool,
-    ending: Ending<'a>,
+    epilogue: JobEpilogue<'a>,
     total: Total<'a>,
 }
 
@@ -192,11 +192,11 @@ impl Gradient<'_> {
         let (jobs, fg, cg) = self.conv.jobs(yg.channels, xg.channels);
         let (first, step) = (at.map(|s| s.first), at.map(|s| s.step));
         for g in 0..jobs {
-            let job = Job {
+            let job = DirectConvolution {
                 x: self.dy.data,
-                x_place: Place::new(yg, g * fg, [0; 3], [1; 3]),
+                x_positions: Positions::new(yg, g * fg, [0; 3], [1; 3]),
                 y: self.dx,
-                y_place: Place::new(xg, g * cg, first, step),
+                y_positions: Positions::new(xg, g * cg, first, step),
                 count: [xg.samples, at[0].count, at[1].count, at[2].count],
                 taps: at.map(|s| s.taps),
                 kernel: self.conv.window.kernel,
@@ -204,7 +204,7 @@ impl Gradient<'_> {
                 f: cg,
                 weights: self.weights.group(g, jobs, fg),
                 accumulate: self.accumulate,
-                ending: self.ending.of_job(g * cg, first, step),
+                epilogue: self.epilogue.of_job(g * cg, first, step),
             };
             // SAFETY: the boxes hold their slices, the taps of a segment hit outputs in dy, the
             // epilogue's boxes are like dx, and dx is borrowed alone. A job has channels of its own.

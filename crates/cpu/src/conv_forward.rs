@@ -1,13 +1,13 @@
 //! Forward convolution.
 
 use crate::convolution::{Convolution, Weights};
+use crate::direct_convolution::{DirectConvolution, Operand, Taps};
 use crate::epilogue::Epilogue;
 use crate::grid::{Call, Canceled, Shared, View, ViewMut, Work, product};
-use crate::job::{Job, Operand, Taps};
 use crate::simd::Level;
 use crate::team::{ELEMENT, Team, TeamKind};
 use crate::tiles::Tiles;
-use crate::walk::Place;
+use crate::walk::Positions;
 
 /// Outputs from which on packing the weights pays.
 const PACK_POSITIONS_MIN: usize = 48;
@@ -105,7 +105,7 @@ pub fn conv_forward(
         Weights::Packed(_) => 0,
     };
     let (scratch, rest) = call.scratch.split_at_mut(need);
-    let (ending, mut total) = epilogue.begin(kind, conv, f, rest);
+    let (job_epilogue, mut total) = epilogue.begin(kind, conv, f, rest);
     if yg.elements() == 0 {
         return Ok(work);
     }
@@ -121,11 +121,11 @@ pub fn conv_forward(
         x_step: window.dilation[i] * xg.pitch[i + 1],
     };
     for g in 0..jobs {
-        let job = Job {
+        let job = DirectConvolution {
             x: x.data,
-            x_place: Place::new(xg, g * cg, [0; 3], window.stride),
+            x_positions: Positions::new(xg, g * cg, [0; 3], window.stride),
             y: y_base,
-            y_place: Place::new(yg, g * fg, [0; 3], [1; 3]),
+            y_positions: Positions::new(yg, g * fg, [0; 3], [1; 3]),
             count: yg.counts(),
             taps: [taps(0), taps(1), taps(2)],
             kernel: window.kernel,
@@ -133,7 +133,7 @@ pub fn conv_forward(
             f: fg,
             weights: weights.group(g, conv.groups, fg),
             accumulate,
-            ending: ending.of_job(g * fg, [0; 3], [1; 3]),
+            epilogue: job_epilogue.of_job(g * fg, [0; 3], [1; 3]),
         };
         // SAFETY: the boxes hold their slices, x is the complete input of y, the epilogue's boxes are
         // like y, and y is borrowed alone. A job has channels of its own.

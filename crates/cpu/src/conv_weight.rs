@@ -12,16 +12,16 @@ use std::ops::Range;
 
 /// Tiles per thread from which on the threads share the tiles, not the positions.
 const TILES_PER_THREAD: usize = 8;
-/// Elements of dy in a block of positions, so that it stays in the nearest caches.
+/// Elements of dy in a block of positions, so that it stays in the L1 cache.
 const BLOCK_ELEMENTS: usize = 8 * 1024;
 /// Positions of a block, so that loading and storing a tile does not matter.
 const BLOCK_POSITIONS_MIN: usize = 512;
 /// The tallest tile.
 const Q_MAX: usize = 12;
 
-/// How the work is cut.
+/// Partition of the work among threads.
 #[derive(Clone, Copy)]
-struct Cut {
+struct Partition {
     /// Parts of the positions; each but the first sums into scratch.
     position_parts: usize,
     /// Parts of the tiles.
@@ -105,14 +105,14 @@ impl Shape {
         self.stretches * self.q_tiles() * self.f_tiles()
     }
 
-    fn cut(&self, threads: usize) -> Cut {
+    fn partition(&self, threads: usize) -> Partition {
         if self.tiles() >= TILES_PER_THREAD * threads {
-            Cut {
+            Partition {
                 position_parts: 1,
                 tile_parts: threads,
             }
         } else {
-            Cut {
+            Partition {
                 position_parts: threads,
                 tile_parts: 1,
             }
@@ -128,7 +128,7 @@ pub fn conv_backward_weight_scratch(
     f: usize,
 ) -> usize {
     let shape = Shape::new(team.level, conv, xg, f);
-    let parts = shape.cut(team.threads).position_parts;
+    let parts = shape.partition(team.threads).position_parts;
     // Sums of dy in f64 for each part, and room to align them.
     (parts - 1) * conv.weight_elements(xg.channels, f) + 2 * parts * f + 2
 }
@@ -172,13 +172,13 @@ pub fn conv_backward_weight(
     }
     let threads = call.team.threads();
     let shape = Shape::new(call.team.level(), conv, xg, f);
-    let cut = shape.cut(threads);
+    let partition = shape.partition(threads);
     let (scratch, rest) = call
         .scratch
-        .split_at_mut((cut.position_parts - 1) * weights);
+        .split_at_mut((partition.position_parts - 1) * weights);
     // SAFETY: every bit pattern is an f64.
     let (_, sums, _) = unsafe { rest.align_to_mut::<f64>() };
-    let sums = &mut sums[..cut.position_parts * f];
+    let sums = &mut sums[..partition.position_parts * f];
     sums.fill(0.0);
     let gradient = Gradient {
         x,
@@ -190,7 +190,7 @@ pub fn conv_backward_weight(
     gradient.compute(
         call.team,
         call.progress,
-        (&cut, work.flops),
+        (&partition, work.flops),
         dw,
         scratch,
         accumulate,
@@ -266,26 +266,26 @@ impl Gradient<'_> {
         &self,
         team: &mut Team,
         progress: &mut dyn FnMut() -> bool,
-        (cut, flops): (&Cut, u64),
+        (partition, flops): (&Partition, u64),
         dw: &mut [f32],
         parts: &mut [f32],
         accumulate: bool,
     ) -> Result<(), Canceled> {
         let (shape, f, weights) = (&self.shape, self.dy.grid.channels, dw.len());
         let (out, parts) = (Shared(dw.as_mut_ptr()), Shared(parts.as_mut_ptr()));
-        let units = cut.position_parts * cut.tile_parts;
+        let units = partition.position_parts * partition.tile_parts;
         team.units(progress, units, flops / units as u64, &|unit, poll| {
-            let (p, t) = (unit / cut.tile_parts, unit % cut.tile_parts);
+            let (p, t) = (unit / partition.tile_parts, unit % partition.tile_parts);
             let (to, load) = match p {
                 0 => (out.get(), accumulate),
                 // SAFETY: part p > 0 of the positions has elements (p - 1) * weights.. of the scratch.
                 1.. => (unsafe { parts.get().add((p - 1) * weights) }, false),
             };
             let share = Share {
-                rows: part(self.rows(), p, cut.position_parts),
-                tiles: part(shape.groups * shape.tiles(), t, cut.tile_parts),
+                rows: part(self.rows(), p, partition.position_parts),
+                tiles: part(shape.groups * shape.tiles(), t, partition.tile_parts),
                 position_part: p,
-                vectors: part(f.div_ceil(shape.level.lanes()), t, cut.tile_parts),
+                vectors: part(f.div_ceil(shape.level.lanes()), t, partition.tile_parts),
             };
             // SAFETY: the boxes hold their slices, x is the complete input of dy, and each unit has
             // tiles of dw or of its part of the scratch, and sums, of its own.
@@ -310,14 +310,14 @@ impl Gradient<'_> {
             let flops = 2 * block.len() * inner * s.f * s.rows;
             let flops = (flops / (s.f_tiles() * s.q_tiles())) as u64;
             for tile in share.tiles.clone() {
-                // SAFETY: as the caller says.
+                // SAFETY: guaranteed by the caller.
                 unsafe { self.tile(block.clone(), tile, dw, load) };
                 if !poll.tick(flops) {
                     return;
                 }
             }
             if let Some(sums) = self.sums {
-                // SAFETY: as the caller says.
+                // SAFETY: guaranteed by the caller.
                 unsafe { self.add_up(block, &share, sums) };
             }
             load = true;
@@ -341,10 +341,10 @@ impl Gradient<'_> {
                 lanes: (f - c0).min(level.lanes()),
                 ..self.walk(rows.clone())
             };
-            // SAFETY: channels of dy, in the sums of this part; the rest as the caller says.
+            // SAFETY: channels of dy, in the sums of this part; the rest is guaranteed by the caller.
             unsafe {
                 let sums = sums.0.add(share.position_part * f + c0);
-                level.run(AddUp { args, sums });
+                level.run(BiasSums { args, sums });
             }
         }
     }
@@ -403,7 +403,7 @@ impl Gradient<'_> {
             ..self.walk(rows)
         };
         let partial = lanes < s.level.lanes();
-        // SAFETY: as the caller says; the tile lies inside the weights.
+        // SAFETY: guaranteed by the caller; the tile lies inside the weights.
         unsafe {
             if s.depthwise {
                 dispatch::<true>(s.level, v, q.len(), partial, args)
@@ -423,7 +423,7 @@ impl Gradient<'_> {
 }
 
 /// Pointers: from x the rows of the tile, from y its vectors (of PART `lanes`), both at each position;
-/// from dw the tile, which nobody else touches.
+/// from dw the tile, which no other thread accesses.
 #[derive(Clone, Copy)]
 struct TileArgs {
     x: *const f32,
@@ -559,12 +559,12 @@ const NARROW: usize = 16;
 ///
 /// Pointers: from the `y` of `args` so many lanes at each position, and as many sums, which nobody else
 /// touches.
-struct AddUp {
+struct BiasSums {
     args: TileArgs,
     sums: *mut f64,
 }
 
-impl Op for AddUp {
+impl Op for BiasSums {
     type Out = ();
 
     #[inline(always)]
@@ -602,11 +602,11 @@ impl Op for AddUp {
 /// Adds the lanes of four vectors to sums in f64, and zeros them.
 ///
 /// # Safety
-/// There are as many sums as lanes, and nobody else touches them.
+/// There are as many sums as lanes, and no other thread accesses them.
 #[inline(always)]
 unsafe fn widen<S: Simd>(acc: &mut [S::V; 4], sums: *mut f64, lanes: usize) {
     let mut values = [0f32; LANES_MAX];
-    // SAFETY: no level has more lanes; the rest as the caller says.
+    // SAFETY: no level has more lanes; the rest is guaranteed by the caller.
     unsafe {
         let sum = S::add(S::add(acc[0], acc[1]), S::add(acc[2], acc[3]));
         S::store(values.as_mut_ptr(), sum);
@@ -618,13 +618,13 @@ unsafe fn widen<S: Simd>(acc: &mut [S::V; 4], sums: *mut f64, lanes: usize) {
 }
 
 /// # Safety
-/// The processor has the level, and what [`TileArgs`] says of its pointers holds.
+/// The processor has the level, and the pointer requirements of [`TileArgs`] hold.
 unsafe fn dispatch<const DEEP: bool>(level: Level, v: usize, q: usize, partial: bool, t: TileArgs) {
     macro_rules! pick {
         ($v:literal, $part:literal: $($q:literal)*) => {
             match q {
                 $($q => {
-                    // SAFETY: as the caller says.
+                    // SAFETY: guaranteed by the caller.
                     return unsafe { level.run(Tile::<$v, $q, $part, DEEP>(t)) };
                 })*
                 _ => {}

@@ -1,10 +1,10 @@
 //! Depthwise convolutions, forward and backward-data: every channel is a group of its own.
 //!
 //! A tile of P positions x V vectors of channels stays in registers while the loop runs over the
-//! taps; the weights are used as they lie, (tap, C).
+//! taps; the weights are not packed, (tap, C).
 
+use crate::direct_convolution::DirectConvolution;
 use crate::grid::{Canceled, part};
-use crate::job::Job;
 use crate::simd::{Level, Op, Simd};
 use crate::team::{Poll, Team};
 use crate::tiles::Tiles;
@@ -14,11 +14,11 @@ use std::ops::Range;
 /// Taps of one sweep.
 const TAPS_MAX: usize = 64;
 
-impl Job<'_> {
-    /// [`Job::run`] on the weights of a depthwise convolution.
+impl DirectConvolution<'_> {
+    /// [`DirectConvolution::run`] on the weights of a depthwise convolution.
     ///
     /// # Safety
-    /// As for [`Job::run`]; x has the channels of y.
+    /// As for [`DirectConvolution::run`]; x has the channels of y.
     pub(crate) unsafe fn run_depthwise(
         &self,
         (w, flipped): (&[f32], bool),
@@ -32,10 +32,13 @@ impl Job<'_> {
         let tiles = Tiles { level, f: self.f };
         let block = self.positions_per_unit(team);
         let blocks = positions.div_ceil(block);
-        let shares = self.ending.slots.map_or(blocks, |s| s.count().min(blocks));
+        let shares = self
+            .epilogue
+            .slots
+            .map_or(blocks, |s| s.count().min(blocks));
         let flops = 2 * self.taps_all() * self.f * positions / shares;
         team.units(progress, shares, flops as u64, &|share, poll| {
-            // SAFETY: as the caller says; a share has positions and a slot of its own.
+            // SAFETY: guaranteed by the caller; a share has positions and a slot of its own.
             unsafe { self.clear(share, tiles, 0..tiles.count()) };
             for b in part(blocks, share, shares) {
                 let range = b * block..((b + 1) * block).min(positions);
@@ -48,7 +51,7 @@ impl Job<'_> {
                 }
                 if !poll.canceled() {
                     // SAFETY: as above.
-                    unsafe { self.finish_range(tiles, range, share, 0..tiles.count()) };
+                    unsafe { self.apply_epilogue_range(tiles, range, share, 0..tiles.count()) };
                 }
             }
         })?;
@@ -58,7 +61,7 @@ impl Job<'_> {
     /// V vectors of channels from `f0` on, for a range of positions.
     ///
     /// # Safety
-    /// As for [`Job::run`], of these channels and positions; the weights hold all taps, and the level
+    /// As for [`DirectConvolution::run`], of these channels and positions; the weights hold all taps, and the level
     /// is the team's.
     unsafe fn channels(
         &self,
@@ -82,7 +85,11 @@ impl Job<'_> {
                 *at = (x + f0, row * self.f + f0);
             }
             let mut offsets = [[0; P_MAX]; 2];
-            let mut walk = Walk::new(self.count, [self.x_place, self.y_place], range.start);
+            let mut walk = Walk::new(
+                self.count,
+                [self.x_positions, self.y_positions],
+                range.start,
+            );
             let mut at = range.start;
             while at < range.end {
                 let n = p_max.min(range.end - at);
@@ -99,7 +106,7 @@ impl Job<'_> {
                     load: tap > 0 || self.accumulate,
                     width,
                 };
-                // SAFETY: as the caller says; the offsets are those of the walk and the taps.
+                // SAFETY: guaranteed by the caller; the offsets are those of the walk and the taps.
                 unsafe { dispatch(level, (v, n), width < v * level.lanes(), args) };
                 at += n;
             }
@@ -119,7 +126,7 @@ fn whole(tiles: Tiles, tile: usize) -> [(usize, usize); 2] {
 }
 
 /// Pointers: `width` channels of x at each position and tap, of w at each tap, and of y at each
-/// position, which nobody else touches.
+/// position, which no other thread accesses.
 #[derive(Clone, Copy)]
 struct TileArgs<'a> {
     x: *const f32,
@@ -193,12 +200,12 @@ impl<const V: usize, const P: usize, const PART: bool> Op for Tile<'_, V, P, PAR
 /// Picks the smallest tile of at least `p` positions; partial ones are of one vector.
 ///
 /// # Safety
-/// The processor has the level, and what [`TileArgs`] says of its pointers holds.
+/// The processor has the level, and the pointer requirements of [`TileArgs`] hold.
 unsafe fn dispatch(level: Level, (v, p): (usize, usize), partial: bool, t: TileArgs) {
     macro_rules! pick {
         ($v:literal, $part:literal: $($p:literal)*) => {{
             $(if p <= $p {
-                // SAFETY: as the caller says.
+                // SAFETY: guaranteed by the caller.
                 return unsafe { level.run(Tile::<$v, $p, $part>(t)) };
             })*
         }};

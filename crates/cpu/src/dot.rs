@@ -1,16 +1,16 @@
-//! Backward-data for few positions or few input channels: reads the weights as they lie.
+//! Backward-data for few positions or few input channels: reads unpacked weights.
 //!
 //! For few positions, transposing the weights would cost more than the convolution itself; few
 //! channels would leave most lanes empty. A tile of N positions x Q input channels keeps a vector
 //! of partial sums over output channels for each of its elements.
 //! Legend as in `tile`, with the roles of a backward job: C output channels, F input channels.
 
+use crate::direct_convolution::DirectConvolution;
 use crate::grid::{Canceled, part};
-use crate::job::Job;
 use crate::simd::{Level, Op, Simd};
 use crate::team::{Poll, Team};
 use crate::tiles::Tiles;
-use crate::walk::Place;
+use crate::walk::Positions;
 use crate::walk::{P_MAX, Walk};
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use std::ops::Range;
 pub(crate) const POSITIONS_MAX: usize = 96;
 /// Taps of one sweep.
 const TAPS_MAX: usize = 64;
-/// Weights of one sweep, in elements: stay in the nearest cache.
+/// Weights of one sweep, in elements: stay in the L1 cache.
 const WEIGHTS_PER_SWEEP: usize = 6 * 1024;
 /// Sums of a tile, at most.
 const SUMS_MAX: usize = 24;
@@ -36,11 +36,11 @@ fn q_max(level: Level) -> usize {
     }
 }
 
-impl Job<'_> {
-    /// [`Job::run`] on transposed weights.
+impl DirectConvolution<'_> {
+    /// [`DirectConvolution::run`] on transposed weights.
     ///
     /// # Safety
-    /// As for [`Job::run`].
+    /// As for [`DirectConvolution::run`].
     pub(crate) unsafe fn run_dot(
         &self,
         (w, w_pitch): (&[f32], usize),
@@ -63,41 +63,44 @@ impl Job<'_> {
         };
         let blocks = positions.div_ceil(block);
         let split = if narrow { 1 } else { q_tiles };
-        let shares = self.ending.slots.map_or(blocks, |s| s.count().min(blocks));
+        let shares = self
+            .epilogue
+            .slots
+            .map_or(blocks, |s| s.count().min(blocks));
         let flops = 2 * self.taps_all() * self.c * self.f * positions / (split * shares);
         team.units(progress, shares * split, flops as u64, &|unit, poll| {
             let (share, s) = (unit / split, unit % split);
             let tiles = Tiles { level, f: self.f };
             if narrow {
-                // SAFETY: as the caller says; a share has a slot of its own.
+                // SAFETY: guaranteed by the caller; a share has a slot of its own.
                 unsafe { self.clear(share, tiles, 0..tiles.count()) };
             }
             for b in part(blocks, share, shares) {
                 let range = b * block..((b + 1) * block).min(positions);
                 for tile in part(q_tiles, s, split) {
                     let q = part(self.f, tile, q_tiles);
-                    // SAFETY: as the caller says; a unit has channels or positions of its own, and
+                    // SAFETY: guaranteed by the caller; a unit has channels or positions of its own, and
                     // the weights are long enough.
                     unsafe { self.rows(level, (w, w_pitch), range.clone(), q, poll) };
                 }
                 if narrow && !poll.canceled() {
                     // SAFETY: as above; all tiles of the positions are this unit's.
-                    unsafe { self.finish_range(tiles, range, share, 0..tiles.count()) };
+                    unsafe { self.apply_epilogue_range(tiles, range, share, 0..tiles.count()) };
                 }
             }
         })?;
         if narrow {
             return Ok(shares);
         }
-        // SAFETY: as the caller says.
-        unsafe { self.finish(team, progress)? };
+        // SAFETY: guaranteed by the caller.
+        unsafe { self.apply_epilogue(team, progress)? };
         Ok(1)
     }
 
     /// Some input channels for a range of positions, some of the weights at a time.
     ///
     /// # Safety
-    /// As for [`Job::run`], of these channels and positions; the weights hold all taps, and the level
+    /// As for [`DirectConvolution::run`], of these channels and positions; the weights hold all taps, and the level
     /// is the team's.
     unsafe fn rows(
         &self,
@@ -130,7 +133,7 @@ impl Job<'_> {
                 channels,
                 load,
             };
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             unsafe { self.dots(level, range.clone(), q.clone(), &sweep) };
             if !poll.tick((2 * count * channels * q.len() * range.len()) as u64) {
                 return;
@@ -151,12 +154,12 @@ impl Job<'_> {
     /// # Safety
     /// As for `rows`.
     unsafe fn dots(&self, level: Level, range: Range<usize>, q: Range<usize>, sweep: &Sweep) {
-        let y_place = Place {
-            base: self.y_place.base + q.start,
-            ..self.y_place
+        let y_positions = Positions {
+            base: self.y_positions.base + q.start,
+            ..self.y_positions
         };
         let mut offsets = [[0; P_MAX]; 2];
-        let mut walk = Walk::new(self.count, [self.x_place, y_place], range.start);
+        let mut walk = Walk::new(self.count, [self.x_positions, y_positions], range.start);
         let n_max = (level.accumulators() / q.len()).min(P_MAX);
         let n_tile = range.len().div_ceil(range.len().div_ceil(n_max));
         let mut at = range.start;
@@ -175,7 +178,7 @@ impl Job<'_> {
                 channels: sweep.channels,
                 load: sweep.load,
             };
-            // SAFETY: as the caller says; the offsets are those of the walk and the taps.
+            // SAFETY: guaranteed by the caller; the offsets are those of the walk and the taps.
             unsafe { dispatch(level, n_tile, q.len(), args) };
             at += n;
         }
@@ -193,7 +196,7 @@ struct Sweep<'a> {
 }
 
 /// Pointers: `channels` of x at each position and tap, as many of each row of w at each tap, and Q of y
-/// at each position, which nobody else touches.
+/// at each position, which no other thread accesses.
 #[derive(Clone, Copy)]
 struct TileArgs<'a> {
     x: *const f32,
@@ -263,7 +266,7 @@ unsafe fn multiply<S: Simd, const N: usize, const Q: usize>(
     load: impl Fn(*const f32) -> S::V,
     acc: &mut [[S::V; Q]; N],
 ) {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         // What there is less of stays in registers.
         if Q <= N {
@@ -289,12 +292,12 @@ unsafe fn multiply<S: Simd, const N: usize, const Q: usize>(
 /// Picks the smallest tile of at least `n` positions.
 ///
 /// # Safety
-/// The processor has the level, and what [`TileArgs`] says of its pointers holds.
+/// The processor has the level, and the pointer requirements of [`TileArgs`] hold.
 unsafe fn dispatch(level: Level, n: usize, q: usize, t: TileArgs) {
     macro_rules! pick {
         ($q:literal: $($n:literal)*) => {{
             $(if n <= $n {
-                // SAFETY: as the caller says.
+                // SAFETY: guaranteed by the caller.
                 return unsafe { level.run(Tile::<$n, $q>(t)) };
             })*
         }};

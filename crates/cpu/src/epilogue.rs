@@ -1,8 +1,8 @@
-//! What becomes of the output of a convolution on its way to memory.
+//! Fused epilogues of convolutions.
 //!
-//! It is applied to a tile when that has just been stored, so it costs no pass through memory.
-//! Sums are taken over a tile in f32, relative to the first value of each channel, and go on in
-//! f64 in slots: each slot sums a fixed share of the positions, and the slots are added in order.
+//! An epilogue is applied to a tile that has just been stored, so it costs no extra pass over memory.
+//! Sums are taken over a tile in f32, relative to the first value of each channel, and added up in
+//! f64 in slots: each slot sums a fixed part of the positions, and the slots are added in order.
 
 use crate::convolution::Convolution;
 use crate::grid::{Grid, View};
@@ -10,18 +10,17 @@ use crate::norm::Normalization;
 use crate::simd::{LANES_MAX, Level, Op, Simd};
 use crate::team::TeamKind;
 use crate::tiles::Tiles;
-use crate::walk::{P_MAX, Place};
+use crate::walk::{P_MAX, Positions};
 use std::marker::PhantomData;
 
-/// Slots per thread; the threads end at about the same time.
+/// Slots per thread: enough for load balance.
 const SLOTS_PER_THREAD: usize = 32;
 /// Boxes that an epilogue may read.
 pub(crate) const BOXES: usize = 3;
 
-/// What becomes of each output element, in the order of the fields.
+/// Operations on each output element v, in the order of the fields.
 ///
-/// An element of a channel here is one of the written box: y of a forward kernel, dx of a backward
-/// one. It applies after the kernel has added to what was there, where it accumulates.
+/// The output is y of a forward kernel, dx of a backward one. The epilogue is applied after accumulation.
 #[derive(Default)]
 pub struct Epilogue<'a> {
     /// v + bias\[channel\].
@@ -46,7 +45,7 @@ pub struct Sums<'a> {
     pub of: Summed<'a>,
     /// C first sums, then C second sums.
     pub into: &'a mut [f64],
-    /// Add to what is there.
+    /// Add to the old contents.
     pub accumulate: bool,
 }
 
@@ -60,15 +59,14 @@ pub enum Summed<'a> {
     Normalized(View<'a>, Normalization<'a>),
 }
 
-/// Scratch elements that a kernel needs in addition where its epilogue takes sums over a box of
-/// so many channels.
+/// Additional scratch elements of a kernel whose epilogue takes sums over a box of `channels` channels.
 pub fn sums_scratch(team: TeamKind, conv: &Convolution, channels: usize) -> usize {
     let tiles = tiles(team, conv, channels);
     // Two f64 a channel in each slot, and room to align them.
     4 * slots(team.threads) * tiles.padded() + 2
 }
 
-/// Of the channels of a job; a depthwise convolution is one job.
+/// Tiles of the channels of a job; a depthwise convolution is one job.
 fn tiles(team: TeamKind, conv: &Convolution, channels: usize) -> Tiles {
     let level = team.level;
     if conv.groups == channels {
@@ -89,7 +87,7 @@ fn slots(threads: usize) -> usize {
 }
 
 impl<'a> Epilogue<'a> {
-    /// Panics where something is too short for the written box, or unlike it.
+    /// Panics if an operand does not fit the written box.
     pub(crate) fn assert_valid(&self, grid: &Grid) {
         let c = grid.channels;
         let (scale, shift) = self.scale_shift.unzip();
@@ -108,7 +106,7 @@ impl<'a> Epilogue<'a> {
         }
     }
 
-    /// What is added, what masks, what is summed against.
+    /// The boxes of `add`, `mask` and `sums`.
     fn boxes(&self) -> [Option<View<'a>>; BOXES] {
         let against = match self.sums.as_ref().map(|s| s.of) {
             Some(Summed::Normalized(x, _)) => Some(x),
@@ -130,7 +128,7 @@ impl<'a> Epilogue<'a> {
         conv: &Convolution,
         channels: usize,
         scratch: &'a mut [f32],
-    ) -> (Ending<'a>, Total<'a>) {
+    ) -> (JobEpilogue<'a>, Total<'a>) {
         let slots = self.sums.is_some().then(|| {
             let need = sums_scratch(team, conv, channels);
             // SAFETY: every bit pattern is an f64.
@@ -141,13 +139,13 @@ impl<'a> Epilogue<'a> {
                 tiles(team, conv, channels).padded(),
             )
         });
-        let ending = Ending {
+        let job_epilogue = JobEpilogue {
             bias: self.bias,
             scale_shift: self.scale_shift,
             negative_slope: self.negative_slope,
             mask_slope: self.mask.map_or(1.0, |m| m.1),
             boxes: self.boxes(),
-            places: [Place::default(); BOXES],
+            positions: [Positions::default(); BOXES],
             channel: 0,
             slots,
         };
@@ -155,7 +153,7 @@ impl<'a> Epilogue<'a> {
         if let Some(sums) = sums.as_mut().filter(|s| !s.accumulate) {
             sums.into.fill(0.0);
         }
-        (ending, Total { sums, slots })
+        (job_epilogue, Total { sums, slots })
     }
 }
 
@@ -237,7 +235,7 @@ impl<'a> Slots<'a> {
     pub(crate) unsafe fn clear(self, index: usize, channels: std::ops::Range<usize>) {
         assert!(index < self.count && channels.end <= self.padded, "slot");
         for half in [0, self.padded] {
-            // SAFETY: inside the slot, by the assertion; the rest as the caller says.
+            // SAFETY: inside the slot, by the assertion; the rest is guaranteed by the caller.
             unsafe {
                 let from = self.slot(index).add(half + channels.start);
                 std::slice::from_raw_parts_mut(from, channels.len()).fill(0.0);
@@ -248,32 +246,32 @@ impl<'a> Slots<'a> {
 
 /// The epilogue as the tiles of a job apply it.
 #[derive(Clone, Copy)]
-pub(crate) struct Ending<'a> {
+pub(crate) struct JobEpilogue<'a> {
     bias: Option<&'a [f32]>,
     scale_shift: Option<(&'a [f32], &'a [f32])>,
     negative_slope: Option<f32>,
     mask_slope: f32,
     boxes: [Option<View<'a>>; BOXES],
     /// Of the boxes, for the positions of the job.
-    pub places: [Place; BOXES],
+    pub positions: [Positions; BOXES],
     /// First channel of the job.
     channel: usize,
     pub slots: Option<Slots<'a>>,
 }
 
-impl Ending<'_> {
+impl JobEpilogue<'_> {
     /// For a job over the channels from `channel` on and the positions `first, first + step, ...`.
     pub(crate) fn of_job(mut self, channel: usize, first: [usize; 3], step: [usize; 3]) -> Self {
         self.channel = channel;
-        for (place, b) in self.places.iter_mut().zip(&self.boxes) {
+        for (positions, b) in self.positions.iter_mut().zip(&self.boxes) {
             if let Some(b) = b {
-                *place = Place::new(b.grid, channel, first, step);
+                *positions = Positions::new(b.grid, channel, first, step);
             }
         }
         self
     }
 
-    /// Whether an output is more than the sum of products.
+    /// Whether there is any operation.
     pub(crate) fn is_some(&self) -> bool {
         self.bias.is_some()
             || self.scale_shift.is_some()
@@ -291,11 +289,11 @@ impl Ending<'_> {
         self.bias.map(|b| b[self.channel + f0..].as_ptr())
     }
 
-    /// What follows the bias, for the tile that begins at channel `f0` of the job, with the sums
+    /// The epilogue after the bias, for the tile that begins at channel `f0` of the job, with the sums
     /// in a slot.
-    pub(crate) fn of_tile(&self, f0: usize, slot: usize) -> Option<Finish> {
+    pub(crate) fn of_tile(&self, f0: usize, slot: usize) -> Option<TileEpilogue> {
         let from = |values: &[f32]| values[self.channel + f0..].as_ptr();
-        let finish = Finish {
+        let tile_epilogue = TileEpilogue {
             scale_shift: self.scale_shift.map(|(a, b)| (from(a), from(b))),
             negative_slope: self.negative_slope,
             mask_slope: self.mask_slope,
@@ -307,15 +305,15 @@ impl Ending<'_> {
                 (first, s.padded)
             }),
         };
-        (finish.changes() || finish.sums.is_some()).then_some(finish)
+        (tile_epilogue.changes() || tile_epilogue.sums.is_some()).then_some(tile_epilogue)
     }
 }
 
-/// What follows the bias, of one tile of channels.
+/// The epilogue after the bias, for one tile of channels.
 ///
 /// Pointers: the values of the channels of the tile, and sums for whole vectors of them.
 #[derive(Clone, Copy)]
-pub(crate) struct Finish {
+pub(crate) struct TileEpilogue {
     scale_shift: Option<(*const f32, *const f32)>,
     negative_slope: Option<f32>,
     mask_slope: f32,
@@ -324,10 +322,10 @@ pub(crate) struct Finish {
     sums: Option<(*mut f64, usize)>,
 }
 
-/// Outputs of a tile that are in the nearest cache.
+/// Outputs of a tile that are in the L1 cache.
 ///
-/// Pointers: `width` channels of y at each offset, which nobody else touches.
-pub(crate) struct Fresh<'a> {
+/// Pointers: `width` channels of y at each offset, which no other thread accesses.
+pub(crate) struct TileOutputs<'a> {
     pub y: *mut f32,
     pub yo: &'a [usize],
     /// Offsets in the boxes that the epilogue reads.
@@ -336,16 +334,16 @@ pub(crate) struct Fresh<'a> {
     pub width: usize,
 }
 
-impl Finish {
+impl TileEpilogue {
     fn changes(&self) -> bool {
         let [add, mask, _] = self.boxes;
         let boxes = add.is_some() || mask.is_some();
         self.scale_shift.is_some() || self.negative_slope.is_some() || boxes
     }
 
-    /// The factor of the negative outputs, if that is all: a tile applies it before it stores.
+    /// The negative slope if it is the only operation: a tile then applies it before it stores.
     pub(crate) fn slope_alone(self) -> Option<f32> {
-        let alone = Finish {
+        let alone = TileEpilogue {
             negative_slope: None,
             ..self
         };
@@ -356,41 +354,41 @@ impl Finish {
     /// Applies it to some outputs.
     ///
     /// # Safety
-    /// The processor has the level, what [`Finish`] and [`Fresh`] say of their pointers holds, and the
+    /// The processor has the level, the pointer requirements of [`TileEpilogue`] and [`TileOutputs`] hold, and the
     /// boxes can be read at their offsets. No other thread uses the sums.
-    pub(crate) unsafe fn apply(self, level: Level, fresh: Fresh) {
-        // SAFETY: as the caller says.
+    pub(crate) unsafe fn apply(self, level: Level, outputs: TileOutputs) {
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match (self.changes(), self.sums, self.boxes[2]) {
                 (false, None, _) => {}
-                (true, None, _) => level.run(Apply::<true, NONE>(self, fresh)),
-                (false, Some(_), None) => level.run(Apply::<false, SQUARES>(self, fresh)),
-                (true, Some(_), None) => level.run(Apply::<true, SQUARES>(self, fresh)),
-                (false, Some(_), Some(_)) => level.run(Apply::<false, PRODUCTS>(self, fresh)),
-                (true, Some(_), Some(_)) => level.run(Apply::<true, PRODUCTS>(self, fresh)),
+                (true, None, _) => level.run(Apply::<true, NONE>(self, outputs)),
+                (false, Some(_), None) => level.run(Apply::<false, SQUARES>(self, outputs)),
+                (true, Some(_), None) => level.run(Apply::<true, SQUARES>(self, outputs)),
+                (false, Some(_), Some(_)) => level.run(Apply::<false, PRODUCTS>(self, outputs)),
+                (true, Some(_), Some(_)) => level.run(Apply::<true, PRODUCTS>(self, outputs)),
             }
         }
     }
 }
 
-/// What [`Apply`] sums.
+/// Sums of [`Apply`].
 const NONE: u8 = 0;
 const SQUARES: u8 = 1;
 const PRODUCTS: u8 = 2;
 
-/// `CHANGES`: the outputs change. Pointers as those of [`Finish::apply`].
-struct Apply<'a, const CHANGES: bool, const SUMS: u8>(Finish, Fresh<'a>);
+/// `CHANGES`: the outputs change. Pointers as those of [`TileEpilogue::apply`].
+struct Apply<'a, const CHANGES: bool, const SUMS: u8>(TileEpilogue, TileOutputs<'a>);
 
 impl<const CHANGES: bool, const SUMS: u8> Op for Apply<'_, CHANGES, SUMS> {
     type Out = ();
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Apply(f, fresh) = self;
-        // SAFETY: as the caller says; lanes beyond the width are left out.
+        let Apply(f, outputs) = self;
+        // SAFETY: guaranteed by the caller; lanes beyond the width are left out.
         unsafe {
-            for at in (0..fresh.width).step_by(S::LANES) {
-                let lanes = (fresh.width - at).min(S::LANES);
+            for at in (0..outputs.width).step_by(S::LANES) {
+                let lanes = (outputs.width - at).min(S::LANES);
                 let (scale, shift) = match f.scale_shift {
                     Some((a, b)) => (load::<S>(a, at, lanes), load::<S>(b, at, lanes)),
                     None => (S::splat(1.0), S::splat(0.0)),
@@ -398,30 +396,30 @@ impl<const CHANGES: bool, const SUMS: u8> Op for Apply<'_, CHANGES, SUMS> {
                 let slope = S::splat(f.negative_slope.unwrap_or(1.0));
                 let mask_slope = S::splat(f.mask_slope);
                 let mut moments = [S::splat(0.0); 3];
-                for (p, yo) in fresh.yo.iter().enumerate() {
-                    let mut a = load::<S>(fresh.y, yo + at, lanes);
+                for (p, yo) in outputs.yo.iter().enumerate() {
+                    let mut a = load::<S>(outputs.y, yo + at, lanes);
                     if CHANGES {
                         a = S::fma(a, scale, shift);
                         if let Some(add) = f.boxes[0] {
-                            a = S::add(a, load::<S>(add, fresh.boxes[0][p] + at, lanes));
+                            a = S::add(a, load::<S>(add, outputs.boxes[0][p] + at, lanes));
                         }
                         a = S::where_positive(a, a, S::mul(a, slope));
                         if let Some(mask) = f.boxes[1] {
-                            let mask = load::<S>(mask, fresh.boxes[1][p] + at, lanes);
+                            let mask = load::<S>(mask, outputs.boxes[1][p] + at, lanes);
                             a = S::where_positive(mask, a, S::mul(a, mask_slope));
                         }
-                        store::<S>(fresh.y, yo + at, lanes, a);
+                        store::<S>(outputs.y, yo + at, lanes, a);
                     }
                     if SUMS == SQUARES {
                         squares::<S>(p == 0, a, &mut moments);
                     }
                     if let (PRODUCTS, Some(x)) = (SUMS, f.boxes[2]) {
-                        let x = load::<S>(x, fresh.boxes[2][p] + at, lanes);
+                        let x = load::<S>(x, outputs.boxes[2][p] + at, lanes);
                         products::<S>(p == 0, a, x, &mut moments);
                     }
                 }
                 if let Some((first, distance)) = f.sums {
-                    let n = fresh.yo.len() as f64;
+                    let n = outputs.yo.len() as f64;
                     widen::<S, SUMS>(moments, n, first.add(at), distance);
                 }
             }
@@ -430,10 +428,10 @@ impl<const CHANGES: bool, const SUMS: u8> Op for Apply<'_, CHANGES, SUMS> {
 }
 
 /// # Safety
-/// The processor has the features of `S`; so many elements, a vector at most, can be read.
+/// The processor has the features of `S`; `lanes` elements can be read.
 #[inline(always)]
 unsafe fn load<S: Simd>(from: *const f32, at: usize, lanes: usize) -> S::V {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         if lanes == S::LANES {
             S::load(from.add(at))
@@ -444,10 +442,10 @@ unsafe fn load<S: Simd>(from: *const f32, at: usize, lanes: usize) -> S::V {
 }
 
 /// # Safety
-/// So many elements, a vector at most, can be written.
+/// `lanes` elements can be written.
 #[inline(always)]
 unsafe fn store<S: Simd>(to: *mut f32, at: usize, lanes: usize, a: S::V) {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         if lanes == S::LANES {
             S::store(to.add(at), a)
@@ -490,7 +488,7 @@ unsafe fn widen<S: Simd, const SUMS: u8>(
     distance: usize,
 ) {
     let mut lanes = [[0f32; LANES_MAX]; 3];
-    // SAFETY: no level has more lanes; the rest as the caller says.
+    // SAFETY: no level has more lanes; the rest is guaranteed by the caller.
     unsafe {
         S::store(lanes[0].as_mut_ptr(), moments[0]);
         S::store(lanes[1].as_mut_ptr(), moments[1]);

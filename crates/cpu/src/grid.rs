@@ -1,13 +1,12 @@
-//! Boxes inside buffers, windows, counted work, and what every kernel call needs.
+//! Boxes inside buffers, windows, counted work, and the arguments common to all kernels.
 
 use crate::team::Team;
 
 /// A box inside a buffer: N samples x (D, H, W) positions x C channels, channels innermost.
 ///
 /// Units: elements. Lower-dimensional tensors have extent 1 in the unused dims.
-/// The slice that goes with a grid starts at the first element of the box; what lies between
-/// the rows of the box (frames, other channels) is never written, and never read unless a
-/// kernel says so.
+/// The slice of a grid starts at the first element of the box; elements between the rows of the box
+/// (padding, halos, other channels) are never written, and read only by kernels that document it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
     /// Samples N.
@@ -44,7 +43,7 @@ impl Grid {
         self.positions() * self.channels
     }
 
-    /// Shortest slice that holds the box. Panics where an index cannot count that, or the elements.
+    /// Length of the shortest slice that holds the box. Panics on overflow.
     pub fn span(&self) -> usize {
         self.checked_span()
             .unwrap_or_else(|| panic!("a box is larger than the address space: {self:?}"))
@@ -122,7 +121,7 @@ impl Window {
     }
 
     /// Input extent that `out` outputs read: `(out - 1) * stride + (kernel - 1) * dilation + 1`.
-    /// Panics where an index cannot count that.
+    /// Panics on overflow.
     pub fn input_extent(&self, out: [usize; 3]) -> [usize; 3] {
         let extent = |i: usize, n: usize| {
             let steps = (n - 1).checked_mul(self.stride[i])?;
@@ -147,7 +146,7 @@ impl Window {
         product(self.kernel);
     }
 
-    /// Panics where a position that is computed from outputs, taps and a shift might wrap.
+    /// Panics if a position computed from outputs, taps and a shift might overflow.
     pub(crate) fn assert_near(&self, shift: [i64; 3], inputs: [usize; 3], outputs: [usize; 3]) {
         let near = (0..3).all(|i| {
             let sizes = [
@@ -169,7 +168,7 @@ impl Window {
 /// Sums of a few numbers below it do not wrap in 64 bits.
 const FAR: u64 = 1 << 60;
 
-/// The product of sizes; panics where an index cannot count that.
+/// The product of sizes; panics on overflow.
 pub(crate) fn product<const N: usize>(sizes: [usize; N]) -> usize {
     if sizes.contains(&0) {
         return 0;
@@ -243,16 +242,16 @@ pub struct Work {
     pub bytes: u64,
 }
 
-/// The caller asked to stop; the outputs hold a part of the result.
+/// The caller canceled the call; the outputs are incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the kernel was canceled")]
 pub struct Canceled;
 
-/// What every kernel call needs besides its operands.
+/// Arguments common to all kernels.
 pub struct Call<'a> {
     /// The threads.
     pub team: &'a mut Team,
-    /// Scratch elements, at least as many as the `_scratch` function of the kernel says.
+    /// Scratch elements, at least as many as the `_scratch` function of the kernel returns.
     pub scratch: &'a mut [f32],
     /// Called by the calling thread between tiles; `false` cancels.
     pub progress: &'a mut dyn FnMut() -> bool,

@@ -84,7 +84,7 @@ pub fn import(
     Ok(work)
 }
 
-/// Pointers: a row of the box, which nobody else touches.
+/// Pointers: a row of the box, which no other thread accesses.
 struct ImportRow<'a> {
     planes: Planes<'a>,
     from: usize,
@@ -143,7 +143,7 @@ impl ImportRow<'_> {
     unsafe fn store<S: Simd>(&self, values: &[[f32; IMPORT]], (w0, n): (usize, usize), c0: usize) {
         let w_pitch = self.grid.pitch[3];
         let mut done = 0;
-        // SAFETY: as the caller says; a vector of positions only where there are as many.
+        // SAFETY: guaranteed by the caller; a vector of positions only where there are as many.
         unsafe {
             let to = self.to.add(w0 * w_pitch + c0);
             if let [a, b, c, d] = values {

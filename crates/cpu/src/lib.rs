@@ -1,7 +1,7 @@
-//! Fast f32 kernels for CPUs: direct convolutions and what goes with them, channels-last.
+//! Fast f32 kernels for CPUs, channels-last: direct convolutions and all other kernels of programs.
 //! Does: computes boxes of buffers with explicit pitches, on a team of threads, without allocating.
 //! Knows: instruction levels, cache-sized tiles, cancellation, and the kernels of programs.
-//! Must not know: the model, the strategy, other ranks, who planned the buffers.
+//! Must not know: the model, the strategy, other ranks, the layout of the arena.
 //! Counts the flops and bytes of every call from its own loop bounds; see [`Work`].
 
 mod grid;
@@ -14,9 +14,9 @@ mod conv_forward;
 mod conv_weight;
 mod convolution;
 mod depthwise;
+mod direct_convolution;
 mod dot;
 mod epilogue;
-mod job;
 mod tile;
 mod tiles;
 mod walk;
@@ -26,6 +26,7 @@ mod attention;
 mod elementwise;
 mod import;
 mod linear;
+mod math;
 mod matrix;
 mod norm;
 mod optimizer;
@@ -34,9 +35,8 @@ mod pool_backward;
 mod pool_forward;
 mod pool_rows;
 mod pool_slabs;
-mod positions;
 mod probe;
-mod wave;
+mod row_kernels;
 
 mod adapter;
 
@@ -68,10 +68,10 @@ pub use partita_program::PoolKind;
 pub use pool::Pooling;
 pub use pool_backward::{PoolMask, pool_backward};
 pub use pool_forward::pool_forward;
-pub use positions::{
-    Corner, RowGradient, RowNorm, add_positions, embed, embed_backward, row_backward,
+pub use probe::multiply_adds;
+pub use row_kernels::{
+    PositionOffset, RowGradient, RowNorm, add_positions, embed, embed_backward, row_backward,
     row_backward_parameters, row_backward_statistics, row_norm, row_statistics,
 };
-pub use probe::multiply_adds;
 pub use simd::Level;
 pub use team::{Team, TeamError, TeamKind};

@@ -1,7 +1,7 @@
 //! Linear layers: convolutions of one tap over positions of extent 1.
 //!
-//! For few samples the forward kernel reads the weights once, as they lie, and so do both
-//! gradients; what memory delivers is then the limit, and no matrix product does better.
+//! For few samples the forward kernel and both gradients read the unpacked weights once; they are then
+//! limited by memory bandwidth, and no matrix product is faster.
 
 use crate::conv_data::{conv_backward_data, conv_backward_data_scratch};
 use crate::conv_forward::{conv_forward, conv_forward_scratch};

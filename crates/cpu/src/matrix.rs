@@ -17,7 +17,7 @@ pub(crate) struct Factor {
 
 /// c (+)= scale * a b, b and c with columns one after the other.
 ///
-/// Pointers: all elements of the matrices; nobody else touches those of c.
+/// Pointers: all elements of the matrices; no other thread accesses those of c.
 #[derive(Clone, Copy)]
 pub(crate) struct Product {
     pub(crate) a: Factor,
@@ -70,7 +70,7 @@ impl Product {
     ) {
         macro_rules! pick {
             ($($h:literal)*) => {
-                // SAFETY: as the caller says.
+                // SAFETY: guaranteed by the caller.
                 unsafe {
                     match (high, wide) {
                         $(($h, 1) => self.add_up::<S, $h, 1>(row, column, lanes),
@@ -99,7 +99,7 @@ impl Product {
         if const { H * W > S::ACCUMULATORS } {
             unreachable!("tile larger than the registers of its level");
         }
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let a = self.a.data.add(row * self.a.row);
             let b = self.b.add(column);
@@ -140,7 +140,7 @@ impl Product {
 /// The processor has the features of `S`, and the vector can be read.
 #[inline(always)]
 unsafe fn load<S: Simd>(row: *const f32, at: usize, of: usize, lanes: usize) -> S::V {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let p = row.add(at * S::LANES);
         if at + 1 == of && lanes < S::LANES {
@@ -153,7 +153,7 @@ unsafe fn load<S: Simd>(row: *const f32, at: usize, of: usize, lanes: usize) -> 
 
 /// `to` becomes the transposed of `from`.
 ///
-/// Pointers: all elements of both; nobody else touches those of `to`.
+/// Pointers: all elements of both; no other thread accesses those of `to`.
 #[derive(Clone, Copy)]
 pub(crate) struct Transpose {
     pub(crate) from: *const f32,

@@ -1,7 +1,7 @@
 //! Batch normalization, and the sums over positions that it and biases need.
 //!
-//! Sums are kept in f64 and are those of the caller to combine over ranks. Each thread sums a
-//! fixed share of the rows, and the shares are added in order.
+//! Sums are in f64; the caller combines them over ranks. Each thread sums a fixed part of the rows, and the
+//! parts are added in order.
 
 use crate::elementwise::{Gradient, Mask};
 use crate::grid::{Call, Canceled, View, ViewMut, Work, part};
@@ -10,11 +10,11 @@ use crate::simd::{Op, Simd};
 use crate::team::{ELEMENT, TeamKind};
 use std::ops::Range;
 
-/// Channels that are summed together, at least and at most: whole lines of memory, and sums that
-/// stay in the registers.
+/// Channels that are summed together, at least and at most: whole cache lines, and sums that stay in
+/// registers.
 const WIDTH: usize = 16;
 const WIDTH_MAX: usize = 32;
-/// Positions that are gone through before the next channels: few, so that memory is read in order.
+/// Positions per block of channels: few, so that memory is read in order.
 const TILE: usize = 16;
 
 formula!(Normalize { slope }, true, |S, [x, ..], _, k| {
@@ -25,15 +25,17 @@ formula!(NormalizeAndAdd { slope }, true, |S, [x, b, _], _, k| {
     let y = S::add(normalized::<S>(x, k), b);
     leaky::<S>(y, y, slope)
 });
-formula!(Back {}, true, |S, [x, dy, _], _, k| returned::<S>(x, dy, k));
+formula!(Back {}, true, |S, [x, dy, _], _, k| input_gradient::<S>(
+    x, dy, k
+));
 formula!(BackAgain {}, true, |S, [x, dy, _], dx, k| {
-    S::add(dx, returned::<S>(x, dy, k))
+    S::add(dx, input_gradient::<S>(x, dy, k))
 });
 formula!(BackMasked { slope }, true, |S, [x, dy, y], _, k| {
-    returned::<S>(x, leaky::<S>(y, dy, slope), k)
+    input_gradient::<S>(x, leaky::<S>(y, dy, slope), k)
 });
 formula!(BackMaskedAgain { slope }, true, |S, [x, dy, y], dx, k| {
-    S::add(dx, returned::<S>(x, leaky::<S>(y, dy, slope), k))
+    S::add(dx, input_gradient::<S>(x, leaky::<S>(y, dy, slope), k))
 });
 
 /// (x - mean) * scale + beta; the columns are minus the mean, the scale and beta.
@@ -45,7 +47,7 @@ fn normalized<S: Simd>(x: S::V, k: [S::V; 4]) -> S::V {
 /// factor * (dy - offset - (x - mean) * slope); the columns are minus the mean, the factor, minus
 /// the offset and minus the slope.
 #[inline(always)]
-fn returned<S: Simd>(x: S::V, dy: S::V, k: [S::V; 4]) -> S::V {
+fn input_gradient<S: Simd>(x: S::V, dy: S::V, k: [S::V; 4]) -> S::V {
     S::mul(k[1], S::fma(S::add(x, k[0]), k[3], S::add(dy, k[2])))
 }
 
@@ -55,7 +57,7 @@ pub fn norm_scratch(team: TeamKind, c: usize) -> usize {
     4 * (team.threads + 1) * c + 2
 }
 
-/// What a batch normalization uses: global sums, count, and its parameters.
+/// Batch normalization in training: global sums, count, and parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct Normalization<'a> {
     /// Global sums of x (C values), then of its squares (C values).
@@ -169,7 +171,7 @@ pub fn norm_forward(
     affine(call, x, y, norm.beta, (add, negative_slope))
 }
 
-/// What a batch normalization uses outside of training: its running statistics and parameters.
+/// Batch normalization in evaluation: running statistics and parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct Inference<'a> {
     /// Running mean per channel.
@@ -398,7 +400,7 @@ where
                     sums,
                     f,
                 };
-                // SAFETY: as the caller says; the team has the level, and each row is in one part.
+                // SAFETY: guaranteed by the caller; the team has the level, and each row is in one part.
                 unsafe { level.run(reduce) };
                 if !poll.tick(ELEMENT * (grid.extent[2] * c) as u64) {
                     return;
@@ -426,7 +428,7 @@ impl SharedSums {
     }
 }
 
-/// Pointers: the boxes have the row, and nobody writes it.
+/// Pointers: the boxes have the row, and no thread writes it.
 struct ReduceRow<'a, F> {
     inputs: [Rows<'a>; 3],
     row: usize,
@@ -448,7 +450,7 @@ impl<F: Fn([f64; 3]) -> (f64, f64)> Op for ReduceRow<'_, F> {
             return;
         }
         if c < WIDTH {
-            // Positions without gaps fill a block several at a time.
+            // Contiguous positions fill a block several at a time.
             let joined =
                 WIDTH.is_multiple_of(c) && (width * c).is_multiple_of(WIDTH) && pitch == [c; 3];
             let (count, pitch, n) = if joined {
@@ -523,7 +525,7 @@ unsafe fn sum_block<F: Fn([f64; 3]) -> (f64, f64), const N: usize>(
 ) -> ([f64; N], [f64; N]) {
     let (mut a, mut b) = ([0f64; N], [0f64; N]);
     for w in positions {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let (x, y, z) = unsafe {
             (
                 block::<N>(x.add(w * xp), n),
@@ -546,7 +548,7 @@ unsafe fn sum_block<F: Fn([f64; 3]) -> (f64, f64), const N: usize>(
 /// The pointer is valid for `n <= N` elements.
 #[inline(always)]
 unsafe fn block<const N: usize>(from: *const f32, n: usize) -> [f32; N] {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         if n == N {
             return from.cast::<[f32; N]>().read_unaligned();

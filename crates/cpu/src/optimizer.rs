@@ -46,9 +46,9 @@ pub struct Adam {
     pub step: u64,
 }
 
-/// A parameter with its gradient and what the optimizer remembers of it.
+/// A parameter with its gradient and moments.
 ///
-/// A rule borrows its list of parameters alone, so that two teams cannot move them at the same time:
+/// A rule borrows its list of parameters exclusively, so two teams cannot update them at the same time:
 ///
 /// ```compile_fail,E0499
 /// # use partita_cpu::{Call, Parameter, Sgd, Team, sgd};
@@ -64,7 +64,7 @@ pub struct Adam {
 /// }
 /// ```
 ///
-/// One team after the other does:
+/// One team after the other may:
 ///
 /// ```
 /// # use partita_cpu::{Call, Parameter, Sgd, Team, sgd};
@@ -277,7 +277,7 @@ where
     Ok(total)
 }
 
-/// Pointers: states as long as g, which nobody else touches.
+/// Pointers: states as long as g, which no other thread accesses.
 struct Update<'a, const K: usize, F> {
     g: &'a [f32],
     state: [*mut f32; K],
@@ -290,7 +290,7 @@ impl<const K: usize, F: Fn(f32, [f32; K]) -> [f32; K]> Op for Update<'_, K, F> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         for (i, g) in self.g.iter().enumerate() {
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 let next = (self.f)(*g, self.state.map(|s| *s.add(i)));
                 for (s, value) in self.state.iter().zip(next) {

@@ -7,10 +7,10 @@ use crate::simd::{LANES_MAX, Simd};
 use partita_program::PoolKind;
 use std::ops::Range;
 
-/// A pooling.
+/// A pooling operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pooling {
-    /// What a window becomes; a not-a-number wins a maximum.
+    /// Maximum, average or norm; a NaN wins a maximum.
     pub kind: PoolKind,
     /// Taps, strides, dilations.
     pub window: Window,
@@ -43,7 +43,7 @@ impl Pooling {
         at as i64 + self.shift[dim]
     }
 
-    /// Input positions between the outer taps of some outputs, as far as they lie inside.
+    /// Input positions between the outer taps of some outputs, clipped to the input.
     #[inline(always)]
     pub(crate) fn inputs(&self, dim: usize, o: &Range<usize>, extent: usize) -> Range<usize> {
         let inside = |at: i64| at.clamp(0, extent as i64) as usize;
@@ -129,8 +129,8 @@ impl Pooling {
     }
 }
 
-/// An output and some of its taps, in N boxes of the geometry of the input.
-pub(crate) struct Place<const N: usize> {
+/// The taps of one output, in N boxes of the geometry of the input.
+pub(crate) struct WindowTaps<const N: usize> {
     pub(crate) count: [usize; 3],
     pub(crate) tap: usize,
     pub(crate) tap_step: [usize; 3],
@@ -138,7 +138,7 @@ pub(crate) struct Place<const N: usize> {
     pub(crate) step: [[usize; 3]; N],
 }
 
-impl<const N: usize> Place<N> {
+impl<const N: usize> WindowTaps<N> {
     /// `taps` lie inside the input.
     #[inline(always)]
     pub(crate) fn new(
@@ -155,7 +155,7 @@ impl<const N: usize> Place<N> {
             (at as i64 + p.shift[i]).max(0) as usize
         };
         let at = [first(0), first(1), first(2)];
-        Place {
+        WindowTaps {
             count: [taps[0].len(), taps[1].len(), taps[2].len()],
             tap: (0..3).map(|i| taps[i].start * tap_step[i]).sum(),
             tap_step,
@@ -170,32 +170,32 @@ impl<const N: usize> Place<N> {
     }
 }
 
-/// Visits the taps of a place in order: number of the tap, offsets of its input. A macro and no
+/// Visits the taps of a window in order: number of the tap, offsets of its input. A macro and no
 /// function of a closure, which would not always be compiled for the level that asks.
 macro_rules! each {
-    ($place:expr, |$tap:ident, $at:ident| $body:expr) => {
+    ($window:expr, |$tap:ident, $at:ident| $body:expr) => {
         // The common window, whole, to be unrolled with the numbers of its taps known.
-        match ($place.count, $place.tap, $place.tap_step) {
+        match ($window.count, $window.tap, $window.tap_step) {
             ([2, 2, 2], 0, [4, 2, 1]) => {
-                each!($place, [2, 2, 2], 0, [4, 2, 1], |$tap, $at| $body)
+                each!($window, [2, 2, 2], 0, [4, 2, 1], |$tap, $at| $body)
             }
-            (count, tap, step) => each!($place, count, tap, step, |$tap, $at| $body),
+            (count, tap, step) => each!($window, count, tap, step, |$tap, $at| $body),
         }
     };
-    ($place:expr, $count:expr, $first:expr, $step:expr, |$tap:ident, $at:ident| $body:expr) => {{
+    ($window:expr, $count:expr, $first:expr, $step:expr, |$tap:ident, $at:ident| $body:expr) => {{
         let (count, first, step): ([usize; 3], usize, [usize; 3]) = ($count, $first, $step);
         for d in 0..count[0] {
             for h in 0..count[1] {
                 let row = first + d * step[0] + h * step[1];
-                let mut $at = $place.start;
+                let mut $at = $window.start;
                 for i in 0..$at.len() {
-                    $at[i] += d * $place.step[i][0] + h * $place.step[i][1];
+                    $at[i] += d * $window.step[i][0] + h * $window.step[i][1];
                 }
                 for w in 0..count[2] {
                     let $tap = row + w;
                     $body;
                     for i in 0..$at.len() {
-                        $at[i] += $place.step[i][2];
+                        $at[i] += $window.step[i][2];
                     }
                 }
             }
@@ -217,10 +217,10 @@ pub(crate) fn offset(g: &Grid, n: usize, at: [usize; 3]) -> usize {
 }
 
 /// # Safety
-/// The processor has the features of `S`; so many elements, a vector at most, can be read.
+/// The processor has the features of `S`; `lanes` elements can be read.
 #[inline(always)]
 pub(crate) unsafe fn load<S: Simd>(p: *const f32, lanes: usize) -> S::V {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         if lanes == S::LANES {
             S::load(p)
@@ -231,10 +231,10 @@ pub(crate) unsafe fn load<S: Simd>(p: *const f32, lanes: usize) -> S::V {
 }
 
 /// # Safety
-/// So many elements, a vector at most, can be written.
+/// `lanes` elements can be written.
 #[inline(always)]
 pub(crate) unsafe fn store<S: Simd>(p: *mut f32, lanes: usize, a: S::V) {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         if lanes == S::LANES {
             S::store(p, a)
@@ -249,11 +249,11 @@ pub(crate) unsafe fn store<S: Simd>(p: *mut f32, lanes: usize, a: S::V) {
 /// # Safety
 /// The processor has the features of `S`; so many lanes can be read from `x` on at each tap.
 #[inline(always)]
-pub(crate) unsafe fn squares<S: Simd>(place: &Place<1>, x: *const f32, lanes: usize) -> S::V {
-    // SAFETY: as the caller says.
+pub(crate) unsafe fn squares<S: Simd>(window: &WindowTaps<1>, x: *const f32, lanes: usize) -> S::V {
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let mut sum = S::splat(0.0);
-        each!(place, |_tap, at| {
+        each!(window, |_tap, at| {
             let x = load::<S>(x.add(at[0]), lanes);
             sum = S::fma(x, x, sum);
         });
@@ -268,7 +268,7 @@ pub(crate) unsafe fn squares<S: Simd>(place: &Place<1>, x: *const f32, lanes: us
 #[inline(always)]
 pub(crate) unsafe fn lanes<S: Simd>(a: S::V, b: S::V, of: impl Fn(f32, f32) -> f32) -> S::V {
     let [mut left, mut right] = [[0.0; LANES_MAX]; 2];
-    // SAFETY: as the caller says; the arrays hold a vector.
+    // SAFETY: guaranteed by the caller; the arrays hold a vector.
     unsafe {
         S::store(left.as_mut_ptr(), a);
         S::store(right.as_mut_ptr(), b);
@@ -285,20 +285,20 @@ pub(crate) unsafe fn lanes<S: Simd>(a: S::V, b: S::V, of: impl Fn(f32, f32) -> f
 /// The processor has the features of `S`; so many lanes can be read from `x` on at each tap.
 #[inline(always)]
 pub(crate) unsafe fn maximum<S: Simd>(
-    place: &Place<1>,
+    window: &WindowTaps<1>,
     x: *const f32,
     lanes: usize,
 ) -> (S::V, S::V) {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe {
-        if place.volume() == 0 {
+        if window.volume() == 0 {
             return (S::splat(0.0), S::splat(-1.0));
         }
         let mut best = (
-            load::<S>(x.add(place.start[0]), lanes),
-            S::splat(place.tap as f32),
+            load::<S>(x.add(window.start[0]), lanes),
+            S::splat(window.tap as f32),
         );
-        each!(place, |tap, at| {
+        each!(window, |tap, at| {
             let number = S::splat(tap as f32);
             best = S::take_max(load::<S>(x.add(at[0]), lanes), best.0, number, best.1);
         });

@@ -1,8 +1,7 @@
-//! Gradients of pooling: maxima of windows that fill the input at once where there is a mask, averages
-//! row by row.
+//! Gradients of pooling: maxima of windows that tile the input in one pass with the mask, averages row by row.
 
 use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work};
-use crate::pool::{Place, Pooling, each, load, maximum, offset, split, store};
+use crate::pool::{Pooling, WindowTaps, each, load, maximum, offset, split, store};
 use crate::pool_slabs::slabs;
 use crate::rows::leaky;
 use crate::simd::{Op, Simd};
@@ -104,7 +103,7 @@ pub fn pool_backward(
     Ok(work)
 }
 
-/// The backward pass of one call. Pointers: dx is valid for its box, and nobody else touches it.
+/// The backward pass of one call. Pointers: dx is valid for its box, and no other thread accesses it.
 #[derive(Clone, Copy)]
 pub(crate) struct Backward<'a> {
     pub(crate) dy: View<'a>,
@@ -125,7 +124,7 @@ impl Backward<'_> {
     /// Each window belongs to one output, so that dx is gone through once, the mask included.
     ///
     /// # Safety
-    /// What [`Backward`] says of its pointers holds, the windows tile dx, and x is like it.
+    /// The pointer requirements of [`Backward`] hold, the windows tile dx, and x is like it.
     unsafe fn tiles(&self, call: &mut Call, x: View) -> Result<(), Canceled> {
         let (level, yg) = (call.team.level(), self.dy.grid);
         let cost = 2 * ELEMENT * (self.pooling.window.volume() * yg.extent[2] * yg.channels) as u64;
@@ -135,7 +134,7 @@ impl Backward<'_> {
                 x,
                 rows,
             };
-            // SAFETY: as the caller says; each row is in one range, and the team has the level.
+            // SAFETY: guaranteed by the caller; each row is in one range, and the team has the level.
             unsafe { level.run(tiles) };
         })
     }
@@ -143,13 +142,13 @@ impl Backward<'_> {
     /// Each row of dx collects from the outputs above it.
     ///
     /// # Safety
-    /// What [`Backward`] says of its pointers holds.
+    /// The pointer requirements of [`Backward`] hold.
     unsafe fn gather(&self, call: &mut Call) -> Result<(), Canceled> {
         let (level, xg) = (call.team.level(), self.xg);
         let cost = 2 * ELEMENT * (xg.extent[2] * xg.channels) as u64;
         call.team.ranges(call.progress, xg.rows(), cost, &|rows| {
             let gather = Gather { back: self, rows };
-            // SAFETY: as the caller says; each row is in one range, and the team has the level.
+            // SAFETY: guaranteed by the caller; each row is in one range, and the team has the level.
             unsafe { level.run(gather) };
         })
     }
@@ -200,7 +199,7 @@ impl Backward<'_> {
     }
 }
 
-/// Pointers: the windows of these rows of dy in dx, which nobody else touches.
+/// Pointers: the windows of these rows of dy in dx, which no other thread accesses.
 struct Tiles<'a, 'b> {
     back: &'a Backward<'b>,
     x: View<'a>,
@@ -222,8 +221,8 @@ impl Op for Tiles<'_, '_> {
             let (n, [od, oh]) = split(row, yg);
             for ow in 0..yg.extent[2] {
                 let at = (n, [od, oh, ow]);
-                let from = Place::new(p, [self.x.grid], at, &taps);
-                let to = Place::new(p, [xg, sign.grid], at, &taps);
+                let from = WindowTaps::new(p, [self.x.grid], at, &taps);
+                let to = WindowTaps::new(p, [xg, sign.grid], at, &taps);
                 for c in (0..yg.channels).step_by(S::LANES) {
                     let lanes = (yg.channels - c).min(S::LANES);
                     // SAFETY: taps inside the boxes, which the output of this thread owns.
@@ -253,7 +252,7 @@ impl Op for Tiles<'_, '_> {
     }
 }
 
-/// Pointers: these rows of dx, which nobody else touches.
+/// Pointers: these rows of dx, which no other thread accesses.
 struct Gather<'a, 'b> {
     back: &'a Backward<'b>,
     /// Rows of dx.
@@ -339,7 +338,7 @@ impl Gather<'_, '_> {
     ///
     /// # Safety
     /// The processor has the features of `S`; `to` is valid for so many lanes at each position of the
-    /// row, which nobody else touches.
+    /// row, which no other thread accesses.
     #[inline(always)]
     unsafe fn spread<S: Simd>(
         &self,

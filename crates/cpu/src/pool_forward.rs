@@ -1,7 +1,7 @@
-//! Pooling.
+//! Forward pooling.
 
 use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work};
-use crate::pool::{Place, Pooling, each, lanes, load, maximum, offset, split, squares, store};
+use crate::pool::{Pooling, WindowTaps, each, lanes, load, maximum, offset, split, squares, store};
 use crate::pool_rows::{Blocks, CLEARED, Columns, Join, Source};
 use crate::simd::{Op, Simd};
 use crate::team::ELEMENT;
@@ -74,12 +74,12 @@ impl Forward<'_> {
     /// The processor has the features of `S`.
     #[inline(always)]
     unsafe fn sloped<S: Simd>(&self, r: S::V) -> S::V {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { S::where_positive(r, r, S::mul(r, S::splat(self.slope))) }
     }
 }
 
-/// How elements of a window become one.
+/// The reduction of a window.
 trait Fold: Copy {
     /// What an element of the input counts.
     #[inline(always)]
@@ -98,7 +98,7 @@ trait Fold: Copy {
     /// The processor has the features of `S`.
     #[inline(always)]
     unsafe fn output<S: Simd>(all: S::V, weight: f32) -> S::V {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { S::mul(all, S::splat(weight)) }
     }
 }
@@ -141,7 +141,7 @@ impl Fold for Norm {
     }
     #[inline(always)]
     unsafe fn output<S: Simd>(all: S::V, _: f32) -> S::V {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { lanes::<S>(all, all, |squares, _| squares.sqrt()) }
     }
 }
@@ -164,12 +164,12 @@ impl<F: Fold> Join for Folded<F> {
     }
     #[inline(always)]
     unsafe fn put<S: Simd>(self, state: S::V, at: usize) {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { S::store(self.to.add(at), state) }
     }
 }
 
-/// Rows by blocks. Pointers: the box of y has the rows, which nobody else touches.
+/// Rows by blocks. Pointers: the box of y has the rows, which no other thread accesses.
 struct Rows<'a> {
     forward: Forward<'a>,
     blocks: Blocks,
@@ -183,7 +183,7 @@ impl Op for Rows<'_> {
     unsafe fn run<S: Simd>(self) {
         let mut columns: Columns = CLEARED;
         let to = columns.as_mut_ptr();
-        // SAFETY: as the caller says; the columns have room for a block.
+        // SAFETY: guaranteed by the caller; the columns have room for a block.
         unsafe {
             match self.forward.pooling.kind {
                 PoolKind::Max => self.all::<S, _>(Folded { to, fold: Larger }),
@@ -198,7 +198,7 @@ impl Op for Rows<'_> {
 
 impl Rows<'_> {
     /// # Safety
-    /// The processor has the features of `S`, what [`Rows`] says of its pointers holds, and those of
+    /// The processor has the features of `S`, the pointer requirements of [`Rows`] hold, and those of
     /// `folded` have room for the columns of a block.
     #[inline(always)]
     unsafe fn all<S: Simd, F: Fold>(&self, folded: Folded<F>) {
@@ -290,7 +290,7 @@ impl Rows<'_> {
 /// The processor has the features of `S`, and a vector of each column can be read.
 #[inline(always)]
 unsafe fn row<S: Simd, F: Fold>(from: *const f32, count: usize, step: usize) -> S::V {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let mut all = S::load(from);
         for i in 1..count {
@@ -318,19 +318,19 @@ impl Op for Outputs<'_> {
             let inside = |i: usize, o| p.taps(i, o, &(0..xg.extent[i]));
             for ow in 0..yg.extent[2] {
                 let taps = [inside(0, od), inside(1, oh), inside(2, ow)];
-                let place = Place::new(p, [xg], (n, [od, oh, ow]), &taps);
+                let window = WindowTaps::new(p, [xg], (n, [od, oh, ow]), &taps);
                 for c in (0..yg.channels).step_by(S::LANES) {
                     let count = (yg.channels - c).min(S::LANES);
                     // SAFETY: taps inside the input, channels inside the boxes.
                     unsafe {
                         let x = x.data.as_ptr().add(c);
                         let r = match p.kind {
-                            PoolKind::Max => maximum::<S>(&place, x, count).0,
+                            PoolKind::Max => maximum::<S>(&window, x, count).0,
                             PoolKind::AverageAll | PoolKind::AverageInside => {
-                                let weight = p.weight(place.volume());
-                                Sum::output::<S>(total::<S>(&place, x, count), weight)
+                                let weight = p.weight(window.volume());
+                                Sum::output::<S>(total::<S>(&window, x, count), weight)
                             }
-                            PoolKind::L2 => Norm::output::<S>(squares::<S>(&place, x, count), 1.0),
+                            PoolKind::L2 => Norm::output::<S>(squares::<S>(&window, x, count), 1.0),
                         };
                         let to = self.forward.y.get().add(offset(yg, n, [od, oh, ow]) + c);
                         store::<S>(to, count, self.forward.sloped::<S>(r));
@@ -344,11 +344,11 @@ impl Op for Outputs<'_> {
 /// # Safety
 /// The processor has the features of `S`; so many lanes can be read from `x` on at each tap.
 #[inline(always)]
-unsafe fn total<S: Simd>(place: &Place<1>, x: *const f32, lanes: usize) -> S::V {
-    // SAFETY: as the caller says.
+unsafe fn total<S: Simd>(window: &WindowTaps<1>, x: *const f32, lanes: usize) -> S::V {
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let mut sum = S::splat(0.0);
-        each!(place, |_tap, at| sum =
+        each!(window, |_tap, at| sum =
             S::add(sum, load::<S>(x.add(at[0]), lanes)));
         sum
     }

@@ -1,17 +1,16 @@
-//! Blocks of windows that lie beside each other: the rows of all are joined first, then the columns
-//! of each.
+//! Separable reduction of blocks of neighboring windows: first over rows for all, then over columns of each.
 
 use crate::grid::{Grid, View};
 use crate::pool::{Pooling, offset};
 use crate::simd::{LANES_MAX, Simd};
 use std::ops::Range;
 
-/// Elements of the joined columns of a block; a few buffers of them stay in the first cache.
+/// Elements of the joined columns of a block; a few buffers of them stay in the L1 cache.
 const ELEMENTS: usize = 2048;
 /// Joined columns, and room for the last vector to end behind them.
 pub(crate) type Columns = [f32; ELEMENTS + LANES_MAX];
 pub(crate) const CLEARED: Columns = [0.0; ELEMENTS + LANES_MAX];
-/// Elements of a line of the caches.
+/// Elements of a cache line.
 const LINE: usize = 16;
 /// Outputs that a block should have at least, as it shares columns with its neighbors.
 const FEW: usize = 8;
@@ -89,7 +88,7 @@ pub(crate) trait Join: Copy {
     /// Stores a vector.
     ///
     /// # Safety
-    /// There is room for a vector from `at` on, which nobody else touches.
+    /// There is room for a vector from `at` on, which no other thread accesses.
     unsafe fn put<S: Simd>(self, state: Self::State<S>, at: usize);
 }
 
@@ -128,7 +127,7 @@ impl Source {
         let first = |i: usize, o| p.input(i, o, taps[i].start).max(0) as usize;
         let at = [first(0, od), first(1, oh), columns.start];
         Source {
-            // SAFETY: as the caller says, where there are taps.
+            // SAFETY: guaranteed by the caller, where there are taps.
             from: x.data.as_ptr().wrapping_add(offset(g, n, at) + c.start),
             count: [taps[0].len(), taps[1].len()],
             step: [w.dilation[0] * g.pitch[1], w.dilation[1] * g.pitch[2]],
@@ -151,7 +150,7 @@ impl Source {
         self.count[0] * self.count[1]
     }
 
-    /// `first`, or the number of the last tap that is not a number: of the channels from `c` on, over
+    /// `first`, or the number of the last tap that is NaN: of the channels from `c` on, over
     /// some columns at a distance.
     ///
     /// # Safety
@@ -164,9 +163,9 @@ impl Source {
         first: S::V,
     ) -> S::V {
         let (mut mark, mut last) = (self.rows() * self.taps, first);
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe {
-            // Nothing is larger, so that only what is not a number is taken.
+            // Nothing is larger, so that only what is NaN is taken.
             let most = S::splat(f32::INFINITY);
             for d in 0..self.count[0] {
                 for h in 0..self.count[1] {
@@ -183,7 +182,7 @@ impl Source {
         last
     }
 
-    /// Number and length of stretches without gaps.
+    /// Number and length of contiguous stretches.
     #[inline(always)]
     fn stretches(&self) -> (usize, usize) {
         if self.pitch == self.channels {
@@ -236,7 +235,7 @@ impl Source {
         at: usize,
         load: impl Fn(*const f32) -> S::V,
     ) {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let mut mark = S::splat((self.count[0] * self.count[1] * self.taps) as f32);
             let step = S::splat(self.taps as f32);

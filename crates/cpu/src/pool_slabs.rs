@@ -1,7 +1,7 @@
-//! Gradients of maxima and norms: slabs of dx, each with an owner.
+//! Gradients of maximum and norm pooling: each thread owns slabs of dx.
 
 use crate::grid::{Call, Canceled, View};
-use crate::pool::{Place, each, lanes, load, maximum, offset, squares, store};
+use crate::pool::{WindowTaps, each, lanes, load, maximum, offset, squares, store};
 use crate::pool_backward::Backward;
 use crate::pool_rows::{Blocks, CLEARED, Columns, Join, Source};
 use crate::simd::{Level, Op, Simd};
@@ -9,7 +9,7 @@ use crate::team::{ELEMENT, Poll};
 use partita_program::PoolKind;
 use std::ops::Range;
 
-/// Elements of the planes of dx that one plane of windows adds to; they stay in the second cache.
+/// Elements of the planes of dx that one plane of windows adds to; they stay in the L2 cache.
 const PLANES: usize = 128 * 1024;
 /// Rows of dx that columns are given to together.
 const ROWS: usize = 16;
@@ -20,7 +20,7 @@ const PARTS: usize = 4;
 /// order of the windows, whatever the slab.
 ///
 /// # Safety
-/// What [`Backward`] says of its pointers holds; x is like dx.
+/// The pointer requirements of [`Backward`] hold; x is like dx.
 pub(crate) unsafe fn slabs(back: &Backward, call: &mut Call, x: View) -> Result<(), Canceled> {
     let (level, xg, p) = (call.team.level(), back.xg, back.pooling);
     let (stride, row) = (p.window.stride, xg.extent[2] * xg.channels);
@@ -49,12 +49,12 @@ pub(crate) unsafe fn slabs(back: &Backward, call: &mut Call, x: View) -> Result<
             h * height..((h + 1) * height).min(xg.extent[1]),
         ];
         let slab = Slab { back, x, n, own };
-        // SAFETY: as the caller says; each slab is one unit's, and the team has the level.
+        // SAFETY: guaranteed by the caller; each slab is one unit's, and the team has the level.
         unsafe { slab.planes(level, blocks, poll) };
     })
 }
 
-/// Pointers: its part of dx, which nobody else touches.
+/// Pointers: its part of dx, which no other thread accesses.
 #[derive(Clone)]
 struct Slab<'a, 'b> {
     back: &'a Backward<'b>,
@@ -69,7 +69,7 @@ impl Slab<'_, '_> {
     /// masked just after the last.
     ///
     /// # Safety
-    /// The processor has the level, and what [`Slab`] says of its pointers holds.
+    /// The processor has the level, and the pointer requirements of [`Slab`] hold.
     unsafe fn planes(&self, level: Level, blocks: Option<Blocks>, poll: &mut Poll) {
         let (yg, p) = (self.back.dy.grid, self.back.pooling);
         let own = &self.own[0];
@@ -81,11 +81,11 @@ impl Slab<'_, '_> {
         for od in p.outputs(0, yg.extent[0], own) {
             let reached = self.plane(p.input(0, od, p.window.kernel[0] - 1) + 1);
             if !written {
-                // SAFETY: as the caller says.
+                // SAFETY: guaranteed by the caller.
                 unsafe { self.clear(begun..reached) };
             }
             match blocks {
-                // SAFETY: as the caller says.
+                // SAFETY: guaranteed by the caller.
                 Some(blocks) => unsafe {
                     level.run(Rows {
                         slab: self,
@@ -94,14 +94,14 @@ impl Slab<'_, '_> {
                         new: if written { begun } else { usize::MAX },
                     })
                 },
-                // SAFETY: as the caller says.
+                // SAFETY: guaranteed by the caller.
                 None => unsafe { level.run(Outputs { slab: self, od }) },
             }
             begun = begun.max(reached);
             if od + 1 < last {
                 let left = self.plane(p.input(0, od + 1, 0));
                 let planes = done..left;
-                // SAFETY: as the caller says.
+                // SAFETY: guaranteed by the caller.
                 unsafe { level.run(Masks { slab: self, planes }) };
                 done = done.max(left);
             }
@@ -110,7 +110,7 @@ impl Slab<'_, '_> {
             }
         }
         let planes = done..own.end;
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             self.clear(begun..own.end);
             level.run(Masks { slab: self, planes });
@@ -142,7 +142,7 @@ impl Slab<'_, '_> {
     }
 
     /// # Safety
-    /// What [`Slab`] says of its pointers holds, and the planes are of the slab.
+    /// The pointer requirements of [`Slab`] hold, and the planes are of the slab.
     unsafe fn clear(&self, planes: Range<usize>) {
         let g = self.back.xg;
         let (count, len) = if g.pitch[3] == g.channels {
@@ -197,7 +197,7 @@ impl Op for Masks<'_> {
 }
 
 /// The largest of each column, and the mark of the first row that has it. Pointers: the columns of a
-/// block and a vector more, which nobody else touches.
+/// block and a vector more, which no other thread accesses.
 #[derive(Clone, Copy)]
 struct Largest {
     values: *mut f32,
@@ -216,7 +216,7 @@ impl Join for Largest {
     }
     #[inline(always)]
     unsafe fn put<S: Simd>(self, (value, mark): (S::V, S::V), at: usize) {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             S::store(self.values.add(at), value);
             S::store(self.marks.add(at), mark);
@@ -296,7 +296,7 @@ impl Slab<'_, '_> {
     /// Gives the gradients of outputs to the columns that have their maxima.
     ///
     /// # Safety
-    /// The processor has the features of `S`, and what [`Block`] says of its pointers holds; its columns
+    /// The processor has the features of `S`, and the pointer requirements of [`Block`] hold; its columns
     /// are joined, and those of all taps of the outputs.
     #[inline(always)]
     unsafe fn winners<S: Simd>(&self, [od, oh]: [usize; 2], outs: Range<usize>, block: &Block) {
@@ -338,7 +338,7 @@ impl Slab<'_, '_> {
     /// Gives the gradients of columns to the rows that have their maxima.
     ///
     /// # Safety
-    /// As for `winners`; `own` are columns of the block, and what [`Slab`] says of its pointers holds.
+    /// As for `winners`; `own` are columns of the block, and the pointer requirements of [`Slab`] hold.
     #[inline(always)]
     unsafe fn spread<S: Simd>(
         &self,
@@ -380,7 +380,7 @@ impl Slab<'_, '_> {
     }
 }
 
-/// Part of a row of dx. Pointers: the columns of a block, which nobody else touches.
+/// Part of a row of dx. Pointers: the columns of a block, which no other thread accesses.
 #[derive(Clone, Copy)]
 struct Row {
     to: *mut f32,
@@ -391,10 +391,10 @@ struct Row {
 
 impl Block<'_> {
     /// Gives the gradient of an output to the column that has its maximum; `again` finds the number
-    /// of the tap where one is not a number.
+    /// of the tap where one is NaN.
     ///
     /// # Safety
-    /// The processor has the features of `S`, what [`Block`] says of its pointers holds, and the taps are
+    /// The processor has the features of `S`, the pointer requirements of [`Block`] hold, and the taps are
     /// among its columns.
     #[inline(always)]
     unsafe fn window<S: Simd>(
@@ -405,7 +405,7 @@ impl Block<'_> {
         again: impl Fn(S::V) -> S::V,
     ) {
         let Largest { values, marks } = self.largest;
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let value = |i: usize| S::load(values.add(at + i * step));
             let number = |i: usize| S::sub(S::load(marks.add(at + i * step)), S::splat(i as f32));
@@ -431,7 +431,7 @@ impl Block<'_> {
     /// Gives columns from an element on to rows.
     ///
     /// # Safety
-    /// The processor has the features of `S`, what [`Block`] and [`Row`] say of their pointers holds, and
+    /// The processor has the features of `S`, the pointer requirements of [`Block`] and [`Row`] hold, and
     /// both have so many columns.
     #[inline(always)]
     unsafe fn spread<S: Simd>(&self, rows: &[Row], start: usize, columns: usize, pitch: usize) {
@@ -444,7 +444,7 @@ impl Block<'_> {
         for w in 0..count {
             let from = start + w * len;
             let to = w * pitch;
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 let mut i = 0;
                 while i + 4 * S::LANES <= length {
@@ -471,7 +471,7 @@ impl Block<'_> {
         to: usize,
         lanes: usize,
     ) {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let (mut marks, mut gradients) = ([S::splat(0.0); N], [S::splat(0.0); N]);
             for i in 0..N {
@@ -525,10 +525,10 @@ impl Op for Outputs<'_> {
 
 impl Slab<'_, '_> {
     /// Gives the gradient of one output to its winner, or to all its taps by their part in the norm, as
-    /// far as they lie in the slab.
+    /// far in their plain layout in the slab.
     ///
     /// # Safety
-    /// The processor has the features of `S`, what [`Slab`] says of its pointers holds, and the taps lie
+    /// The processor has the features of `S`, the pointer requirements of [`Slab`] hold, and the taps lie
     /// inside of the input and, of `own`, inside of the slab.
     #[inline(always)]
     unsafe fn output<S: Simd>(
@@ -538,8 +538,8 @@ impl Slab<'_, '_> {
         own: &[Range<usize>; 3],
     ) {
         let (back, p, n) = (self.back, self.back.pooling, self.n);
-        let all = Place::new(p, [self.x.grid], (n, o), all);
-        let own = Place::new(p, [back.xg, self.x.grid], (n, o), own);
+        let all = WindowTaps::new(p, [self.x.grid], (n, o), all);
+        let own = WindowTaps::new(p, [back.xg, self.x.grid], (n, o), own);
         let from = offset(back.dy.grid, n, o);
         for c in (0..back.xg.channels).step_by(S::LANES) {
             let count = (back.xg.channels - c).min(S::LANES);

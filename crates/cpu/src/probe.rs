@@ -1,4 +1,4 @@
-//! What the registers of one core deliver: the peak that shares of peak refer to.
+//! Peak floating-point rate of one core, measured on registers.
 
 use crate::grid::Work;
 use crate::simd::{Level, Op, Simd};
@@ -21,7 +21,7 @@ pub fn multiply_adds(level: Level, rounds: u64) -> Work {
 /// # Safety
 /// The processor has the level.
 unsafe fn in_chains<const N: usize>(level: Level, rounds: u64) -> Work {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let sum = unsafe { level.run(Chains::<N>(rounds)) };
     std::hint::black_box(sum);
     Work {

@@ -1,18 +1,17 @@
-//! Boxes that are gone through row by row: y = f(up to three boxes, y, columns of the channel).
+//! Elementwise loops over boxes, row by row: y = f(up to three boxes, y, per-channel columns).
 
 use crate::grid::{Canceled, Grid, Shared, View, ViewMut};
 use crate::simd::{Op, Simd};
 use crate::team::{ELEMENT, Team};
 use std::ops::Range;
 
-/// Positions that are gone through before the next channels: few, so that memory is read in order.
+/// Positions per block of channels: few, so that memory is read in order.
 const TILE: usize = 4;
-/// Elements of a line of the caches.
+/// Elements of a cache line.
 const LINE: usize = 16;
-/// Elements of a position that are asked for before it is reached: the processor itself looks ahead
-/// in long stretches only.
+/// Elements of a position that are prefetched: the hardware prefetcher covers long stretches only.
 const AHEAD: usize = 64;
-/// Positions between the one that is asked for and the one that is worked on.
+/// Prefetch distance in positions.
 const DISTANCE: usize = 16;
 
 /// A box as the threads see it: whoever holds it touches only rows that nobody else writes.
@@ -48,7 +47,7 @@ impl Rows<'_> {
     /// The box has the row.
     #[inline(always)]
     pub(crate) unsafe fn start(&self, row: usize) -> *mut f32 {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.data.get().add(self.grid.row_offset(row)) }
     }
 }
@@ -65,7 +64,7 @@ pub(crate) fn three<'a, const N: usize>(boxes: [View<'a>; N], rest: Rows<'a>) ->
     })
 }
 
-/// What becomes of an element. A trait and no closure, as it must work on vectors of any level.
+/// An elementwise formula. A trait, not a closure, as it must work on vectors of any level.
 pub(crate) trait Formula: Copy + Sync {
     /// Whether it looks at columns.
     const COLUMNS: bool;
@@ -114,7 +113,7 @@ pub(crate) use formula;
 pub(crate) unsafe fn leaky<S: Simd>(sign: S::V, value: S::V, slope: S::V) -> S::V {
     // The factor is chosen and not the product: in place, the choice between a value and its product
     // would be compiled to a masked store, which is slow on some processors.
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { S::mul(value, S::where_positive(sign, S::splat(1.0), slope)) }
 }
 
@@ -162,7 +161,7 @@ impl<'a, F: Formula> Apply<'a, F> {
     /// All rows, on the threads of a team.
     ///
     /// # Safety
-    /// Nobody else touches y, nor writes the inputs, before this returns.
+    /// no other thread accesses y, nor writes the inputs, before this returns.
     pub(crate) unsafe fn all(
         self,
         team: &mut Team,
@@ -171,13 +170,13 @@ impl<'a, F: Formula> Apply<'a, F> {
         let (level, grid) = (team.level(), self.y.grid);
         let cost = ELEMENT * (grid.extent[2] * grid.channels) as u64;
         team.ranges(progress, grid.rows(), cost, &|rows| {
-            // SAFETY: as the caller says; the team has the level, and each row is in one range.
+            // SAFETY: guaranteed by the caller; the team has the level, and each row is in one range.
             unsafe { level.run(ApplyRows { apply: self, rows }) };
         })
     }
 }
 
-/// Some of the rows. Pointers: the boxes have the rows, and nobody else touches these of y.
+/// Some of the rows. Pointers: the boxes have the rows, and no other thread accesses those of y.
 pub(crate) struct ApplyRows<'a, F> {
     pub(crate) apply: Apply<'a, F>,
     pub(crate) rows: Range<usize>,
@@ -198,7 +197,7 @@ impl<F: Formula> Op for ApplyRows<'_, F> {
         let pitch = [a, b, c, y].map(|x| x.grid.pitch[3]);
         let joined = !F::COLUMNS && pitch == [channels; 4];
         for row in self.rows {
-            // SAFETY: as the caller says; all boxes have one shape, and columns are as many as channels.
+            // SAFETY: guaranteed by the caller; all boxes have one shape, and columns are as many as channels.
             unsafe {
                 let start = [a.start(row), b.start(row), c.start(row), y.start(row)];
                 if joined {
@@ -226,7 +225,7 @@ impl<F: Formula> Op for ApplyRows<'_, F> {
 /// The rows that begin there have the position.
 #[inline(always)]
 unsafe fn moved(p: [*mut f32; 4], pitch: [usize; 4], w: usize) -> [*mut f32; 4] {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         [
             p[0].add(w * pitch[0]),
@@ -237,14 +236,14 @@ unsafe fn moved(p: [*mut f32; 4], pitch: [usize; 4], w: usize) -> [*mut f32; 4] 
     }
 }
 
-/// `len` elements without gaps, without columns.
+/// `len` elements contiguous, without columns.
 ///
 /// # Safety
 /// The processor has the features of `S`. So many elements of the inputs can be read and of y, the last
-/// of them, be read and written; nobody else touches these.
+/// of them, be read and written; no other thread accesses these.
 #[inline(always)]
 unsafe fn stretch<S: Simd, F: Formula>(f: F, p: [*mut f32; 4], len: usize) {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let zero = S::splat(0.0);
         let mut at = 0;
@@ -277,7 +276,7 @@ unsafe fn tiles<S: Simd, F: Formula>(
     } else {
         TILE
     };
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         for w0 in (0..width).step_by(step) {
             let tile = w0..(w0 + step).min(width);
@@ -310,7 +309,7 @@ unsafe fn element<S: Simd, F: Formula, const WHOLE: bool>(
     lanes: usize,
     k: [S::V; 4],
 ) {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let y = p[3].add(at);
         if WHOLE {

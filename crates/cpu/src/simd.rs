@@ -105,17 +105,17 @@ impl Level {
     pub(crate) unsafe fn run<O: Op>(self, op: O) -> O::Out {
         debug_assert!(self.available(), "this processor lacks {self:?}");
         match self {
-            // SAFETY: the portable level needs no processor feature; the rest as the caller says.
+            // SAFETY: the portable level needs no processor feature; the rest is guaranteed by the caller.
             Level::Portable => unsafe { op.run::<Portable>() },
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             #[cfg(target_arch = "aarch64")]
             Level::Neon => unsafe { neon::on_neon(op) },
             #[cfg(not(target_arch = "aarch64"))]
             Level::Neon => unreachable!("level not available"),
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => unsafe { x86::on_avx2(op) },
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => unsafe { x86::on_avx512(op) },
             #[cfg(not(target_arch = "x86_64"))]
@@ -184,11 +184,11 @@ pub(crate) trait Simd: Copy + 'static {
     /// # Safety
     /// These elements of every lane can be written.
     unsafe fn store_columns(a: [Self::V; 4], to: *mut f32, pitch: usize);
-    /// Per lane `x` where `x > m` or `x` is not a number, else `m`.
+    /// Per lane `x` where `x > m` or `x` is NaN, else `m`.
     fn max(x: Self::V, m: Self::V) -> Self::V;
-    /// Whether a lane is not a number.
+    /// Whether a lane is NaN.
     fn any_nan(a: Self::V) -> bool;
-    /// Per lane `x > m` or `x` is not a number: (the larger, `t` where `x` was taken, else `i`).
+    /// Per lane `x > m` or `x` is NaN: (the larger, `t` where `x` was taken, else `i`).
     fn take_max(x: Self::V, m: Self::V, t: Self::V, i: Self::V) -> (Self::V, Self::V);
     /// Per lane `v` where `a == b`, else zero.
     fn where_eq(a: Self::V, b: Self::V, v: Self::V) -> Self::V;
@@ -218,7 +218,7 @@ mod tests {
     #[inline(always)]
     unsafe fn same<S: Simd>(v: S::V, want: Vec<f32>) {
         let mut got = vec![0.0; S::LANES];
-        // SAFETY: as the caller says, and the vector has its lanes.
+        // SAFETY: guaranteed by the caller, and the vector has its lanes.
         unsafe { S::store(got.as_mut_ptr(), v) };
         let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
         assert_eq!(bits(&got), bits(&want), "{got:?} {want:?}");
@@ -251,7 +251,7 @@ mod tests {
         }
     }
 
-    /// What compares lanes, also with what is not a number.
+    /// What compares lanes, also with what is NaN.
     struct Comparisons;
 
     impl Op for Comparisons {

@@ -1,4 +1,4 @@
-//! The threads of a rank.
+//! The thread pool of a rank.
 
 use crate::grid::Canceled;
 use crate::simd::Level;
@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 
 /// Flops between two calls of `progress`, at about 50 GFLOP/s: 0.2 ms.
 const FLOPS_PER_TICK: u64 = 10_000_000;
-/// What an element costs that comes from memory, in flops.
+/// Cost of an element read from memory, in flops.
 pub(crate) const ELEMENT: u64 = 8;
 /// Work of one range, small enough that the last ranges end at about the same time.
 const COST_PER_RANGE: u64 = 500_000;
 /// A kernel below this runs on the caller alone: waking a thread costs as much.
 const FLOPS_PARALLEL_MIN: u64 = 1_000_000;
-/// The caller looks after `progress` this often while it waits for the others.
+/// Interval of `progress` calls while the caller waits for the others.
 const WAIT: Duration = Duration::from_millis(1);
-/// Looks at an atomic between two looks at the clock: about 2 us.
+/// Polls of an atomic between two reads of the clock: about 2 us.
 const LOOKS: usize = 32;
 
 /// Ids that fit the fixed set through which Linux is asked; one beyond it would be an overrun.
@@ -35,7 +35,7 @@ pub struct Team {
     workers: Vec<JoinHandle<()>>,
 }
 
-/// What of a team decides how much scratch a kernel needs.
+/// The properties of a team that determine the scratch of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TeamKind {
     /// Threads, the caller included.
@@ -61,13 +61,13 @@ pub enum TeamError {
     Spawn(#[from] std::io::Error),
 }
 
-/// A job as the workers see it; the lifetime is erased, see `Team::each`.
-type Job = &'static (dyn Fn(usize) + Sync);
+/// The task of a kernel; its lifetime is erased, see `Team::each`.
+type Task = &'static (dyn Fn(usize) + Sync);
 
 #[derive(Default)]
 struct State {
     epoch: u64,
-    job: Option<Job>,
+    job: Option<Task>,
     working: usize,
     panicked: bool,
     stop: bool,
@@ -162,7 +162,7 @@ impl Team {
         self.shared.spin_ns.store(limit_ns, Ordering::Relaxed);
     }
 
-    /// Brings the workers to the state in which a kernel leaves them: awake, and spinning if they may.
+    /// Wakes the workers, as a kernel leaves them: spinning if they may.
     pub fn wake(&mut self) {
         if self.threads > 1 {
             self.each(&mut || true, &AtomicBool::new(false), &|_| ());
@@ -174,7 +174,7 @@ impl Team {
         self.level
     }
 
-    /// What decides how much scratch its kernels need.
+    /// The properties that determine the scratch of its kernels.
     pub fn kind(&self) -> TeamKind {
         TeamKind {
             threads: self.threads,
@@ -295,7 +295,7 @@ impl Team {
         let job: &(dyn Fn(usize) + Sync) = &job;
         // SAFETY: this function does not return, nor unwind, before `working` is zero again, that
         // is before the last worker has let go of the job.
-        let job: Job = unsafe { std::mem::transmute(job) };
+        let job: Task = unsafe { std::mem::transmute(job) };
         let mut state = self.shared.lock();
         state.job = Some(job);
         state.working = self.workers.len();
@@ -318,7 +318,7 @@ impl Team {
         }
     }
 
-    /// Waits for the workers; answers whether one of them panicked.
+    /// Waits for the workers; returns whether one of them panicked.
     fn wait(
         &self,
         progress: &mut dyn FnMut() -> bool,
@@ -354,7 +354,7 @@ impl Team {
         }
     }
 
-    /// Tells all workers that the state has changed.
+    /// Notifies all workers that the state has changed.
     fn next_epoch(&self, mut state: MutexGuard<'_, State>) {
         state.epoch += 1;
         self.shared.epoch.store(state.epoch, Ordering::Relaxed);
@@ -389,7 +389,7 @@ fn pin(core: Option<usize>) -> Result<(), TeamError> {
     }
 }
 
-/// The life of a worker.
+/// The loop of a worker.
 fn work(shared: &Shared, index: usize) {
     let mut seen = 0;
     loop {
@@ -423,7 +423,7 @@ fn work(shared: &Shared, index: usize) {
     }
 }
 
-/// Asks for progress once in a while (on the caller), and knows whether to stop.
+/// Calls `progress` periodically (on the caller's thread), and records cancellation.
 pub(crate) struct Poll<'a> {
     cancel: &'a AtomicBool,
     progress: Option<&'a mut dyn FnMut() -> bool>,
@@ -435,7 +435,7 @@ impl Poll<'_> {
         self.cancel.load(Ordering::Relaxed)
     }
 
-    /// Accounts for `flops` done since the last tick; answers whether to go on.
+    /// Accounts for `flops` done since the last tick; returns whether to go on.
     pub(crate) fn tick(&mut self, flops: u64) -> bool {
         if let Some(progress) = &mut self.progress {
             self.flops += flops;

@@ -4,7 +4,7 @@
 //! run over taps and input channels: one broadcast of the input against V vectors of weights.
 //! Positions are a list of offsets, so rows, strides and samples need no cases of their own.
 
-use crate::epilogue::{BOXES, Finish, Fresh};
+use crate::epilogue::{BOXES, TileEpilogue, TileOutputs};
 use crate::simd::{Level, Op, Simd};
 use crate::walk::{Offsets, P_MAX, Walk};
 
@@ -17,7 +17,7 @@ pub(crate) struct Stretch {
 }
 
 /// Pointers: the stretches of x at each position, as many rows of w of whole vectors, `width` channels
-/// of y at each position, and of the bias. Nobody else touches those of y.
+/// of y at each position, and of the bias. no other thread accesses those of y.
 #[derive(Clone, Copy)]
 pub(crate) struct TileArgs<'a> {
     pub x: *const f32,
@@ -33,16 +33,16 @@ pub(crate) struct TileArgs<'a> {
     pub width: usize,
 }
 
-/// A tile of channels at all positions of a range. Pointers as those of the tile and of [`Fresh`].
+/// A tile of channels at all positions of a range. Pointers as those of the tile and of [`TileOutputs`].
 pub(crate) struct RunArgs<'a> {
     pub tile: TileArgs<'a>,
     /// Positions of a tile.
     pub p: usize,
     pub walk: Walk<2>,
     /// In the boxes that the epilogue reads.
-    pub besides: Option<Walk<BOXES>>,
+    pub epilogue_walk: Option<Walk<BOXES>>,
     pub positions: usize,
-    pub finish: Option<Finish>,
+    pub tile_epilogue: Option<TileEpilogue>,
     pub level: Level,
 }
 
@@ -59,20 +59,20 @@ impl<const V: usize, const P: usize> Op for Run<'_, V, P> {
         while left > 0 {
             let n = r.p.min(left);
             r.walk.take(n, &mut offsets);
-            // SAFETY: as the caller says; the offsets are those of the walk.
+            // SAFETY: guaranteed by the caller; the offsets are those of the walk.
             unsafe { r.level.run(Tile::<V, P>(&r.tile, &offsets)) };
-            if let Some(finish) = r.finish {
-                if let Some(besides) = &mut r.besides {
-                    besides.take(n, &mut boxes);
+            if let Some(tile_epilogue) = r.tile_epilogue {
+                if let Some(walk) = &mut r.epilogue_walk {
+                    walk.take(n, &mut boxes);
                 }
-                let fresh = Fresh {
+                let outputs = TileOutputs {
                     y: r.tile.y,
                     yo: &offsets[1][..n],
                     boxes: &boxes,
                     width: r.tile.width,
                 };
-                // SAFETY: as the caller says.
-                unsafe { finish.apply(r.level, fresh) };
+                // SAFETY: guaranteed by the caller.
+                unsafe { tile_epilogue.apply(r.level, outputs) };
             }
             left -= n;
         }
@@ -151,7 +151,7 @@ unsafe fn multiply<S: Simd, const V: usize, const P: usize>(
     w: *const f32,
     acc: &mut [[S::V; V]; P],
 ) {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let wv: [S::V; V] = std::array::from_fn(|v| S::load(w.add(v * S::LANES)));
         for p in 0..P {
@@ -172,7 +172,7 @@ unsafe fn start<S: Simd, const V: usize, const P: usize>(
     yo: &Offsets,
     acc: &mut [[S::V; V]; P],
 ) {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         for v in 0..V {
             let lanes = (t.width - v * S::LANES).min(S::LANES);
@@ -194,12 +194,12 @@ unsafe fn start<S: Simd, const V: usize, const P: usize>(
 /// Runs with the smallest tile of at least `p` positions.
 ///
 /// # Safety
-/// The processor has the level, and what [`RunArgs`] says of its pointers holds.
+/// The processor has the level, and the pointer requirements of [`RunArgs`] hold.
 pub(crate) unsafe fn dispatch(level: Level, v: usize, p: usize, run: RunArgs) {
     macro_rules! pick {
         ($v:literal: $($p:literal)*) => {{
             $(if p <= $p {
-                // SAFETY: as the caller says.
+                // SAFETY: guaranteed by the caller.
                 return unsafe { level.run(Run::<$v, $p>(run)) };
             })*
         }};

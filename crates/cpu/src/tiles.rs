@@ -1,4 +1,4 @@
-//! How the output channels of a convolution are cut into tiles.
+//! Tiling of the output channels of a convolution.
 
 use crate::simd::Level;
 

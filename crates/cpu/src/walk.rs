@@ -1,4 +1,4 @@
-//! Walks over the positions of a job.
+//! Iteration over the positions of a direct convolution.
 
 use crate::grid::Grid;
 
@@ -8,21 +8,26 @@ pub(crate) const P_MAX: usize = 12;
 /// Offsets of the positions of a tile, in elements.
 pub(crate) type Offsets = [usize; P_MAX];
 
-/// Where the positions of a job lie in a buffer, in elements.
+/// Layout of the positions of a direct convolution in a buffer, in elements.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Place {
+pub(crate) struct Positions {
     /// Of the position (0, 0, 0, 0).
     pub base: usize,
     pub step: [usize; 4],
 }
 
-impl Place {
+impl Positions {
     /// Every `step`th position from `first` on, from a channel on.
-    pub(crate) fn new(grid: &Grid, channel: usize, first: [usize; 3], step: [usize; 3]) -> Place {
+    pub(crate) fn new(
+        grid: &Grid,
+        channel: usize,
+        first: [usize; 3],
+        step: [usize; 3],
+    ) -> Positions {
         let p = grid.pitch;
         let base = (0..3).map(|i| first[i] * p[i + 1]).sum::<usize>() + channel;
         let step = [p[0], step[0] * p[1], step[1] * p[2], step[2] * p[3]];
-        Place { base, step }
+        Positions { base, step }
     }
 }
 
@@ -35,18 +40,18 @@ pub(crate) struct Walk<const N: usize> {
 }
 
 impl<const N: usize> Walk<N> {
-    pub(crate) fn new(count: [usize; 4], places: [Place; N], position: usize) -> Self {
+    pub(crate) fn new(count: [usize; 4], positions: [Positions; N], position: usize) -> Self {
         let (mut index, mut rest) = ([0; 4], position);
         for dim in (0..4).rev() {
             index[dim] = rest % count[dim];
             rest /= count[dim];
         }
-        let at = |p: Place| p.base + (0..4).map(|i| index[i] * p.step[i]).sum::<usize>();
+        let at = |p: Positions| p.base + (0..4).map(|i| index[i] * p.step[i]).sum::<usize>();
         Walk {
             count,
             index,
-            steps: places.map(|p| p.step),
-            at: places.map(at),
+            steps: positions.map(|p| p.step),
+            at: positions.map(at),
         }
     }
 

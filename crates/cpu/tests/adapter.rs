@@ -98,7 +98,7 @@ fn every_kernel_equals_its_reference_and_counts_what_the_program_counts() {
 }
 
 #[test]
-fn a_kernel_stops_when_it_is_told_to() {
+fn a_canceled_kernel_stops() {
     let mesh = Mesh::new([2, 1, 2, 1, 1, 1, 1]);
     let menu = menus()[0];
     let rank = 0;
@@ -148,7 +148,7 @@ fn f64_programs_and_other_algorithms_are_refused() {
 }
 
 #[test]
-fn a_target_beyond_the_classes_is_refused() {
+fn a_target_class_out_of_range_is_refused() {
     let mut maker = Maker::new(3, Dtype::F32);
     let x = maker.view([1, 1, 1, 2, 3]);
     let target = maker.bench.put(Dtype::F32, [1, 1, 1, 2, 1], vec![0.0, 3.0]);
@@ -167,24 +167,17 @@ fn a_target_beyond_the_classes_is_refused() {
     let answer = maker
         .bench
         .run(&kernel, &menu, &mut cpu, &Maker::inputs(), &mut || true);
-    match answer {
-        Err(RunError::Source { reason, .. }) => assert!(reason.contains("class 3"), "{reason}"),
-        Err(other) => panic!("{other}"),
-        Ok(_) => panic!("class 3 of 3 was taken"),
-    }
+    let is_refused = matches!(answer, Err(RunError::Source { .. }));
+    assert!(is_refused, "class 3 of 3");
 }
 
 #[test]
-fn a_number_beyond_the_rows_of_an_embedding_is_refused() {
-    for (stray, said) in [
-        (3.0, "number 3;"),
-        (-1.0, "number -1;"),
-        (0.5, "number 0.5;"),
-    ] {
+fn an_embedding_index_out_of_range_is_refused() {
+    for index in [3.0, -1.0, 0.5] {
         let mut maker = Maker::new(3, Dtype::F32);
         let [y, dy] = [0; 2].map(|_| maker.view([1, 1, 1, 2, 4]));
         let bench = &mut maker.bench;
-        let x = bench.put(Dtype::F32, [1, 1, 1, 2, 1], vec![2.0, stray]);
+        let x = bench.put(Dtype::F32, [1, 1, 1, 2, 1], vec![2.0, index]);
         let w = bench.put(Dtype::F32, [1, 1, 1, 3, 4], vec![1.0; 12]);
         let dw = bench.put(Dtype::F32, [1, 1, 1, 3, 4], vec![1.0; 12]);
         let backward = Kernel::EmbeddingBackward {
@@ -205,11 +198,8 @@ fn a_number_beyond_the_rows_of_an_embedding_is_refused() {
                     .err(),
             ];
             for answer in answers {
-                let Some(RunError::Source { reason, .. }) = answer else {
-                    panic!("{stray} was taken for a row of 3: {answer:?}");
-                };
-                assert!(reason.contains(said), "{reason}");
-                assert!(reason.contains("rows are 0 to 2"), "{reason}");
+                let is_refused = matches!(answer, Some(RunError::Source { .. }));
+                assert!(is_refused, "index {index} of 3 rows: {answer:?}");
             }
         }
     }

@@ -4,7 +4,7 @@
 
 mod naive;
 
-use naive::touch::Touch;
+use naive::random_epilogue::RandomEpilogue;
 use naive::{Case, Random, assert_box, buffer, call, on, teams, to};
 use partita_cpu::{
     Call, Canceled, Convolution, Epilogue, Grid, LINEAR, Level, Summed, Sums, Team, View, ViewMut,
@@ -29,12 +29,12 @@ fn forward() {
         if accumulate {
             naive::add_before(&case.yg, &mut want, &start);
         }
-        let touch = Touch::new(&mut random, &case.yg);
-        touch.apply(&case.yg, &mut want);
+        let epilogue = RandomEpilogue::new(&mut random, &case.yg);
+        epilogue.apply(&case.yg, &mut want);
         for team in &mut teams() {
             let what = format!("seed {seed} {:?} {}", team.level(), team.threads());
             for packed in [false, true] {
-                let (mut y, mut sums) = (start.clone(), touch.sums());
+                let (mut y, mut sums) = (start.clone(), epilogue.sums());
                 let weights = packed.then(|| pack(team, &case, false));
                 let (w, need) = match &weights {
                     Some(w) => (Weights::Packed(w), 0),
@@ -44,15 +44,15 @@ fn forward() {
                         (Weights::Plain(&case.w), need)
                     }
                 };
-                let need = need + with_sums(team, &touch, conv, f);
+                let need = need + with_sums(team, &epilogue, conv, f);
                 let (x, yv) = (on(&case.x, &case.xg), to(&mut y, &case.yg));
                 let work = call(team, need, |k| {
-                    touch.with(&mut sums, |e| {
+                    epilogue.with(&mut sums, |e| {
                         conv_forward(k, x, w, yv, conv, accumulate, e)
                     })
                 });
                 assert_box(&case.yg, &y, &want, None, &what);
-                touch.assert_sums(&case.yg, &want, &sums, &what);
+                epilogue.assert_sums(&case.yg, &want, &sums, &what);
                 assert_eq!(work.flops, 2 * (case.yg.positions() * case.w.len()) as u64);
             }
         }
@@ -60,8 +60,8 @@ fn forward() {
 }
 
 /// Scratch for the sums of an epilogue.
-fn with_sums(team: &Team, touch: &Touch, conv: &Convolution, channels: usize) -> usize {
-    if touch.has_sums() {
+fn with_sums(team: &Team, epilogue: &RandomEpilogue, conv: &Convolution, channels: usize) -> usize {
+    if epilogue.has_sums() {
         sums_scratch(team.kind(), conv, channels)
     } else {
         0
@@ -107,13 +107,13 @@ fn backward_data() {
         if accumulate {
             naive::add_before(&dxg, &mut want, &start);
         }
-        let touch = Touch::new(&mut random, &dxg);
-        touch.apply(&dxg, &mut want);
+        let epilogue = RandomEpilogue::new(&mut random, &dxg);
+        epilogue.apply(&dxg, &mut want);
         let (c, f, conv) = (case.xg.channels, case.yg.channels, &case.conv);
         for team in &mut teams() {
             let what = format!("seed {seed} {:?} {}", team.level(), team.threads());
             for packed in [false, true] {
-                let (mut dx, mut sums) = (start.clone(), touch.sums());
+                let (mut dx, mut sums) = (start.clone(), epilogue.sums());
                 let weights = packed.then(|| pack(team, &case, true));
                 let (w, need) = match &weights {
                     Some(w) => (Weights::Packed(w), 0),
@@ -123,15 +123,15 @@ fn backward_data() {
                         (Weights::Plain(&case.w), need)
                     }
                 };
-                let need = need + with_sums(team, &touch, conv, c);
+                let need = need + with_sums(team, &epilogue, conv, c);
                 let (dy, dxv) = (on(&case.dy, &case.yg), to(&mut dx, &dxg));
                 call(team, need, |k| {
-                    touch.with(&mut sums, |e| {
+                    epilogue.with(&mut sums, |e| {
                         conv_backward_data(k, dy, w, dxv, conv, shift, accumulate, e)
                     })
                 });
                 assert_box(&dxg, &dx, &want, None, &what);
-                touch.assert_sums(&dxg, &want, &sums, &what);
+                epilogue.assert_sums(&dxg, &want, &sums, &what);
             }
         }
     }

@@ -190,7 +190,7 @@ fn report(layer: &Layer, direction: usize, (best, median): (f64, f64), peak: f64
     );
 }
 
-/// The boxes of a layer: inputs with their padding, and for stride 1 a gradient with the frame
+/// The boxes of a layer: inputs with their padding, and for stride 1 a gradient with the padding
 /// that makes it complete.
 struct Case {
     conv: Convolution,
@@ -218,8 +218,8 @@ impl Case {
             extent: window.input_extent(outs),
             ..full
         };
-        // Frame of dy in each dim.
-        let frame: [usize; 3] = std::array::from_fn(|i| match l.stride[i] {
+        // Padding of dy that makes the gradient complete.
+        let dy_padding: [usize; 3] = std::array::from_fn(|i| match l.stride[i] {
             1 => l.kernel[i] - 1 - l.padding[i],
             _ => 0,
         });
@@ -232,11 +232,11 @@ impl Case {
             yg: Grid::dense(l.samples, outs, l.f),
             dyg: Grid::dense(
                 l.samples,
-                std::array::from_fn(|i| outs[i] + 2 * frame[i]),
+                std::array::from_fn(|i| outs[i] + 2 * dy_padding[i]),
                 l.f,
             ),
             dxg: Grid::dense(l.samples, l.extent, l.c),
-            shift: std::array::from_fn(|i| (l.padding[i] + l.stride[i] * frame[i]) as i64),
+            shift: std::array::from_fn(|i| (l.padding[i] + l.stride[i] * dy_padding[i]) as i64),
         }
     }
 

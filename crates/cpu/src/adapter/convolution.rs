@@ -1,7 +1,7 @@
 //! Convolutions of programs on the kernels of this crate.
 
 use super::operand::Output;
-use super::tail::{Held, Tail};
+use super::tail::{Tail, TailOperands};
 use super::{Run, touched};
 use crate::conv_data::{conv_backward_data, pack_backward_data};
 use crate::conv_forward::{conv_forward, pack_forward};
@@ -47,7 +47,7 @@ pub(super) fn execute(
         } => {
             let conv = convolution(taps, *groups);
             let (flops, is_packed) = (tail.flops(y), is_packed(w, run));
-            let mut held = Held::new(tail, run);
+            let mut held = TailOperands::new(tail, run);
             let (x, w, mut y) = (run.input(x), run.dense(w), run.output(y));
             let bias = bias.as_ref().map(|bias| run.dense(bias));
             let values = bias.as_ref().map(|bias| bias.data());
@@ -152,7 +152,7 @@ fn backward_data(
     };
     let (conv, flops) = (convolution(taps, *groups), tail.flops(dx));
     let is_packed = is_packed(w, run);
-    let mut held = Held::new(tail, run);
+    let mut held = TailOperands::new(tail, run);
     let (dy, w, mut dx) = (run.input(dy), run.dense(w), run.output(dx));
     let bias = bias.as_ref().map(|bias| run.dense(bias));
     let values = bias.as_ref().map(|bias| bias.data());

@@ -1,4 +1,4 @@
-//! Dropout, whose mask is drawn again from the element's key and never stored.
+//! Dropout; the mask is recomputed from the element's key and never stored.
 
 use super::{Run, touched};
 use crate::grid::{Canceled, Grid, Shared};
@@ -39,7 +39,7 @@ pub(super) fn execute(
         rate: *rate,
         operation: *operation,
         shape: place.shape,
-        corner: place.corner(low, mesh, coord),
+        offset: place.corner(low, mesh, coord),
     };
     let mut target = run.output(y);
     // In place there is one block, from which both are taken.
@@ -52,7 +52,7 @@ pub(super) fn execute(
         Some(x) => (Shared(x.view().data.as_ptr().cast_mut()), x.view().grid),
         None => (to, y_grid),
     };
-    let job = Job {
+    let job = DropoutRows {
         mask,
         from,
         x_grid,
@@ -82,12 +82,12 @@ struct Mask<'a> {
     operation: u32,
     /// Of the whole tensor.
     shape: [usize; 5],
-    corner: [usize; 5],
+    offset: [usize; 5],
 }
 
 impl Mask<'_> {
     fn draws(&self, n: usize) -> Draws {
-        let n = self.corner[0] + n;
+        let n = self.offset[0] + n;
         let sample = self.inputs.samples.get(n);
         let sample = *sample.unwrap_or_else(|| panic!("the step lists no sample {n}"));
         let (seed, epoch) = (self.inputs.seed, self.inputs.epoch);
@@ -97,13 +97,13 @@ impl Mask<'_> {
     /// Number of an element of the view within its sample.
     fn element(&self, at: [usize; 4]) -> u64 {
         (0..4).fold(0, |element, dim| {
-            element * self.shape[dim + 1] + self.corner[dim + 1] + at[dim]
+            element * self.shape[dim + 1] + self.offset[dim + 1] + at[dim]
         }) as u64
     }
 }
 
-/// Pointers: both boxes; nobody else touches what is written.
-struct Job<'a> {
+/// Pointers: both boxes; no other thread accesses what is written.
+struct DropoutRows<'a> {
     mask: Mask<'a>,
     from: Shared,
     x_grid: &'a Grid,
@@ -112,9 +112,9 @@ struct Job<'a> {
     accumulate: bool,
 }
 
-impl Job<'_> {
+impl DropoutRows<'_> {
     /// # Safety
-    /// The processor has the level, what [`Job`] says of its pointers holds, and nobody else touches
+    /// The processor has the level, the pointer requirements of [`DropoutRows`] hold, and no other thread accesses
     /// these rows of y.
     unsafe fn run(&self, level: Level, rows: Range<usize>) {
         let (grid, mask) = (self.y_grid, &self.mask);
@@ -128,7 +128,7 @@ impl Job<'_> {
             for w in 0..count {
                 let x = self.x_grid.row_offset(row) + w * self.x_grid.pitch[3];
                 let y = grid.row_offset(row) + w * grid.pitch[3];
-                // SAFETY: as the caller says; both are stretches of boxes of one shape, and no other row
+                // SAFETY: guaranteed by the caller; both are stretches of boxes of one shape, and no other row
                 // has them.
                 unsafe {
                     level.run(Stretch {
@@ -148,7 +148,7 @@ impl Job<'_> {
 
 /// Elements that lie, and are numbered, one after the other.
 ///
-/// Pointers: so many elements each; nobody else touches those of `to`.
+/// Pointers: so many elements each; no other thread accesses those of `to`.
 struct Stretch {
     draws: Draws,
     rate: f64,

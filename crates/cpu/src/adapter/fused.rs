@@ -1,4 +1,4 @@
-//! Kernels that do several things in one pass.
+//! Fused kernels: a kernel with its epilogue.
 
 use super::tail::Tail;
 use super::{Run, convolution, linear, norm, pointwise, pool, update};
@@ -32,7 +32,7 @@ fn output(kernel: &Kernel) -> Option<(&View, Suits)> {
     }
 }
 
-/// What the parts after the first one do to its output, whether or not there is a kernel for it.
+/// The epilogue formed by the parts after the first one, whether or not there is a kernel for it.
 pub(super) fn tail(parts: &[Kernel]) -> Option<(&View, Tail<'_>)> {
     let (first, rest) = parts.split_first()?;
     let (out, _) = output(first)?;

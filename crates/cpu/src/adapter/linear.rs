@@ -1,14 +1,14 @@
 //! Linear layers of programs on the kernels of this crate.
 
 use super::operand::{Input, Output, dense, rows};
-use super::tail::{Held, Tail};
+use super::tail::{Tail, TailOperands};
 use super::{Run, touched};
 use crate::convolution::Weights;
 use crate::elementwise::{accumulate as add_to, copy};
 use crate::epilogue::Epilogue;
 use crate::grid::{Call, Canceled, Grid, View, ViewMut, Work};
 use crate::linear::{linear_backward_data, linear_backward_weight, linear_forward};
-use partita_program::{Kernel, View as Place};
+use partita_program::{Kernel, View as ProgramView};
 use partita_run::{Block, KernelTally, RunError};
 
 pub(super) fn execute(
@@ -52,13 +52,13 @@ fn with_rows(
 }
 
 fn forward(
-    [x, w, y]: [&Place; 3],
-    bias: Option<&Place>,
+    [x, w, y]: [&ProgramView; 3],
+    bias: Option<&ProgramView>,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
 ) -> Result<KernelTally, RunError> {
     let flops = tail.flops(y);
-    let mut held = Held::new(tail, run);
+    let mut held = TailOperands::new(tail, run);
     let (x, w, mut y) = (run.input(x), run.dense(w), run.output(y));
     let bias = bias.map(|bias| run.dense(bias));
     let epilogue = held.epilogue(bias.as_ref().map(|bias| bias.data()), &mut []);
@@ -75,13 +75,13 @@ fn forward(
 }
 
 fn backward_data(
-    [dy, w, dx]: [&Place; 3],
+    [dy, w, dx]: [&ProgramView; 3],
     accumulate: bool,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
 ) -> Result<KernelTally, RunError> {
     let flops = tail.flops(dx);
-    let mut held = Held::new(tail, run).into_rows();
+    let mut held = TailOperands::new(tail, run).into_rows();
     let (dy, w, mut dx) = (run.input(dy), run.dense(w), run.output(dx));
     let w_data = Weights::Plain(w.data());
     let (extent, pitch) = (dx.block().extent, dx.block().pitch);
@@ -131,7 +131,7 @@ fn backward_data(
 /// With `db`, the gradient of the bias too; it adds where that of the weights does.
 pub(super) fn backward_weight(
     kernel: &Kernel,
-    db: Option<&Place>,
+    db: Option<&ProgramView>,
     run: &mut Run<'_, '_>,
 ) -> Result<KernelTally, RunError> {
     let Kernel::LinearBackwardWeight {

@@ -1,6 +1,6 @@
 //! Losses, their gradients, and the errors and class counts beside them.
 
-use super::operand::Wide;
+use super::operand::AnyBlock;
 use super::{Output, Run};
 use crate::grid::{Canceled, Grid, part};
 use crate::rows::{Apply, ApplyRows, Rows, formula, three};
@@ -113,13 +113,13 @@ fn mean_squared_error(
 ) -> Result<KernelTally, RunError> {
     assert_eq!(x.extent, target.extent, "{x} and its target have one shape");
     let visits = x.volume() as u64;
-    let (x, wide) = (run.input(x), Wide::of(run.memory, target));
+    let (x, wide) = (run.input(x), AnyBlock::of(run.memory, target));
     let mut loss = run.memory.write::<f64>(loss);
     let mut dx = dx.map(|dx| run.output(dx));
     let dx_bytes = dx.as_ref().map_or(0, Output::bytes);
     let target_bytes = wide.bytes();
     let sum = match wide {
-        Wide::F32(block) => {
+        AnyBlock::F32(block) => {
             let target = super::Input::new(block);
             let (x, target) = (x.view(), target.view());
             let to = dx.as_mut().map(|dx| Rows::from(dx.view()));
@@ -147,7 +147,7 @@ fn mean_squared_error(
                 sum
             })?
         }
-        Wide::F64(_) | Wide::I16(_) => {
+        AnyBlock::F64(_) | AnyBlock::I16(_) => {
             let mut sum = 0.0;
             each_position(x.block().extent, run, |at| {
                 for (c, x) in channels(x.block(), at).iter().enumerate() {
@@ -170,7 +170,7 @@ formula!(Difference { factor }, false, |S, [x, target, _], _, _| {
     S::mul(factor, S::sub(x, target))
 });
 
-/// Sums of the squares of x - target. Pointers: the boxes have the rows, which nobody writes.
+/// Sums of the squares of x - target. Pointers: the boxes have the rows, which no thread writes.
 struct Squares<'a> {
     x: Rows<'a>,
     target: Rows<'a>,
@@ -240,7 +240,7 @@ fn softmax_cross_entropy(
         assert_eq!(dx.extent, x.extent, "{dx} and {x} have one shape");
     }
     let visits = x.volume() as u64;
-    let (x, target) = (run.input(x), Wide::of(run.memory, target));
+    let (x, target) = (run.input(x), AnyBlock::of(run.memory, target));
     let mut loss = run.memory.write::<f64>(loss);
     let mut dx = dx.map(|dx| run.output(dx));
     let dx_bytes = dx.as_ref().map_or(0, Output::bytes);
@@ -301,11 +301,11 @@ enum Numbers<'a> {
 }
 
 impl<'a> Classes<'a> {
-    fn of(target: &'a Wide<'_>) -> Classes<'a> {
+    fn of(target: &'a AnyBlock<'_>) -> Classes<'a> {
         let (numbers, pitch) = match target {
-            Wide::F32(block) => (Numbers::F32(block.data()), block.pitch),
-            Wide::F64(block) => (Numbers::F64(block.data()), block.pitch),
-            Wide::I16(block) => (Numbers::I16(block.data()), block.pitch),
+            AnyBlock::F32(block) => (Numbers::F32(block.data()), block.pitch),
+            AnyBlock::F64(block) => (Numbers::F64(block.data()), block.pitch),
+            AnyBlock::I16(block) => (Numbers::I16(block.data()), block.pitch),
         };
         Classes { numbers, pitch }
     }
@@ -349,7 +349,7 @@ impl Entropy<'_> {
     }
 }
 
-/// Pointers: the boxes have the rows, and nobody else touches these of dx.
+/// Pointers: the boxes have the rows, and no other thread accesses those of dx.
 struct EntropyRows<'a> {
     entropy: Entropy<'a>,
     rows: Range<usize>,
@@ -554,7 +554,7 @@ fn output_errors(
     run: &mut Run<'_, '_>,
 ) -> Result<KernelTally, RunError> {
     assert_eq!(x.extent, target.extent, "{x} and its target have one shape");
-    let (x, target) = (run.memory.read::<f32>(x), Wide::of(run.memory, target));
+    let (x, target) = (run.memory.read::<f32>(x), AnyBlock::of(run.memory, target));
     let mut errors = run.memory.write::<f64>(errors);
     errors.data_mut().fill(0.0);
     let (absolute, squared) = errors.data_mut().split_at_mut(x.extent[4]);
@@ -583,7 +583,7 @@ fn class_counts(
         target.extent[..4],
         "positions of x and its target"
     );
-    let (x, target) = (run.memory.read::<f32>(x), Wide::of(run.memory, target));
+    let (x, target) = (run.memory.read::<f32>(x), AnyBlock::of(run.memory, target));
     let mut counts = run.memory.write::<f64>(counts);
     counts.data_mut().fill(0.0);
     let classes = x.extent[4];

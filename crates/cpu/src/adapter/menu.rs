@@ -1,4 +1,4 @@
-//! What the CPU backend offers for each kernel, with the workspace that it needs.
+//! The kernel catalog of the CPU backend, with the workspace of each kernel.
 
 use super::NAME;
 use super::convolution::convolution;
@@ -20,10 +20,10 @@ use partita_program::{
 };
 use partita_space::Bytes;
 
-/// The menu of [`super::CpuKernels`] on teams of so many threads of this level.
+/// The catalog of [`super::CpuKernels`] on teams with these threads and level.
 ///
 /// Offers the algorithm `cpu` for every kernel of an f32 program. Workspaces hold packed weights,
-/// sums of the threads, and what a copy within one buffer has to put aside.
+/// sums of the threads, and temporaries of copies within one buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuMenu {
     /// Threads of a rank.

@@ -14,12 +14,12 @@ pub(super) fn grid(extent: [usize; 5], pitch: [usize; 5]) -> Grid {
     }
 }
 
-/// A box without gaps.
+/// A contiguous box.
 pub(super) fn dense(extent: [usize; 5]) -> Grid {
     Grid::dense(extent[0], [extent[1], extent[2], extent[3]], extent[4])
 }
 
-/// Samples of features in one row each, where the elements of a sample lie without gaps.
+/// Samples of features in one row each, where the elements of a sample are contiguous.
 pub(super) fn rows(extent: [usize; 5], pitch: [usize; 5]) -> Option<Grid> {
     let mut features = 1;
     for dim in (1..5).rev() {
@@ -35,12 +35,12 @@ pub(super) fn rows(extent: [usize; 5], pitch: [usize; 5]) -> Option<Grid> {
     })
 }
 
-/// Panics where a block that must lie without gaps does not.
+/// Panics if a block that must be contiguous is not.
 pub(super) fn vector<T: Element>(block: Block<'_, T>) -> Block<'_, T> {
     assert_eq!(
         block.data().len(),
         block.extent.iter().product::<usize>(),
-        "parameters, their gradients and sums lie without gaps"
+        "parameters, their gradients and sums are contiguous"
     );
     block
 }
@@ -68,7 +68,7 @@ impl<'m> Input<'m> {
     /// Panics where a sample has gaps.
     pub(super) fn make_rows(&mut self) {
         let rows = rows(self.block.extent, self.block.pitch);
-        self.grid = rows.unwrap_or_else(|| panic!("samples are rows without gaps"));
+        self.grid = rows.unwrap_or_else(|| panic!("samples are contiguous rows"));
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -96,12 +96,12 @@ impl<'m> Output<'m> {
         &mut self.block
     }
 
-    /// All elements, where they lie without gaps.
+    /// All elements, where they are contiguous.
     pub(super) fn slice(&mut self) -> &mut [f32] {
         assert_eq!(
             self.block.data().len(),
             self.grid.elements(),
-            "parameters, their gradients and moments lie without gaps"
+            "parameters, their gradients and moments are contiguous"
         );
         self.block.data_mut()
     }
@@ -112,13 +112,13 @@ impl<'m> Output<'m> {
 }
 
 /// A box of any dtype that is read element by element.
-pub(super) enum Wide<'m> {
+pub(super) enum AnyBlock<'m> {
     F32(Block<'m, f32>),
     F64(Block<'m, f64>),
     I16(Block<'m, i16>),
 }
 
-impl<'m> Wide<'m> {
+impl<'m> AnyBlock<'m> {
     pub(super) fn of(memory: &'m Memory<'_>, view: &partita_program::View) -> Self {
         match memory.body().buffer(view.buffer).dtype {
             Dtype::F32 => Self::F32(memory.read(view)),

@@ -1,7 +1,7 @@
 //! Fills, copies, imports, additions and activations of programs on the kernels of this crate.
 
-use super::operand::{Wide, dense};
-use super::sequence::worked;
+use super::operand::{AnyBlock, dense};
+use super::sequence::tally;
 use super::tail::Tail;
 use super::{Run, dropout, touched};
 use crate::activation::{Function, Gelu, Silu, activation_backward, activation_forward};
@@ -11,7 +11,7 @@ use crate::elementwise::{
 };
 use crate::grid::{Call, Canceled, View, ViewMut, Work};
 use crate::import::{Planes, Transform, import};
-use partita_program::{Activation as Smooth, Buffer, Dtype, Kernel, View as Place};
+use partita_program::{Activation as Smooth, Buffer, Dtype, Kernel, View as ProgramView};
 use partita_run::{Element, KernelTally, RunError};
 use partita_space::{Coord, Mesh};
 use std::ops::AddAssign;
@@ -66,7 +66,7 @@ fn smooth<F: Function>(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelT
         Kernel::ActivationForward { x, y, .. } => {
             let (x, mut y) = (run.input(x), run.output(y));
             let work = run.compute(|call| activation_forward::<F>(call, x.view(), y.view()))?;
-            Ok(worked(work))
+            Ok(tally(work))
         }
         Kernel::ActivationBackward {
             x,
@@ -79,7 +79,7 @@ fn smooth<F: Function>(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelT
             let work = run.compute(|call| {
                 activation_backward::<F>(call, x.view(), dy.view(), dx.view(), *accumulate)
             })?;
-            Ok(worked(work))
+            Ok(tally(work))
         }
         other => panic!("{} is no activation", other.name()),
     }
@@ -87,7 +87,7 @@ fn smooth<F: Function>(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelT
 
 /// The sum of two boxes, and what follows on it.
 pub(super) fn sum(
-    [a, b, y]: [&Place; 3],
+    [a, b, y]: [&ProgramView; 3],
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
 ) -> Result<KernelTally, RunError> {
@@ -119,7 +119,11 @@ fn activation(negative_slope: f64) -> Activation {
     }
 }
 
-fn fill_box(target: &Place, value: f64, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
+fn fill_box(
+    target: &ProgramView,
+    value: f64,
+    run: &mut Run<'_, '_>,
+) -> Result<KernelTally, RunError> {
     let bytes = match run.memory.body().buffer(target.buffer).dtype {
         Dtype::F32 => {
             let mut target = run.output(target);
@@ -132,7 +136,7 @@ fn fill_box(target: &Place, value: f64, run: &mut Run<'_, '_>) -> Result<KernelT
     Ok(KernelTally { flops: 0, bytes })
 }
 
-fn fill_plainly<T: Element>(target: &Place, value: T, run: &Run<'_, '_>) -> u64 {
+fn fill_plainly<T: Element>(target: &ProgramView, value: T, run: &Run<'_, '_>) -> u64 {
     let target = run.memory.cells::<T>(target);
     let mut index = Odometer::new(target.extent());
     let count: usize = target.extent().iter().product();
@@ -170,8 +174,8 @@ impl Odometer {
 }
 
 fn copy(
-    source: &Place,
-    target: &Place,
+    source: &ProgramView,
+    target: &ProgramView,
     accumulate: bool,
     run: &mut Run<'_, '_>,
 ) -> Result<KernelTally, RunError> {
@@ -193,8 +197,8 @@ fn copy(
 
 /// Statistics and staged samples, which are small or rarely copied.
 fn copy_plainly<T: Element + AddAssign>(
-    source: &Place,
-    target: &Place,
+    source: &ProgramView,
+    target: &ProgramView,
     accumulate: bool,
     run: &Run<'_, '_>,
 ) -> (u64, u64) {
@@ -220,18 +224,18 @@ fn copy_plainly<T: Element + AddAssign>(
     counted
 }
 
-fn overlap(a: &Place, b: &Place) -> bool {
+fn overlap(a: &ProgramView, b: &ProgramView) -> bool {
     let meet = |dim: usize| {
         a.start[dim] < b.start[dim] + b.extent[dim] && b.start[dim] < a.start[dim] + a.extent[dim]
     };
     a.buffer == b.buffer && (0..5).all(meet)
 }
 
-/// How a copy of f32 goes.
+/// Methods to copy f32.
 pub(super) enum Route {
     /// Box to box.
     Boxes,
-    /// Both lie without gaps, so that their shapes do not matter.
+    /// Both are contiguous, so that their shapes do not matter.
     Flat,
     /// Through the workspace: from a box of another shape, or of the same buffer, where one cannot be
     /// read while the other is written.
@@ -239,8 +243,8 @@ pub(super) enum Route {
 }
 
 impl Route {
-    pub(super) fn of(source: &Place, target: &Place, buffers: &[Buffer]) -> Self {
-        let flat = |view: &Place| {
+    pub(super) fn of(source: &ProgramView, target: &ProgramView, buffers: &[Buffer]) -> Self {
+        let flat = |view: &ProgramView| {
             let pitch = buffers[view.buffer.0 as usize].pitches();
             let mut size = 1;
             (0..5).rev().all(|dim| {
@@ -262,8 +266,8 @@ impl Route {
 }
 
 fn copy_boxes(
-    source: &Place,
-    target: &Place,
+    source: &ProgramView,
+    target: &ProgramView,
     accumulate: bool,
     run: &mut Run<'_, '_>,
 ) -> Result<(u64, u64), RunError> {
@@ -313,15 +317,15 @@ fn copy_boxes(
 }
 
 fn import_samples(
-    source: &Place,
-    target: &Place,
+    source: &ProgramView,
+    target: &ProgramView,
     transform: partita_program::Transform,
     run: &mut Run<'_, '_>,
 ) -> Result<KernelTally, RunError> {
     let [n, c, d, h, w] = source.extent;
     assert_eq!([n, d, h, w, c], target.extent, "{source} fills {target}");
     let mut y = run.output(target);
-    let stored = Wide::of(run.memory, source);
+    let stored = AnyBlock::of(run.memory, source);
     let narrow = match transform {
         partita_program::Transform::Identity => Transform::Identity,
         partita_program::Transform::Scale { factor } => Transform::Scale(factor as f32),
@@ -337,9 +341,9 @@ fn import_samples(
         import(&mut call, data, planes(pitch), narrow, y.view())
     };
     let flops = match &stored {
-        Wide::F32(x) => from_planes(Planes::F32(x.data()), x.pitch).map(|work| work.flops),
-        Wide::I16(x) => from_planes(Planes::I16(x.data()), x.pitch).map(|work| work.flops),
-        Wide::F64(_) => Ok(import_plainly(&stored, &mut y, transform, run)?),
+        AnyBlock::F32(x) => from_planes(Planes::F32(x.data()), x.pitch).map(|work| work.flops),
+        AnyBlock::I16(x) => from_planes(Planes::I16(x.data()), x.pitch).map(|work| work.flops),
+        AnyBlock::F64(_) => Ok(import_plainly(&stored, &mut y, transform, run)?),
     }
     .map_err(|Canceled| RunError::Cancelled)?;
     Ok(KernelTally {
@@ -350,7 +354,7 @@ fn import_samples(
 
 /// Samples in f64 come from tests alone.
 fn import_plainly(
-    stored: &Wide<'_>,
+    stored: &AnyBlock<'_>,
     y: &mut super::Output<'_>,
     transform: partita_program::Transform,
     run: &mut Run<'_, '_>,
@@ -379,8 +383,8 @@ fn import_plainly(
 }
 
 fn activate_box(
-    x: &Place,
-    y: &Place,
+    x: &ProgramView,
+    y: &ProgramView,
     kind: Activation,
     run: &mut Run<'_, '_>,
 ) -> Result<KernelTally, RunError> {
@@ -398,7 +402,7 @@ fn activate_box(
 }
 
 fn activate_back(
-    [y, dy, dx]: [&Place; 3],
+    [y, dy, dx]: [&ProgramView; 3],
     kind: Activation,
     accumulate: bool,
     run: &mut Run<'_, '_>,
@@ -423,7 +427,7 @@ fn activate_back(
 
 /// dx += dx * f'(y), which no training step needs.
 fn add_to_itself(
-    [y, dx]: [&Place; 2],
+    [y, dx]: [&ProgramView; 2],
     slope: f64,
     run: &mut Run<'_, '_>,
 ) -> Result<KernelTally, RunError> {

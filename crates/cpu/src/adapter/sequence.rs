@@ -1,10 +1,10 @@
-//! Embeddings, positions, layer norm and attention of programs on the kernels of this crate.
+//! Embeddings, positional encoding, layer norm and attention of programs on the kernels of this crate.
 
 use super::operand::Output;
 use super::{Run, touched};
 use crate::attention::{Heads, attention_backward, attention_forward, attention_scratch};
-use crate::positions::{
-    Corner, RowGradient, RowNorm, add_positions, embed, embed_backward, row_backward,
+use crate::row_kernels::{
+    PositionOffset, RowGradient, RowNorm, add_positions, embed, embed_backward, row_backward,
     row_backward_parameters, row_backward_statistics, row_norm, row_statistics,
 };
 use crate::team::TeamKind;
@@ -66,15 +66,15 @@ pub(super) fn execute(
             accumulate,
         } => embedding_backward([x, dy, dw], *accumulate, rank, run),
         Kernel::Positions { x, y, place, low } => {
-            let corner = place.corner(low, mesh, coord);
-            let corner = Corner {
-                position: corner[3],
-                channel: corner[4],
+            let offset = place.corner(low, mesh, coord);
+            let offset = PositionOffset {
+                position: offset[3],
+                channel: offset[4],
                 channels: place.shape[4],
             };
             let (x, mut y) = (run.input(x), run.output(y));
-            let work = run.compute(|call| add_positions(call, corner, x.view(), y.view()))?;
-            Ok(worked(work))
+            let work = run.compute(|call| add_positions(call, offset, x.view(), y.view()))?;
+            Ok(tally(work))
         }
         Kernel::AttentionForward { .. } | Kernel::AttentionBackward { .. } => {
             attention(kernel, run)
@@ -89,14 +89,14 @@ pub(super) fn execute(
     }
 }
 
-pub(super) fn worked(work: crate::grid::Work) -> KernelTally {
+pub(super) fn tally(work: crate::grid::Work) -> KernelTally {
     KernelTally {
         flops: work.flops,
         bytes: work.bytes,
     }
 }
 
-fn no_row(number: f32, rows: usize, rank: Rank) -> RunError {
+fn out_of_range(number: f32, rows: usize, rank: Rank) -> RunError {
     let last = rows - 1;
     let reason = format!("an embedding reads class number {number}; its rows are 0 to {last}");
     RunError::Source { rank, reason }
@@ -108,8 +108,8 @@ fn embedding(
     run: &mut Run<'_, '_>,
 ) -> Result<KernelTally, RunError> {
     let (x, w, mut y) = (run.input(x), run.dense(w), run.output(y));
-    if let Some(stray) = run.compute(|call| embed(call, x.view(), w.data(), y.view()))? {
-        return Err(no_row(stray, w.extent[3], rank));
+    if let Some(index) = run.compute(|call| embed(call, x.view(), w.data(), y.view()))? {
+        return Err(out_of_range(index, w.extent[3], rank));
     }
     Ok(KernelTally {
         flops: 0,
@@ -125,10 +125,10 @@ fn embedding_backward(
 ) -> Result<KernelTally, RunError> {
     let rows = dw.extent[3];
     let (x, dy, mut dw) = (run.input(x), run.input(dy), run.output(dw));
-    let stray =
+    let invalid =
         run.compute(|call| embed_backward(call, x.view(), dy.view(), dw.slice(), accumulate))?;
-    if let Some(stray) = stray {
-        return Err(no_row(stray, rows, rank));
+    if let Some(index) = invalid {
+        return Err(out_of_range(index, rows, rank));
     }
     Ok(KernelTally {
         flops: dy.view().grid.elements() as u64,
@@ -141,7 +141,7 @@ fn layer_norm(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, Run
         Kernel::LayerNormStatistics { x, sums } => {
             let (x, mut sums) = (run.input(x), run.memory.write::<f64>(sums));
             let work = run.compute(|call| row_statistics(call, x.view(), sums.data_mut()))?;
-            Ok(worked(work))
+            Ok(tally(work))
         }
         Kernel::LayerNormForward {
             x,
@@ -289,7 +289,7 @@ fn attention(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunE
             let work = run.compute(|call| {
                 attention_forward(call, heads, [q.view(), k.view(), v.view()], y.view())
             })?;
-            Ok(worked(work))
+            Ok(tally(work))
         }
         Kernel::AttentionBackward {
             q,
@@ -314,7 +314,7 @@ fn attention(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunE
                 let wanted = wanted.each_mut().map(|to| to.as_mut().map(Output::view));
                 attention_backward(call, heads, inputs, dy.view(), wanted, *accumulate)
             })?;
-            Ok(worked(work))
+            Ok(tally(work))
         }
         other => panic!("{} is no attention", other.name()),
     }

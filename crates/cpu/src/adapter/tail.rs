@@ -1,4 +1,4 @@
-//! What the later parts of a fused kernel do on the way of the first part's output to memory.
+//! The epilogue of a fused kernel: the parts after the first one.
 
 use super::Run;
 use super::norm::by;
@@ -7,7 +7,7 @@ use crate::epilogue::{Epilogue, Summed, Sums};
 use partita_program::{Buffer, Kernel, View};
 use partita_run::{Block, BlockMut};
 
-/// What is done to the output of the first part, in this order.
+/// Operations on the output of the first part, in this order.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Tail<'k> {
     /// A normalization by running statistics.
@@ -142,15 +142,15 @@ impl<'k> Tail<'k> {
 }
 
 /// The operands of a tail while its kernel runs.
-pub(super) struct Held<'m> {
+pub(super) struct TailOperands<'m> {
     inference: Option<([Block<'m, f32>; 4], f64)>,
     add: Option<Input<'m>>,
     slope: Option<f32>,
     mask: Option<(Input<'m>, f32)>,
-    sums: Option<HeldSums<'m>>,
+    sums: Option<TailSums<'m>>,
 }
 
-struct HeldSums<'m> {
+struct TailSums<'m> {
     into: BlockMut<'m, f64>,
     accumulate: bool,
     against: Option<Against<'m>>,
@@ -164,8 +164,8 @@ struct Against<'m> {
     epsilon: f64,
 }
 
-impl<'m> Held<'m> {
-    pub fn new(tail: &Tail<'_>, run: &Run<'m, '_>) -> Held<'m> {
+impl<'m> TailOperands<'m> {
+    pub fn new(tail: &Tail<'_>, run: &Run<'m, '_>) -> TailOperands<'m> {
         let inference = tail.inference.map(|kernel| match kernel {
             Kernel::BatchNormInference {
                 mean,
@@ -180,17 +180,17 @@ impl<'m> Held<'m> {
             }
             other => panic!("{} normalizes by no running statistics", other.name()),
         });
-        Held {
+        TailOperands {
             inference,
             add: tail.add.map(|view| run.input(view)),
             slope: tail.slope.map(|slope| slope as f32),
             mask: tail.mask.map(|(_, y, slope)| (run.input(y), slope as f32)),
-            sums: tail.sums.map(|kernel| HeldSums::new(kernel, run)),
+            sums: tail.sums.map(|kernel| TailSums::new(kernel, run)),
         }
     }
 
     /// The same with every box as rows of features.
-    pub fn into_rows(mut self) -> Held<'m> {
+    pub fn into_rows(mut self) -> TailOperands<'m> {
         let against = self.sums.as_mut().and_then(|sums| sums.against.as_mut());
         let boxes = [
             self.add.as_mut(),
@@ -239,12 +239,12 @@ impl<'m> Held<'m> {
     }
 }
 
-impl<'m> HeldSums<'m> {
+impl<'m> TailSums<'m> {
     fn new(kernel: &Kernel, run: &Run<'m, '_>) -> Self {
         match kernel {
             Kernel::BatchNormStatistics {
                 sums, accumulate, ..
-            } => HeldSums {
+            } => TailSums {
                 into: run.memory.write::<f64>(sums),
                 accumulate: *accumulate,
                 against: None,
@@ -257,7 +257,7 @@ impl<'m> HeldSums<'m> {
                 epsilon,
                 accumulate,
                 ..
-            } => HeldSums {
+            } => TailSums {
                 into: run.memory.write::<f64>(gradient_sums),
                 accumulate: *accumulate,
                 against: Some(Against {

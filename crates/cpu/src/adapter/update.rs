@@ -1,4 +1,4 @@
-//! The optimizer: many parameters in one call.
+//! Optimizer kernels: many parameters in one call.
 
 use super::{Output, Run};
 use crate::grid::Work;
@@ -51,38 +51,41 @@ pub(super) fn all(parts: &[Kernel], run: &mut Run<'_, '_>) -> Result<KernelTally
         };
         Some((parameter, gradient, moments.as_slice()))
     });
-    let mut worked = update(rule, views, scale, run)?;
-    worked.bytes += total.map_or(0, |(total, _)| total.box_bytes());
-    Ok(worked)
+    let mut tally = update(rule, views, scale, run)?;
+    tally.bytes += total.map_or(0, |(total, _)| total.box_bytes());
+    Ok(tally)
 }
 
 fn squares(sources: &[View], total: &View, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
     let mut total = run.memory.write::<f64>(total);
     let (mut sum, mut flops, mut bytes) = (0.0, 0, total.box_bytes());
     for batch in sources.chunks(BATCH) {
-        let held: [_; BATCH] = std::array::from_fn(|i| batch.get(i).map(|view| run.dense(view)));
-        let slices = held
+        let blocks: [_; BATCH] = std::array::from_fn(|i| batch.get(i).map(|view| run.dense(view)));
+        let slices = blocks
             .each_ref()
             .map(|block| block.as_ref().map_or(&[][..], Block::data));
         let (part, work) = run.compute(|call| sum_of_squares(call, &slices))?;
         sum += part;
         flops += work.flops;
-        bytes += held.iter().flatten().map(Block::box_bytes).sum::<u64>();
+        bytes += blocks.iter().flatten().map(Block::box_bytes).sum::<u64>();
     }
     total.data_mut()[0] = sum;
     Ok(KernelTally { flops, bytes })
 }
 
 /// A parameter's blocks while they are in use.
-struct Held<'m> {
+struct ParameterBlocks<'m> {
     w: Output<'m>,
     g: Block<'m, f32>,
     moments: [Option<Output<'m>>; 2],
 }
 
-impl<'m> Held<'m> {
-    fn new((parameter, gradient, moments): (&View, &View, &[View]), run: &Run<'m, '_>) -> Held<'m> {
-        Held {
+impl<'m> ParameterBlocks<'m> {
+    fn new(
+        (parameter, gradient, moments): (&View, &View, &[View]),
+        run: &Run<'m, '_>,
+    ) -> ParameterBlocks<'m> {
+        ParameterBlocks {
             w: run.output(parameter),
             g: run.dense(gradient),
             moments: [0, 1].map(|i| moments.get(i).map(|view| run.output(view))),
@@ -118,19 +121,26 @@ fn update<'v>(
         let count = moments.len();
         assert_eq!(count, wanted, "moments of {parameter} under {rule:?}");
     });
-    let mut worked = KernelTally { flops: 0, bytes: 0 };
+    let mut tally = KernelTally { flops: 0, bytes: 0 };
     loop {
-        let mut held: [_; BATCH] =
-            std::array::from_fn(|_| parameters.next().map(|views| Held::new(views, run)));
-        if held[0].is_none() {
-            return Ok(worked);
+        let mut blocks: [_; BATCH] = std::array::from_fn(|_| {
+            parameters
+                .next()
+                .map(|views| ParameterBlocks::new(views, run))
+        });
+        if blocks[0].is_none() {
+            return Ok(tally);
         }
-        let mut list = held.each_mut().map(|held| match held {
-            Some(held) => held.parameter(),
+        let mut list = blocks.each_mut().map(|blocks| match blocks {
+            Some(blocks) => blocks.parameter(),
             None => Parameter::new(&mut [], &[], [&mut [], &mut []]),
         });
-        worked.flops += step(rule, &mut list, scale, run)?.flops;
-        worked.bytes += held.iter().flatten().map(Held::bytes).sum::<u64>();
+        tally.flops += step(rule, &mut list, scale, run)?.flops;
+        tally.bytes += blocks
+            .iter()
+            .flatten()
+            .map(ParameterBlocks::bytes)
+            .sum::<u64>();
     }
 }
 

@@ -7,7 +7,7 @@ use std::arch::aarch64::*;
 /// The processor has NEON; the rest as for [`Op::run`].
 #[target_feature(enable = "neon")]
 pub(super) unsafe fn on_neon<O: Op>(op: O) -> O::Out {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { op.run::<Neon>() }
 }
 
@@ -28,22 +28,22 @@ impl Simd for Neon {
 
     #[inline(always)]
     unsafe fn splat(a: f32) -> Self::V {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         F32x4(unsafe { vdupq_n_f32(a) })
     }
     #[inline(always)]
     unsafe fn load(p: *const f32) -> Self::V {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         F32x4(unsafe { vld1q_f32(p) })
     }
     #[inline(always)]
     unsafe fn store(p: *mut f32, F32x4(a): Self::V) {
-        // SAFETY: a vector proves the features; the rest as the caller says.
+        // SAFETY: a vector proves the features; the rest is guaranteed by the caller.
         unsafe { vst1q_f32(p, a) }
     }
     #[inline(always)]
     unsafe fn load_part(p: *const f32, n: usize) -> Self::V {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         F32x4(unsafe {
             let zero = vdupq_n_f32(0.0);
             match n {
@@ -60,7 +60,7 @@ impl Simd for Neon {
     }
     #[inline(always)]
     unsafe fn store_part(p: *mut f32, n: usize, F32x4(a): Self::V) {
-        // SAFETY: a vector proves the features; the rest as the caller says.
+        // SAFETY: a vector proves the features; the rest is guaranteed by the caller.
         unsafe {
             match n {
                 0 => {}
@@ -101,7 +101,7 @@ impl Simd for Neon {
     }
     #[inline(always)]
     unsafe fn sum4([F32x4(a), F32x4(b), F32x4(c), F32x4(d)]: [Self::V; 4], to: *mut f32) {
-        // SAFETY: vectors prove the features; the rest as the caller says.
+        // SAFETY: vectors prove the features; the rest is guaranteed by the caller.
         unsafe {
             let (p, q) = (vpaddq_f32(a, b), vpaddq_f32(c, d));
             vst1q_f32(to, vpaddq_f32(p, q));
@@ -113,7 +113,7 @@ impl Simd for Neon {
         to: *mut f32,
         pitch: usize,
     ) {
-        // SAFETY: vectors prove the features; the rest as the caller says.
+        // SAFETY: vectors prove the features; the rest is guaranteed by the caller.
         unsafe {
             let low = |a, b| vreinterpretq_f64_f32(vzip1q_f32(a, b));
             let high = |a, b| vreinterpretq_f64_f32(vzip2q_f32(a, b));
@@ -152,7 +152,7 @@ impl Simd for Neon {
     ) -> (Self::V, Self::V) {
         // SAFETY: a vector proves the features.
         unsafe {
-            // Only what is not a number differs from itself.
+            // Only what is NaN differs from itself.
             let take = vornq_u32(vcgtq_f32(x, m), vceqq_f32(x, x));
             (F32x4(vbslq_f32(take, x, m)), F32x4(vbslq_f32(take, t, i)))
         }

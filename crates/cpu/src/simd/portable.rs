@@ -23,19 +23,19 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn load(p: *const f32) -> Self::V {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { p.cast::<[f32; 4]>().read_unaligned() }
     }
     #[inline(always)]
     unsafe fn store(p: *mut f32, a: Self::V) {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { p.cast::<[f32; 4]>().write_unaligned(a) }
     }
     #[inline(always)]
     unsafe fn load_part(p: *const f32, n: usize) -> Self::V {
         let mut a = [0.0; 4];
         for (i, lane) in a.iter_mut().enumerate().take(n) {
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             *lane = unsafe { *p.add(i) };
         }
         a
@@ -43,7 +43,7 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn store_part(p: *mut f32, n: usize, a: Self::V) {
         for (i, lane) in a.iter().enumerate().take(n) {
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             unsafe { *p.add(i) = *lane };
         }
     }
@@ -70,14 +70,14 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn sum4(a: [Self::V; 4], to: *mut f32) {
         for (i, a) in a.into_iter().enumerate() {
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             unsafe { *to.add(i) = Self::sum(a) };
         }
     }
     #[inline(always)]
     unsafe fn store_columns(a: [Self::V; 4], to: *mut f32, pitch: usize) {
         for i in 0..4 {
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             unsafe { Self::store(to.add(i * pitch), a.map(|a| a[i])) };
         }
     }

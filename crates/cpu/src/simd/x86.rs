@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 /// The processor has AVX2 and FMA; the rest as for [`Op::run`].
 #[target_feature(enable = "avx2,fma")]
 pub(super) unsafe fn on_avx2<O: Op>(op: O) -> O::Out {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { op.run::<Avx2>() }
 }
 
@@ -15,7 +15,7 @@ pub(super) unsafe fn on_avx2<O: Op>(op: O) -> O::Out {
 /// The processor has AVX-512F and AVX-512DQ; the rest as for [`Op::run`].
 #[target_feature(enable = "avx512f,avx512dq,avx2,fma")]
 pub(super) unsafe fn on_avx512<O: Op>(op: O) -> O::Out {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { op.run::<Avx512>() }
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Avx2;
 #[inline(always)]
 unsafe fn mask8(n: usize) -> __m256i {
     const BITS: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
-    // SAFETY: as the caller says; 8 of the 16 elements follow.
+    // SAFETY: guaranteed by the caller; 8 of the 16 elements follow.
     unsafe { _mm256_loadu_si256(BITS.as_ptr().add(8 - n).cast()) }
 }
 
@@ -46,27 +46,27 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn splat(a: f32) -> Self::V {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         F32x8(unsafe { _mm256_set1_ps(a) })
     }
     #[inline(always)]
     unsafe fn load(p: *const f32) -> Self::V {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         F32x8(unsafe { _mm256_loadu_ps(p) })
     }
     #[inline(always)]
     unsafe fn store(p: *mut f32, F32x8(a): Self::V) {
-        // SAFETY: a vector proves the features; the rest as the caller says.
+        // SAFETY: a vector proves the features; the rest is guaranteed by the caller.
         unsafe { _mm256_storeu_ps(p, a) }
     }
     #[inline(always)]
     unsafe fn load_part(p: *const f32, n: usize) -> Self::V {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         F32x8(unsafe { _mm256_maskload_ps(p, mask8(n)) })
     }
     #[inline(always)]
     unsafe fn store_part(p: *mut f32, n: usize, F32x8(a): Self::V) {
-        // SAFETY: a vector proves the features; the rest as the caller says.
+        // SAFETY: a vector proves the features; the rest is guaranteed by the caller.
         unsafe { _mm256_maskstore_ps(p, mask8(n), a) }
     }
     #[inline(always)]
@@ -100,7 +100,7 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn sum4([F32x8(a), F32x8(b), F32x8(c), F32x8(d)]: [Self::V; 4], to: *mut f32) {
-        // SAFETY: vectors prove the features; the rest as the caller says.
+        // SAFETY: vectors prove the features; the rest is guaranteed by the caller.
         unsafe {
             let (p, q) = (_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
             let halves = _mm256_hadd_ps(p, q);
@@ -114,7 +114,7 @@ impl Simd for Avx2 {
         to: *mut f32,
         pitch: usize,
     ) {
-        // SAFETY: vectors prove the features; the rest as the caller says.
+        // SAFETY: vectors prove the features; the rest is guaranteed by the caller.
         unsafe {
             let low = |a, b| _mm256_castps_pd(_mm256_unpacklo_ps(a, b));
             let high = |a, b| _mm256_castps_pd(_mm256_unpackhi_ps(a, b));
@@ -138,7 +138,7 @@ impl Simd for Avx2 {
     fn max(F32x8(x): Self::V, F32x8(m): Self::V) -> Self::V {
         // SAFETY: a vector proves the features.
         F32x8(unsafe {
-            // Where one is not a number, the instruction answers the second.
+            // Where one is NaN, the instruction answers the second.
             let none = _mm256_cmp_ps(x, x, _CMP_UNORD_Q);
             _mm256_blendv_ps(_mm256_max_ps(x, m), x, none)
         })
@@ -212,27 +212,27 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     unsafe fn splat(a: f32) -> Self::V {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         F32x16(unsafe { _mm512_set1_ps(a) })
     }
     #[inline(always)]
     unsafe fn load(p: *const f32) -> Self::V {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         F32x16(unsafe { _mm512_loadu_ps(p) })
     }
     #[inline(always)]
     unsafe fn store(p: *mut f32, F32x16(a): Self::V) {
-        // SAFETY: a vector proves the features; the rest as the caller says.
+        // SAFETY: a vector proves the features; the rest is guaranteed by the caller.
         unsafe { _mm512_storeu_ps(p, a) }
     }
     #[inline(always)]
     unsafe fn load_part(p: *const f32, n: usize) -> Self::V {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         F32x16(unsafe { _mm512_maskz_loadu_ps(mask16(n), p) })
     }
     #[inline(always)]
     unsafe fn store_part(p: *mut f32, n: usize, F32x16(a): Self::V) {
-        // SAFETY: a vector proves the features; the rest as the caller says.
+        // SAFETY: a vector proves the features; the rest is guaranteed by the caller.
         unsafe { _mm512_mask_storeu_ps(p, mask16(n), a) }
     }
     #[inline(always)]
@@ -262,7 +262,7 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     unsafe fn sum4([F32x16(a), F32x16(b), F32x16(c), F32x16(d)]: [Self::V; 4], to: *mut f32) {
-        // SAFETY: vectors prove the features; the rest as the caller says.
+        // SAFETY: vectors prove the features; the rest is guaranteed by the caller.
         unsafe {
             // All of 512 bits: shorter ones reach only half of the registers.
             let pair = |a, b| _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
@@ -281,7 +281,7 @@ impl Simd for Avx512 {
         to: *mut f32,
         pitch: usize,
     ) {
-        // SAFETY: vectors prove the features; the rest as the caller says.
+        // SAFETY: vectors prove the features; the rest is guaranteed by the caller.
         unsafe {
             let low = |a, b| _mm512_castps_pd(_mm512_unpacklo_ps(a, b));
             let high = |a, b| _mm512_castps_pd(_mm512_unpackhi_ps(a, b));
@@ -305,7 +305,7 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     fn max(F32x16(x): Self::V, F32x16(m): Self::V) -> Self::V {
-        // Where one is not a number, the instruction answers the second.
+        // Where one is NaN, the instruction answers the second.
         // SAFETY: a vector proves the features.
         F32x16(unsafe { _mm512_mask_max_ps(x, _mm512_cmp_ps_mask(x, x, _CMP_ORD_Q), x, m) })
     }

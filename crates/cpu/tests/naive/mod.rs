@@ -1,7 +1,7 @@
 //! Random cases from a printed seed, and plain f64 kernels to compare with.
 #![allow(dead_code, clippy::unwrap_used)]
 
-pub mod touch;
+pub mod random_epilogue;
 
 use partita_cpu::{Call, Canceled, Convolution, Grid, Level, Team, View, ViewMut, Window, Work};
 use partita_space::random::SplitMix;
@@ -66,7 +66,7 @@ impl Random {
     }
 }
 
-/// Positions of a grid: sample and place.
+/// Positions of a grid: sample and indices.
 pub fn positions(g: &Grid) -> Vec<(usize, [usize; 3])> {
     let mut all = Vec::new();
     for n in 0..g.samples {
@@ -85,7 +85,7 @@ pub fn offset(g: &Grid, n: usize, at: [usize; 3]) -> usize {
     n * g.pitch[0] + at[0] * g.pitch[1] + at[1] * g.pitch[2] + at[2] * g.pitch[3]
 }
 
-/// A buffer whose box holds `value`s, and which holds not-a-numbers elsewhere.
+/// A buffer whose box holds `value`s, and which holds NaN elsewhere.
 pub fn buffer(g: &Grid, mut value: impl FnMut() -> f32) -> Vec<f32> {
     let mut data = vec![f32::NAN; g.span() + 3];
     for (n, at) in positions(g) {
@@ -108,7 +108,7 @@ pub fn inside(g: &Grid, data: &[f32]) -> Vec<f32> {
 }
 
 /// Asserts that nothing outside the box was written.
-pub fn assert_frame(g: &Grid, data: &[f32]) {
+pub fn assert_untouched_outside(g: &Grid, data: &[f32]) {
     let mut inside = vec![false; data.len()];
     for (n, at) in positions(g) {
         let o = offset(g, n, at);
@@ -287,7 +287,7 @@ impl Case {
 
 /// Exact comparison of a box with a reference by offset, plus what was there before.
 pub fn assert_box(g: &Grid, got: &[f32], want: &[f64], before: Option<&[f32]>, what: &str) {
-    assert_frame(g, got);
+    assert_untouched_outside(g, got);
     for (n, at) in positions(g) {
         for c in 0..g.channels {
             let o = offset(g, n, at) + c;

@@ -14,6 +14,7 @@ use partita_session::{
     Outcome, PersistentTensor, Plan, Programs, Progress, RunEnd, Schedule, Session, SessionError,
     batch_sizes,
 };
+use partita_space::random::{SplitMix, unit};
 use partita_space::{Mesh, Rank, Seconds};
 use partita_testkit::{MemorySource, Samples, Stored};
 use partita_threads::LaunchError;
@@ -44,11 +45,8 @@ fn tiny() -> Graph {
 
 /// Noise about a level per channel; the targets are simple functions of the levels.
 fn samples() -> Samples {
-    let mut word = 12345u64;
-    let mut draw = || {
-        word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (word >> 40) as f64 / f64::from(1u32 << 24) - 0.5
-    };
+    let mut stream = SplitMix(12345);
+    let mut draw = || unit(stream.bits()) - 0.5;
     let mut values = Vec::new();
     let mut targets = Vec::new();
     for _ in 0..TRAINING + VALIDATION {

@@ -1,23 +1,23 @@
-//! The direct convolution at the core of forward and backward-data: how it is cut up.
+//! The direct convolution at the core of forward and backward-data: its blocking.
 //!
-//! Ranges of positions go to threads, stretches of taps and channels to sweeps whose weights stay in
-//! the caches, and a sweep to tiles in registers; see [`crate::tile`].
+//! Ranges of positions are distributed over threads, stretches of taps and channels over sweeps whose weights
+//! stay in the caches, and a sweep over tiles in registers; see [`crate::tile`].
 //! Legend: P positions, V vectors, L lanes, C input channels, F output channels.
 
-use crate::epilogue::Ending;
+use crate::epilogue::JobEpilogue;
 use crate::grid::{Canceled, Shared, part};
 use crate::simd::Level;
 use crate::team::{Poll, Team};
 use crate::tile::{RunArgs, Stretch, TileArgs, dispatch};
 use crate::tiles::Tiles;
-use crate::walk::{P_MAX, Place, Walk};
+use crate::walk::{P_MAX, Positions, Walk};
 use std::ops::Range;
 
 /// Stretches of the input that one sweep over the positions covers, at most.
 const RUNS_MAX: usize = 64;
-/// Weights that one sweep over the positions reads, in elements: stays in the caches close by.
+/// Weights that one sweep over the positions reads, in elements: stays in the L1 and L2 caches.
 const WEIGHTS_PER_SWEEP: usize = 32 * 1024;
-/// The same for weights that are not packed, in rows: few enough for the pages they lie on.
+/// The same for unpacked weights, in rows: few enough for the TLB.
 const ROWS_PER_SWEEP: usize = 128;
 /// Work of one unit; bounds the time between calls of progress.
 const FLOPS_PER_UNIT: usize = 30_000_000;
@@ -50,7 +50,7 @@ pub(crate) enum Operand<'a> {
 }
 
 impl<'a> Operand<'a> {
-    /// Of one of so many groups; `width` channels of a group lie side by side in a row.
+    /// Of one of so many groups; `width` channels of a group are contiguous in a row.
     pub(crate) fn group(self, g: usize, groups: usize, width: usize) -> Operand<'a> {
         match self {
             Operand::Packed(w) => {
@@ -65,11 +65,11 @@ impl<'a> Operand<'a> {
 }
 
 /// y[p, f] (+)= sum over taps and c of x[p + tap, c] * w[tap, c, f], over a grid of positions.
-pub(crate) struct Job<'a> {
+pub(crate) struct DirectConvolution<'a> {
     pub x: &'a [f32],
-    pub x_place: Place,
+    pub x_positions: Positions,
     pub y: Shared,
-    pub y_place: Place,
+    pub y_positions: Positions,
     pub count: [usize; 4],
     pub taps: [Taps; 3],
     /// Taps of the whole kernel in D, H, W, which the rows of the weights count.
@@ -77,19 +77,19 @@ pub(crate) struct Job<'a> {
     pub c: usize,
     pub f: usize,
     pub weights: Operand<'a>,
-    /// Add to what is there.
+    /// Add to the old contents.
     pub accumulate: bool,
-    pub ending: Ending<'a>,
+    pub epilogue: JobEpilogue<'a>,
 }
 
-/// Where the walk over taps and channels stands.
+/// State of the walk over taps and channels.
 #[derive(Clone, Copy, Default)]
 struct Cursor {
     tap: usize,
     within: usize,
 }
 
-impl Job<'_> {
+impl DirectConvolution<'_> {
     pub(crate) fn taps_all(&self) -> usize {
         self.taps.iter().map(|t| t.count).product()
     }
@@ -167,11 +167,11 @@ impl Job<'_> {
         (slice[start..].as_ptr(), pitch)
     }
 
-    /// Runs the job on the team; answers how many slots of sums it used.
+    /// Runs the job on the team; returns how many slots of sums it used.
     ///
     /// # Safety
-    /// All positions with all taps lie inside of `x`, and inside of the boxes of the ending. `y` is
-    /// valid for the `f` channels of each position, positions do not overlap, and nobody else touches
+    /// All positions with all taps lie inside of `x`, and inside of the boxes of the epilogue. `y` is
+    /// valid for the `f` channels of each position, positions do not overlap, and no other thread accesses
     /// them or the slots before this returns.
     pub(crate) unsafe fn run(
         &self,
@@ -183,11 +183,11 @@ impl Job<'_> {
             return Ok(0);
         }
         if let Operand::Transposed(w, pitch) = self.weights {
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             return unsafe { self.run_dot((w, pitch), team, progress) };
         }
         if let Operand::Depthwise(w, flipped) = self.weights {
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             return unsafe { self.run_depthwise((w, flipped), team, progress) };
         }
         let (level, threads) = (team.level(), team.threads());
@@ -199,12 +199,15 @@ impl Job<'_> {
             Operand::Packed(_) if blocks < 4 * threads => tiles.count(),
             Operand::Packed(_) | Operand::Transposed(..) | Operand::Depthwise(..) => 1,
         };
-        let shares = self.ending.slots.map_or(blocks, |s| s.count().min(blocks));
+        let shares = self
+            .epilogue
+            .slots
+            .map_or(blocks, |s| s.count().min(blocks));
         let flops = 2 * self.taps_all() * self.c * self.f * positions / (split * shares);
         team.units(progress, shares * split, flops as u64, &|unit, poll| {
             let (share, s) = (unit / split, unit % split);
             let own = part(tiles.count(), s, split);
-            // SAFETY: as the caller says; a unit has tiles or positions of its own, and a slot.
+            // SAFETY: guaranteed by the caller; a unit has tiles or positions of its own, and a slot.
             unsafe { self.clear(share, tiles, own.clone()) };
             for b in part(blocks, share, shares) {
                 let range = b * block..((b + 1) * block).min(positions);
@@ -237,10 +240,10 @@ impl Job<'_> {
     /// # Safety
     /// The room of the slots is there, and no other thread uses these sums.
     pub(crate) unsafe fn clear(&self, slot: usize, tiles: Tiles, own: Range<usize>) {
-        if let (Some(slots), false) = (self.ending.slots, own.is_empty()) {
+        if let (Some(slots), false) = (self.epilogue.slots, own.is_empty()) {
             let (last, v) = tiles.tile(own.end - 1);
             let channels = tiles.tile(own.start).0..last + v * tiles.level.lanes();
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             unsafe { slots.clear(slot, channels) };
         }
     }
@@ -248,7 +251,7 @@ impl Job<'_> {
     /// Some tiles of output channels for a range of positions.
     ///
     /// # Safety
-    /// As for [`Job::run`], of these tiles, positions and this slot.
+    /// As for [`DirectConvolution::run`], of these tiles, positions and this slot.
     unsafe fn unit(
         &self,
         range: Range<usize>,
@@ -258,9 +261,9 @@ impl Job<'_> {
         poll: &mut Poll,
     ) {
         match self.weights {
-            // A few rows for all tiles, so that the rows are read as they lie.
+            // A few rows for all tiles, so that the rows are read in memory order.
             Operand::Rows(_, pitch) if pitch > tiles.padded() || tiles.count() > 1 => {
-                // SAFETY: as the caller says.
+                // SAFETY: guaranteed by the caller.
                 unsafe { self.block(range, slot, tiles, own, ROWS_PER_SWEEP, poll) };
             }
             Operand::Rows(..)
@@ -270,7 +273,7 @@ impl Job<'_> {
                 for tile in own {
                     let rows = WEIGHTS_PER_SWEEP / (tiles.tile(tile).1 * tiles.level.lanes());
                     let range = range.clone();
-                    // SAFETY: as the caller says.
+                    // SAFETY: guaranteed by the caller.
                     unsafe { self.block(range, slot, tiles, tile..tile + 1, rows, poll) };
                 }
             }
@@ -280,8 +283,8 @@ impl Job<'_> {
     /// Applies the epilogue to all outputs where they lie, with the sums in the first slot.
     ///
     /// # Safety
-    /// As for [`Job::run`].
-    pub(crate) unsafe fn finish(
+    /// As for [`DirectConvolution::run`].
+    pub(crate) unsafe fn apply_epilogue(
         &self,
         team: &mut Team,
         progress: &mut dyn FnMut() -> bool,
@@ -291,10 +294,10 @@ impl Job<'_> {
         let positions: usize = self.count.iter().product();
         let flops = positions * self.f / tiles.count();
         team.units(progress, tiles.count(), flops as u64, &|tile, _| {
-            // SAFETY: as the caller says; each tile is one unit's.
+            // SAFETY: guaranteed by the caller; each tile is one unit's.
             unsafe {
                 self.clear(0, tiles, tile..tile + 1);
-                self.finish_range(tiles, 0..positions, 0, tile..tile + 1);
+                self.apply_epilogue_range(tiles, 0..positions, 0, tile..tile + 1);
             }
         })
     }
@@ -302,15 +305,15 @@ impl Job<'_> {
     /// Applies the epilogue to some tiles for a range of positions, where they lie.
     ///
     /// # Safety
-    /// As for [`Job::run`], of these tiles, positions and this slot; the level is the team's.
-    pub(crate) unsafe fn finish_range(
+    /// As for [`DirectConvolution::run`], of these tiles, positions and this slot; the level is the team's.
+    pub(crate) unsafe fn apply_epilogue_range(
         &self,
         tiles: Tiles,
         range: Range<usize>,
         slot: usize,
         own: Range<usize>,
     ) {
-        if !self.ending.is_some() {
+        if !self.epilogue.is_some() {
             return;
         }
         let sweep = Sweep {
@@ -320,7 +323,7 @@ impl Job<'_> {
             slot: Some(slot),
         };
         for tile in own {
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             unsafe { self.sweep(tiles.level, range.clone(), tiles.tile(tile), &sweep) };
         }
     }
@@ -328,7 +331,7 @@ impl Job<'_> {
     /// Some tiles of output channels for a range of positions, some rows of the weights at a time.
     ///
     /// # Safety
-    /// As for [`Job::run`], of these tiles, positions and this slot.
+    /// As for [`DirectConvolution::run`], of these tiles, positions and this slot.
     unsafe fn block(
         &self,
         range: Range<usize>,
@@ -355,7 +358,7 @@ impl Job<'_> {
             };
             for tile in own.clone() {
                 let (f0, v) = tiles.tile(tile);
-                // SAFETY: as the caller says.
+                // SAFETY: guaranteed by the caller.
                 unsafe { self.sweep(tiles.level, range.clone(), (f0, v), &sweep) };
                 let width = v * tiles.level.lanes();
                 if !poll.tick((2 * depth * width * range.len()) as u64) {
@@ -372,7 +375,7 @@ impl Job<'_> {
     /// Adds some stretches to one tile of output channels, for a range of positions.
     ///
     /// # Safety
-    /// As for [`Job::run`], of this tile, the positions and the slot; the level is the team's.
+    /// As for [`DirectConvolution::run`], of this tile, the positions and the slot; the level is the team's.
     unsafe fn sweep(
         &self,
         level: Level,
@@ -387,11 +390,11 @@ impl Job<'_> {
         let width = (self.f - f0).min(v * level.lanes());
         let p_max = (level.accumulators() / v).min(P_MAX);
         let p = range.len().div_ceil(range.len().div_ceil(p_max));
-        let bias = self.ending.bias_of_tile(f0).filter(|_| sweep.first);
-        let finish = sweep.slot.and_then(|slot| self.ending.of_tile(f0, slot));
-        let slope = finish.and_then(|finish| finish.slope_alone());
-        let beside = finish.is_some() && self.ending.has_boxes();
-        let places = [self.x_place, self.y_place];
+        let bias = self.epilogue.bias_of_tile(f0).filter(|_| sweep.first);
+        let tile_epilogue = sweep.slot.and_then(|slot| self.epilogue.of_tile(f0, slot));
+        let slope = tile_epilogue.and_then(|tile_epilogue| tile_epilogue.slope_alone());
+        let has_boxes = tile_epilogue.is_some() && self.epilogue.has_boxes();
+        let positions = [self.x_positions, self.y_positions];
         let run = RunArgs {
             tile: TileArgs {
                 x: self.x.as_ptr(),
@@ -406,13 +409,14 @@ impl Job<'_> {
                 width,
             },
             p,
-            walk: Walk::new(self.count, places, range.start),
-            besides: beside.then(|| Walk::new(self.count, self.ending.places, range.start)),
+            walk: Walk::new(self.count, positions, range.start),
+            epilogue_walk: has_boxes
+                .then(|| Walk::new(self.count, self.epilogue.positions, range.start)),
             positions: range.len(),
-            finish: finish.filter(|_| slope.is_none()),
+            tile_epilogue: tile_epilogue.filter(|_| slope.is_none()),
             level,
         };
-        // SAFETY: as the caller says; `tile_weights` has asserted that there are the rows.
+        // SAFETY: guaranteed by the caller; `tile_weights` has asserted that there are the rows.
         unsafe { dispatch(level, v, p, run) };
     }
 }
@@ -420,7 +424,7 @@ impl Job<'_> {
 /// What a sweep over the positions does with each tile.
 struct Sweep<'a> {
     stretches: &'a [Stretch],
-    /// Add to what is there.
+    /// Add to the old contents.
     load: bool,
     /// Begin with the bias.
     first: bool,

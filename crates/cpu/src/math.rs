@@ -1,16 +1,16 @@
-//! Functions of single numbers in f32, without branches, so that loops over them become vectors.
+//! Branch-free scalar functions in f32, so that loops over them vectorize.
 
 use std::f32::consts::{LN_2, LOG2_E};
 
-/// e^x for x up to about 0, to 2e-7; 0 for what f32 does not hold.
+/// e^x for x up to about 0, with a relative error of 2e-7; 0 on underflow.
 ///
 /// x = n ln 2 + r with |r| <= ln(2) / 2, and e^r by its series.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
-    /// Adding it leaves the nearest whole number in the low bits.
+    /// Adding it leaves the nearest integer in the low bits of the mantissa.
     const ROUND: f32 = 12_582_912.0;
     const LEAST: f32 = -87.0;
-    /// ln 2 in two parts: products of the first with whole numbers are exact.
+    /// ln 2 in two parts: products of the first with integers are exact.
     const HIGH: f32 = 0.693_359_4;
     const LOW: f32 = -2.121_944_4e-4;
     const { assert!(HIGH + LOW == LN_2) };

@@ -1,5 +1,5 @@
-//! Kernels that work on the channels of one position at a time: layer norm, embeddings, the sinusoids of
-//! positions.
+//! Kernels over the channels of one position at a time: layer norm, embeddings, sinusoidal positional
+//! encoding.
 
 use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work};
 use crate::rows::Rows;
@@ -7,28 +7,28 @@ use crate::simd::{Op, Simd};
 use crate::team::ELEMENT;
 use std::ops::Range;
 
-/// Elements whose sums are taken together.
-const TOGETHER: usize = 16;
-/// The most channels of which gradients are added up at a time.
+/// Number of independent partial sums.
+const CHUNK: usize = 16;
+/// Most channels whose gradients are summed at a time.
 const STRIPE: usize = 512;
 
-/// The channels of a position, by its number in (N, D, H, W) order.
+/// The channels of a position, by its index in (N, D, H, W) order.
 ///
 /// # Safety
-/// The box has the position, and nobody writes it.
+/// The box has the position, and no thread writes it.
 #[inline(always)]
 pub(crate) unsafe fn read<'a>(rows: &Rows<'a>, position: usize) -> &'a [f32] {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { std::slice::from_raw_parts(start(rows, position), rows.grid.channels) }
 }
 
-/// The same, to be written.
+/// As [`read`], for writing.
 ///
 /// # Safety
-/// The box has the position, and nobody else touches it.
+/// The box has the position, and no other thread accesses it.
 #[inline(always)]
 pub(crate) unsafe fn write<'a>(rows: &Rows<'a>, position: usize) -> &'a mut [f32] {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { std::slice::from_raw_parts_mut(start(rows, position), rows.grid.channels) }
 }
 
@@ -37,18 +37,18 @@ pub(crate) unsafe fn write<'a>(rows: &Rows<'a>, position: usize) -> &'a mut [f32
 #[inline(always)]
 unsafe fn start(rows: &Rows<'_>, position: usize) -> *mut f32 {
     let width = rows.grid.extent[2];
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         rows.start(position / width)
             .add(position % width * rows.grid.pitch[3])
     }
 }
 
-/// Runs `op` on ranges that make up all positions, on the threads of the team.
+/// Runs `op` on ranges that cover all positions, on the threads of the team.
 ///
 /// # Safety
-/// What the operation says of its pointers holds for any range of positions, and ranges do not touch
-/// what others write.
+/// The pointer requirements of the operation hold for any range of positions, and no range accesses what
+/// another one writes.
 pub(crate) unsafe fn each_range<O: Op<Out = ()>>(
     call: &mut Call,
     grid: &Grid,
@@ -59,14 +59,14 @@ pub(crate) unsafe fn each_range<O: Op<Out = ()>>(
     let cost = cost * ELEMENT * grid.channels as u64;
     call.team
         .ranges(call.progress, grid.positions(), cost, &|positions| {
-            // SAFETY: as the caller says; the team has the level, and each position is in one range.
+            // SAFETY: guaranteed by the caller; the team has the level, and each position is in one range.
             unsafe { level.run(op(positions)) };
         })
 }
 
-/// Where a part of a tensor begins, along W and C, and the channels of the whole.
+/// The offset of a box in its tensor along W and C.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Corner {
+pub struct PositionOffset {
     /// Position of the first element.
     pub position: usize,
     /// Channel of the first element.
@@ -75,26 +75,28 @@ pub struct Corner {
     pub channels: usize,
 }
 
-/// y = x and the sinusoids of its positions along W, with scratch for W * C elements. Counts one flop an
-/// element.
+/// y = x + the sinusoidal encoding of its positions along W. Needs scratch for W * C elements. Counts one flop
+/// an element.
+///
+/// Source: Vaswani et al., "Attention Is All You Need", NeurIPS 2017, section 3.5.
 ///
 /// Errors of all kernels of this module: [`Canceled`]. They panic if boxes differ in shape.
 pub fn add_positions(
     call: &mut Call,
-    corner: Corner,
+    offset: PositionOffset,
     x: View,
     y: ViewMut,
 ) -> Result<Work, Canceled> {
     x.grid.assert_like(y.grid);
     let (x, y) = (Rows::from(x), Rows::from(y));
-    let waves = &mut call.scratch[..y.grid.extent[2] * y.grid.channels];
-    fill_waves(waves, corner, y.grid.channels);
-    let waves = Shared(waves.as_mut_ptr());
-    // SAFETY: boxes of one shape, of which y is borrowed alone; the waves are only read.
+    let encoding = &mut call.scratch[..y.grid.extent[2] * y.grid.channels];
+    fill_encoding(encoding, offset, y.grid.channels);
+    let encoding = Shared(encoding.as_mut_ptr());
+    // SAFETY: boxes of one shape, of which y is borrowed alone; the encoding are only read.
     unsafe {
-        each_range(call, y.grid, 1, |positions| Shift {
+        each_range(call, y.grid, 1, |positions| AddEncoding {
             x,
-            waves,
+            encoding,
             y,
             positions,
         })?;
@@ -105,17 +107,17 @@ pub fn add_positions(
     })
 }
 
-/// Position by position, so many channels each.
-fn fill_waves(waves: &mut [f32], corner: Corner, channels: usize) {
+/// Layout: (W, C).
+fn fill_encoding(encoding: &mut [f32], offset: PositionOffset, channels: usize) {
     for c in 0..channels {
-        let channel = corner.channel + c;
+        let channel = offset.channel + c;
         let pair = channel - channel % 2;
-        let step = 10_000_f64.powf(-(pair as f64) / corner.channels as f64);
-        // From one position to the next by a rotation.
+        let step = 10_000_f64.powf(-(pair as f64) / offset.channels as f64);
+        // The next position is a rotation by a constant angle.
         let (turn_sine, turn_cosine) = step.sin_cos();
-        let (mut sine, mut cosine) = (corner.position as f64 * step).sin_cos();
-        for wave in waves[c..].iter_mut().step_by(channels) {
-            *wave = if channel == pair { sine } else { cosine } as f32;
+        let (mut sine, mut cosine) = (offset.position as f64 * step).sin_cos();
+        for value in encoding[c..].iter_mut().step_by(channels) {
+            *value = if channel == pair { sine } else { cosine } as f32;
             (sine, cosine) = (
                 sine * turn_cosine + cosine * turn_sine,
                 cosine * turn_cosine - sine * turn_sine,
@@ -124,74 +126,74 @@ fn fill_waves(waves: &mut [f32], corner: Corner, channels: usize) {
     }
 }
 
-/// Pointers: the boxes have the positions, and nobody else touches these of y.
-struct Shift<'a> {
+/// Pointers: the boxes have the positions, and no other thread accesses those of y.
+struct AddEncoding<'a> {
     x: Rows<'a>,
-    waves: Shared,
+    encoding: Shared,
     y: Rows<'a>,
     positions: Range<usize>,
 }
 
-impl Op for Shift<'_> {
+impl Op for AddEncoding<'_> {
     type Out = ();
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let (width, channels) = (self.y.grid.extent[2], self.y.grid.channels);
         for at in self.positions {
-            // SAFETY: each position is in one range; the waves are those of one row.
-            let (x, waves, y) = unsafe {
-                let waves = self.waves.get().add(at % width * channels);
-                let waves = std::slice::from_raw_parts(waves.cast_const(), channels);
-                (read(&self.x, at), waves, write(&self.y, at))
+            // SAFETY: each position is in one range; the encoding are those of one row.
+            let (x, encoding, y) = unsafe {
+                let encoding = self.encoding.get().add(at % width * channels);
+                let encoding = std::slice::from_raw_parts(encoding.cast_const(), channels);
+                (read(&self.x, at), encoding, write(&self.y, at))
             };
-            for ((y, x), wave) in y.iter_mut().zip(x).zip(waves) {
-                *y = *x + *wave;
+            for ((y, x), value) in y.iter_mut().zip(x).zip(encoding) {
+                *y = *x + *value;
             }
         }
     }
 }
 
-/// The rows of an embedding that positions ask for.
+/// The row indices of an embedding, one per position.
 #[derive(Clone, Copy)]
-struct Numbers<'a> {
+struct RowIndices<'a> {
     x: Rows<'a>,
     rows: usize,
 }
 
-impl Numbers<'_> {
-    /// Row of a position; nothing if its number names none.
+impl RowIndices<'_> {
+    /// Row of a position; `None` if its index is out of range or no integer.
     #[inline(always)]
     fn row(&self, position: usize) -> Option<usize> {
         // SAFETY: a position of the box, which is only read.
-        let number = unsafe { read(&self.x, position)[0] };
-        let is_row = number >= 0.0 && number < self.rows as f32 && number.fract() == 0.0;
-        is_row.then_some(number as usize)
+        let index = unsafe { read(&self.x, position)[0] };
+        let is_row = index >= 0.0 && index < self.rows as f32 && index.fract() == 0.0;
+        is_row.then_some(index as usize)
     }
 
-    /// The number of the first position that names no row.
-    fn stray(&self) -> Option<f32> {
+    /// The first invalid index.
+    fn out_of_range(&self) -> Option<f32> {
         let first = (0..self.x.grid.positions()).find(|&at| self.row(at).is_none());
         // SAFETY: as above.
         first.map(|at| unsafe { read(&self.x, at)[0] })
     }
 }
 
-/// y becomes the rows of w (rows, C) that the numbers in x (N, D, H, W, 1) name. Counts no flop.
+/// y = the rows of w (rows, C) at the indices in x (N, D, H, W, 1). Counts no flop.
 ///
-/// Answers with the first number that names no row, in which case nothing is written.
+/// Returns the first invalid index, if any; then nothing is written.
 pub fn embed(call: &mut Call, x: View, w: &[f32], y: ViewMut) -> Result<Option<f32>, Canceled> {
     let (x, y) = (Rows::from(x), Rows::from(y));
     assert_eq!(x.grid.counts(), y.grid.counts(), "positions of x and y");
     let rows = w.len() / y.grid.channels;
-    let numbers = Numbers { x, rows };
-    if let Some(stray) = numbers.stray() {
-        return Ok(Some(stray));
+    let indices = RowIndices { x, rows };
+    if let Some(invalid) = indices.out_of_range() {
+        return Ok(Some(invalid));
     }
     // SAFETY: boxes of the same positions, of which y is borrowed alone.
     unsafe {
         each_range(call, y.grid, 1, |positions| Lookup {
-            numbers,
+            indices,
             w,
             y,
             positions,
@@ -200,9 +202,9 @@ pub fn embed(call: &mut Call, x: View, w: &[f32], y: ViewMut) -> Result<Option<f
     Ok(None)
 }
 
-/// Pointers: the boxes have the positions, and nobody else touches these of y.
+/// Pointers: the boxes have the positions, and no other thread accesses those of y.
 struct Lookup<'a> {
-    numbers: Numbers<'a>,
+    indices: RowIndices<'a>,
     w: &'a [f32],
     y: Rows<'a>,
     positions: Range<usize>,
@@ -215,7 +217,7 @@ impl Op for Lookup<'_> {
     unsafe fn run<S: Simd>(self) {
         let channels = self.y.grid.channels;
         for at in self.positions {
-            let row = self.numbers.row(at).unwrap_or_default();
+            let row = self.indices.row(at).unwrap_or_default();
             // SAFETY: each position is in one range.
             let y = unsafe { write(&self.y, at) };
             y.copy_from_slice(&self.w[row * channels..][..channels]);
@@ -223,10 +225,9 @@ impl Op for Lookup<'_> {
     }
 }
 
-/// dw (rows, C) becomes, or grows by, the sums of dy over the positions of each number. Counts one flop an
-/// element.
+/// dw (rows, C) (+)= the sums of dy over the positions of each index. Counts one flop an element.
 ///
-/// Answers as [`embed`].
+/// returns as [`embed`].
 pub fn embed_backward(
     call: &mut Call,
     x: View,
@@ -238,17 +239,17 @@ pub fn embed_backward(
     assert_eq!(x.grid.counts(), dy.grid.counts(), "positions of x and dy");
     let channels = dy.grid.channels;
     let rows = dw.len() / channels;
-    let numbers = Numbers { x, rows };
-    if let Some(stray) = numbers.stray() {
-        return Ok(Some(stray));
+    let indices = RowIndices { x, rows };
+    if let Some(invalid) = indices.out_of_range() {
+        return Ok(Some(invalid));
     }
     let dw = Shared(dw.as_mut_ptr());
-    let wide = channels.div_ceil(call.team.threads()).max(1);
-    let cost = ELEMENT * (dy.grid.positions() * wide) as u64;
-    let stripes = channels.div_ceil(wide);
+    let width = channels.div_ceil(call.team.threads()).max(1);
+    let cost = ELEMENT * (dy.grid.positions() * width) as u64;
+    let stripes = channels.div_ceil(width);
     call.team
         .units(call.progress, stripes, cost, &|stripe, _| {
-            let (first, last) = (stripe * wide, ((stripe + 1) * wide).min(channels));
+            let (first, last) = (stripe * width, ((stripe + 1) * width).min(channels));
             // SAFETY: each stripe of channels is one unit's.
             let row = |row: usize| unsafe {
                 let start = dw.get().add(row * channels + first);
@@ -258,7 +259,7 @@ pub fn embed_backward(
                 (0..rows).for_each(|at| row(at).fill(0.0));
             }
             for at in 0..dy.grid.positions() {
-                let target = row(numbers.row(at).unwrap_or_default());
+                let target = row(indices.row(at).unwrap_or_default());
                 // SAFETY: a position of the box, which is only read.
                 let dy = unsafe { &read(&dy, at)[first..last] };
                 target.iter_mut().zip(dy).for_each(|(dw, dy)| *dw += *dy);
@@ -267,19 +268,19 @@ pub fn embed_backward(
     Ok(None)
 }
 
-/// How the channels of each position are normalized.
+/// Layer normalization of each position.
 #[derive(Clone, Copy)]
 pub struct RowNorm<'a> {
     /// Sums of x and of x squared, two for each position.
     pub sums: &'a [f64],
-    /// Channels, of all ranks that share them.
+    /// Channels of all ranks.
     pub count: f64,
     /// Added to the variance.
     pub epsilon: f64,
 }
 
 impl RowNorm<'_> {
-    /// Mean, and what deviations from it are multiplied by.
+    /// Mean and inverse standard deviation.
     #[inline(always)]
     fn of(&self, position: usize) -> (f32, f32) {
         let mean = self.sums[2 * position] / self.count;
@@ -302,17 +303,17 @@ pub fn row_statistics(call: &mut Call, x: View, sums: &mut [f64]) -> Result<Work
     })
 }
 
-/// Puts two sums of a position where they belong.
+/// Stores the two sums of a position.
 ///
 /// # Safety
-/// `sums` holds two numbers in f64 per position, and nobody else touches those of this one.
+/// `sums` holds two indices in f64 per position, and no other thread accesses those of this one.
 #[inline(always)]
 unsafe fn put(sums: Shared, position: usize, pair: [f64; 2]) {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { sums.get().cast::<[f64; 2]>().add(position).write(pair) }
 }
 
-/// Pointers: the boxes have the positions, and nobody else touches these of the sums.
+/// Pointers: the boxes have the positions, and no other thread accesses those of the sums.
 struct Moments<'a> {
     x: Rows<'a>,
     sums: Shared,
@@ -328,19 +329,19 @@ impl Op for Moments<'_> {
             // SAFETY: each position is in one range.
             unsafe {
                 let x = read(&self.x, at);
-                put(self.sums, at, two_sums([x; 3], |[x, ..]| (x, x * x)));
+                put(self.sums, at, sum_pair([x; 3], |[x, ..]| (x, x * x)));
             }
         }
     }
 }
 
-/// Sums of two numbers per element of three rows.
+/// Sums of two indices per element of three rows.
 #[inline(always)]
-fn two_sums([a, b, c]: [&[f32]; 3], of: impl Fn([f64; 3]) -> (f64, f64)) -> [f64; 2] {
-    let [(a, a_rest), (b, b_rest), (c, c_rest)] = [a, b, c].map(|row| row.as_chunks::<TOGETHER>());
-    let (mut first, mut second) = ([0.0; TOGETHER], [0.0; TOGETHER]);
+fn sum_pair([a, b, c]: [&[f32]; 3], of: impl Fn([f64; 3]) -> (f64, f64)) -> [f64; 2] {
+    let [(a, a_rest), (b, b_rest), (c, c_rest)] = [a, b, c].map(|row| row.as_chunks::<CHUNK>());
+    let (mut first, mut second) = ([0.0; CHUNK], [0.0; CHUNK]);
     for ((a, b), c) in a.iter().zip(b).zip(c) {
-        for i in 0..TOGETHER {
+        for i in 0..CHUNK {
             let (x, y) = of([a[i], b[i], c[i]].map(f64::from));
             first[i] += x;
             second[i] += y;
@@ -351,15 +352,15 @@ fn two_sums([a, b, c]: [&[f32]; 3], of: impl Fn([f64; 3]) -> (f64, f64)) -> [f64
         first[0] += x;
         second[0] += y;
     }
-    // Else the sums of all of them would be taken one by one, and so would all before.
+    // Without the barrier the compiler does not vectorize the loop above.
     let (first, second) = std::hint::black_box((first, second));
-    [halved(first), halved(second)]
+    [pairwise_sum(first), pairwise_sum(second)]
 }
 
-/// The sum, by halves.
+/// Pairwise sum.
 #[inline(always)]
-fn halved(mut sums: [f64; TOGETHER]) -> f64 {
-    let mut left = TOGETHER / 2;
+fn pairwise_sum(mut sums: [f64; CHUNK]) -> f64 {
+    let mut left = CHUNK / 2;
     while left > 0 {
         for i in 0..left {
             sums[i] += sums[i + left];
@@ -396,7 +397,7 @@ pub fn row_norm(
     })
 }
 
-/// Pointers: the boxes have the positions, and nobody else touches these of y.
+/// Pointers: the boxes have the positions, and no other thread accesses those of y.
 struct Normalize<'a> {
     norm: RowNorm<'a>,
     x: Rows<'a>,
@@ -423,10 +424,10 @@ impl Op for Normalize<'_> {
     }
 }
 
-/// A gradient of what was normalized.
+/// Input and output gradient of a layer normalization.
 #[derive(Clone, Copy)]
 pub struct RowGradient<'a> {
-    /// What was normalized.
+    /// The input.
     pub x: View<'a>,
     /// The gradient of the output.
     pub dy: View<'a>,
@@ -462,7 +463,7 @@ pub fn row_backward_statistics(
     })
 }
 
-/// Pointers: the boxes have the positions, and nobody else touches these of the sums.
+/// Pointers: the boxes have the positions, and no other thread accesses those of the sums.
 struct Products<'a> {
     norm: RowNorm<'a>,
     x: Rows<'a>,
@@ -483,7 +484,7 @@ impl Op for Products<'_> {
             // SAFETY: each position is in one range.
             unsafe {
                 let (x, dy) = (read(&self.x, at), read(&self.dy, at));
-                let sums = two_sums([x, dy, self.gamma], |[x, dy, gamma]| {
+                let sums = sum_pair([x, dy, self.gamma], |[x, dy, gamma]| {
                     let gradient = dy * gamma;
                     (gradient, gradient * ((x - mean) * inverse))
                 });
@@ -507,7 +508,7 @@ pub fn row_backward(
     let (x, dy, dx) = (Rows::from(x), Rows::from(dy), Rows::from(dx));
     // SAFETY: boxes of one shape, of which dx is borrowed alone.
     unsafe {
-        each_range(call, dx.grid, 2, |positions| Back {
+        each_range(call, dx.grid, 2, |positions| InputGradient {
             norm,
             x,
             dy,
@@ -524,8 +525,8 @@ pub fn row_backward(
     })
 }
 
-/// Pointers: the boxes have the positions, and nobody else touches these of dx.
-struct Back<'a> {
+/// Pointers: the boxes have the positions, and no other thread accesses those of dx.
+struct InputGradient<'a> {
     norm: RowNorm<'a>,
     x: Rows<'a>,
     dy: Rows<'a>,
@@ -536,7 +537,7 @@ struct Back<'a> {
     positions: Range<usize>,
 }
 
-impl Op for Back<'_> {
+impl Op for InputGradient<'_> {
     type Out = ();
 
     #[inline(always)]
@@ -562,8 +563,8 @@ impl Op for Back<'_> {
     }
 }
 
-/// dgamma and dbeta become, or grow by, the sums of dy times the normalized x, and of dy, over all
-/// positions. Counts 5 flops an element.
+/// dgamma (+)= the sum of dy times the normalized x over all positions, dbeta (+)= that of dy. Counts 5 flops
+/// an element.
 pub fn row_backward_parameters(
     call: &mut Call,
     norm: RowNorm,
@@ -581,19 +582,19 @@ pub fn row_backward_parameters(
     );
     let targets = [dgamma, dbeta].map(|target| Shared(target.as_mut_ptr()));
     let level = call.team.level();
-    let wide = channels.div_ceil(call.team.threads()).clamp(1, STRIPE);
-    let cost = 2 * ELEMENT * (x.grid.positions() * wide) as u64;
-    let stripes = channels.div_ceil(wide);
+    let width = channels.div_ceil(call.team.threads()).clamp(1, STRIPE);
+    let cost = 2 * ELEMENT * (x.grid.positions() * width) as u64;
+    let stripes = channels.div_ceil(width);
     call.team
         .units(call.progress, stripes, cost, &|stripe, _| {
-            let first = wide * stripe;
+            let first = width * stripe;
             let stripe = Stripe {
                 norm,
                 x,
                 dy,
                 targets,
                 accumulate,
-                channels: first..(first + wide).min(channels),
+                channels: first..(first + width).min(channels),
             };
             // SAFETY: boxes of one shape; each stripe has elements of the targets of its own, which
             // are as long as there are channels and are borrowed alone. The team has the level.
@@ -606,7 +607,7 @@ pub fn row_backward_parameters(
 }
 
 /// Some of the channels, at all positions. Pointers: the boxes, and these channels of both targets,
-/// which nobody else touches.
+/// which no other thread accesses.
 struct Stripe<'a> {
     norm: RowNorm<'a>,
     x: Rows<'a>,

@@ -4,7 +4,7 @@ use super::{Random, buffer, offset, on, positions};
 use partita_cpu::{Epilogue, Grid, Normalization, Summed, Sums};
 
 /// A random epilogue of a box: which parts it has, and their values.
-pub struct Touch {
+pub struct RandomEpilogue {
     has: [bool; 6],
     bias: Vec<f32>,
     scale: Vec<f32>,
@@ -20,8 +20,8 @@ pub struct Touch {
 const COUNT: f64 = 10.0;
 const EPSILON: f64 = 1e-3;
 
-impl Touch {
-    pub fn new(random: &mut Random, grid: &Grid) -> Touch {
+impl RandomEpilogue {
+    pub fn new(random: &mut Random, grid: &Grid) -> RandomEpilogue {
         let c = grid.channels;
         let mut values = |from: &[f32]| (0..c).map(|_| random.pick(from)).collect::<Vec<_>>();
         let (bias, scale) = (values(&[-3.0, 0.0, 2.0, 5.0]), values(&[-1.0, 0.5, 2.0]));
@@ -36,7 +36,7 @@ impl Touch {
             let g = random.grid(grid.samples, grid.extent, c);
             (g, buffer(&g, || random.whole()))
         });
-        Touch {
+        RandomEpilogue {
             has: [(); 6].map(|()| random.pick(&[false, false, true])),
             bias,
             scale,
