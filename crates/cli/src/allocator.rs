@@ -1,8 +1,8 @@
-//! The system's allocator, with a line to read where it has nothing left.
+//! The system's allocator, with a message when out of memory.
 //!
-//! Small allocations are everywhere and cannot be handled one by one; the standard library aborts where
-//! one fails, and its hook for that is unstable. So the process ends here, with the code of a failure.
-//! Large ones, of arenas, packets and samples, are handled where they are made, with an error that says more.
+//! Small allocations cannot be handled one by one; the standard library aborts when one fails, and its hook
+//! for that is unstable. So the process ends here, with the exit code of a failure. Large allocations, of
+//! arenas, packets and samples, are handled by their callers, with a more specific error.
 
 use partita_run::allocation::{is_failure_handled, with_named_work};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -14,37 +14,37 @@ struct Allocator;
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
 
-// SAFETY: everything is done by the system's allocator.
+// SAFETY: all calls are forwarded to the system's allocator.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as of this call.
-        looked_at(unsafe { System.alloc(layout) }, layout.size())
+        // SAFETY: the caller's contract is the same.
+        checked(unsafe { System.alloc(layout) }, layout.size())
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as of this call.
-        looked_at(unsafe { System.alloc_zeroed(layout) }, layout.size())
+        // SAFETY: the caller's contract is the same.
+        checked(unsafe { System.alloc_zeroed(layout) }, layout.size())
     }
 
     unsafe fn realloc(&self, start: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: as of this call.
-        looked_at(unsafe { System.realloc(start, layout, size) }, size)
+        // SAFETY: the caller's contract is the same.
+        checked(unsafe { System.realloc(start, layout, size) }, size)
     }
 
     unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
-        // SAFETY: as of this call.
+        // SAFETY: the caller's contract is the same.
         unsafe { System.dealloc(start, layout) }
     }
 }
 
-fn looked_at(start: *mut u8, bytes: usize) -> *mut u8 {
+fn checked(start: *mut u8, bytes: usize) -> *mut u8 {
     if start.is_null() && !is_failure_handled() {
         end(bytes);
     }
     start
 }
 
-/// Says what is missing and ends the process, once; nothing is allocated and nothing put in order.
+/// Prints a message and ends the process, without allocating and without cleanup.
 #[cold]
 fn end(bytes: usize) {
     static IS_ENDING: AtomicBool = AtomicBool::new(false);
@@ -57,9 +57,9 @@ fn end(bytes: usize) {
         let separator = if work.is_empty() { "" } else { " while " };
         let _ = writeln!(
             rest,
-            "partita: the system gives no more memory ({bytes} bytes were asked for{separator}{work}); give \
-             this process more (`ulimit -v` shows the limit of its address space), or choose a smaller \
-             model, mini-batch or number of ranks"
+            "partita: out of memory ({bytes} bytes were requested{separator}{work}); give this process more \
+             (`ulimit -v` shows the limit of its address space), or choose a smaller model, mini-batch or \
+             number of ranks"
         );
     });
     let left = rest.len();
@@ -68,6 +68,6 @@ fn end(bytes: usize) {
     unsafe extern "C" {
         fn _exit(code: i32) -> !;
     }
-    // SAFETY: a function of every C library, without conditions.
+    // SAFETY: `_exit` of POSIX has no preconditions.
     unsafe { _exit(1) }
 }

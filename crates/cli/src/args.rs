@@ -10,12 +10,12 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(name = "partita", version, propagate_version = true)]
 pub struct Arguments {
-    /// What to do.
+    /// The verb.
     #[command(subcommand)]
     pub verb: Verb,
 }
 
-/// What `partita` can do.
+/// The verbs.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
     /// List the models of the zoo with parameters, flops and memory
@@ -24,35 +24,35 @@ pub enum Verb {
     Inspect(InspectArgs),
     /// Print the program of every rank as text, verified
     Lower(LowerArgs),
-    /// Say how long a step takes on a machine, and why
+    /// Predict time and memory of a training step on a machine
     Predict(PredictArgs),
-    /// Rank the ways to split a training on a machine
+    /// Rank strategies for a training on a machine
     Plan(PlanArgs),
     /// Measure this machine and write a machine file
     Calibrate(CalibrateArgs),
-    /// Train a network as a run file says
+    /// Train a network from a run file
     Train(TrainArgs),
-    /// Hold a prediction against the trace of a run, task by task
+    /// Compare a prediction with the trace of a run, task by task
     Compare(CompareArgs),
     /// Make and inspect datasets
     Data {
-        /// What to do with them.
+        /// The verb.
         #[command(subcommand)]
         verb: DataVerb,
     },
-    /// Show what this machine offers, and what mends what is missing
+    /// Show processor, memory, MPI and libraries, and how to install what is missing
     Doctor(DoctorArgs),
-    /// Make a small dataset, plan, train on it, and compare with simple baselines
+    /// Make a small dataset, plan, train, and compare with simple baselines
     Demo(DemoArgs),
 }
 
 /// `partita demo`.
 #[derive(Debug, Args)]
 pub struct DemoArgs {
-    /// Folder for the dataset and what the training leaves
+    /// Folder for the dataset and the results
     #[arg(long, default_value = "demo-output")]
     pub out: PathBuf,
-    /// Ranks that train together
+    /// Number of ranks
     #[arg(long, value_name = "P", default_value_t = 2, allow_negative_numbers = true, value_parser = number::ranks)]
     pub ranks: usize,
 }
@@ -60,7 +60,7 @@ pub struct DemoArgs {
 /// `partita models`.
 #[derive(Debug, Args)]
 pub struct ModelsArgs {
-    /// Answer in JSON, in SI base units
+    /// Print JSON, in SI base units
     #[arg(long)]
     pub json: bool,
 }
@@ -68,31 +68,31 @@ pub struct ModelsArgs {
 /// `partita inspect`.
 #[derive(Debug, Args)]
 pub struct InspectArgs {
-    /// A name of the zoo (`partita models` lists them) or the path of a model file
+    /// Model of the zoo (see `partita models`) or path of a model file
     pub model: String,
-    /// Print the model in the text form that model files have
+    /// Print the model in the text form of model files
     #[arg(long, conflicts_with = "json")]
     pub text: bool,
-    /// Answer in JSON, in SI base units
+    /// Print JSON, in SI base units
     #[arg(long)]
     pub json: bool,
 }
 
-/// What is to be lowered: common to all verbs that lower.
+/// Arguments common to all verbs that lower a training.
 #[derive(Debug, Args)]
 pub struct TrainingArgs {
-    /// A name of the zoo (`partita models` lists them) or the path of a model file
+    /// Model of the zoo (see `partita models`) or path of a model file
     pub model: String,
-    /// Ranks that train together
+    /// Number of ranks
     #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = number::ranks)]
     pub ranks: usize,
-    /// Samples per step over all ranks
+    /// Global batch size: samples per step over all ranks
     #[arg(long, value_name = "B", allow_negative_numbers = true, value_parser = number::count)]
     pub batch: usize,
-    /// Rule by which parameters move
+    /// Optimizer
     #[arg(long, value_enum, default_value_t)]
     pub optimizer: OptimizerName,
-    /// How the dataset stores its values
+    /// Storage type of the samples
     #[arg(long, value_enum, default_value_t)]
     pub samples: SampleName,
 }
@@ -102,26 +102,25 @@ pub struct TrainingArgs {
 pub struct LowerArgs {
     #[command(flatten)]
     pub training: TrainingArgs,
-    /// How to split, like `data=4,depth=2`
+    /// Strategy, such as `data=4,depth=2`
     #[arg(long, value_name = "S")]
     pub strategy: String,
     /// Kernels to pin in the program
     #[arg(long, value_enum, default_value_t = KernelsName::Reference)]
     pub kernels: KernelsName,
-    /// What the program is for
+    /// Kind of program
     #[arg(long, value_enum, default_value_t)]
     pub kind: KindName,
-    /// Name or path of a machine file, on which stages whose layers are left open are made equally long;
-    /// if not given, they are made equal in arithmetic
+    /// Machine on which pipeline stages are balanced: name or path of a machine file (default: balance flops)
     #[arg(long, value_name = "M")]
     pub machine: Option<String>,
-    /// Memory that a rank may fill, like `16GiB`; that of the machine's device if not given
+    /// Memory limit of a rank, such as `16GiB` (default: that of the machine's device)
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_hyphen_values = true, requires = "machine")]
     pub memory: Option<Bytes>,
-    /// Print what stands after a pass of lowering: lay-out, emit, fuse, pack, select, arena or stage
+    /// Print the intermediate form after a lowering pass: lay-out, emit, fuse, pack, select, arena or stage
     #[arg(long, value_name = "PASS", conflicts_with = "json")]
     pub after: Option<LoweringPass>,
-    /// Answer in JSON: digest, counts per class and memory instead of the text
+    /// Print digest, counts per class and memory as JSON instead of the program
     #[arg(long)]
     pub json: bool,
 }
@@ -131,28 +130,28 @@ pub struct LowerArgs {
 pub struct PredictArgs {
     #[command(flatten)]
     pub training: TrainingArgs,
-    /// How to split, like `data=4,depth=2`
+    /// Strategy, such as `data=4,depth=2`
     #[arg(long, value_name = "S")]
     pub strategy: String,
-    /// Name or path of a machine file; `here` is this machine
+    /// Name or path of a machine file; `here` measures this machine
     #[arg(long, value_name = "M", default_value = "here")]
     pub machine: String,
-    /// Leave reading out: the samples lie in the memory of the ranks already
+    /// Ignore input time (samples are already in memory)
     #[arg(long)]
     pub no_io: bool,
-    /// Kernels to pin in the program; a prediction for another machine leaves them open
+    /// Kernels to pin in the program
     #[arg(long, value_enum, default_value_t = KernelsName::Unpinned)]
     pub kernels: KernelsName,
-    /// Memory that a rank may fill, like `16GiB`; that of the machine's device if not given
+    /// Memory limit of a rank, such as `16GiB` (default: that of the machine's device)
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_hyphen_values = true)]
     pub memory: Option<Bytes>,
-    /// List every task with its seconds, as `partita compare` needs it
+    /// List every task with its time, as `partita compare` needs it
     #[arg(long)]
     pub tasks: bool,
-    /// Say what changes of the machine, twice the batch and more ranks would bring, too
+    /// Also predict changes of the machine, twice the batch and more ranks
     #[arg(long)]
     pub explain: bool,
-    /// Answer in JSON, in SI base units
+    /// Print JSON, in SI base units
     #[arg(long)]
     pub json: bool,
 }
@@ -162,25 +161,25 @@ pub struct PredictArgs {
 pub struct PlanArgs {
     #[command(flatten)]
     pub training: TrainingArgs,
-    /// Name or path of a machine file; `here` is this machine
+    /// Name or path of a machine file; `here` measures this machine
     #[arg(long, value_name = "M", default_value = "here")]
     pub machine: String,
-    /// Leave reading out: the samples lie in the memory of the ranks already
+    /// Ignore input time (samples are already in memory)
     #[arg(long)]
     pub no_io: bool,
-    /// Memory that a rank may fill, like `16GiB`; that of the machine's device if not given
+    /// Memory limit of a rank, such as `16GiB` (default: that of the machine's device)
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_hyphen_values = true)]
     pub memory: Option<Bytes>,
-    /// Say of the best strategy what more memory and more ranks would bring, too
+    /// Also predict more memory and more ranks for the best strategy
     #[arg(long)]
     pub explain: bool,
-    /// List all strategies and every refusal with its reason
+    /// List all strategies, refused ones with the reason
     #[arg(long)]
     pub all: bool,
-    /// Write a page with the ranking and pictures of it, to be read in a browser
+    /// Write an HTML report
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
-    /// Answer in JSON, in SI base units
+    /// Print JSON, in SI base units
     #[arg(long)]
     pub json: bool,
 }
@@ -188,29 +187,28 @@ pub struct PlanArgs {
 /// `partita calibrate`.
 #[derive(Debug, Args)]
 pub struct CalibrateArgs {
-    /// Name that the machine gets; that of the host if not given
+    /// Name of the machine (default: host name)
     #[arg(long)]
     pub name: Option<String>,
-    /// Machine file to write; `NAME.toml` if not given
+    /// Machine file to write (default: `NAME.toml`)
     #[arg(long, value_name = "FILE.toml")]
     pub output: Option<PathBuf>,
-    /// Write over a file that exists
+    /// Replace an existing file
     #[arg(long)]
     pub replace: bool,
-    /// Ranks at work together; as many as there are cores for if not given. Under a launcher, its processes
+    /// Number of ranks that run concurrently (default: cores divided by threads; under a launcher, its processes)
     #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = number::ranks)]
     pub ranks: Option<usize>,
-    /// Threads of a rank
+    /// Threads per rank
     #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = number::count, default_value_t = 1)]
     pub threads: usize,
-    /// Models whose kernels are measured, like `cosmoflow@64:2` with the batch; a set of all kinds if
-    /// not given
+    /// Models whose kernels are measured, with the batch, such as `cosmoflow@64:2` (default: a set of all kinds)
     #[arg(long, value_name = "MODEL:B", value_delimiter = ',')]
     pub models: Vec<String>,
-    /// How often all kernels are measured, one pass after the other; the middle of each counts
+    /// Passes over all kernels; the median of each kernel counts
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::count, default_value_t = partita::PASSES)]
     pub passes: usize,
-    /// Answer in JSON, in SI base units
+    /// Print JSON, in SI base units
     #[arg(long)]
     pub json: bool,
 }
@@ -218,28 +216,28 @@ pub struct CalibrateArgs {
 /// `partita train`.
 #[derive(Debug, Args)]
 pub struct TrainArgs {
-    /// What to train on what, for how long, and where to write the results
+    /// Run file
     #[arg(value_name = "RUN.toml")]
     pub run: PathBuf,
-    /// Ranks that train together, instead of those of the run file
+    /// Number of ranks (overrides the run file)
     #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = number::ranks)]
     pub ranks: Option<usize>,
-    /// Threads of a rank, instead of those of the run file
+    /// Threads per rank (overrides the run file)
     #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = number::count)]
     pub threads: Option<usize>,
-    /// How to split, like `data=2,depth=2`, or `auto`, instead of what the run file says
+    /// Strategy, such as `data=2,depth=2`, or `auto` (overrides the run file)
     #[arg(long, value_name = "S")]
     pub strategy: Option<String>,
-    /// Sum over ranks as the MPI library does, equal up to rounding, instead of in rank order
+    /// Use collectives of the MPI library, equal up to rounding, instead of sums in rank order
     #[arg(long)]
     pub library_collectives: bool,
-    /// Replace the run that the output folder holds
+    /// Replace the run in the output folder
     #[arg(long)]
     pub overwrite: bool,
-    /// Leave out the prediction of seconds, for which kernels and links are measured first
+    /// Do not predict times, which measures kernels and links before the run
     #[arg(long)]
     pub no_prediction: bool,
-    /// Answer in JSON, in SI base units
+    /// Print JSON, in SI base units
     #[arg(long)]
     pub json: bool,
 }
@@ -247,11 +245,11 @@ pub struct TrainArgs {
 /// `partita compare`.
 #[derive(Debug, Args)]
 pub struct CompareArgs {
-    /// What `partita predict --tasks --json` printed
+    /// Output of `partita predict --tasks --json`
     pub prediction: PathBuf,
-    /// The trace that `partita train` wrote
+    /// Trace written by `partita train`
     pub trace: PathBuf,
-    /// Answer in JSON, in SI base units
+    /// Print JSON, in SI base units
     #[arg(long)]
     pub json: bool,
 }
@@ -259,34 +257,34 @@ pub struct CompareArgs {
 /// `partita data`.
 #[derive(Debug, Subcommand)]
 pub enum DataVerb {
-    /// Make universes whose four cosmological parameters are known
+    /// Make simulated universes with four cosmological parameters as targets
     Cosmology(CosmologyArgs),
-    /// Make volumes of an organ with lesions, with a class at each voxel
+    /// Make volumes of an organ with lesions, with a class per voxel
     Segmentation(SegmentationArgs),
-    /// Make images of simple shapes, with one class each
+    /// Make images of simple shapes, with a class per image
     Shapes(ShapesArgs),
-    /// Make strings of digits and their answers, token by token, for an encoder and a decoder
+    /// Make strings of digits and their answers, for an encoder and a decoder
     Digits(DigitsArgs),
-    /// Show what a dataset holds
+    /// Summarize a dataset
     Inspect(DataInspectArgs),
 }
 
-/// What is common to all makers of datasets.
+/// Arguments common to all makers of datasets.
 #[derive(Debug, Args)]
 pub struct MakingArgs {
-    /// Folder to make; it must not exist, or be empty
+    /// Output folder, new or empty
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
-    /// Names the dataset; same seed and options, same bytes
+    /// Seed; the same seed and options give the same bytes
     #[arg(long, value_name = "S", default_value_t = 2019, allow_negative_numbers = true, value_parser = number::seed)]
     pub seed: u64,
-    /// Share of the samples that steer the training
-    #[arg(long, value_name = "SHARE", default_value = "0.1", allow_negative_numbers = true, value_parser = number::share)]
+    /// Validation fraction
+    #[arg(long, value_name = "FRACTION", default_value = "0.1", allow_negative_numbers = true, value_parser = number::fraction)]
     pub validation: f64,
-    /// Share of the samples that are seen once, at the end
-    #[arg(long, value_name = "SHARE", default_value = "0.1", allow_negative_numbers = true, value_parser = number::share)]
+    /// Test fraction
+    #[arg(long, value_name = "FRACTION", default_value = "0.1", allow_negative_numbers = true, value_parser = number::fraction)]
     pub test: f64,
-    /// Samples made at a time; as many as there are cores if not given
+    /// Threads (default: number of cores)
     #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = number::count)]
     pub threads: Option<usize>,
 }
@@ -296,10 +294,10 @@ pub struct MakingArgs {
 pub struct SegmentationArgs {
     #[command(flatten)]
     pub making: MakingArgs,
-    /// Volumes of all splits together
+    /// Number of volumes over all splits
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::count)]
     pub volumes: usize,
-    /// Voxels a side, 8 to 1024
+    /// Voxels per side, 8 to 1024
     #[arg(long, value_name = "VOXELS", allow_negative_numbers = true, value_parser = number::within::<8, 1024>)]
     pub grid: usize,
 }
@@ -309,13 +307,13 @@ pub struct SegmentationArgs {
 pub struct ShapesArgs {
     #[command(flatten)]
     pub making: MakingArgs,
-    /// Images of all splits together
+    /// Number of images over all splits
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::count)]
     pub images: usize,
-    /// Pixels a side, 16 to 4096
+    /// Pixels per side, 16 to 4096
     #[arg(long, value_name = "PIXELS", allow_negative_numbers = true, value_parser = number::within::<16, 4096>)]
     pub size: usize,
-    /// Classes, 2 to 1000: ten shapes, then with textures of the figure, then of the ground
+    /// Number of classes, 2 to 1000: ten shapes, then textures of the figure, then of the background
     #[arg(long, value_name = "C", default_value_t = 10, allow_negative_numbers = true, value_parser = number::within::<2, 1000>)]
     pub classes: usize,
 }
@@ -325,19 +323,19 @@ pub struct ShapesArgs {
 pub struct DigitsArgs {
     #[command(flatten)]
     pub making: MakingArgs,
-    /// Samples of all splits together, no two of the same string
+    /// Number of samples over all splits, all with different strings
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::count)]
     pub samples: usize,
-    /// What is to be answered
+    /// Task
     #[arg(long, value_enum)]
     pub task: DigitsTaskName,
-    /// Digits of a string, or of a number of a sum at most, 1 to 512
+    /// Digits of a string, or most digits of a summand, 1 to 512
     #[arg(long, value_name = "DIGITS", allow_negative_numbers = true, value_parser = number::within::<1, 512>)]
     pub digits: usize,
-    /// Strings of any number of digits from 1 on, as those of sums always are
+    /// Vary the number of digits from 1 on, as sums always do
     #[arg(long)]
     pub vary: bool,
-    /// Positions of a sample; the smallest multiple of 8 that holds all samples if not given
+    /// Positions of a sample (default: smallest multiple of 8 that holds all samples)
     #[arg(long, value_name = "L", allow_negative_numbers = true, value_parser = number::count)]
     pub length: Option<usize>,
 }
@@ -347,17 +345,17 @@ pub struct DigitsArgs {
 pub struct CosmologyArgs {
     #[command(flatten)]
     pub making: MakingArgs,
-    /// Universes of all splits together, one sample each
+    /// Number of universes over all splits, one sample each
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::count)]
     pub universes: usize,
-    /// Voxels a side: a power of two from 16 to 512
+    /// Voxels per side: a power of two from 16 to 512
     #[arg(long, value_name = "VOXELS", allow_negative_numbers = true, value_parser = number::universe_grid)]
     pub grid: usize,
-    /// How far n_s reaches to either side of 0.96, as a share of it, at most 0.1
-    #[arg(long, value_name = "SHARE", default_value = "0.1", allow_negative_numbers = true, value_parser = number::spread)]
+    /// Half-width of the range of n_s around 0.96, as a fraction of it, at most 0.1
+    #[arg(long, value_name = "FRACTION", default_value = "0.1", allow_negative_numbers = true, value_parser = number::spread)]
     pub n_s_spread: f64,
-    /// How far H_0 reaches to either side of 70, as a share of it, at most 0.1
-    #[arg(long, value_name = "SHARE", default_value = "0.1", allow_negative_numbers = true, value_parser = number::spread)]
+    /// Half-width of the range of H_0 around 70, as a fraction of it, at most 0.1
+    #[arg(long, value_name = "FRACTION", default_value = "0.1", allow_negative_numbers = true, value_parser = number::spread)]
     pub h_0_spread: f64,
 }
 
@@ -366,7 +364,7 @@ pub struct CosmologyArgs {
 pub struct DataInspectArgs {
     /// A dataset folder or a single HDF5 file
     pub path: PathBuf,
-    /// Answer in JSON, in SI base units
+    /// Print JSON, in SI base units
     #[arg(long)]
     pub json: bool,
 }
@@ -374,15 +372,15 @@ pub struct DataInspectArgs {
 /// `partita doctor`.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// Answer in JSON, in SI base units
+    /// Print JSON, in SI base units
     #[arg(long)]
     pub json: bool,
 }
 
-/// What the answer to a string of digits is.
+/// Tasks on strings of digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DigitsTaskName {
-    /// The digits from last to first
+    /// The digits in reverse order
     Reverse,
     /// The digits in ascending order
     Sort,
@@ -390,45 +388,45 @@ pub enum DigitsTaskName {
     Add,
 }
 
-/// Kernels that a program can pin.
+/// Kernel sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum KernelsName {
-    /// Fast
+    /// Fast kernels
     Cpu,
-    /// Plain and exact
+    /// Reference kernels: plain loops
     Reference,
-    /// None: the program can be costed but not run
+    /// None: the program can be predicted but not run
     Unpinned,
 }
 
-/// What a program is for.
+/// Kinds of programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum KindName {
-    /// A step of training
+    /// Training step
     #[default]
     Train,
-    /// Loss and errors without training
+    /// Evaluation: loss and errors
     Evaluate,
 }
 
-/// Rules by which parameters move, with their customary constants.
+/// Optimizers, with their usual constants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum OptimizerName {
-    /// Adam: two moments beside each parameter
+    /// Adam
     #[default]
     Adam,
-    /// Gradient descent with momentum 0.9
+    /// SGD with momentum 0.9
     Sgd,
 }
 
-/// How stored values look.
+/// Storage types of samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum SampleName {
-    /// Counts, of which the network sees ln(1 + x)
+    /// 16-bit counts x, read as ln(1 + x)
     #[default]
     Int16,
-    /// Counts, of which the network sees a hundredth, as of volumes and images
+    /// 16-bit counts x, read as x / 100, as of volumes and images
     Int16Scaled,
-    /// Values that the network sees as they are
+    /// 32-bit floats
     Float32,
 }

@@ -1,8 +1,8 @@
-//! `partita demo`: from nothing to a trained network, beside simple baselines.
+//! `partita demo`: makes a dataset, plans, trains a network, compares it with simple baselines.
 
 use crate::args::DemoArgs;
 use crate::error::CliError;
-use crate::work::{made, train};
+use crate::work::{make_dataset, train};
 use partita::demo::{GRID, UNIVERSES, baselines, has_universes, model_text, run_text, universes};
 use partita::{Context, ErrorKind, TrainRequest, make_cosmology};
 use partita_report::text;
@@ -15,7 +15,7 @@ pub fn run(context: &Context<'_>, args: &DemoArgs, out: &mut dyn Write) -> Resul
     if has_universes(&data) {
         writeln!(
             out,
-            "the universes of an earlier demo stand in {}",
+            "using the universes of an earlier demo in {}",
             data.display()
         )?;
     } else {
@@ -24,7 +24,7 @@ pub fn run(context: &Context<'_>, args: &DemoArgs, out: &mut dyn Write) -> Resul
             "making {UNIVERSES} universes of {GRID}^3 voxels at four redshifts"
         )?;
         out.flush()?;
-        made(&|| make_cosmology(context, &universes(&data)), out)?;
+        make_dataset(&|| make_cosmology(context, &universes(&data)), out)?;
     }
     let run_file = args.out.join("run.toml");
     let model = args.out.join("cosmoflow.model");
@@ -33,7 +33,7 @@ pub fn run(context: &Context<'_>, args: &DemoArgs, out: &mut dyn Write) -> Resul
     write_whole(&run_file, &text)?;
     writeln!(
         out,
-        "\nplanning and training as {} says:\n\n{text}",
+        "\nplanning and training with {}:\n\n{text}",
         run_file.display()
     )?;
     out.flush()?;

@@ -1,4 +1,4 @@
-//! A page that is asked for, from before the search to its place.
+//! The report of a plan, written atomically.
 
 use crate::error::CliError;
 use partita::ErrorKind;
@@ -9,11 +9,11 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
-/// A file under construction beside its place; what is not published leaves nothing.
+/// A temporary file beside the report's path; it is removed unless it is published.
 pub struct Draft(NewFile);
 
 impl Draft {
-    /// Errors: a place where nothing can be written.
+    /// Errors: a path that cannot be written.
     pub fn new(path: &Path) -> Result<Self, CliError> {
         let unwritable =
             |error: &dyn Display| CliError::unwritable(path, error, ErrorKind::Request);
@@ -23,14 +23,14 @@ impl Draft {
         let is_other = |text: Vec<u8>| !text.is_empty() && !text.starts_with(DOCTYPE.as_bytes());
         if fs::read(path).is_ok_and(is_other) {
             return Err(unwritable(
-                &"it is there and no report; possible are another file, and one that was a report",
+                &"it exists and is not a report; choose another file, or one that is a report",
             ));
         }
         let file = NewFile::create(path).map_err(|error| unwritable(&error))?;
         Ok(Self(file))
     }
 
-    /// Writes the text and puts it in place, by one rename.
+    /// Writes the text and renames the file to its path.
     pub fn publish(mut self, text: &str) -> Result<(), CliError> {
         let path = self.0.path().to_owned();
         let written = self.0.write_all(text.as_bytes());

@@ -1,4 +1,4 @@
-//! Errors as the terminal gets them, and their exit codes.
+//! Errors of the command line, and their exit codes.
 
 use partita::{ErrorKind, Fault, full_text};
 use std::error::Error;
@@ -6,42 +6,42 @@ use std::fmt::Display;
 use std::io;
 use std::path::Path;
 
-/// Why a verb gave no answer; decides the exit code.
+/// The error of a verb.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
     /// An error of the library.
     #[error("{text}")]
     Library {
-        /// Its text, with all that caused it.
+        /// Its text, with all its sources.
         text: String,
-        /// Who can do something about it.
+        /// Determines the exit code.
         kind: ErrorKind,
     },
     /// An error of the library that was reported already.
     #[error("the job has ended")]
     AlreadyReported(ErrorKind),
-    /// A file that was asked for cannot be written.
+    /// A requested file cannot be written.
     #[error("{path} cannot be written: {reason}")]
     Unwritable {
         /// The file.
         path: String,
-        /// What the system says.
+        /// The cause.
         reason: String,
-        /// Whether another file can be asked for.
+        /// Determines the exit code.
         kind: ErrorKind,
     },
     /// Signals cannot be handled.
-    #[error("Ctrl-C cannot be listened to: {0}")]
+    #[error("signal handlers cannot be installed: {0}")]
     Signals(io::Error),
     /// The output cannot be written.
     #[error("the output cannot be written: {0}")]
     Output(String),
-    /// The reader of the output went away, which is its right.
+    /// The reader of the output closed the pipe; not a failure.
     #[error("the output was closed")]
     ClosedPipe,
 }
 
-/// The exit code of a kind of error: 130 after Ctrl-C is that of shells.
+/// The exit code of a kind of error; 130 after Ctrl-C, as of shells.
 pub fn exit_code(kind: ErrorKind) -> u8 {
     match kind {
         ErrorKind::Request => 2,
@@ -53,19 +53,20 @@ pub fn exit_code(kind: ErrorKind) -> u8 {
 impl CliError {
     /// An error of the library.
     pub fn of(error: &(impl Fault + 'static)) -> Self {
-        match error.is_reported() {
-            true => Self::AlreadyReported(error.kind()),
-            false => Self::request_or_failure(error, error.kind()),
+        if error.is_reported() {
+            Self::AlreadyReported(error.kind())
+        } else {
+            Self::request_or_failure(error, error.kind())
         }
     }
 
-    /// An error with all that caused it.
+    /// An error with all its sources.
     pub fn request_or_failure(error: &dyn Error, kind: ErrorKind) -> Self {
         let text = full_text(error);
         Self::Library { text, kind }
     }
 
-    /// A file that was asked for cannot be written.
+    /// A requested file cannot be written.
     pub fn unwritable(path: &Path, reason: &dyn Display, kind: ErrorKind) -> Self {
         Self::Unwritable {
             path: path.display().to_string(),
@@ -118,7 +119,7 @@ impl From<partita::EnvironmentError> for CliError {
     }
 }
 
-/// Only writes to the output give a bare `io::Error`.
+/// A bare `io::Error` is always one of writing the output.
 impl From<io::Error> for CliError {
     fn from(error: io::Error) -> Self {
         match error.kind() {

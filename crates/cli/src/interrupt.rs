@@ -1,4 +1,4 @@
-//! Signals that ask for an end.
+//! Signals that ask the process to end.
 
 use crate::error::{CliError, exit_code};
 use partita::ErrorKind;
@@ -8,23 +8,23 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// What handlers and program share.
+/// State shared with the signal handlers.
 struct Request {
     /// The user asked to stop.
-    is_asked: Arc<AtomicBool>,
-    /// Nothing has to be put in order before the end.
+    is_cancelled: Arc<AtomicBool>,
+    /// No cleanup is needed: a signal ends the process at once.
     ends_at_once: Arc<AtomicBool>,
 }
 
 fn request() -> &'static Request {
     static REQUEST: OnceLock<Request> = OnceLock::new();
     REQUEST.get_or_init(|| Request {
-        is_asked: Arc::default(),
+        is_cancelled: Arc::default(),
         ends_at_once: Arc::default(),
     })
 }
 
-/// Makes Ctrl-C set [`flag`], for work that must leave things in order.
+/// Makes Ctrl-C set [`flag`], for work that needs cleanup.
 ///
 /// May be called again. Errors: the system refuses a handler.
 pub fn listen() -> Result<(), CliError> {
@@ -32,12 +32,12 @@ pub fn listen() -> Result<(), CliError> {
     install()
 }
 
-/// The same where handlers are installed already.
+/// As [`listen`], if the handlers are installed already.
 pub fn hold() {
     request().ends_at_once.store(false, Ordering::Relaxed);
 }
 
-/// Makes Ctrl-C end the process at once, for work that leaves nothing behind.
+/// Makes Ctrl-C end the process at once, for work that needs no cleanup.
 ///
 /// May be called again. Errors: the system refuses a handler.
 pub fn release() -> Result<(), CliError> {
@@ -45,8 +45,8 @@ pub fn release() -> Result<(), CliError> {
     install()
 }
 
-/// Handles the signals that ask for an end, but for those that this process was started to ignore, as
-/// `nohup` does with SIGHUP and a shell without job control with SIGINT.
+/// Installs the handlers, except for signals that this process was started to ignore, as `nohup` does with
+/// SIGHUP and a shell without job control with SIGINT.
 fn install() -> Result<(), CliError> {
     static INSTALLED: AtomicBool = AtomicBool::new(false);
     if INSTALLED.swap(true, Ordering::Relaxed) {
@@ -59,21 +59,21 @@ fn install() -> Result<(), CliError> {
             continue;
         }
         let Request {
-            is_asked,
+            is_cancelled,
             ends_at_once,
         } = request();
         flag::register_conditional_shutdown(signal, code, Arc::clone(ends_at_once))
             .map_err(failed)?;
-        flag::register(signal, Arc::clone(is_asked)).map_err(failed)?;
+        flag::register(signal, Arc::clone(is_cancelled)).map_err(failed)?;
     }
-    // A file beyond the limit of the process then fails to be written, and does not end the process.
+    // Writing a file beyond the limit of the process then fails instead of killing the process.
     flag::register(SIGXFSZ, Arc::default()).map_err(failed)?;
     Ok(())
 }
 
 /// Whether a signal is ignored.
 ///
-/// Source: POSIX.1-2017, `sigaction`: without a new action it only tells the present one.
+/// Source: POSIX.1-2017, `sigaction`: without a new action it only returns the current one.
 fn is_ignored(signal: i32) -> io::Result<bool> {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: nothing is changed, and `action` has room for what is written.
@@ -86,5 +86,5 @@ fn is_ignored(signal: i32) -> io::Result<bool> {
 
 /// Set once the user has asked to stop.
 pub fn flag() -> &'static AtomicBool {
-    &request().is_asked
+    &request().is_cancelled
 }

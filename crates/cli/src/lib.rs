@@ -1,11 +1,10 @@
-//! The command line: reads what the user typed, calls one verb of the library, prints its answer.
+//! The command line: parses arguments, calls one verb of the library, prints the result.
 //!
-//! Does: parses arguments, prints answers and errors, handles signals, ends the process.
-//! Knows: the library `partita`, how `partita-report` writes its answers, the environment, the terminal.
-//! Must not know: how a verb finds its answer.
+//! Does: parses arguments, prints results and errors, handles signals, ends the process.
+//! Knows: the library `partita`, how `partita-report` writes its results, the environment, the terminal.
+//! Must not know: how a verb computes its result.
 
 mod args;
-
 mod demo;
 mod draft;
 mod error;
@@ -25,12 +24,12 @@ use std::env;
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
-/// The whole of the binary: reads the arguments of this process, calls a verb, prints its answer.
+/// The main function of the binary: parses the arguments of this process, calls a verb, prints the result.
 pub fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            // Help and version come this way too, with code 0; a closed pipe has no reader to tell.
+            // Help and version are such errors too, with code 0. Errors of a closed pipe are ignored.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
@@ -41,7 +40,7 @@ pub fn main() -> ExitCode {
         Ok(()) | Err(CliError::ClosedPipe) => ExitCode::SUCCESS,
         Err(error @ CliError::AlreadyReported(_)) => ExitCode::from(error.exit_code()),
         Err(error) => {
-            // What was printed before the error belongs before it.
+            // Output printed before the error goes first.
             let _ = out.flush();
             warn(&error.to_string());
             ExitCode::from(error.exit_code())
@@ -49,12 +48,12 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Why a verb gave no answer.
+/// The error of a verb.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The exit code of the binary: 2 for an error of the user, 1 for a failure of a valid request.
+    /// The exit code of the binary: 2 for an invalid request, 1 for a failure of a valid one.
     pub code: u8,
-    /// What the binary prints.
+    /// The message that the binary prints.
     pub text: String,
 }
 
@@ -67,10 +66,10 @@ impl From<CliError> for Refusal {
     }
 }
 
-/// Runs one verb in this process: tests reach what a user's files reach without starting a process for each.
+/// Runs one verb in this process, for tests and fuzzers, which would otherwise start a process for each.
 ///
-/// `arguments` are those behind `partita` on a command line.
-pub fn answer(arguments: &[&str], out: &mut dyn Write) -> Result<(), Refusal> {
+/// `arguments` are those after `partita` on a command line.
+pub fn run_verb(arguments: &[&str], out: &mut dyn Write) -> Result<(), Refusal> {
     let program = std::iter::once("partita");
     let arguments = Arguments::try_parse_from(program.chain(arguments.iter().copied()));
     let arguments = arguments.map_err(|error| Refusal {
@@ -80,7 +79,7 @@ pub fn answer(arguments: &[&str], out: &mut dyn Write) -> Result<(), Refusal> {
     Ok(run(&arguments, out)?)
 }
 
-/// Reads the text of a run file as `partita train` does, and trains nothing.
+/// Parses the text of a run file as `partita train` does, without training.
 pub fn check_run_file(text: &str) -> Result<(), Refusal> {
     match RunFile::parse(text, "run.toml") {
         Ok(_) => Ok(()),
@@ -93,7 +92,7 @@ fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), CliError> {
     let environment = Environment {
         home: env::home_dir(),
         temporary: env::temp_dir(),
-        end_stuck,
+        exit_on_timeout,
         ..Environment::from_variables(&|name| env::var_os(name))?
     };
     let screen = Screen::default();
@@ -101,14 +100,14 @@ fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), CliError> {
     verbs::run(&context, &arguments.verb, out)
 }
 
-/// Ends the process when a call of a foreign library does not come back, from another thread.
+/// Ends the process, from another thread, when a call of a foreign library does not return.
 #[expect(
     clippy::exit,
     reason = "the thread that hangs cannot return an exit code"
 )]
-fn end_stuck(text: &str) -> ! {
+fn exit_on_timeout(text: &str) -> ! {
     warn(text);
-    // What the library does at exit may hang as well.
+    // Exit handlers of the library may hang as well.
     std::thread::spawn(|| {
         std::thread::sleep(std::time::Duration::from_secs(1));
         std::process::abort();

@@ -1,4 +1,4 @@
-//! Numbers as the user types them.
+//! Parsers of numeric arguments.
 
 use partita_space::Mesh;
 use partita_space::limits::SAMPLES_MAX;
@@ -32,11 +32,11 @@ fn between(least: usize, most: usize, text: &str) -> Result<usize, String> {
     }
 }
 
-/// The whole number next below; the least one of what is no number.
+/// The nearest possible integer, rounded down; the least one if the text is not a number.
 fn clamped(least: usize, most: usize, text: &str) -> usize {
     match text.parse::<f64>() {
         Ok(number) if number >= most as f64 => most,
-        // A cast ends at 0 and makes it of what is none.
+        // The cast saturates, and turns NaN into 0.
         Ok(number) => (number as usize).clamp(least, most),
         Err(_) => least,
     }
@@ -60,10 +60,10 @@ pub fn universe_grid(text: &str) -> Result<usize, String> {
     ))
 }
 
-/// A number that names a dataset.
+/// A seed.
 pub fn seed(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| {
-        // A cast ends at the bounds, and makes 0 of what is no number.
+        // The cast saturates, and turns NaN into 0.
         let nearest = text.parse::<f64>().unwrap_or(0.0) as u64;
         format!(
             "possible is a whole number from 0 to {}; nearest is {nearest}",
@@ -72,8 +72,8 @@ pub fn seed(text: &str) -> Result<u64, String> {
     })
 }
 
-/// A share from 0 to 1.
-pub fn share(text: &str) -> Result<f64, String> {
+/// A fraction from 0 to 1.
+pub fn fraction(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if (0.0..=1.0).contains(&number) => Ok(number),
         Ok(number) => Err(format!(
@@ -84,7 +84,7 @@ pub fn share(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A share of at most a tenth: the published box of parameters is no wider.
+/// A fraction of at most 0.1, as the published ranges of parameters.
 pub fn spread(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if (0.0..=0.1).contains(&number) => Ok(number),
@@ -107,9 +107,9 @@ mod tests {
         assert!(count("2.7").unwrap_err().ends_with("nearest is 2"));
         assert!(count("99999999999999999999").is_err());
         assert!(count("-3").is_err());
-        assert!(share("1.5").unwrap_err().ends_with("nearest is 1"));
-        assert!(share("x").is_err());
-        assert!(share("NaN").is_err());
+        assert!(fraction("1.5").unwrap_err().ends_with("nearest is 1"));
+        assert!(fraction("x").is_err());
+        assert!(fraction("NaN").is_err());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The error output: warnings, and how far the work is.
+//! Standard error: warnings and progress.
 
 mod training;
 
@@ -9,10 +9,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use training::TrainingScreen;
 
-/// Time between status lines where there is no terminal.
+/// Time between status lines if standard error is not a terminal.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// Shows events on the error output, so that the answer stands alone on the other one.
+/// Shows events on standard error; results go to standard output.
 #[derive(Default)]
 pub struct Screen {
     /// When the last status line was written.
@@ -47,8 +47,8 @@ impl Progress for Screen {
 }
 
 impl Screen {
-    /// Shows how far the work is: on a terminal over the line before, elsewhere in a line of its own where
-    /// it takes long.
+    /// Shows the status: on a terminal it replaces the line before, elsewhere it is printed every
+    /// [`QUIET`] seconds.
     fn status(&self, text: &str, is_last: bool) {
         let mut screen = io::stderr();
         if !screen.is_terminal() {
@@ -60,7 +60,7 @@ impl Screen {
             }
             return;
         }
-        // What cannot be shown is not needed for the answer.
+        // Errors of the status line are ignored.
         let _ = write!(screen, "\r\x1b[K{text}{}", if is_last { "\n" } else { "" });
         let _ = screen.flush();
     }
@@ -77,16 +77,16 @@ impl Screen {
     }
 }
 
-/// Writes a line to the error output.
+/// Writes a line to standard error.
 pub fn warn(text: &str) {
-    // An error output that is closed has no reader.
+    // Errors of a closed standard error are ignored.
     let _ = writeln!(io::stderr(), "partita: {text}");
 }
 
 fn samples_bar(noun: &str, total: u64) -> ProgressBar {
     let bar = ProgressBar::new(total);
     let template = format!("{{bar:32}} {{pos}}/{{len}} {noun}, {{per_sec}}, {{eta}} left");
-    // The template is fixed; were it faulty, the bar's own would do.
+    // The template is constant; if it were invalid, the default style would do.
     if let Ok(style) = ProgressStyle::with_template(&template) {
         bar.set_style(style);
     }

@@ -1,4 +1,4 @@
-//! Each verb: a request from arguments, and its answer as text or JSON.
+//! The verbs: each makes a request from arguments and prints the result as text or JSON.
 
 use crate::args::{
     CalibrateArgs, CompareArgs, DataVerb, DoctorArgs, InspectArgs, LowerArgs, ModelsArgs, PlanArgs,
@@ -7,7 +7,7 @@ use crate::args::{
 use crate::demo;
 use crate::draft::Draft;
 use crate::error::CliError;
-use crate::work::{made, train, write_json};
+use crate::work::{make_dataset, train, write_json, write_result};
 use partita::Context;
 use partita_report::{page, text};
 use std::io::Write;
@@ -30,19 +30,19 @@ pub fn run(context: &Context<'_>, verb: &Verb, out: &mut dyn Write) -> Result<()
 }
 
 fn models(args: &ModelsArgs, out: &mut dyn Write) -> Result<(), CliError> {
-    match args.json {
-        true => write_json(out, &partita::models()?),
-        false => Ok(text::models(&partita::families()?, out)?),
+    if args.json {
+        write_json(out, &partita::models()?)
+    } else {
+        Ok(text::models(&partita::families()?, out)?)
     }
 }
 
 fn inspect(args: &InspectArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let model = partita::inspect(&args.model)?;
-    match (args.text, args.json) {
-        (true, _) => Ok(write!(out, "{}", model.text())?),
-        (false, true) => write_json(out, &model),
-        (false, false) => Ok(text::inspect(&model, out)?),
+    if args.text {
+        return Ok(write!(out, "{}", model.text())?);
     }
+    write_result(out, args.json, &model, text::inspect)
 }
 
 fn lower(context: &Context<'_>, args: &LowerArgs, out: &mut dyn Write) -> Result<(), CliError> {
@@ -52,30 +52,29 @@ fn lower(context: &Context<'_>, args: &LowerArgs, out: &mut dyn Write) -> Result
         return Ok(out.write_all(text.as_bytes())?);
     }
     let lowered = partita::lower(context, &request)?;
-    match args.json {
-        true => write_json(out, &lowered.summary()),
-        false => Ok(out.write_all(lowered.program.to_text().as_bytes())?),
+    if args.json {
+        write_json(out, &lowered.summary())
+    } else {
+        Ok(out.write_all(lowered.program.to_text().as_bytes())?)
     }
 }
 
 fn predict(context: &Context<'_>, args: &PredictArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let predicted = partita::predict(context, &args.request()?)?;
-    match args.json {
-        true => write_json(out, &predicted),
-        false => Ok(text::predict(&predicted, out)?),
-    }
+    write_result(out, args.json, &predicted, text::predict)
 }
 
 fn plan(context: &Context<'_>, args: &PlanArgs, out: &mut dyn Write) -> Result<(), CliError> {
-    // What cannot be written is said before the search.
+    // A report that cannot be written fails before the search.
     let draft = args.report.as_deref().map(Draft::new).transpose()?;
     let planned = partita::plan(context, &args.request())?;
     if let (Some(draft), Some(figures)) = (draft, &planned.figures) {
         draft.publish(&page(figures))?;
     }
-    match args.json {
-        true => write_json(out, &planned.candidates)?,
-        false => text::plan(&planned, args.all, out)?,
+    if args.json {
+        write_json(out, &planned.candidates)?
+    } else {
+        text::plan(&planned, args.all, out)?
     }
     match planned.none_fits {
         Some(error) => Err(error.into()),
@@ -91,9 +90,10 @@ fn calibrate(
     let Some(calibrated) = partita::calibrate(context, &args.request())? else {
         return Ok(());
     };
-    match args.json {
-        true => write_json(out, &calibrated.summary()),
-        false => Ok(text::calibrate(&calibrated, out)?),
+    if args.json {
+        write_json(out, &calibrated.summary())
+    } else {
+        Ok(text::calibrate(&calibrated, out)?)
     }
 }
 
@@ -103,37 +103,31 @@ fn run_train(context: &Context<'_>, args: &TrainArgs, out: &mut dyn Write) -> Re
 
 fn compare(args: &CompareArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let comparison = partita::compare(&args.prediction, &args.trace)?;
-    match args.json {
-        true => write_json(out, &comparison),
-        false => Ok(text::compare(&comparison, out)?),
-    }
+    write_result(out, args.json, &comparison, text::compare)
 }
 
 fn data(context: &Context<'_>, verb: &DataVerb, out: &mut dyn Write) -> Result<(), CliError> {
     match verb {
         DataVerb::Cosmology(args) => {
-            made(&|| partita::make_cosmology(context, &args.request()), out)
+            make_dataset(&|| partita::make_cosmology(context, &args.request()), out)
         }
-        DataVerb::Segmentation(args) => made(
+        DataVerb::Segmentation(args) => make_dataset(
             &|| partita::make_segmentation(context, &args.request()),
             out,
         ),
-        DataVerb::Shapes(args) => made(&|| partita::make_shapes(context, &args.request()), out),
-        DataVerb::Digits(args) => made(&|| partita::make_digits(context, &args.request()), out),
+        DataVerb::Shapes(args) => {
+            make_dataset(&|| partita::make_shapes(context, &args.request()), out)
+        }
+        DataVerb::Digits(args) => {
+            make_dataset(&|| partita::make_digits(context, &args.request()), out)
+        }
         DataVerb::Inspect(args) => {
             let summary = partita::inspect_data(&args.path)?;
-            match args.json {
-                true => write_json(out, &summary),
-                false => Ok(text::dataset(&summary, out)?),
-            }
+            write_result(out, args.json, &summary, text::dataset)
         }
     }
 }
 
 fn doctor(context: &Context<'_>, args: &DoctorArgs, out: &mut dyn Write) -> Result<(), CliError> {
-    let diagnosis = partita::doctor(context);
-    match args.json {
-        true => write_json(out, &diagnosis),
-        false => Ok(text::doctor(&diagnosis, out)?),
-    }
+    write_result(out, args.json, &partita::doctor(context), text::doctor)
 }

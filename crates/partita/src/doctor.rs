@@ -104,7 +104,7 @@ fn mpi_finding(environment: &Environment) -> MpiFinding {
     }
     let options = WorldOptions {
         limit: START_LIMIT,
-        end: environment.end_stuck,
+        end: environment.exit_on_timeout,
     };
     let started = World::open(library, options).and_then(|world| {
         finding.thread_level = Some(world.thread_level());

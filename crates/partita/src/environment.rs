@@ -39,7 +39,7 @@ pub struct Environment {
     pub temporary: PathBuf,
     /// Ends the process with a message when a call of a foreign library does not come back. Called on
     /// another thread than the one that hangs.
-    pub end_stuck: fn(&str) -> !,
+    pub exit_on_timeout: fn(&str) -> !,
 }
 
 /// A variable whose value means nothing.
@@ -86,7 +86,7 @@ impl Default for Environment {
             loader: LoaderPaths::default(),
             home: None,
             temporary: PathBuf::from("/tmp"),
-            end_stuck: |text| panic!("{text}"),
+            exit_on_timeout: |text| panic!("{text}"),
         }
     }
 }

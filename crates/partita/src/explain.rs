@@ -180,9 +180,10 @@ pub fn changes(subject: &Subject<'_, '_>) -> Result<Vec<Change>, PlanningError> 
         ..subject.training
     };
     if let Ok(then) = predicted(subject, &twice)? {
-        let misfit = match then.memory_bytes_max > subject.memory {
-            true => format!(", which needs {}, too much", then.memory_bytes_max),
-            false => String::new(),
+        let misfit = if then.memory_bytes_max > subject.memory {
+            format!(", which needs {}, too much", then.memory_bytes_max)
+        } else {
+            String::new()
         };
         let says = format!("a batch of {}{misfit}", 2 * batch);
         changes.push(change("batch", strategy, &then, subject.prediction, says));
@@ -198,9 +199,10 @@ pub fn change(
     now: &Prediction,
     says: String,
 ) -> Change {
-    let speedup = match now.samples_per_second > 0.0 {
-        true => then.samples_per_second / now.samples_per_second,
-        false => 1.0,
+    let speedup = if now.samples_per_second > 0.0 {
+        then.samples_per_second / now.samples_per_second
+    } else {
+        1.0
     };
     Change {
         change: name.to_owned(),
@@ -236,9 +238,10 @@ pub fn scaling(subject: &Subject<'_, '_>) -> Result<Scaling, PlanningError> {
             Ok(prediction) => prediction,
             Err(end) => return Ok(Scaling { points, end }),
         };
-        let efficiency = match now > 0.0 {
-            true => per_rank(&prediction) / now,
-            false => 1.0,
+        let efficiency = if now > 0.0 {
+            per_rank(&prediction) / now
+        } else {
+            1.0
         };
         let point = Point {
             ranks: prediction.ranks,

@@ -37,9 +37,10 @@ fn first_writable(first: Option<PathBuf>, environment: &Environment) -> PathBuf 
 }
 
 fn out_in(folder: &Path) -> PathBuf {
-    match folder == Path::new(".") {
-        true => PathBuf::from("out"),
-        false => folder.join("out"),
+    if folder == Path::new(".") {
+        PathBuf::from("out")
+    } else {
+        folder.join("out")
     }
 }
 

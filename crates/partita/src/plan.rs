@@ -290,9 +290,10 @@ fn with_memory(
     };
     let strategy = subject.training.strategy;
     let now = subject.prediction;
-    let then = match found.iter().any(would_fit) {
-        true => planner.plan_with(subject.training, now.ranks, memory)?,
-        false => Vec::new(),
+    let then = if found.iter().any(would_fit) {
+        planner.plan_with(subject.training, now.ranks, memory)?
+    } else {
+        Vec::new()
     };
     let best = then.into_iter().find(|one| one.reason.is_none());
     let best = best.filter(|best| best.strategy != *strategy);

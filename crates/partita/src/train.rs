@@ -263,9 +263,10 @@ fn run_session<'r>(
     let (context, dataset) = (launch.context(), task.dataset);
     let environment = context.environment();
     let program = session.main_program();
-    let prediction = match run.is_predicted {
-        true => launch.predict(program, run.crew())?,
-        false => None,
+    let prediction = if run.is_predicted {
+        launch.predict(program, run.crew())?
+    } else {
+        None
     };
     context.report(Event::Writing);
     let text = prediction.as_ref().map(pretty).transpose()?;

@@ -127,9 +127,10 @@ where
 {
     // Below and above the size from which chunks are shared out, and beyond a block of additions;
     // 1023, 3001 and 12345 do not divide. Under Miri sums are large, and blocks full, sooner.
-    let (ranks_most, lengths): (usize, &[usize]) = match cfg!(miri) {
-        true => (3, &[7, 67]),
-        false => (5, &[1, 3, 7, 1023, 3001, 12345]),
+    let (ranks_most, lengths): (usize, &[usize]) = if cfg!(miri) {
+        (3, &[7, 67])
+    } else {
+        (5, &[1, 3, 7, 1023, 3001, 12345])
     };
     for ranks in 1..=ranks_most {
         for (length, has_gaps) in lengths

@@ -147,9 +147,10 @@ where
 fn shares_of_a_sum_are_the_bits_of_an_allreduce() {
     // Below and above a block of additions, none alike, and members without a share.
     // Blocks are small under Miri.
-    let (sizes, ranks) = match cfg!(miri) {
-        true => ([2, 0, 37, 1, 35], 3..=3),
-        false => ([2, 0, 3001, 1, 2100], 2..=5),
+    let (sizes, ranks) = if cfg!(miri) {
+        ([2, 0, 37, 1, 35], 3..=3)
+    } else {
+        ([2, 0, 3001, 1, 2100], 2..=5)
     };
     for ranks in ranks {
         let mut backwards = sizes[..ranks].to_vec();

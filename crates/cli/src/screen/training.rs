@@ -1,4 +1,4 @@
-//! How far a training is.
+//! Progress of a training.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use partita_session::{EpochReport, Progress};
@@ -6,21 +6,21 @@ use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 const STYLE: &str = "{msg} [{bar:30}] {pos}/{len} steps, {eta} left";
-/// Time between lines where there is no terminal.
+/// Time between lines if standard error is not a terminal.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// Shows a run: a bar on a terminal, else a line per epoch and every ten seconds.
+/// Shows a run: a progress bar on a terminal, else a line per epoch and every ten seconds.
 pub struct TrainingScreen {
     bar: Option<ProgressBar>,
     epochs: u64,
     steps: u64,
-    /// Samples of the last seconds and these seconds, older ones fading.
+    /// Exponentially weighted samples and seconds of recent steps.
     recent: (f64, f64),
-    spoken: Instant,
+    printed: Instant,
 }
 
 impl TrainingScreen {
-    /// For so many epochs and training steps.
+    /// For a run of these epochs and training steps.
     pub fn new(epochs: u64, steps: u64) -> Self {
         let style = ProgressStyle::with_template(STYLE).ok();
         let bar = io::stderr().is_terminal().then(|| {
@@ -35,7 +35,7 @@ impl TrainingScreen {
             epochs,
             steps,
             recent: (0.0, 0.0),
-            spoken: Instant::now(),
+            printed: Instant::now(),
         }
     }
 
@@ -61,8 +61,8 @@ impl TrainingScreen {
                         bar.set_message(text);
                         bar.set_position(*step);
                     }
-                    None if self.spoken.elapsed() > QUIET => {
-                        self.say(&format!("{text}, step {step}/{}", self.steps));
+                    None if self.printed.elapsed() > QUIET => {
+                        self.print(&format!("{text}, step {step}/{}", self.steps));
                     }
                     None => {}
                 }
@@ -74,7 +74,7 @@ impl TrainingScreen {
             }
             Progress::Epoch(report) => {
                 let text = self.epoch_line(report);
-                self.say(&text);
+                self.print(&text);
             }
             Progress::Done { .. } => {
                 if let Some(bar) = &self.bar {
@@ -104,18 +104,18 @@ impl TrainingScreen {
     }
 
     fn rate(&mut self, samples: usize, seconds: f64) -> f64 {
-        const FADING: f64 = 0.9;
-        self.recent.0 = FADING * self.recent.0 + samples as f64;
-        self.recent.1 = FADING * self.recent.1 + seconds;
+        const DECAY: f64 = 0.9;
+        self.recent.0 = DECAY * self.recent.0 + samples as f64;
+        self.recent.1 = DECAY * self.recent.1 + seconds;
         self.recent.0 / self.recent.1
     }
 
-    fn say(&mut self, text: &str) {
-        self.spoken = Instant::now();
+    fn print(&mut self, text: &str) {
+        self.printed = Instant::now();
         match &self.bar {
             Some(bar) => bar.println(text),
             None => {
-                // A closed error output takes nothing from the run.
+                // A closed standard error does not stop the run.
                 let _ = writeln!(io::stderr(), "{text}");
             }
         }

@@ -62,9 +62,10 @@ fn fault(page: &Path, link: &str) -> Option<String> {
         return None;
     }
     let (file, wanted) = link.split_once('#').unwrap_or((link, ""));
-    let target = match file.is_empty() {
-        true => page.to_path_buf(),
-        false => page.parent().unwrap().join(file),
+    let target = if file.is_empty() {
+        page.to_path_buf()
+    } else {
+        page.parent().unwrap().join(file)
     };
     if !target.exists() {
         return Some(format!("{}: no file {link}", page.display()));

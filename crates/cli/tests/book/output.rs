@@ -20,9 +20,12 @@ pub fn is_shown(shown: &[String], actual: &[String], times: bool) -> bool {
 }
 
 fn is_line_shown(shown: &str, actual: &str, times: bool) -> bool {
-    let [shown, actual] = [shown, actual].map(|line| match times {
-        true => without_numbers(line),
-        false => line.trim_end().to_owned(),
+    let [shown, actual] = [shown, actual].map(|line| {
+        if times {
+            without_numbers(line)
+        } else {
+            line.trim_end().to_owned()
+        }
     });
     match shown.strip_suffix(" ...") {
         Some(start) => actual.starts_with(start.trim_end()),

@@ -35,9 +35,10 @@ fn succeed(command: &mut Command) -> Vec<u8> {
 
 /// `memory` of the result of a short training in a folder with datasets.
 fn trained(folder: &Path, mut command: Command, case: &Case) -> Value {
-    let (data, transform) = match case.model.starts_with("cosmoflow") {
-        true => ("universes", "log1p"),
-        false => ("shapes", "identity"),
+    let (data, transform) = if case.model.starts_with("cosmoflow") {
+        ("universes", "log1p")
+    } else {
+        ("shapes", "identity")
     };
     let run = format!(
         "model = \"{}\"\ndata = \"{data}\"\noutput = \"out\"\nstrategy = \"{}\"\nbatch = {}\n\

@@ -32,9 +32,10 @@ fn read(dataset: &Dataset, split: Split) -> Vec<DigitString> {
     let mut reader = dataset.reader(split);
     let mut part = |sample, channels, is_label| {
         let (mut samples, region) = (Samples::new(DType::Int16), [0..channels, 0..d, 0..h, 0..w]);
-        let read = match is_label {
-            true => reader.read_labels(sample, region, &mut samples),
-            false => reader.read_volume(sample, region, &mut samples),
+        let read = if is_label {
+            reader.read_labels(sample, region, &mut samples)
+        } else {
+            reader.read_volume(sample, region, &mut samples)
         };
         read.unwrap();
         match samples {

@@ -95,9 +95,10 @@ fn predicted(table: &Table, row: &Row) -> f64 {
     let (ranks, batch) = (row.ranks.to_string(), row.batch.to_string());
     // One of its own lies beside the tables.
     let own = folder().join(&table.machine);
-    let machine = match table.machine.contains('/') {
-        true => own.to_str().unwrap(),
-        false => &table.machine,
+    let machine = if table.machine.contains('/') {
+        own.to_str().unwrap()
+    } else {
+        &table.machine
     };
     let record = json(&[
         "predict",

@@ -118,9 +118,10 @@ fn read(page: &str) -> Element {
             None => (tag, false),
         };
         let element = element(tag);
-        match is_empty {
-            true => open.last_mut().unwrap().children.push(element),
-            false => open.push(element),
+        if is_empty {
+            open.last_mut().unwrap().children.push(element)
+        } else {
+            open.push(element)
         }
     }
     assert_eq!(rest.trim(), "");

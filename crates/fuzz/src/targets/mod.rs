@@ -79,7 +79,7 @@ fn nothing(_: &Path) -> io::Result<()> {
 /// Runs a verb of `partita`. Panics on a failure that is not an error of the user.
 fn verb(arguments: &[&str]) -> Result<Vec<u8>, String> {
     let mut out = Vec::new();
-    partita_cli::answer(arguments, &mut out)
+    partita_cli::run_verb(arguments, &mut out)
         .map(|()| out)
         .map_err(|refusal| {
             assert_eq!(refusal.code, 2, "{arguments:?} failed: {}", refusal.text);

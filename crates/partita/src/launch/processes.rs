@@ -88,7 +88,7 @@ impl<'c> Job<'c> {
         let library = library.map_err(|reason| LaunchError::NoMpi { sign, reason })?;
         let options = WorldOptions {
             limit: LIMIT,
-            end: context.environment().end_stuck,
+            end: context.environment().exit_on_timeout,
         };
         let file = library.file.clone();
         let world = Processes::open(library, options)?;
@@ -499,9 +499,10 @@ fn silence_report(rank: Rank, own: &Reason, all: &[(Rank, Reason)], silent: &[Ra
         .to_string(),
         Some(_) | None => format!("{}; rank(s) {silent:?} no longer answer", told.text),
     };
-    match follows(own) {
-        true => format!("rank {rank} ends with the others: {text}"),
-        false => text,
+    if follows(own) {
+        format!("rank {rank} ends with the others: {text}")
+    } else {
+        text
     }
 }
 

@@ -284,9 +284,10 @@ fn add_refused(
         };
         context.status(&format!("costing {strategy} for the report"), false);
         let fits = program.memory_max() <= facts.memory;
-        match fits {
-            true => others += 1,
-            false => misfits += 1,
+        if fits {
+            others += 1
+        } else {
+            misfits += 1
         }
         if *strategy == data || !fits && misfits <= MISFITS_MAX {
             let items = Footprint::largest(&program);

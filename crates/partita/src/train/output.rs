@@ -92,9 +92,10 @@ pub fn check(run: &Run, room: Room, environment: &Environment) -> Result<(), Out
     let path = run.output.as_path();
     let refusal = |found: &str| refusal(path, found, environment);
     if !path.is_dir() && fs::symlink_metadata(path).is_ok() {
-        let found = match path.exists() {
-            true => "is a file",
-            false => "is a link to nothing",
+        let found = if path.exists() {
+            "is a file"
+        } else {
+            "is a link to nothing"
         };
         return Err(refusal(&format!("{found}, and results need a folder")));
     }

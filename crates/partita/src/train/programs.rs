@@ -86,9 +86,10 @@ fn check_last(
         size.map(|batch| format!("batch = {batch}")),
     ];
     let choices: Vec<String> = choices.into_iter().flatten().collect();
-    let nearest = match choices.is_empty() {
-        false => choices.join(", or "),
-        true => format!("batch = {batch} with a number of samples that it divides"),
+    let nearest = if choices.is_empty() {
+        format!("batch = {batch} with a number of samples that it divides")
+    } else {
+        choices.join(", or ")
     };
     Err(TrainError::LastBatch {
         rest,

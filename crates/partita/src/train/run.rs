@@ -85,9 +85,10 @@ impl Run {
         launch: &Launch<'_>,
     ) -> Result<Self, TrainError> {
         let ranks = launch.ranks(request.ranks, file.ranks)?;
-        let collectives = match request.library_collectives {
-            true => launch.library_collectives()?,
-            false => Collectives::Ordered,
+        let collectives = if request.library_collectives {
+            launch.library_collectives()?
+        } else {
+            Collectives::Ordered
         };
         let strategy = request.strategy.as_ref().unwrap_or(&file.strategy);
         Ok(Self {

@@ -136,9 +136,10 @@ impl<'c> WeightSink<'c> {
     /// The output folder is still the one that this run has for itself.
     fn check_folder(&self) -> Result<(), String> {
         let output = self.output.as_ref().filter(|_| self.rescue.is_none());
-        match output.is_some_and(Output::is_gone) {
-            true => Err("it was removed or replaced while the run trained".to_owned()),
-            false => Ok(()),
+        if output.is_some_and(Output::is_gone) {
+            Err("it was removed or replaced while the run trained".to_owned())
+        } else {
+            Ok(())
         }
     }
 
