@@ -9,7 +9,7 @@ pub use error::CalibrateError;
 use crate::context::Context;
 use crate::host::Host;
 use crate::kernel_set::KernelSet;
-use crate::launch::{Crew, Launch};
+use crate::launch::{Launch, RankConfig};
 use crate::local_machine::{PASSES, Ranks, THREADS};
 use crate::model;
 use crate::training::{COUNTS, FLOATS, SCALED_COUNTS, Training, request};
@@ -166,15 +166,15 @@ fn calibrate_with(
     let path = path.unwrap_or_else(|| PathBuf::from(format!("{name}.toml")));
     check_path(&path, request.replace)?;
     let threads = request.threads;
-    let crew = Crew {
+    let rank_config = RankConfig {
         ranks: launch.ranks(request.ranks, (host.cores_usable / threads).max(1))?,
         threads,
         kernels: KernelSet::Cpu,
     };
-    let ranks = launch.on_this_host(crew)?;
+    let ranks = launch.on_this_host(rank_config)?;
     let models = asked(&request.models)?;
-    let programs = launch.prepare(|| programs(context, &models, crew.kernels, &ranks))?;
-    let found = launch.calibrate(crew.kernels, &ranks, &programs, request.passes)?;
+    let programs = launch.prepare(|| programs(context, &models, rank_config.kernels, &ranks))?;
+    let found = launch.calibrate(rank_config.kernels, &ranks, &programs, request.passes)?;
     let Some(found) = found else {
         return Ok(None);
     };

@@ -16,7 +16,7 @@ pub enum CompareError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
     /// The file holds no prediction.

@@ -4,13 +4,13 @@ mod cosmology;
 mod digits;
 mod error;
 mod labeled;
-mod making;
+mod maker;
 
 pub use cosmology::{CosmologyRequest, make_cosmology};
 pub use digits::{DigitsRequest, make_digits};
 pub use error::DatasetError;
 pub use labeled::{SegmentationRequest, ShapesRequest, make_segmentation, make_shapes};
-pub use making::MakeRequest;
+pub use maker::MakeRequest;
 
 use partita_data::DatasetSummary;
 use std::path::Path;

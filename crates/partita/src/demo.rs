@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// Universes of the demo; one in sixteen is for validation.
 pub const UNIVERSES: usize = 1344;
-/// Voxels a side of each.
+/// Voxels per side of each.
 pub const GRID: usize = 32;
 const SEED: u64 = 2026;
 const BINS: usize = 8;

@@ -1,5 +1,4 @@
-//! What bounds a strategy, and what would change that.
-
+///! What bounds a strategy, and the effect of changes of machine, batch and ranks.
 use crate::machine;
 use crate::planning::PlanningError;
 use partita_lower::{Request, Strategy, lower};
@@ -17,7 +16,7 @@ const EFFICIENCY_MIN: f64 = 0.5;
 /// Steps that are simulated; without jitter in the model, all are alike.
 const STEPS: usize = 1;
 
-/// Gives the costs of a program.
+/// Returns the costs of a program.
 pub type CostsOf<'a> = dyn Fn(&Program) -> Result<Box<dyn Costs + 'a>, PlanningError> + 'a;
 
 /// A prediction to explain.
@@ -28,7 +27,7 @@ pub struct Subject<'a, 'c> {
     pub program: &'a Program,
     /// Its prediction.
     pub prediction: &'a Prediction,
-    /// Memory that a rank may fill.
+    /// Memory limit of a rank.
     pub memory: Bytes,
     /// Costs of this program.
     pub own: &'a dyn Costs,
@@ -47,7 +46,7 @@ pub struct Explanation {
     /// How it scales.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scaling: Option<Scaling>,
-    /// What would make another strategy the best.
+    /// The fastest strategy of another kind.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rival: Option<Rival>,
 }
@@ -114,16 +113,16 @@ pub struct Rival {
     pub strategy: String,
     /// Time of a step.
     pub iteration_seconds: Seconds,
-    /// Link bandwidth at which it becomes the faster one; none where it does not.
+    /// Link bandwidth from which it is faster, if any.
     #[serde(flatten)]
-    pub turn: Option<TurnAt>,
+    pub turn: Option<Crossover>,
     /// The rival in words.
     pub says: String,
 }
 
 /// The link bandwidth at which two strategies are equally fast.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct TurnAt {
+pub struct Crossover {
     /// Ratio to the present bandwidth.
     pub link_bandwidth: f64,
     /// Time of a step of both there.
@@ -132,7 +131,7 @@ pub struct TurnAt {
 
 /// A simulated step of a program.
 ///
-/// Errors: a cost that cannot be had.
+/// Errors: a missing cost.
 pub fn simulated(program: &Program, costs: &dyn Costs) -> Result<Simulation, PlanningError> {
     let mode = machine::mode(costs, program.mesh.ranks());
     Ok(simulate(program, costs, mode, STEPS)?)
@@ -140,7 +139,7 @@ pub fn simulated(program: &Program, costs: &dyn Costs) -> Result<Simulation, Pla
 
 /// What bounds a program: as found in a simulation, and how many ranks can take part.
 ///
-/// Errors: a cost that cannot be had.
+/// Errors: a missing cost.
 pub fn findings(
     subject: &Subject<'_, '_>,
     simulation: &Simulation,
@@ -153,9 +152,9 @@ pub fn findings(
     Ok(findings)
 }
 
-/// What a change of the machine, or twice the mini-batch, would bring to this strategy.
+/// Predicts this strategy under changes of the machine, and with twice the mini-batch.
 ///
-/// Errors: a cost that cannot be had.
+/// Errors: a missing cost.
 pub fn changes(subject: &Subject<'_, '_>) -> Result<Vec<Change>, PlanningError> {
     let now = subject.prediction.iteration_seconds;
     let mode = machine::mode(subject.own, subject.program.mesh.ranks());
@@ -180,18 +179,18 @@ pub fn changes(subject: &Subject<'_, '_>) -> Result<Vec<Change>, PlanningError> 
         ..subject.training
     };
     if let Ok(then) = predicted(subject, &twice)? {
-        let misfit = if then.memory_bytes_max > subject.memory {
+        let too_large = if then.memory_bytes_max > subject.memory {
             format!(", which needs {}, too much", then.memory_bytes_max)
         } else {
             String::new()
         };
-        let says = format!("a batch of {}{misfit}", 2 * batch);
+        let says = format!("a batch of {}{too_large}", 2 * batch);
         changes.push(change("batch", strategy, &then, subject.prediction, says));
     }
     Ok(changes)
 }
 
-/// What another prediction would bring.
+/// The effect of a change, from two predictions.
 pub fn change(
     name: &str,
     strategy: &Strategy,
@@ -215,9 +214,9 @@ pub fn change(
     }
 }
 
-/// Doubles the ranks until a rank does less than half of what it does now, or they cannot be doubled.
+/// Doubles the ranks until the parallel efficiency is below one half, or they cannot be doubled.
 ///
-/// Errors: a kernel that the menu lacks.
+/// Errors: a kernel that the catalog lacks.
 pub fn scaling(subject: &Subject<'_, '_>) -> Result<Scaling, PlanningError> {
     let training = &subject.training;
     let per_rank =
@@ -261,9 +260,9 @@ pub fn scaling(subject: &Subject<'_, '_>) -> Result<Scaling, PlanningError> {
     }
 }
 
-/// By how much links would have to be faster or slower for another strategy to be the better one.
+/// Finds the link bandwidth from which another strategy is faster.
 ///
-/// Errors: a cost that cannot be had.
+/// Errors: a missing cost.
 pub fn rival(
     subject: &Subject<'_, '_>,
     strategy: &Strategy,
@@ -286,27 +285,25 @@ pub fn rival(
     Ok(Some(Rival {
         strategy: strategy.to_string(),
         iteration_seconds: now,
-        turn: turn.map(|turn| TurnAt {
+        turn: turn.map(|turn| Crossover {
             link_bandwidth: turn.bandwidth,
             turn_seconds: turn.iteration_seconds,
         }),
-        says: rival_says(strategy, now, turn),
+        says: describe_rival(strategy, now, turn),
     }))
 }
 
-fn rival_says(strategy: &Strategy, now: Seconds, turn: Option<Turn>) -> String {
+fn describe_rival(strategy: &Strategy, now: Seconds, turn: Option<Turn>) -> String {
     let head = format!("`{strategy}` ({now})");
     match turn {
-        None => format!(
-            "{head} does not pass it, whether links have 16 times the bandwidth or a 16th of it"
-        ),
+        None => format!("{head} stays slower for any link bandwidth from 1/16x to 16x"),
         Some(Turn { bandwidth, .. }) => {
-            format!("{head} passes it where links have {bandwidth:.2} times the bandwidth")
+            format!("{head} is faster at {bandwidth:.2}x the link bandwidth")
         }
     }
 }
 
-/// What is predicted of another training, or why it cannot be.
+/// The prediction of another training, or the reason why there is none.
 fn predicted(
     subject: &Subject<'_, '_>,
     training: &Request<'_>,
@@ -316,13 +313,13 @@ fn predicted(
         return Ok(Err(error.to_string()));
     }
     let program = lower(training)?;
-    // Ranks that a machine does not have are no fault of the request.
+    // Too few devices for the doubled ranks are not an error of the request.
     let costs = match (subject.costs)(&program) {
         Ok(costs) => costs,
         Err(error) => return Ok(Err(error.to_string())),
     };
-    let played = simulated(&program, costs.as_ref());
-    Ok(played
+    let simulation = simulated(&program, costs.as_ref());
+    Ok(simulation
         .map(|simulation| Prediction::of(&program, &simulation, false))
         .map_err(|error| error.to_string()))
 }

@@ -33,7 +33,7 @@ pub struct LoaderPaths {
 
 /// A library that may be used where it is installed.
 pub struct Library {
-    /// As people call it.
+    /// Its name.
     pub name: &'static str,
     /// What it is used for.
     pub purpose: &'static str,
@@ -129,7 +129,7 @@ impl<'p> Loader<'p> {
     /// Looks for a library; where the loader does not find it, in the folders of its hints.
     pub fn find(&self, library: &Library) -> Option<Found> {
         let found = |path: PathBuf, is_on_path| Found { path, is_on_path };
-        if let Some(path) = first_of(library.stems, &self.files) {
+        if let Some(path) = first_match(library.stems, &self.files) {
             return Some(found(path, true));
         }
         let unseen: Vec<PathBuf> = library
@@ -142,7 +142,7 @@ impl<'p> Loader<'p> {
             .flat_map(|root| ["lib64", "lib"].map(|lib| root.join(lib)))
             .flat_map(|folder| files_in(&folder))
             .collect();
-        first_of(library.stems, &unseen).map(|path| found(path, false))
+        first_match(library.stems, &unseen).map(|path| found(path, false))
     }
 }
 
@@ -164,7 +164,7 @@ fn cached(cache: &[u8]) -> Vec<PathBuf> {
 }
 
 /// The first file that is one of the stems, with or without a version after it.
-fn first_of(stems: &[&str], files: &[PathBuf]) -> Option<PathBuf> {
+fn first_match(stems: &[&str], files: &[PathBuf]) -> Option<PathBuf> {
     let is = |path: &Path, stem: &str| {
         let name = path.file_name().and_then(|name| name.to_str());
         let version = name.and_then(|name| name.strip_prefix(stem));
@@ -183,8 +183,8 @@ mod tests {
     fn versions_belong_to_a_name_and_longer_names_do_not() {
         let files =
             ["/a/libcudart.so", "/a/libmpi_cxx.so.40", "/b/libmpi.so.40"].map(PathBuf::from);
-        assert_eq!(first_of(&["libcuda.so"], &files), None);
-        let found = first_of(&["libmpi_abi.so", "libmpi.so"], &files);
+        assert_eq!(first_match(&["libcuda.so"], &files), None);
+        let found = first_match(&["libmpi_abi.so", "libmpi.so"], &files);
         assert_eq!(found, Some(PathBuf::from("/b/libmpi.so.40")));
     }
 

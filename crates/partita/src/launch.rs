@@ -1,16 +1,16 @@
 //! How the ranks of a run are started: as threads of this process, or this process as one rank of a job.
 
 mod error;
-mod memory;
+mod memory_baseline;
 mod processes;
 mod ranks;
 mod saving;
 
-pub use error::{AGAINST_DIVERGENCE, LaunchError, NotSaved};
-pub use memory::{METHOD, Mark};
-pub use ranks::{Listener, World};
+pub use error::{DIVERGENCE_ADVICE, LaunchError, NotSaved};
+pub use memory_baseline::{MemoryBaseline, PEAK_METHOD};
+pub use ranks::{Listener, RunSetup};
 #[cfg(test)]
-pub use ranks::{Played, play};
+pub use ranks::{RankResults, run_ranks};
 pub use saving::{MemoryUsage, TensorSink};
 
 use crate::context::Context;
@@ -39,7 +39,7 @@ pub enum Launch<'c> {
 
 /// Ranks with their kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Crew {
+pub struct RankConfig {
     /// Number of ranks.
     pub ranks: usize,
     /// Threads of each.
@@ -61,7 +61,7 @@ impl<'c> Launch<'c> {
         Ok(job.map_or(Self::Threads(context), Self::Processes))
     }
 
-    /// What the verb was given.
+    /// The context of the verb.
     pub fn context(&self) -> &'c Context<'c> {
         match self {
             Self::Threads(context) => context,
@@ -116,25 +116,30 @@ impl<'c> Launch<'c> {
 
     /// The same strategy for all, chosen by rank 0. Where that needs to know what messages take
     /// (`is_open`), processes measure it together first.
-    pub fn decide<E: Send + From<LaunchError>>(
+    pub fn choose_strategy<E: Send + From<LaunchError>>(
         &self,
-        crew: Crew,
+        rank_config: RankConfig,
         is_open: bool,
         choose: impl FnOnce(Ranks) -> Result<Strategy, E> + Send,
     ) -> Result<Strategy, E> {
-        let ranks = self.on_this_host(crew)?;
+        let ranks = self.on_this_host(rank_config)?;
         let job = match self {
             Self::Threads(_) => return choose(ranks),
             Self::Processes(job) => job,
         };
         if is_open && ranks.library.is_some() {
-            measure_links(job, crew.kernels, &ranks, &(2..=ranks.count).collect())?;
+            measure_links(
+                job,
+                rank_config.kernels,
+                &ranks,
+                &(2..=ranks.count).collect(),
+            )?;
         }
         let own = match job.rank() {
             0 => job.with_heartbeats(|| choose(ranks))?.to_string(),
             _ => String::new(),
         };
-        let chosen: String = job.shared(&own)?;
+        let chosen: String = job.broadcast(&own)?;
         let chosen: Strategy = chosen.parse().map_err(LaunchError::Strategy)?;
         Ok(chosen)
     }
@@ -151,10 +156,10 @@ impl<'c> Launch<'c> {
     }
 
     /// Makes sure that all ranks have the same programs and plan, which `identity` describes.
-    pub fn agree(&self, identity: impl FnOnce() -> String) -> Result<(), LaunchError> {
+    pub fn check_agreement(&self, identity: impl FnOnce() -> String) -> Result<(), LaunchError> {
         match self {
             Self::Threads(_) => Ok(()),
-            Self::Processes(job) => job.agree(&identity()),
+            Self::Processes(job) => job.check_agreement(&identity()),
         }
     }
 
@@ -165,24 +170,24 @@ impl<'c> Launch<'c> {
     pub fn predict(
         &self,
         program: &Program,
-        crew: Crew,
+        rank_config: RankConfig,
     ) -> Result<Option<Prediction>, LaunchError> {
-        let ranks = self.on_this_host(crew)?;
+        let ranks = self.on_this_host(rank_config)?;
         let Self::Processes(job) = self else {
-            return predict_here(self.context(), program, crew.kernels, ranks);
+            return predict_locally(self.context(), program, rank_config.kernels, ranks);
         };
         if ranks.library.is_none() {
             return Ok(None);
         }
-        measure_links(job, crew.kernels, &ranks, &program.group_sizes())?;
+        measure_links(job, rank_config.kernels, &ranks, &program.group_sizes())?;
         let context = self.context();
-        let predict = || predict_here(context, program, crew.kernels, ranks);
+        let predict = || predict_locally(context, program, rank_config.kernels, ranks);
         let prediction = match job.rank() {
             0 => job.with_heartbeats(predict)?,
             _ => None,
         };
         // The others wait here, where they hear that rank 0 lives.
-        job.shared(&())?;
+        job.broadcast(&())?;
         Ok(prediction)
     }
 
@@ -232,15 +237,15 @@ impl<'c> Launch<'c> {
             Self::Threads(_) => Ok(()),
             Self::Processes(job) => {
                 // Nobody leaves before rank 0 is done.
-                job.shared(&())?;
+                job.broadcast(&())?;
                 job.close()
             }
         }
     }
 
     /// The ranks of a run on this machine; those on several hosts as if they were threads of this process.
-    pub fn on_this_host(&self, crew: Crew) -> Result<Ranks, LaunchError> {
-        let threads = Ranks::threads(crew.ranks, crew.threads);
+    pub fn on_this_host(&self, rank_config: RankConfig) -> Result<Ranks, LaunchError> {
+        let threads = Ranks::threads(rank_config.ranks, rank_config.threads);
         let Self::Processes(job) = self else {
             return Ok(threads);
         };
@@ -257,34 +262,34 @@ impl<'c> Launch<'c> {
     /// and its sink the tensors that the run leaves.
     ///
     /// Errors: the first cause.
-    pub fn play(
+    pub fn run(
         &self,
         session: &Session<'_>,
-        world: &World<'_>,
+        setup: &RunSetup<'_>,
         collectives: Collectives,
         listener: Listener<'_>,
-        mark: Mark,
+        baseline: MemoryBaseline,
         sink: &mut dyn TensorSink,
     ) -> Result<Option<(Vec<Outcome>, MemoryUsage)>, LaunchError> {
         let job = match self {
             Self::Threads(_) => {
-                let played = ranks::play(session, world, listener);
-                let peak = mark.peak_above();
-                let played = played?;
-                let (outcomes, mut arenas) = (played.outcomes, played.arenas);
+                let results = ranks::run_ranks(session, setup, listener);
+                let peak = baseline.peak_above();
+                let results = results?;
+                let (outcomes, mut arenas) = (results.outcomes, results.arenas);
                 if outcomes[0].end == RunEnd::Finished {
                     save(session, &mut arenas, sink)?;
                 }
                 let usage = MemoryUsage {
                     arenas: arenas.iter().map(Arena::bytes).collect(),
                     peak,
-                    peak_saving: mark.peak_above(),
+                    peak_saving: baseline.peak_above(),
                 };
                 return Ok(Some((outcomes, usage)));
             }
             Self::Processes(job) => job,
         };
-        job.play(session, world, collectives, listener, mark, sink)
+        job.run(session, setup, collectives, listener, baseline, sink)
     }
 
     /// Ends a run that failed on all ranks. The error says whether it was reported already.
@@ -297,7 +302,7 @@ impl<'c> Launch<'c> {
 }
 
 /// A prediction from kernels and links measured here. Called once, before the ranks start.
-fn predict_here(
+fn predict_locally(
     context: &Context<'_>,
     program: &Program,
     kernels: KernelSet,

@@ -68,7 +68,7 @@ pub use data::{
 pub use doctor::{Diagnosis, LibraryFinding, MpiFinding, doctor};
 pub use environment::{Environment, EnvironmentError};
 pub use error::{ErrorKind, Fault, full_text};
-pub use explain::{Change, Explanation, Point as ScalingPoint, Rival, Scaling, TurnAt};
+pub use explain::{Change, Crossover, Explanation, Point as ScalingPoint, Rival, Scaling};
 pub use foreign::{HINT_VARIABLES, LoaderPaths};
 pub use host::{Cache, Host};
 pub use inspect::{Inspection, LayerSummary, inspect};
@@ -91,7 +91,7 @@ pub use size::parse_bytes;
 pub use times::NoScratch;
 pub use trace::TraceError;
 pub use train::{
-    AutoError, ClassResult, Classification, EpochResult, MemoryResult, Misfit, OutputError,
+    AutoError, ClassResult, Classification, EpochResult, MemoryResult, Mismatch, OutputError,
     ResultFiles, RunFile, RunFileError, RunResult, TargetError, TaskResult, TrainError,
     TrainRequest, Trained, ValidationResult, train,
 };

@@ -70,7 +70,7 @@ pub enum LocalError {
          lassen`"
     )]
     TooManyRanks {
-        /// Ranks asked for.
+        /// Requested ranks.
         ranks: usize,
         /// Threads of each.
         threads: usize,
@@ -86,7 +86,7 @@ pub enum LocalError {
     /// The system refuses a thread.
     #[error("no thread could be started for kernels: {source}")]
     NoThread {
-        /// What it says.
+        /// The error of the system.
         source: io::Error,
     },
     /// A measurement failed.

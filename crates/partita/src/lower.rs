@@ -6,7 +6,7 @@ use crate::local_machine::{self, Ranks};
 use crate::machine;
 use crate::planner::costs;
 use crate::planning::PlanningError;
-use crate::search::{staged, staged_here};
+use crate::search::{staged, staged_local};
 use crate::training::{Lowered, StrategyChoice, Training, lower_until, lowered, with_request};
 use partita_lower::{LoweringPass, Request, Strategy};
 use partita_program::{Body, Count, Dtype, ProgramKind, Role, Staging};
@@ -18,7 +18,7 @@ use serde::Serialize;
 pub struct LowerRequest {
     /// The training.
     pub training: Training,
-    /// How to split it; `Auto` is refused.
+    /// The strategy; `Auto` is refused.
     pub strategy: StrategyChoice,
     /// Kernels to pin in the program; `None` leaves them open.
     pub kernels: Option<KernelSet>,
@@ -27,7 +27,7 @@ pub struct LowerRequest {
     /// Name or path of a machine on which stages whose layers are left open take equally long; without
     /// one they are equal in arithmetic.
     pub machine: Option<String>,
-    /// Memory that a rank may fill (default: that of the machine's device).
+    /// Memory limit of a rank (default: that of the machine's device).
     pub memory: Option<Bytes>,
 }
 
@@ -104,7 +104,7 @@ fn stages(
         return Ok(request.strategy.resolved(request.graph)?);
     };
     let ranks = asked.training.ranks;
-    if machine::is_here(name) {
+    if machine::is_local(name) {
         let kernels = local_machine::kernels(asked.kernels);
         let menu = kernels.menu(local_machine::THREADS, context.level());
         let request = Request {
@@ -114,7 +114,7 @@ fn stages(
         let memory = asked.memory;
         let memory = memory.unwrap_or_else(|| local_machine::memory(context, ranks));
         let ranks = Ranks::threads(ranks, local_machine::THREADS);
-        return staged_here(context, &request, memory, kernels, ranks);
+        return staged_local(context, &request, memory, kernels, ranks);
     }
     let machine = machine::resolve(name, context.environment())?;
     machine::check_capacity(&machine, ranks)?;

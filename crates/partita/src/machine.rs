@@ -39,7 +39,7 @@ pub enum MachineError {
         machine: String,
         /// Devices that it has.
         devices: usize,
-        /// Ranks asked for.
+        /// Requested ranks.
         ranks: usize,
     },
 }
@@ -51,7 +51,7 @@ impl Fault for MachineError {
 }
 
 /// Whether a name means this machine, which has no file: it is measured.
-pub fn is_here(asked: &str) -> bool {
+pub fn is_local(asked: &str) -> bool {
     HERE.contains(&asked)
 }
 

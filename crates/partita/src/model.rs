@@ -20,7 +20,7 @@ pub enum ModelError {
     Unreadable {
         /// The file.
         path: String,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
     /// The file holds no model.

@@ -31,7 +31,7 @@ pub struct PlanRequest {
     pub machine: String,
     /// Ignore input time: samples are in memory.
     pub no_io: bool,
-    /// Memory that a rank may fill (default: that of the machine's device).
+    /// Memory limit of a rank (default: that of the machine's device).
     pub memory: Option<Bytes>,
     /// Predict more memory and more ranks for the best strategy, too.
     pub explain: bool,
@@ -57,7 +57,7 @@ impl PlanRequest {
 pub struct Planned {
     /// Best first, then those refused.
     pub candidates: Vec<Candidate>,
-    /// Memory that a rank may fill.
+    /// Memory limit of a rank.
     pub memory: Bytes,
     /// What a page about the plan shows, if asked for.
     pub figures: Option<Figures>,
@@ -110,7 +110,7 @@ impl Planned {
 
 /// Ranks the strategies for a number of ranks, best first.
 ///
-/// Errors: no such model or machine; a cost that the machine lacks; a kernel that the menu lacks.
+/// Errors: no such model or machine; a cost that the machine lacks; a kernel that the catalog lacks.
 ///
 /// ```
 /// use partita::{Context, Environment, PlanRequest, Training, plan};

@@ -6,7 +6,7 @@ use crate::kernel_set::{KernelSet, menu_of};
 use crate::local_machine::{self, LocalMachine};
 use crate::machine;
 use crate::planning::PlanningError;
-use crate::search::{search, search_here};
+use crate::search::{search, search_local};
 use partita_cluster::Machine;
 use partita_lower::Request;
 use partita_oracle::{Costs, MachineCosts, Scaled, SimulateError, Simulation, Speeds};
@@ -31,7 +31,7 @@ pub enum CostSource {
         machine: Machine,
         /// Costs of its kernels, messages, collectives and reads.
         costs: Box<dyn Costs>,
-        /// Memory that a rank may fill.
+        /// Memory limit of a rank.
         memory: Bytes,
     },
     /// Measurements of this machine.
@@ -55,7 +55,7 @@ impl<'c> Planner<'c> {
         ranks: usize,
         (memory, no_io): (Option<Bytes>, bool),
     ) -> Result<Self, PlanningError> {
-        if machine::is_here(name) {
+        if machine::is_local(name) {
             let source = CostSource::Measured {
                 memory,
                 available: local_machine::memory(context, 1),
@@ -138,7 +138,7 @@ impl<'c> Planner<'c> {
             CostSource::Modelled { costs, .. } => {
                 search(self.context, training, ranks, memory, costs.as_ref())
             }
-            CostSource::Measured { no_io, .. } => search_here(
+            CostSource::Measured { no_io, .. } => search_local(
                 self.context,
                 training,
                 ranks,
@@ -150,7 +150,7 @@ impl<'c> Planner<'c> {
 
     /// What the work of a program costs.
     ///
-    /// Errors: a cost that cannot be had.
+    /// Errors: a missing cost.
     pub fn costs(&self, program: &Program) -> Result<Box<dyn Costs + '_>, PlanningError> {
         Ok(match &self.source {
             CostSource::Modelled { costs, .. } => {
@@ -175,7 +175,7 @@ impl<'c> Planner<'c> {
 
     /// A simulated step of a program.
     ///
-    /// Errors: a cost that cannot be had.
+    /// Errors: a missing cost.
     pub fn simulate(&self, program: &Program) -> Result<Simulation, PlanningError> {
         simulated(program, self.costs(program)?.as_ref())
     }

@@ -28,7 +28,7 @@ pub enum PlanningError {
          which strategies there are for {ranks} rank(s), and one of them is `data={ranks}`"
     )]
     Auto {
-        /// Ranks asked for.
+        /// Requested ranks.
         ranks: usize,
     },
     /// The strategy does not suit the model, the ranks or the mini-batch.
@@ -75,7 +75,7 @@ pub enum PlanningError {
         needed: Bytes,
         /// What each rank may fill.
         memory: Bytes,
-        /// Ranks asked for.
+        /// Requested ranks.
         ranks: usize,
     },
     /// No strategy fits.
@@ -84,7 +84,7 @@ pub enum PlanningError {
          strategy is listed"
     )]
     NoneFits {
-        /// Ranks asked for.
+        /// Requested ranks.
         ranks: usize,
         /// What each rank may fill.
         memory: Bytes,

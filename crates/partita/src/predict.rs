@@ -8,7 +8,7 @@ use crate::machine;
 use crate::model;
 use crate::planner::costs;
 use crate::planning::PlanningError;
-use crate::search::{staged, staged_here};
+use crate::search::{staged, staged_local};
 use crate::training::{
     Lowered, StrategyChoice, Training, given, lower_verified, lowered, request as lowering,
 };
@@ -24,7 +24,7 @@ use serde::Serialize;
 pub struct PredictRequest {
     /// The training.
     pub training: Training,
-    /// How to split it; `Auto` is refused.
+    /// The strategy; `Auto` is refused.
     pub strategy: StrategyChoice,
     /// Name or path of a machine file; `here` is this machine, which is measured.
     pub machine: String,
@@ -32,7 +32,7 @@ pub struct PredictRequest {
     pub no_io: bool,
     /// Kernels to pin in the program; `None` leaves them open.
     pub kernels: Option<KernelSet>,
-    /// Memory that a rank may fill (default: that of the machine's device).
+    /// Memory limit of a rank (default: that of the machine's device).
     pub memory: Option<Bytes>,
     /// Predict every task, as [`compare`](crate::compare()) needs it.
     pub tasks: bool,
@@ -67,7 +67,7 @@ pub struct Predicted {
     pub machine: String,
     /// Samples per step over all ranks.
     pub batch: usize,
-    /// Memory that a rank may fill.
+    /// Memory limit of a rank.
     pub memory_bytes_device: Bytes,
     /// Whether input time is ignored.
     pub no_io: bool,
@@ -99,7 +99,7 @@ pub struct ClosedForm {
 /// The machine of a prediction.
 struct OnMachine<'a> {
     name: &'a str,
-    /// Memory that a rank may fill.
+    /// Memory limit of a rank.
     memory: Bytes,
     costs: &'a CostsOf<'a>,
     kernels: &'a dyn Menu,
@@ -124,8 +124,8 @@ pub fn predict(
     context: &Context<'_>,
     request: &PredictRequest,
 ) -> Result<Predicted, PlanningError> {
-    if machine::is_here(&request.machine) {
-        return predict_here(context, request);
+    if machine::is_local(&request.machine) {
+        return predict_locally(context, request);
     }
     let machine = machine::resolve(&request.machine, context.environment())?;
     machine::check_capacity(&machine, request.training.ranks)?;
@@ -178,7 +178,7 @@ fn training<'r>(
 }
 
 /// The same from measurements of this machine, whose kernels are pinned.
-fn predict_here(
+fn predict_locally(
     context: &Context<'_>,
     request: &PredictRequest,
 ) -> Result<Predicted, PlanningError> {
@@ -192,7 +192,7 @@ fn predict_here(
     let memory = request.memory;
     let memory = memory.unwrap_or_else(|| local_machine::memory(context, ranks));
     let threaded = Ranks::threads(ranks, threads);
-    let strategy = staged_here(context, &step, memory, kernels, threaded)?;
+    let strategy = staged_local(context, &step, memory, kernels, threaded)?;
     let program = lower_verified(&Request {
         strategy: &strategy,
         ..step

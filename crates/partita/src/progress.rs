@@ -1,32 +1,32 @@
-//! What the library tells its caller while it works.
+//! Events that the library reports to its caller while it works.
 
 use partita_session::Progress as TrainingProgress;
 
-/// Something that happened on the way to an answer.
+/// An event during a verb.
 #[derive(Debug)]
 pub enum Event<'e> {
-    /// Something to know beside the answer.
+    /// A warning beside the result.
     Warning(&'e str),
-    /// How far a measurement or a search is. Replaces the status before; an empty text clears it.
+    /// Progress of a measurement or a search. Replaces the status before; an empty text clears it.
     Status {
-        /// What is under way.
+        /// The current work.
         text: &'e str,
         /// Whether this work is done.
         is_last: bool,
     },
-    /// Files are written from here on, so the work must not be killed: a caller that ends the process when
-    /// the user asks to stop sets the flag of [`Context::cancel`](crate::Context::cancel) instead.
+    /// Files are written from now on, so the process must not be killed: to stop it, set the flag of
+    /// [`Context::cancel`](crate::Context::cancel).
     Writing,
-    /// A dataset grows. The first event has `made == 0`.
+    /// Progress of making a dataset. The first event has `made == 0`.
     Samples {
-        /// What a sample is called, in the plural.
+        /// Plural noun for the samples, like `universes`.
         noun: &'static str,
-        /// Written so far.
+        /// Samples written so far.
         made: usize,
-        /// To be written.
+        /// Samples in all.
         total: usize,
     },
-    /// The making of a dataset was stopped.
+    /// Making a dataset was cancelled.
     SamplesStopped,
     /// A training step, an evaluation or an epoch is done.
     Training {
@@ -37,13 +37,13 @@ pub enum Event<'e> {
         /// What is done.
         progress: &'e TrainingProgress,
     },
-    /// Why a job of several processes fails; this process reports for all of them.
+    /// The failure of a job of several processes, reported by this process for all of them.
     Failure(&'e str),
 }
 
 /// Receives events, on any thread.
 pub trait Progress: Sync {
-    /// Takes an event. The work waits until it returns.
+    /// Handles an event. The work waits until it returns.
     fn report(&self, event: Event<'_>);
 }
 

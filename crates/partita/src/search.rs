@@ -15,12 +15,12 @@ use std::cell::RefCell;
 
 /// How many times longer than the best one a strategy may take by the closed forms and still be lowered:
 /// twice what any that was best took in trials of models, machines, ranks and mini-batches.
-const FAR: f64 = 3.0;
+const PRUNE_FACTOR: f64 = 3.0;
 
 /// All strategies for a number of ranks on a machine whose costs are known: those that fit `memory` by the
 /// time of a step, shortest first, then those refused.
 ///
-/// Errors: a cost that is not known, a kernel that the menu lacks.
+/// Errors: a missing cost, a kernel that the catalog lacks.
 pub fn search(
     context: &Context<'_>,
     training: Request<'_>,
@@ -50,7 +50,7 @@ pub fn search(
 }
 
 /// The same on this machine, measuring what is missing.
-pub fn search_here(
+pub fn search_local(
     context: &Context<'_>,
     training: Request<'_>,
     ranks: usize,
@@ -68,7 +68,7 @@ pub fn search_here(
 /// The strategy with layers for all stages. Layers that are left open are chosen so that a step is predicted
 /// to be shortest among the choices that fit `memory`.
 ///
-/// Errors: a strategy that does not fit, no layers that fit in memory, a cost that is not known.
+/// Errors: a strategy that does not fit, no layers that fit in memory, a missing cost.
 pub fn staged(
     context: &Context<'_>,
     training: &Request<'_>,
@@ -80,7 +80,7 @@ pub fn staged(
 
 /// The same on this machine, measuring what is missing; of more ranks than can be measured here as if
 /// there were as many as can.
-pub fn staged_here(
+pub fn staged_local(
     context: &Context<'_>,
     training: &Request<'_>,
     memory: Bytes,
@@ -175,7 +175,7 @@ fn ranked(
         ranks,
         memory,
         floor,
-        far: FAR,
+        far: PRUNE_FACTOR,
         cost: &|program| {
             if failure.borrow().is_some() {
                 return Err("no cost".to_owned());

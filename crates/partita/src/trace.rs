@@ -27,7 +27,7 @@ pub enum TraceError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
     /// It is no trace.

@@ -14,7 +14,7 @@ mod section;
 mod tests;
 mod weights;
 
-pub use error::{AutoError, Misfit, OutputError, TrainError};
+pub use error::{AutoError, Mismatch, OutputError, TrainError};
 pub use record::{
     ClassResult, Classification, EpochResult, MemoryResult, ResultFiles, RunResult, TargetError,
     TaskResult, ValidationResult,
@@ -26,7 +26,7 @@ pub use section::RunFileError;
 use crate::context::Context;
 use crate::host::Host;
 use crate::kernel_set::oversubscription;
-use crate::launch::{Launch, Listener, Mark, World};
+use crate::launch::{Launch, Listener, MemoryBaseline, RunSetup};
 use crate::local_machine::Ranks;
 use crate::model;
 use crate::progress::Event;
@@ -118,7 +118,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let host = Host::here(context.level());
     let (local, cores) = launch.local(run.ranks, &host);
     let (limit, origin) = memory_limit(&run, &host, local);
-    let strategy = launch.decide(run.crew(), is_open(&run.strategy), |here| {
+    let strategy = launch.choose_strategy(run.rank_config(), is_open(&run.strategy), |here| {
         strategy(context, &run, &graph, dataset.dtype(), limit, here)
     })?;
     let mut warnings = Vec::new();
@@ -138,7 +138,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let session = launch.prepare(|| {
         let (stored, level) = (dataset.dtype(), context.level());
         let samples = [training, validation];
-        let played = programs::programs(&run, level, &graph, &strategy, stored, samples)?;
+        let programs = programs::programs(&run, level, &graph, &strategy, stored, samples)?;
         let plan = Plan {
             epochs: run.epochs as u64,
             batch: run.batch,
@@ -148,11 +148,11 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
             validation: (first..first + validation).collect(),
             traces_kept: TRACES_KEPT,
         };
-        let session = Session::new(played, plan)?;
+        let session = Session::new(programs, plan)?;
         check::memory_fits(&run, &session, limit, &origin)?;
         Ok::<_, TrainError>(session)
     })?;
-    launch.agree(|| identity(&run, &session))?;
+    launch.check_agreement(|| identity(&run, &session))?;
     let task = Task {
         launch,
         run: &run,
@@ -235,7 +235,7 @@ fn strategy(
     strategy.check(graph, run.batch)?;
     let menu = run.kernels.menu(run.threads, context.level());
     let request = programs::request(run, graph, strategy, stored, &*menu);
-    let staged = search::staged_here(context, &request, memory, run.kernels, here)?;
+    let staged = search::staged_local(context, &request, memory, run.kernels, here)?;
     Ok(staged)
 }
 
@@ -264,7 +264,7 @@ fn run_session<'r>(
     let environment = context.environment();
     let program = session.main_program();
     let prediction = if run.is_predicted {
-        launch.predict(program, run.crew())?
+        launch.predict(program, run.rank_config())?
     } else {
         None
     };
@@ -273,12 +273,12 @@ fn run_session<'r>(
     let room = Room::of_session(session, TRACES_KEPT, text.as_ref().map_or(0, String::len));
     let open = || Output::open(run, room, text.as_deref(), environment);
     let output = launch.is_first().then(open).transpose()?;
-    let mark = Mark::set();
+    let baseline = MemoryBaseline::set();
     let accepted = Accepted {
         transform: run.transform,
         classes: check::classes(task.graph),
     };
-    let world = World {
+    let setup = RunSetup {
         kernels: run.kernels,
         precision: run.precision,
         threads: run.threads,
@@ -290,15 +290,15 @@ fn run_session<'r>(
         initial: &|buffer, elements| initial(task.graph, run.seed, buffer, elements),
     };
     let mut sink = WeightSink::new(context, run, session, output);
-    let played = launch.play(
+    let results = launch.run(
         session,
-        &world,
+        &setup,
         run.collectives,
         listener(context, run, session),
-        mark,
+        baseline,
         &mut sink,
     )?;
-    let Some((outcomes, usage)) = played else {
+    let Some((outcomes, usage)) = results else {
         return Ok(None);
     };
     refuse_divergence(run, outcomes[0].end)?;

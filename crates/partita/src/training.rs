@@ -49,9 +49,9 @@ pub const FLOATS: SampleFormat = SampleFormat {
 /// A training: all but how it is split.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Training {
-    /// A name of the zoo or the path of a model file.
+    /// Model of the zoo or path of a model file.
     pub model: String,
-    /// Ranks that train together.
+    /// Number of ranks.
     pub ranks: usize,
     /// Samples per step over all ranks.
     pub batch: usize,

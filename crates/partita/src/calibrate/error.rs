@@ -96,7 +96,7 @@ pub enum CalibrateError {
     Unwritable {
         /// The machine file.
         file: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
 }

@@ -1,7 +1,7 @@
 //! Datasets of simulated universes.
 
 use super::error::DatasetError;
-use super::making::{MakeRequest, Making, integer};
+use super::maker::{DatasetMaker, MakeRequest, integer};
 use crate::context::Context;
 use partita_data::{DType, DatasetSpec, DatasetSummary, Kind, Layout, Samples};
 use partita_synth::{CHANNELS, CosmologySpec, ParameterRange, Universe, make_universe};
@@ -14,9 +14,9 @@ const TARGETS: [&str; 4] = ["Omega_m", "sigma_8", "n_s", "H_0"];
 pub struct CosmologyRequest {
     /// Folder, seed and splits.
     pub make: MakeRequest,
-    /// Universes of all splits together, one sample each.
+    /// Number of universes over all splits, one sample each.
     pub universes: usize,
-    /// Voxels a side: a power of two from 16 to 512.
+    /// Voxels per side: a power of two from 16 to 512.
     pub grid: usize,
     /// How far n_s reaches to either side of 0.96, as a fraction of it, at most 0.1.
     pub n_s_spread: f64,
@@ -43,9 +43,9 @@ pub fn make_cosmology(
         *range = ParameterRange::around(range.center, spread);
     }
     spec.validate().map_err(DatasetError::Spec)?;
-    let making = Making::new(&request.make, "universes", request.universes)?;
-    let dataset = dataset_spec(&making, &spec);
-    making.make(
+    let maker = DatasetMaker::new(&request.make, "universes", request.universes)?;
+    let dataset = dataset_spec(&maker, &spec);
+    maker.make(
         context,
         &dataset,
         move |universe| make_universe(&spec, universe),
@@ -57,9 +57,9 @@ pub fn make_cosmology(
     )
 }
 
-fn dataset_spec(making: &Making<'_>, spec: &CosmologySpec) -> DatasetSpec {
-    let [train, validation, test] = making.splits();
-    let mut asked = making.asked("cosmology");
+fn dataset_spec(maker: &DatasetMaker<'_>, spec: &CosmologySpec) -> DatasetSpec {
+    let [train, validation, test] = maker.splits();
+    let mut asked = maker.asked("cosmology");
     asked.insert("grid".to_owned(), integer(spec.grid as u64));
     asked.insert("box_mpc_h".to_owned(), spec.box_mpc_h.into());
     asked.insert(

@@ -1,7 +1,7 @@
 //! Datasets of strings of digits.
 
 use super::error::DatasetError;
-use super::making::{MakeRequest, Making, integer};
+use super::maker::{DatasetMaker, MakeRequest, integer};
 use crate::context::Context;
 use partita_data::{DType, DatasetSpec, DatasetSummary, Kind, Layout, Samples};
 use partita_synth::{DigitString, DigitStrings, DigitsSpec, DigitsTask, TOKENS};
@@ -15,7 +15,7 @@ const CHANNELS: usize = 2;
 pub struct DigitsRequest {
     /// Folder, seed and splits.
     pub make: MakeRequest,
-    /// Samples of all splits together, no two of the same string.
+    /// Number of samples over all splits, all with different strings.
     pub samples: usize,
     /// The answer to a string.
     pub task: DigitsTask,
@@ -49,10 +49,10 @@ pub fn make_digits(
         seed: request.make.seed,
     };
     let strings = DigitStrings::new(&spec).map_err(DatasetError::Spec)?;
-    let making = Making::new(&request.make, "samples", request.samples)?;
-    let [train, validation, test] = making.splits();
+    let maker = DatasetMaker::new(&request.make, "samples", request.samples)?;
+    let [train, validation, test] = maker.splits();
     let extent = [1, 1, strings.length()];
-    let mut asked = making.asked("digits");
+    let mut asked = maker.asked("digits");
     asked.insert("task".to_owned(), name.into());
     asked.insert("digits".to_owned(), integer(spec.digits as u64));
     asked.insert(
@@ -73,7 +73,7 @@ pub fn make_digits(
         spec: asked,
     };
     let strings = Arc::new(strings);
-    making.make(
+    maker.make(
         context,
         &dataset,
         move |index| Ok(strings.make(index)),

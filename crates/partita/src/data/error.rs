@@ -25,9 +25,9 @@ pub enum DatasetError {
          train on; possible are shares whose sum is less than 1, nearest is `--validation 0 --test 0`"
     )]
     NothingToTrainOn {
-        /// What a sample is called, in the plural.
+        /// Plural noun for the samples, like `universes`.
         noun: &'static str,
-        /// Samples asked for.
+        /// Requested samples.
         samples: usize,
         /// Samples for validation.
         validation: usize,
@@ -37,9 +37,9 @@ pub enum DatasetError {
     /// The disk has no room for the dataset.
     #[error("{samples} {noun} take {needed} at {}, and {free} are free there; {way_out}", path.display())]
     NoRoom {
-        /// What a sample is called, in the plural.
+        /// Plural noun for the samples, like `universes`.
         noun: &'static str,
-        /// Samples asked for.
+        /// Requested samples.
         samples: usize,
         /// Size of the dataset.
         needed: Bytes,
@@ -47,13 +47,13 @@ pub enum DatasetError {
         path: PathBuf,
         /// Room on its disk.
         free: Bytes,
-        /// What can be asked for.
+        /// Valid alternatives.
         way_out: String,
     },
     /// The system refuses a thread.
     #[error("no thread could be started to make samples: {source}; choose fewer threads")]
     NoThread {
-        /// What it says.
+        /// The error of the system.
         source: io::Error,
     },
     /// A thread ended without its samples.

@@ -1,7 +1,7 @@
 //! Datasets of labeled volumes and images.
 
 use super::error::DatasetError;
-use super::making::{MakeRequest, Making, integer};
+use super::maker::{DatasetMaker, MakeRequest, integer};
 use crate::context::Context;
 use partita_data::{DType, DatasetSpec, DatasetSummary, Kind, Layout, Samples};
 use partita_synth::{
@@ -14,9 +14,9 @@ use partita_synth::{
 pub struct SegmentationRequest {
     /// Folder, seed and splits.
     pub make: MakeRequest,
-    /// Volumes of all splits together.
+    /// Number of volumes over all splits.
     pub volumes: usize,
-    /// Voxels a side, 8 to 1024.
+    /// Voxels per side, 8 to 1024.
     pub grid: usize,
 }
 
@@ -25,9 +25,9 @@ pub struct SegmentationRequest {
 pub struct ShapesRequest {
     /// Folder, seed and splits.
     pub make: MakeRequest,
-    /// Images of all splits together.
+    /// Number of images over all splits.
     pub images: usize,
-    /// Pixels a side, 16 to 4096.
+    /// Pixels per side, 16 to 4096.
     pub size: usize,
     /// Classes, 2 to 1000: ten shapes, then with textures of the figure, then of the ground.
     pub classes: usize,
@@ -45,10 +45,10 @@ pub fn make_segmentation(
         seed: request.make.seed,
     };
     spec.validate().map_err(DatasetError::Spec)?;
-    let making = Making::new(&request.make, "volumes", request.volumes)?;
-    let [train, validation, test] = making.splits();
+    let maker = DatasetMaker::new(&request.make, "volumes", request.volumes)?;
+    let [train, validation, test] = maker.splits();
     let extent = [spec.grid; 3];
-    let mut asked = making.asked("segmentation");
+    let mut asked = maker.asked("segmentation");
     asked.insert("grid".to_owned(), integer(spec.grid as u64));
     let dataset = DatasetSpec {
         kind: Kind::Segmentation,
@@ -62,7 +62,7 @@ pub fn make_segmentation(
         test,
         spec: asked,
     };
-    making.make(
+    maker.make(
         context,
         &dataset,
         move |volume| make_segmented(&spec, volume),
@@ -86,9 +86,9 @@ pub fn make_shapes(
         seed: request.make.seed,
     };
     spec.validate().map_err(DatasetError::Spec)?;
-    let making = Making::new(&request.make, "images", request.images)?;
-    let [train, validation, test] = making.splits();
-    let mut asked = making.asked("shapes");
+    let maker = DatasetMaker::new(&request.make, "images", request.images)?;
+    let [train, validation, test] = maker.splits();
+    let mut asked = maker.asked("shapes");
     asked.insert("size".to_owned(), integer(spec.size as u64));
     asked.insert("classes".to_owned(), integer(spec.classes as u64));
     let dataset = DatasetSpec {
@@ -103,7 +103,7 @@ pub fn make_shapes(
         test,
         spec: asked,
     };
-    making.make(
+    maker.make(
         context,
         &dataset,
         move |image| make_picture(&spec, image),

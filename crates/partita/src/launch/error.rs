@@ -12,7 +12,7 @@ use partita_tune::TuneError;
 use std::path::PathBuf;
 
 /// What helps where loss or weights leave the range of their type.
-pub const AGAINST_DIVERGENCE: &str = "no value of the samples that were read is infinite or extreme, so lower \
+pub const DIVERGENCE_ADVICE: &str = "no value of the samples that were read is infinite or extreme, so lower \
                                       `learning_rate` under [schedule] or set `clip` under [optimizer]";
 
 /// The tensors that a run leaves could not be saved anywhere.
@@ -56,7 +56,7 @@ pub enum LaunchError {
     },
     /// MPI failed.
     #[error(transparent)]
-    World(#[from] WorldError),
+    Mpi(#[from] WorldError),
     /// A message between processes is not understood.
     #[error("a message between ranks cannot be read or written: {0}")]
     Message(#[from] serde_json::Error),
@@ -66,7 +66,7 @@ pub enum LaunchError {
          --ranks out or start {asked}"
     )]
     OtherRanks {
-        /// Ranks asked for.
+        /// Requested ranks.
         asked: usize,
         /// Processes started.
         size: usize,
@@ -114,7 +114,7 @@ pub enum LaunchError {
     #[error(transparent)]
     Rank(RunError),
     /// A number left the range of its type.
-    #[error("{error}: {}; nothing was written; {AGAINST_DIVERGENCE}", origin(*role))]
+    #[error("{error}: {}; nothing was written; {DIVERGENCE_ADVICE}", origin(*role))]
     NotFinite {
         /// What the rank found.
         error: RunError,
@@ -145,7 +145,7 @@ impl Fault for LaunchError {
             | Self::Differ { .. }
             | Self::Strategy(_)
             | Self::SeveralHosts { .. } => ErrorKind::Request,
-            Self::World(_)
+            Self::Mpi(_)
             | Self::Message(_)
             | Self::Links(_)
             | Self::Rank(_)

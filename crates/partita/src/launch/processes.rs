@@ -1,8 +1,8 @@
 //! Ranks that are processes under a launcher: what they decide together, and how they end together.
 
 use super::error::LaunchError;
-use super::memory::Mark;
-use super::ranks::{self, Listener, World};
+use super::memory_baseline::MemoryBaseline;
+use super::ranks::{self, Listener, RunSetup};
 use super::saving::{MemoryUsage, TensorSink};
 use crate::context::Context;
 use crate::error::{ErrorKind, Fault, full_text};
@@ -10,7 +10,7 @@ use crate::kernel_set::{self, CoreSlot, spin};
 use crate::launcher::Launcher;
 use crate::progress::Event;
 use partita_mpi::{Collectives, Library, LivenessReport, MpiTransport, WorldOptions};
-use partita_mpi::{World as Processes, WorldError};
+use partita_mpi::{World as MpiWorld, WorldError};
 use partita_program::Program;
 use partita_run::{Arena, PackedTensor, RunError, Transport};
 use partita_session::{Outcome, PersistentTensor, RunEnd, Session};
@@ -29,20 +29,20 @@ const LIMIT: Seconds = Seconds(60.0);
 pub struct Job<'c> {
     context: &'c Context<'c>,
     /// Gone once MPI has ended.
-    world: RefCell<Option<Processes>>,
+    world: RefCell<Option<MpiWorld>>,
     rank: Rank,
     size: usize,
     slot: CoreSlot,
-    local: Local,
+    local: HostRanks,
     /// Those that the ranks of this host may use together.
     cores: Vec<usize>,
-    has_played: Cell<bool>,
+    has_run: Cell<bool>,
     error: RefCell<Option<RunError>>,
 }
 
 /// The ranks on the host of this rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Local {
+pub struct HostRanks {
     /// How many there are.
     pub ranks: usize,
     /// Cores that they may use together.
@@ -51,7 +51,7 @@ pub struct Local {
 
 /// Host and cores of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Site {
+struct RankHost {
     host: String,
     cores: Vec<usize>,
 }
@@ -69,7 +69,7 @@ struct Reason {
 
 /// What rank 0 receives of a rank at the end of a run.
 #[derive(Serialize, Deserialize)]
-struct Given {
+struct RankReport {
     outcome: Outcome,
     peak: Option<Bytes>,
     arena: Bytes,
@@ -91,7 +91,7 @@ impl<'c> Job<'c> {
             end: context.environment().exit_on_timeout,
         };
         let file = library.file.clone();
-        let world = Processes::open(library, options)?;
+        let world = MpiWorld::open(library, options)?;
         if let Some(processes) = launcher.processes.filter(|&count| count != world.size()) {
             return Err(LaunchError::OtherMpi {
                 processes,
@@ -112,29 +112,29 @@ impl<'c> Job<'c> {
             rank,
             size,
             slot: CoreSlot { slot: 0, slots: 1 },
-            local: Local { ranks: 1, cores: 1 },
+            local: HostRanks { ranks: 1, cores: 1 },
             cores: Vec::new(),
-            has_played: Cell::new(false),
+            has_run: Cell::new(false),
             error: RefCell::new(None),
         };
-        let sites = job.sites();
-        let sites = sites.map_err(|error| job.shut_down(error))?;
-        (job.slot, job.local) = slot_of(&sites, rank);
-        job.cores = cores_of_host(&sites, rank);
+        let rank_hosts = job.rank_hosts();
+        let rank_hosts = rank_hosts.map_err(|error| job.shut_down(error))?;
+        (job.slot, job.local) = core_slot(&rank_hosts, rank);
+        job.cores = cores_of_host(&rank_hosts, rank);
         Ok(Some(job))
     }
 
-    /// The sites of all ranks, in rank order.
-    fn sites(&self) -> Result<Vec<Site>, LaunchError> {
-        let own = Site {
+    /// The rank_hosts of all ranks, in rank order.
+    fn rank_hosts(&self) -> Result<Vec<RankHost>, LaunchError> {
+        let own = RankHost {
             host: host(),
             cores: kernel_set::cores().to_vec(),
         };
-        let all = self.gathered(&own)?;
-        self.shared(&all)
+        let all = self.gather(&own)?;
+        self.broadcast(&all)
     }
 
-    /// What the verb was given.
+    /// The context of the verb.
     pub fn context(&self) -> &'c Context<'c> {
         self.context
     }
@@ -150,13 +150,13 @@ impl<'c> Job<'c> {
     }
 
     /// The ranks of this host.
-    pub fn local(&self) -> Local {
+    pub fn local(&self) -> HostRanks {
         self.local
     }
 
     fn with<R>(
         &self,
-        work: impl FnOnce(&Processes) -> Result<R, WorldError>,
+        work: impl FnOnce(&MpiWorld) -> Result<R, WorldError>,
     ) -> Result<R, LaunchError> {
         let world = self.world.borrow();
         let world = world
@@ -182,7 +182,7 @@ impl<'c> Job<'c> {
     }
 
     /// Gives all ranks what rank 0 has.
-    pub fn shared<T: Serialize + for<'t> Deserialize<'t>>(
+    pub fn broadcast<T: Serialize + for<'t> Deserialize<'t>>(
         &self,
         own: &T,
     ) -> Result<T, LaunchError> {
@@ -192,7 +192,7 @@ impl<'c> Job<'c> {
     }
 
     /// Gives rank 0 what all ranks have; nothing to the others.
-    fn gathered<T: Serialize + for<'t> Deserialize<'t>>(
+    fn gather<T: Serialize + for<'t> Deserialize<'t>>(
         &self,
         own: &T,
     ) -> Result<Vec<T>, LaunchError> {
@@ -203,11 +203,11 @@ impl<'c> Job<'c> {
     }
 
     /// Makes sure that all ranks have the same programs and plan; `identity` tells one from another.
-    pub fn agree(&self, identity: &str) -> Result<(), LaunchError> {
-        let all = self.gathered(&identity.to_owned())?;
+    pub fn check_agreement(&self, identity: &str) -> Result<(), LaunchError> {
+        let all = self.gather(&identity.to_owned())?;
         let other = all.iter().position(|one| one != identity);
         let verdict = other.map(|rank| (rank, all[rank].clone(), identity.to_owned()));
-        match self.shared(&verdict)? {
+        match self.broadcast(&verdict)? {
             None => Ok(()),
             Some((rank, other, own)) => Err(LaunchError::Differ { rank, other, own }),
         }
@@ -238,7 +238,7 @@ impl<'c> Job<'c> {
         known: &LinkTimes,
         threads: usize,
     ) -> Result<LinkTimes, LaunchError> {
-        let (groups, known) = self.shared(&(groups.clone(), known.clone()))?;
+        let (groups, known) = self.broadcast(&(groups.clone(), known.clone()))?;
         let cancel = AtomicBool::new(false);
         let mut transports = |program: &Program| -> Result<Box<dyn Transport + '_>, TuneError> {
             let made = self.with(|world| {
@@ -259,12 +259,12 @@ impl<'c> Job<'c> {
         };
         let own = measure_links_of_rank((self.rank, self.size), &groups, &known, &mut transports);
         let own = own.map_err(LaunchError::Links)?;
-        let all: Vec<OwnTimes> = self.gathered(&own)?;
+        let all: Vec<OwnTimes> = self.gather(&own)?;
         let found = match self.rank {
             0 => link_times_of_ranks(&groups, &known, &all),
             _ => LinkTimes::default(),
         };
-        self.shared(&found)
+        self.broadcast(&found)
     }
 
     /// How long a rank spins before it sleeps.
@@ -276,25 +276,25 @@ impl<'c> Job<'c> {
     /// after the sink has taken the tensors that the run leaves.
     ///
     /// Errors: what made this rank end.
-    pub fn play(
+    pub fn run(
         &self,
         session: &Session<'_>,
-        world: &World<'_>,
+        setup: &RunSetup<'_>,
         collectives: Collectives,
         listener: Listener<'_>,
-        mark: Mark,
+        baseline: MemoryBaseline,
         sink: &mut dyn TensorSink,
     ) -> Result<Option<(Vec<Outcome>, MemoryUsage)>, LaunchError> {
-        self.has_played.set(true);
-        let transport = self.transport(session, world, collectives)?;
+        self.has_run.set(true);
+        let transport = self.transport(session, setup, collectives)?;
         let waker = Box::new(transport.waker());
         let transport = Box::new(transport);
         let listener = (self.rank == 0).then_some(listener);
-        let played = ranks::play_rank(
-            session, world, self.rank, self.slot, transport, waker, listener,
+        let results = ranks::run_rank(
+            session, setup, self.rank, self.slot, transport, waker, listener,
         );
-        let peak = mark.peak_above();
-        let (outcome, mut arena) = played.map_err(|error| {
+        let peak = baseline.peak_above();
+        let (outcome, mut arena) = results.map_err(|error| {
             *self.error.borrow_mut() = Some(error.clone());
             LaunchError::from(error)
         })?;
@@ -303,7 +303,7 @@ impl<'c> Job<'c> {
             self.close()?;
             return Ok((self.rank == 0).then_some((vec![outcome], MemoryUsage::default())));
         }
-        let given = self.gathered(&Given {
+        let reports = self.gather(&RankReport {
             outcome,
             peak,
             arena: arena.bytes(),
@@ -314,11 +314,11 @@ impl<'c> Job<'c> {
             return Ok(None);
         }
         let usage = MemoryUsage {
-            arenas: given.iter().map(|one| one.arena).collect(),
-            peak: given.iter().map(|one| one.peak).sum(),
+            arenas: reports.iter().map(|one| one.arena).collect(),
+            peak: reports.iter().map(|one| one.peak).sum(),
             peak_saving: None,
         };
-        let outcomes = given.into_iter().map(|one| one.outcome).collect();
+        let outcomes = reports.into_iter().map(|one| one.outcome).collect();
         Ok(Some((outcomes, usage)))
     }
 
@@ -331,14 +331,14 @@ impl<'c> Job<'c> {
     ) -> Result<(), LaunchError> {
         loop {
             for tensor in session.persistent_tensors() {
-                self.leave(session, &tensor, arena, sink)?;
+                self.gather_tensor(session, &tensor, arena, sink)?;
             }
             let are_safe = match self.rank {
                 // A slow device keeps the others waiting.
                 0 => self.with_heartbeats(|| Ok::<_, LaunchError>(sink.finish()?))?,
                 _ => true,
             };
-            if self.shared(&are_safe)? {
+            if self.broadcast(&are_safe)? {
                 return Ok(());
             }
         }
@@ -346,7 +346,7 @@ impl<'c> Job<'c> {
 
     /// Gives rank 0 the shares of a tensor, which it keeps. One tensor at a time, so that the shares of
     /// all never lie beside the arenas.
-    fn leave(
+    fn gather_tensor(
         &self,
         session: &Session<'_>,
         tensor: &PersistentTensor,
@@ -367,7 +367,7 @@ impl<'c> Job<'c> {
         let all = self.with(|world| world.gather(&bytes))?;
         drop(bytes);
         // A rank that is ahead waits, or its messages would pile up.
-        self.shared(&())?;
+        self.broadcast(&())?;
         if self.rank > 0 {
             return Ok(());
         }
@@ -386,13 +386,13 @@ impl<'c> Job<'c> {
     fn transport<'w>(
         &self,
         session: &Session<'_>,
-        world: &World<'w>,
+        setup: &RunSetup<'w>,
         collectives: Collectives,
     ) -> Result<MpiTransport<'w>, LaunchError> {
         let mesh = session.main_program().mesh;
         let programs: Vec<&Program> = session.programs().collect();
-        let spin = self.spin(world.threads);
-        self.with(|processes| processes.transport(mesh, &programs, collectives, spin, world.cancel))
+        let spin = self.spin(setup.threads);
+        self.with(|world| world.transport(mesh, &programs, collectives, spin, setup.cancel))
     }
 
     /// Ends MPI in order.
@@ -427,7 +427,7 @@ impl<'c> Job<'c> {
             report(&cause.text);
         }
         world.shut_down(&[]);
-        if !self.has_played.get() {
+        if !self.has_run.get() {
             // Nothing is under way, so MPI can be ended in order; the cause is reported already.
             let _ = world.close();
         }
@@ -443,19 +443,16 @@ impl<'c> Job<'c> {
             None => 0,
         };
         let stopped = LaunchError::Interrupted;
-        match run == Some(RunError::Cancelled) {
-            true => Reason {
-                distance,
-                kind: stopped.kind(),
-                text: stopped.to_string(),
-                error: run,
-            },
-            false => Reason {
-                distance,
-                kind: error.kind(),
-                text,
-                error: run,
-            },
+        let (kind, text) = if run == Some(RunError::Cancelled) {
+            (stopped.kind(), stopped.to_string())
+        } else {
+            (error.kind(), text)
+        };
+        Reason {
+            distance,
+            kind,
+            text,
+            error: run,
         }
     }
 }
@@ -511,24 +508,26 @@ fn host() -> String {
     name.trim().to_owned()
 }
 
-fn cores_of_host(sites: &[Site], rank: Rank) -> Vec<usize> {
-    let here = sites.iter().filter(|site| site.host == sites[rank].host);
-    let cores: BTreeSet<usize> = here.flat_map(|site| site.cores.clone()).collect();
+fn cores_of_host(rank_hosts: &[RankHost], rank: Rank) -> Vec<usize> {
+    let here = rank_hosts
+        .iter()
+        .filter(|rank_host| rank_host.host == rank_hosts[rank].host);
+    let cores: BTreeSet<usize> = here.flat_map(|rank_host| rank_host.cores.clone()).collect();
     cores.into_iter().collect()
 }
 
 /// The share of a rank in the cores of its host. Where ranks have the same cores, they are dealt out; where
 /// a launcher gave each its own, or they overlap in another way, each takes what it has.
-fn slot_of(sites: &[Site], rank: Rank) -> (CoreSlot, Local) {
-    let own = &sites[rank];
-    let here: Vec<Rank> = (0..sites.len())
-        .filter(|&r| sites[r].host == own.host)
+fn core_slot(rank_hosts: &[RankHost], rank: Rank) -> (CoreSlot, HostRanks) {
+    let own = &rank_hosts[rank];
+    let here: Vec<Rank> = (0..rank_hosts.len())
+        .filter(|&r| rank_hosts[r].host == own.host)
         .collect();
-    let local = Local {
+    let local = HostRanks {
         ranks: here.len(),
-        cores: cores_of_host(sites, rank).len(),
+        cores: cores_of_host(rank_hosts, rank).len(),
     };
-    let are_shared = here.iter().all(|&r| sites[r].cores == own.cores);
+    let are_shared = here.iter().all(|&r| rank_hosts[r].cores == own.cores);
     let share = if are_shared {
         let slot = here.iter().position(|&r| r == rank).unwrap_or_default();
         let slots = here.len();
@@ -543,8 +542,8 @@ fn slot_of(sites: &[Site], rank: Rank) -> (CoreSlot, Local) {
 mod tests {
     use super::*;
 
-    fn site(host: &str, cores: &[usize]) -> Site {
-        Site {
+    fn rank_host(host: &str, cores: &[usize]) -> RankHost {
+        RankHost {
             host: host.to_owned(),
             cores: cores.to_vec(),
         }
@@ -552,16 +551,16 @@ mod tests {
 
     #[test]
     fn ranks_of_a_host_share_its_cores() {
-        let sites = [
-            site("a", &[0, 1]),
-            site("b", &[0, 1]),
-            site("a", &[0, 1]),
-            site("b", &[2, 3]),
+        let rank_hosts = [
+            rank_host("a", &[0, 1]),
+            rank_host("b", &[0, 1]),
+            rank_host("a", &[0, 1]),
+            rank_host("b", &[2, 3]),
         ];
-        let (shared, local) = slot_of(&sites, 2);
+        let (shared, local) = core_slot(&rank_hosts, 2);
         assert_eq!((shared.slot, shared.slots), (1, 2));
         assert_eq!((local.ranks, local.cores), (2, 2));
-        let (own, local) = slot_of(&sites, 3);
+        let (own, local) = core_slot(&rank_hosts, 3);
         assert_eq!((own.slot, own.slots), (0, 1));
         assert_eq!((local.ranks, local.cores), (2, 4));
     }

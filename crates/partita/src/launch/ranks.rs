@@ -22,7 +22,7 @@ pub type MakeSource<'w> =
 pub type InitialValues<'w> = dyn Fn(&Buffer, Range<usize>) -> Option<Vec<f64>> + Sync + 'w;
 
 /// What the ranks of a run share.
-pub struct World<'w> {
+pub struct RunSetup<'w> {
     /// Set of kernels.
     pub kernels: KernelSet,
     /// Type that they compute in.
@@ -49,7 +49,7 @@ struct Part<'l> {
 }
 
 /// The outcomes and memories of all ranks.
-pub struct Played {
+pub struct RankResults {
     /// In rank order.
     pub outcomes: Vec<Outcome>,
     /// In rank order, as the last step left them.
@@ -59,9 +59,9 @@ pub struct Played {
 /// Plays a session as one of its ranks, on this thread. The arena is as the last step left it.
 ///
 /// Errors: what made the rank end.
-pub fn play_rank<'w>(
+pub fn run_rank<'w>(
     session: &Session<'_>,
-    world: &World<'w>,
+    setup: &RunSetup<'w>,
     rank: Rank,
     slot: CoreSlot,
     transport: Box<dyn Transport + 'w>,
@@ -71,53 +71,53 @@ pub fn play_rank<'w>(
     let mesh = session.main_program().mesh;
     let mut arena = Arena::of_rank(rank, session.arena_bytes(rank))?;
     arena.touch();
-    let threads = (world.threads, world.level);
-    let kernels = world
+    let threads = (setup.threads, setup.level);
+    let kernels = setup
         .kernels
-        .kernels(world.precision, mesh, rank, slot, threads)?;
+        .kernels(setup.precision, mesh, rank, slot, threads)?;
     let mut runner = RankRunner {
         rank,
         arena,
         kernels,
         transport,
         // What has been read wakes the rank as a message does.
-        source: (world.source)(rank, Some(waker))?,
-        clock: Box::new(world.clock),
-        cancel: world.cancel,
-        watchdog: world.watchdog,
+        source: (setup.source)(rank, Some(waker))?,
+        clock: Box::new(setup.clock),
+        cancel: setup.cancel,
+        watchdog: setup.watchdog,
     };
     let mut report = |progress| {
         if let Some(listener) = &mut listener {
             listener(progress);
         }
     };
-    let outcome = session.run(&mut runner, world.initial, &mut report)?;
+    let outcome = session.run(&mut runner, setup.initial, &mut report)?;
     Ok((outcome, runner.arena))
 }
 
 /// Plays a session on as many threads as it has ranks.
 ///
 /// Errors: the first rank that failed.
-pub fn play(
+pub fn run_ranks(
     session: &Session<'_>,
-    world: &World<'_>,
+    setup: &RunSetup<'_>,
     listener: Listener<'_>,
-) -> Result<Played, LaunchError> {
+) -> Result<RankResults, LaunchError> {
     let mesh = session.main_program().mesh;
     let mut listener = Some(listener);
-    let patience = spin(mesh.ranks(), world.threads, cores().len());
+    let patience = spin(mesh.ranks(), setup.threads, cores().len());
     let parts = connect(mesh, patience).into_iter().map(|transport| Part {
         transport,
         listener: listener.take(),
     });
     let was_asked = AtomicBool::new(false);
-    let results = launch(parts.collect(), world.cancel, |rank, mut part: Part<'_>| {
+    let results = launch(parts.collect(), setup.cancel, |rank, mut part: Part<'_>| {
         part.transport.reserve(session.programs())?;
         let waker = Box::new(part.transport.messages().waker());
         let (slot, slots) = (rank, mesh.ranks());
         let (slot, transport) = (CoreSlot { slot, slots }, Box::new(part.transport));
-        let played = play_rank(session, world, rank, slot, transport, waker, part.listener);
-        played.inspect_err(|error| {
+        let results = run_rank(session, setup, rank, slot, transport, waker, part.listener);
+        results.inspect_err(|error| {
             was_asked.fetch_or(matches!(error, RunError::Cancelled), Ordering::Relaxed);
         })
     });
@@ -133,5 +133,5 @@ pub fn play(
         error => error,
     })?;
     let (outcomes, arenas) = results.into_iter().unzip();
-    Ok(Played { outcomes, arenas })
+    Ok(RankResults { outcomes, arenas })
 }

@@ -14,11 +14,11 @@ use partita_space::{Bytes, Seconds};
 /// Candidates of the ranking whose memory is itemized.
 const ITEMIZED_MAX: usize = 7;
 /// Candidates that do not fit and are itemized all the same.
-const MISFITS_MAX: usize = 4;
+const TOO_LARGE_MAX: usize = 4;
 /// Candidates that the plan passed over, and are costed for the figures all the same.
 const PASSED_OVER_MAX: usize = 24;
 /// As many on this machine, where kernels are measured for each.
-const PASSED_OVER_HERE_MAX: usize = 4;
+const PASSED_OVER_LOCAL_MAX: usize = 4;
 
 /// A plan with everything that its page shows.
 pub struct Figures {
@@ -26,13 +26,13 @@ pub struct Figures {
     pub model: String,
     /// Samples per step over all ranks.
     pub batch: usize,
-    /// Ranks that train together.
+    /// Number of ranks.
     pub ranks: usize,
     /// Name of the machine.
     pub machine: String,
     /// Whether input time is ignored.
     pub no_io: bool,
-    /// Memory that a rank may fill.
+    /// Memory limit of a rank.
     pub memory: Bytes,
     /// All strategies, best first, then those refused.
     pub candidates: Vec<Candidate>,
@@ -92,7 +92,7 @@ pub struct Best {
 
 /// Gathers everything that the page shows beyond the ranking.
 ///
-/// Errors: a cost that cannot be had.
+/// Errors: a missing cost.
 pub fn gather(
     context: &Context<'_>,
     planner: &Planner<'_>,
@@ -208,12 +208,11 @@ fn data(
     let program = program(training, &strategy)?;
     let memory = program.memory_max();
     let fits = memory <= planner.memory(ranks);
-    let samples_per_second = match can_be_simulated(planner, fits) {
-        true => {
-            let simulation = planner.simulate(&program)?;
-            Some(Prediction::of(&program, &simulation, false).samples_per_second)
-        }
-        false => None,
+    let samples_per_second = if can_be_simulated(planner, fits) {
+        let simulation = planner.simulate(&program)?;
+        Some(Prediction::of(&program, &simulation, false).samples_per_second)
+    } else {
+        None
     };
     Ok(Some(Data {
         samples_per_second,
@@ -266,17 +265,17 @@ fn add_refused(
 ) -> Result<(), PlanningError> {
     let most = match planner.source {
         CostSource::Modelled { .. } => PASSED_OVER_MAX,
-        CostSource::Measured { .. } => PASSED_OVER_HERE_MAX,
+        CostSource::Measured { .. } => PASSED_OVER_LOCAL_MAX,
     };
     let data = Strategy::hybrid(facts.ranks, [1; 3]);
-    let (mut misfits, mut others) = (0, 0);
+    let (mut too_large, mut others) = (0, 0);
     for candidate in candidates.iter().filter(|one| one.reason.is_some()) {
         let strategy = &candidate.strategy;
         let is_open = !strategy.stages.is_empty() && !strategy.has_layers();
         if is_open || strategy.check(training.graph, training.batch).is_err() {
             continue;
         }
-        if misfits + others >= most && *strategy != data {
+        if too_large + others >= most && *strategy != data {
             continue;
         }
         let Ok(program) = program(training, strategy) else {
@@ -287,9 +286,9 @@ fn add_refused(
         if fits {
             others += 1
         } else {
-            misfits += 1
+            too_large += 1
         }
-        if *strategy == data || !fits && misfits <= MISFITS_MAX {
+        if *strategy == data || !fits && too_large <= TOO_LARGE_MAX {
             let items = Footprint::largest(&program);
             facts.itemized.push((strategy.to_string(), items));
         }

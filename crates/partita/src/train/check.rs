@@ -1,7 +1,7 @@
 //! What is checked before any rank starts. Each error says what was asked, what is possible, and the
 //! nearest valid choice.
 
-use super::error::{Misfit, OutputError, TrainError};
+use super::error::{Mismatch, OutputError, TrainError};
 use super::run::Run;
 use crate::environment::Environment;
 use crate::free_folder;
@@ -13,7 +13,7 @@ use partita_space::{Axis, Bytes, Rank};
 use std::fs;
 
 /// Samples and targets of the dataset are those that the model reads and answers.
-pub fn dataset_fits(run: &Run, graph: &Graph, dataset: &Dataset) -> Result<(), Misfit> {
+pub fn dataset_fits(run: &Run, graph: &Graph, dataset: &Dataset) -> Result<(), Mismatch> {
     let input = graph.nodes[0].shape;
     let [channels, d, h, w] = dataset.shape();
     if input.channels != channels || input.extent != [d, h, w] {
@@ -21,7 +21,7 @@ pub fn dataset_fits(run: &Run, graph: &Graph, dataset: &Dataset) -> Result<(), M
             Some(name) => format!("model = \"{name}\""),
             None => format!("a dataset of samples of {input}"),
         };
-        return Err(Misfit::Samples {
+        return Err(Mismatch::Samples {
             model: graph.name.clone(),
             input: input.to_string(),
             data: run.data.clone(),
@@ -47,7 +47,7 @@ fn model_for(dataset: &Dataset, asked: &str) -> Option<String> {
     fitting.iter().find(alike).or(fitting.first()).cloned()
 }
 
-fn targets_fit(run: &Run, graph: &Graph, dataset: &Dataset) -> Result<(), Misfit> {
+fn targets_fit(run: &Run, graph: &Graph, dataset: &Dataset) -> Result<(), Mismatch> {
     if let Some(extent) = dataset.labels() {
         return labels_fit(run, graph, dataset.targets(), extent);
     }
@@ -55,7 +55,7 @@ fn targets_fit(run: &Run, graph: &Graph, dataset: &Dataset) -> Result<(), Misfit
     let targets = dataset.targets().len();
     let expected = if is_classifier { 1 } else { answer.channels };
     if answer.extent != [1; 3] {
-        return Err(Misfit::Vectors {
+        return Err(Mismatch::Vectors {
             model: graph.name.clone(),
             output: answer.to_string(),
             data: run.data.clone(),
@@ -63,7 +63,7 @@ fn targets_fit(run: &Run, graph: &Graph, dataset: &Dataset) -> Result<(), Misfit
         });
     }
     if expected != targets {
-        return Err(Misfit::Targets {
+        return Err(Mismatch::Targets {
             model: graph.name.clone(),
             expected,
             data: run.data.clone(),
@@ -92,7 +92,7 @@ fn labels_fit(
     graph: &Graph,
     names: &[String],
     extent: [usize; 3],
-) -> Result<(), Misfit> {
+) -> Result<(), Mismatch> {
     let labeled = |extent: [usize; 3]| {
         if extent == [1; 3] {
             "one class per sample".to_owned()
@@ -105,7 +105,7 @@ fn labels_fit(
     let (model, data) = (graph.name.clone(), run.data.clone());
     let (labels, classes) = (labeled(extent), names.len());
     if !is_classifier {
-        return Err(Misfit::Numbers {
+        return Err(Mismatch::Numbers {
             model,
             data,
             labels,
@@ -113,7 +113,7 @@ fn labels_fit(
     }
     if answer.extent != extent {
         let output = labeled(answer.extent);
-        return Err(Misfit::Labels {
+        return Err(Mismatch::Labels {
             model,
             output,
             data,
@@ -122,7 +122,7 @@ fn labels_fit(
     }
     if classes > answer.channels {
         let known = answer.channels;
-        return Err(Misfit::Classes {
+        return Err(Mismatch::Classes {
             model,
             known,
             data,
@@ -133,14 +133,14 @@ fn labels_fit(
 }
 
 /// There are samples to train on, at least as many as a step takes.
-pub fn batch_fits(run: &Run, dataset: &Dataset) -> Result<(), Misfit> {
+pub fn batch_fits(run: &Run, dataset: &Dataset) -> Result<(), Mismatch> {
     let samples = dataset.samples(Split::Train);
     if samples == 0 {
         let data = run.data.clone();
-        return Err(Misfit::Empty { data });
+        return Err(Mismatch::Empty { data });
     }
     if run.batch > samples {
-        return Err(Misfit::Batch {
+        return Err(Mismatch::Batch {
             batch: run.batch,
             data: run.data.clone(),
             samples,
@@ -152,13 +152,13 @@ pub fn batch_fits(run: &Run, dataset: &Dataset) -> Result<(), Misfit> {
 /// The results have a folder of their own.
 pub fn output_fits(run: &Run, environment: &Environment) -> Result<(), OutputError> {
     let [output, data] = [&run.output, &run.data].map(|path| fs::canonicalize(path).ok());
-    match output.is_some() && output == data {
-        false => Ok(()),
-        true => Err(OutputError::IsDataset {
+    if output.is_some() && output == data {
+        return Err(OutputError::IsDataset {
             output: run.output.clone(),
             nearest: free_folder::anywhere(environment),
-        }),
+        });
     }
+    Ok(())
 }
 
 /// Batch norm sees a micro-batch at a time, on one rank as on many.

@@ -6,7 +6,7 @@ use super::run::Run;
 use crate::context::Context;
 use crate::local_machine::{LocalMachine, Ranks};
 use crate::planning::PlanningError;
-use crate::search::search_here;
+use crate::search::search_local;
 use partita_data::DType;
 use partita_graph::Graph;
 use partita_lower::Strategy;
@@ -25,10 +25,10 @@ pub fn choose_strategy(
     here: Ranks,
 ) -> Result<Strategy, TrainError> {
     let (batch, ranks) = (run.batch, run.ranks);
-    let fitting = |ranks| first_of(ranks, |one| one.check(graph, batch).is_ok());
+    let fitting = |ranks| first_strategy(ranks, |one| one.check(graph, batch).is_ok());
     let Some(first) = fitting(ranks) else {
         // A batch norm over a single value is no better on any number of ranks.
-        let laid_out = first_of(ranks, |one| one.check_layout(graph, batch).is_ok());
+        let laid_out = first_strategy(ranks, |one| one.check_layout(graph, batch).is_ok());
         if let Some(one) = laid_out {
             let norms = one.check_norms(graph, batch);
             norms.map_err(|error| TrainError::Auto(AutoError::Norm(error)))?;
@@ -48,7 +48,7 @@ pub fn choose_strategy(
     let request = programs::request(run, graph, &first, stored, &*menu);
     let here = LocalMachine::of(context, run.kernels, here, false);
     let here = here.map_err(PlanningError::Local)?;
-    let found = search_here(context, request, ranks, memory, here)?;
+    let found = search_local(context, request, ranks, memory, here)?;
     match found.first() {
         Some(best) if best.reason.is_none() => Ok(best.strategy.clone()),
         Some(nearest) => Err(TrainError::Auto(AutoError::Memory {
@@ -62,7 +62,7 @@ pub fn choose_strategy(
 }
 
 /// The first strategy over samples and positions of which something holds.
-fn first_of(ranks: usize, holds: impl Fn(&Strategy) -> bool) -> Option<Strategy> {
+fn first_strategy(ranks: usize, holds: impl Fn(&Strategy) -> bool) -> Option<Strategy> {
     let splits = |data: usize| {
         let rest = ranks / data;
         divisors(rest).into_iter().flat_map(move |depth| {

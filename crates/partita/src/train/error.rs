@@ -2,7 +2,7 @@
 
 use super::section::RunFileError;
 use crate::error::{ErrorKind, Fault};
-use crate::launch::{AGAINST_DIVERGENCE, LaunchError};
+use crate::launch::{DIVERGENCE_ADVICE, LaunchError};
 use crate::model::ModelError;
 use crate::planning::PlanningError;
 use partita_data::DataError;
@@ -28,7 +28,7 @@ pub enum TrainError {
     Data(#[from] DataError),
     /// Dataset and model do not suit each other, or the batch does not suit the dataset.
     #[error(transparent)]
-    Misfit(Box<Misfit>),
+    Mismatch(Box<Mismatch>),
     /// The strategy does not suit the model, the ranks or the mini-batch.
     #[error(transparent)]
     Strategy(#[from] StrategyError),
@@ -72,7 +72,7 @@ pub enum TrainError {
         layer: String,
         /// Micro-batches of a step.
         micro: usize,
-        /// What can be asked for.
+        /// Valid alternatives.
         nearest: String,
     },
     /// A rank needs more memory than it may have.
@@ -105,7 +105,7 @@ pub enum TrainError {
     Launch(#[from] LaunchError),
     /// The loss left the range of its type.
     #[error(
-        "the loss became {loss} {}; nothing was written; {AGAINST_DIVERGENCE}; `learning_rate` is {rate} at the \
+        "the loss became {loss} {}; nothing was written; {DIVERGENCE_ADVICE}; `learning_rate` is {rate} at the \
          start, {}",
         when(*kind, *epoch, *step),
         clip_text(*clip)
@@ -145,7 +145,7 @@ pub enum TrainError {
 
 /// Why a dataset does not suit a model, or a batch a dataset.
 #[derive(Debug, thiserror::Error)]
-pub enum Misfit {
+pub enum Mismatch {
     /// Samples of another shape.
     #[error(
         "model `{model}` reads samples of {input}; {} holds samples of {samples}; possible is a model or a \
@@ -161,7 +161,7 @@ pub enum Misfit {
         data: PathBuf,
         /// What it holds.
         samples: String,
-        /// What can be asked for.
+        /// Valid alternatives.
         nearest: String,
     },
     /// The model answers with values, the dataset with vectors.
@@ -279,7 +279,7 @@ pub enum AutoError {
         model: String,
         /// Samples of a step.
         batch: usize,
-        /// Ranks asked for.
+        /// Requested ranks.
         ranks: usize,
         /// The next smaller number that suits.
         nearest: usize,
@@ -287,7 +287,7 @@ pub enum AutoError {
     /// No strategy fits in memory.
     #[error("no strategy fits {ranks} ranks with {memory} each; nearest is `{nearest}`: {reason}")]
     Memory {
-        /// Ranks asked for.
+        /// Requested ranks.
         ranks: usize,
         /// What each may fill.
         memory: Bytes,
@@ -308,7 +308,7 @@ pub enum OutputError {
         output.display(), nearest.display()
     )]
     IsDataset {
-        /// As asked for.
+        /// The requested folder.
         output: PathBuf,
         /// A folder that can be made.
         nearest: PathBuf,
@@ -319,7 +319,7 @@ pub enum OutputError {
         output.display(), nearest.display()
     )]
     Unsuited {
-        /// As asked for.
+        /// The requested folder.
         output: PathBuf,
         /// What is in the way.
         found: String,
@@ -333,7 +333,7 @@ pub enum OutputError {
         output.display(), files.join(", "), nearest.display()
     )]
     HoldsRun {
-        /// As asked for.
+        /// The requested folder.
         output: PathBuf,
         /// Files of that run.
         files: Vec<&'static str>,
@@ -347,7 +347,7 @@ pub enum OutputError {
         output.display(), process_text(process.as_deref()), nearest.display()
     )]
     InUse {
-        /// As asked for.
+        /// The requested folder.
         output: PathBuf,
         /// Number of the process of that run, if known.
         process: Option<String>,
@@ -374,7 +374,7 @@ pub enum OutputError {
         output.display()
     )]
     NoRoom {
-        /// As asked for.
+        /// The requested folder.
         output: PathBuf,
         /// Room on its disk.
         free: Bytes,
@@ -386,7 +386,7 @@ pub enum OutputError {
     Folder {
         /// Which.
         folder: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
     /// The prediction cannot be written.
@@ -394,7 +394,7 @@ pub enum OutputError {
     Prediction {
         /// Its file.
         file: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
 }
@@ -420,7 +420,7 @@ impl Fault for TrainError {
             Self::RunFile(_)
             | Self::Model(_)
             | Self::Data(_)
-            | Self::Misfit(_)
+            | Self::Mismatch(_)
             | Self::Strategy(_)
             | Self::Auto(_)
             | Self::Lower(_)
@@ -443,7 +443,7 @@ impl Fault for TrainError {
             Self::RunFile(_)
             | Self::Model(_)
             | Self::Data(_)
-            | Self::Misfit(_)
+            | Self::Mismatch(_)
             | Self::Strategy(_)
             | Self::Auto(_)
             | Self::Lower(_)
@@ -466,9 +466,9 @@ impl From<PlanningError> for TrainError {
     }
 }
 
-impl From<Misfit> for TrainError {
-    fn from(error: Misfit) -> Self {
-        Self::Misfit(Box::new(error))
+impl From<Mismatch> for TrainError {
+    fn from(error: Mismatch) -> Self {
+        Self::Mismatch(Box::new(error))
     }
 }
 

@@ -9,7 +9,7 @@ use super::record::{
 use super::run::Run;
 use super::weights::SavedWeights;
 use crate::environment::Environment;
-use crate::launch::{METHOD, MemoryUsage};
+use crate::launch::{MemoryUsage, PEAK_METHOD};
 use crate::trace;
 use partita_oracle::{Comparison, Prediction, compare};
 use partita_program::Program;
@@ -343,7 +343,7 @@ impl Finished<'_> {
             predicted: all,
             measured_peak_bytes: self.usage.peak,
             measured_peak_saving_bytes: self.usage.peak_saving,
-            method: METHOD,
+            method: PEAK_METHOD,
         }
     }
 

@@ -3,7 +3,7 @@
 use super::error::TrainError;
 use super::run_file::RunFile;
 use crate::kernel_set::{KernelSet, Precision};
-use crate::launch::{Crew, Launch};
+use crate::launch::{Launch, RankConfig};
 use crate::training::StrategyChoice;
 use partita_mpi::Collectives;
 use partita_program::{Optimizer, Transform};
@@ -33,7 +33,7 @@ pub struct TrainRequest {
 /// A run as it will be. Paths are relative to the current folder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
-    /// A name of the zoo or the path of a model file.
+    /// Model of the zoo or path of a model file.
     pub model: String,
     /// A dataset folder or a single HDF5 file.
     pub data: PathBuf,
@@ -41,7 +41,7 @@ pub struct Run {
     pub output: PathBuf,
     /// Whether a run that the folder holds may be replaced.
     pub overwrite: bool,
-    /// Ranks that train together: of the launcher, the request, or the run file.
+    /// Number of ranks: of the launcher, the request, or the run file.
     pub ranks: usize,
     /// Threads of the kernels of each rank.
     pub threads: usize,
@@ -116,8 +116,8 @@ impl Run {
     }
 
     /// Its ranks with their kernels.
-    pub fn crew(&self) -> Crew {
-        Crew {
+    pub fn rank_config(&self) -> RankConfig {
+        RankConfig {
             ranks: self.ranks,
             threads: self.threads,
             kernels: self.kernels,

@@ -40,7 +40,7 @@ const WATCHDOG: Seconds = Seconds(60.0);
 /// A run file. Paths are relative to the current folder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunFile {
-    /// A name of the zoo or the path of a model file.
+    /// Model of the zoo or path of a model file.
     pub model: String,
     /// A dataset folder or a single HDF5 file.
     pub data: PathBuf,
@@ -48,7 +48,7 @@ pub struct RunFile {
     pub output: PathBuf,
     /// Whether a run that the folder holds may be replaced (default: false).
     pub overwrite: bool,
-    /// Ranks that train together (default: 1).
+    /// Number of ranks (default: 1).
     pub ranks: usize,
     /// Threads of the kernels of each rank (default: 1).
     pub threads: usize,
@@ -219,7 +219,7 @@ fn duration(text: &str) -> Option<Seconds> {
 }
 
 #[derive(Clone, Copy)]
-enum Rule {
+enum OptimizerKind {
     Adam,
     Sgd,
 }
@@ -234,11 +234,14 @@ fn optimizer(top: &Section<'_>) -> Result<(Optimizer, Option<f64>), RunFileError
     let Some(section) = top.section("optimizer")? else {
         return Ok((adam(0.9, 0.999, 1e-8, 0.0), None));
     };
-    let rule = section.choice("kind", &[("adam", Rule::Adam), ("sgd", Rule::Sgd)])?;
-    let rule = rule.unwrap_or(Rule::Adam);
-    section.check(match rule {
-        Rule::Adam => &ADAM_KEYS,
-        Rule::Sgd => &SGD_KEYS,
+    let kind = section.choice(
+        "kind",
+        &[("adam", OptimizerKind::Adam), ("sgd", OptimizerKind::Sgd)],
+    )?;
+    let kind = kind.unwrap_or(OptimizerKind::Adam);
+    section.check(match kind {
+        OptimizerKind::Adam => &ADAM_KEYS,
+        OptimizerKind::Sgd => &SGD_KEYS,
     })?;
     let share = |key, default| {
         // In single precision, in which kernels divide by what is left of 1.
@@ -249,8 +252,8 @@ fn optimizer(top: &Section<'_>) -> Result<(Optimizer, Option<f64>), RunFileError
     let is_decay = |number: f64| number == 0.0 || number > 0.0 && is_scale(number);
     let decay = section.number("weight_decay", NOT_NEGATIVE, is_decay)?;
     let decay = decay.unwrap_or(0.0);
-    let optimizer = match rule {
-        Rule::Adam => {
+    let optimizer = match kind {
+        OptimizerKind::Adam => {
             let epsilon = section.single("epsilon", 1e-8)?;
             adam(
                 share("beta1", 0.9)?,
@@ -259,7 +262,7 @@ fn optimizer(top: &Section<'_>) -> Result<(Optimizer, Option<f64>), RunFileError
                 decay,
             )
         }
-        Rule::Sgd => Optimizer::Sgd {
+        OptimizerKind::Sgd => Optimizer::Sgd {
             momentum: share("momentum", 0.0)?,
             weight_decay: decay,
         },
@@ -268,7 +271,7 @@ fn optimizer(top: &Section<'_>) -> Result<(Optimizer, Option<f64>), RunFileError
 }
 
 #[derive(Clone, Copy)]
-enum Course {
+enum ScheduleKind {
     Constant,
     Linear,
     Cosine,
@@ -277,31 +280,31 @@ enum Course {
 fn schedule(top: &Section<'_>, epochs: usize) -> Result<Schedule, RunFileError> {
     let expected = "a table `[schedule]` with `learning_rate`";
     let section = top.need("schedule", top.section("schedule")?, expected)?;
-    let courses = [
-        ("constant", Course::Constant),
-        ("linear", Course::Linear),
-        ("cosine", Course::Cosine),
+    let kinds = [
+        ("constant", ScheduleKind::Constant),
+        ("linear", ScheduleKind::Linear),
+        ("cosine", ScheduleKind::Cosine),
     ];
     section.check(&SCHEDULE_KEYS)?;
-    let course = section
-        .choice("kind", &courses)?
-        .unwrap_or(Course::Constant);
+    let kind = section
+        .choice("kind", &kinds)?
+        .unwrap_or(ScheduleKind::Constant);
     let rate = section.single("learning_rate", 1e-3)?;
     let rate = section.need("learning_rate", rate, "a number above 0, like 0.001")?;
     let factor = "a number from 0 to 1";
     let final_factor = section.number("final_factor", factor, |n| (0.0..=1.0).contains(&n))?;
     let (final_factor, epochs) = (final_factor.unwrap_or(0.0), epochs as f64);
-    Ok(match course {
-        Course::Constant => {
+    Ok(match kind {
+        ScheduleKind::Constant => {
             section.check(&CONSTANT_KEYS)?;
             Schedule::Constant { rate }
         }
-        Course::Linear => Schedule::Linear {
+        ScheduleKind::Linear => Schedule::Linear {
             rate,
             final_factor,
             epochs,
         },
-        Course::Cosine => Schedule::Cosine {
+        ScheduleKind::Cosine => Schedule::Cosine {
             rate,
             final_factor,
             epochs,

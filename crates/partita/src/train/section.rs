@@ -14,7 +14,7 @@ pub enum RunFileError {
     Unreadable {
         /// The file.
         file: String,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
     /// It is not TOML.

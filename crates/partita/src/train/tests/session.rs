@@ -1,7 +1,7 @@
 //! Sessions on ranks that are threads.
 
 use crate::kernel_set::{KernelSet, Precision};
-use crate::launch::{self, World, play};
+use crate::launch::{self, RunSetup, run_ranks};
 use partita_cpu::Level;
 use partita_graph::{Graph, initial_part, text};
 use partita_lower::{Request, SampleFormat, Strategy, lower};
@@ -95,20 +95,20 @@ fn program(strategy: &str, kind: ProgramKind, batch: usize, epsilon: Option<f64>
     program
 }
 
-fn played(strategy: &str, epsilon: Option<f64>) -> Vec<Programs> {
-    let mut played = Vec::new();
+fn session_programs(strategy: &str, epsilon: Option<f64>) -> Vec<Programs> {
+    let mut session_programs = Vec::new();
     for (kind, samples) in [
         (ProgramKind::Train, TRAINING),
         (ProgramKind::Evaluate, VALIDATION),
     ] {
         for batch in batch_sizes(samples, BATCH) {
-            played.push(Programs {
+            session_programs.push(Programs {
                 step: program(strategy, kind, batch, epsilon),
                 fetch: program(strategy, ProgramKind::Fetch, batch, epsilon),
             });
         }
     }
-    played
+    session_programs
 }
 
 /// Another order in every epoch.
@@ -142,10 +142,10 @@ fn initial(buffer: &Buffer, elements: Range<usize>) -> Option<Vec<f64>> {
         .map(|one| initial_part(one, 1, elements))
 }
 
-struct Ran {
+struct RunOutput {
     outcomes: Vec<Outcome>,
     values: Vec<(PersistentTensor, Vec<f64>)>,
-    heard: Vec<Progress>,
+    events: Vec<Progress>,
 }
 
 type MakeSource<'s> = &'s (dyn Fn(Mesh, Rank) -> Box<dyn Source> + Sync);
@@ -155,11 +155,11 @@ fn run_with(
     cancel: &AtomicBool,
     watchdog: f64,
     make_source: MakeSource<'_>,
-) -> Result<Ran, LaunchError> {
+) -> Result<RunOutput, LaunchError> {
     let mesh = session.main_program().mesh;
-    let heard = Arc::new(Mutex::new(Vec::new()));
-    let hear = Arc::clone(&heard);
-    let world = World {
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let recorder = Arc::clone(&events);
+    let setup = RunSetup {
         kernels: KernelSet::Reference,
         precision: Precision::F64,
         threads: 1,
@@ -170,11 +170,11 @@ fn run_with(
         clock: SystemClock::start(),
         initial: &initial,
     };
-    let listener = Box::new(move |progress| hear.lock().unwrap().push(progress));
-    let launch::Played {
+    let listener = Box::new(move |progress| recorder.lock().unwrap().push(progress));
+    let launch::RankResults {
         outcomes,
         mut arenas,
-    } = play(session, &world, listener)?;
+    } = run_ranks(session, &setup, listener)?;
     let whole = |tensor: PersistentTensor| {
         let holders = tensor.holders.iter();
         let shards = holders.map(|&holder| session.shard(holder, &mut arenas[holder.0]));
@@ -188,16 +188,16 @@ fn run_with(
         .into_iter()
         .map(whole)
         .collect();
-    let heard = std::mem::take(&mut *heard.lock().unwrap());
-    Ok(Ran {
+    let events = std::mem::take(&mut *events.lock().unwrap());
+    Ok(RunOutput {
         outcomes,
         values,
-        heard,
+        events,
     })
 }
 
-fn run(strategy: &str, epochs: u64, rate: f64) -> Ran {
-    let session = Session::new(played(strategy, None), plan(epochs, rate)).unwrap();
+fn run(strategy: &str, epochs: u64, rate: f64) -> RunOutput {
+    let session = Session::new(session_programs(strategy, None), plan(epochs, rate)).unwrap();
     let samples = Arc::new(samples());
     let source = |mesh, rank| -> Box<dyn Source> {
         Box::new(MemorySource::new(Arc::clone(&samples), mesh, rank))
@@ -206,9 +206,9 @@ fn run(strategy: &str, epochs: u64, rate: f64) -> Ran {
 }
 
 #[test]
-fn the_loss_falls_and_every_epoch_is_told() {
-    let ran = run("data=1", 12, 0.05);
-    let outcome = &ran.outcomes[0];
+fn the_loss_falls_and_every_epoch_is_reported() {
+    let output = run("data=1", 12, 0.05);
+    let outcome = &output.outcomes[0];
     assert_eq!((outcome.end, outcome.steps), (RunEnd::Finished, 36));
     let (first, last) = (&outcome.epochs[0], &outcome.epochs[11]);
     assert!(
@@ -217,8 +217,8 @@ fn the_loss_falls_and_every_epoch_is_told() {
     );
     let loss = |epoch: &partita_session::EpochReport| epoch.validation.as_ref().unwrap().loss;
     assert!(loss(last) < 0.5 * loss(first));
-    let steps: Vec<_> = ran
-        .heard
+    let steps: Vec<_> = output
+        .events
         .iter()
         .filter_map(|progress| match progress {
             Progress::Step {
@@ -236,7 +236,7 @@ fn the_loss_falls_and_every_epoch_is_told() {
     assert_eq!(steps[0].1, 0.05);
     assert!((steps[18].1 - 0.0375).abs() < 1e-15);
     assert!(matches!(
-        ran.heard.last(),
+        output.events.last(),
         Some(Progress::Done { steps: 36, .. })
     ));
     // 24 steps of full size, 2 of them warm-up.
@@ -290,16 +290,16 @@ fn the_same_run_twice_gives_the_same_bits() {
 }
 
 #[test]
-fn a_loss_that_is_no_number_ends_the_run_on_all_ranks() {
+fn a_loss_that_is_nan_ends_the_run_on_all_ranks() {
     let mut samples = samples();
     samples.targets[6] = vec![f64::NAN, 0.0];
     let samples = Arc::new(samples);
-    let session = Session::new(played("data=2", None), plan(3, 0.01)).unwrap();
+    let session = Session::new(session_programs("data=2", None), plan(3, 0.01)).unwrap();
     let source = |mesh, rank| -> Box<dyn Source> {
         Box::new(MemorySource::new(Arc::clone(&samples), mesh, rank))
     };
-    let ran = run_with(&session, &AtomicBool::new(false), 20.0, &source).unwrap();
-    for outcome in &ran.outcomes {
+    let output = run_with(&session, &AtomicBool::new(false), 20.0, &source).unwrap();
+    for outcome in &output.outcomes {
         // Sample 6 is the third of the first step.
         let RunEnd::NotFinite {
             kind,
@@ -316,18 +316,18 @@ fn a_loss_that_is_no_number_ends_the_run_on_all_ranks() {
 }
 
 /// Delivers nothing on one rank.
-struct Mute {
+struct SilentSource {
     inner: MemorySource,
-    is_mute: bool,
+    is_silent: bool,
 }
 
-impl Source for Mute {
+impl Source for SilentSource {
     fn start(&mut self, task: TaskId, load: &Load, inputs: &Inputs) -> Result<(), RunError> {
         self.inner.start(task, load, inputs)
     }
 
     fn poll(&mut self, memory: &Memory<'_>, done: &mut Vec<TaskId>) -> Result<(), RunError> {
-        if self.is_mute {
+        if self.is_silent {
             return Ok(());
         }
         self.inner.poll(memory, done)
@@ -339,19 +339,28 @@ impl Source for Mute {
 }
 
 #[test]
-fn the_watchdog_names_what_stands_still() {
+fn a_stalled_source_trips_the_watchdog() {
     let samples = Arc::new(samples());
-    let session = Session::new(played("depth=2", None), plan(1, 0.01)).unwrap();
+    let session = Session::new(session_programs("depth=2", None), plan(1, 0.01)).unwrap();
     let source = |mesh, rank| -> Box<dyn Source> {
-        Box::new(Mute {
+        Box::new(SilentSource {
             inner: MemorySource::new(Arc::clone(&samples), mesh, rank),
-            is_mute: rank == 1,
+            is_silent: rank == 1,
         })
     };
     let start = Instant::now();
     let result = run_with(&session, &AtomicBool::new(false), 0.2, &source);
-    let error = result.map(|_| ()).unwrap_err().to_string();
-    assert!(error.contains("made no progress for 200.00 ms"), "{error}");
+    let is_stalled = matches!(
+        result,
+        Err(LaunchError::Rank {
+            error: RunError::Stalled {
+                limit: Seconds(0.2),
+                ..
+            },
+            ..
+        })
+    );
+    assert!(is_stalled);
     assert!(
         start.elapsed() < Duration::from_secs(5),
         "{:?}",
@@ -362,7 +371,7 @@ fn the_watchdog_names_what_stands_still() {
 #[test]
 fn a_request_to_stop_ends_all_ranks_within_a_second() {
     let samples = Arc::new(samples());
-    let session = Session::new(played("data=2", None), plan(1_000_000, 0.01)).unwrap();
+    let session = Session::new(session_programs("data=2", None), plan(1_000_000, 0.01)).unwrap();
     let source = |mesh, rank| -> Box<dyn Source> {
         Box::new(MemorySource::new(Arc::clone(&samples), mesh, rank))
     };
@@ -388,20 +397,20 @@ fn a_request_to_stop_ends_all_ranks_within_a_second() {
 
 #[test]
 fn a_plan_without_its_programs_is_refused() {
-    let mut some = played("data=1", None);
+    let mut some = session_programs("data=1", None);
     some.retain(|one| one.step.batch != 2);
     let error = Session::new(some, plan(1, 0.1)).map(|_| ()).unwrap_err();
     let (kind, batch) = (ProgramKind::Train, 2);
     assert_eq!(error, SessionError::NoProgram { kind, batch });
-    let none = Session::new(played("data=1", None), plan(0, 0.1)).map(|_| ());
+    let none = Session::new(session_programs("data=1", None), plan(0, 0.1)).map(|_| ());
     assert_eq!(none.unwrap_err(), SessionError::Empty);
 }
 
 #[test]
 #[should_panic(expected = "persistent buffers")]
-fn programs_of_different_optimizers_are_no_run() {
-    let mut mixed = played("data=1", None);
+fn programs_of_different_optimizers_are_refused() {
+    let mut mixed = session_programs("data=1", None);
     mixed.truncate(2);
-    mixed.extend(played("data=1", Some(1e-8)).into_iter().skip(2));
+    mixed.extend(session_programs("data=1", Some(1e-8)).into_iter().skip(2));
     let _ = Session::new(mixed, plan(1, 0.1));
 }

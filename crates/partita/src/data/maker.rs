@@ -1,4 +1,4 @@
-//! What all makers of datasets share: the folder, the room on its disk, the splits.
+//! Common to all dataset makers: the output folder, the disk space, the splits.
 
 use super::error::DatasetError;
 use crate::context::Context;
@@ -15,21 +15,21 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-/// Samples that a thread makes before what was made is written.
-const PER_WAVE: usize = 4;
+/// Samples per thread between writes.
+const SAMPLES_PER_ROUND: usize = 4;
 
-/// What is common to all makers of datasets.
+/// The part of a request that is common to all dataset makers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MakeRequest {
-    /// Folder to make; it must not exist, or be empty.
+    /// Output folder, new or empty.
     pub out: PathBuf,
-    /// Seed of the samples: the same seed and request give the same bytes.
+    /// Seed: the same seed and request give the same bytes.
     pub seed: u64,
-    /// Fraction of the samples that are for validation.
+    /// Validation fraction.
     pub validation: f64,
-    /// Fraction of the samples that are for the test.
+    /// Test fraction.
     pub test: f64,
-    /// Samples made at a time (default: as many as there are cores).
+    /// Threads (default: number of cores).
     pub threads: Option<usize>,
 }
 
@@ -46,8 +46,8 @@ impl MakeRequest {
     }
 }
 
-/// A dataset in the making.
-pub struct Making<'a> {
+/// Makes the samples of a dataset and writes it.
+pub struct DatasetMaker<'a> {
     request: &'a MakeRequest,
     /// What a sample is called, in the plural.
     noun: &'static str,
@@ -55,17 +55,16 @@ pub struct Making<'a> {
     splits: [Vec<u64>; 3],
 }
 
-impl<'a> Making<'a> {
-    /// Splits `samples` into training, validation and test. Samples are numbered through, so that no two
-    /// splits share one.
+impl<'a> DatasetMaker<'a> {
+    /// Splits `samples` into training, validation and test by consecutive numbers.
     ///
-    /// Errors: none is left to train on.
+    /// Errors: no training samples.
     pub fn new(
         request: &'a MakeRequest,
         noun: &'static str,
         samples: usize,
     ) -> Result<Self, DatasetError> {
-        let of = |share: f64| (share * samples as f64).round() as usize;
+        let of = |fraction: f64| (fraction * samples as f64).round() as usize;
         let (validation, test) = (of(request.validation), of(request.test));
         let Some(train @ 1..) = samples.checked_sub(validation + test) else {
             return Err(DatasetError::NothingToTrainOn {
@@ -99,9 +98,9 @@ impl<'a> Making<'a> {
         asked
     }
 
-    /// Makes the samples on all threads, writes them in their order, and summarizes the dataset.
+    /// Makes the samples on all threads, writes them in order, and summarizes the dataset.
     ///
-    /// On a request to stop the writer is dropped, which removes what was written.
+    /// On cancellation the writer is dropped, which removes its files.
     pub fn make<T: Send + 'static>(
         &self,
         context: &Context<'_>,
@@ -124,14 +123,14 @@ impl<'a> Making<'a> {
             .zip(&self.splits)
             .flat_map(|(split, numbers)| numbers.iter().map(move |&number| (split, number)))
             .collect();
-        for wave in samples.chunks(threads * PER_WAVE) {
-            let made = make_wave(context, &one, wave, threads);
+        for round in samples.chunks(threads * SAMPLES_PER_ROUND) {
+            let made = make_round(context, &one, round, threads);
             if context.is_cancelled() {
                 context.report(Event::SamplesStopped);
                 let path = path.clone();
                 return Err(DatasetError::Interrupted { path });
             }
-            for (&(split, _), sample) in wave.iter().zip(made?) {
+            for (&(split, _), sample) in round.iter().zip(made?) {
                 append(&mut writer, split, sample)?;
                 written += 1;
                 report(written);
@@ -142,8 +141,8 @@ impl<'a> Making<'a> {
     }
 }
 
-impl Making<'_> {
-    /// Whether the disk has room for all samples, as far as it tells.
+impl DatasetMaker<'_> {
+    /// Checks that the disk has room for all samples, if its free space is known.
     fn check_room(&self, spec: &DatasetSpec) -> Result<(), DatasetError> {
         /// Headers of the files, and the index without the numbers of the samples.
         const BESIDE: u64 = 1 << 20;
@@ -181,21 +180,21 @@ pub fn integer(number: u64) -> toml::Value {
     }
 }
 
-/// The samples of a wave, in its order whoever makes them. On a request to stop returns at once with
-/// none: the threads end after their samples.
-fn make_wave<T: Send + 'static>(
+/// Makes the samples of a round on several threads, in order. On cancellation it returns none at once; the
+/// threads end after their samples.
+fn make_round<T: Send + 'static>(
     context: &Context<'_>,
     one: &(impl Fn(u64) -> Result<T, SynthError> + Clone + Send + 'static),
-    wave: &[(Split, u64)],
+    round: &[(Split, u64)],
     threads: usize,
 ) -> Result<Vec<T>, DatasetError> {
     let (sender, receiver) = mpsc::channel();
-    for (share, part) in wave.chunks(wave.len().div_ceil(threads)).enumerate() {
+    for (share, part) in round.chunks(round.len().div_ceil(threads)).enumerate() {
         let (one, sender) = (one.clone(), sender.clone());
         let numbers: Vec<u64> = part.iter().map(|&(_, number)| number).collect();
         let make = move || {
             let made: Result<Vec<T>, SynthError> = numbers.into_iter().map(one).collect();
-            // Nobody listens any more once a stop was asked for.
+            // After a cancellation there is no receiver.
             let _ = sender.send((share, made));
         };
         let thread = thread::Builder::new().name(format!("sample {share}"));
@@ -215,7 +214,7 @@ fn make_wave<T: Send + 'static>(
         }
     }
     let samples: Vec<T> = parts.into_values().flatten().collect();
-    if samples.len() < wave.len() {
+    if samples.len() < round.len() {
         return Err(DatasetError::ThreadDied);
     }
     Ok(samples)

@@ -3,8 +3,8 @@
 use partita_space::Bytes;
 use std::fs;
 
-/// How [`Mark::peak_above`] measures, for reports.
-pub const METHOD: &str = "largest resident set of the process until the last step (VmHWM of \
+/// How [`MemoryBaseline::peak_above`] measures, for reports.
+pub const PEAK_METHOD: &str = "largest resident set of the process until the last step (VmHWM of \
                           /proc/self/status, reset before the arenas were made) less the resident \
                           set before (VmRSS, after freed memory went back to the system); every \
                           page of the arenas was touched; stacks and small allocations of threads, \
@@ -13,9 +13,9 @@ pub const METHOD: &str = "largest resident set of the process until the last ste
 
 /// The resident set of this process at some time.
 #[derive(Clone, Copy, Debug)]
-pub struct Mark(Option<Bytes>);
+pub struct MemoryBaseline(Option<Bytes>);
 
-impl Mark {
+impl MemoryBaseline {
     /// Now. Memory that was freed goes back to the system first, or what is allocated later would lie
     /// where something lay before, and not be seen; and the largest value so far is forgotten.
     pub fn set() -> Self {
@@ -54,13 +54,13 @@ fn status(key: &str) -> Option<Bytes> {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
-    use super::Mark;
+    use super::MemoryBaseline;
     use partita_run::Arena;
     use partita_space::Bytes;
 
     #[test]
     fn a_touched_arena_is_seen() {
-        let before = Mark::set();
+        let before = MemoryBaseline::set();
         let mut arena = Arena::new(Bytes(64 << 20));
         arena.touch();
         let peak = before.peak_above().unwrap().0;
