@@ -157,7 +157,7 @@ fn calibrate_with(
     request: &CalibrateRequest,
 ) -> Result<Option<Calibrated>, CalibrateError> {
     let context = launch.context();
-    let host = Host::here(context.level());
+    let host = Host::local(context.level());
     let name = request.name.clone().unwrap_or_else(host_name);
     if name.trim().is_empty() {
         return Err(CalibrateError::NoName);
@@ -246,7 +246,7 @@ fn programs(
     ranks: &Ranks,
 ) -> Result<Vec<Program>, CalibrateError> {
     let menu = kernels.menu(ranks.threads, context.level());
-    let host = Host::here(context.level());
+    let host = Host::local(context.level());
     let free = host
         .memory_bytes_available
         .map_or(f64::INFINITY, |bytes| bytes.0 as f64);

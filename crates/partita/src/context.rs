@@ -1,5 +1,4 @@
-//! What every verb is given beside its request: the environment, measured times, who watches, and a flag
-//! that stops the work.
+//! The context of a verb: the environment, measured times, the progress listener, and a cancellation flag.
 
 use crate::environment::Environment;
 use crate::progress::{Event, Progress, Silent};
@@ -11,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static NEVER: AtomicBool = AtomicBool::new(false);
 
-/// What every verb is given beside its request. A process needs one, as it holds measured times.
+/// The context of a verb. A process needs only one, as it holds measured times.
 pub struct Context<'c> {
     environment: Environment,
     times: Times,
@@ -20,14 +19,14 @@ pub struct Context<'c> {
 }
 
 impl Context<'static> {
-    /// A context in which nobody watches and nothing is stopped.
+    /// A context without progress listener and cancellation.
     pub fn new(environment: Environment) -> Self {
         Self::watched(environment, &Silent, &NEVER)
     }
 }
 
 impl<'c> Context<'c> {
-    /// A context whose work reports to `progress` and ends early once `cancel` is set.
+    /// A context that reports to `progress`, and whose work ends early once `cancel` is set.
     pub fn watched(
         environment: Environment,
         progress: &'c dyn Progress,
@@ -43,13 +42,12 @@ impl<'c> Context<'c> {
         }
     }
 
-    /// The surroundings of the process.
+    /// The environment of the process.
     pub fn environment(&self) -> &Environment {
         &self.environment
     }
 
-    /// Ends the work early when it is set: ranks end within a second, and files that are half written are
-    /// removed.
+    /// The cancellation flag: ranks end within a second, and partial files are removed.
     pub fn cancel(&self) -> &'c AtomicBool {
         self.cancel
     }
@@ -66,7 +64,7 @@ impl<'c> Context<'c> {
         self.progress.report(event);
     }
 
-    /// Reports how far a measurement or a search is.
+    /// Reports the progress of a measurement or a search.
     pub(crate) fn status(&self, text: &str, is_last: bool) {
         self.report(Event::Status { text, is_last });
     }

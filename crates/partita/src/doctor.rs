@@ -1,4 +1,4 @@
-//! `doctor`: what this machine offers, and what mends what is missing.
+//! `doctor`: processor, memory, MPI and libraries of this machine, and how to install what is missing.
 
 use crate::context::Context;
 use crate::environment::Environment;
@@ -9,60 +9,60 @@ use partita_space::Seconds;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// How long MPI may take to start.
+/// Longest time for MPI to start.
 const START_LIMIT: Seconds = Seconds(30.0);
 
-/// What this machine offers.
+/// Hardware and libraries of this machine.
 #[derive(Clone, Debug, Serialize)]
 pub struct Diagnosis {
     /// Processor and memory.
     #[serde(flatten)]
     pub host: Host,
-    /// Libraries that can be used where they are installed.
+    /// Optional libraries.
     pub libraries: Vec<LibraryFinding>,
     /// MPI.
     pub mpi: MpiFinding,
 }
 
-/// The MPI that a launcher's processes would load.
+/// The MPI library that ranks would load.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct MpiFinding {
-    /// Its file; null if none can be loaded.
+    /// File; null if none can be loaded.
     pub file: Option<PathBuf>,
     /// Family of its constants.
     pub family: Option<&'static str>,
-    /// Its own version text.
+    /// Version text.
     pub version: Option<String>,
-    /// Thread level; known only under a launcher, as MPI must be started.
+    /// Thread level; known only under a launcher, which starts MPI.
     pub thread_level: Option<&'static str>,
     /// Processes of the job; known only under a launcher.
     pub processes: Option<usize>,
-    /// Why there is none, and what mends that.
+    /// Why none can be loaded, and how to install one.
     pub remedy: Option<String>,
 }
 
-/// A library that may be installed.
+/// An optional library.
 #[derive(Clone, Debug, Serialize)]
 pub struct LibraryFinding {
-    /// Its usual name.
+    /// Name.
     pub name: &'static str,
-    /// What it is used for.
+    /// Purpose.
     pub purpose: &'static str,
-    /// Its file; null if there is none.
+    /// File; null if not found.
     pub path: Option<PathBuf>,
-    /// Whether the loader finds it.
+    /// Whether the loader finds it by name.
     pub loadable: bool,
-    /// The line that mends what is missing; null if nothing is.
+    /// How to install it; null if nothing is missing.
     pub remedy: Option<String>,
 }
 
-/// Looks at this machine. Under a launcher this starts and ends MPI.
+/// Inspects this machine. Under a launcher this initializes and finalizes MPI.
 pub fn doctor(context: &Context<'_>) -> Diagnosis {
     let environment = context.environment();
     let loader = Loader::of_this_machine(&environment.loader);
     let libraries = LIBRARIES.iter();
     Diagnosis {
-        host: Host::here(environment.level),
+        host: Host::local(environment.level),
         libraries: libraries
             .map(|library| finding(library, loader.find(library)))
             .collect(),

@@ -1,7 +1,6 @@
-//! What the surroundings of the process decide: variables, folders, and how the process may be ended.
+//! The environment of the process: variables, folders, and how it may be ended.
 //!
-//! This is the only place that gives environment variables a meaning. It reads none itself: the caller
-//! passes a function that looks them up.
+//! All environment variables are interpreted here, and only here. The caller passes a function that reads them.
 
 use crate::foreign::{HINT_VARIABLES, LoaderPaths};
 use crate::launcher::{self, Launcher};
@@ -11,38 +10,37 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// Names a lower instruction level than the processor has, as in a comparison with another machine.
+/// Selects a lower instruction level than the processor has, to compare with another machine.
 const VECTORS: &str = "PARTITA_VECTORS";
-/// Folders of machine files, separated as in `PATH`.
+/// Folders of machine files, separated by colons.
 const MACHINES: &str = "PARTITA_MACHINES";
-/// Names an MPI library to load instead of the one that would be found.
+/// The MPI library to load instead of the one that would be found.
 const MPI_FILE: &str = "PARTITA_MPI";
 
-/// The surroundings of a process.
+/// The environment of a process.
 #[derive(Clone, Debug)]
 pub struct Environment {
     /// Folders in which machine files are looked for by name.
     pub machine_folders: Vec<PathBuf>,
-    /// File that keeps measured times from run to run; none keeps them in memory only.
+    /// File of measured times; `None` keeps them in memory only.
     pub measured_times: Option<PathBuf>,
     /// Instruction level of the CPU kernels.
     pub level: Level,
-    /// The program that started this process as one of several.
+    /// The launcher that started this process as one of several.
     pub launcher: Option<Launcher>,
     /// The MPI library to load instead of the one that would be found.
     pub mpi_file: Option<PathBuf>,
-    /// Where the loader looks for foreign libraries.
+    /// Search paths of the loader.
     pub loader: LoaderPaths,
     /// Home folder of the user.
     pub home: Option<PathBuf>,
     /// Folder of temporary files.
     pub temporary: PathBuf,
-    /// Ends the process with a message when a call of a foreign library does not come back. Called on
-    /// another thread than the one that hangs.
+    /// Ends the process with a message when a call of a foreign library does not return. Called on another thread.
     pub exit_on_timeout: fn(&str) -> !,
 }
 
-/// A variable whose value means nothing.
+/// An environment variable with an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EnvironmentError {
     /// The processor lacks the instruction level.
@@ -50,13 +48,13 @@ pub enum EnvironmentError {
         "{VECTORS}={word}: this processor has no {level}; possible are {possible}, the highest is {highest}"
     )]
     Unavailable {
-        /// As given.
+        /// The value.
         word: String,
-        /// The level that it names.
+        /// The instruction level.
         level: &'static str,
         /// Levels of this processor.
         possible: String,
-        /// The one that is used by default.
+        /// The default level.
         highest: &'static str,
     },
     /// There is no such instruction level.
@@ -64,7 +62,7 @@ pub enum EnvironmentError {
         "{VECTORS}={word} names no instruction level; possible are {possible}; did you mean `{nearest}`?"
     )]
     NoLevel {
-        /// As given.
+        /// The value.
         word: String,
         /// Levels of this processor.
         possible: String,
@@ -74,8 +72,8 @@ pub enum EnvironmentError {
 }
 
 impl Default for Environment {
-    /// Without any variable: the machines that come with the library and those in `machines/`, times kept
-    /// in memory, the highest instruction level, no launcher.
+    /// No variables: built-in machines and those in `machines/`, times kept in memory, the highest instruction
+    /// level, no launcher.
     fn default() -> Self {
         Self {
             machine_folders: vec![PathBuf::from("machines")],
@@ -92,7 +90,7 @@ impl Default for Environment {
 }
 
 impl Environment {
-    /// The environment that variables describe.
+    /// The environment given by variables.
     ///
     /// Errors: `PARTITA_VECTORS` names no instruction level, or one that this processor lacks.
     pub fn from_variables(
@@ -131,7 +129,7 @@ impl Environment {
     }
 }
 
-/// The paths of a list as in `PATH`.
+/// The paths of a colon-separated list.
 fn paths(list: &OsStr) -> impl Iterator<Item = PathBuf> {
     let parts = list.as_bytes().split(|&byte| byte == b':');
     parts.map(|part| PathBuf::from(OsStr::from_bytes(part)))
@@ -184,17 +182,19 @@ mod tests {
     }
 
     #[test]
-    fn other_words_are_refused_with_the_nearest() {
-        let refusal = level("portabel").unwrap_err().to_string();
-        assert!(refusal.contains("`portable`"), "{refusal}");
+    fn unknown_levels_are_refused_with_the_nearest() {
+        let refusal = level("portabel").unwrap_err();
+        let is_nearest =
+            matches!(&refusal, EnvironmentError::NoLevel { nearest, .. } if nearest == "portable");
+        assert!(is_nearest, "{refusal}");
         let lacking = Level::ALL.into_iter().find(|level| !level.available());
         let lacking = lacking.expect("no processor has the vectors of two makers");
-        let refusal = level(lacking.name()).unwrap_err().to_string();
-        assert!(refusal.contains("this processor has no"), "{refusal}");
+        let refusal = level(lacking.name()).unwrap_err();
+        assert!(matches!(refusal, EnvironmentError::Unavailable { .. }));
     }
 
     #[test]
-    fn variables_have_their_meaning() {
+    fn variables_are_interpreted() {
         let environment = |pairs: &'static [(&str, &str)]| {
             let lookup = |name: &str| {
                 let found = pairs.iter().find(|(key, _)| *key == name);

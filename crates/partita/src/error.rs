@@ -1,31 +1,31 @@
-//! What kind of failure an error is, and its whole text. Each room has an enum of its own.
+//! Kinds of errors, and the full text of an error with its sources.
 
 use serde::{Deserialize, Serialize};
 use std::error::Error;
 
-/// Who can do something about an error.
+/// Kind of an error; determines the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ErrorKind {
-    /// The request cannot be met; another one can.
+    /// The request is invalid; change it.
     Request,
-    /// A valid request failed while it was carried out.
+    /// A valid request failed.
     Failure,
-    /// The caller asked to stop.
+    /// The caller cancelled the work.
     Interrupted,
 }
 
 /// An error of this library.
 pub trait Fault: Error {
-    /// Who can do something about it.
+    /// Its kind.
     fn kind(&self) -> ErrorKind;
 
-    /// Whether another process, or this one in an [`Event`](crate::Event), has reported it already.
+    /// Whether it was reported already, by another process or in an \[`Event`\]\(crate::Event\).
     fn is_reported(&self) -> bool {
         false
     }
 }
 
-/// The texts of an error and its sources, without those that the text before repeats.
+/// The texts of an error and its sources, without repetitions.
 pub fn full_text(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,4 +1,4 @@
-///! What bounds a strategy, and the effect of changes of machine, batch and ranks.
+//! What bounds a strategy, and the effect of changes of machine, batch and ranks.
 use crate::machine;
 use crate::planning::PlanningError;
 use partita_lower::{Request, Strategy, lower};

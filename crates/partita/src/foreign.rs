@@ -1,16 +1,16 @@
-//! Foreign libraries, found by name where the loader would look. Nothing is loaded.
+//! Finds foreign libraries by name, as the loader would, without loading them.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What the loader itself keeps: the paths of all libraries in the system's folders.
+/// Cache of the loader: the paths of all libraries in the system's folders.
 const LOADER_CACHE: &str = "/etc/ld.so.cache";
 
-/// Folders that the loader tries last.
+/// Folders that the loader searches last.
 const DEFAULT_FOLDERS: [&str; 4] = ["/lib64", "/usr/lib64", "/lib", "/usr/lib"];
 
-/// Variables that name the folder above `lib` or `lib64` of a library.
+/// Variables with the installation prefix of a library.
 pub const HINT_VARIABLES: [&str; 8] = [
     "MPI_HOME",
     "MPI_ROOT",
@@ -22,7 +22,7 @@ pub const HINT_VARIABLES: [&str; 8] = [
     "NCCL_HOME",
 ];
 
-/// Where the environment says that libraries are.
+/// Search paths of the environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoaderPaths {
     /// Folders of `LD_LIBRARY_PATH`.
@@ -31,21 +31,21 @@ pub struct LoaderPaths {
     pub roots: BTreeMap<&'static str, PathBuf>,
 }
 
-/// A library that may be used where it is installed.
+/// An optional library.
 pub struct Library {
     /// Its name.
     pub name: &'static str,
-    /// What it is used for.
+    /// Its purpose.
     pub purpose: &'static str,
     /// File names without version, the preferred first.
     pub stems: &'static [&'static str],
-    /// Folders above `lib` or `lib64`, or variables that name them, in which the loader does not look.
+    /// Installation prefixes, or variables that name them, which the loader does not search.
     pub hints: &'static [&'static str],
-    /// What to do where it is not found.
+    /// How to install it.
     pub remedy: &'static str,
 }
 
-/// Those that Partita knows.
+/// The known optional libraries.
 pub const LIBRARIES: [Library; 4] = [
     Library {
         name: "MPI",
@@ -90,10 +90,10 @@ pub const LIBRARIES: [Library; 4] = [
     },
 ];
 
-/// Training on GPUs is not there yet.
+/// Training on GPUs is not implemented yet.
 const NOT_USED: &str = "nothing to install: training runs on CPUs today, with or without it";
 
-/// Where a library was found.
+/// A library that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// The file.
@@ -102,7 +102,7 @@ pub struct Found {
     pub is_on_path: bool,
 }
 
-/// Where the loader looks, read once.
+/// The search paths of the loader.
 pub struct Loader<'p> {
     files: Vec<PathBuf>,
     roots: &'p BTreeMap<&'static str, PathBuf>,
@@ -126,7 +126,7 @@ impl<'p> Loader<'p> {
         }
     }
 
-    /// Looks for a library; where the loader does not find it, in the folders of its hints.
+    /// Finds a library in the loader's folders, else in those of its hints.
     pub fn find(&self, library: &Library) -> Option<Found> {
         let found = |path: PathBuf, is_on_path| Found { path, is_on_path };
         if let Some(path) = first_match(library.stems, &self.files) {
@@ -153,7 +153,7 @@ fn files_in(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The paths in the loader's cache: its string table holds each as text that a zero ends.
+/// The paths in the loader's cache, which are null-terminated in its string table.
 fn cached(cache: &[u8]) -> Vec<PathBuf> {
     cache
         .split(|&byte| byte == 0)
@@ -163,7 +163,7 @@ fn cached(cache: &[u8]) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The first file that is one of the stems, with or without a version after it.
+/// The first file with one of the stems, with or without a version suffix.
 fn first_match(stems: &[&str], files: &[PathBuf]) -> Option<PathBuf> {
     let is = |path: &Path, stem: &str| {
         let name = path.file_name().and_then(|name| name.to_str());

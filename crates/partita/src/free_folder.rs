@@ -1,14 +1,14 @@
-//! Folders that can be suggested for results, where the one that was asked for cannot take them.
+//! Suggests folders for results when the requested one is not usable.
 
 use crate::environment::Environment;
 use partita_files::NewFile;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A folder that does not exist and can be made and written to: beside `path` under its name with a
-/// number, else of the name `out` in the present folder, the home folder or among temporary files.
+/// A new folder that can be created: `path` with a number appended, else `out` in the current folder, the home
+/// folder or the folder of temporary files.
 pub fn beside(path: &Path, environment: &Environment) -> PathBuf {
-    // Without a final slash, which would put the number into the folder itself.
+    // Without the trailing slash, which would put the number into the folder itself.
     let path: PathBuf = path.components().collect();
     let own = match path.file_name() {
         Some(_) => numbered(&path).skip(1).find(is_free),
@@ -18,7 +18,7 @@ pub fn beside(path: &Path, environment: &Environment) -> PathBuf {
     first_writable(own, environment)
 }
 
-/// The same without a path to be near to.
+/// As [`beside`], without a path.
 pub fn anywhere(environment: &Environment) -> PathBuf {
     first_writable(None, environment)
 }
@@ -44,7 +44,7 @@ fn out_in(folder: &Path) -> PathBuf {
     }
 }
 
-/// The path itself, then with 2, 3 and so on.
+/// The path, then with 2, 3, ... appended.
 fn numbered(path: &Path) -> impl Iterator<Item = PathBuf> {
     (1..1000).map(move |number: u32| {
         let mut name = path.as_os_str().to_owned();
@@ -59,14 +59,13 @@ fn is_free(path: &PathBuf) -> bool {
     fs::symlink_metadata(path).is_err()
 }
 
-/// Whether a folder that does not exist can be made: rights, quotas and read-only file systems are
-/// known only by trying.
+/// Whether a folder can be created. Permissions, quotas and read-only file systems are found only by trying.
 fn is_writable(path: &Path) -> bool {
     let folder = existing(path);
     folder.is_dir() && NewFile::create(&folder.join("probe")).is_ok()
 }
 
-/// The innermost folder around a path that exists, or the path itself.
+/// The innermost existing ancestor of a path, or the path itself.
 pub fn existing(path: &Path) -> &Path {
     let found = path.ancestors().find(|folder| folder.exists());
     found

@@ -1,4 +1,4 @@
-//! The processor and memory of this machine, as the system tells of them.
+//! Processor and memory of this machine.
 
 use partita_cpu::Level;
 use partita_space::Bytes;
@@ -9,16 +9,16 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::str::FromStr;
 
-/// What a rank on this machine can count on. What the system does not tell is absent.
+/// Processor and memory of this machine; `None` for what the system does not expose.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Host {
     /// Name of the processor.
     pub processor: Option<String>,
-    /// Cores that this process may use, hyperthreads counted.
+    /// Logical cores that this process may use.
     pub cores_usable: usize,
-    /// Cores of the machine, hyperthreads counted.
+    /// Logical cores of the machine.
     pub cores_logical: Option<usize>,
-    /// Cores of the machine without hyperthreads.
+    /// Physical cores of the machine.
     pub cores_physical: Option<usize>,
     /// Instruction level that the kernels use.
     pub simd: &'static str,
@@ -28,42 +28,42 @@ pub struct Host {
     pub caches: Vec<Cache>,
     /// Memory of the machine.
     pub memory_bytes: Option<Bytes>,
-    /// Memory that programs can have without swapping.
+    /// Memory available without swapping.
     pub memory_bytes_available: Option<Bytes>,
-    /// Memory that the control group of this process allows.
+    /// Memory limit of the cgroup of this process.
     pub memory_bytes_limit: Option<Bytes>,
-    /// Cores that the control group of this process allows, by its quota of time.
+    /// CPU quota of the cgroup of this process, in cores.
     pub cores_limit: Option<f64>,
-    /// NVIDIA GPUs that the driver shows.
+    /// NVIDIA GPUs that the driver lists.
     pub gpus: usize,
 }
 
 /// A cache of a core.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cache {
-    /// 1 is nearest to the core.
+    /// Level, from 1.
     pub level: usize,
     /// `Data`, `Instruction` or `Unified`.
     pub kind: String,
     /// Its size.
     pub bytes: Bytes,
-    /// The cores that share it.
+    /// Cores that share it.
     pub cores: String,
 }
 
-/// Cores that the control group of this process allows, by its quota of time.
+/// CPU quota of the cgroup of this process, in cores.
 pub fn cores_quota() -> Option<f64> {
     let root = Path::new("/");
     cores_limit(root, &text(root, "proc/self/cgroup").unwrap_or_default())
 }
 
 impl Host {
-    /// This machine, whose kernels use an instruction level.
-    pub fn here(level: Level) -> Self {
+    /// This machine, with the instruction level of the kernels.
+    pub fn local(level: Level) -> Self {
         Self::read(Path::new("/"), level)
     }
 
-    /// Memory that programs can have: the smaller of what is available and what the control group allows.
+    /// Memory available to programs, limited by the cgroup.
     pub fn memory_free(&self) -> Option<Bytes> {
         let known = [self.memory_bytes_available, self.memory_bytes_limit];
         known.into_iter().flatten().min()
@@ -119,7 +119,7 @@ fn kibibytes(text: &str, key: &str) -> Option<Bytes> {
         .map(|number: u64| Bytes(number * 1024))
 }
 
-/// Different pairs of package and core.
+/// Number of different pairs of package and core.
 fn physical_cores(cpus: &str) -> Option<usize> {
     let packages = values(cpus, "physical id");
     let cores: BTreeSet<(&str, &str)> = packages.zip(values(cpus, "core id")).collect();
@@ -144,10 +144,10 @@ fn caches(root: &Path) -> Vec<Cache> {
     (0..8).map_while(cache).collect()
 }
 
-/// Texts of a file in the control group of this process and in those above it.
+/// Contents of a file in the cgroup of this process and in its ancestors.
 ///
-/// `controller` is the folder of the old hierarchy; none means the new one. In a container the
-/// path of the group may not exist, its root does.
+/// `controller` is the folder of cgroup v1; `None` means v2. In a container the path of the group may not
+/// exist, but its root does.
 fn group_files(root: &Path, groups: &str, controller: Option<&str>, file: &str) -> Vec<String> {
     let mut found = Vec::new();
     for line in groups.lines() {
@@ -173,7 +173,7 @@ fn group_files(root: &Path, groups: &str, controller: Option<&str>, file: &str) 
 }
 
 fn memory_limit(root: &Path, groups: &str) -> Option<Bytes> {
-    /// The old hierarchy says "no limit" as the largest number of pages.
+    /// Cgroup v1 encodes "no limit" as the largest number of pages.
     const UNLIMITED: u64 = 1 << 62;
     let new = group_files(root, groups, None, "memory.max");
     let old = group_files(root, groups, Some("memory"), "memory.limit_in_bytes");

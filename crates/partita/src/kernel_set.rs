@@ -1,4 +1,4 @@
-//! The kernels of a rank, and the cores that they run on.
+//! Kernel sets, and the cores that kernels run on.
 
 use crate::host;
 use partita_cpu::{CpuKernels, CpuMenu, Level, Team, TeamError};
@@ -9,35 +9,35 @@ use partita_space::{Mesh, Rank, Seconds};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// A set of kernels that can run.
+/// A kernel set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelSet {
-    /// Fast.
+    /// Fast kernels.
     Cpu,
-    /// Plain and exact.
+    /// Reference kernels: plain loops.
     Reference,
 }
 
-/// The type that kernels compute in.
+/// Element type of kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
-    /// 32-bit.
+    /// 32-bit floats.
     F32,
-    /// 64-bit.
+    /// 64-bit floats.
     F64,
 }
 
-/// A share of the cores of a host. Among threads a rank's slot is its number, among processes its number on
-/// its host; while kernels are measured all slots run kernels of one rank.
+/// A part of the cores of a host. The slot of a rank is its number among threads, and its number on the host
+/// among processes; while kernels are measured, all slots run kernels of one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoreSlot {
-    /// From 0.
+    /// Index, from 0.
     pub slot: usize,
-    /// How many there are.
+    /// Number of slots.
     pub slots: usize,
 }
 
-/// The menu of a set of kernels for a rank of so many threads; `None` leaves kernels open.
+/// The kernel catalog of a set for a rank with these threads; `None` leaves kernels open.
 pub fn menu_of(kernels: Option<KernelSet>, threads: usize, level: Level) -> Box<dyn Menu> {
     match kernels {
         Some(kernels) => kernels.menu(threads, level),
@@ -46,10 +46,10 @@ pub fn menu_of(kernels: Option<KernelSet>, threads: usize, level: Level) -> Box<
 }
 
 impl Precision {
-    /// The words for it in run files.
+    /// Names in run files.
     pub const CHOICES: [(&str, Self); 2] = [("f32", Self::F32), ("f64", Self::F64)];
 
-    /// The type in programs.
+    /// The dtype in programs.
     pub fn dtype(self) -> Dtype {
         match self {
             Self::F32 => Dtype::F32,
@@ -57,7 +57,7 @@ impl Precision {
         }
     }
 
-    /// Its word.
+    /// Its name in run files.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -67,10 +67,10 @@ impl Precision {
 }
 
 impl KernelSet {
-    /// The words for it in run files.
+    /// Names in run files.
     pub const CHOICES: [(&str, Self); 2] = [("cpu", Self::Cpu), ("reference", Self::Reference)];
 
-    /// Its word.
+    /// Its name in run files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
@@ -78,7 +78,7 @@ impl KernelSet {
         }
     }
 
-    /// Whether it computes in this type.
+    /// Whether it supports this type.
     pub fn offers(self, precision: Precision) -> bool {
         match (self, precision) {
             (Self::Cpu, Precision::F32) | (Self::Reference, Precision::F32 | Precision::F64) => {
@@ -88,9 +88,9 @@ impl KernelSet {
         }
     }
 
-    /// What it offers for each kernel shape to a rank of so many threads.
+    /// Its kernel catalog for a rank with these threads.
     pub fn menu(self, threads: usize, level: Level) -> Box<dyn Menu> {
-        // Noted before any thread is pinned.
+        // Recorded before any thread is pinned.
         let _ = cores();
         match self {
             Self::Cpu => Box::new(CpuMenu { threads, level }),
@@ -98,10 +98,10 @@ impl KernelSet {
         }
     }
 
-    /// The kernels of a rank, made on the thread that runs them. Where all threads of all slots have
-    /// a core, those of each slot keep to their own.
+    /// The kernels of a rank, made on the thread that runs them. If there is a core for each thread of all slots,
+    /// the threads are pinned.
     ///
-    /// Errors: threads that the system refuses.
+    /// Errors: threads cannot be started.
     pub fn kernels(
         self,
         precision: Precision,
@@ -114,7 +114,7 @@ impl KernelSet {
         self.kernels_among(cores(), who, slot, (threads, level))
     }
 
-    /// The same where slots share these cores, which may be more than this process was given.
+    /// As \[`Self::kernels`\], for slots that share these cores, which may be more than those of this process.
     pub fn kernels_among(
         self,
         cores: &[usize],
@@ -137,7 +137,7 @@ impl KernelSet {
     }
 }
 
-/// Cores that this process may use, as they were when first asked for.
+/// Cores that this process may use, as of the first call.
 pub fn cores() -> &'static [usize] {
     static CORES: OnceLock<Vec<usize>> = OnceLock::new();
     CORES.get_or_init(|| {
@@ -146,11 +146,10 @@ pub fn cores() -> &'static [usize] {
     })
 }
 
-/// How long a waiting thread spins before it sleeps, where so many ranks of so many threads share so many
-/// cores.
+/// How long a waiting thread spins before it sleeps.
 ///
-/// Waking a sleeper takes longer than most messages and many kernels. But where there are more threads than
-/// cores, or than a control group's quota of processor time, the thread that it waits for may need its core.
+/// Waking a thread takes longer than most messages and many kernels. But if there are more threads than cores,
+/// or than the CPU quota of the cgroup, the thread that it waits for may need its core.
 pub fn spin(ranks: usize, threads: usize, cores: usize) -> Seconds {
     static QUOTA: OnceLock<f64> = OnceLock::new();
     let quota = *QUOTA.get_or_init(|| host::cores_quota().unwrap_or(f64::INFINITY));
@@ -159,7 +158,7 @@ pub fn spin(ranks: usize, threads: usize, cores: usize) -> Seconds {
     Seconds(if has_room { 1e-3 } else { 0.0 })
 }
 
-/// A warning where there are more threads than cores: measured times then say little.
+/// A warning if there are more threads than cores: measured times are then unreliable.
 pub fn oversubscription(ranks: usize, threads: usize, cores: usize) -> Option<String> {
     let all = ranks * threads;
     (all > cores).then(|| {
@@ -180,7 +179,7 @@ fn team(
         return Team::new(threads, level);
     }
     let own = &cores[slot * threads..(slot + 1) * threads];
-    // Some systems refuse to pin; the threads then lie where the system puts them.
+    // If the system refuses to pin, the threads run unpinned.
     let mut team = Team::pinned(own, level).or_else(|_| Team::new(threads, level))?;
     let limit = spin(slots, threads, cores.len());
     team.spin_for(Duration::from_secs_f64(limit.0));
@@ -192,7 +191,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// The cores on which kernels made on a thread of their own run.
+    /// The cores of kernels that are made on a thread of their own.
     fn cores_of(rank: Rank, slot: usize) -> Vec<usize> {
         let mesh = Mesh::new([2, 1, 1, 1, 1, 1, 1]);
         let made = move || {

@@ -1,4 +1,4 @@
-//! How the ranks of a run are started: as threads of this process, or this process as one rank of a job.
+//! Launches the ranks of a run: as threads of this process, or this process as one rank of an MPI job.
 
 mod error;
 mod memory_baseline;
@@ -29,7 +29,7 @@ use partita_tune::LinkTimes;
 use processes::Job;
 use std::collections::BTreeSet;
 
-/// The ranks of a run, as this process sees them.
+/// The ranks of a run.
 pub enum Launch<'c> {
     /// Threads of this process.
     Threads(&'c Context<'c>),
@@ -37,21 +37,21 @@ pub enum Launch<'c> {
     Processes(Job<'c>),
 }
 
-/// Ranks with their kernels.
+/// Number of ranks, their threads and kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankConfig {
     /// Number of ranks.
     pub ranks: usize,
-    /// Threads of each.
+    /// Threads per rank.
     pub threads: usize,
-    /// Kernels of each.
+    /// Kernel set.
     pub kernels: KernelSet,
 }
 
 impl<'c> Launch<'c> {
-    /// A job where a launcher started several processes, else threads.
+    /// An MPI job if a launcher started several processes, else threads.
     ///
-    /// Errors: a launcher without its MPI.
+    /// Errors: no MPI library for the launcher.
     pub fn join(context: &'c Context<'c>) -> Result<Self, LaunchError> {
         let launcher = context.environment().launcher.as_ref();
         let Some(launcher) = launcher.filter(|launcher| launcher.has_several()) else {
@@ -69,7 +69,7 @@ impl<'c> Launch<'c> {
         }
     }
 
-    /// Whether this process reports and writes: that of rank 0.
+    /// Whether this process has rank 0, which reports and writes.
     pub fn is_first(&self) -> bool {
         match self {
             Self::Threads(_) => true,
@@ -77,8 +77,7 @@ impl<'c> Launch<'c> {
         }
     }
 
-    /// The number of ranks. A launcher overrides the run file; a number asked for beside it must be that of
-    /// its processes.
+    /// The number of ranks: of the launcher, the request or the run file. A request must agree with the launcher.
     pub fn ranks(&self, asked: Option<usize>, of_file: usize) -> Result<usize, LaunchError> {
         let size = match self {
             Self::Threads(_) => return Ok(asked.unwrap_or(of_file)),
@@ -90,7 +89,7 @@ impl<'c> Launch<'c> {
         }
     }
 
-    /// The collectives of the library, where there is one.
+    /// The collectives of the MPI library, if there is one.
     pub fn library_collectives(&self) -> Result<Collectives, LaunchError> {
         match self {
             Self::Processes(_) => Ok(Collectives::Library),
@@ -98,7 +97,7 @@ impl<'c> Launch<'c> {
         }
     }
 
-    /// Sets how long others may be silent.
+    /// Sets how long other ranks may be silent.
     pub fn set_limit(&self, limit: Seconds) -> Result<(), LaunchError> {
         match self {
             Self::Threads(_) => Ok(()),
@@ -106,7 +105,7 @@ impl<'c> Launch<'c> {
         }
     }
 
-    /// Ranks of this host, and the cores that they share.
+    /// Number of ranks on this host, and of the cores that they share.
     pub fn local(&self, ranks: usize, host: &Host) -> (usize, usize) {
         match self {
             Self::Threads(_) => (ranks, host.cores_usable),
@@ -114,8 +113,8 @@ impl<'c> Launch<'c> {
         }
     }
 
-    /// The same strategy for all, chosen by rank 0. Where that needs to know what messages take
-    /// (`is_open`), processes measure it together first.
+    /// Chooses a strategy on rank 0 and broadcasts it. If it is open \(`is_open`\), processes first measure their
+    /// links together.
     pub fn choose_strategy<E: Send + From<LaunchError>>(
         &self,
         rank_config: RankConfig,
@@ -144,7 +143,7 @@ impl<'c> Launch<'c> {
         Ok(chosen)
     }
 
-    /// Does what every rank does for itself and takes long.
+    /// Runs long work on every rank.
     pub fn prepare<R: Send, E: Send + From<LaunchError>>(
         &self,
         work: impl FnOnce() -> Result<R, E> + Send,
@@ -155,7 +154,7 @@ impl<'c> Launch<'c> {
         }
     }
 
-    /// Makes sure that all ranks have the same programs and plan, which `identity` describes.
+    /// Checks that all ranks have the same programs and plan, which `identity` describes.
     pub fn check_agreement(&self, identity: impl FnOnce() -> String) -> Result<(), LaunchError> {
         match self {
             Self::Threads(_) => Ok(()),
@@ -163,10 +162,10 @@ impl<'c> Launch<'c> {
         }
     }
 
-    /// The prediction of a program with its tasks, for rank 0, where all ranks share a host. None where so
-    /// many ranks share its cores that measuring tells nothing.
+    /// Predicts a program with its tasks, on rank 0. `None` if the ranks are on several hosts, or too many share
+    /// its cores for useful measurements.
     ///
-    /// Errors: something that cannot be measured.
+    /// Errors: a failed measurement.
     pub fn predict(
         &self,
         program: &Program,
@@ -186,15 +185,14 @@ impl<'c> Launch<'c> {
             0 => job.with_heartbeats(predict)?,
             _ => None,
         };
-        // The others wait here, where they hear that rank 0 lives.
+        // The others wait here, where they receive heartbeats of rank 0.
         job.broadcast(&())?;
         Ok(prediction)
     }
 
-    /// Measures this machine, whatever is known of it; rank 0 gets what was found. All
-    /// [`close`](Self::close) afterwards.
+    /// Measures this machine anew; rank 0 gets the result. All ranks call \[`close`\]\(Self::close\) afterwards.
     ///
-    /// Errors: something that cannot be measured; processes on several hosts.
+    /// Errors: a failed measurement; processes on several hosts.
     pub fn calibrate(
         &self,
         kernels: KernelSet,
@@ -231,19 +229,19 @@ impl<'c> Launch<'c> {
         Ok(found)
     }
 
-    /// Ends what a launcher started, in order, when all have done their part.
+    /// Finalizes MPI when all ranks are done.
     pub fn close(&self) -> Result<(), LaunchError> {
         match self {
             Self::Threads(_) => Ok(()),
             Self::Processes(job) => {
-                // Nobody leaves before rank 0 is done.
+                // No rank leaves before rank 0 is done.
                 job.broadcast(&())?;
                 job.close()
             }
         }
     }
 
-    /// The ranks of a run on this machine; those on several hosts as if they were threads of this process.
+    /// The ranks of a run on this machine; ranks on several hosts are treated as threads of this process.
     pub fn on_this_host(&self, rank_config: RankConfig) -> Result<Ranks, LaunchError> {
         let threads = Ranks::threads(rank_config.ranks, rank_config.threads);
         let Self::Processes(job) = self else {
@@ -258,8 +256,7 @@ impl<'c> Launch<'c> {
         Ok(if is_known { ranks } else { threads })
     }
 
-    /// Runs a session. The process of rank 0 gets the outcomes of all ranks and the memory of their steps,
-    /// and its sink the tensors that the run leaves.
+    /// Runs a session. Rank 0 gets the outcomes and the memory usage of all ranks, and its sink the trained tensors.
     ///
     /// Errors: the first cause.
     pub fn run(
@@ -292,7 +289,7 @@ impl<'c> Launch<'c> {
         job.run(session, setup, collectives, listener, baseline, sink)
     }
 
-    /// Ends a run that failed on all ranks. The error says whether it was reported already.
+    /// Ends a failed run on all ranks. The error knows whether it was reported already.
     pub fn shut_down<E: Fault + From<LaunchError>>(&self, error: E) -> E {
         match self {
             Self::Threads(_) => error,
@@ -301,7 +298,7 @@ impl<'c> Launch<'c> {
     }
 }
 
-/// A prediction from kernels and links measured here. Called once, before the ranks start.
+/// A prediction from kernels and links measured on this machine. Called once, before the ranks start.
 fn predict_locally(
     context: &Context<'_>,
     program: &Program,
@@ -315,7 +312,7 @@ fn predict_locally(
     Ok(Some(here.predict(program, true)?))
 }
 
-/// Gives all tensors to the sink until they are safe.
+/// Passes all tensors to the sink until they are saved.
 fn save(
     session: &Session<'_>,
     arenas: &mut [Arena],
@@ -333,8 +330,8 @@ fn save(
     }
 }
 
-/// Measures messages and collectives of processes in these groups, by all of them, where they are not
-/// known. Rank 0 keeps the times.
+/// Measures messages and collectives of all processes, for groups of these sizes that are not measured yet.
+/// Rank 0 keeps the times.
 fn measure_links(
     job: &Job<'_>,
     kernels: KernelSet,
@@ -342,7 +339,7 @@ fn measure_links(
     groups: &BTreeSet<usize>,
 ) -> Result<(), LaunchError> {
     let context = job.context();
-    // Another process may hold the lock of the cache for longer than the others are patient.
+    // Another process may hold the lock of the cache for longer than the others wait.
     let open = || {
         let here = LocalMachine::of(context, kernels, ranks.clone(), false)?;
         if !here.links().has_all(ranks.count, groups) {

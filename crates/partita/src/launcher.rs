@@ -1,4 +1,4 @@
-//! The launcher that started this process, if one did, and where its MPI may be.
+//! Detects the launcher that started this process, and the folders of its MPI.
 
 use partita_mpi::Family;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// Set by srun for each step, not by sbatch for its script.
 const SLURM: &str = "SLURM_STEP_ID";
-/// Ancestors of this process among which the launcher may be: it may have started a script.
+/// Number of ancestor processes searched for the launcher: it may have started a script.
 const ANCESTORS_MAX: usize = 4;
 
 /// A program that started this process as one of several.
@@ -14,37 +14,37 @@ const ANCESTORS_MAX: usize = 4;
 pub struct Launcher {
     /// The variable by which it was recognized, for errors.
     pub sign: &'static str,
-    /// Processes that it started, where it says.
+    /// Number of processes that it started, if known.
     pub processes: Option<usize>,
-    /// The family of MPI that it belongs to, or that most often speaks its interface.
+    /// The MPI family that it belongs to, or that most often uses its interface.
     pub family: Option<Family>,
 }
 
 impl Launcher {
-    /// Whether it started more than one process, as far as it says.
+    /// Whether it may have started more than one process.
     pub fn has_several(&self) -> bool {
         self.processes != Some(1)
     }
 
-    /// What to try where the library that was found does not see the other processes.
+    /// Advice if the MPI library does not see the other processes.
     pub fn advice(&self) -> &'static str {
         if self.sign == SLURM {
-            "choose the interface that it speaks (srun --mpi=pmi2 for MPICH, --mpi=pmix for Open MPI), or \
-             name one that speaks the interface, like PARTITA_MPI=/path/to/libmpi.so"
+            "choose its process-management interface (srun --mpi=pmi2 for MPICH, --mpi=pmix for Open MPI), or \
+             name a library of that interface, such as PARTITA_MPI=/path/to/libmpi.so"
         } else {
-            "it belongs to another MPI; name the launcher's own library, like \
+            "the library is of another MPI; name that of the launcher, such as \
              PARTITA_MPI=/path/to/libmpi.so"
         }
     }
 }
 
-/// The launcher that these variables tell of, even if it started no other process.
+/// The launcher that these variables indicate, even if it started only this process.
 ///
 /// Sources: the environment that Open MPI's mpirun (4.1, 5.0), hydra (MPICH's and Intel's), PRRTE and
-/// Slurm's srun (with PMI2, which gives `PMI_SIZE`, with PMIx, and with neither) give to what they start.
+/// Slurm's srun (with PMI2, which gives `PMI_SIZE`, with PMIx, and with neither) set for their processes.
 pub fn started_by(variable: &dyn Fn(&str) -> Option<String>) -> Option<Launcher> {
     let number = |name: &str| variable(name)?.parse::<usize>().ok();
-    // Open MPI speaks PMIx and nothing else; MPICH does only where it was built so.
+    // Open MPI uses only PMIx; MPICH uses it only if built for it.
     let pmix = number("PMIX_RANK").map(|_| Family::OpenMpi);
     let found = |sign, processes, family| {
         Some(Launcher {
@@ -69,8 +69,7 @@ pub fn started_by(variable: &dyn Fn(&str) -> Option<String>) -> Option<Launcher>
     }
 }
 
-/// The library folders beside the programs that started this one: a launcher that is not installed
-/// where the loader looks brings its own MPI.
+/// The library folders of the ancestor processes: a launcher outside of the loader's folders has its own MPI.
 pub fn folders() -> Vec<PathBuf> {
     let mut folders = Vec::new();
     let mut process = "self".to_owned();
@@ -92,12 +91,12 @@ pub fn folders() -> Vec<PathBuf> {
         }
         process = parent;
     }
-    // The loader itself looks there, with a cache that knows the system's choice.
+    // The loader searches these itself, with a cache that reflects the system's choice.
     folders.retain(|folder| folder != Path::new("/usr/lib") && folder != Path::new("/usr/lib64"));
     folders
 }
 
-/// The number of the process that started another.
+/// The parent of a process.
 fn parent(process: &str) -> Option<String> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
@@ -116,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn launchers_are_known_by_what_they_set() {
+    fn launchers_are_detected_by_their_variables() {
         let size = |variables: &[(&str, &str)]| under(variables).map(|found| found.processes);
         assert_eq!(size(&[]), None);
         assert_eq!(size(&[("OMPI_COMM_WORLD_SIZE", "4")]), Some(Some(4)));
@@ -132,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interface_tells_the_family() {
+    fn the_interface_determines_the_family() {
         let family = |variables: &[(&str, &str)]| under(variables).and_then(|found| found.family);
         let step = [("SLURM_STEP_ID", "0"), ("SLURM_PROCID", "1")];
         assert_eq!(family(&step), None);

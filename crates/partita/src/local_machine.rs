@@ -1,4 +1,4 @@
-//! This machine: kernels and links are measured where a program needs them, once, and kept in a file.
+//! This machine: kernels and links are measured when a program needs them, and cached in a file.
 
 use crate::context::Context;
 use crate::error::{ErrorKind, Fault};
@@ -23,25 +23,25 @@ use std::panic::resume_unwind;
 /// Name of this machine in reports.
 pub const NAME: &str = "here";
 
-/// Ranks of one thread that may share a core while they are measured.
+/// Most ranks of one thread that share a core while they are measured.
 const RANKS_PER_CORE: usize = 4;
 
-/// Threads of a rank, unless asked for.
+/// Default threads per rank.
 pub const THREADS: usize = 1;
 
-/// Passes over all kernels, alone and together in turns; the median counts.
+/// Default passes over all kernels, alternating one rank and all ranks at work; the median counts.
 pub const PASSES: usize = 3;
 
-/// Fewest and most repeats of a kernel in a pass.
+/// Least and most repeats of a kernel in a pass.
 const REPEATS: [usize; 2] = [2, 6];
 
 /// Most kernels of a family that a calibration measures.
 const FAMILY_MAX: usize = 160;
 
-/// Name under which reads are kept.
+/// Key of measured reads.
 const READS: &str = "a file that the system holds in memory";
 
-/// Sizes of the reads that are timed.
+/// Sizes of timed reads.
 const READ_SIZES: [Bytes; 5] = [
     Bytes(64 << 10),
     Bytes(256 << 10),
@@ -50,17 +50,17 @@ const READ_SIZES: [Bytes; 5] = [
     Bytes(16 << 20),
 ];
 
-/// What a calibration measured.
+/// Results of a calibration.
 pub struct CalibrationRun {
-    /// Kernels.
+    /// Measured kernels.
     pub kernels: Vec<Sample>,
-    /// With fits of messages, collectives and reads.
+    /// Costs, with fits of messages, collectives and reads.
     pub costs: MeasuredCosts,
-    /// Bandwidth of a copy by each rank, with all at work.
+    /// Copy bandwidth of each rank, with all ranks at work.
     pub memory: BytesPerSecond,
 }
 
-/// Why something of this machine is not measured.
+/// A measurement of this machine failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LocalError {
     /// More ranks than can share its cores.
@@ -72,18 +72,18 @@ pub enum LocalError {
     TooManyRanks {
         /// Requested ranks.
         ranks: usize,
-        /// Threads of each.
+        /// Threads per rank.
         threads: usize,
         /// Most ranks that can be measured.
         most: usize,
     },
-    /// Nothing was given to a calibration.
+    /// A calibration has no programs.
     #[error("there is no program to measure")]
     NoProgram,
     /// The kernels cannot be made.
     #[error(transparent)]
     Kernels(RunError),
-    /// The system refuses a thread.
+    /// A thread cannot be started.
     #[error("no thread could be started for kernels: {source}")]
     NoThread {
         /// The error of the system.
@@ -131,17 +131,17 @@ impl Fault for LocalError {
 /// Ranks on this machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ranks {
-    /// How many there are.
+    /// Number of ranks.
     pub count: usize,
-    /// Threads of each.
+    /// Threads per rank.
     pub threads: usize,
     /// The cores that they share.
     pub cores: Vec<usize>,
-    /// The MPI library that carries their messages; none where they are threads of one process.
+    /// The MPI library; `None` if they are threads of one process.
     pub library: Option<String>,
 }
 
-/// A number of ranks on this machine, with everything measured of them.
+/// Ranks on this machine, with all measurements of them.
 pub struct LocalMachine<'c> {
     context: &'c Context<'c>,
     kernels: KernelSet,
@@ -154,14 +154,14 @@ pub struct LocalMachine<'c> {
     setting: Setting,
     links: Setting,
     measurements: Measurements,
-    /// What was measured of one rank, with the other cores at rest.
+    /// Measurements of one rank, with the other cores idle.
     alone: Measurements,
 }
 
 impl<'c> LocalMachine<'c> {
-    /// Reads what is known. With `no_io`, reading takes no time.
+    /// Loads cached measurements. With `no_io`, input takes no time.
     ///
-    /// Errors: more ranks than can be measured on this machine.
+    /// Errors: too many ranks to measure on this machine.
     pub fn new(
         context: &'c Context<'c>,
         kernels: KernelSet,
@@ -172,7 +172,7 @@ impl<'c> LocalMachine<'c> {
         Self::of(context, kernels, Ranks::threads(ranks, threads), no_io)
     }
 
-    /// The same of ranks that may be processes.
+    /// As \[`Self::new`\], for ranks that may be processes.
     pub fn of(
         context: &'c Context<'c>,
         kernels: KernelSet,
@@ -193,7 +193,7 @@ impl<'c> LocalMachine<'c> {
                 most,
             });
         }
-        let host = Host::here(context.level());
+        let host = Host::local(context.level());
         let setting = Setting {
             processor: host.processor.clone().unwrap_or_default(),
             cores: cores.len(),
@@ -208,7 +208,7 @@ impl<'c> LocalMachine<'c> {
             ..setting.clone()
         };
         let (measurements, alone) = known(context, &setting, &links);
-        // Twice the largest cache leaves nothing of what it held.
+        // Twice the largest cache evicts everything.
         let cache = host.caches.iter().map(|cache| cache.bytes.0).max();
         let flush = Bytes(cache.map_or(Options::default().flush.0, |bytes| 2 * bytes));
         Ok(Self {
@@ -227,7 +227,7 @@ impl<'c> LocalMachine<'c> {
         })
     }
 
-    /// Predicts a program for this many ranks, measuring what is missing.
+    /// Predicts a program for these ranks, measuring what is missing.
     pub fn predict(
         &mut self,
         program: &Program,
@@ -241,7 +241,7 @@ impl<'c> LocalMachine<'c> {
         Ok(prediction)
     }
 
-    /// The kernels known so far, for lower bounds.
+    /// The kernels measured so far, for lower bounds.
     pub fn known(&self) -> MeasuredCosts {
         MeasuredCosts::of_kernels(
             &self.measurements.kernels,
@@ -251,7 +251,7 @@ impl<'c> LocalMachine<'c> {
         )
     }
 
-    /// All that the program needs, measured.
+    /// The costs of a program, measuring what is missing.
     pub fn costs(&mut self, program: &Program) -> Result<MeasuredCosts, LocalError> {
         self.measure_kernels(&[program], program.dtype, None)?;
         self.measure_links(program)?;
@@ -259,7 +259,7 @@ impl<'c> LocalMachine<'c> {
         self.fits()
     }
 
-    /// All that is known, with fits of messages, collectives and reads.
+    /// All measurements so far, with fits of messages, collectives and reads.
     fn fits(&self) -> Result<MeasuredCosts, LocalError> {
         let mut costs = self.known();
         if let Some(links) = &self.measurements.links {
@@ -275,8 +275,8 @@ impl<'c> LocalMachine<'c> {
         (self.measurements, self.alone) = known(self.context, &self.setting, &self.links);
     }
 
-    /// Measures kernels of these programs, messages, collectives and memory, whatever is known, and reads
-    /// if they are not. Processes bring what they have measured of messages together.
+    /// Measures kernels of these programs, messages, collectives and memory anew, and reads if they are not
+    /// cached. Processes pass the links that they have measured together.
     pub fn calibrate(
         &mut self,
         programs: &[Program],
@@ -301,7 +301,7 @@ impl<'c> LocalMachine<'c> {
         })
     }
 
-    /// Those of these kernels that are known with all ranks at work and alone.
+    /// Whether these kernels are measured, with all ranks at work and alone.
     fn samples(&self, measured: &BTreeSet<String>) -> Vec<Sample> {
         self.known().samples(&self.measurements.shapes, measured)
     }
@@ -326,8 +326,8 @@ impl<'c> LocalMachine<'c> {
         Ok(self.keep_series(all))
     }
 
-    /// Passes over kernels that are not known, or over all anew: with all ranks at work, and with one
-    /// while the others rest, in turns.
+    /// Passes over kernels that are not measured, or over all anew, alternating all ranks at work and one rank
+    /// with the others idle.
     fn measure_series(
         &self,
         programs: &[&Program],
@@ -347,7 +347,7 @@ impl<'c> LocalMachine<'c> {
         for pass in 1..=anew.unwrap_or(PASSES) {
             for series in &mut all {
                 if series.passes.first().is_some_and(Vec::is_empty) {
-                    // There was nothing to measure.
+                    // Nothing to measure.
                     continue;
                 }
                 let measured = self.measure_pass(programs, &maker, series, anew, pass)?;
@@ -357,7 +357,7 @@ impl<'c> LocalMachine<'c> {
         Ok(all)
     }
 
-    /// Makes kernels of a rank that runs on a slot of the cores; `check` has made them before.
+    /// Makes the kernels of a rank on a slot of the cores; `check` has made them before.
     fn kernel_maker(
         &self,
         precision: Precision,
@@ -412,7 +412,7 @@ impl<'c> LocalMachine<'c> {
         Ok(measured)
     }
 
-    /// Keeps the medians of the passes. The signatures of what was measured.
+    /// Caches the medians of the passes. Returns the signatures of the measured kernels.
     fn keep_series(&mut self, all: Vec<Series>) -> BTreeSet<String> {
         let mut signatures = BTreeSet::new();
         for Series {
@@ -430,9 +430,9 @@ impl<'c> LocalMachine<'c> {
         signatures
     }
 
-    /// Makes the kernels of a rank once, so that a set that is not there is an error, no panic.
+    /// Makes the kernels of a rank once, so that a failure is an error and not a panic.
     ///
-    /// On a thread of its own, as the one that makes them stays pinned to a core.
+    /// On a separate thread, because the thread that makes them stays pinned.
     fn check(&self, mesh: Mesh, precision: Precision) -> Result<(), LocalError> {
         let threads = (self.threads, self.context.level());
         let make = || {
@@ -450,12 +450,12 @@ impl<'c> LocalMachine<'c> {
         })
     }
 
-    /// What is known of messages and collectives.
+    /// Measured messages and collectives.
     pub fn links(&self) -> LinkTimes {
         self.measurements.links.clone().unwrap_or_default()
     }
 
-    /// Takes in what processes have measured together.
+    /// Caches links that processes have measured together.
     pub fn keep_links(&mut self, links: LinkTimes) {
         if links == LinkTimes::default() {
             return;
@@ -469,7 +469,7 @@ impl<'c> LocalMachine<'c> {
 
     fn measure_links(&mut self, program: &Program) -> Result<(), LocalError> {
         if self.library.is_some() {
-            // Processes have measured them together, all sizes of groups that they can have.
+            // Processes have measured all sizes of groups together.
             return Ok(());
         }
         let mut groups = program.group_sizes();
@@ -517,7 +517,7 @@ impl<'c> LocalMachine<'c> {
     }
 }
 
-/// What was measured of all ranks at work, and of one with the others at rest.
+/// Measurements of all ranks at work, and of one with the others idle.
 fn known(
     context: &Context<'_>,
     setting: &Setting,
@@ -531,12 +531,12 @@ fn known(
 /// Passes over the kernels of a setting.
 struct Series {
     setting: Setting,
-    /// What was known before.
+    /// Earlier measurements.
     known: Measurements,
     passes: Vec<Vec<Measured>>,
 }
 
-/// The same with one rank at work.
+/// The same setting with one rank at work.
 fn single(setting: &Setting) -> Setting {
     Setting {
         at_work: 1,
@@ -555,31 +555,31 @@ impl Ranks {
         }
     }
 
-    /// Most ranks whose kernels are measured here: with more than a few on a core, times say nothing.
+    /// Most ranks whose kernels are measured: with more than a few per core, times are useless.
     pub fn most(&self) -> usize {
         (RANKS_PER_CORE * self.cores.len() / self.threads).max(1)
     }
 }
 
-/// A warning where so many ranks are more than cores.
+/// A warning if there are more ranks than cores.
 pub fn sharing(ranks: usize) -> Option<String> {
     oversubscription(ranks, THREADS, cores().len())
 }
 
-/// The kernels that are asked for; where they are left open, the fast ones.
+/// The requested kernels; the fast ones by default.
 pub fn kernels(asked: Option<KernelSet>) -> KernelSet {
     asked.unwrap_or(KernelSet::Cpu)
 }
 
-/// Memory that each of so many ranks may fill: what is available, shared evenly.
+/// Memory limit of each rank: the available memory divided by the ranks.
 pub fn memory(context: &Context<'_>, ranks: usize) -> Bytes {
-    match Host::here(context.level()).memory_free() {
+    match Host::local(context.level()).memory_free() {
         Some(available) => Bytes(available.0 / ranks as u64),
         None => Bytes(u64::MAX),
     }
 }
 
-/// Times reads of a file written for it.
+/// Times reads of a temporary file.
 fn reads(context: &Context<'_>, ranks: usize) -> Result<Vec<Point>, LocalError> {
     context.status("measuring reads", true);
     let largest = READ_SIZES[READ_SIZES.len() - 1].0;

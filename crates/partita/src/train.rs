@@ -115,7 +115,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let graph = model::resolve(&run.model)?;
     let dataset = Dataset::open(&run.data)?;
     check_request(launch, &run, &graph, &dataset)?;
-    let host = Host::here(context.level());
+    let host = Host::local(context.level());
     let (local, cores) = launch.local(run.ranks, &host);
     let (limit, origin) = memory_limit(&run, &host, local);
     let strategy = launch.choose_strategy(run.rank_config(), is_open(&run.strategy), |here| {

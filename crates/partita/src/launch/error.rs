@@ -1,4 +1,4 @@
-//! Why ranks fail.
+//! Errors of launching and running ranks.
 
 use crate::error::{ErrorKind, Fault};
 use crate::local_machine::LocalError;
@@ -11,11 +11,11 @@ use partita_threads::LaunchError as ThreadsError;
 use partita_tune::TuneError;
 use std::path::PathBuf;
 
-/// What helps where loss or weights leave the range of their type.
+/// Advice when the loss or weights overflow.
 pub const DIVERGENCE_ADVICE: &str = "no value of the samples that were read is infinite or extreme, so lower \
                                       `learning_rate` under [schedule] or set `clip` under [optimizer]";
 
-/// The tensors that a run leaves could not be saved anywhere.
+/// The trained tensors could not be saved anywhere.
 #[derive(Debug, thiserror::Error)]
 #[error("the trained weights could not be written anywhere: {}", faults.join("; "))]
 pub struct NotSaved {
@@ -23,10 +23,10 @@ pub struct NotSaved {
     pub faults: Vec<String>,
 }
 
-/// Why ranks do not start, or do not end as they should.
+/// An error of launching or running ranks.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    /// A launcher without its MPI.
+    /// A launcher started this process, but no MPI library can be loaded.
     #[error(
         "a launcher started this process ({sign} is set), so its ranks need MPI: {reason}{}",
         load_advice(reason)
@@ -34,7 +34,7 @@ pub enum LaunchError {
     NoMpi {
         /// The variable by which it was recognized.
         sign: &'static str,
-        /// Why there is none.
+        /// The error of loading.
         reason: LoadError,
     },
     /// The MPI library does not see the processes that the launcher started.
@@ -51,19 +51,19 @@ pub enum LaunchError {
         file: PathBuf,
         /// Processes that the library sees.
         seen: usize,
-        /// What to try.
+        /// Advice.
         advice: &'static str,
     },
     /// MPI failed.
     #[error(transparent)]
     Mpi(#[from] WorldError),
-    /// A message between processes is not understood.
+    /// A message between processes cannot be encoded or decoded.
     #[error("a message between ranks cannot be read or written: {0}")]
     Message(#[from] serde_json::Error),
-    /// Another number of ranks than the launcher started.
+    /// `--ranks` differs from the number of processes that the launcher started.
     #[error(
-        "--ranks {asked} is asked for, and the launcher started {size} processes; each is one rank, so leave \
-         --ranks out or start {asked}"
+        "--ranks {asked} is requested, but the launcher started {size} processes; each is one rank; omit \
+         --ranks or start {asked}"
     )]
     OtherRanks {
         /// Requested ranks.
@@ -71,15 +71,15 @@ pub enum LaunchError {
         /// Processes started.
         size: usize,
     },
-    /// Collectives of an MPI library, asked of threads.
+    /// Collectives of an MPI library are requested for ranks that are threads.
     #[error(
-        "--library-collectives is asked for, and ranks are threads, which use no library; start them by a \
-         launcher, like `mpirun -n 2 partita train ...`, or leave it out"
+        "--library-collectives needs MPI, but ranks are threads; start them with a \
+         launcher, like `mpirun -n 2 partita train ...`, or omit it"
     )]
     NoLibrary,
-    /// Ranks that would run different programs.
+    /// The ranks have different programs.
     #[error(
-        "rank {rank} would run something else than rank 0: `{other}` instead of `{own}`; all ranks need the \
+        "rank {rank} has another program than rank 0: `{other}` instead of `{own}`; all ranks need the \
          same run file, dataset and version of Partita, and processors that offer the same kernels"
     )]
     Differ {
@@ -90,16 +90,16 @@ pub enum LaunchError {
         /// Programs and plan of rank 0.
         own: String,
     },
-    /// The strategy that rank 0 chose is not understood.
+    /// The strategy that rank 0 chose cannot be parsed.
     #[error(transparent)]
     Strategy(#[from] StrategyError),
-    /// Something of this machine is not measured.
+    /// A measurement of this machine failed.
     #[error(transparent)]
     Local(#[from] LocalError),
     /// Links between processes could not be measured.
     #[error(transparent)]
     Links(TuneError),
-    /// Processes that cannot be measured.
+    /// The processes cannot be measured.
     #[error(
         "{ranks} processes on several hosts, or more than {most} on one, are not measured; start as many on \
          one host as it has cores"
@@ -113,24 +113,24 @@ pub enum LaunchError {
     /// A rank failed.
     #[error(transparent)]
     Rank(RunError),
-    /// A number left the range of its type.
+    /// A tensor is no longer finite.
     #[error("{error}: {}; nothing was written; {DIVERGENCE_ADVICE}", origin(*role))]
     NotFinite {
-        /// What the rank found.
+        /// The error of the rank.
         error: RunError,
         /// Role of the buffer.
         role: Role,
     },
-    /// Ranks as threads did not start or end.
+    /// A thread of a rank could not be started, or panicked.
     #[error(transparent)]
     Threads(ThreadsError),
-    /// The caller asked to stop.
+    /// The caller cancelled the run.
     #[error("stopped on request; all ranks have ended, and nothing of the run was written")]
     Interrupted,
-    /// The tensors that a run leaves could not be saved.
+    /// The trained tensors could not be saved.
     #[error(transparent)]
     NotSaved(#[from] NotSaved),
-    /// A failure of the job that was reported already.
+    /// A failure that was reported already.
     #[error("the job has ended")]
     AlreadyReported(ErrorKind),
 }

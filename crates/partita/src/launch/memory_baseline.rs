@@ -1,4 +1,4 @@
-//! What the system says about the memory of this process.
+//! Resident memory of this process.
 
 use partita_space::Bytes;
 use std::fs;
@@ -11,21 +11,21 @@ pub const PEAK_METHOD: &str = "largest resident set of the process until the las
                           and what an MPI library holds for itself, come on top of what is \
                           predicted";
 
-/// The resident set of this process at some time.
+/// The resident set of this process before the arenas are allocated.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryBaseline(Option<Bytes>);
 
 impl MemoryBaseline {
-    /// Now. Memory that was freed goes back to the system first, or what is allocated later would lie
-    /// where something lay before, and not be seen; and the largest value so far is forgotten.
+    /// The current resident set. Returns freed memory to the system first, so that later allocations are seen,
+    /// and resets the peak.
     pub fn set() -> Self {
         give_back_freed();
-        // Where the system refuses, the peak so far counts too, which the method names.
+        // If the system refuses, the earlier peak counts too.
         let _ = fs::write("/proc/self/clear_refs", "5");
         Self(status("VmRSS"))
     }
 
-    /// Largest resident set above what it was; none where the system tells nothing.
+    /// Peak resident set above the baseline; `None` if unknown.
     pub fn peak_above(self) -> Option<Bytes> {
         Some(Bytes(status("VmHWM")?.0.saturating_sub(self.0?.0)))
     }
@@ -36,7 +36,7 @@ fn give_back_freed() {
     unsafe extern "C" {
         fn malloc_trim(pad: usize) -> std::ffi::c_int;
     }
-    // SAFETY: it touches nothing but memory that is free.
+    // SAFETY: it only releases free memory.
     unsafe { malloc_trim(0) };
 }
 

@@ -1,4 +1,4 @@
-//! Ranks that are processes under a launcher: what they decide together, and how they end together.
+//! Ranks that are processes under a launcher: collective decisions, failure handling and shutdown.
 
 use super::error::LaunchError;
 use super::memory_baseline::MemoryBaseline;
@@ -22,19 +22,19 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::sync::atomic::AtomicBool;
 
-/// Until the run file tells another limit.
+/// Limit until that of the run file is known.
 const LIMIT: Seconds = Seconds(60.0);
 
 /// All ranks of a job, seen by one of them.
 pub struct Job<'c> {
     context: &'c Context<'c>,
-    /// Gone once MPI has ended.
+    /// `None` once MPI is finalized.
     world: RefCell<Option<MpiWorld>>,
     rank: Rank,
     size: usize,
     slot: CoreSlot,
     local: HostRanks,
-    /// Those that the ranks of this host may use together.
+    /// Cores that the ranks of this host share.
     cores: Vec<usize>,
     has_run: Cell<bool>,
     error: RefCell<Option<RunError>>,
@@ -43,9 +43,9 @@ pub struct Job<'c> {
 /// The ranks on the host of this rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostRanks {
-    /// How many there are.
+    /// Number of ranks.
     pub ranks: usize,
-    /// Cores that they may use together.
+    /// Cores that they share.
     pub cores: usize,
 }
 
@@ -56,18 +56,18 @@ struct RankHost {
     cores: Vec<usize>,
 }
 
-/// Why a rank cannot go on, as it tells the others.
+/// The reason of a rank's failure, as it is sent to the others.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Reason {
-    /// 0 for a cause, more for what follows from a failure elsewhere.
+    /// 0 for a cause, more for a consequence of another rank's failure.
     distance: u8,
     kind: ErrorKind,
     text: String,
-    /// The failure of the program's run, if it is one.
+    /// The error of the run, if any.
     error: Option<RunError>,
 }
 
-/// What rank 0 receives of a rank at the end of a run.
+/// Results of a rank, sent to rank 0.
 #[derive(Serialize, Deserialize)]
 struct RankReport {
     outcome: Outcome,
@@ -76,9 +76,9 @@ struct RankReport {
 }
 
 impl<'c> Job<'c> {
-    /// Joins the job of a launcher. None where it is a job of one.
+    /// Joins the job of a launcher. `None` if it has one process.
     ///
-    /// Errors: no MPI, or none that works with this launcher.
+    /// Errors: no MPI library, or one of another launcher.
     pub fn join(
         context: &'c Context<'c>,
         launcher: &Launcher,
@@ -124,7 +124,7 @@ impl<'c> Job<'c> {
         Ok(Some(job))
     }
 
-    /// The rank_hosts of all ranks, in rank order.
+    /// Host and cores of all ranks, in rank order.
     fn rank_hosts(&self) -> Result<Vec<RankHost>, LaunchError> {
         let own = RankHost {
             host: host(),
@@ -165,7 +165,7 @@ impl<'c> Job<'c> {
         Ok(work(world)?)
     }
 
-    /// How long the others may be silent.
+    /// Sets how long other ranks may be silent.
     pub fn set_limit(&self, limit: Seconds) -> Result<(), LaunchError> {
         self.with(|world| {
             world.set_limit(limit);
@@ -173,7 +173,7 @@ impl<'c> Job<'c> {
         })
     }
 
-    /// Does what takes long, and sends the others heartbeats meanwhile.
+    /// Runs long work, while heartbeats are sent to the others.
     pub fn with_heartbeats<R: Send, E: Send + From<LaunchError>>(
         &self,
         work: impl FnOnce() -> Result<R, E> + Send,
@@ -181,7 +181,7 @@ impl<'c> Job<'c> {
         self.with(|world| Ok(world.with_heartbeats(work)))?
     }
 
-    /// Gives all ranks what rank 0 has.
+    /// Broadcasts a value of rank 0.
     pub fn broadcast<T: Serialize + for<'t> Deserialize<'t>>(
         &self,
         own: &T,
@@ -191,7 +191,7 @@ impl<'c> Job<'c> {
         Ok(serde_json::from_slice(&bytes)?)
     }
 
-    /// Gives rank 0 what all ranks have; nothing to the others.
+    /// Gathers the values of all ranks on rank 0; empty on the others.
     fn gather<T: Serialize + for<'t> Deserialize<'t>>(
         &self,
         own: &T,
@@ -202,7 +202,7 @@ impl<'c> Job<'c> {
         Ok(all.collect::<Result<Vec<T>, _>>()?)
     }
 
-    /// Makes sure that all ranks have the same programs and plan; `identity` tells one from another.
+    /// Checks that all ranks have the same programs and plan, which `identity` describes.
     pub fn check_agreement(&self, identity: &str) -> Result<(), LaunchError> {
         let all = self.gather(&identity.to_owned())?;
         let other = all.iter().position(|one| one != identity);
@@ -213,7 +213,7 @@ impl<'c> Job<'c> {
         }
     }
 
-    /// The cores that the ranks of this host may use together.
+    /// Cores that the ranks of this host share.
     pub fn cores(&self) -> &[usize] {
         &self.cores
     }
@@ -223,13 +223,13 @@ impl<'c> Job<'c> {
         self.local.ranks == self.size
     }
 
-    /// The library that carries messages, for people and to tell measurements apart.
+    /// The version text of the MPI library; part of the key of measurements.
     pub fn library(&self) -> Result<String, LaunchError> {
         self.with(|world| Ok(world.library().version.clone()))
     }
 
-    /// Measures messages and collectives of these groups, of which rank 0 knows `known`; all ranks call
-    /// it. Gives what was not known.
+    /// Measures messages and collectives of groups of these sizes, except `known` of rank 0; all ranks call it.
+    /// Returns the new times.
     ///
     /// Errors: a transport that fails.
     pub fn measure_links(
@@ -272,10 +272,10 @@ impl<'c> Job<'c> {
         spin(self.local.ranks, threads, self.local.cores)
     }
 
-    /// Plays a session as this rank. On rank 0 gives what all ranks gave, and the sum of their peaks,
-    /// after the sink has taken the tensors that the run leaves.
+    /// Runs a session as this rank. Rank 0 gets the results of all ranks and the sum of their peaks, after the
+    /// sink has received the trained tensors.
     ///
-    /// Errors: what made this rank end.
+    /// Errors: that of this rank.
     pub fn run(
         &self,
         session: &Session<'_>,
@@ -322,7 +322,7 @@ impl<'c> Job<'c> {
         Ok(Some((outcomes, usage)))
     }
 
-    /// Gives rank 0 all tensors until they are safe. Nobody leaves before.
+    /// Gathers all tensors on rank 0 until they are saved. No rank leaves before.
     fn save(
         &self,
         session: &Session<'_>,
@@ -344,8 +344,7 @@ impl<'c> Job<'c> {
         }
     }
 
-    /// Gives rank 0 the shares of a tensor, which it keeps. One tensor at a time, so that the shares of
-    /// all never lie beside the arenas.
+    /// Gathers the shards of a tensor on rank 0, one tensor at a time to limit memory.
     fn gather_tensor(
         &self,
         session: &Session<'_>,
@@ -356,8 +355,8 @@ impl<'c> Job<'c> {
         let own = tensor.holders.iter().filter(|it| it.0 == self.rank);
         if tensor.holders.iter().all(|it| it.0 == 0) {
             if self.rank == 0 {
-                let shares = own.map(|&it| session.shard(it, arena));
-                sink.keep(tensor, session.assemble(tensor, shares));
+                let shards = own.map(|&it| session.shard(it, arena));
+                sink.keep(tensor, session.assemble(tensor, shards));
             }
             return Ok(());
         }
@@ -366,20 +365,20 @@ impl<'c> Job<'c> {
             .collect();
         let all = self.with(|world| world.gather(&bytes))?;
         drop(bytes);
-        // A rank that is ahead waits, or its messages would pile up.
+        // A rank that is ahead waits, so that its messages do not pile up.
         self.broadcast(&())?;
         if self.rank > 0 {
             return Ok(());
         }
-        // Of each rank the bytes that are left.
+        // The remaining bytes of each rank.
         let mut all: Vec<&[u8]> = all.iter().map(Vec::as_slice).collect();
-        let shares = tensor.holders.iter().map(|&(rank, id)| {
+        let shards = tensor.holders.iter().map(|&(rank, id)| {
             let buffer = session.main_program().body(rank).buffer(id);
-            let (share, rest) = all[rank].split_at(buffer.bytes().0 as usize);
+            let (shard, rest) = all[rank].split_at(buffer.bytes().0 as usize);
             all[rank] = rest;
-            PackedTensor::from_le_bytes(buffer.dtype, share)
+            PackedTensor::from_le_bytes(buffer.dtype, shard)
         });
-        sink.keep(tensor, session.assemble(tensor, shares));
+        sink.keep(tensor, session.assemble(tensor, shards));
         Ok(())
     }
 
@@ -395,7 +394,7 @@ impl<'c> Job<'c> {
         self.with(|world| world.transport(mesh, &programs, collectives, spin, setup.cancel))
     }
 
-    /// Ends MPI in order.
+    /// Finalizes MPI.
     pub fn close(&self) -> Result<(), LaunchError> {
         match self.world.take() {
             Some(world) => Ok(world.close()?),
@@ -403,8 +402,8 @@ impl<'c> Job<'c> {
         }
     }
 
-    /// Ends the job after an error of this rank: all ranks are told, those that no longer answer are named,
-    /// and rank 0 reports the cause. Where a rank is silent all others report, and do not return.
+    /// Ends the job after an error of this rank. All ranks exchange their reasons, and rank 0 reports the cause.
+    /// If ranks no longer answer, all others report them and abort the job.
     pub fn shut_down<E: Fault + From<LaunchError>>(&self, error: E) -> E {
         let Some(world) = self.world.take() else {
             return error;
@@ -428,7 +427,7 @@ impl<'c> Job<'c> {
         }
         world.shut_down(&[]);
         if !self.has_run.get() {
-            // Nothing is under way, so MPI can be ended in order; the cause is reported already.
+            // Nothing is pending, so MPI can be finalized; the cause is reported already.
             let _ = world.close();
         }
         LaunchError::AlreadyReported(cause.kind).into()
@@ -457,7 +456,7 @@ impl<'c> Job<'c> {
     }
 }
 
-/// The reasons of all ranks that have failed.
+/// The reasons of all failed ranks.
 fn failure_reasons(report: &LivenessReport) -> Vec<(Rank, Reason)> {
     let reasons = report.failures.iter();
     reasons
@@ -465,8 +464,8 @@ fn failure_reasons(report: &LivenessReport) -> Vec<(Rank, Reason)> {
         .collect()
 }
 
-/// What a rank reports when others no longer answer: its own failure or the first it heard of, with the
-/// silent ranks as those that are missing, whoever was waited for in between.
+/// The report of a rank when others no longer answer: its own failure, or else the first one, with the silent
+/// ranks as the missing ones.
 fn silence_report(rank: Rank, own: &Reason, all: &[(Rank, Reason)], silent: &[Rank]) -> String {
     let follows = |one: &Reason| one.error == Some(RunError::Cancelled) || one.distance > 2;
     let first = all
@@ -474,8 +473,8 @@ fn silence_report(rank: Rank, own: &Reason, all: &[(Rank, Reason)], silent: &[Ra
         .map(|(_, reason)| reason)
         .filter(|reason| !follows(reason));
     let first = first.min_by_key(|reason| reason.distance).unwrap_or(own);
-    let told = if follows(own) { first } else { own };
-    let text = match told.error.clone() {
+    let reported = if follows(own) { first } else { own };
+    let text = match reported.error.clone() {
         Some(RunError::Stalled {
             rank,
             limit,
@@ -494,7 +493,7 @@ fn silence_report(rank: Rank, own: &Reason, all: &[(Rank, Reason)], silent: &[Ra
             missing: silent.to_vec(),
         }
         .to_string(),
-        Some(_) | None => format!("{}; rank(s) {silent:?} no longer answer", told.text),
+        Some(_) | None => format!("{}; rank(s) {silent:?} no longer answer", reported.text),
     };
     if follows(own) {
         format!("rank {rank} ends with the others: {text}")
@@ -516,8 +515,8 @@ fn cores_of_host(rank_hosts: &[RankHost], rank: Rank) -> Vec<usize> {
     cores.into_iter().collect()
 }
 
-/// The share of a rank in the cores of its host. Where ranks have the same cores, they are dealt out; where
-/// a launcher gave each its own, or they overlap in another way, each takes what it has.
+/// The cores of a rank on its host. Ranks with the same cores divide them; if the launcher gave each its own, or
+/// they overlap otherwise, each uses all of its own.
 fn core_slot(rank_hosts: &[RankHost], rank: Rank) -> (CoreSlot, HostRanks) {
     let own = &rank_hosts[rank];
     let here: Vec<Rank> = (0..rank_hosts.len())
@@ -528,14 +527,14 @@ fn core_slot(rank_hosts: &[RankHost], rank: Rank) -> (CoreSlot, HostRanks) {
         cores: cores_of_host(rank_hosts, rank).len(),
     };
     let are_shared = here.iter().all(|&r| rank_hosts[r].cores == own.cores);
-    let share = if are_shared {
+    let slot = if are_shared {
         let slot = here.iter().position(|&r| r == rank).unwrap_or_default();
         let slots = here.len();
         CoreSlot { slot, slots }
     } else {
         CoreSlot { slot: 0, slots: 1 }
     };
-    (share, local)
+    (slot, local)
 }
 
 #[cfg(test)]
@@ -584,7 +583,7 @@ mod tests {
     }
 
     #[test]
-    fn the_silent_are_named_and_not_those_who_wait_too() {
+    fn silent_ranks_are_named_and_not_ranks_that_wait_for_them() {
         let own = stalled(0, vec![1]);
         let text = silence_report(0, &own, &[(0, own.clone())], &[3]);
         assert!(

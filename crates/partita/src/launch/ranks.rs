@@ -1,4 +1,4 @@
-//! Ranks that run a session: one on this thread, or all as threads.
+//! Runs a session: one rank on this thread, or all ranks as threads.
 
 use crate::kernel_set::{CoreSlot, KernelSet, Precision, cores, spin};
 use partita_cpu::Level;
@@ -11,23 +11,23 @@ use partita_threads::{LaunchError, ThreadTransport, connect, launch};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Receives what is done, on the thread of rank 0.
+/// Receives progress, on the thread of rank 0.
 pub type Listener<'l> = Box<dyn FnMut(Progress) + Send + 'l>;
 
-/// Makes the source of a rank; the waker, where there is one, ends the rank's sleep.
+/// Makes the source of a rank; the waker, if any, wakes the rank from `wait`.
 pub type MakeSource<'w> =
     dyn Fn(Rank, Option<Waker>) -> Result<Box<dyn Source>, RunError> + Sync + 'w;
 
-/// What [`partita_session::InitialValues`] is, for all ranks.
+/// [`partita_session::InitialValues`], shared by all ranks.
 pub type InitialValues<'w> = dyn Fn(&Buffer, Range<usize>) -> Option<Vec<f64>> + Sync + 'w;
 
-/// What the ranks of a run share.
+/// Setup that all ranks of a run share.
 pub struct RunSetup<'w> {
-    /// Set of kernels.
+    /// Kernel set.
     pub kernels: KernelSet,
-    /// Type that they compute in.
+    /// Element type.
     pub precision: Precision,
-    /// Threads of the kernels of a rank.
+    /// Threads per rank.
     pub threads: usize,
     /// Instruction level of the kernels.
     pub level: Level,
@@ -35,11 +35,11 @@ pub struct RunSetup<'w> {
     pub watchdog: Seconds,
     /// Ends all ranks.
     pub cancel: &'w AtomicBool,
-    /// Makes the samples of a rank, on its thread.
+    /// Makes the source of a rank, on its thread.
     pub source: &'w MakeSource<'w>,
     /// Clock of all ranks of this process.
     pub clock: SystemClock,
-    /// Contents of the persistent buffers at the start.
+    /// Initial values of the persistent buffers.
     pub initial: &'w InitialValues<'w>,
 }
 
@@ -48,17 +48,17 @@ struct Part<'l> {
     listener: Option<Listener<'l>>,
 }
 
-/// The outcomes and memories of all ranks.
+/// Results of all ranks.
 pub struct RankResults {
     /// In rank order.
     pub outcomes: Vec<Outcome>,
-    /// In rank order, as the last step left them.
+    /// In rank order, after the last step.
     pub arenas: Vec<Arena>,
 }
 
-/// Plays a session as one of its ranks, on this thread. The arena is as the last step left it.
+/// Runs a session as one of its ranks, on this thread. Returns the arena after the last step.
 ///
-/// Errors: what made the rank end.
+/// Errors: that of the rank.
 pub fn run_rank<'w>(
     session: &Session<'_>,
     setup: &RunSetup<'w>,
@@ -80,7 +80,7 @@ pub fn run_rank<'w>(
         arena,
         kernels,
         transport,
-        // What has been read wakes the rank as a message does.
+        // Samples that have been read wake the rank, as messages do.
         source: (setup.source)(rank, Some(waker))?,
         clock: Box::new(setup.clock),
         cancel: setup.cancel,
@@ -95,7 +95,7 @@ pub fn run_rank<'w>(
     Ok((outcome, runner.arena))
 }
 
-/// Plays a session on as many threads as it has ranks.
+/// Runs a session on one thread per rank.
 ///
 /// Errors: the first rank that failed.
 pub fn run_ranks(
@@ -105,8 +105,8 @@ pub fn run_ranks(
 ) -> Result<RankResults, LaunchError> {
     let mesh = session.main_program().mesh;
     let mut listener = Some(listener);
-    let patience = spin(mesh.ranks(), setup.threads, cores().len());
-    let parts = connect(mesh, patience).into_iter().map(|transport| Part {
+    let spin = spin(mesh.ranks(), setup.threads, cores().len());
+    let parts = connect(mesh, spin).into_iter().map(|transport| Part {
         transport,
         listener: listener.take(),
     });
@@ -122,7 +122,7 @@ pub fn run_ranks(
         })
     });
     let results = results.map_err(|error| match error {
-        // A failure of a rank would stand here instead: this peer ended because it was asked to.
+        // There was no failure, or that would be the error: the peer ended because of the cancellation.
         LaunchError::Rank {
             rank,
             error: RunError::Lost { .. },

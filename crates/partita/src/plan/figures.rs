@@ -169,12 +169,11 @@ fn scaling(
     for count in counts(ranks) {
         context.status(&format!("planning for {count} of {ranks} ranks"), false);
         let found;
-        let candidates = match count == ranks {
-            true => candidates,
-            false => {
-                found = planner.plan(training, count)?;
-                &found
-            }
+        let candidates = if count == ranks {
+            candidates
+        } else {
+            found = planner.plan(training, count)?;
+            &found
         };
         let best = ranked(candidates).next();
         scaling.push(Count {
