@@ -37,9 +37,8 @@ const MODELS: [(&str, usize); 10] = [
     ("t5-2-64-4@32", 16),
 ];
 
-/// How they are split, so that kernels of borders, of parts of the channels and of parts of the batch are
-/// among those measured, the latter with and without adding to gradients of the part before; and how
-/// their samples are stored, so that all ways to import them are.
+/// Strategies and sample formats of the models, chosen so that the measured kernels include those of borders,
+/// of shards of the channels, of micro-batches with and without gradient accumulation, and all imports.
 const STRATEGIES: [(&str, SampleFormat); 6] = [
     ("data=1", FLOATS),
     ("depth=2", COUNTS),
@@ -49,7 +48,7 @@ const STRATEGIES: [(&str, SampleFormat); 6] = [
     ("micro=4", SCALED_COUNTS),
 ];
 
-/// Fraction of the memory that the programs of a calibration may fill.
+/// Fraction of the available memory that the programs of a calibration may use.
 const MEMORY_SHARE: f64 = 0.5;
 
 /// A calibration of this machine.
@@ -61,7 +60,7 @@ pub struct CalibrateRequest {
     pub output: Option<PathBuf>,
     /// Replace a file that exists.
     pub replace: bool,
-    /// Ranks at work together (default: as many as there are cores for). Under a launcher, its processes.
+    /// Concurrent ranks (default: as many as there are cores for). Under a launcher, its processes.
     pub ranks: Option<usize>,
     /// Threads of a rank.
     pub threads: usize,
@@ -99,7 +98,7 @@ pub struct Calibrated {
     pub validation: Validation,
 }
 
-/// A calibration in short.
+/// Summary of a calibration.
 #[derive(Clone, Debug, Serialize)]
 pub struct CalibrationSummary {
     /// Name of the machine.
@@ -108,9 +107,9 @@ pub struct CalibrationSummary {
     pub file: String,
     /// Measured kernels.
     pub kernels: usize,
-    /// Ranks at work together.
+    /// Concurrent ranks.
     pub ranks: usize,
-    /// Their transport: `threads`, or the MPI library.
+    /// Transport: `threads`, or the MPI library.
     pub world: String,
     /// Errors of the fit on kernels that it had not seen.
     pub validation: CalibrationError,
@@ -119,7 +118,7 @@ pub struct CalibrationSummary {
 }
 
 impl Calibrated {
-    /// The calibration in short.
+    /// The summary.
     pub fn summary(&self) -> CalibrationSummary {
         let one = |(family, errors): (&String, &Errors)| (family.clone(), error_of(errors));
         CalibrationSummary {
@@ -215,7 +214,7 @@ fn check_path(path: &Path, replace: bool) -> Result<(), CalibrateError> {
     }
 }
 
-/// What is asked for, or a set of all kinds.
+/// The requested models, or a set of all kinds.
 fn asked(models: &[String]) -> Result<Vec<(String, usize)>, CalibrateError> {
     if models.is_empty() {
         let own = |&(model, batch): &(&str, usize)| (model.to_owned(), batch);
@@ -236,7 +235,7 @@ fn asked(models: &[String]) -> Result<Vec<(String, usize)>, CalibrateError> {
     models.iter().map(|text| one(text.trim())).collect()
 }
 
-/// The programs of the models, split in all ways that they can be and that fit.
+/// The programs of the models under all strategies that are valid and fit.
 ///
 /// Errors: a model of which none fits.
 fn programs(

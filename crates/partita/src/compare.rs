@@ -1,4 +1,4 @@
-//! `compare`: a prediction beside the trace of a run, task by task.
+//! `compare`: compares a prediction with the trace of a run, task by task.
 
 use crate::error::{ErrorKind, Fault};
 use crate::trace::{self, TraceError};
@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a prediction and a trace cannot be compared.
+/// A prediction and a trace cannot be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum CompareError {
     /// The prediction cannot be read.
@@ -27,13 +27,13 @@ pub enum CompareError {
     NoPrediction {
         /// The file.
         path: PathBuf,
-        /// The first fault.
+        /// The first error.
         source: serde_json::Error,
     },
     /// The file holds no trace.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// They are of different programs.
+    /// Their programs differ.
     #[error(
         "{} is of program {prediction}, {} is of program {measured}; predict and measure the same program",
         predicted_file.display(), measured_file.display()
@@ -53,7 +53,7 @@ pub enum CompareError {
     Faulty {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         reason: Box<Unequal>,
     },
 }
@@ -64,8 +64,7 @@ impl Fault for CompareError {
     }
 }
 
-/// Compares the JSON of a [`Predicted`](crate::Predicted) with tasks to the trace of a run of the same
-/// program.
+/// Compares the JSON of a [`Predicted`](crate::Predicted) with tasks and the trace of a run of the same program.
 ///
 /// Errors: a file that cannot be read; different programs.
 pub fn compare(prediction: &Path, trace: &Path) -> Result<Comparison, CompareError> {

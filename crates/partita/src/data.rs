@@ -17,7 +17,7 @@ use std::path::Path;
 
 /// Summarizes a dataset folder or a single HDF5 file.
 ///
-/// Errors: no dataset, or a faulty one.
+/// Errors: no dataset, or a corrupt one.
 pub fn inspect_data(path: &Path) -> Result<DatasetSummary, DatasetError> {
     Ok(partita_data::inspect(path)?)
 }

@@ -1,4 +1,4 @@
-//! `demo`: a small training from nothing, and baselines to judge it by.
+//! `demo`: a small training on a new dataset, and baselines to compare it with.
 
 use crate::data::{CosmologyRequest, DatasetError, MakeRequest};
 use crate::error::{ErrorKind, Fault};
@@ -16,11 +16,11 @@ pub const UNIVERSES: usize = 1344;
 pub const GRID: usize = 32;
 const SEED: u64 = 2026;
 const BINS: usize = 8;
-/// Running statistics and dropout of the zoo are meant for a hundred epochs; these are for a few.
+/// Momentum and dropout for a few epochs; those of the zoo are for a hundred.
 const MOMENTUM: f64 = 0.05;
 const DROPOUT: f64 = 0.05;
 
-/// Why the demo has no answer.
+/// An error of the demo.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
     /// The zoo lacks its model.
@@ -35,11 +35,11 @@ pub enum DemoError {
     /// Its baselines cannot be computed.
     #[error(transparent)]
     Baseline(#[from] SynthError),
-    /// The dataset is none that the demo makes.
+    /// The dataset was not made by the demo.
     #[error("{0}")]
     OtherDataset(&'static str),
     /// The training has no validation.
-    #[error("the training has validated nothing")]
+    #[error("the training has no validation results")]
     NoValidation,
 }
 
@@ -61,11 +61,11 @@ impl Fault for DemoError {
 pub struct BaselineErrors {
     /// Name of the target.
     pub target: String,
-    /// Of the mean of the training universes.
+    /// Error of the mean of the training universes.
     pub mean: f64,
-    /// Of a ridge regression on the binned logarithm of the power spectrum.
+    /// Error of a ridge regression on the binned logarithm of the power spectrum.
     pub ridge: f64,
-    /// Of the network, after the last epoch.
+    /// Error of the network after the last epoch.
     pub network: f64,
 }
 

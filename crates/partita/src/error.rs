@@ -19,7 +19,7 @@ pub trait Fault: Error {
     /// Its kind.
     fn kind(&self) -> ErrorKind;
 
-    /// Whether it was reported already, by another process or in an \[`Event`\]\(crate::Event\).
+    /// Whether it was reported already, by another process or in an [`Event`](crate::Event).
     fn is_reported(&self) -> bool {
         false
     }

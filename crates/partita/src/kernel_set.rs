@@ -114,7 +114,7 @@ impl KernelSet {
         self.kernels_among(cores(), who, slot, (threads, level))
     }
 
-    /// As \[`Self::kernels`\], for slots that share these cores, which may be more than those of this process.
+    /// As [`Self::kernels`], for slots that share these cores, which may be more than those of this process.
     pub fn kernels_among(
         self,
         cores: &[usize],

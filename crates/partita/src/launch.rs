@@ -113,7 +113,7 @@ impl<'c> Launch<'c> {
         }
     }
 
-    /// Chooses a strategy on rank 0 and broadcasts it. If it is open \(`is_open`\), processes first measure their
+    /// Chooses a strategy on rank 0 and broadcasts it. If it is open (`is_open`), processes first measure their
     /// links together.
     pub fn choose_strategy<E: Send + From<LaunchError>>(
         &self,
@@ -190,7 +190,7 @@ impl<'c> Launch<'c> {
         Ok(prediction)
     }
 
-    /// Measures this machine anew; rank 0 gets the result. All ranks call \[`close`\]\(Self::close\) afterwards.
+    /// Measures this machine anew; rank 0 gets the result. All ranks call [`close`](Self::close) afterwards.
     ///
     /// Errors: a failed measurement; processes on several hosts.
     pub fn calibrate(

@@ -7,7 +7,7 @@
 //!
 //! Every verb takes a [`Context`] and a request:
 //!
-//! | function | answer |
+//! | function | result |
 //! |---|---|
 //! | [`models`], [`inspect`] | the zoo; layers and counts of a model |
 //! | [`lower`] | the program of a training under a strategy |
@@ -15,9 +15,9 @@
 //! | [`plan`] | strategies on a machine, ranked |
 //! | [`calibrate`] | a machine file of this machine |
 //! | [`train`] | trained weights, losses, times |
-//! | [`compare`](compare()) | prediction and trace of a run, task by task |
+//! | [`compare`](compare()) | comparison of a prediction with the trace of a run, task by task |
 //! | [`make_cosmology`] and others | synthetic datasets |
-//! | [`doctor`] | what this machine offers |
+//! | [`doctor`] | hardware and libraries of this machine |
 
 mod environment;
 mod error;

@@ -172,7 +172,7 @@ impl<'c> LocalMachine<'c> {
         Self::of(context, kernels, Ranks::threads(ranks, threads), no_io)
     }
 
-    /// As \[`Self::new`\], for ranks that may be processes.
+    /// As [`Self::new`], for ranks that may be processes.
     pub fn of(
         context: &'c Context<'c>,
         kernels: KernelSet,

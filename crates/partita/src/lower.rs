@@ -22,10 +22,9 @@ pub struct LowerRequest {
     pub strategy: StrategyChoice,
     /// Kernels to pin in the program; `None` leaves them open.
     pub kernels: Option<KernelSet>,
-    /// What the program is for.
+    /// Kind of program.
     pub kind: ProgramKind,
-    /// Name or path of a machine on which stages whose layers are left open take equally long; without
-    /// one they are equal in arithmetic.
+    /// Machine on which pipeline stages are balanced: name or path of a machine file (default: balance flops).
     pub machine: Option<String>,
     /// Memory limit of a rank (default: that of the machine's device).
     pub memory: Option<Bytes>,
@@ -47,7 +46,7 @@ impl LowerRequest {
 
 /// Lowers a training and verifies its program.
 ///
-/// Errors: no such model or machine; a strategy that does not suit; faults of the program.
+/// Errors: no such model or machine; an invalid strategy; faults of the program.
 ///
 /// ```
 /// use partita::{Context, Environment, LowerRequest, Training, lower};
@@ -70,8 +69,8 @@ pub fn lower(context: &Context<'_>, request: &LowerRequest) -> Result<Lowered, P
     )
 }
 
-/// What stands after a pass of lowering, as a text: the network with its distributions, or the programs of
-/// all classes of ranks as far as they are then made. Nothing is verified.
+/// The intermediate form after a lowering pass, as text: the network with its distributions, or the unfinished
+/// programs of all rank classes. Nothing is verified.
 ///
 /// Errors: as [`lower`], but for faults of the program.
 pub fn lower_after(
@@ -91,7 +90,7 @@ pub fn lower_after(
     Ok(text)
 }
 
-/// The strategy with the layers of all stages.
+/// The strategy with the layers of all pipeline stages.
 fn stages(
     context: &Context<'_>,
     asked: &LowerRequest,
@@ -122,7 +121,7 @@ fn stages(
     staged(context, request, memory, costs(&machine, true)?.as_ref())
 }
 
-/// What can be counted in a program.
+/// Digest, work and memory of a program.
 #[derive(Clone, Debug, Serialize)]
 pub struct LowerSummary {
     /// Digest of the program.
@@ -131,7 +130,7 @@ pub struct LowerSummary {
     pub model: String,
     /// The strategy, with the layers of all stages.
     pub strategy: String,
-    /// What the program is for.
+    /// Kind of program.
     pub kind: ProgramKind,
     /// Type that kernels compute in.
     pub dtype: Dtype,
@@ -158,11 +157,11 @@ pub struct ClassSummary {
     pub tasks: usize,
     /// Buffers of each.
     pub buffers: usize,
-    /// All memory of each.
+    /// Memory of each.
     pub memory_bytes: Bytes,
-    /// Of that, the arena.
+    /// Arena of each.
     pub arena_bytes: Bytes,
-    /// Of that, the pools of packets and of pieces of samples.
+    /// Pools of packets and read-ahead buffers of each.
     pub staging_bytes: Staging,
     /// Parameters of each.
     pub parameter_bytes: Bytes,
@@ -192,7 +191,7 @@ pub struct WorkCount {
 }
 
 impl Lowered {
-    /// What can be counted in the program.
+    /// The summary.
     pub fn summary(&self) -> LowerSummary {
         let program = &self.program;
         let bodies = program.bodies.iter();

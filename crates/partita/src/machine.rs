@@ -1,4 +1,4 @@
-//! Machines by name or file, and what they can be asked.
+//! Machines by name or file.
 
 use crate::environment::Environment;
 use crate::error::{ErrorKind, Fault};
@@ -7,19 +7,19 @@ use partita_cluster::{Calibration, Machine, MeasuredKernel};
 use partita_oracle::Features;
 use partita_oracle::{CostBasis, Costs, Mode};
 
-/// Most ranks that are simulated one by one.
+/// Most ranks that are simulated individually.
 const RANKS_EACH: usize = 64;
 
-/// Names of the machine on which the library runs.
+/// Names of the local machine.
 const HERE: [&str; 2] = ["here", "this"];
 
-/// Why there is no such machine.
+/// A machine cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
     /// No machine has this name, or its file is faulty.
     #[error(transparent)]
     Load(#[from] partita_cluster::MachineError),
-    /// The calibration describes kernels in other coordinates.
+    /// The calibration uses other features of kernels.
     #[error(
         "machine `{machine}` was calibrated by another version: the shapes of its kernels have other \
          coordinates; known are {}; `partita calibrate` measures it again",
@@ -37,7 +37,7 @@ pub enum MachineError {
     TooManyRanks {
         /// Its name.
         machine: String,
-        /// Devices that it has.
+        /// Its devices.
         devices: usize,
         /// Requested ranks.
         ranks: usize,
@@ -50,13 +50,13 @@ impl Fault for MachineError {
     }
 }
 
-/// Whether a name means this machine, which has no file: it is measured.
+/// Whether a name means the local machine, which is measured.
 pub fn is_local(asked: &str) -> bool {
     HERE.contains(&asked)
 }
 
-/// The machine of a name or of a machine file. Names are looked for in the folders of the environment and
-/// among the machines that come with the library.
+/// The machine of a name or of a machine file. Names are searched in the folders of the environment and among
+/// the built-in machines.
 ///
 /// Errors: no such machine, a faulty file, a calibration by another version.
 pub fn resolve(asked: &str, environment: &Environment) -> Result<Machine, MachineError> {
@@ -68,20 +68,18 @@ pub fn resolve(asked: &str, environment: &Environment) -> Result<Machine, Machin
     Err(MachineError::OtherCalibration { machine })
 }
 
-/// Whether the shapes of its kernels have the coordinates of [`Features::NAMES`].
+/// Whether its kernels have the features of [`Features::NAMES`].
 fn is_known(calibration: &Calibration) -> bool {
     let is_of_all = |row: &MeasuredKernel| row.3.len() == Features::NAMES.len();
     calibration.coordinates == Features::NAMES && calibration.measured.iter().all(is_of_all)
 }
 
-/// The kernels that are asked for. Without a request the fast ones where the machine file holds measured
-/// costs of them, else none in particular.
+/// The requested kernels. By default the fast ones if the machine file has their measured costs, else none.
 pub fn kernels(machine: &Machine, asked: Option<KernelSet>) -> Option<KernelSet> {
     asked.or(machine.calibration.as_ref().map(|_| KernelSet::Cpu))
 }
 
-/// How programs are simulated: rank by rank where ranks of a node slow each other down, as long as there
-/// are few.
+/// Simulation mode: each rank individually if ranks of a node slow each other down and there are few.
 pub fn mode(costs: &dyn Costs, ranks: usize) -> Mode {
     match costs.basis() {
         CostBasis::Measured | CostBasis::Calibrated if ranks <= RANKS_EACH => Mode::Ranks,

@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Why there is no model.
+/// A model cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// The zoo has no model of this name and size.
@@ -23,12 +23,12 @@ pub enum ModelError {
         /// The error of the system.
         source: io::Error,
     },
-    /// The file holds no model.
+    /// The file is not a model.
     #[error("{path}, {source}")]
     Text {
         /// The file.
         path: String,
-        /// The first fault in its text.
+        /// The first error in its text.
         source: Box<text::TextError>,
     },
 }

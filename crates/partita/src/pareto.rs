@@ -2,7 +2,7 @@
 
 use partita_space::{Bytes, Seconds};
 
-/// The items that no other beats in both, ordered by memory. Of equal ones the first stays.
+/// The items that are not dominated in both, ordered by memory. Of equal ones the first is kept.
 pub fn pareto<T>(items: &[T], of: impl Fn(&T) -> (Bytes, Seconds)) -> Vec<&T> {
     let mut sorted: Vec<&T> = items.iter().collect();
     sorted.sort_by(|a, b| {

@@ -19,7 +19,7 @@ use partita_program::{Program, ProgramKind};
 use partita_space::{Axis, Bytes};
 use serde::{Serialize, Serializer};
 
-/// Ranks up to which the best strategy is explained unasked: that takes a second at most.
+/// Most ranks for which the best strategy is explained by default, which takes up to a second.
 const RANKS_EXPLAINED: usize = 1024;
 
 /// A training to plan on a machine.
@@ -55,36 +55,36 @@ impl PlanRequest {
 
 /// All strategies that were considered.
 pub struct Planned {
-    /// Best first, then those refused.
+    /// Best first, then the refused ones.
     pub candidates: Vec<Candidate>,
     /// Memory limit of a rank.
     pub memory: Bytes,
-    /// What a page about the plan shows, if asked for.
+    /// Figures of the report, if requested.
     pub figures: Option<Figures>,
-    /// Whether programs have the kernels that will run; where the machine has no catalog of kernels, they
-    /// are left open, and their workspace is not counted.
+    /// Whether kernels are pinned; if the machine has no kernel catalog, they are open, and their workspace is
+    /// not counted.
     pub kernels_pinned: bool,
-    /// Why nothing is recommended, if no strategy fits.
+    /// The error if no strategy fits.
     pub none_fits: Option<PlanningError>,
 }
 
 /// A strategy that was considered.
 #[derive(Clone, Debug, Serialize)]
 pub struct Candidate {
-    /// Its short form.
+    /// Its text.
     pub strategy: String,
-    /// Whether no other that fits is both faster and smaller.
+    /// Whether it is on the Pareto front of time and memory.
     pub front: bool,
-    /// Its prediction; absent if there is no program.
+    /// Its prediction, if it has a program.
     #[serde(flatten)]
     pub prediction: Option<Prediction>,
-    /// Why it cannot be used here, where it cannot.
+    /// Why it is refused, if it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The same in a word.
+    /// The refusal as text.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "word")]
     pub refusal: Option<Refusal>,
-    /// What bounds it; of the best one alone.
+    /// What bounds it; only for the best one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub explanation: Option<Explanation>,
 }
@@ -147,7 +147,7 @@ pub fn plan(context: &Context<'_>, request: &PlanRequest) -> Result<Planned, Pla
                 strategy,
                 ..lowering
             };
-            // The program that is recommended passes `verify`.
+            // The recommended program is verified.
             let program = lower_verified(&training)?;
             let own = (training, &program);
             Some(explained(request, &planner, own, prediction, &found)?)
@@ -164,7 +164,7 @@ pub fn plan(context: &Context<'_>, request: &PlanRequest) -> Result<Planned, Pla
     })
 }
 
-/// Why nothing is recommended, and what would change that.
+/// The error if no strategy fits, with advice.
 fn none_fits(found: &[Found], asked: &Training, memory: Bytes) -> PlanningError {
     let (ranks, batch) = (asked.ranks, asked.batch);
     let is_memory = |one: &Found| match one.refusal {
@@ -175,7 +175,7 @@ fn none_fits(found: &[Found], asked: &Training, memory: Bytes) -> PlanningError 
         let smaller = if batch > 1 { ", a smaller batch" } else { "" };
         format!("possible are more ranks{smaller} or more memory")
     } else {
-        // Samples can always be split when there are as many for each.
+        // Samples can always be split if there are enough.
         let nearest = ranks * (batch as f64 / ranks as f64).round().max(1.0) as usize;
         format!(
             "none splits the model and {batch} samples so; the nearest batch that suits is {nearest}"
@@ -189,7 +189,7 @@ fn none_fits(found: &[Found], asked: &Training, memory: Bytes) -> PlanningError 
     }
 }
 
-/// Candidates in the same order; the explanation is that of the first.
+/// Candidates in the same order; the first one gets the explanation.
 fn candidates(found: &[Found], mut explanation: Option<Explanation>) -> Vec<Candidate> {
     let fitting = found.iter().filter(|one| one.reason.is_none());
     let costed = fitting.filter_map(|one| Some((&one.strategy, one.prediction.as_ref()?)));
@@ -211,7 +211,7 @@ fn candidates(found: &[Found], mut explanation: Option<Explanation>) -> Vec<Cand
     found.iter().map(candidate).collect()
 }
 
-/// What bounds the best strategy, and what would make another one the best.
+/// What bounds the best strategy, and its rival.
 fn explained(
     request: &PlanRequest,
     planner: &Planner<'_>,
@@ -252,7 +252,7 @@ fn explained(
     Ok(explanation)
 }
 
-/// The first of another kind among those that may have been the fastest.
+/// The first strategy of another kind among those that may have been the fastest.
 fn rival_of<'f>(best: &Strategy, found: &'f [Found]) -> Option<&'f Strategy> {
     let is_possible = |one: &Found| match one.refusal {
         None => true,
@@ -277,7 +277,7 @@ fn kind(strategy: &Strategy) -> [bool; 6] {
     ]
 }
 
-/// What would be the best strategy with twice the memory, where one was refused that would fit then.
+/// The best strategy with twice the memory, if a refused one would then fit.
 fn with_memory(
     planner: &Planner<'_>,
     subject: &Subject<'_, '_>,

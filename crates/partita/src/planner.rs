@@ -1,4 +1,4 @@
-//! A machine on which strategies are compared.
+//! A planner: a machine on which strategies are compared.
 
 use crate::context::Context;
 use crate::explain::simulated;
@@ -19,15 +19,15 @@ const KERNELS: KernelSet = KernelSet::Cpu;
 /// A machine on which strategies are compared.
 pub struct Planner<'c> {
     context: &'c Context<'c>,
-    /// Where costs come from.
+    /// Source of costs.
     pub source: CostSource,
 }
 
-/// Where the costs of a machine come from.
+/// Source of the costs of a machine.
 pub enum CostSource {
     /// A machine file.
     Modelled {
-        /// As in its file.
+        /// The machine of the file.
         machine: Machine,
         /// Costs of its kernels, messages, collectives and reads.
         costs: Box<dyn Costs>,
@@ -36,7 +36,7 @@ pub enum CostSource {
     },
     /// Measurements of this machine.
     Measured {
-        /// Memory that a rank may fill, if it was given.
+        /// Memory limit of a rank, if given.
         memory: Option<Bytes>,
         /// Memory that is available to all ranks together.
         available: Bytes,
@@ -46,9 +46,9 @@ pub enum CostSource {
 }
 
 impl<'c> Planner<'c> {
-    /// The machine `name` for a number of ranks, which may fill `memory` each.
+    /// The machine `name` for a number of ranks, with this memory limit each.
     ///
-    /// Errors: no such machine, too few devices, reads of which nothing is known.
+    /// Errors: no such machine, too few devices, an unknown input rate.
     pub fn new(
         context: &'c Context<'c>,
         name: &str,
@@ -81,7 +81,7 @@ impl<'c> Planner<'c> {
         }
     }
 
-    /// Memory that each of so many ranks may fill.
+    /// Memory limit of each of these ranks.
     pub fn memory(&self, ranks: usize) -> Bytes {
         match &self.source {
             CostSource::Modelled { memory, .. } => *memory,
@@ -91,7 +91,7 @@ impl<'c> Planner<'c> {
         }
     }
 
-    /// The kernels that programs are made of.
+    /// The kernel catalog of programs.
     pub fn menu(&self) -> Box<dyn Menu> {
         let threads = self.threads_of_kernels();
         let kernels = threads.map(|_| KERNELS);
@@ -99,12 +99,12 @@ impl<'c> Planner<'c> {
         menu_of(kernels, threads, self.context.level())
     }
 
-    /// Whether [`Self::menu`] says which kernels will run.
+    /// Whether [`Self::menu`] pins kernels.
     pub fn pins_kernels(&self) -> bool {
         self.threads_of_kernels().is_some()
     }
 
-    /// Threads of the kernels that are measured; none where kernels are left open.
+    /// Threads of measured kernels; `None` if kernels are open.
     fn threads_of_kernels(&self) -> Option<usize> {
         match &self.source {
             CostSource::Modelled { machine, .. } => {
@@ -114,7 +114,7 @@ impl<'c> Planner<'c> {
         }
     }
 
-    /// What becomes of all strategies for a number of ranks, best first.
+    /// Evaluates all strategies for a number of ranks, best first.
     ///
     /// Errors: as [`search`].
     pub fn plan(
@@ -125,7 +125,7 @@ impl<'c> Planner<'c> {
         self.plan_with(training, ranks, self.memory(ranks))
     }
 
-    /// The same with so much memory for each.
+    /// As [`Self::plan`], with another memory limit.
     ///
     /// Errors: as [`search`].
     pub fn plan_with(
@@ -148,7 +148,7 @@ impl<'c> Planner<'c> {
         }
     }
 
-    /// What the work of a program costs.
+    /// The costs of a program.
     ///
     /// Errors: a missing cost.
     pub fn costs(&self, program: &Program) -> Result<Box<dyn Costs + '_>, PlanningError> {
@@ -181,9 +181,9 @@ impl<'c> Planner<'c> {
     }
 }
 
-/// Costs on a machine, with or without those of reading.
+/// Costs on a machine, with or without input time.
 ///
-/// Errors: a machine of which it is not known how fast it reads.
+/// Errors: an unknown input rate.
 pub fn costs(machine: &Machine, no_io: bool) -> Result<Box<dyn Costs>, PlanningError> {
     let costs = MachineCosts::new(machine.clone());
     if no_io {

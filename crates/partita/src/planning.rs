@@ -1,4 +1,4 @@
-//! Why a training cannot be lowered, predicted or planned.
+//! Errors of lowering, predicting and planning.
 
 use crate::error::{ErrorKind, Fault};
 use crate::local_machine::LocalError;
@@ -10,7 +10,7 @@ use partita_plan::{BalanceError, PlanError};
 use partita_space::Bytes;
 use partita_verify::Faults;
 
-/// Why a training cannot be lowered, predicted or planned.
+/// An error of lowering, predicting or planning.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanningError {
     /// There is no such model.
@@ -19,13 +19,13 @@ pub enum PlanningError {
     /// There is no such machine, or it is too small.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// Something of this machine is not measured.
+    /// A measurement of this machine failed.
     #[error(transparent)]
     Local(#[from] LocalError),
-    /// A strategy is left open where one is needed.
+    /// `auto` where a strategy is needed.
     #[error(
-        "`auto` stands for a strategy only where `partita train` is to choose one; `partita plan` says \
-         which strategies there are for {ranks} rank(s), and one of them is `data={ranks}`"
+        "`auto` is valid only for `partita train`; use one of the strategies that `partita plan` lists for \
+         {ranks} rank(s), such as `data={ranks}`"
     )]
     Auto {
         /// Requested ranks.
@@ -37,24 +37,24 @@ pub enum PlanningError {
     /// The training cannot be lowered.
     #[error(transparent)]
     Lower(#[from] LowerError),
-    /// A program has faults, which are faults of lowering.
+    /// A program fails verification, which is a bug of lowering.
     #[error("`{program}`: {faults}")]
     Unsound {
         /// Its title.
         program: String,
-        /// All of them.
+        /// Its faults.
         faults: Faults,
     },
     /// The stages of a strategy cannot be balanced.
     #[error(transparent)]
     Balance(#[from] BalanceError),
-    /// No strategies can be searched.
+    /// The search failed.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The machine does not say how fast it reads.
-    #[error("{0}; `--no-io` leaves reading out")]
+    /// The machine file has no input rate.
+    #[error("{0}; `--no-io` ignores input time")]
     NoReading(SimulateError),
-    /// A cost that the machine lacks.
+    /// A missing cost.
     #[error(transparent)]
     Cost(SimulateError),
     /// A program cannot be simulated.
@@ -71,26 +71,26 @@ pub enum PlanningError {
     TooLarge {
         /// The strategy of the program.
         strategy: Box<Strategy>,
-        /// What its largest rank needs.
+        /// Memory of its largest rank.
         needed: Bytes,
-        /// What each rank may fill.
+        /// Memory limit of each rank.
         memory: Bytes,
         /// Requested ranks.
         ranks: usize,
     },
     /// No strategy fits.
     #[error(
-        "no strategy fits {ranks} ranks with {memory} each for batch {batch}; {remedy}; what became of each \
+        "no strategy fits {ranks} ranks with {memory} each for batch {batch}; {remedy}; the result of each \
          strategy is listed"
     )]
     NoneFits {
         /// Requested ranks.
         ranks: usize,
-        /// What each rank may fill.
+        /// Memory limit of each rank.
         memory: Bytes,
         /// Samples of a step.
         batch: usize,
-        /// What can be changed.
+        /// Advice.
         remedy: String,
     },
 }
@@ -116,7 +116,7 @@ impl Fault for PlanningError {
 }
 
 impl From<SimulateError> for PlanningError {
-    /// A fact that the machine file lacks is the user's to add; all else is a fault of the program.
+    /// A missing entry of the machine file is an error of the request; all else is a bug.
     fn from(error: SimulateError) -> Self {
         match error {
             SimulateError::Cost(CostError::Missing { key: "io", .. }) => Self::NoReading(error),

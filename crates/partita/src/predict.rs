@@ -56,7 +56,7 @@ impl PredictRequest {
     }
 }
 
-/// A prediction with what it was asked for.
+/// A prediction with its request.
 #[derive(Clone, Debug, Serialize)]
 pub struct Predicted {
     /// Name of the model.
@@ -71,7 +71,7 @@ pub struct Predicted {
     pub memory_bytes_device: Bytes,
     /// Whether input time is ignored.
     pub no_io: bool,
-    /// What the closed forms say, where the strategy has one.
+    /// Estimates of the closed forms of the strategy, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub closed_form: Option<ClosedForm>,
     /// The prediction.
@@ -84,13 +84,13 @@ pub struct Predicted {
 /// The estimate of a closed form.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClosedForm {
-    /// The parallelism that it is a form of.
+    /// The kind of parallelism.
     pub strategy: &'static str,
     /// Time of a step.
     pub seconds: Seconds,
-    /// Compute of it.
+    /// Compute time.
     pub compute_seconds: Seconds,
-    /// Communication of it.
+    /// Communication time.
     pub communication_seconds: Seconds,
     /// Memory of a rank.
     pub memory_bytes: Bytes,
@@ -107,7 +107,7 @@ struct OnMachine<'a> {
 
 /// Predicts time and memory of a training step.
 ///
-/// Errors: no such model or machine; a strategy that does not suit; a cost that the machine lacks.
+/// Errors: no such model or machine; an invalid strategy; a missing cost.
 ///
 /// ```
 /// use partita::{Context, Environment, PredictRequest, Training, predict};
@@ -177,7 +177,7 @@ fn training<'r>(
     lowering(graph, strategy, training, kind, kernels)
 }
 
-/// The same from measurements of this machine, whose kernels are pinned.
+/// As [`predict`], from measurements of this machine, with pinned kernels.
 fn predict_locally(
     context: &Context<'_>,
     request: &PredictRequest,
@@ -221,7 +221,7 @@ fn predict_locally(
         costs: &costs,
         kernels: &*menu,
     };
-    // Kernels of a single rank would have to be measured beside those of the program.
+    // The kernels of a single rank would have to be measured too.
     answer(request, &lowered, &on, None)
 }
 

@@ -1,4 +1,4 @@
-//! Searches over strategies and stages, on machines with known costs and on this one.
+//! Search over strategies and stages, on machines with known costs and on this machine.
 
 use crate::context::Context;
 use crate::kernel_set::KernelSet;
@@ -13,12 +13,12 @@ use partita_program::{Body, Program};
 use partita_space::{Bytes, Mesh, Rank, Seconds};
 use std::cell::RefCell;
 
-/// How many times longer than the best one a strategy may take by the closed forms and still be lowered:
-/// twice what any that was best took in trials of models, machines, ranks and mini-batches.
+/// A strategy is pruned if its closed form is this many times slower than the best one: twice the largest ratio
+/// of any strategy that was best in trials of models, machines, ranks and mini-batches.
 const PRUNE_FACTOR: f64 = 3.0;
 
-/// All strategies for a number of ranks on a machine whose costs are known: those that fit `memory` by the
-/// time of a step, shortest first, then those refused.
+/// All strategies for a number of ranks on a machine with known costs: those that fit `memory`, fastest first,
+/// then the refused ones.
 ///
 /// Errors: a missing cost, a kernel that the catalog lacks.
 pub fn search(
@@ -49,7 +49,7 @@ pub fn search(
     )
 }
 
-/// The same on this machine, measuring what is missing.
+/// As [`search`], on this machine, measuring what is missing.
 pub fn search_local(
     context: &Context<'_>,
     training: Request<'_>,
@@ -65,8 +65,8 @@ pub fn search_local(
     ranked(context, training, ranks, memory, &floor, &stages, &cost)
 }
 
-/// The strategy with layers for all stages. Layers that are left open are chosen so that a step is predicted
-/// to be shortest among the choices that fit `memory`.
+/// The strategy with layers for all stages. Open layers are chosen for the shortest predicted step that fits
+/// `memory`.
 ///
 /// Errors: a strategy that does not fit, no layers that fit in memory, a missing cost.
 pub fn staged(
@@ -78,8 +78,8 @@ pub fn staged(
     balanced(context, training, memory, &Known(costs))
 }
 
-/// The same on this machine, measuring what is missing; of more ranks than can be measured here as if
-/// there were as many as can.
+/// As [`staged`], on this machine, measuring what is missing. More ranks than can be measured are treated as
+/// the most that can.
 pub fn staged_local(
     context: &Context<'_>,
     training: &Request<'_>,
@@ -113,7 +113,7 @@ fn balanced(
 /// Stages on this machine.
 struct MeasuredStages<'h, 'c> {
     here: &'h RefCell<LocalMachine<'c>>,
-    /// Of the program before.
+    /// Of the previous program.
     costs: RefCell<MeasuredCosts>,
 }
 
@@ -127,7 +127,7 @@ impl<'h, 'c> MeasuredStages<'h, 'c> {
 }
 
 impl MeasuredStages<'_, '_> {
-    /// What is known once the kernels of a program are measured.
+    /// The costs, once the kernels of a program are measured.
     fn measured<T>(
         &self,
         program: &Program,
@@ -168,7 +168,7 @@ fn ranked(
     stages: &dyn StageCosts,
     cost: &dyn Fn(&Program) -> Result<Prediction, PlanningError>,
 ) -> Result<Vec<Candidate>, PlanningError> {
-    // A cost that cannot be had is a fault of the request as a whole, not of the one candidate.
+    // A missing cost is an error of the request, not of one candidate.
     let failure: RefCell<Option<PlanningError>> = RefCell::new(None);
     let request = PlanRequest {
         training,

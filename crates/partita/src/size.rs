@@ -1,4 +1,4 @@
-//! Sizes as run files and command lines write them.
+//! Parsing of sizes in bytes.
 
 use partita_space::Bytes;
 
@@ -15,7 +15,7 @@ const UNITS: [(&str, f64); 9] = [
     ("TB", 1e12),
 ];
 
-/// The largest size, 8192 TiB: above, an f64 no longer tells one byte from the next.
+/// The largest size, 8192 TiB: above it an f64 cannot represent every byte.
 const BYTES_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// A size with its unit, `16GiB` or `500 MB`.
@@ -46,15 +46,14 @@ pub fn parse_bytes(text: &str) -> Result<Bytes, String> {
     }
 }
 
-/// The size that was probably meant, or the end of what is possible on the side where it lies; none of
-/// what is no number.
+/// The size that was probably meant, or the nearest bound; `None` if the text is not a number.
 fn nearest_bytes(number: &str, unit: &str) -> Option<String> {
     let digits = number.trim_start_matches(['-', '+']);
     let magnitude = digits
         .parse()
         .ok()
         .filter(|number: &f64| !number.is_nan())?;
-    // Without a unit, as a machine's memory is told.
+    // Without a unit, GiB is assumed.
     let meant = if unit.is_empty() { "GiB" } else { unit };
     let mut alike = UNITS.into_iter();
     let (name, scale) = alike.find(|(name, _)| name.eq_ignore_ascii_case(meant))?;

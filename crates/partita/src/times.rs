@@ -1,7 +1,6 @@
-//! The times that this process has measured or read, and the file that keeps them from run to run.
+//! The measured times of this process, and the file that caches them.
 //!
-//! A process has one of them: where the file cannot be written, all that asks for a time still finds what
-//! was measured before.
+//! A process has one instance, so earlier measurements are found even if the file cannot be written.
 
 use crate::progress::{Event, Progress};
 use partita_tune::{Database, Measurements, Setting, TuneError, scratch};
@@ -10,14 +9,14 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-/// Measured times, read from their file when first asked for.
+/// Measured times, read from their file on first use.
 pub struct Times {
     path: Option<PathBuf>,
     temporary: PathBuf,
     database: Mutex<Option<Database>>,
 }
 
-/// No folder takes a file to measure reads with.
+/// No folder can be written for the file to measure reads.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "no file can be written to measure reads ({}); name a folder with {bytes} bytes of room in TMPDIR",
@@ -31,7 +30,7 @@ pub struct NoScratch {
 }
 
 impl Times {
-    /// Times of a file, or of this process alone. Nothing is read yet.
+    /// Times of a file, or of this process only. Nothing is read yet.
     pub fn new(path: Option<PathBuf>, temporary: PathBuf) -> Self {
         Self {
             path,
@@ -40,24 +39,23 @@ impl Times {
         }
     }
 
-    /// What was measured under a setting.
+    /// The measurements under a setting.
     pub fn measurements(&self, setting: &Setting, progress: &dyn Progress) -> Measurements {
         self.with(progress, |database| database.measurements(setting))
     }
 
-    /// Adds what was measured under a setting, and writes the file.
+    /// Adds measurements under a setting, and writes the file.
     pub fn keep(&self, setting: &Setting, new: &Measurements, progress: &dyn Progress) {
         self.with(progress, |database| database.keep(setting, new));
     }
 
-    /// Must be called before something is measured: it warns at once, not after the measurement, if the
-    /// file cannot be written.
+    /// Warns if the file cannot be written; call it before a measurement, not after.
     pub fn before_measuring(&self, progress: &dyn Progress) {
         self.with(progress, Database::check_writable);
     }
 
-    /// A file with these contents that has no name and is gone when it is closed: beside the file of
-    /// times where that can be written, else among temporary files.
+    /// An anonymous temporary file with these contents: beside the file of times if possible, else in the folder
+    /// of temporary files.
     ///
     /// Errors: neither folder can be written.
     pub fn scratch_file(
@@ -98,7 +96,7 @@ impl Times {
     }
 }
 
-/// What can be done.
+/// Advice.
 fn help(warning: &TuneError) -> &'static str {
     match warning {
         TuneError::NotKept { .. } | TuneError::Unreadable { .. } => {

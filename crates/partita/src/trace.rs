@@ -1,4 +1,4 @@
-//! The trace file of a run: what ran when, and the program it belongs to.
+//! The trace file of a run: times of tasks, and the program.
 //!
 //! An object in the Chrome trace format, which Perfetto draws as it is: `traceEvents` hold the tasks
 //! (`ts` and `dur` in microseconds, `pid` the rank, `args.task` and `args.step`); beside them stand
@@ -19,7 +19,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a file is no trace.
+/// A trace file cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// It cannot be read.
@@ -30,12 +30,12 @@ pub enum TraceError {
         /// The error of the system.
         source: io::Error,
     },
-    /// It is no trace.
-    #[error("{} is no trace of `partita train`: {reason}", path.display())]
+    /// It is not a trace.
+    #[error("{} is not a trace of `partita train`: {reason}", path.display())]
     Faulty {
         /// The file.
         path: PathBuf,
-        /// The first fault, and what is possible there.
+        /// The first error, and what is valid there.
         reason: String,
     },
 }
@@ -51,9 +51,9 @@ const COMPLETE: &str = "X";
 
 /// A trace file that was read.
 pub struct Recorded {
-    /// Digest under which it was recorded.
+    /// Digest of the program.
     pub digest: String,
-    /// What was run.
+    /// The program.
     pub program: Program,
     /// One per rank and step, in that order.
     pub traces: Vec<Trace>,
@@ -63,9 +63,9 @@ pub struct Recorded {
 struct File {
     digest: String,
     program: String,
-    /// None where an earlier version wrote it.
+    /// `None` in files of earlier versions.
     steps: Option<BTreeSet<u64>>,
-    /// None where an earlier version wrote it, or no step is held.
+    /// `None` in files of earlier versions, or without steps.
     span_us: Option<[f64; 2]>,
     #[serde(rename = "traceEvents")]
     events: Vec<ChromeEvent>,
@@ -86,7 +86,7 @@ struct Arguments {
     step: u64,
 }
 
-/// The trace file of a run.
+/// The contents of the trace file of a run.
 pub fn record(program: &Program, traces: &[Trace]) -> Value {
     let events: Vec<Value> = traces
         .iter()
@@ -108,9 +108,8 @@ pub fn record(program: &Program, traces: &[Trace]) -> Value {
 
 /// Reads a trace file.
 ///
-/// Errors: a file that cannot be read, is no trace, holds a program with faults or one of another digest,
-/// events of another kind, no tasks, tasks that its program does not have or one twice, times that nothing
-/// takes, an order that no rank follows, or other steps or another span than it names.
+/// Errors: an unreadable file; not a trace; a faulty program or another digest; other events; no tasks, unknown
+/// or duplicate ones; invalid times or order; other steps or another span than stated.
 pub fn read(path: &Path) -> Result<Recorded, TraceError> {
     let own = || path.to_owned();
     let text = fs::read_to_string(path);
@@ -127,7 +126,7 @@ pub fn read(path: &Path) -> Result<Recorded, TraceError> {
 fn parse(text: &str) -> Result<Recorded, String> {
     let file: File = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let program = Program::parse(&file.program).map_err(|error| error.to_string())?;
-    // What is read may name anything; only then can it be counted and its tasks looked up.
+    // The file may contain anything, so the program is verified before it is used.
     verify(&program).map_err(|faults| faults.to_string())?;
     let found = program.digest();
     if found != file.digest {
@@ -177,7 +176,7 @@ fn parse(text: &str) -> Result<Recorded, String> {
     })
 }
 
-/// Of each rank and step its tasks, with their numbers in the file.
+/// Tasks by rank and step, with their indices in the file.
 type ByStep<'f> = BTreeMap<(usize, u64), BTreeMap<u32, (usize, &'f ChromeEvent)>>;
 
 impl ChromeEvent {
@@ -190,12 +189,12 @@ impl ChromeEvent {
     }
 }
 
-/// Whether a time in microseconds is at most another: both were rounded.
+/// Whether a rounded time in microseconds is at most another.
 fn is_until(time: f64, other: f64) -> bool {
     time <= other + 0.01 + 1e-12 * other
 }
 
-/// Whether the events are of the steps and the span that the file names, and none of the steps is missing.
+/// Checks that the events cover the steps and the span that the file states.
 fn check_whole(file: &File, by_step: &ByStep<'_>) -> Result<(), String> {
     let found: BTreeSet<u64> = by_step.keys().map(|&(_, step)| step).collect();
     let steps = file.steps.as_ref().unwrap_or(&found);
@@ -256,13 +255,13 @@ fn check_event(program: &Program, index: usize, event: &ChromeEvent) -> Result<(
     Ok(())
 }
 
-/// Whether tasks end before those that wait for them start, and steps before the next of their rank.
+/// Checks that tasks end before their successors start, and steps before the next one of their rank.
 fn check_order(program: &Program, by_step: &ByStep<'_>) -> Result<(), String> {
     let mut last: Option<(usize, u64, usize, &ChromeEvent)> = None;
     for (&(rank, step), events) in by_step {
         for (&task, &(index, event)) in events {
             for before in &program.body(rank).tasks[task as usize].after {
-                // Whether all tasks are there is found when they are compared.
+                // Missing tasks are found by the comparison.
                 match events.get(&before.0) {
                     Some((first, before)) if !before.is_before(event) => {
                         return Err(overlap((*first, before), (index, event), "waits for it"));

@@ -32,7 +32,7 @@ use crate::model;
 use crate::progress::Event;
 use crate::search;
 use crate::training::StrategyChoice;
-use output::{Output, Room};
+use output::{Output, RunSize};
 use partita_data::{
     Accepted, DType, Dataset, HyperslabSource, Split, Waker, first_sample, order::epoch_order,
 };
@@ -212,7 +212,7 @@ fn check_request(
     check::batch_fits(run, dataset)?;
     check::output_fits(run, environment)?;
     if launch.is_first() {
-        output::check(run, Room::of_model(graph, run), environment)?;
+        output::check(run, RunSize::of_model(graph, run), environment)?;
     }
     Ok(())
 }
@@ -270,8 +270,8 @@ fn run_session<'r>(
     };
     context.report(Event::Writing);
     let text = prediction.as_ref().map(pretty).transpose()?;
-    let room = Room::of_session(session, TRACES_KEPT, text.as_ref().map_or(0, String::len));
-    let open = || Output::open(run, room, text.as_deref(), environment);
+    let size = RunSize::of_session(session, TRACES_KEPT, text.as_ref().map_or(0, String::len));
+    let open = || Output::open(run, size, text.as_deref(), environment);
     let output = launch.is_first().then(open).transpose()?;
     let baseline = MemoryBaseline::set();
     let accepted = Accepted {

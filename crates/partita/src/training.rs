@@ -1,4 +1,4 @@
-//! A training to lower, predict or plan, and its verified program.
+//! A training request, and its verified program.
 
 use crate::context::Context;
 use crate::kernel_set::{KernelSet, menu_of};
@@ -22,31 +22,31 @@ pub const ADAM: Optimizer = Optimizer::Adam {
     weight_decay: 0.0,
 };
 
-/// Gradient descent with momentum 0.9.
+/// SGD with momentum 0.9.
 pub const SGD: Optimizer = Optimizer::Sgd {
     momentum: 0.9,
     weight_decay: 0.0,
 };
 
-/// Counts in 16-bit integers, of which the network sees ln(1 + x).
+/// 16-bit counts x, read as ln(1 + x).
 pub const COUNTS: SampleFormat = SampleFormat {
     dtype: Dtype::I16,
     transform: Transform::LogOnePlus,
 };
 
-/// Counts in 16-bit integers, of which the network sees a hundredth, as of volumes and images.
+/// 16-bit counts x, read as x / 100, as of volumes and images.
 pub const SCALED_COUNTS: SampleFormat = SampleFormat {
     dtype: Dtype::I16,
     transform: Transform::Scale { factor: 0.01 },
 };
 
-/// Values in single precision that the network sees as they are.
+/// 32-bit floats.
 pub const FLOATS: SampleFormat = SampleFormat {
     dtype: Dtype::F32,
     transform: Transform::Identity,
 };
 
-/// A training: all but how it is split.
+/// A training without its strategy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Training {
     /// Model of the zoo or path of a model file.
@@ -57,7 +57,7 @@ pub struct Training {
     pub batch: usize,
     /// Optimizer with its constants.
     pub optimizer: Optimizer,
-    /// How the dataset stores values, and what the network sees of them.
+    /// Storage type and transform of the samples.
     pub samples: SampleFormat,
 }
 
@@ -74,12 +74,12 @@ impl Training {
     }
 }
 
-/// How a training is to be split.
+/// The choice of a strategy.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StrategyChoice {
-    /// By the strategy whose step is predicted to be shortest.
+    /// The strategy with the shortest predicted step.
     Auto,
-    /// By this one.
+    /// This strategy.
     Given(Strategy),
 }
 
@@ -104,7 +104,7 @@ impl fmt::Display for StrategyChoice {
     }
 }
 
-/// A program that passed `verify`, with what it was made from.
+/// A verified program, with its model and strategy.
 pub struct Lowered {
     /// The model.
     pub graph: Graph,
@@ -114,10 +114,9 @@ pub struct Lowered {
     pub program: Program,
 }
 
-/// Lowers a training and verifies the program. `stages` chooses the layers of stages that are left open.
+/// Lowers a training and verifies the program. `stages` chooses the layers of open stages.
 ///
-/// Errors: a model, strategy, number of ranks or batch that does not exist or fit; faults of the program,
-/// which are faults of lowering.
+/// Errors: an unknown model; an invalid strategy, number of ranks or batch; a faulty program, which is a bug.
 pub fn lowered(
     context: &Context<'_>,
     training: &Training,
@@ -142,7 +141,7 @@ pub fn lowered(
     })
 }
 
-/// The model, the strategy with the layers of all stages, and what `lower` makes of them.
+/// The model, the strategy with the layers of all stages, and the result of `lower`.
 ///
 /// Errors: as [`lowered`], and those of `lower`.
 pub fn with_request<T>(
@@ -195,21 +194,21 @@ pub fn lower_verified(request: &Request<'_>) -> Result<Program, PlanningError> {
     Ok(program)
 }
 
-/// What stands after a pass of lowering, not verified. Errors: as [`lowered`].
+/// The intermediate form after a lowering pass, not verified. Errors: as [`lowered`].
 pub fn lower_until(request: &Request<'_>, pass: LoweringPass) -> Result<String, PlanningError> {
     check_layout(request)?;
     Ok(lower_after(request, pass)?)
 }
 
-/// Lowering itself allows ranks without a sample, for the last batch of an epoch.
+/// Refuses ranks without a sample, which lowering allows for the last batch of an epoch.
 fn check_layout(request: &Request<'_>) -> Result<(), PlanningError> {
     let strategy = request.strategy;
     Ok(strategy.check_layout(request.graph, request.batch)?)
 }
 
-/// The strategy that is given for the ranks and the mini-batch of a training.
+/// The given strategy, checked for the ranks and the batch of a training.
 ///
-/// Errors: it does not suit these, or is left open.
+// Errors: an invalid strategy, or `auto`.
 pub fn given(strategy: &StrategyChoice, training: &Training) -> Result<Strategy, PlanningError> {
     let ranks = training.ranks;
     match strategy {
@@ -221,7 +220,7 @@ pub fn given(strategy: &StrategyChoice, training: &Training) -> Result<Strategy,
     }
 }
 
-/// Verifies; kernels left open are no fault here, since nothing is run.
+/// Verifies; open kernels are allowed, since nothing is run.
 fn check(program: &Program) -> Result<(), PlanningError> {
     let Err(Faults(mut faults)) = verify(program) else {
         return Ok(());

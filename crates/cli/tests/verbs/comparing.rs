@@ -95,7 +95,7 @@ fn files_of_another_kind_are_refused() {
     let text = refusal(&compare(&trace, &trace));
     assert!(text.contains("is no prediction"), "{text}");
     let text = refusal(&compare(&prediction, &prediction));
-    assert!(text.contains("is no trace"), "{text}");
+    assert!(text.contains("is not a trace"), "{text}");
     let text = refusal(&compare(&prediction, Path::new("no/such.json")));
     assert!(text.contains("no/such.json cannot be read"), "{text}");
     let whole = fs::read_to_string(&trace).unwrap();
@@ -289,7 +289,7 @@ fn a_program_that_was_changed_is_refused_before_it_is_used() {
         ("0*2274450605487904", "of the 2 of the mesh 2 are left"),
     ] {
         let text = replaced(start..end, classes);
-        assert!(text.contains("is no trace"), "{text}");
+        assert!(text.contains("is not a trace"), "{text}");
         assert!(text.contains(reason), "{classes}: {text}");
     }
     let start = whole.find("mesh ").unwrap() + "mesh ".len();

@@ -1,4 +1,4 @@
-//! Why a calibration fails.
+//! Errors of a calibration.
 
 use crate::error::{ErrorKind, Fault};
 use crate::launch::LaunchError;
@@ -8,15 +8,15 @@ use partita_space::Bytes;
 use std::io;
 use std::path::PathBuf;
 
-/// Why this machine is not calibrated.
+/// An error of a calibration.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrateError {
     /// The machine has no name.
-    #[error("a machine needs a name; possible is any other than an empty one, like `--name mine`")]
+    #[error("the name of a machine must not be empty; use a name such as `--name mine`")]
     NoName,
-    /// Something that is no file is in the place of the machine file.
+    /// The path of the machine file is not a regular file.
     #[error(
-        "{} is no regular file that could be replaced; possible is another `--output`",
+        "{} is not a regular file; choose another `--output`",
         file.display()
     )]
     NoFile {
@@ -25,8 +25,7 @@ pub enum CalibrateError {
     },
     /// The machine file exists.
     #[error(
-        "{} exists, and a calibration does not write over it unasked; possible are `--replace` and another \
-         `--output`",
+        "{} exists; use `--replace` or another `--output`",
         file.display()
     )]
     Exists {
@@ -50,16 +49,16 @@ pub enum CalibrateError {
          `cosmoflow@32:4,resnet50@64`"
     )]
     EmptyModel,
-    /// A model with something else than a batch.
+    /// An invalid batch size.
     #[error(
-        "`{text}`: `{batch}` is no batch; after the colon stands a number of samples from 1 on, like `{model}:1`"
+        "`{text}`: `{batch}` is not a batch size; write a number of samples from 1 on after the colon, as in `{model}:1`"
     )]
     NoBatch {
         /// The entry.
         text: String,
-        /// What is after the colon.
+        /// The text after the colon.
         batch: String,
-        /// What is before it.
+        /// The text before the colon.
         model: String,
     },
     /// A model too large to measure.
@@ -72,23 +71,23 @@ pub enum CalibrateError {
         model: String,
         /// Samples of a step.
         batch: usize,
-        /// What a rank needs at least.
+        /// Least memory of a rank.
         needed: Bytes,
-        /// What a rank may fill.
+        /// Memory limit of a rank.
         room: Bytes,
-        /// Ranks at work together.
+        /// Concurrent ranks.
         ranks: usize,
     },
     /// There is no such model.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// A strategy is not understood.
+    /// A strategy cannot be parsed.
     #[error(transparent)]
     Strategy(#[from] StrategyError),
     /// A model cannot be lowered.
     #[error(transparent)]
     Lower(#[from] LowerError),
-    /// The ranks do not start, or something cannot be measured.
+    /// The launch or a measurement failed.
     #[error(transparent)]
     Launch(#[from] LaunchError),
     /// The machine file cannot be written.

@@ -21,7 +21,7 @@ fn fact<T>(value: T, basis: Basis, source: &str) -> Fact<T> {
     }
 }
 
-/// A machine of one node, as it was measured.
+/// The measured machine of one node.
 pub fn machine(
     name: &str,
     host: &Host,
@@ -44,7 +44,7 @@ pub fn machine(
         &format!("messages between neighbors, {world}"),
     );
     let alone =
-        "there is one node, so no network was measured; the link within the node stands for it";
+        "there is one node, so no network was measured; assumed equal to the link within the node";
     let (between, between_rate) = link(Basis::Assumed, alone);
     let reads = found.costs.load.unwrap_or_default();
     let file_rate = ranks.count as f64 / reads.seconds_per_byte.max(1e-12);

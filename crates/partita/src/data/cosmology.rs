@@ -18,16 +18,15 @@ pub struct CosmologyRequest {
     pub universes: usize,
     /// Voxels per side: a power of two from 16 to 512.
     pub grid: usize,
-    /// How far n_s reaches to either side of 0.96, as a fraction of it, at most 0.1.
+    /// Half-width of the range of n_s around 0.96, as a fraction of it, at most 0.1.
     pub n_s_spread: f64,
-    /// How far H_0 reaches to either side of 70, as a fraction of it, at most 0.1.
+    /// Half-width of the range of H_0 around 70, as a fraction of it, at most 0.1.
     pub h_0_spread: f64,
 }
 
 /// Makes a dataset of universes, and summarizes it.
 ///
-/// Errors: a request that cannot be met; a folder that cannot be written; a stop, after which nothing is
-/// left.
+/// Errors: a request that cannot be met; a folder that cannot be written; a cancellation, which removes all files.
 pub fn make_cosmology(
     context: &Context<'_>,
     request: &CosmologyRequest,

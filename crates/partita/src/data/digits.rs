@@ -7,7 +7,7 @@ use partita_data::{DType, DatasetSpec, DatasetSummary, Kind, Layout, Samples};
 use partita_synth::{DigitString, DigitStrings, DigitsSpec, DigitsTask, TOKENS};
 use std::sync::Arc;
 
-/// The string, and what a decoder has read.
+/// The string, and the input of the decoder.
 const CHANNELS: usize = 2;
 
 /// A dataset of digit strings and their answers, token by token.
@@ -19,11 +19,11 @@ pub struct DigitsRequest {
     pub samples: usize,
     /// The answer to a string.
     pub task: DigitsTask,
-    /// Digits of a string, or most digits of a number of a sum, 1 to 512.
+    /// Digits of a string, or most digits of a summand, 1 to 512.
     pub digits: usize,
-    /// Strings of any number of digits from 1 on, as those of sums always are.
+    /// Vary the number of digits from 1 on, as sums always do.
     pub vary: bool,
-    /// Positions of a sample (default: the smallest multiple of 8 that holds all samples).
+    /// Positions of a sample (default: smallest multiple of 8 that holds all samples).
     pub length: Option<usize>,
 }
 

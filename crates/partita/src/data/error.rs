@@ -1,4 +1,4 @@
-//! Why a dataset cannot be made or read.
+//! Errors of making and reading datasets.
 
 use crate::error::{ErrorKind, Fault};
 use partita_data::DataError;
@@ -7,21 +7,21 @@ use partita_synth::SynthError;
 use std::io;
 use std::path::PathBuf;
 
-/// Why a dataset cannot be made or read.
+/// An error of making or reading a dataset.
 #[derive(Debug, thiserror::Error)]
 pub enum DatasetError {
     /// It cannot be read or written.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// Samples cannot be like this.
+    /// Invalid samples.
     #[error(transparent)]
     Spec(SynthError),
     /// A sample cannot be made.
     #[error(transparent)]
     Sample(SynthError),
-    /// Validation and test take all samples.
+    /// No training samples remain.
     #[error(
-        "of {samples} {noun} {validation} are for validation and {test} for the test, which leaves none to \
+        "of {samples} {noun}, {validation} are for validation and {test} for the test, which leaves none to \
          train on; possible are shares whose sum is less than 1, nearest is `--validation 0 --test 0`"
     )]
     NothingToTrainOn {
@@ -34,7 +34,7 @@ pub enum DatasetError {
         /// Samples for the test.
         test: usize,
     },
-    /// The disk has no room for the dataset.
+    /// The disk is too full.
     #[error("{samples} {noun} take {needed} at {}, and {free} are free there; {way_out}", path.display())]
     NoRoom {
         /// Plural noun for the samples, like `universes`.
@@ -45,22 +45,22 @@ pub enum DatasetError {
         needed: Bytes,
         /// Folder of the dataset.
         path: PathBuf,
-        /// Room on its disk.
+        /// Free space.
         free: Bytes,
         /// Valid alternatives.
         way_out: String,
     },
-    /// The system refuses a thread.
+    /// A thread cannot be started.
     #[error("no thread could be started to make samples: {source}; choose fewer threads")]
     NoThread {
         /// The error of the system.
         source: io::Error,
     },
-    /// A thread ended without its samples.
-    #[error("a thread that made samples died")]
+    /// A thread panicked.
+    #[error("a thread panicked while making samples")]
     ThreadDied,
-    /// The caller asked to stop.
-    #[error("stopped on request; nothing is left at {}", path.display())]
+    /// The caller cancelled the work.
+    #[error("stopped on request; all files were removed from {}", path.display())]
     Interrupted {
         /// Folder of the dataset.
         path: PathBuf,
@@ -80,7 +80,7 @@ impl Fault for DatasetError {
     }
 }
 
-/// What cannot be written now may be the disk's fault; all else is in what was asked for.
+/// Write errors are failures; all other errors are of the request.
 fn kind_of(error: &DataError) -> ErrorKind {
     match error {
         DataError::Unwritable { .. } => ErrorKind::Failure,

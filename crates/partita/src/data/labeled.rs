@@ -29,7 +29,7 @@ pub struct ShapesRequest {
     pub images: usize,
     /// Pixels per side, 16 to 4096.
     pub size: usize,
-    /// Classes, 2 to 1000: ten shapes, then with textures of the figure, then of the ground.
+    /// Number of classes, 2 to 1000: ten shapes, then textures of the figure, then of the background.
     pub classes: usize,
 }
 

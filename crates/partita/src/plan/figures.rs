@@ -1,5 +1,4 @@
-//! What a page about a plan shows beyond the ranking: smaller numbers of ranks, what strategies hold in
-//! memory, and a step of the best one.
+//! Figures of a plan's report: scaling with ranks, memory of strategies by item, and a step of the best one.
 
 use crate::context::Context;
 use crate::planner::{CostSource, Planner};
@@ -13,14 +12,14 @@ use partita_space::{Bytes, Seconds};
 
 /// Candidates of the ranking whose memory is itemized.
 const ITEMIZED_MAX: usize = 7;
-/// Candidates that do not fit and are itemized all the same.
+/// Most candidates among them that do not fit.
 const TOO_LARGE_MAX: usize = 4;
-/// Candidates that the plan passed over, and are costed for the figures all the same.
-const PASSED_OVER_MAX: usize = 24;
-/// As many on this machine, where kernels are measured for each.
-const PASSED_OVER_LOCAL_MAX: usize = 4;
+/// Most pruned candidates that are costed for the figures.
+const PRUNED_MAX: usize = 24;
+/// The same on this machine, where the kernels of each are measured.
+const PRUNED_LOCAL_MAX: usize = 4;
 
-/// A plan with everything that its page shows.
+/// A plan with all figures of its report.
 pub struct Figures {
     /// Name of the model.
     pub model: String,
@@ -36,7 +35,7 @@ pub struct Figures {
     pub memory: Bytes,
     /// All strategies, best first, then those refused.
     pub candidates: Vec<Candidate>,
-    /// By number of ranks.
+    /// Results by number of ranks.
     pub scaling: Vec<Count>,
     /// Memory of the largest rank by item, of some strategies.
     pub itemized: Vec<(String, Footprint)>,
@@ -46,19 +45,19 @@ pub struct Figures {
     pub best: Option<Best>,
 }
 
-/// What can be reached with a number of ranks.
+/// Results for a number of ranks.
 pub struct Count {
     /// Number of ranks.
     pub ranks: usize,
     /// The best plan, if any fits.
     pub best: Option<(String, Prediction)>,
-    /// Data parallelism alone, where there is a sample for each rank.
+    /// Data parallelism alone, if there is a sample for each rank.
     pub data: Option<Data>,
 }
 
 /// Data parallelism alone.
 pub struct Data {
-    /// Samples per second of all ranks; none where it is not known.
+    /// Samples per second of all ranks, if known.
     pub samples_per_second: Option<f64>,
     /// Memory of the largest rank.
     pub memory: Bytes,
@@ -68,7 +67,7 @@ pub struct Data {
 
 /// A strategy in the plane of time and memory.
 pub struct Point {
-    /// Its short form.
+    /// Its text.
     pub strategy: String,
     /// Time of a step.
     pub seconds: Seconds,
@@ -86,11 +85,11 @@ pub struct Best {
     pub prediction: Prediction,
     /// The program of all ranks.
     pub program: Program,
-    /// A step of it.
+    /// A simulated step.
     pub simulation: Simulation,
 }
 
-/// Gathers everything that the page shows beyond the ranking.
+/// Gathers the figures of a plan.
 ///
 /// Errors: a missing cost.
 pub fn gather(
@@ -119,7 +118,7 @@ pub fn gather(
     Ok(facts)
 }
 
-/// Those that fit, with their predictions.
+/// The candidates that fit, with their predictions.
 pub fn ranked(candidates: &[Candidate]) -> impl Iterator<Item = (&Candidate, &Prediction)> {
     let fitting = candidates.iter().filter(|one| one.reason.is_none());
     fitting.filter_map(|one| Some((one, one.prediction.as_ref()?)))
@@ -185,7 +184,7 @@ fn scaling(
     Ok(scaling)
 }
 
-/// Data parallelism alone; none where a rank would have no sample.
+/// Data parallelism alone; `None` if a rank would have no sample.
 fn data(
     planner: &Planner<'_>,
     training: Request<'_>,
@@ -238,7 +237,7 @@ fn add_ranked(
         if facts.itemized.len() < ITEMIZED_MAX {
             let program = program(training, &candidate.strategy)?;
             let items = Footprint::largest(&program);
-            // Those that differ in the order of their work alone are shown once.
+            // Candidates that differ only in the order of work are shown once.
             if facts.itemized.last().is_none_or(|(_, last)| *last != items) {
                 facts.itemized.push((strategy.clone(), items));
             }
@@ -253,8 +252,8 @@ fn add_ranked(
     Ok(())
 }
 
-/// Some of those that the plan refused or passed over, as far as they can be lowered: those that
-/// do not fit in memory come first among them. Pipelines whose layers are open are left out.
+/// Adds refused and pruned candidates that can be lowered, those that do not fit in memory first. Pipelines with
+/// open layers are omitted.
 fn add_refused(
     context: &Context<'_>,
     facts: &mut Figures,
@@ -263,8 +262,8 @@ fn add_refused(
     candidates: &[Candidate],
 ) -> Result<(), PlanningError> {
     let most = match planner.source {
-        CostSource::Modelled { .. } => PASSED_OVER_MAX,
-        CostSource::Measured { .. } => PASSED_OVER_LOCAL_MAX,
+        CostSource::Modelled { .. } => PRUNED_MAX,
+        CostSource::Measured { .. } => PRUNED_LOCAL_MAX,
     };
     let data = Strategy::hybrid(facts.ranks, [1; 3]);
     let (mut too_large, mut others) = (0, 0);

@@ -1,5 +1,5 @@
-//! What is checked before any rank starts. Each error says what was asked, what is possible, and the
-//! nearest valid choice.
+//! Checks before any rank starts. Each error names what was requested, what is possible, and the nearest valid
+//! choice.
 
 use super::error::{Mismatch, OutputError, TrainError};
 use super::run::Run;
@@ -12,7 +12,7 @@ use partita_session::Session;
 use partita_space::{Axis, Bytes, Rank};
 use std::fs;
 
-/// Samples and targets of the dataset are those that the model reads and answers.
+/// Checks that samples and targets of the dataset match the model.
 pub fn dataset_fits(run: &Run, graph: &Graph, dataset: &Dataset) -> Result<(), Mismatch> {
     let input = graph.nodes[0].shape;
     let [channels, d, h, w] = dataset.shape();
@@ -32,7 +32,7 @@ pub fn dataset_fits(run: &Run, graph: &Graph, dataset: &Dataset) -> Result<(), M
     targets_fit(run, graph, dataset)
 }
 
-/// A model of the zoo, of the same family if there is one, that reads the samples of a dataset.
+/// A model of the zoo for the samples of a dataset, of the same family if possible.
 fn model_for(dataset: &Dataset, asked: &str) -> Option<String> {
     let [channels, d, h, w] = dataset.shape();
     let reads = |name: &String| {
@@ -73,20 +73,20 @@ fn targets_fit(run: &Run, graph: &Graph, dataset: &Dataset) -> Result<(), Mismat
     Ok(())
 }
 
-/// Shape of what the loss reads, and whether it takes that for scores of classes.
+/// Shape of the model's output, and whether it is class scores.
 fn answer(graph: &Graph) -> (Shape, bool) {
     let last = &graph.nodes[graph.nodes.len() - 1];
     let is_classifier = matches!(last.op, Op::Loss(Loss::SoftmaxCrossEntropy { .. }));
     (graph.node(last.inputs[0]).shape, is_classifier)
 }
 
-/// For how many classes the model gives scores; none where its targets are numbers.
+/// Number of classes of a classifier; `None` for a regression.
 pub fn classes(graph: &Graph) -> Option<usize> {
     let (answer, is_classifier) = answer(graph);
     is_classifier.then_some(answer.channels)
 }
 
-/// The model tells classes apart, as many as there are or more, and where the dataset has them.
+/// Checks the number of classes and the shape of the labels.
 fn labels_fit(
     run: &Run,
     graph: &Graph,
@@ -132,7 +132,7 @@ fn labels_fit(
     Ok(())
 }
 
-/// There are samples to train on, at least as many as a step takes.
+/// Checks that there are training samples for a batch.
 pub fn batch_fits(run: &Run, dataset: &Dataset) -> Result<(), Mismatch> {
     let samples = dataset.samples(Split::Train);
     if samples == 0 {
@@ -149,7 +149,7 @@ pub fn batch_fits(run: &Run, dataset: &Dataset) -> Result<(), Mismatch> {
     Ok(())
 }
 
-/// The results have a folder of their own.
+/// Checks that the output folder is not the dataset.
 pub fn output_fits(run: &Run, environment: &Environment) -> Result<(), OutputError> {
     let [output, data] = [&run.output, &run.data].map(|path| fs::canonicalize(path).ok());
     if output.is_some() && output == data {
@@ -161,7 +161,7 @@ pub fn output_fits(run: &Run, environment: &Environment) -> Result<(), OutputErr
     Ok(())
 }
 
-/// Batch norm sees a micro-batch at a time, on one rank as on many.
+/// A warning that batch norm takes its statistics over a micro-batch.
 pub fn micro_warning(strategy: &Strategy, graph: &Graph) -> Option<String> {
     let mut ops = graph.nodes.iter().map(|node| &node.op);
     let has_norm = ops.any(|op| matches!(op, Op::BatchNorm { .. }));
@@ -174,7 +174,7 @@ pub fn micro_warning(strategy: &Strategy, graph: &Graph) -> Option<String> {
     })
 }
 
-/// All memory of every rank fits into `limit`; `origin` says where that comes from.
+/// Checks that the memory of every rank fits into `limit`; `origin` describes the limit.
 pub fn memory_fits(
     run: &Run,
     session: &Session<'_>,

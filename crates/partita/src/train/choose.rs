@@ -1,4 +1,4 @@
-//! The strategy of a training: given, or planned.
+//! The choice of a strategy by `auto`.
 
 use super::error::{AutoError, TrainError};
 use super::programs;
@@ -12,10 +12,10 @@ use partita_graph::Graph;
 use partita_lower::Strategy;
 use partita_space::Bytes;
 
-/// The strategy that `auto` means: the one whose step is predicted to be shortest on this machine
-/// among those that fit in `memory`, measuring what is missing.
+/// The strategy for `auto`: the one with the shortest predicted step on this machine that fits in `memory`,
+/// measuring what is missing.
 ///
-/// Errors: no strategy of that many ranks fits, or something cannot be measured.
+/// Errors: no strategy fits, or a failed measurement.
 pub fn choose_strategy(
     context: &Context<'_>,
     run: &Run,
@@ -27,7 +27,7 @@ pub fn choose_strategy(
     let (batch, ranks) = (run.batch, run.ranks);
     let fitting = |ranks| first_strategy(ranks, |one| one.check(graph, batch).is_ok());
     let Some(first) = fitting(ranks) else {
-        // A batch norm over a single value is no better on any number of ranks.
+        // A batch norm over a single value is invalid on any number of ranks.
         let laid_out = first_strategy(ranks, |one| one.check_layout(graph, batch).is_ok());
         if let Some(one) = laid_out {
             let norms = one.check_norms(graph, batch);
@@ -61,7 +61,7 @@ pub fn choose_strategy(
     }
 }
 
-/// The first strategy over samples and positions of which something holds.
+/// The first strategy over samples and spatial dims that satisfies a condition.
 fn first_strategy(ranks: usize, holds: impl Fn(&Strategy) -> bool) -> Option<Strategy> {
     let splits = |data: usize| {
         let rest = ranks / data;

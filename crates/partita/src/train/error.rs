@@ -1,4 +1,4 @@
-//! Why a training fails.
+//! Errors of a training.
 
 use super::section::RunFileError;
 use crate::error::{ErrorKind, Fault};
@@ -14,7 +14,7 @@ use partita_verify::Faults;
 use std::io;
 use std::path::PathBuf;
 
-/// Why a run does not start, or does not end with its files where they were asked for.
+/// An error of a training.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
     /// The run file has a fault.
@@ -26,7 +26,7 @@ pub enum TrainError {
     /// There is no such dataset.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// Dataset and model do not suit each other, or the batch does not suit the dataset.
+    /// Dataset and model, or batch and dataset do not match.
     #[error(transparent)]
     Mismatch(Box<Mismatch>),
     /// The strategy does not suit the model, the ranks or the mini-batch.
@@ -41,17 +41,17 @@ pub enum TrainError {
     /// No strategies can be searched, or stages balanced.
     #[error(transparent)]
     Planning(Box<PlanningError>),
-    /// A program has faults, which are faults of lowering.
+    /// A program fails verification, which is a bug of lowering.
     #[error(
-        "the program `{program}` is not sound, which is a fault of Partita, not of the run: {faults}"
+        "the program `{program}` fails verification, which is a bug of Partita, not of the run: {faults}"
     )]
     Unsound {
         /// Its title.
         program: String,
-        /// All of them.
+        /// Its faults.
         faults: Faults,
     },
-    /// The programs are none of a session.
+    /// The programs do not form a session.
     #[error(transparent)]
     Session(#[from] SessionError),
     /// The smaller last mini-batch of an epoch cannot be trained on.
@@ -84,17 +84,17 @@ pub enum TrainError {
     Memory {
         /// The rank that needs most.
         rank: Rank,
-        /// What it needs: arena and staging.
+        /// Memory needed: arena and staging.
         needed: Bytes,
         /// Title of its program.
         program: String,
-        /// What a rank may have.
+        /// Memory limit.
         limit: Bytes,
         /// Where the limit comes from.
         origin: String,
-        /// What a smaller batch would bring, if anything.
+        /// Advice on a smaller batch, if that helps.
         smaller: String,
-        /// Twice the present split of depth.
+        /// Twice the present number of parts in depth.
         depth: usize,
     },
     /// The output folder cannot take the results.
@@ -103,7 +103,7 @@ pub enum TrainError {
     /// The ranks do not start, or failed.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// The loss left the range of its type.
+    /// The loss is infinite or NaN.
     #[error(
         "the loss became {loss} {}; nothing was written; {DIVERGENCE_ADVICE}; `learning_rate` is {rate} at the \
          start, {}",
@@ -127,14 +127,14 @@ pub enum TrainError {
     /// The result cannot be written as JSON.
     #[error("the output cannot be written: {0}")]
     Json(#[from] serde_json::Error),
-    /// The run is complete, but its files are not where they were asked for.
+    /// The run is complete, but its files could not be written to the output folder.
     #[error(
-        "{}; the run is complete, its weights are {}, {records}: move them to where they belong",
+        "{}; the run is complete, its weights are {}, {records}: move them to the output folder",
         faults.join("; "),
         weights.display()
     )]
     Elsewhere {
-        /// Why they are elsewhere.
+        /// Why not.
         faults: Vec<String>,
         /// File of the weights.
         weights: PathBuf,
@@ -143,10 +143,10 @@ pub enum TrainError {
     },
 }
 
-/// Why a dataset does not suit a model, or a batch a dataset.
+/// A mismatch of dataset and model, or of batch and dataset.
 #[derive(Debug, thiserror::Error)]
 pub enum Mismatch {
-    /// Samples of another shape.
+    /// The shapes of samples differ.
     #[error(
         "model `{model}` reads samples of {input}; {} holds samples of {samples}; possible is a model or a \
          dataset with the shape of the other, nearest is {nearest}",
@@ -155,18 +155,18 @@ pub enum Mismatch {
     Samples {
         /// Name of the model.
         model: String,
-        /// What it reads.
+        /// Shape that it reads.
         input: String,
         /// The dataset.
         data: PathBuf,
-        /// What it holds.
+        /// Shape of its samples.
         samples: String,
         /// Valid alternatives.
         nearest: String,
     },
-    /// The model answers with values, the dataset with vectors.
+    /// The model outputs a value per position, the dataset has vectors.
     #[error(
-        "model `{model}` answers with {output}, a value per position; {} holds vectors of {targets} target(s); \
+        "model `{model}` outputs {output}, a value per position; {} has vectors of {targets} target(s); \
          possible, and nearest, is a model that ends in a vector of {targets}",
         data.display()
     )]
@@ -180,7 +180,7 @@ pub enum Mismatch {
         /// Targets of a sample.
         targets: usize,
     },
-    /// Another number of targets.
+    /// The numbers of targets differ.
     #[error(
         "the loss of model `{model}` needs {expected} target(s) per sample; {} holds {} ({}); possible, and \
          nearest, is a model that ends in a vector of {}",
@@ -196,9 +196,9 @@ pub enum Mismatch {
         /// Names of the targets of a sample.
         targets: Vec<String>,
     },
-    /// The model answers with numbers, the dataset with classes.
+    /// The model is a regression, the dataset has classes.
     #[error(
-        "model `{model}` answers with numbers; {} holds {labels}; possible, and nearest, is a model that ends \
+        "model `{model}` outputs numbers; {} holds {labels}; possible, and nearest, is a model that ends \
          in `softmax_cross_entropy`",
         data.display()
     )]
@@ -207,10 +207,10 @@ pub enum Mismatch {
         model: String,
         /// The dataset.
         data: PathBuf,
-        /// Where it has classes.
+        /// Shape of its labels.
         labels: String,
     },
-    /// Classes in other places.
+    /// The shapes of class labels differ.
     #[error(
         "model `{model}` gives {output}; {} holds {labels}; possible, and nearest, is a model that gives \
          {labels}",
@@ -219,38 +219,38 @@ pub enum Mismatch {
     Labels {
         /// Name of the model.
         model: String,
-        /// Where it gives classes.
+        /// Shape of its class scores.
         output: String,
         /// The dataset.
         data: PathBuf,
-        /// Where it has classes.
+        /// Shape of its labels.
         labels: String,
     },
-    /// More classes than the model knows.
+    /// The dataset has more classes than the model.
     #[error(
-        "model `{model}` tells {known} classes apart; {} has {classes}; possible is a model that ends in \
+        "model `{model}` distinguishes {known} classes; {} has {classes}; possible is a model that ends in \
          {classes} channels or more, nearest is {classes}",
         data.display()
     )]
     Classes {
         /// Name of the model.
         model: String,
-        /// Classes that it knows.
+        /// Number of its classes.
         known: usize,
         /// The dataset.
         data: PathBuf,
         /// Its classes.
         classes: usize,
     },
-    /// Nothing to train on.
+    /// The dataset has no training samples.
     #[error("{} has no training samples; possible is a dataset with at least one", data.display())]
     Empty {
         /// The dataset.
         data: PathBuf,
     },
-    /// A batch larger than the dataset.
+    /// The batch is larger than the dataset.
     #[error(
-        "batch = {batch} is asked for, {} has {samples} training samples; possible is batch = 1 to {samples}, \
+        "batch = {batch} is requested, but {} has {samples} training samples; possible is batch = 1 to {samples}, \
          nearest is batch = {samples}",
         data.display()
     )]
@@ -264,13 +264,13 @@ pub enum Mismatch {
     },
 }
 
-/// Why `auto` finds no strategy.
+/// `auto` finds no strategy.
 #[derive(Debug, thiserror::Error)]
 pub enum AutoError {
     /// A batch norm over a single value.
     #[error("{0}")]
     Norm(StrategyError),
-    /// The model cannot be split over so many ranks.
+    /// The model cannot be split over this number of ranks.
     #[error(
         "{model} with batch = {batch} cannot be split over {ranks} ranks; nearest possible is ranks = {nearest}"
     )]
@@ -281,7 +281,7 @@ pub enum AutoError {
         batch: usize,
         /// Requested ranks.
         ranks: usize,
-        /// The next smaller number that suits.
+        /// The next smaller valid number.
         nearest: usize,
     },
     /// No strategy fits in memory.
@@ -289,21 +289,21 @@ pub enum AutoError {
     Memory {
         /// Requested ranks.
         ranks: usize,
-        /// What each may fill.
+        /// Memory limit of each.
         memory: Bytes,
-        /// The refused strategy that lacks least.
+        /// The refused strategy with the smallest excess.
         nearest: Box<Strategy>,
-        /// What it lacks.
+        /// Its excess.
         reason: String,
     },
 }
 
-/// Why the output folder cannot take the results.
+/// The output folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
     /// It is the dataset.
     #[error(
-        "output = \"{}\" is the dataset itself, and results would lie among its files; possible is any other \
+        "output = \"{}\" is the dataset itself, which results must not mix with; possible is any other \
          folder, nearest is output = \"{}\"",
         output.display(), nearest.display()
     )]
@@ -321,15 +321,15 @@ pub enum OutputError {
     Unsuited {
         /// The requested folder.
         output: PathBuf,
-        /// What is in the way.
+        /// The obstacle.
         found: String,
         /// A folder that can be made.
         nearest: PathBuf,
     },
-    /// It holds a run, which may not be replaced.
+    /// It holds a run that may not be replaced.
     #[error(
-        "output = \"{}\" holds a run already ({}), which would be lost; nearest is output = \"{}\", or replace \
-         that run with `--overwrite`, or with `overwrite = true` in the run file",
+        "output = \"{}\" already holds a run ({}); nearest is output = \"{}\", or replace that run \
+         with `--overwrite`, or with `overwrite = true` in the run file",
         output.display(), files.join(", "), nearest.display()
     )]
     HoldsRun {
@@ -340,7 +340,7 @@ pub enum OutputError {
         /// A folder that can be made.
         nearest: PathBuf,
     },
-    /// Another run trains and will write there.
+    /// Another run uses it.
     #[error(
         "output = \"{}\" is in use: another run{} trains and will write there; wait for its end, or name a \
          folder of its own, nearest is output = \"{}\"",
@@ -349,25 +349,25 @@ pub enum OutputError {
     InUse {
         /// The requested folder.
         output: PathBuf,
-        /// Number of the process of that run, if known.
+        /// Process id of that run, if known.
         process: Option<String>,
         /// A folder that can be made.
         nearest: PathBuf,
     },
-    /// Files may not be as large.
+    /// The file size limit of the process is too low.
     #[error(
         "{files}, and a file of this process may have {limit} (`ulimit -f`); possible is a limit of {largest} or \
          more, nearest is `ulimit -f unlimited`"
     )]
     FileLimit {
-        /// What the files take.
+        /// Size of the files.
         files: String,
         /// Largest file of this process.
         limit: Bytes,
         /// Largest file of the run.
         largest: Bytes,
     },
-    /// The disk has too little room.
+    /// The disk is too full.
     #[error(
         "output = \"{}\" is on a file system with {free} left, and {files}; free some, or name a folder on \
          another one",
@@ -376,15 +376,15 @@ pub enum OutputError {
     NoRoom {
         /// The requested folder.
         output: PathBuf,
-        /// Room on its disk.
+        /// Free space.
         free: Bytes,
-        /// What the files take.
+        /// Size of the files.
         files: String,
     },
     /// A folder cannot be made.
     #[error("{} cannot be made: {source}", folder.display())]
     Folder {
-        /// Which.
+        /// The folder.
         folder: PathBuf,
         /// The error of the system.
         source: io::Error,

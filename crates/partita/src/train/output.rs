@@ -1,5 +1,5 @@
-//! The output folder of a run: checked before anything starts, locked while the run trains, and written
-//! so that files of two runs never stand side by side.
+//! The output folder of a run: checked before the start, locked while the run trains, and written so that
+//! files of two runs are never mixed.
 
 use super::error::OutputError;
 use super::run::Run;
@@ -15,40 +15,40 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// When which task ran.
+/// The trace.
 pub const TRACE: &str = "trace.json";
-/// Parameters and states.
+/// The weights: parameters and running statistics.
 pub const WEIGHTS: &str = "weights.safetensors";
-/// All figures.
+/// The result.
 pub const RESULT: &str = "result.json";
 /// The prediction.
 pub const PREDICTION: &str = "prediction.json";
-/// Held by an advisory lock while a run trains and writes.
+/// The lock file, locked while a run trains and writes.
 const LOCK: &str = "train.lock";
 
 const FILES: [&str; 4] = [RESULT, WEIGHTS, TRACE, PREDICTION];
-/// Files that take a training to make again.
+/// Files that only a new training can replace.
 const FILES_OF_A_RUN: [&str; 3] = [RESULT, WEIGHTS, TRACE];
-/// Files that say something of the weights beside them.
+/// Files that describe the weights.
 const FILES_ABOUT_WEIGHTS: [&str; 3] = [RESULT, TRACE, PREDICTION];
 
-/// Bytes of an event in a trace, at most.
+/// Most bytes of an event in a trace.
 const EVENT_BYTES: u64 = 256;
-/// Bytes of a task in a result, at most.
+/// Most bytes of a task in a result.
 const TASK_BYTES: u64 = 256;
-/// Bytes of everything whose number does not depend on the program.
+/// Bytes of everything that does not depend on the program.
 const REST_BYTES: u64 = 1 << 18;
 
-/// Bytes that the files of a run take.
+/// Size of the files of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct RunSize {
     weights: Bytes,
     /// Trace, result and prediction.
     records: Bytes,
 }
 
-impl Room {
-    /// As far as it is known without a program.
+impl RunSize {
+    /// The part that is known without a program.
     pub fn of_model(graph: &Graph, run: &Run) -> Self {
         let elements: usize = graph.parameters.iter().map(|one| one.volume()).sum();
         Self {
@@ -57,7 +57,7 @@ impl Room {
         }
     }
 
-    /// Of a run that keeps the traces of so many steps and a prediction of so many bytes.
+    /// Of a run with the traces of `traces` steps and a prediction of `prediction` bytes.
     pub fn of_session(session: &Session<'_>, traces: usize, prediction: usize) -> Self {
         let program = session.main_program();
         let bytes = |tensor: PersistentTensor| {
@@ -71,7 +71,7 @@ impl Room {
             .iter()
             .map(|body| body.tasks.len() as u64)
             .sum();
-        // The trace holds the text with its line breaks escaped.
+        // The trace contains the program text with escaped line breaks.
         let texts = (2 * program.to_text().len() + prediction) as u64;
         Self {
             weights: Bytes(session.persistent_tensors().into_iter().map(bytes).sum()),
@@ -84,11 +84,11 @@ impl Room {
     }
 }
 
-/// Makes sure that the files of a run can be written, and leaves no trace of that.
+/// Checks that the files of a run can be written, without leaving files.
 ///
-/// Errors: something in the place of the folder or of a file, a run that would be lost, another run that
-/// writes there, no right to write, too little room.
-pub fn check(run: &Run, room: Room, environment: &Environment) -> Result<(), OutputError> {
+/// Errors: an obstacle at the path of the folder or of a file, a run that would be overwritten, another run that
+/// uses the folder, no write permission, too little space.
+pub fn check(run: &Run, size: RunSize, environment: &Environment) -> Result<(), OutputError> {
     let path = run.output.as_path();
     let refusal = |found: &str| refusal(path, found, environment);
     if !path.is_dir() && fs::symlink_metadata(path).is_ok() {
@@ -110,13 +110,13 @@ pub fn check(run: &Run, room: Room, environment: &Environment) -> Result<(), Out
             return Err(in_use(path, Some(process), environment));
         }
     }
-    // Rights, quotas and read-only file systems are known only by trying.
+    // Permissions, quotas and read-only file systems are found only by trying.
     NewFile::create(&folder.join(RESULT))
         .map_err(|error| refusal(&format!("cannot be written to: {error}")))?;
-    check_room(path, folder, room)
+    check_free_space(path, folder, size)
 }
 
-/// Nothing stands in the place of a file, and no run would be lost without the user's word.
+/// Checks that no path of a file is blocked, and that no run is overwritten without permission.
 fn check_contents(run: &Run, environment: &Environment) -> Result<(), OutputError> {
     let path = run.output.as_path();
     let at = |name: &str| fs::symlink_metadata(path.join(name)).ok();
@@ -143,13 +143,13 @@ fn files_of_a_run(path: &Path) -> Vec<&'static str> {
     FILES_OF_A_RUN.into_iter().filter(is_there).collect()
 }
 
-fn check_room(path: &Path, folder: &Path, room: Room) -> Result<(), OutputError> {
+fn check_free_space(path: &Path, folder: &Path, size: RunSize) -> Result<(), OutputError> {
     let files = format!(
         "the files of the run take about {} ({} of weights)",
-        room.all(),
-        room.weights
+        size.all(),
+        size.weights
     );
-    let largest = room.weights.max(room.records);
+    let largest = size.weights.max(size.records);
     if let Some(limit) = file_bytes_max().filter(|&limit| limit < largest.0) {
         return Err(OutputError::FileLimit {
             files,
@@ -157,9 +157,9 @@ fn check_room(path: &Path, folder: &Path, room: Room) -> Result<(), OutputError>
             largest,
         });
     }
-    // Where the system does not tell, the end of the run will.
+    // If the free space is unknown, the end of the run will tell.
     let free = free_bytes(folder).ok().flatten();
-    match free.filter(|&free| free < room.all().0) {
+    match free.filter(|&free| free < size.all().0) {
         None => Ok(()),
         Some(free) => Err(OutputError::NoRoom {
             output: path.to_owned(),
@@ -185,31 +185,31 @@ fn in_use(path: &Path, process: Option<String>, environment: &Environment) -> Ou
     }
 }
 
-/// The folder of the results, which is this run's alone. A run that fails leaves it as it was.
+/// The output folder, locked by this run. A failed run leaves it unchanged.
 pub struct Output {
     path: PathBuf,
-    /// Folders that are there for this run alone, the outermost first: its own and those around it.
+    /// Folders that this run created, the outermost first.
     made: Vec<PathBuf>,
     /// Whether files of a run in the folder may be replaced.
     overwrite: bool,
-    /// None on a file system without locks.
+    /// `None` on a file system without locks.
     lock: Option<FolderLock>,
-    /// Written before the run that it is about, and put in its place beside the weights.
+    /// The prediction, written before the run, and moved to its path after the weights.
     prediction: Option<NewFile>,
 }
 
 impl Output {
-    /// Makes the folder if there is none, and takes it for this run.
+    /// Creates the folder if needed, and locks it.
     ///
-    /// Errors: those of [`check`], which looks again; a prediction that cannot be written.
+    /// Errors: those of [`check`], which runs again; a prediction that cannot be written.
     pub fn open(
         run: &Run,
-        room: Room,
+        size: RunSize,
         prediction: Option<&str>,
         environment: &Environment,
     ) -> Result<Self, OutputError> {
         let path = run.output.as_path();
-        check(run, room, environment)?;
+        check(run, size, environment)?;
         let mut output = Self {
             path: path.to_owned(),
             made: Vec::new(),
@@ -219,7 +219,7 @@ impl Output {
         };
         output.make_folders()?;
         output.take_lock(environment)?;
-        // Another run may have come to its end meanwhile.
+        // Another run may have finished meanwhile.
         check_contents(run, environment)?;
         if output.lock.is_some() {
             output.remove_temporaries();
@@ -247,7 +247,7 @@ impl Output {
         for folder in missing.into_iter().rev() {
             match fs::create_dir(&folder) {
                 Ok(()) => self.made.push(folder),
-                // By another run at the same moment, or by its other name, as `new/..` is the present one.
+                // Created by another run at the same time, or under another name, as `new/..` is the current one.
                 Err(_) if folder.is_dir() => {}
                 Err(source) => return Err(OutputError::Folder { folder, source }),
             }
@@ -262,7 +262,7 @@ impl Output {
                 Ok(())
             }
             Ok(None) => {
-                // Whoever has the lock has the folder.
+                // The lock decides who owns the folder.
                 self.made.clear();
                 let process = FolderLock::holder(&self.path, LOCK);
                 Err(in_use(&self.path, process, environment))
@@ -275,19 +275,19 @@ impl Output {
         }
     }
 
-    /// What runs leave that were killed while they wrote: nobody else has the folder now.
+    /// Removes files of runs that were killed while they wrote; the lock excludes others.
     fn remove_temporaries(&self) {
         for file in FILES {
             remove_temporaries(&self.path, file);
         }
     }
 
-    /// Where the weights will stand.
+    /// The path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether the folder is no longer the one that was taken: it was removed, renamed or replaced.
+    /// Whether the folder was removed, renamed or replaced since it was locked.
     pub fn is_gone(&self) -> bool {
         match &self.lock {
             Some(lock) => !lock.is_in_place(),
@@ -295,10 +295,10 @@ impl Output {
         }
     }
 
-    /// Puts the weights in their place. What tells of other weights goes first, for good, so that at no
-    /// time files of two runs stand side by side; the prediction of this run comes after.
+    /// Moves the weights to their path. Files that describe earlier weights are removed first, so that files of two
+    /// runs are never mixed.
     ///
-    /// Errors: the files of a run that came there meanwhile, which may not be replaced; those of the system.
+    /// Errors: files of another run that appeared meanwhile and may not be replaced; those of the system.
     pub fn place_weights(&mut self, weights: NewFile) -> io::Result<()> {
         let found = files_of_a_run(&self.path);
         if !found.is_empty() && !self.overwrite {
@@ -320,7 +320,7 @@ impl Output {
         Ok(())
     }
 
-    /// Puts the prediction in its place.
+    /// Moves the prediction to its path.
     pub fn place_prediction(&mut self) -> io::Result<()> {
         self.prediction.take().map_or(Ok(()), NewFile::place)
     }
@@ -332,16 +332,15 @@ impl Drop for Output {
         self.prediction = None;
         self.lock = None;
         if !is_gone {
-            // A folder that is not empty is not this run's alone, nor are those around it, and the error of
-            // the run is the one to tell.
+            // A folder that is not empty is kept, and so are its parents. The error of the run is reported instead.
             let mut made = self.made.iter().rev();
             let _ = made.all(|folder| fs::remove_dir(folder).is_ok());
         }
     }
 }
 
-/// Folders that can take what the output folder cannot: beside it, in the home folder, among temporary
-/// files, at last in memory. None of them exists.
+/// New folders to try if the output folder cannot be written: beside it, in the home folder, among temporary
+/// files, and finally in memory.
 pub fn rescue_folders(output: &Path, environment: &Environment) -> Vec<PathBuf> {
     let output = std::path::absolute(output).unwrap_or_else(|_| output.to_owned());
     let name = output.file_name().unwrap_or_default().to_string_lossy();

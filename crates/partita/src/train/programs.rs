@@ -10,10 +10,10 @@ use partita_program::{Dtype, Menu, Program, ProgramKind};
 use partita_session::{Programs, batch_sizes};
 use partita_verify::verify;
 
-/// Lowers and verifies every program of a run: steps of full size and of the rest, for training and
-/// for evaluation, each with the one that reads its first samples.
+/// Lowers and verifies every program of a run: full and partial batches, for training and for evaluation, each
+/// with its fetch program.
 ///
-/// Errors: a strategy that does not fit, a kernel that is not offered, a program that is not sound.
+/// Errors: an invalid strategy, a missing kernel, a faulty program.
 pub fn programs(
     run: &Run,
     level: Level,
@@ -47,9 +47,9 @@ pub fn programs(
     Ok(played)
 }
 
-/// That the smaller last mini-batch of an epoch can be trained on, where there is one.
+/// Checks that a smaller last mini-batch of an epoch can be trained on.
 ///
-/// Errors: a batch norm over a single value, with the nearest strategy and size of mini-batches that have none.
+/// Errors: a batch norm over a single value, with the nearest valid strategy and batch size.
 fn check_last(
     graph: &Graph,
     strategy: &Strategy,
@@ -101,7 +101,7 @@ fn check_last(
     })
 }
 
-/// The training step of a run.
+/// The request for the training step of a run.
 pub fn request<'r>(
     run: &Run,
     graph: &'r Graph,

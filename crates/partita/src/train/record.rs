@@ -8,7 +8,7 @@ use serde::Serialize;
 /// The result of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct RunResult {
-    /// The model as asked for.
+    /// The requested model.
     pub model: String,
     /// The dataset.
     pub data: String,
@@ -16,33 +16,34 @@ pub struct RunResult {
     pub strategy: String,
     /// Number of ranks.
     pub ranks: usize,
-    /// Threads of each.
+    /// Threads per rank.
     pub threads: usize,
-    /// Set of kernels.
+    /// Kernel set.
     pub kernels: &'static str,
     /// Type of activations and parameters.
     pub precision: &'static str,
-    /// Samples per step over all ranks.
+    /// Global batch size.
     pub batch: usize,
     /// Seed of order, initial values and dropout.
     pub seed: u64,
-    /// Digest of the training program of full size.
+    /// Digest of the training program of full batch size.
     pub digest: String,
     /// Training steps.
     pub steps: u64,
-    /// From the first step to the last, evaluations included.
+    /// Time of all steps, evaluations included.
     pub seconds: Seconds,
     /// Throughput of training.
     pub samples_per_second: f64,
+
     /// Median over the measured steps.
     pub step_seconds_median: Seconds,
-    /// Steps of full size after the first ones.
+    /// Measured steps: those of full batch size after the warm-up.
     pub steps_measured: u64,
-    /// Losses, in order.
+    /// Results of the epochs.
     pub epochs: Vec<EpochResult>,
     /// Predicted and used memory.
     pub memory: MemoryResult,
-    /// Predicted and measured seconds, if they were predicted.
+    /// Comparison of predicted and measured times, if predicted.
     pub comparison: Option<Comparison>,
     /// Tasks of the first rank of each class.
     pub tasks: Vec<TaskResult>,
@@ -78,7 +79,7 @@ pub struct ValidationResult {
     pub seconds: Seconds,
     /// Errors of each target.
     pub errors: Vec<TargetError>,
-    /// Accuracy; absent of a regression.
+    /// Accuracy; absent for a regression.
     pub classification: Option<Classification>,
 }
 
@@ -96,7 +97,7 @@ pub struct TargetError {
 /// Accuracy of a classification.
 #[derive(Clone, Debug, Serialize)]
 pub struct Classification {
-    /// Fraction of the positions whose class is right.
+    /// Accuracy: fraction of the positions predicted correctly.
     pub accuracy: f64,
     /// Fraction of the most frequent class.
     pub largest_share: f64,
@@ -113,7 +114,7 @@ pub struct Classification {
 pub struct ClassResult {
     /// Its name.
     pub class: String,
-    /// Fraction of the positions that are of it.
+    /// Fraction of the positions with this label.
     pub share: f64,
     /// Dice coefficient.
     pub dice: Option<f64>,
@@ -132,9 +133,9 @@ pub struct MemoryResult {
     pub allocated_arena_bytes: Bytes,
     /// Predicted memory of all ranks.
     pub predicted_bytes: Bytes,
-    /// The same by item.
+    /// Predicted memory by item.
     pub predicted: Footprint,
-    /// Largest resident set until the last step.
+    /// Peak resident set until the last step.
     pub measured_peak_bytes: Option<Bytes>,
     /// The same until the weights were written.
     pub measured_peak_saving_bytes: Option<Bytes>,
@@ -155,6 +156,7 @@ pub struct TaskResult {
     pub kind: &'static str,
     /// Its phase.
     pub phase: &'static str,
+
     /// Median over the measured steps.
     pub seconds_median: Seconds,
 }

@@ -1,4 +1,4 @@
-//! The files of a run that came to its end, and its result.
+//! The result of a finished run, and its files.
 
 use super::error::TrainError;
 use super::output::{PREDICTION, RESULT, TRACE, WEIGHTS, rescue_folders};
@@ -21,36 +21,36 @@ use std::io;
 use std::iter::once;
 use std::path::{Path, PathBuf};
 
-/// A run that came to its end.
+/// A finished run.
 pub struct Finished<'r> {
     /// The run.
     pub run: &'r Run,
-    /// For folders that can take what the output folder cannot.
+    /// For alternative folders.
     pub environment: &'r Environment,
     /// Its strategy.
     pub strategy: String,
     /// Names of the targets.
     pub targets: &'r [String],
-    /// The training program of full size.
+    /// The training program of full batch size.
     pub program: &'r Program,
-    /// Memory of each rank, as computed before the run.
+    /// Predicted memory of each rank.
     pub footprints: Vec<Footprint>,
-    /// Memory that the run used.
+    /// Measured memory.
     pub usage: MemoryUsage,
-    /// In rank order.
+    /// Outcomes in rank order.
     pub outcomes: Vec<Outcome>,
     /// Parameters and states.
     pub weights: SavedWeights,
-    /// Made before the run.
+    /// The prediction, made before the run.
     pub prediction: Option<Prediction>,
     /// Warnings about the numbers.
     pub warnings: Vec<String>,
 }
 
-/// Where the files of a run are.
+/// Paths of the files of a run.
 pub struct Files {
     weights: PathBuf,
-    /// The folder of all others; none where no folder could take them.
+    /// The folder of all other files; `None` if no folder could be written.
     records: Option<PathBuf>,
 }
 
@@ -60,17 +60,17 @@ impl Files {
     }
 }
 
-/// What [`Finished::save`] did.
+/// Result of [`Finished::save`].
 pub struct Saved {
-    /// As it was written.
+    /// The written result.
     pub result: RunResult,
     files: Files,
-    /// What did not go as it was asked for.
+    /// Failures on the way.
     faults: Vec<String>,
 }
 
 impl Saved {
-    /// What to do where files are not where they were asked for.
+    /// The error if files are not in the output folder.
     pub fn misplaced(self) -> Option<TrainError> {
         if self.faults.is_empty() {
             return None;
@@ -87,30 +87,29 @@ impl Saved {
     }
 }
 
-/// Fraction of the positions that are of each class.
-fn shares(validation: &Validation) -> Vec<f64> {
+/// Fraction of the positions with each label.
+fn fractions(validation: &Validation) -> Vec<f64> {
     let all: f64 = validation.classes.iter().map(|class| class.actual).sum();
-    let share = |class: &ClassCount| class.actual / all;
-    validation.classes.iter().map(share).collect()
+    let fraction = |class: &ClassCount| class.actual / all;
+    validation.classes.iter().map(fraction).collect()
 }
 
-/// Over the classes that have it; `None` if none has.
+/// Mean over the classes that have the figure; `None` if none has.
 fn mean(validation: &Validation, figure: fn(&ClassCount) -> Option<f64>) -> Option<f64> {
     let figures: Vec<f64> = validation.classes.iter().filter_map(figure).collect();
     let count = figures.len();
     (count > 0).then(|| figures.iter().sum::<f64>() / count as f64)
 }
 
-/// JSON as files hold it.
+/// Indented JSON.
 pub fn pretty(value: &impl serde::Serialize) -> Result<String, serde_json::Error> {
     Ok(serde_json::to_string_pretty(value)? + "\n")
 }
 
 impl Finished<'_> {
-    /// Writes result and trace beside the weights, which are safe already. Where that folder has no room
-    /// for them, they go to another one.
+    /// Writes result and trace beside the weights, which are saved already, or else to another folder.
     ///
-    /// Errors: a result that JSON cannot hold.
+    /// Errors: a result that is not valid JSON.
     pub fn save(&mut self) -> Result<Saved, TrainError> {
         let mut faults = self.weights.faults.clone();
         let weights = self.weights.folder().join(WEIGHTS);
@@ -141,7 +140,7 @@ impl Finished<'_> {
                 faults,
             });
         };
-        // The trace is the largest of these and the easiest to do without.
+        // The trace is the largest of these and the least important.
         let record = trace::record(self.program, &self.traces()).to_string();
         if let Err(error) = partita_files::write_whole(&folder.join(TRACE), record.as_bytes()) {
             faults.push(format!(
@@ -149,7 +148,7 @@ impl Finished<'_> {
                 folder.display()
             ));
             result.files.trace = None;
-            // The old text stands where the new one has no room either.
+            // The old text remains if the new one does not fit either.
             let _ = partita_files::write_whole(&folder.join(RESULT), pretty(&result)?.as_bytes());
         }
         let files = Files {
@@ -163,7 +162,7 @@ impl Finished<'_> {
         })
     }
 
-    /// Writes prediction and result to a folder, which is made if there is none.
+    /// Writes prediction and result to a folder, which is created if needed.
     fn save_result(
         &mut self,
         weights: &Path,
@@ -182,7 +181,7 @@ impl Finished<'_> {
                 fs::create_dir(folder)?;
             }
             match prediction {
-                // What was written before the run.
+                // Written before the run.
                 Some(_) if is_asked_for => self.weights.output.place_prediction()?,
                 Some(text) => {
                     partita_files::write_whole(&folder.join(PREDICTION), text.as_bytes())?
@@ -193,7 +192,7 @@ impl Finished<'_> {
         };
         let written = write();
         if written.is_err() && !is_asked_for {
-            // Whatever is in it is worth keeping.
+            // Its contents are worth keeping.
             let _ = fs::remove_dir(folder);
         }
         Ok(written.map(|()| result))
@@ -295,27 +294,27 @@ impl Finished<'_> {
         }
     }
 
-    /// `None` of a regression.
+    /// `None` for a regression.
     fn classification(&self, validation: &Validation) -> Option<Classification> {
         let accuracy = validation.accuracy()?;
-        let share = shares(validation);
-        let classes = self.named_classes(validation).zip(&share);
-        let classes = classes.map(|((class, count), &share)| ClassResult {
+        let fraction = fractions(validation);
+        let classes = self.named_classes(validation).zip(&fraction);
+        let classes = classes.map(|((class, count), &fraction)| ClassResult {
             class,
-            share,
+            share: fraction,
             dice: count.dice(),
             overlap: count.iou(),
         });
         Some(Classification {
             accuracy,
-            largest_share: share.iter().copied().fold(0.0, f64::max),
+            largest_share: fraction.iter().copied().fold(0.0, f64::max),
             mean_dice: mean(validation, ClassCount::dice),
             mean_overlap: mean(validation, ClassCount::iou),
             classes: classes.collect(),
         })
     }
 
-    /// Classes that the dataset names, or all where it names none.
+    /// The classes named by the dataset, or all if it names none.
     fn named_classes<'v>(
         &'v self,
         validation: &'v Validation,

@@ -1,4 +1,4 @@
-//! A run as it will be: run file, overrides and launch merged, in one place.
+//! The effective settings of a run: run file, overrides and launch merged.
 
 use super::error::TrainError;
 use super::run_file::RunFile;
@@ -11,74 +11,74 @@ use partita_session::Schedule;
 use partita_space::{Bytes, Seconds};
 use std::path::PathBuf;
 
-/// A run to train.
+/// A training run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrainRequest {
     /// The run file.
     pub run_file: PathBuf,
-    /// Replaces its `ranks`.
+    /// Overrides its `ranks`.
     pub ranks: Option<usize>,
-    /// Replaces its `threads`.
+    /// Overrides its `threads`.
     pub threads: Option<usize>,
-    /// Replaces its `strategy`.
+    /// Overrides its `strategy`.
     pub strategy: Option<String>,
     /// Use the collectives of the MPI library.
     pub library_collectives: bool,
-    /// Replace a run that `output` holds.
+    /// Replace a run in `output`.
     pub overwrite: bool,
-    /// Leave out the prediction of seconds.
+    /// Do not predict times.
     pub no_prediction: bool,
 }
 
-/// A run as it will be. Paths are relative to the current folder.
+/// The effective settings of a run. Paths are relative to the current folder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
     /// Model of the zoo or path of a model file.
     pub model: String,
     /// A dataset folder or a single HDF5 file.
     pub data: PathBuf,
-    /// Folder of the results.
+    /// Output folder.
     pub output: PathBuf,
-    /// Whether a run that the folder holds may be replaced.
+    /// Whether a run in the output folder may be replaced.
     pub overwrite: bool,
     /// Number of ranks: of the launcher, the request, or the run file.
     pub ranks: usize,
-    /// Threads of the kernels of each rank.
+    /// Threads per rank.
     pub threads: usize,
-    /// How to split.
+    /// Strategy.
     pub strategy: StrategyChoice,
-    /// Set of kernels.
+    /// Kernel set.
     pub kernels: KernelSet,
     /// Type of activations and parameters.
     pub precision: Precision,
-    /// Samples per step over all ranks.
+    /// Global batch size.
     pub batch: usize,
-    /// Passes over all training samples.
+    /// Number of epochs.
     pub epochs: usize,
-    /// Seed of order, initial values and dropout.
+    /// Seed of sample order, initial values and dropout.
     pub seed: u64,
-    /// Transform of samples on their way into the network.
+    /// Transform of input samples.
     pub transform: Transform,
-    /// Longest time without progress.
+    /// Watchdog limit: longest time without progress.
     pub watchdog: Seconds,
     /// Collectives of ranks that are processes.
     pub collectives: Collectives,
-    /// Memory of a rank (default: the memory available divided by the ranks).
+    /// Memory limit of a rank (default: the memory available divided by the ranks).
     pub memory: Option<Bytes>,
     /// Optimizer with its constants.
     pub optimizer: Optimizer,
-    /// Largest norm of all gradients together.
+    /// Gradient clipping: largest global norm.
     pub clip: Option<f64>,
-    /// Learning rate over the epochs.
+    /// Learning-rate schedule.
     pub schedule: Schedule,
-    /// Whether seconds are predicted before the run.
+    /// Whether times are predicted before the run.
     pub is_predicted: bool,
 }
 
 impl Run {
-    /// Merges a run file, what the request overrides, and the ranks of the launch.
+    /// Merges a run file, the overrides of the request, and the ranks of the launch.
     ///
-    /// Errors: ranks or collectives that the launch does not have; a text that is no strategy.
+    /// Errors: ranks or collectives that the launch does not have; an invalid strategy.
     pub fn merge(
         file: RunFile,
         request: &TrainRequest,
@@ -115,7 +115,7 @@ impl Run {
         })
     }
 
-    /// Its ranks with their kernels.
+    /// Its ranks, threads and kernels.
     pub fn rank_config(&self) -> RankConfig {
         RankConfig {
             ranks: self.ranks,

@@ -44,45 +44,44 @@ pub struct RunFile {
     pub model: String,
     /// A dataset folder or a single HDF5 file.
     pub data: PathBuf,
-    /// Folder of the results.
+    /// Output folder.
     pub output: PathBuf,
-    /// Whether a run that the folder holds may be replaced (default: false).
+    /// Whether a run in the output folder may be replaced (default: false).
     pub overwrite: bool,
     /// Number of ranks (default: 1).
     pub ranks: usize,
-    /// Threads of the kernels of each rank (default: 1).
+    /// Threads per rank (default: 1).
     pub threads: usize,
     /// `auto` (default) or a strategy.
     pub strategy: String,
-    /// Set of kernels (default: the fast ones).
+    /// Kernel set (default: the fast one).
     pub kernels: KernelSet,
     /// Type of activations and parameters (default: f32).
     pub precision: Precision,
-    /// Samples per step over all ranks.
+    /// Global batch size.
     pub batch: usize,
-    /// Passes over all training samples.
+    /// Number of epochs.
     pub epochs: usize,
-    /// Seed of order, initial values and dropout (default: 1).
+    /// Seed of sample order, initial values and dropout (default: 1).
     pub seed: u64,
-    /// Transform of samples on their way into the network (default: identity).
+    /// Transform of input samples (default: identity).
     pub transform: Transform,
-    /// Longest time without progress (default: 60 s).
+    /// Watchdog limit: longest time without progress (default: 60 s).
     pub watchdog: Seconds,
-    /// Memory of a rank (default: the memory available divided by the ranks).
+    /// Memory limit of a rank (default: the memory available divided by the ranks).
     pub memory: Option<Bytes>,
-    /// Optimizer (default: Adam with its customary constants).
+    /// Optimizer (default: Adam with its usual constants).
     pub optimizer: Optimizer,
-    /// Largest norm of all gradients together.
+    /// Gradient clipping: largest global norm.
     pub clip: Option<f64>,
-    /// Learning rate over the epochs.
+    /// Learning-rate schedule.
     pub schedule: Schedule,
 }
 
 impl RunFile {
     /// Reads a run file.
     ///
-    /// Errors: a file that cannot be read; else the first fault with its line, its key, what is
-    /// possible there and what is nearest.
+    /// Errors: an unreadable file; else the first error with its line, key, valid values and the nearest one.
     pub fn read(path: &Path) -> Result<Self, RunFileError> {
         let file = path.display().to_string();
         match fs::read_to_string(path) {
@@ -91,7 +90,7 @@ impl RunFile {
         }
     }
 
-    /// Reads the text of a run file; `file` is the name that errors give it.
+    /// Parses the text of a run file; errors name it `file`.
     pub fn parse(text: &str, file: &str) -> Result<Self, RunFileError> {
         let table = DeTable::parse(text).map_err(|error| RunFileError::Syntax {
             file: file.to_owned(),
@@ -184,7 +183,7 @@ fn memory(top: &Section<'_>) -> Result<Option<Bytes>, RunFileError> {
     parse_bytes(&text).map(Some).map_err(refuse)
 }
 
-/// Whether single precision holds a factor: kernels multiply in it, by what would be 0 or infinite.
+/// Whether a factor is neither 0 nor infinite in f32, in which kernels multiply.
 fn is_scale(factor: f64) -> bool {
     (factor as f32).is_normal()
 }
@@ -243,10 +242,10 @@ fn optimizer(top: &Section<'_>) -> Result<(Optimizer, Option<f64>), RunFileError
         OptimizerKind::Adam => &ADAM_KEYS,
         OptimizerKind::Sgd => &SGD_KEYS,
     })?;
-    let share = |key, default| {
-        // In single precision, in which kernels divide by what is left of 1.
-        let is_share = |number: f64| number >= 0.0 && (number as f32) < 1.0;
-        let number = section.number(key, BELOW_ONE, is_share)?;
+    let below_one = |key, default| {
+        // In f32, in which kernels divide by `1 - beta`.
+        let is_below_one = |number: f64| number >= 0.0 && (number as f32) < 1.0;
+        let number = section.number(key, BELOW_ONE, is_below_one)?;
         Ok::<f64, RunFileError>(number.unwrap_or(default))
     };
     let is_decay = |number: f64| number == 0.0 || number > 0.0 && is_scale(number);
@@ -256,14 +255,14 @@ fn optimizer(top: &Section<'_>) -> Result<(Optimizer, Option<f64>), RunFileError
         OptimizerKind::Adam => {
             let epsilon = section.single("epsilon", 1e-8)?;
             adam(
-                share("beta1", 0.9)?,
-                share("beta2", 0.999)?,
+                below_one("beta1", 0.9)?,
+                below_one("beta2", 0.999)?,
                 epsilon.unwrap_or(1e-8),
                 decay,
             )
         }
         OptimizerKind::Sgd => Optimizer::Sgd {
-            momentum: share("momentum", 0.0)?,
+            momentum: below_one("momentum", 0.0)?,
             weight_decay: decay,
         },
     };

@@ -1,4 +1,4 @@
-//! Tables of a run file, and faults in them.
+//! Tables of a run file, and their errors.
 
 use crate::error::{ErrorKind, Fault};
 use partita_space::nearest;
@@ -6,7 +6,7 @@ use std::io;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// A fault of a run file: its line, its key, what is possible there, and what is nearest.
+/// An error in a run file: its line, key, valid values and the nearest one.
 #[derive(Debug, thiserror::Error)]
 pub enum RunFileError {
     /// It cannot be read.
@@ -24,10 +24,10 @@ pub enum RunFileError {
         file: String,
         /// Line, from 1.
         line: usize,
-        /// What is wrong there.
+        /// The error.
         reason: String,
     },
-    /// A key that does not exist.
+    /// An unknown key.
     #[error(
         "{file}, line {line}: there is no key `{key}`: possible are {possible}; nearest is `{nearest}`"
     )]
@@ -43,7 +43,7 @@ pub enum RunFileError {
         /// The most similar one.
         nearest: String,
     },
-    /// A key that must be there.
+    /// A missing key.
     #[error("{file}, line {line}: key `{key}` is missing; possible is {expected}")]
     Missing {
         /// The file.
@@ -52,10 +52,10 @@ pub enum RunFileError {
         line: usize,
         /// The key with its section.
         key: String,
-        /// What it can be.
+        /// Valid values.
         expected: String,
     },
-    /// A value that is not possible.
+    /// An invalid value.
     #[error("{file}, line {line}: key `{key}` is {given}; possible is {expected}")]
     Value {
         /// The file.
@@ -64,19 +64,19 @@ pub enum RunFileError {
         line: usize,
         /// The key with its section.
         key: String,
-        /// As in the file.
+        /// The value in the file.
         given: String,
-        /// What it can be.
+        /// Valid values.
         expected: String,
     },
-    /// A default that is not possible beside the other values.
+    /// A default that is invalid with the other values.
     #[error("{file}: key `{key}`: possible is {expected}")]
     Default {
         /// The file.
         file: String,
         /// The key.
         key: String,
-        /// What it can be.
+        /// Valid values.
         expected: String,
     },
 }
@@ -91,15 +91,15 @@ impl Fault for RunFileError {
 pub struct Section<'t> {
     file: &'t str,
     text: &'t str,
-    /// Its own name and a dot, or nothing.
+    /// Its name and a dot, or empty.
     prefix: String,
-    /// Where it begins, for keys that are missing.
+    /// Its start, for errors of missing keys.
     offset: usize,
     table: &'t DeTable<'t>,
 }
 
 impl<'t> Section<'t> {
-    /// The whole of a text. Errors: a key that is not among `known`.
+    /// The top-level table. Errors: a key that is not among `known`.
     pub fn top(
         file: &'t str,
         text: &'t str,
@@ -154,13 +154,13 @@ impl<'t> Section<'t> {
         }))
     }
 
-    /// What was given for a key.
+    /// The value of a key.
     pub fn get(&self, key: &str) -> Option<&'t Spanned<DeValue<'t>>> {
         let found = self.table.iter().find(|(name, _)| name.get_ref() == key);
         found.map(|(_, value)| value)
     }
 
-    /// A value that must be there.
+    /// A required value.
     pub fn need<T>(&self, key: &str, value: Option<T>, expected: &str) -> Result<T, RunFileError> {
         value.ok_or_else(|| RunFileError::Missing {
             file: self.file.to_owned(),
@@ -228,8 +228,8 @@ impl<'t> Section<'t> {
         })
     }
 
-    /// A number above 0 that is neither 0 nor infinite in single precision, in which kernels take it.
-    /// What is no number is answered with a usual one.
+    /// A number above 0 that is neither 0 nor infinite in f32, which kernels use. The error for other values
+    /// suggests `usual`.
     pub fn single(&self, key: &str, usual: f64) -> Result<Option<f64>, RunFileError> {
         let (least, most) = (f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX));
         let asked = self.get(key).and_then(|value| any_float(value.get_ref()));
@@ -241,13 +241,13 @@ impl<'t> Section<'t> {
             "a number from {:e} to {:e}, which single precision holds, like {usual}; nearest is {:e}",
             least as f32, most as f32, nearest as f32
         );
-        // What is suggested is as short as single precision allows, so it may lie just outside.
+        // The suggestion is rounded to f32, so it may lie just outside.
         self.number(key, &expected, |number| {
             number > 0.0 && (number as f32).is_normal()
         })
     }
 
-    /// A value in a form of its own.
+    /// A value with its own parser.
     pub fn read<T>(
         &self,
         key: &str,
@@ -261,7 +261,7 @@ impl<'t> Section<'t> {
         read.map(Some).ok_or_else(|| self.bad(key, value, expected))
     }
 
-    /// The error of a key whose value, though well-formed, does not fit here.
+    /// The error of a key whose value is well-formed but invalid here.
     pub fn refuse(&self, key: &str, expected: &str) -> RunFileError {
         match self.get(key) {
             Some(value) => self.bad(key, value, expected),
@@ -313,7 +313,7 @@ pub fn float(value: &DeValue<'_>) -> Option<f64> {
     any_float(value).filter(|number| number.is_finite())
 }
 
-/// A number, infinite ones and what is none of them among them.
+/// A number, infinities and NaN included.
 fn any_float(value: &DeValue<'_>) -> Option<f64> {
     match value {
         DeValue::Integer(_) => Some(whole(value)? as f64),

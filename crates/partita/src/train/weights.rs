@@ -1,4 +1,4 @@
-//! The weights of a run on their way from the arenas to a file, wherever one can be written.
+//! Writes the weights of a run from the arenas to a file, in any folder that can be written.
 
 use super::output::{Output, WEIGHTS, rescue_folders};
 use super::run::Run;
@@ -13,44 +13,44 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Writes the weights tensor by tensor, to the output folder. Where that fails it asks for the tensors
-/// again, for another folder: what was trained is lost only if nothing can be written anywhere.
+/// Writes the weights tensor by tensor to the output folder. If that fails, it requests all tensors again for
+/// another folder, so the weights are lost only if no folder can be written.
 pub struct WeightSink<'c> {
     context: &'c Context<'c>,
-    /// None on a rank that writes nothing.
+    /// `None` on a rank that does not write.
     output: Option<Output>,
-    /// Where to go next, last first.
+    /// Alternative folders, the next one last.
     folders: Vec<PathBuf>,
-    /// Where the weights go now; none for the output folder.
+    /// The current folder; `None` for the output folder.
     rescue: Option<PathBuf>,
     metadata: BTreeMap<String, String>,
     tensors: Vec<Entry>,
-    /// From the first tensor on.
+    /// The writer, from the first tensor on.
     writer: Option<Writer>,
-    /// Why folders could not take the weights, the last one in this pass.
+    /// Errors of earlier folders, and of the current one.
     faults: Vec<String>,
     has_failed: bool,
 }
 
 /// Weights that were saved.
 pub struct SavedWeights {
-    /// The folder that was asked for.
+    /// The requested folder.
     pub output: Output,
-    /// The folder that they are in, if it is another.
+    /// The actual folder, if it is another.
     pub rescue: Option<PathBuf>,
-    /// Why it is another.
+    /// Why.
     pub faults: Vec<String>,
 }
 
 impl SavedWeights {
-    /// The folder that the weights are in.
+    /// The folder of the weights.
     pub fn folder(&self) -> &Path {
         self.rescue.as_deref().unwrap_or(self.output.path())
     }
 }
 
 impl<'c> WeightSink<'c> {
-    /// Nothing is written yet.
+    /// A sink without a file yet.
     pub fn new(
         context: &'c Context<'c>,
         run: &Run,
@@ -88,7 +88,7 @@ impl<'c> WeightSink<'c> {
         }
     }
 
-    /// Where the weights are, once they are saved; `None` on a rank that writes nothing.
+    /// The saved weights; `None` on a rank that does not write.
     pub fn saved(self) -> Option<SavedWeights> {
         Some(SavedWeights {
             output: self.output?,
@@ -133,7 +133,7 @@ impl<'c> WeightSink<'c> {
         placed.map_err(|error| error.to_string())
     }
 
-    /// The output folder is still the one that this run has for itself.
+    /// Checks that the output folder is still the locked one.
     fn check_folder(&self) -> Result<(), String> {
         let output = self.output.as_ref().filter(|_| self.rescue.is_none());
         if output.is_some_and(Output::is_gone) {
@@ -143,10 +143,10 @@ impl<'c> WeightSink<'c> {
         }
     }
 
-    /// Takes the next folder that can be made.
+    /// Switches to the next folder that can be created.
     fn move_on(&mut self) -> Result<(), NotSaved> {
         if let Some(rescue) = self.rescue.take() {
-            // Empty, as the writer has removed what it wrote.
+            // Empty, because the writer has removed its file.
             let _ = fs::remove_dir(rescue);
         }
         while let Some(folder) = self.folders.pop() {

@@ -197,7 +197,7 @@ fn models_that_answer_otherwise_are_refused() {
         (
             "loss = softmax_cross_entropy c1",
             "loss = mse c1",
-            "answers with numbers",
+            "outputs numbers",
         ),
         (
             "filters=3 kernel=1",
