@@ -8,7 +8,7 @@ use partita_cpu::{
 use partita_program::{Dtype, Kernel};
 use partita_run::{KernelTally, RunError};
 use partita_space::{Mesh, Rank};
-use partita_testkit::{Execute, Maker, around};
+use partita_testkit::{Execute, Maker, wrap_kernels};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -57,7 +57,7 @@ fn run_twice(maker: &Maker, kernels: &[Kernel], menu: CpuMenu, rank: Rank) {
     for kernel in kernels {
         let team = Team::new(menu.threads, menu.level).expect("the level is available");
         let kernels = Box::new(CpuKernels::new(mesh(), rank, team));
-        let mut twice = around(kernels, |kernel, _, execute| twice(kernel, execute));
+        let mut twice = wrap_kernels(kernels, |kernel, _, execute| twice(kernel, execute));
         let go = &mut || true;
         let ran = maker
             .bench

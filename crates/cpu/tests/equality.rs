@@ -1,7 +1,7 @@
 //! Training with these kernels, under any strategy, equals the exact reference on one rank.
 
 use partita_testkit::{
-    Case, Finding, Trial, print, random_case, random_layer_case, random_sequence_case, test_levels,
+    Case, Trial, Verdict, print, random_case, random_layer_case, random_sequence_case, test_levels,
 };
 
 const CASES: u64 = 200;
@@ -41,13 +41,13 @@ fn compare(draw: fn(u64) -> Case, one_in: usize) {
         let mut excuses = Vec::new();
         for level in test_levels() {
             let what = match trial.fast(&case.strategy, level) {
-                Finding::Equal => continue,
-                Finding::IllConditioned(excuse) => {
+                Verdict::Equal => continue,
+                Verdict::IllConditioned(excuse) => {
                     excuses.push(format!("{level:?} {excuse}"));
                     continue;
                 }
-                Finding::Refused(error) => error.to_string(),
-                Finding::Wrong(what) => what,
+                Verdict::Refused(error) => error.to_string(),
+                Verdict::Wrong(what) => what,
             };
             failures.push(format!(
                 "PARTITA_SEED={seed} PARTITA_TEST_VECTORS={} {} batch {}: {what}\n{}",

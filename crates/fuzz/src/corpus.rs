@@ -1,19 +1,19 @@
-//! The kept corpus: small inputs of each target, among them every input that once found a fault.
+//! The corpus: small inputs of each target, including every input that once found a fault.
 
 use crate::targets::Target;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Folder of the inputs that found a fault which is not mended yet, within that of the target.
+/// Subfolder of inputs whose faults are not fixed yet.
 const CRASHES: &str = "crashes";
 
-/// Where the corpus of this repository is.
+/// The corpus folder of this repository.
 pub fn corpus_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
 }
 
-/// The kept inputs of one target.
+/// The corpus of one target.
 #[derive(Clone, Debug)]
 pub struct Corpus {
     /// File name and contents, by name.
@@ -44,8 +44,8 @@ impl Corpus {
         Ok(Self { inputs })
     }
 
-    /// Saves an input that found a fault among the `crashes` of its target; gives its path, and its name
-    /// among [`Corpus::inputs`].
+    /// Saves an input that found a fault in the `crashes` folder of its target; returns its path, and its name in
+    /// [`Corpus::inputs`].
     pub(crate) fn save_crash(
         root: &Path,
         target: &str,
@@ -61,7 +61,7 @@ impl Corpus {
     }
 }
 
-/// A file name by contents: the same input is kept once.
+/// A file name by contents, so that equal inputs are saved once.
 pub(crate) fn name(kind: &str, input: &[u8]) -> String {
     // FNV-1a, stable across versions of the compiler.
     let hash = input.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {

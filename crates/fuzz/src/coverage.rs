@@ -1,9 +1,9 @@
-//! Feedback: whether an input did something that no input before it did.
+//! Coverage feedback: whether an input reached something new.
 //!
 //! With `RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=3
 //! -Cllvm-args=-sanitizer-coverage-inline-8bit-counters"`, which stable compilers take, LLVM counts how
 //! often each edge of the control flow is taken. Without these flags there are no counters, and the
-//! wording of refusals is the feedback.
+//! texts of errors are the feedback.
 //! Source: <https://clang.llvm.org/docs/SanitizerCoverage.html>, inline 8-bit counters.
 
 use std::collections::HashSet;
@@ -11,13 +11,13 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::Mutex;
 
-/// Counters that are looked at together.
+/// Counters that are tested together.
 const WORD: usize = 64;
 
-/// The counters of the program: addresses of the first and behind the last, for each linked section.
+/// The counters of the program: start and end addresses for each linked section.
 static SECTIONS: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 
-/// Called before `main` by what the compiler adds to an instrumented program.
+/// Called before `main` by instrumented programs.
 ///
 /// # Safety
 ///
@@ -33,9 +33,9 @@ pub unsafe extern "C" fn __sanitizer_cov_8bit_counters_init(start: *mut u8, stop
     }
 }
 
-/// What has been seen so far.
+/// Coverage so far.
 pub(crate) struct Seen {
-    /// For each counter, the classes of counts that were seen, a bit each.
+    /// For each counter, the classes of counts seen, one bit each.
     classes: Vec<u8>,
     refusals: HashSet<u64>,
     /// Pairs of an edge and a class of counts.
@@ -56,14 +56,14 @@ impl Seen {
         !self.classes.is_empty()
     }
 
-    /// Takes in what one input did; true if any of it is new.
+    /// Adds the coverage of an input; true if any of it is new.
     pub(crate) fn take(&mut self, refusal: Option<&str>) -> bool {
         let mut is_new = false;
         let mut first = 0;
         for section in counters() {
-            // Almost all counters are zero: words of them are passed over at once.
+            // Almost all counters are zero, so words of zeros are skipped.
             for (word, counts) in section.chunks(WORD).enumerate() {
-                // Without a branch, so that it takes one instruction for many counters.
+                // Branch-free, so that it vectorizes.
                 if counts.iter().fold(0, |any, &count| any | count) == 0 {
                     continue;
                 }
@@ -95,7 +95,7 @@ pub(crate) fn reset() {
     let sections = SECTIONS.lock().map(|sections| sections.clone());
     for (start, stop) in sections.unwrap_or_default() {
         // SAFETY: the section was registered by `__sanitizer_cov_8bit_counters_init`. Counters are plain
-        // bytes that instrumented code of other threads may increment meanwhile; what is lost is a count.
+        // bytes that instrumented code of other threads may increment concurrently; at worst a count is lost.
         unsafe { std::ptr::write_bytes(start as *mut u8, 0, stop - start) };
     }
 }
@@ -127,7 +127,7 @@ fn class(count: u8) -> u8 {
     }
 }
 
-/// A refusal without its digits and what it quotes.
+/// Hash of an error text without digits and quoted parts.
 fn wording(text: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     for (position, part) in text.split(['`', '"']).enumerate() {

@@ -1,7 +1,7 @@
 //! Fuzzing: mutated inputs for every reader of a user's files, under limits of time and memory.
 //!
-//! Does: mutates a kept corpus, calls the fuzz targets in a process that may die, saves the inputs that
-//! panic, hang, exhaust memory or break a promise, and reports inputs and faults per target.
+//! Does: mutates a kept corpus, calls the fuzz targets in a worker process, saves the inputs that
+//! panic, hang, exhaust memory or violate an invariant, and reports inputs and faults per target.
 //! Knows: the readers of all rooms, and the verbs of the command line as library calls.
 //! Must not know: how a reader works. No room depends on this crate.
 

@@ -1,21 +1,21 @@
-//! The limits under which an input is run: memory by the allocator, time by a thread that watches.
+//! Limits of an input: memory by the allocator, time by a watchdog thread.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Memory of a worker. More is not given: the allocation fails as it does where memory is short.
+/// Memory limit of a worker; allocations beyond it fail.
 const BYTES_MAX: usize = 2 << 30;
-/// Processor time of one input; wall time depends on what else runs on the machine.
+/// CPU time limit of one input; wall time depends on the load of the machine.
 pub(crate) const CPU_SECONDS_MAX: u64 = 10;
-/// Wall time of one input, for those that wait for something that does not come.
+/// Wall time limit of one input, for inputs that wait forever.
 pub(crate) const WALL_SECONDS_MAX: u64 = 60;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 /// Number of inputs that have started.
 static STARTED: AtomicU64 = AtomicU64::new(0);
 
-/// The allocator of the fuzzer: that of the system with an upper bound on all that lives.
+/// The allocator of the fuzzer: the system's with an upper bound on live memory.
 pub struct LimitedMemory;
 
 impl LimitedMemory {
@@ -29,14 +29,13 @@ impl LimitedMemory {
     }
 }
 
-// SAFETY: every call goes to the allocator of the system with the same layout; beside it only a counter
-// moves, which no allocation depends on but by being refused.
+// SAFETY: every call is forwarded to the system's allocator with the same layout, or refused by the counter.
 unsafe impl GlobalAlloc for LimitedMemory {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if !Self::admits(layout.size()) {
             return std::ptr::null_mut();
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.alloc(layout) }
     }
 
@@ -44,13 +43,13 @@ unsafe impl GlobalAlloc for LimitedMemory {
         if !Self::admits(layout.size()) {
             return std::ptr::null_mut();
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise; `pointer` came from the allocator of the system.
+        // SAFETY: guaranteed by the caller; `pointer` came from the allocator of the system.
         unsafe { System.dealloc(pointer, layout) }
     }
 
@@ -60,17 +59,17 @@ unsafe impl GlobalAlloc for LimitedMemory {
             return std::ptr::null_mut();
         }
         LIVE.fetch_sub(layout.size().saturating_sub(size), Ordering::Relaxed);
-        // SAFETY: the caller's promise; `pointer` came from the allocator of the system.
+        // SAFETY: guaranteed by the caller; `pointer` came from the allocator of the system.
         unsafe { System.realloc(pointer, layout, size) }
     }
 }
 
-/// Says that the next input starts.
+/// Marks the start of the next input.
 pub(crate) fn start_input() {
     STARTED.fetch_add(1, Ordering::SeqCst);
 }
 
-/// Watches that no input takes longer than the limits; calls `hang` with the seconds when one does.
+/// Calls `hang` with the seconds when an input exceeds a time limit.
 pub(crate) fn watch(hang: impl Fn(f64) + Send + 'static) {
     std::thread::spawn(move || {
         let (mut input, mut wall, mut cpu) = (0, 0.0, 0.0);
@@ -90,9 +89,9 @@ pub(crate) fn watch(hang: impl Fn(f64) + Send + 'static) {
     });
 }
 
-/// Processor time of this process so far; 0 where the system does not tell it, and wall time counts alone.
+/// Processor time of this process so far; 0 where the system does not emit it, and wall time counts alone.
 fn cpu_seconds() -> f64 {
-    /// Of the kernel's interface, on all architectures of Linux.
+    /// Clock ticks per second of `/proc`, on all architectures of Linux.
     const TICKS_PER_SECOND: f64 = 100.0;
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // The second field is the name in parentheses and may hold blanks; user and system time are the

@@ -26,29 +26,29 @@ struct Arguments {
 enum Verb {
     /// Fuzz targets and print a table of inputs and faults
     Run(RunArgs),
-    /// Run one input of a target, as it was saved
+    /// Run one saved input of a target
     Reproduce { target: String, input: PathBuf },
-    /// Run inputs of a target in this process; what `run` starts
+    /// Run inputs of a target in this process; started by `run`
     Work(WorkArgs),
 }
 
 #[derive(Debug, Args)]
 struct RunArgs {
-    /// All if none is given
+    /// Targets (default: all)
     targets: Vec<String>,
-    /// Seconds of each target
+    /// Seconds per target
     #[arg(long, default_value_t = 20.0)]
     seconds: f64,
     /// Seed of the mutations
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Targets that are fuzzed at the same time
+    /// Targets that are fuzzed concurrently
     #[arg(long, default_value_t = 2)]
     jobs: usize,
     /// Folder of all corpora
     #[arg(long)]
     corpus: Option<PathBuf>,
-    /// Folder in which inputs that reach new code are left
+    /// Folder for inputs that reach new code
     #[arg(long)]
     keep: Option<PathBuf>,
 }
@@ -137,7 +137,7 @@ fn run(args: &RunArgs) -> Result<bool, Box<dyn Error>> {
                 Err(_) => Err("a supervisor panicked".to_owned()),
             })
     })?;
-    // What cannot be removed lies among temporary files.
+    // Files that cannot be removed are temporary files.
     let _ = fs::remove_dir_all(&scratch);
     let mut reports = reports.into_inner()?;
     reports.sort_by_key(|report| {

@@ -1,4 +1,4 @@
-//! Mutations: small changes of kept inputs that leave most of their structure in place.
+//! Mutations: small changes of corpus inputs that preserve most of their structure.
 
 use crate::targets::Form;
 use partita_testkit::Draws;
@@ -39,7 +39,7 @@ const HOSTILE_NUMBERS: [&str; 32] = [
     "-1.5",
     "0x10",
 ];
-/// The same as machine words.
+/// Hostile numbers as machine words.
 const HOSTILE_WORDS: [u64; 14] = [
     0,
     1,
@@ -59,12 +59,12 @@ const HOSTILE_WORDS: [u64; 14] = [
 const BRACKETS: &[u8] = b"([{<\"'";
 /// Most repeats of a part of a text.
 const REPEATS_MAX: usize = 1000;
-/// Brackets one in the other, enough to end the stack of a reader that calls itself for each.
+/// Nesting depth of brackets that overflows the stack of a recursive parser.
 const NESTED: usize = 20_000;
 /// Longest input.
 const LENGTH_MAX: usize = 1 << 17;
 
-/// Words of a corpus, which mutations put in the place of others.
+/// Words of a corpus, which mutations substitute.
 pub(crate) struct Dictionary {
     words: Vec<Vec<u8>>,
 }
@@ -94,7 +94,7 @@ pub(crate) fn mutate(
     draws: &mut Draws,
 ) -> Vec<u8> {
     let mut bytes = input.to_vec();
-    // Mostly a single change: what is right in the rest lets the reader come as far as the change.
+    // Mostly a single change, so that the reader reaches it.
     let changes = if draws.one_in(2) {
         1
     } else {
@@ -194,7 +194,7 @@ fn change_bytes(bytes: &mut Vec<u8>, other: &[u8], draws: &mut Draws) {
             if draws.one_in(2) {
                 bytes.truncate(at);
             } else if !other.is_empty() {
-                // The beginning of one, the end of the other.
+                // Splice: the beginning of one, the end of the other.
                 let from = at.min(other.len());
                 bytes.truncate(at);
                 bytes.extend_from_slice(&other[from..]);
@@ -209,7 +209,7 @@ fn change_bytes(bytes: &mut Vec<u8>, other: &[u8], draws: &mut Draws) {
     }
 }
 
-/// A hostile word of 1, 2, 4 or 8 bytes in the place of what stands there, or that plus or minus a little.
+/// Replaces a word of 1, 2, 4 or 8 bytes by a hostile one, or changes it by a little.
 fn put_word(bytes: &mut [u8], at: usize, draws: &mut Draws) {
     let size = draws.pick(&[1, 2, 4, 8]);
     let end = (at + size).min(bytes.len());
@@ -229,7 +229,7 @@ fn put_word(bytes: &mut [u8], at: usize, draws: &mut Draws) {
     bytes[at..end].copy_from_slice(&value.to_le_bytes()[..end - at]);
 }
 
-/// Puts `by` in the place of one of the parts.
+/// Replaces one of the parts by `by`.
 fn replace(
     bytes: &mut Vec<u8>,
     parts: impl Fn(&[u8]) -> Vec<Range<usize>>,

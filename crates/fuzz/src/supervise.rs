@@ -1,4 +1,4 @@
-//! The supervisor: starts workers until the time is over, and collects what they find or die of.
+//! The supervisor: starts workers until the time is over, and collects their faults and crashes.
 
 use crate::corpus::Corpus;
 use crate::limits::{CPU_SECONDS_MAX, WALL_SECONDS_MAX};
@@ -12,38 +12,38 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-/// Workers that may die of their inputs in one run: each death takes a new start, and one is enough to fail.
-const DEATHS_MAX: usize = 20;
-/// Of the standard error of a worker that died, the beginning that is kept.
+/// Most worker crashes in one run; each needs a restart.
+const CRASHES_MAX: usize = 20;
+/// Bytes of standard error that are kept of a crashed worker.
 const STDERR_KEPT: usize = 1 << 16;
 
-/// How a target is fuzzed.
+/// Settings of the supervisor.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The program that runs `work`.
     pub program: PathBuf,
     /// Folder of all corpora, in which crashes are saved.
     pub corpus: PathBuf,
-    /// A folder for files of the workers; one below it is made for each target.
+    /// Working folder; each target gets a subfolder.
     pub scratch: PathBuf,
-    /// Of the mutations.
+    /// Seed of the mutations.
     pub seed: u64,
-    /// How long.
+    /// Duration.
     pub seconds: f64,
-    /// Where inputs that reach new code are left, if anywhere.
+    /// Folder for inputs that reach new code.
     pub keep: Option<PathBuf>,
 }
 
-/// What an input does that none may do.
+/// Kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FaultKind {
-    /// It panics, or what it is read as breaks a promise.
+    /// A panic, or a violated invariant.
     Panic,
-    /// It takes longer than the limits.
+    /// A time limit is exceeded.
     Hang,
-    /// It wants more memory than the limit.
+    /// The memory limit is exceeded.
     Memory,
-    /// The process dies otherwise, as of a stack that overflows.
+    /// Another crash, like a stack overflow.
     Death,
 }
 
@@ -58,39 +58,39 @@ impl fmt::Display for FaultKind {
     }
 }
 
-/// A fault that was found.
+/// A fault.
 #[derive(Clone, Debug)]
 pub struct Fault {
-    /// What it is.
+    /// Its kind.
     pub kind: FaultKind,
-    /// Where a panic was, else how the process ended.
+    /// Location of a panic, else the exit status.
     pub place: String,
-    /// What was said.
+    /// The message.
     pub message: String,
-    /// The input, saved.
+    /// The saved input.
     pub input: PathBuf,
 }
 
-/// What came of fuzzing a target.
+/// Results of fuzzing a target.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// The target.
     pub target: &'static str,
-    /// Of the first worker.
+    /// Seed of the first worker.
     pub seed: u64,
-    /// Inputs that ran.
+    /// Number of inputs.
     pub inputs: u64,
-    /// Those of them that were accepted.
+    /// Number of accepted inputs.
     pub accepted: u64,
     /// Wall time.
     pub seconds: f64,
-    /// The longest of one input.
+    /// Longest time of one input.
     pub slowest_seconds: f64,
-    /// What was seen: edges with classes of counts, or wordings of refusals.
+    /// Coverage: edges with classes of counts, or error texts.
     pub features: usize,
-    /// Whether edges were counted.
+    /// Whether edges are instrumented.
     pub is_instrumented: bool,
-    /// What was found, each once.
+    /// Distinct faults.
     pub faults: Vec<Fault>,
 }
 
@@ -161,12 +161,12 @@ pub fn supervise(target: &Target, settings: &Settings) -> io::Result<Report> {
         ..Report::default()
     };
     let mut skip = BTreeSet::new();
-    for death in 0..=DEATHS_MAX {
+    for death in 0..=CRASHES_MAX {
         let left = settings.seconds - began.elapsed().as_secs_f64();
         if death > 0 && left <= 0.0 {
             break;
         }
-        let mut shift = Shift::start(target, settings, death as u64, left, &skip)?;
+        let mut shift = WorkerRun::start(target, settings, death as u64, left, &skip)?;
         let ended = shift.follow(&mut report, settings)?;
         if ended {
             break;
@@ -179,19 +179,19 @@ pub fn supervise(target: &Target, settings: &Settings) -> io::Result<Report> {
     Ok(report)
 }
 
-/// One worker.
-struct Shift {
+/// The run of one worker.
+struct WorkerRun {
     child: Child,
     folder: PathBuf,
-    /// The corpus file that it runs.
+    /// The current corpus file.
     kept: Option<String>,
-    /// The crash that it left, named as a corpus file.
+    /// The saved crash, named as a corpus file.
     saved: Option<String>,
     figures: Figures,
     hang: Option<f64>,
 }
 
-impl Shift {
+impl WorkerRun {
     fn start(
         target: &Target,
         settings: &Settings,
@@ -219,7 +219,7 @@ impl Shift {
             command.arg("--skip").arg(name);
         }
         let child = command
-            // The place of an allocation that fails is in the trace alone.
+            // The location of a failed allocation is only in the backtrace.
             .env("RUST_BACKTRACE", "1")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -235,7 +235,7 @@ impl Shift {
         })
     }
 
-    /// Listens until the worker ends; true if it ended by itself and not of an input.
+    /// Reads events until the worker ends; true if it ended normally.
     fn follow(&mut self, report: &mut Report, settings: &Settings) -> io::Result<bool> {
         let lost = || io::Error::other("the output of the worker is lost");
         let out = self.child.stdout.take().ok_or_else(lost)?;
@@ -300,7 +300,7 @@ impl Shift {
         report.is_instrumented |= self.figures.is_instrumented;
     }
 
-    /// Notes a fault, each once, and saves its input, unless it is a file of the corpus already.
+    /// Records a distinct fault, and saves its input unless it is in the corpus.
     fn add(
         &mut self,
         report: &mut Report,
@@ -339,7 +339,7 @@ fn hang_text(seconds: f64) -> String {
     )
 }
 
-/// The beginning of what a worker says on standard error.
+/// The beginning of a worker's standard error.
 fn beginning_of(mut stream: impl Read) -> String {
     let mut kept = Vec::new();
     let mut part = [0; 4096];
@@ -353,7 +353,7 @@ fn beginning_of(mut stream: impl Read) -> String {
     String::from_utf8_lossy(&kept).into_owned()
 }
 
-/// The innermost function of the readers in a trace of calls, `3: partita_program::text::read_runs`.
+/// The innermost function of this workspace in a backtrace, `3: partita_program::text::read_runs`.
 fn frame(errors: &str) -> Option<String> {
     let functions = errors
         .lines()

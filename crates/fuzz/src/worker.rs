@@ -1,7 +1,7 @@
-//! The worker: runs inputs of one target in a process of its own, which may die of them.
+//! The worker: runs inputs of one target in a separate process, which may crash.
 //!
 //! It writes each input to a file before it runs it, so that the supervisor has it whatever happens, and
-//! tells what it finds on standard output, a line of JSON each.
+//! emits events on standard output, one line of JSON each.
 
 use crate::corpus::{self, Corpus};
 use crate::coverage::{self, Seen};
@@ -21,47 +21,47 @@ use std::time::{Duration, Instant};
 /// The input that is running, in the folder of the worker.
 pub(crate) const CURRENT: &str = "current";
 
-/// Time between two lines of progress.
+/// Interval of progress events.
 const PROGRESS: Duration = Duration::from_millis(500);
 
-/// What a worker is to do.
+/// Settings of a worker.
 #[derive(Clone, Debug)]
 pub struct WorkOrder {
     /// Folder of all corpora.
     pub corpus: PathBuf,
-    /// A folder for its files, in which nobody else writes.
+    /// Its working folder.
     pub folder: PathBuf,
-    /// Of the mutations.
+    /// Seed of the mutations.
     pub seed: u64,
-    /// How long.
+    /// Duration.
     pub seconds: f64,
-    /// Where inputs that reach new code are left, if anywhere.
+    /// Folder for inputs that reach new code.
     pub keep: Option<PathBuf>,
-    /// Names of corpus files that have ended a worker before and are left out.
+    /// Names of corpus files that have crashed a worker and are skipped.
     pub skip: BTreeSet<String>,
 }
 
-/// What a worker tells its supervisor.
+/// Events of a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub(crate) enum Event {
-    /// The corpus file that runs next.
+    /// The next corpus file.
     Kept { name: String },
-    /// What has been done so far.
+    /// Progress.
     Progress(Figures),
-    /// An input panicked, or broke a promise of the target. It lies in `input`.
+    /// An input panicked, or violated an invariant of the target.
     Panic {
         place: String,
         message: String,
         input: PathBuf,
     },
-    /// The input that runs took too long; the process ends.
+    /// The input exceeded a time limit; the process ends.
     Hang { seconds: f64 },
     /// The time is over.
     End(Figures),
 }
 
-/// What a worker has done.
+/// Figures of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Figures {
     pub(crate) inputs: u64,
@@ -71,7 +71,7 @@ pub(crate) struct Figures {
     pub(crate) is_instrumented: bool,
 }
 
-/// Where the last panic was and what it said.
+/// Location and message of the last panic.
 static PANIC: Mutex<Option<(String, String)>> = Mutex::new(None);
 
 /// Runs the corpus of a target and then mutations of it, until the time is over.
@@ -79,10 +79,10 @@ static PANIC: Mutex<Option<(String, String)>> = Mutex::new(None);
 /// Errors: files that cannot be read or written. Faults of the target are no errors but events.
 pub fn work(target: &Target, order: &WorkOrder) -> io::Result<()> {
     let began = Instant::now();
-    hear_panics();
+    capture_panics();
     limits::watch(|seconds| {
-        // Nobody is left to tell if this fails; the supervisor sees that the worker ended.
-        let _ = tell(&Event::Hang { seconds });
+        // If this fails, the supervisor sees that the worker ended.
+        let _ = emit(&Event::Hang { seconds });
         std::process::abort();
     });
     let corpus = Corpus::read(&order.corpus, target)?;
@@ -94,7 +94,7 @@ pub fn work(target: &Target, order: &WorkOrder) -> io::Result<()> {
         inputs: 0,
         accepted: 0,
         slowest: Duration::ZERO,
-        told: began,
+        reported: began,
     };
     (target.prepare)(&order.folder)?;
     let mut pool: Vec<Vec<u8>> = Vec::new();
@@ -102,18 +102,18 @@ pub fn work(target: &Target, order: &WorkOrder) -> io::Result<()> {
         if order.skip.contains(&name) {
             continue;
         }
-        tell(&Event::Kept { name })?;
+        emit(&Event::Kept { name })?;
         worker.run(&input)?;
         pool.push(input);
     }
-    tell(&Event::Kept {
+    emit(&Event::Kept {
         name: String::new(),
     })?;
     let kept = pool.len();
     let dictionary = Dictionary::of(target.form, pool.iter().map(Vec::as_slice));
     let mut draws = Draws::new(order.seed);
     while began.elapsed().as_secs_f64() < order.seconds && !pool.is_empty() {
-        // Half of the time what was found last: it is where new things are found.
+        // Half of the time the latest find, which is most likely to lead to new coverage.
         let recent = pool.len() > kept && draws.one_in(2);
         let from = if recent {
             kept.max(pool.len() * 3 / 4)
@@ -131,10 +131,10 @@ pub fn work(target: &Target, order: &WorkOrder) -> io::Result<()> {
             pool.push(input);
         }
     }
-    tell(&Event::End(worker.figures()))
+    emit(&Event::End(worker.figures()))
 }
 
-/// Runs one input without catching anything, and gives what the target says of it.
+/// Runs one input without catching panics, and returns the result of the target.
 pub fn reproduce(target: &Target, input: &[u8], folder: &Path) -> io::Result<Result<(), String>> {
     (target.prepare)(folder)?;
     Ok((target.run)(input, folder))
@@ -144,19 +144,19 @@ struct Worker<'t> {
     target: &'t Target,
     order: &'t WorkOrder,
     seen: Seen,
-    /// Places of panics that were told.
+    /// Locations of reported panics.
     known: BTreeSet<String>,
     inputs: u64,
     accepted: u64,
     slowest: Duration,
-    told: Instant,
+    reported: Instant,
 }
 
 impl Worker<'_> {
-    /// Runs an input; true if it did something new.
+    /// Runs an input; true if its coverage is new.
     fn run(&mut self, input: &[u8]) -> io::Result<bool> {
         fs::write(self.order.folder.join(CURRENT), input)?;
-        // A reader may have caught a panic of a library and have answered with an error.
+        // A reader may have turned a panic of a library into an error.
         if let Ok(mut heard) = PANIC.lock() {
             *heard = None;
         }
@@ -180,9 +180,9 @@ impl Worker<'_> {
                 false
             }
         };
-        if self.told.elapsed() > PROGRESS {
-            self.told = Instant::now();
-            tell(&Event::Progress(self.figures()))?;
+        if self.reported.elapsed() > PROGRESS {
+            self.reported = Instant::now();
+            emit(&Event::Progress(self.figures()))?;
         }
         Ok(is_new)
     }
@@ -197,7 +197,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Tells a panic, once for each place.
+    /// Reports a panic, once for each location.
     fn fault(&mut self, input: &[u8]) -> io::Result<()> {
         let heard = PANIC.lock().map_or(None, |mut heard| heard.take());
         let (place, message) = heard.unwrap_or_default();
@@ -206,7 +206,7 @@ impl Worker<'_> {
         }
         let path = self.order.folder.join(corpus::name("panic", input));
         fs::write(&path, input)?;
-        tell(&Event::Panic {
+        emit(&Event::Panic {
             place,
             message,
             input: path,
@@ -214,11 +214,11 @@ impl Worker<'_> {
     }
 }
 
-/// Keeps what panics say instead of printing it.
-fn hear_panics() {
+/// Records panic messages instead of printing them.
+fn capture_panics() {
     panic::set_hook(Box::new(|info| {
         let place = info.location().map_or_else(String::new, |location| {
-            // Without the folder of the registry, which differs from machine to machine.
+            // Without the registry folder, which differs between machines.
             let file = location.file();
             let short = file
                 .rsplit_once("/registry/src/")
@@ -234,13 +234,13 @@ fn hear_panics() {
             .or_else(|| payload.downcast_ref::<&str>().copied())
             .unwrap_or("a panic without a text");
         if let Ok(mut heard) = PANIC.lock() {
-            // The first is the cause where others follow from it.
+            // The first panic is the cause.
             heard.get_or_insert((place, message.chars().take(500).collect()));
         }
     }));
 }
 
-fn tell(event: &Event) -> io::Result<()> {
+fn emit(event: &Event) -> io::Result<()> {
     let line = serde_json::to_string(event)?;
     let mut out = io::stdout().lock();
     writeln!(out, "{line}")?;

@@ -106,7 +106,7 @@ fn check(world: &World, case: &Case) {
         ),
     };
     let name = format!("seed {} {}", case.seed, case.strategy);
-    let played = counted.play(rank, transport, &cancel, &barrier);
+    let played = counted.run(rank, transport, &cancel, &barrier);
     played.unwrap_or_else(|error| panic!("{name}: {error}"));
     let allocated = of_transport + made.load(Ordering::SeqCst) as u64;
     let (predicted, allowed) = (counted.predicted(rank).0, counted.allowance(rank).0);

@@ -1,4 +1,4 @@
-//! The kernel trait on the plain loops of each family.
+//! Implements the kernel trait with the plain loops of each family.
 
 mod activation;
 mod attention;
@@ -26,7 +26,7 @@ mod sealed {
     impl Sealed for f64 {}
 }
 
-/// A type in which activations and parameters are kept: `f32` or `f64`.
+/// The element type of activations and parameters: `f32` or `f64`.
 pub trait Real: Element + sealed::Sealed {
     /// Exact.
     fn wide(self) -> f64;
@@ -66,7 +66,7 @@ pub struct ReferenceKernels<T: Real> {
     real: PhantomData<T>,
 }
 
-/// A kernel call: what it may touch while it runs.
+/// The context of a kernel call.
 struct Call<'c, 'm> {
     memory: &'c Memory<'m>,
     inputs: &'c Inputs,
@@ -141,7 +141,7 @@ impl<T: Real> Kernels for ReferenceKernels<T> {
     }
 }
 
-/// The menu of the reference kernels: `reference` for everything, no workspace.
+/// The catalog of the reference kernels: `reference` for every kernel, no workspace.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReferenceMenu;
 

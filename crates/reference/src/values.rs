@@ -3,8 +3,7 @@
 use partita_program::{Dtype, View};
 use partita_run::{Cells, Memory, RunError};
 
-/// A view of any dtype, seen as f64. Two of them may share elements, so that a kernel works in place
-/// without knowing it.
+/// A view of any dtype, accessed as f64. Two of them may share elements, so that kernels may work in place.
 pub(crate) enum Values<'m> {
     F32(Cells<'m, f32>),
     F64(Cells<'m, f64>),
@@ -55,7 +54,7 @@ impl<'m> Values<'m> {
         }
     }
 
-    /// Adds to the element or replaces it.
+    /// Accumulates into the element, or replaces it.
     pub(crate) fn put(&self, index: [usize; 5], value: f64, accumulate: bool) {
         let old = if accumulate { self.get(index) } else { 0.0 };
         self.set(index, old + value);
@@ -72,7 +71,7 @@ pub(crate) fn entry(c: usize) -> [usize; 5] {
     [0, 0, 0, 0, c]
 }
 
-/// Visits every (n, d, h, w) in memory order and gives the number of visits. Calls `progress` before
+/// Visits every (n, d, h, w) in memory order, and returns the number of visits. Calls `progress` before
 /// each row of w.
 pub(crate) fn each_position(
     extent: [usize; 5],
@@ -96,7 +95,7 @@ pub(crate) fn each_position(
     Ok(visits)
 }
 
-/// Visits every element in memory order and gives the number of visits.
+/// Visits every element in memory order, and returns the number of visits.
 pub(crate) fn each_element(
     extent: [usize; 5],
     progress: &mut dyn FnMut() -> bool,

@@ -2,7 +2,7 @@
 
 mod hand;
 
-use hand::{Bench, Dice, close};
+use hand::{Bench, Random, close};
 use partita_program::{Dtype, Kernel, PoolKind, Taps, View};
 
 const STEP: f64 = 1e-5;
@@ -55,43 +55,43 @@ fn check(bench: &mut Bench, target: &View, expected: &[f64], kernel: impl Fn(boo
     near(bench, target, &twice);
 }
 
-fn random_taps(dice: &mut Dice, dilated: bool) -> Taps {
+fn random_taps(random: &mut Random, dilated: bool) -> Taps {
     let dilation = if dilated { 2 } else { 1 };
     Taps {
-        kernel: std::array::from_fn(|_| dice.pick(1, 3)),
-        stride: std::array::from_fn(|_| dice.pick(1, 2)),
-        dilation: std::array::from_fn(|_| dice.pick(1, dilation)),
+        kernel: std::array::from_fn(|_| random.pick(1, 3)),
+        stride: std::array::from_fn(|_| random.pick(1, 2)),
+        dilation: std::array::from_fn(|_| random.pick(1, dilation)),
     }
 }
 
 #[test]
 fn convolution_gradients() {
     for seed in 0..SHAPES {
-        let mut dice = Dice::new(seed);
+        let mut random = Random::new(seed);
         let bench = &mut Bench::new();
-        let taps = random_taps(&mut dice, true);
-        let groups = dice.pick(1, 3);
-        let (channels, filters) = (groups * dice.pick(1, 2), groups * dice.pick(1, 2));
-        let out: [usize; 3] = std::array::from_fn(|_| dice.pick(1, 3));
-        let n = dice.pick(1, 2);
+        let taps = random_taps(&mut random, true);
+        let groups = random.pick(1, 3);
+        let (channels, filters) = (groups * random.pick(1, 2), groups * random.pick(1, 2));
+        let out: [usize; 3] = std::array::from_fn(|_| random.pick(1, 3));
+        let n = random.pick(1, 2);
         let input = |dim: usize| {
             (out[dim] - 1) * taps.stride[dim] + (taps.kernel[dim] - 1) * taps.dilation[dim] + 1
         };
-        let x = bench.framed(
+        let x = bench.embedded(
             Dtype::F64,
             [n, input(0), input(1), input(2), channels],
-            &mut dice,
+            &mut random,
         );
-        let dx = bench.framed(Dtype::F64, x.extent, &mut dice);
+        let dx = bench.embedded(Dtype::F64, x.extent, &mut random);
         let [kd, kh, kw] = taps.kernel;
         let w_extent = [kd, kh, kw, channels / groups, filters];
-        let w = bench.framed(Dtype::F64, w_extent, &mut dice);
-        let dw = bench.framed(Dtype::F64, w_extent, &mut dice);
-        let bias = bench.framed(Dtype::F64, [1, 1, 1, 1, filters], &mut dice);
-        let db = bench.framed(Dtype::F64, [1, 1, 1, 1, filters], &mut dice);
+        let w = bench.embedded(Dtype::F64, w_extent, &mut random);
+        let dw = bench.embedded(Dtype::F64, w_extent, &mut random);
+        let bias = bench.embedded(Dtype::F64, [1, 1, 1, 1, filters], &mut random);
+        let db = bench.embedded(Dtype::F64, [1, 1, 1, 1, filters], &mut random);
         let y_extent = [n, out[0], out[1], out[2], filters];
-        let y = bench.framed(Dtype::F64, y_extent, &mut dice);
-        let dy = bench.framed(Dtype::F64, y_extent, &mut dice);
+        let y = bench.embedded(Dtype::F64, y_extent, &mut random);
+        let dy = bench.embedded(Dtype::F64, y_extent, &mut random);
         let weights = bench.get(&dy);
         let forward = [Kernel::ConvolutionForward {
             x,
@@ -138,12 +138,12 @@ fn convolution_gradients() {
 #[test]
 fn transposed_convolution_gradients() {
     for seed in 0..SHAPES {
-        let mut dice = Dice::new(50 + seed);
+        let mut random = Random::new(50 + seed);
         let bench = &mut Bench::new();
-        let taps = random_taps(&mut dice, true);
-        let groups = dice.pick(1, 3);
-        let (channels, filters) = (groups * dice.pick(1, 2), groups * dice.pick(1, 2));
-        let extent: [usize; 3] = std::array::from_fn(|_| dice.pick(1, 3));
+        let taps = random_taps(&mut random, true);
+        let groups = random.pick(1, 3);
+        let (channels, filters) = (groups * random.pick(1, 2), groups * random.pick(1, 2));
+        let extent: [usize; 3] = std::array::from_fn(|_| random.pick(1, 3));
         let output = |dim: usize| {
             (extent[dim] - 1) * taps.stride[dim] + (taps.kernel[dim] - 1) * taps.dilation[dim] + 1
         };
@@ -151,7 +151,7 @@ fn transposed_convolution_gradients() {
         let y_extent = [2, output(0), output(1), output(2), filters];
         let [kd, kh, kw] = taps.kernel;
         let w_extent = [kd, kh, kw, filters / groups, channels];
-        let mut tensor = |extent| bench.framed(Dtype::F64, extent, &mut dice);
+        let mut tensor = |extent| bench.embedded(Dtype::F64, extent, &mut random);
         let [x, dx] = [0; 2].map(|_| tensor(x_extent));
         let [y, dy] = [0; 2].map(|_| tensor(y_extent));
         let [w, dw] = [0; 2].map(|_| tensor(w_extent));
@@ -202,17 +202,17 @@ fn transposed_convolution_gradients() {
 #[test]
 fn convolution_data_gradient_of_an_inner_part() {
     // A rank computes dx on its own rows from dy with halo: shift = start of dx - start of dy taps.
-    let mut dice = Dice::new(3);
+    let mut random = Random::new(3);
     let bench = &mut Bench::new();
     let taps = Taps {
         kernel: [1, 1, 3],
         stride: [1, 1, 2],
         dilation: [1; 3],
     };
-    let w = bench.framed(Dtype::F64, [1, 1, 3, 2, 2], &mut dice);
-    let dy = bench.framed(Dtype::F64, [1, 1, 1, 4, 2], &mut dice);
-    let whole = bench.framed(Dtype::F64, [1, 1, 1, 9, 2], &mut dice);
-    let part = bench.framed(Dtype::F64, [1, 1, 1, 4, 2], &mut dice);
+    let w = bench.embedded(Dtype::F64, [1, 1, 3, 2, 2], &mut random);
+    let dy = bench.embedded(Dtype::F64, [1, 1, 1, 4, 2], &mut random);
+    let whole = bench.embedded(Dtype::F64, [1, 1, 1, 9, 2], &mut random);
+    let part = bench.embedded(Dtype::F64, [1, 1, 1, 4, 2], &mut random);
     let kernel = |dx: View, shift: i64| Kernel::ConvolutionBackwardData {
         dy,
         w,
@@ -237,18 +237,22 @@ fn convolution_data_gradient_of_an_inner_part() {
 fn pool_gradients() {
     for seed in 0..SHAPES {
         for kind in [PoolKind::Max, PoolKind::AverageAll, PoolKind::AverageInside] {
-            let mut dice = Dice::new(100 + seed);
+            let mut random = Random::new(100 + seed);
             let bench = &mut Bench::new();
-            let taps = random_taps(&mut dice, false);
-            let pad: [usize; 3] = std::array::from_fn(|dim| dice.pick(0, taps.kernel[dim] / 2));
-            let out: [usize; 3] = std::array::from_fn(|_| dice.pick(2, 3));
+            let taps = random_taps(&mut random, false);
+            let pad: [usize; 3] = std::array::from_fn(|dim| random.pick(0, taps.kernel[dim] / 2));
+            let out: [usize; 3] = std::array::from_fn(|_| random.pick(2, 3));
             let input =
                 |dim: usize| (out[dim] - 1) * taps.stride[dim] + taps.kernel[dim] - 2 * pad[dim];
-            let c = dice.pick(1, 3);
-            let x = bench.framed(Dtype::F64, [2, input(0), input(1), input(2), c], &mut dice);
-            let dx = bench.framed(Dtype::F64, x.extent, &mut dice);
-            let y = bench.framed(Dtype::F64, [2, out[0], out[1], out[2], c], &mut dice);
-            let dy = bench.framed(Dtype::F64, y.extent, &mut dice);
+            let c = random.pick(1, 3);
+            let x = bench.embedded(
+                Dtype::F64,
+                [2, input(0), input(1), input(2), c],
+                &mut random,
+            );
+            let dx = bench.embedded(Dtype::F64, x.extent, &mut random);
+            let y = bench.embedded(Dtype::F64, [2, out[0], out[1], out[2], c], &mut random);
+            let dy = bench.embedded(Dtype::F64, y.extent, &mut random);
             let weights = bench.get(&dy);
             let shift = pad.map(|pad| pad as i64);
             let forward = [Kernel::PoolForward {
@@ -274,16 +278,16 @@ fn pool_gradients() {
 
 #[test]
 fn linear_gradients() {
-    let mut dice = Dice::new(5);
+    let mut random = Random::new(5);
     let bench = &mut Bench::new();
     // The input keeps its spatial extents; features count channels fastest.
-    let x = bench.framed(Dtype::F64, [3, 2, 1, 2, 3], &mut dice);
-    let dx = bench.framed(Dtype::F64, x.extent, &mut dice);
-    let w = bench.framed(Dtype::F64, [1, 1, 1, 12, 4], &mut dice);
-    let dw = bench.framed(Dtype::F64, w.extent, &mut dice);
-    let bias = bench.framed(Dtype::F64, [1, 1, 1, 1, 4], &mut dice);
-    let y = bench.framed(Dtype::F64, [3, 1, 1, 1, 4], &mut dice);
-    let dy = bench.framed(Dtype::F64, y.extent, &mut dice);
+    let x = bench.embedded(Dtype::F64, [3, 2, 1, 2, 3], &mut random);
+    let dx = bench.embedded(Dtype::F64, x.extent, &mut random);
+    let w = bench.embedded(Dtype::F64, [1, 1, 1, 12, 4], &mut random);
+    let dw = bench.embedded(Dtype::F64, w.extent, &mut random);
+    let bias = bench.embedded(Dtype::F64, [1, 1, 1, 1, 4], &mut random);
+    let y = bench.embedded(Dtype::F64, [3, 1, 1, 1, 4], &mut random);
+    let dy = bench.embedded(Dtype::F64, y.extent, &mut random);
     let weights = bench.get(&dy);
     let forward = [Kernel::LinearForward {
         x,
@@ -313,14 +317,15 @@ fn linear_gradients() {
 
 #[test]
 fn batch_norm_gradients() {
-    let mut dice = Dice::new(6);
+    let mut random = Random::new(6);
     let bench = &mut Bench::new();
-    let x = bench.framed(Dtype::F64, [2, 2, 1, 3, 3], &mut dice);
-    let dx = bench.framed(Dtype::F64, x.extent, &mut dice);
-    let y = bench.framed(Dtype::F64, x.extent, &mut dice);
-    let dy = bench.framed(Dtype::F64, x.extent, &mut dice);
+    let x = bench.embedded(Dtype::F64, [2, 2, 1, 3, 3], &mut random);
+    let dx = bench.embedded(Dtype::F64, x.extent, &mut random);
+    let y = bench.embedded(Dtype::F64, x.extent, &mut random);
+    let dy = bench.embedded(Dtype::F64, x.extent, &mut random);
     let vector = [1, 1, 1, 1, 3];
-    let [gamma, beta, dgamma, dbeta] = [0; 4].map(|_| bench.framed(Dtype::F64, vector, &mut dice));
+    let [gamma, beta, dgamma, dbeta] =
+        [0; 4].map(|_| bench.embedded(Dtype::F64, vector, &mut random));
     let sums = bench.put(Dtype::F64, [1, 1, 1, 2, 3], &[0.0; 6]);
     let gradient_sums = bench.put(Dtype::F64, [1, 1, 1, 2, 3], &[0.0; 6]);
     let weights = bench.get(&dy);
@@ -378,9 +383,9 @@ fn batch_norm_gradients() {
 
 #[test]
 fn leaky_relu_gradients() {
-    let mut dice = Dice::new(7);
+    let mut random = Random::new(7);
     let bench = &mut Bench::new();
-    let [x, y, dy, dx] = [0; 4].map(|_| bench.framed(Dtype::F64, [2, 2, 2, 2, 3], &mut dice));
+    let [x, y, dy, dx] = [0; 4].map(|_| bench.embedded(Dtype::F64, [2, 2, 2, 2, 3], &mut random));
     let weights = bench.get(&dy);
     let negative_slope = 0.1;
     let forward = [Kernel::LeakyReluForward {
@@ -411,11 +416,11 @@ fn leaky_relu_gradients() {
 
 #[test]
 fn loss_gradients() {
-    let mut dice = Dice::new(8);
+    let mut random = Random::new(8);
     let bench = &mut Bench::new();
-    let x = bench.framed(Dtype::F64, [2, 1, 2, 2, 4], &mut dice);
-    let dx = bench.framed(Dtype::F64, x.extent, &mut dice);
-    let target = bench.framed(Dtype::F32, x.extent, &mut dice);
+    let x = bench.embedded(Dtype::F64, [2, 1, 2, 2, 4], &mut random);
+    let dx = bench.embedded(Dtype::F64, x.extent, &mut random);
+    let target = bench.embedded(Dtype::F32, x.extent, &mut random);
     let loss = bench.put(Dtype::F64, [1; 5], &[0.0]);
     let squared = Kernel::MeanSquaredError {
         x,
@@ -428,7 +433,7 @@ fn loss_gradients() {
     let expected = differences(bench, &x, std::slice::from_ref(&squared), &loss, &[1.0]);
     bench.run(&squared);
     near(bench, &dx, &expected);
-    let classes = bench.framed(Dtype::I16, [2, 1, 2, 2, 1], &mut dice);
+    let classes = bench.embedded(Dtype::I16, [2, 1, 2, 2, 1], &mut random);
     bench.set(&classes, &[0.0, 1.0, 2.0, 3.0, 3.0, 0.0, 1.0, 1.0]);
     let entropy = Kernel::SoftmaxCrossEntropy {
         x,

@@ -2,7 +2,7 @@
 
 mod hand;
 
-use hand::{Bench, Dice, close};
+use hand::{Bench, Random, close};
 use partita_program::random::unit_draw;
 use partita_program::{Dtype, Kernel, Optimizer, Place, PoolKind, Taps, Transform};
 use partita_run::RunError;
@@ -356,9 +356,9 @@ fn a_copy_may_stay_inside_one_buffer() {
 
 #[test]
 fn dropout_does_not_depend_on_the_split() {
-    let mut dice = Dice::new(1);
+    let mut random = Random::new(1);
     let shape = [4, 3, 2, 5, 3];
-    let values = dice.values(shape.iter().product());
+    let values = random.values(shape.iter().product());
     let dropout = |mesh: Mesh, place: Place, rank: usize, bench: &mut Bench, in_place: bool| {
         bench.mesh = mesh;
         let owned = place.owned(&mesh, &mesh.coord(rank));

@@ -1,4 +1,4 @@
-//! Kernels run one by one on buffers with contents.
+//! A bench that runs single kernels on buffers.
 
 use crate::Draws;
 use partita_program::{
@@ -8,15 +8,15 @@ use partita_run::{Arena, Inputs, KernelTally, Kernels, RunError};
 use partita_space::Bytes;
 use std::collections::BTreeMap;
 
-/// Buffers with contents, on which kernels run one by one, as often as wanted from the same start.
+/// Buffers with contents, on which single kernels run, each from the same initial contents.
 #[derive(Default)]
 pub struct Bench {
     body: Body,
     contents: Vec<Vec<f64>>,
 }
 
-/// What a kernel left behind, and what it counted.
-pub struct Aftermath {
+/// Buffers after a kernel, and its tally.
+pub struct KernelOutput {
     /// Contents of every buffer in memory order, exact in f64.
     pub contents: Vec<Vec<f64>>,
     /// Flops and bytes.
@@ -24,7 +24,7 @@ pub struct Aftermath {
 }
 
 impl Bench {
-    /// The buffers so far.
+    /// The buffers.
     pub fn buffers(&self) -> &[Buffer] {
         &self.body.buffers
     }
@@ -34,7 +34,7 @@ impl Bench {
         &self.contents[id.0 as usize]
     }
 
-    /// A buffer of its own with these contents; returns the view of all of it.
+    /// Adds a buffer with these contents; returns the view of all of it.
     pub fn put(&mut self, dtype: Dtype, dims: [usize; 5], values: Vec<f64>) -> View {
         assert_eq!(values.len(), dims.iter().product::<usize>());
         let id = BufferId(self.body.buffers.len() as u32);
@@ -57,15 +57,15 @@ impl Bench {
         view
     }
 
-    /// A buffer of its own, filled with draws in `[-1, 1)` times `scale`.
+    /// Adds a buffer, filled with random numbers in `[-1, 1)` times `scale`.
     pub fn drawn(&mut self, dtype: Dtype, dims: [usize; 5], scale: f64, draws: &mut Draws) -> View {
         let count = dims.iter().product();
         let values = std::iter::repeat_with(|| scale * draws.unit());
         self.put(dtype, dims, values.take(count).collect())
     }
 
-    /// A view of this extent somewhere inside a larger buffer, all of it drawn.
-    pub fn framed(
+    /// A view of this extent inside a larger buffer of random contents.
+    pub fn embedded(
         &mut self,
         dtype: Dtype,
         extent: [usize; 5],
@@ -82,7 +82,7 @@ impl Bench {
         }
     }
 
-    /// A bench with the operands of a kernel alone, and the kernel on it.
+    /// A bench with only the operands of a kernel, and the kernel on it.
     pub fn of_kernel(&self, kernel: &Kernel) -> (Self, Kernel) {
         let mut bench = Self::default();
         let mut moved = BTreeMap::new();
@@ -97,10 +97,9 @@ impl Bench {
         (bench, kernel)
     }
 
-    /// Runs a kernel on the contents as they were put, with the algorithm and the workspace (full of
-    /// NaN) that the menu wants.
+    /// Runs a kernel on the initial contents, with the algorithm of the catalog and a workspace full of NaN.
     ///
-    /// Errors: those of the kernels. Panics where the menu refuses.
+    /// Errors: those of the kernels. Panics if the catalog refuses the kernel.
     pub fn run(
         &self,
         kernel: &Kernel,
@@ -108,7 +107,7 @@ impl Bench {
         kernels: &mut dyn Kernels,
         inputs: &Inputs,
         progress: &mut dyn FnMut() -> bool,
-    ) -> Result<Aftermath, RunError> {
+    ) -> Result<KernelOutput, RunError> {
         let mut body = self.body.clone();
         let shape = KernelShape {
             kernel,
@@ -154,7 +153,7 @@ impl Bench {
                 Dtype::I16 => get::<i16>(&memory, &view),
             }
         });
-        Ok(Aftermath {
+        Ok(KernelOutput {
             contents: contents.collect(),
             worked,
         })

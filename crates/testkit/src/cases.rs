@@ -23,11 +23,11 @@ const SAME: Window = Window {
 pub struct Case {
     /// The model.
     pub graph: Graph,
-    /// Its split, over 2 to 8 ranks; one in four keeps its kernels apart.
+    /// Its strategy, over 2 to 8 ranks; one in four without kernel fusion.
     pub strategy: Strategy,
     /// Samples per step.
     pub batch: usize,
-    /// What it was drawn from.
+    /// Its seed.
     pub seed: u64,
 }
 
@@ -65,7 +65,7 @@ pub fn random_layer_case(seed: u64) -> Case {
         }
         let graph = sketch.finish(&mut draws);
         let batch = draws.between(1, 5);
-        // A model that is too narrow for what is drawn gives way to another one.
+        // A model that is too narrow for the drawn strategy is redrawn.
         for _ in 0..20 {
             let strategy = random_layer_strategy(&mut draws, &graph, batch);
             if strategy.check(&graph, batch).is_ok() {
@@ -89,7 +89,7 @@ pub fn random_grouped_case(seed: u64) -> Case {
             sketch.layer(&mut draws);
         }
         let graph = sketch.finish(&mut draws);
-        // A norm of what is normed already turns rounding into a gradient, however it is split.
+        // A norm of a normalized tensor amplifies rounding in its gradient, however it is split.
         let is_norm = |id: &NodeId| matches!(graph.node(*id).op, Op::BatchNorm { .. });
         let ids = (0..graph.nodes.len()).map(NodeId);
         let mut norms = ids.filter(is_norm);
@@ -117,7 +117,7 @@ pub fn random_grouped_case(seed: u64) -> Case {
     }
 }
 
-/// Puts ranges of layers in groups.
+/// Groups ranges of layers.
 fn group(draws: &mut Draws, graph: &Graph, strategy: &mut Strategy) {
     let mut first = draws.between(0, 2);
     while first + 1 < graph.nodes.len() {
@@ -213,7 +213,7 @@ pub(crate) fn random_block(draws: &mut Draws, graph: &Graph) -> LayerChoice {
     }
 }
 
-/// As many samples as a step has, or as its last one of an epoch may have.
+/// The batch size of a step, or of the last one of an epoch.
 pub(crate) fn or_short(
     draws: &mut Draws,
     graph: &Graph,
@@ -231,7 +231,7 @@ pub(crate) fn or_short(
     }
 }
 
-/// None where a batch norm would be over one value.
+/// `None` if a batch norm would be over one value.
 fn split(draws: &mut Draws, graph: Graph, seed: u64) -> Option<Case> {
     let batch = draws.between(1, 5);
     let strategy = random_strategy(draws, &graph, batch);
@@ -276,7 +276,7 @@ impl Sketch {
         sketch
     }
 
-    /// Just an input, with extents of at most so much in 1D, 2D and 3D.
+    /// Only an input, with these largest extents in 1D, 2D and 3D.
     pub(crate) fn empty(draws: &mut Draws, most: [usize; 3]) -> Self {
         let rank = draws.between(1, 3);
         let most = most[rank - 1];
@@ -347,7 +347,7 @@ impl Sketch {
         }
     }
 
-    /// Some of the channels; now and then the others too, in another order.
+    /// Some of the channels; sometimes the others too, in another order.
     fn slice(&mut self, draws: &mut Draws) {
         let (whole, channels) = (self.head, self.builder.shape(self.head).channels);
         let first = draws.between(0, channels - 1);
@@ -420,7 +420,7 @@ impl Sketch {
     fn transposed(&mut self, draws: &mut Draws) {
         let shape = self.builder.shape(self.head);
         let rank = self.builder.spatial_rank();
-        // Later layers shall not work on more than a split is tested with.
+        // Limits the size of later layers.
         if shape.volume() > 1500 {
             return self.convolution(draws);
         }

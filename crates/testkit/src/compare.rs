@@ -8,9 +8,9 @@ pub fn distance(a: &[f64], b: &[f64], floor: f64) -> f64 {
     difference / norm(&mut b.iter().copied()).max(floor)
 }
 
-/// The first thing in which two outcomes differ by more than `tolerance`, in words.
+/// The first difference of two outcomes by more than `tolerance`, as text.
 ///
-/// Compares losses, and what each parameter gained in each step, so that a small error of a gradient
+/// Compares losses, and the change of each parameter in each step, so that a small error of a gradient
 /// is not hidden behind a large weight.
 pub fn mismatch(got: &crate::Outcome, expected: &crate::Outcome, tolerance: f64) -> Option<String> {
     for (step, (a, b)) in got.losses.iter().zip(&expected.losses).enumerate() {
@@ -20,8 +20,8 @@ pub fn mismatch(got: &crate::Outcome, expected: &crate::Outcome, tolerance: f64)
         }
     }
     for step in 1..expected.parameters.len() {
-        // The gradient of a bias before a batch norm is zero but for noise, and the noise is in
-        // proportion to the other gradients.
+        // The gradient of a bias before a batch norm is zero up to rounding, which is proportional to the
+        // other gradients.
         let total: f64 = (0..expected.parameters[step].len())
             .flat_map(|index| {
                 let after = &expected.parameters[step][index].1;

@@ -1,4 +1,4 @@
-//! Counts what a run allocates.
+//! Counts allocations of a run.
 
 use crate::MemorySource;
 use crate::{Case, Setup};
@@ -9,13 +9,12 @@ use partita_space::{Bytes, Rank, Seconds};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Bytes of a rank beside what its programs say: lists of a step that is played, of messages under way and
-/// of what has come.
+/// Bytes that a rank allocates in addition to its programs: lists of tasks, of pending and of received messages.
 const OF_A_RANK: u64 = 24 << 10;
 /// Bytes of a task in these lists.
 const OF_A_TASK: u64 = 640;
 
-/// The system's allocator, which counts the bytes that this process holds.
+/// The system's allocator, which counts the live bytes of this process.
 ///
 /// ```
 /// #[global_allocator]
@@ -31,7 +30,7 @@ pub struct CountingAllocator {
 }
 
 impl CountingAllocator {
-    /// Nothing is held yet.
+    /// A counter at zero.
     #[allow(clippy::new_without_default, reason = "a static is made by a constant")]
     pub const fn new() -> Self {
         Self {
@@ -40,14 +39,14 @@ impl CountingAllocator {
         }
     }
 
-    /// Forgets the largest number so far; what is held now.
+    /// Resets the peak; returns the live bytes.
     pub fn reset(&self) -> usize {
         let live = self.live.load(Ordering::SeqCst);
         self.peak.store(live, Ordering::SeqCst);
         live
     }
 
-    /// The most that has been held at a time since the last [`Self::reset`], above so much.
+    /// Peak of live bytes since the last [`Self::reset`], above `before`.
     pub fn peak_above(&self, before: usize) -> u64 {
         self.peak.load(Ordering::SeqCst).saturating_sub(before) as u64
     }
@@ -62,30 +61,30 @@ impl CountingAllocator {
     }
 }
 
-// SAFETY: everything is done by the system's allocator.
+// SAFETY: all calls are forwarded to the system's allocator.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.grow(layout.size());
-        // SAFETY: as of this call.
+        // SAFETY: the caller's contract is the same.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         self.grow(layout.size());
-        // SAFETY: as of this call.
+        // SAFETY: the caller's contract is the same.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, start: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         self.grow(size);
         self.shrink(layout.size());
-        // SAFETY: as of this call.
+        // SAFETY: the caller's contract is the same.
         unsafe { System.realloc(start, layout, size) }
     }
 
     unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
         self.shrink(layout.size());
-        // SAFETY: as of this call.
+        // SAFETY: the caller's contract is the same.
         unsafe { System.dealloc(start, layout) }
     }
 }
@@ -99,7 +98,7 @@ pub struct CountedCase<'c> {
 }
 
 impl<'c> CountedCase<'c> {
-    /// Lowers and verifies. Panics where the case cannot be.
+    /// Lowers and verifies. Panics if that fails.
     pub fn new(case: &'c Case) -> Self {
         let level = Level::detect();
         let menu = CpuMenu { threads: 1, level };
@@ -122,12 +121,12 @@ impl<'c> CountedCase<'c> {
         }
     }
 
-    /// What it plays.
+    /// The programs.
     pub fn programs(&self) -> &[Program; 3] {
         &self.programs
     }
 
-    /// What a rank holds by its programs: the largest arena and the largest pools.
+    /// Memory of a rank according to its programs: the largest arena and the largest pools.
     pub fn predicted(&self, rank: Rank) -> Bytes {
         let arenas = self.programs.iter().map(|one| one.body(rank).arena);
         // An allocation is never empty.
@@ -135,13 +134,12 @@ impl<'c> CountedCase<'c> {
         arena + self.staging(rank).packets()
     }
 
-    /// What the source of a rank may hold to convert pieces of samples: the samples in memory have no pool of
-    /// their own.
+    /// Bytes of the source of a rank to convert samples: samples in memory have no pool.
     pub fn io(&self, rank: Rank) -> Bytes {
         self.staging(rank).io
     }
 
-    /// What a rank may hold beside that, whatever the sizes of the model and the mini-batch.
+    /// Additional bytes of a rank, independent of the sizes of the model and the mini-batch.
     pub fn allowance(&self, rank: Rank) -> Bytes {
         let tasks = self.programs.iter().map(|one| one.body(rank).tasks.len());
         Bytes(OF_A_RANK + OF_A_TASK * tasks.max().unwrap_or_default() as u64)
@@ -152,16 +150,16 @@ impl<'c> CountedCase<'c> {
         all.fold(Staging::default(), Staging::max)
     }
 
-    /// Trains a few steps and evaluates as one rank; allocates between two calls of `meet`, where all ranks
-    /// are. Zeros do for weights.
+    /// Trains a few steps and evaluates as one rank, with zeros as weights. All allocations are between two calls of
+    /// `barrier`.
     ///
     /// Errors: a rank that fails.
-    pub fn play(
+    pub fn run(
         &self,
         rank: Rank,
         mut transport: Box<dyn Transport + '_>,
         cancel: &AtomicBool,
-        meet: &dyn Fn(),
+        barrier: &dyn Fn(),
     ) -> Result<(), RunError> {
         let mesh = self.programs[1].mesh;
         let team = Team::new(1, self.level).expect("the level is available");
@@ -178,7 +176,7 @@ impl<'c> CountedCase<'c> {
             next_samples: all,
         };
         let [fetch, train, evaluate] = self.programs.each_ref().map(|one| one.body(rank));
-        meet();
+        barrier();
         transport.allocate(&self.staging(rank))?;
         let arenas = self.programs.iter().map(|one| one.body(rank).arena);
         let mut runner = RankRunner {
@@ -198,7 +196,7 @@ impl<'c> CountedCase<'c> {
         }
         runner.step(fetch, &inputs)?;
         runner.step(evaluate, &inputs)?;
-        meet();
+        barrier();
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
-//! Runs a program on ranks that are threads, and gathers what it leaves.
+//! Runs a program on ranks that are threads, and gathers the results.
 
 use crate::sequences::embedded_rows;
-use crate::watch::{Noted, Watch, limit};
+use crate::watch::{Recorded, Watch, limit};
 use crate::{Case, MemorySource, Samples, Stored};
 use partita_graph::{Graph, Loss, Op, ParameterRole};
 use partita_lower::{LowerError, Request, SampleFormat, Strategy, lower};
@@ -17,16 +17,16 @@ use std::time::Duration;
 /// Makes the kernels of a rank.
 pub type KernelFactory<'a> = &'a (dyn Fn(Mesh, Rank) -> Box<dyn Kernels> + Sync);
 
-/// A run to be compared with others: everything is given, nothing is drawn.
+/// The complete setup of a run.
 #[derive(Clone)]
 pub struct Setup<'a> {
     /// The model.
     pub graph: &'a Graph,
-    /// How it is split.
+    /// The strategy.
     pub strategy: Strategy,
     /// Type of activations and parameters.
     pub dtype: Dtype,
-    /// Kernels on offer.
+    /// Kernel catalog.
     pub menu: &'a (dyn Menu + Sync),
     /// Kernels of each rank.
     pub kernels: KernelFactory<'a>,
@@ -38,15 +38,15 @@ pub struct Setup<'a> {
     pub learning_rate: f64,
     /// Samples, as many as the mini-batch has; every step uses all of them.
     pub samples: Arc<Samples>,
-    /// Start of each parameter, in the order of the graph.
+    /// Initial values of each parameter, in the order of the graph.
     pub parameters: Vec<Vec<f64>>,
     /// Steps of training.
     pub steps: usize,
-    /// Keys dropout.
+    /// Seed of dropout.
     pub seed: u64,
 }
 
-/// What a run gave.
+/// Results of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// Loss of each step.
@@ -170,7 +170,7 @@ impl Setup<'_> {
 
     /// The program of one kind, verified.
     ///
-    /// Panics where verification finds a fault: lowering must never make one.
+    /// Panics if verification fails, which is a bug of lowering.
     pub fn program(&self, kind: ProgramKind) -> Result<Program, LowerError> {
         let program = lower(&self.request(kind))?;
         if let Err(faults) = partita_verify::verify(&program) {
@@ -182,8 +182,8 @@ impl Setup<'_> {
 
 /// Trains a few steps on threads, and evaluates.
 ///
-/// Errors: a rank that fails. Panics where the strategy cannot be lowered, and where the case does not end
-/// in five minutes, or the seconds that `PARTITA_CASE_SECONDS` says.
+/// Errors: a rank that fails. Panics if the strategy cannot be lowered, or the case does not end in five
+/// minutes (`PARTITA_CASE_SECONDS`).
 pub fn run(setup: &Setup<'_>) -> Result<Outcome, LaunchError> {
     let watch = setup.watch(limit());
     let programs = [
@@ -200,14 +200,14 @@ pub fn run(setup: &Setup<'_>) -> Result<Outcome, LaunchError> {
 
 /// As [`run`], with the programs given: fetch, train, evaluate.
 ///
-/// Errors: a rank that fails. Panics as [`run`] where the case does not end.
+/// Errors: a rank that fails. Panics as [`run`] if the case does not end.
 pub fn run_programs(setup: &Setup<'_>, programs: &[Program; 3]) -> Result<Outcome, LaunchError> {
     run_watched(setup, programs, &setup.watch(limit()))
 }
 
-/// As [`run_programs`], with the time that the case may take.
+/// As [`run_programs`], with a time limit.
 ///
-/// Errors: a rank that fails. Panics where the case does not end in this time.
+/// Errors: a rank that fails. Panics if the case does not end in this time.
 pub fn run_within(
     setup: &Setup<'_>,
     programs: &[Program; 3],
@@ -233,9 +233,12 @@ fn run_watched(
 ) -> Result<Outcome, LaunchError> {
     let mesh = programs[1].mesh;
     watch.phase("running its steps");
-    let seats = watch.seats(mesh.ranks());
-    let parts = connect(mesh, Seconds(0.0)).into_iter().zip(seats).collect();
-    let launched = launch(parts, watch.cancel(), |rank, (mut transport, seat)| {
+    let statuses = watch.statuses(mesh.ranks());
+    let parts = connect(mesh, Seconds(0.0))
+        .into_iter()
+        .zip(statuses)
+        .collect();
+    let launched = launch(parts, watch.cancel(), |rank, (mut transport, status)| {
         transport.reserve(programs)?;
         let bytes = programs
             .iter()
@@ -245,20 +248,20 @@ fn run_watched(
         let mut runner = RankRunner {
             rank,
             arena: Arena::new(bytes.unwrap_or_default()),
-            kernels: Arc::clone(&seat).noting((setup.kernels)(mesh, rank)),
-            transport: Box::new(Noted {
+            kernels: Arc::clone(&status).recording((setup.kernels)(mesh, rank)),
+            transport: Box::new(Recorded {
                 inner: transport,
-                seat: Arc::clone(&seat),
+                status: Arc::clone(&status),
             }),
-            source: Box::new(Noted {
+            source: Box::new(Recorded {
                 inner: source,
-                seat,
+                status,
             }),
             clock: Box::new(SystemClock::start()),
             cancel: watch.cancel(),
             watchdog: Seconds(30.0),
         };
-        play(setup, programs, rank, &mut runner)
+        run_rank(setup, programs, rank, &mut runner)
     });
     watch.check();
     if let Err(LaunchError::Rank {
@@ -266,7 +269,7 @@ fn run_watched(
         ..
     }) = &launched
     {
-        // Whoever gets the error knows one rank of it.
+        // The error names only one rank.
         eprintln!("{}", watch.report("stood still"));
     }
     let outcomes = launched?;
@@ -274,7 +277,7 @@ fn run_watched(
         assert_eq!(other.losses, outcomes[0].losses, "ranks drifted apart");
     }
     let parameters = outcomes.iter().map(|outcome| &outcome.parameters[..]);
-    let parameters = together(setup, &programs[1], &parameters.collect::<Vec<_>>());
+    let parameters = assemble(setup, &programs[1], &parameters.collect::<Vec<_>>());
     let first = outcomes.into_iter().next().unwrap_or_default();
     Ok(Outcome {
         parameters,
@@ -285,8 +288,8 @@ fn run_watched(
 /// Parameters and state by name.
 type Named = Vec<(String, Vec<f64>)>;
 
-/// The parameters after each step, from what each rank holds. Replicas must hold the same bits.
-fn together(setup: &Setup<'_>, program: &Program, ranks: &[&[Named]]) -> Vec<Named> {
+/// The parameters after each step, from the shards of all ranks. Replicas must be bitwise equal.
+fn assemble(setup: &Setup<'_>, program: &Program, ranks: &[&[Named]]) -> Vec<Named> {
     let at = |step: usize| {
         let parameters = setup.graph.parameters.iter();
         let whole = parameters.map(|parameter| {
@@ -307,7 +310,7 @@ fn together(setup: &Setup<'_>, program: &Program, ranks: &[&[Named]]) -> Vec<Nam
     (0..ranks[0].len()).map(at).collect()
 }
 
-/// Puts what a rank holds of a parameter where it belongs; what is there already must be the same.
+/// Copies the shard of a rank into a parameter; elements that are already there must be equal.
 fn put(whole: &mut [f64], values: &[f64], program: &Program, rank: Rank, name: &str) {
     let buffers = &program.body(rank).buffers;
     let buffer = buffers.iter().find(|buffer| buffer.name == name);
@@ -327,14 +330,14 @@ fn put(whole: &mut [f64], values: &[f64], program: &Program, rank: Rank, name: &
     }
 }
 
-fn play(
+fn run_rank(
     setup: &Setup<'_>,
     [fetch, train, evaluate]: &[Program; 3],
     rank: Rank,
     runner: &mut RankRunner<'_>,
 ) -> Result<Outcome, RunError> {
     let body = train.body(rank);
-    scribble(runner);
+    fill_with_nan(runner);
     write_parameters(setup, train, rank, &runner.arena.memory(body));
     let all: Vec<usize> = (0..setup.samples.values.len()).collect();
     let mut inputs = Inputs {
@@ -364,8 +367,8 @@ fn play(
     Ok(outcome)
 }
 
-/// Fills the arena with NaN, so that whatever reads what was never written is noticed.
-fn scribble(runner: &mut RankRunner<'_>) {
+/// Fills the arena with NaN, so that reads of uninitialized elements are noticed.
+fn fill_with_nan(runner: &mut RankRunner<'_>) {
     let bytes = runner.arena.bytes();
     let elements = bytes.0 as usize / 8;
     let buffer = partita_program::Buffer {

@@ -1,19 +1,19 @@
-//! How close a run comes to a kink of ReLU or a maximum.
+//! The distance of a run from a kink of ReLU or a maximum.
 
-use crate::around;
+use crate::wrap_kernels;
 use partita_program::{Kernel, PoolKind, Taps, View};
 use partita_run::{KernelTally, Kernels, Memory};
 use std::sync::{Arc, Mutex};
 
-/// Wraps f64 kernels, and tells how close any activation, maximum or norm has come to a kink: there the
-/// gradient jumps, and rounding decides on which side a value falls.
+/// Wraps f64 kernels, and returns the least distance of any activation, maximum or norm from a kink: there the
+/// gradient jumps, and rounding decides on which side a value is.
 ///
 /// A zero, and a tie of equal values, do not count: they come from a ReLU, a dropout, or from copies of
 /// one value, and are the same in any precision.
 pub fn kink_watch(kernels: Box<dyn Kernels>) -> (Box<dyn Kernels>, Arc<Mutex<f64>>) {
     let nearest = Arc::new(Mutex::new(f64::INFINITY));
     let noted = Arc::clone(&nearest);
-    let watching = around(kernels, move |kernel, memory, execute| {
+    let watching = wrap_kernels(kernels, move |kernel, memory, execute| {
         let mut worked = KernelTally::default();
         for part in kernel.parts() {
             each_margin(part, memory, |margin| {

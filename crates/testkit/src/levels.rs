@@ -8,8 +8,7 @@ const VARIABLE: &str = "PARTITA_TEST_VECTORS";
 /// The instruction levels at which tests run the fast kernels: all that the processor has, or those that
 /// `PARTITA_TEST_VECTORS` lists, such as `avx2` or `portable,avx2`.
 ///
-/// Panics where the variable names no level, or one that the processor lacks: such a test would not run
-/// what it was asked to.
+/// Panics if the variable names no level, or one that the processor lacks.
 pub fn test_levels() -> Vec<Level> {
     match std::env::var(VARIABLE) {
         Ok(list) if !list.is_empty() => parse(&list).unwrap_or_else(|error| panic!("{error}")),

@@ -4,7 +4,6 @@
 //! Knows: every room that takes part in a run.
 //! Must not know: how a user calls it; no room depends on it but for its tests.
 
-mod around;
 mod bench;
 mod branched;
 mod cases;
@@ -23,9 +22,9 @@ mod tied;
 mod trial;
 mod two_stages;
 mod watch;
+mod wrap_kernels;
 
-pub use around::{Execute, around};
-pub use bench::{Aftermath, Bench};
+pub use bench::{Bench, KernelOutput};
 pub use branched::random_branched_case;
 pub use cases::{
     Case, random_case, random_encoder_decoder, random_grouped_case, random_layer_case,
@@ -44,8 +43,9 @@ pub use random::Draws;
 pub use sequences::random_sequence_case;
 pub use staged::random_staged_case;
 pub use tied::random_tied_case;
-pub use trial::{Data, Finding, Trial};
+pub use trial::{Data, Trial, Verdict};
 pub use two_stages::random_two_stage_case;
+pub use wrap_kernels::{Execute, wrap_kernels};
 
 // What a setup needs, so that rooms that may not depend on the others can be tested.
 pub use partita_cluster::Machine;

@@ -19,7 +19,7 @@ pub struct Maker {
 }
 
 impl Maker {
-    /// Kinds of kernels that it makes: all but the packing of weights, whose form implementations choose.
+    /// Kinds of kernels that it makes: all but the packing of weights, whose format is up to implementations.
     pub const KINDS: usize = Kernel::KINDS - 1;
 
     /// How many kinds there are among kernels.
@@ -31,7 +31,7 @@ impl Maker {
             .len()
     }
 
-    /// Of kernels of programs in `dtype`.
+    /// A maker of kernels in `dtype`.
     pub fn new(seed: u64, dtype: Dtype) -> Self {
         Self {
             bench: Bench::default(),
@@ -50,9 +50,10 @@ impl Maker {
         self.draws.pick(&sizes[..most.min(sizes.len())])
     }
 
-    /// A drawn box of these extents inside a larger buffer.
+    /// A random box of these extents inside a larger buffer.
     pub fn view(&mut self, extent: [usize; 5]) -> View {
-        self.bench.framed(self.dtype, extent, 1.0, &mut self.draws)
+        self.bench
+            .embedded(self.dtype, extent, 1.0, &mut self.draws)
     }
 
     fn dense(&mut self, extent: [usize; 5]) -> View {
@@ -283,7 +284,7 @@ impl Maker {
         for (dtype, scale) in [(Dtype::I16, 300.0), (Dtype::F32, 0.9), (Dtype::F64, 0.9)] {
             let source = self
                 .bench
-                .framed(dtype, [n, c, d, h, w], scale, &mut self.draws);
+                .embedded(dtype, [n, c, d, h, w], scale, &mut self.draws);
             for transform in transforms {
                 // Counts are not negative.
                 if dtype == Dtype::I16 && transform == Transform::LogOnePlus {
@@ -353,7 +354,7 @@ impl Maker {
         let [x, y] = [0; 2].map(|_| self.view(extent));
         let [flat, tall] = [0; 2].map(|_| self.dense(extent));
         let turned = [n, 1, w, d, h * c];
-        let (framed, other) = (self.view(turned), self.dense(turned));
+        let (embedded, other) = (self.view(turned), self.dense(turned));
         let sums = [0; 2].map(|_| self.sums(c, 3));
         // Two boxes side by side in one buffer, their ranges of memory interleaved.
         let pair = self.view([n, d, h, 2 * w, c]);
@@ -369,9 +370,9 @@ impl Maker {
             copy(x, y),
             copy(flat, tall),
             copy(flat, other),
-            copy(flat, framed),
+            copy(flat, embedded),
             copy(x, other),
-            copy(framed, y),
+            copy(embedded, y),
             copy(halves[0], halves[1]),
             copy(halves[1], halves[0]),
             copy(sums[0], sums[1]),
@@ -425,7 +426,9 @@ impl Maker {
         let extent = self.extent();
         let [n, d, h, w, c] = extent;
         let [x, target, dx] = [0; 3].map(|_| self.view(extent));
-        let wide = self.bench.framed(Dtype::F64, extent, 1.0, &mut self.draws);
+        let wide = self
+            .bench
+            .embedded(Dtype::F64, extent, 1.0, &mut self.draws);
         let positions = n * d * h * w;
         let classes = (0..positions)
             .map(|_| self.draws.between(0, c - 1) as f64)

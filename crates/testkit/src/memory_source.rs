@@ -51,7 +51,7 @@ pub struct Samples {
     pub targets: Vec<Vec<f64>>,
 }
 
-/// Delivers this rank's part of samples that lie in memory.
+/// A source of samples in memory.
 ///
 /// A load for the next step where the step inputs list no next samples delivers zeros, and counts
 /// them. Panics where the inputs list fewer samples than the program's batch.

@@ -1,15 +1,15 @@
-//! Seeded draws.
+//! Seeded random numbers.
 
 use partita_space::random::SplitMix;
 
-/// A stream of draws from a seed.
+/// A stream of random numbers from a seed.
 #[derive(Clone, Debug)]
 pub struct Draws(SplitMix);
 
 impl Draws {
     /// The stream of a seed.
     pub fn new(seed: u64) -> Self {
-        // Far from the streams of neighboring seeds.
+        // Decorrelates the streams of neighboring seeds.
         let start = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5851_F42D_4C95_7F2D;
         Self(SplitMix(start))
     }

@@ -38,7 +38,7 @@ pub fn random_staged_case(seed: u64) -> Case {
     }
 }
 
-/// What is drawn of a pipeline; the more often something is listed, the more often it is drawn.
+/// Choices for a random pipeline; entries may repeat to be drawn more often.
 pub(crate) struct Pipelines {
     pub schedules: &'static [Schedule],
     /// Indices of the axes that split a stage.
@@ -112,7 +112,7 @@ pub(crate) fn random_stages(
     (strategy, batch)
 }
 
-/// Says where each stage ends.
+/// Chooses the end of each stage.
 fn cut_by_hand(draws: &mut Draws, graph: &Graph, strategy: &mut Strategy) {
     let (last, stages) = (graph.nodes.len() - 1, strategy.stages.len());
     let mut from = 0;

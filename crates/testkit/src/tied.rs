@@ -16,7 +16,7 @@ const RANKS: usize = 12;
 /// Class numbers of the embedding.
 const ROWS: usize = 5;
 
-/// What is drawn of pipelines: above all those that keep two replicas, with stages split by weights.
+/// Choices for random pipelines: mostly with two replicas, and stages split by weights.
 const PIPELINES: Pipelines = Pipelines {
     schedules: &[
         Schedule::OneForwardOneBackward,

@@ -1,4 +1,4 @@
-//! One case under all comparisons: with one rank, with other kernels, in other precision.
+//! Comparisons of a case: with one rank, with other kernels, in other precision.
 
 use crate::{
     Case, Draws, KernelFactory, Outcome, Samples, Setup, Stored, kink_watch, mismatch,
@@ -13,20 +13,20 @@ use partita_space::{Mesh, Rank};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
-/// What the order of sums may change in f64.
+/// Tolerance for the order of sums in f64.
 const EXACT: f64 = 1e-10;
-/// What rounding to f32 may change.
+/// Tolerance for rounding to f32.
 const ROUNDED: f64 = 1e-4;
-/// Data that come nearer to a kink are drawn anew.
+/// Data that come nearer to a kink are redrawn.
 const MARGIN: f64 = 1e-4;
 const REDRAWS: u64 = 20;
-/// What rounding in another order may cost, next to what rounding costs at all.
+/// Allowed ratio of the error in another order of sums to the error of rounding.
 const ALLOWANCE: f64 = 10.0;
 /// A sum of thousands of products, taken in order in f32, is off by as many times the rounding of one
 /// number; the reference kernels, which sum in f64, do not tell.
 const SUMMED: f64 = 4.0;
-/// Runs with shaken data that tell how far rounding moves an outcome.
-const SHAKES: u64 = 3;
+/// Runs with perturbed data that measure the sensitivity to rounding.
+const PERTURBATIONS: u64 = 3;
 
 /// Samples and parameters of a case.
 pub type Data = (Arc<Samples>, Vec<Vec<f64>>);
@@ -42,20 +42,20 @@ pub struct Trial<'a> {
     expected: Outcome,
 }
 
-/// How a strategy compares with one exact rank.
+/// Result of comparing a strategy with one exact rank.
 #[derive(Clone, Debug)]
-pub enum Finding {
-    /// The same within the tolerance.
+pub enum Verdict {
+    /// Equal within the tolerance.
     Equal,
-    /// Further off than the tolerance, as far as rounding alone moves the outcome; in words.
+    /// Beyond the tolerance, but within the sensitivity to rounding; as text.
     IllConditioned(String),
     /// It cannot be lowered.
     Refused(LowerError),
-    /// It differs, or it breaks; in words.
+    /// It differs or fails; as text.
     Wrong(String),
 }
 
-/// A run that gave nothing.
+/// A run without results.
 enum Trouble {
     Refused(LowerError),
     Broken(String),
@@ -64,7 +64,7 @@ enum Trouble {
 impl<'a> Trial<'a> {
     /// With random data; `None` if all draws come near a kink or diverge.
     ///
-    /// Panics where one rank cannot run the case at all.
+    /// Panics if one rank cannot run the case.
     pub fn new(case: &'a Case) -> Option<Self> {
         Self::with_data(case, |redraw| draw(case, redraw))
     }
@@ -83,20 +83,20 @@ impl<'a> Trial<'a> {
         })
     }
 
-    /// What it was given.
+    /// Its data.
     pub fn data(&self) -> &Data {
         &self.data
     }
 
     /// The f64 reference kernels under a strategy: only the order of sums may differ.
-    pub fn reference(&self, strategy: &Strategy) -> Finding {
+    pub fn reference(&self, strategy: &Strategy) -> Verdict {
         let outcome = attempt(&self.exact_setup(strategy, &self.data));
         self.judge(outcome, EXACT, || self.rounding(f64::EPSILON, &[]))
     }
 
     /// The fast kernels in f32 under a strategy at an instruction level; the case's seed decides between
     /// teams of one and two threads.
-    pub fn fast(&self, strategy: &Strategy, level: Level) -> Finding {
+    pub fn fast(&self, strategy: &Strategy, level: Level) -> Verdict {
         let threads = 1 + usize::from(self.case.seed.is_multiple_of(4));
         let menu = CpuMenu { threads, level };
         let kernels = |mesh: Mesh, rank: Rank| -> Box<dyn Kernels> {
@@ -124,28 +124,28 @@ impl<'a> Trial<'a> {
         outcome: Result<Outcome, Trouble>,
         tolerance: f64,
         rounding: impl Fn() -> f64,
-    ) -> Finding {
+    ) -> Verdict {
         let got = match outcome {
             Ok(got) => got,
-            Err(Trouble::Refused(error)) => return Finding::Refused(error),
-            Err(Trouble::Broken(what)) => return Finding::Wrong(what),
+            Err(Trouble::Refused(error)) => return Verdict::Refused(error),
+            Err(Trouble::Broken(what)) => return Verdict::Wrong(what),
         };
         let Some(what) = mismatch(&got, &self.expected, tolerance) else {
-            return Finding::Equal;
+            return Verdict::Equal;
         };
         let (ours, theirs) = (self.error(&got), rounding());
         if ours <= ALLOWANCE * theirs {
-            Finding::IllConditioned(format!("{ours:.1e}, by rounding alone {theirs:.1e}"))
+            Verdict::IllConditioned(format!("{ours:.1e}, by rounding alone {theirs:.1e}"))
         } else {
-            Finding::Wrong(format!("{what}; by rounding alone {theirs:.1e}"))
+            Verdict::Wrong(format!("{what}; by rounding alone {theirs:.1e}"))
         }
     }
 
     /// The largest error of exact runs on data that are off by `epsilon`, and of the reference
     /// kernels in f32 under some strategies.
     fn rounding(&self, epsilon: f64, strategies: &[Strategy]) -> f64 {
-        let shaken = (0..SHAKES).map(|seed| {
-            let data = shake(&self.data, epsilon, seed);
+        let shaken = (0..PERTURBATIONS).map(|seed| {
+            let data = perturb(&self.data, epsilon, seed);
             attempt(&self.exact_setup(&alone(self.case), &data))
         });
         let plain = strategies.iter().map(|strategy| {
@@ -189,8 +189,8 @@ fn exact_kernels(mesh: Mesh, rank: Rank) -> Box<dyn Kernels> {
     Box::new(ReferenceKernels::<f64>::new(mesh, rank))
 }
 
-/// Each number off by a random part of itself, up to `epsilon`; but whole ones may name classes.
-fn shake((samples, parameters): &Data, epsilon: f64, seed: u64) -> Data {
+/// Perturbs each number by a random relative error up to `epsilon`, except integers, which may be classes.
+fn perturb((samples, parameters): &Data, epsilon: f64, seed: u64) -> Data {
     let mut draws = Draws::new(seed);
     let mut shift = |value: f64| {
         if value.fract() == 0.0 {
@@ -263,7 +263,7 @@ fn setup<'a>(
     }
 }
 
-/// Lowers, verifies and runs; whatever panics on the way is a fault like any other.
+/// Lowers, verifies and runs; a panic is a failure.
 fn attempt(setup: &Setup<'_>) -> Result<Outcome, Trouble> {
     let whole = || {
         let program = |kind| setup.program(kind).map_err(Trouble::Refused);
@@ -283,7 +283,7 @@ fn attempt(setup: &Setup<'_>) -> Result<Outcome, Trouble> {
     })
 }
 
-/// The exact outcome on one rank, and how near it came to a kink.
+/// The exact outcome on one rank, and its least distance from a kink.
 fn exact(case: &Case, data: &Data) -> (Outcome, f64) {
     let nearest = Mutex::new(None);
     let kernels = |mesh: Mesh, rank: Rank| -> Box<dyn Kernels> {

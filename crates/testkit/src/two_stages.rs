@@ -20,7 +20,7 @@ pub fn random_two_stage_case(seed: u64) -> Case {
             sketch.layer(&mut draws);
         }
         let graph = sketch.finish(&mut draws);
-        // A norm of what is normed already turns rounding into a gradient, however it is split; in a
+        // A norm of a normalized tensor amplifies rounding in its gradient, however it is split; in a
         // sequence there is but one axis.
         let is_norm = |id: &NodeId| matches!(graph.node(*id).op, Op::BatchNorm { .. });
         let mut norms = (0..graph.nodes.len()).map(NodeId).filter(is_norm);

@@ -1,6 +1,6 @@
-//! Ends a case that does not end by itself, and tells what it was and where each rank stood.
+//! Ends a case that hangs, and reports the state of each rank.
 
-use crate::around;
+use crate::wrap_kernels;
 use partita_program::{Collective, Exchange, Load, Staging, TaskId, Work};
 use partita_run::{Inputs, Kernels, Memory, RunError, Source, Transport};
 use partita_space::Rank;
@@ -10,11 +10,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long ranks may take to stop once they are told to.
+/// Time for ranks to stop after a cancellation.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// How long a case may take, unless `PARTITA_CASE_SECONDS` says otherwise: many times what the slowest one
-/// takes on a busy machine.
+/// Default time limit of a case (`PARTITA_CASE_SECONDS`): many times that of the slowest one on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
 pub(crate) fn limit() -> Duration {
@@ -24,33 +23,33 @@ pub(crate) fn limit() -> Duration {
     asked.map_or(LIMIT, Duration::from_secs)
 }
 
-/// Watches one case from its lowering to its end.
+/// Watches one case from lowering to its end.
 pub(crate) struct Watch {
     case: Arc<Watched>,
     thread: Option<JoinHandle<()>>,
 }
 
 struct Watched {
-    /// The case, in words.
+    /// Description of the case.
     name: String,
     limit: Duration,
     state: Mutex<State>,
     changed: Condvar,
-    /// Tells all ranks to stop.
+    /// Cancels all ranks.
     cancel: AtomicBool,
 }
 
 #[derive(Default)]
 struct State {
-    /// What the case is at.
+    /// The phase.
     phase: String,
-    seats: Vec<Arc<Seat>>,
+    statuses: Vec<Arc<RankStatus>>,
     is_over: bool,
     has_ended: bool,
 }
 
 impl Watch {
-    /// Of a case with this name.
+    /// Starts watching a case with this name.
     pub fn start(name: String, limit: Duration) -> Self {
         let case = Arc::new(Watched {
             name,
@@ -69,29 +68,29 @@ impl Watch {
         }
     }
 
-    /// Says what the case is at.
+    /// Sets the phase.
     pub fn phase(&self, phase: &str) {
         phase.clone_into(&mut self.case.state().phase);
     }
 
-    /// Where ranks note what they do.
-    pub fn seats(&self, ranks: usize) -> Vec<Arc<Seat>> {
-        let seats: Vec<Arc<Seat>> = (0..ranks).map(|_| Arc::default()).collect();
-        self.case.state().seats.clone_from(&seats);
-        seats
+    /// The status records of the ranks.
+    pub fn statuses(&self, ranks: usize) -> Vec<Arc<RankStatus>> {
+        let statuses: Vec<Arc<RankStatus>> = (0..ranks).map(|_| Arc::default()).collect();
+        self.case.state().statuses.clone_from(&statuses);
+        statuses
     }
 
-    /// What ranks look at to stop early.
+    /// The cancellation flag.
     pub fn cancel(&self) -> &AtomicBool {
         &self.case.cancel
     }
 
-    /// The case and where each rank stands.
+    /// The case and the status of each rank.
     pub fn report(&self, what: &str) -> String {
         self.case.report(&self.case.state(), what)
     }
 
-    /// Fails where the time was over.
+    /// Panics if the time limit was exceeded.
     pub fn check(&self) {
         let state = self.case.state();
         if state.is_over {
@@ -107,7 +106,7 @@ impl Drop for Watch {
         self.case.state().has_ended = true;
         self.case.changed.notify_all();
         if let Some(thread) = self.thread.take() {
-            // It has nothing to say but by what it notes.
+            // Its result is in its status.
             drop(thread.join());
         }
     }
@@ -126,14 +125,14 @@ impl Watched {
         if self.has_ended_within(self.limit) {
             return;
         }
-        // As ranks stand now, not as they do once they have been told to stop.
+        // The status now, before the cancellation.
         let mut state = self.state();
         state.is_over = true;
-        state.seats.iter().for_each(|seat| seat.close());
+        state.statuses.iter().for_each(|status| status.close());
         drop(state);
         self.cancel.store(true, Ordering::Relaxed);
         if !self.has_ended_within(GRACE) {
-            // Nothing else ends a thread that computes on and on.
+            // Nothing else ends a thread in an endless loop.
             eprintln!("{}", self.report(&self.state(), &self.overdue()));
             std::process::abort();
         }
@@ -153,28 +152,28 @@ impl Watched {
 
     fn report(&self, state: &State, what: &str) -> String {
         let mut text = format!("{what}, at {}: {}\n", state.phase, self.name);
-        for (rank, seat) in state.seats.iter().enumerate() {
-            writeln!(text, "rank {rank} {}", seat.note()).expect("a text takes any line");
+        for (rank, status) in state.statuses.iter().enumerate() {
+            writeln!(text, "rank {rank} {}", status.note()).expect("a text takes any line");
         }
         text
     }
 }
 
-/// What one rank does.
+/// The status of one rank.
 #[derive(Default)]
-pub(crate) struct Seat(Mutex<At>);
+pub(crate) struct RankStatus(Mutex<Activity>);
 
 #[derive(Default)]
-struct At {
+struct Activity {
     kernel: Option<String>,
-    /// Exchanges, collectives and reads under way, with the ranks that are waited for.
-    under_way: Vec<(TaskId, String, Vec<Rank>)>,
-    /// Nothing is noted any more.
+    /// Pending exchanges, collectives and reads, with the ranks that they wait for.
+    pending: Vec<(TaskId, String, Vec<Rank>)>,
+    /// No longer updated.
     is_closed: bool,
 }
 
-impl Seat {
-    fn at(&self, change: impl FnOnce(&mut At)) {
+impl RankStatus {
+    fn at(&self, change: impl FnOnce(&mut Activity)) {
         let mut at = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !at.is_closed {
             change(&mut at);
@@ -185,13 +184,13 @@ impl Seat {
         self.at(|at| at.is_closed = true);
     }
 
-    /// Kernels that note which of them is under way.
-    pub fn noting(self: Arc<Self>, kernels: Box<dyn Kernels>) -> Box<dyn Kernels> {
-        around(kernels, move |kernel, _, execute| {
+    /// Kernels that record which of them is running.
+    pub fn recording(self: Arc<Self>, kernels: Box<dyn Kernels>) -> Box<dyn Kernels> {
+        wrap_kernels(kernels, move |kernel, _, execute| {
             self.at(|at| at.kernel = Some(kernel.name().to_owned()));
-            let worked = execute(kernel);
+            let tally = execute(kernel);
             self.at(|at| at.kernel = None);
-            worked
+            tally
         })
     }
 
@@ -205,12 +204,12 @@ impl Seat {
             )
         };
         let what = memory.map_or_else(|| format!("a read (task {})", task.0), task_of);
-        self.at(|at| at.under_way.push((task, what, Vec::new())));
+        self.at(|at| at.pending.push((task, what, Vec::new())));
     }
 
     fn end(&self, done: &[TaskId]) {
         if !done.is_empty() {
-            self.at(|at| at.under_way.retain(|(task, ..)| !done.contains(task)));
+            self.at(|at| at.pending.retain(|(task, ..)| !done.contains(task)));
         }
     }
 
@@ -219,7 +218,7 @@ impl Seat {
         if let Some(kernel) = &at.kernel {
             return format!("computes {kernel}");
         }
-        let all = at.under_way.iter().map(|(_, what, missing)| {
+        let all = at.pending.iter().map(|(_, what, missing)| {
             let missing = missing.iter().map(Rank::to_string);
             match missing.collect::<Vec<_>>().join(", ") {
                 none if none.is_empty() => what.clone(),
@@ -233,13 +232,13 @@ impl Seat {
     }
 }
 
-/// A part of a rank that notes what it does.
-pub(crate) struct Noted<T> {
+/// A transport or source that records its status.
+pub(crate) struct Recorded<T> {
     pub inner: T,
-    pub seat: Arc<Seat>,
+    pub status: Arc<RankStatus>,
 }
 
-impl<T: Transport> Transport for Noted<T> {
+impl<T: Transport> Transport for Recorded<T> {
     fn allocate(&mut self, staging: &Staging) -> Result<(), RunError> {
         self.inner.allocate(staging)
     }
@@ -250,7 +249,7 @@ impl<T: Transport> Transport for Noted<T> {
         exchange: &Exchange,
         memory: &Memory<'_>,
     ) -> Result<bool, RunError> {
-        self.seat.begin(task, Some(memory), exchange.sequence);
+        self.status.begin(task, Some(memory), exchange.sequence);
         self.inner.start_exchange(task, exchange, memory)
     }
 
@@ -260,7 +259,7 @@ impl<T: Transport> Transport for Noted<T> {
         collective: &Collective,
         memory: &Memory<'_>,
     ) -> Result<bool, RunError> {
-        self.seat.begin(task, Some(memory), collective.sequence);
+        self.status.begin(task, Some(memory), collective.sequence);
         self.inner.start_collective(task, collective, memory)
     }
 
@@ -275,14 +274,14 @@ impl<T: Transport> Transport for Noted<T> {
             Work::Compute { .. } | Work::Load(_) => false,
         };
         let done: Vec<TaskId> = done.iter().filter(is_message).copied().collect();
-        self.seat.end(&done);
+        self.status.end(&done);
         Ok(())
     }
 
     fn wait(&mut self, limit: Duration) {
         let inner = &self.inner;
-        self.seat.at(|at| {
-            for (task, _, missing) in &mut at.under_way {
+        self.status.at(|at| {
+            for (task, _, missing) in &mut at.pending {
                 *missing = inner.missing(*task);
             }
         });
@@ -298,16 +297,16 @@ impl<T: Transport> Transport for Noted<T> {
     }
 }
 
-impl<T: Source> Source for Noted<T> {
+impl<T: Source> Source for Recorded<T> {
     fn start(&mut self, task: TaskId, load: &Load, inputs: &Inputs) -> Result<(), RunError> {
-        self.seat.begin(task, None, 0);
+        self.status.begin(task, None, 0);
         self.inner.start(task, load, inputs)
     }
 
     fn poll(&mut self, memory: &Memory<'_>, done: &mut Vec<TaskId>) -> Result<(), RunError> {
         let known = done.len();
         self.inner.poll(memory, done)?;
-        self.seat.end(&done[known..]);
+        self.status.end(&done[known..]);
         Ok(())
     }
 

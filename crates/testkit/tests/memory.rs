@@ -18,7 +18,7 @@ static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 /// A way to draw cases, and its name.
 type Draw = (&'static str, fn(u64) -> Case);
 
-/// One count for the whole process: cases of two tests must not meet.
+/// One count for the whole process: cases of two tests must not barrier.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Bytes that the ranks of a case hold at most while they play, and those of their programs.
@@ -31,7 +31,7 @@ fn held(case: &Case) -> [u64; 3] {
     let parts = connect(mesh, Seconds(0.0));
     let played = launch(parts, &cancel, |rank, transport| {
         let visits = AtomicUsize::new(0);
-        let meet = || {
+        let barrier = || {
             barrier.wait();
             // All are here: nothing is allocated meanwhile.
             if rank == 0 && visits.fetch_add(1, Ordering::SeqCst) == 0 {
@@ -41,7 +41,7 @@ fn held(case: &Case) -> [u64; 3] {
             }
             barrier.wait();
         };
-        counted.play(rank, Box::new(transport), &cancel, &meet)
+        counted.run(rank, Box::new(transport), &cancel, &barrier)
     });
     played.unwrap_or_else(|error| panic!("seed {} {}: {error}", case.seed, case.strategy));
     let sum = |of: &dyn Fn(usize) -> Bytes| (0..mesh.ranks()).map(of).sum::<Bytes>().0;

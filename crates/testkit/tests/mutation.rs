@@ -14,9 +14,9 @@ use partita_testkit::{
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Where an exchange stands: class and task.
-type Site = (usize, usize);
+type TaskSite = (usize, usize);
 
-fn exchanges(program: &Program) -> Vec<Site> {
+fn exchanges(program: &Program) -> Vec<TaskSite> {
     let mut sites = Vec::new();
     for (class, body) in program.bodies.iter().enumerate() {
         for (task, entry) in body.tasks.iter().enumerate() {
@@ -28,7 +28,7 @@ fn exchanges(program: &Program) -> Vec<Site> {
     sites
 }
 
-fn exchange(program: &mut Program, (class, task): Site) -> &mut Exchange {
+fn exchange(program: &mut Program, (class, task): TaskSite) -> &mut Exchange {
     match &mut program.bodies[class].tasks[task].work {
         Work::Exchange(exchange) => exchange,
         other => panic!("{} is no exchange", other.name()),
@@ -36,7 +36,7 @@ fn exchange(program: &mut Program, (class, task): Site) -> &mut Exchange {
 }
 
 /// Drops a message on both sides, for every rank of the sender's class.
-fn drop_pair(program: &mut Program, site: Site, index: usize) {
+fn drop_pair(program: &mut Program, site: TaskSite, index: usize) {
     let rank = program.representatives()[site.0];
     let sent = exchange(program, site).sends.remove(index);
     let sequence = exchange(program, site).sequence;
@@ -119,8 +119,8 @@ fn mutate(program: &Program, draws: &mut Draws) -> Option<(Program, String)> {
 }
 
 /// Collectives of a program: classes with the task, by sequence.
-fn collectives(program: &Program) -> BTreeMap<u32, Vec<Site>> {
-    let mut sites: BTreeMap<u32, Vec<Site>> = BTreeMap::new();
+fn collectives(program: &Program) -> BTreeMap<u32, Vec<TaskSite>> {
+    let mut sites: BTreeMap<u32, Vec<TaskSite>> = BTreeMap::new();
     for (class, body) in program.bodies.iter().enumerate() {
         for (task, entry) in body.tasks.iter().enumerate() {
             if let Work::Collective(collective) = &entry.work {
@@ -132,7 +132,7 @@ fn collectives(program: &Program) -> BTreeMap<u32, Vec<Site>> {
     sites
 }
 
-fn collective(program: &mut Program, (class, task): Site) -> &mut Collective {
+fn collective(program: &mut Program, (class, task): TaskSite) -> &mut Collective {
     match &mut program.bodies[class].tasks[task].work {
         Work::Collective(collective) => collective,
         other => panic!("{} is no collective", other.name()),
@@ -140,7 +140,7 @@ fn collective(program: &mut Program, (class, task): Site) -> &mut Collective {
 }
 
 /// Takes a task away; who waited for it waits for what it waited for.
-fn remove(program: &mut Program, (class, task): Site) {
+fn remove(program: &mut Program, (class, task): TaskSite) {
     let tasks = &mut program.bodies[class].tasks;
     let gone = tasks.remove(task);
     for other in tasks {
@@ -170,7 +170,7 @@ fn swap_two(views: &mut [View], draws: &mut Draws) -> bool {
 }
 
 /// Leaves each member with its own addend instead of the sum.
-fn keep_own(program: &mut Program, site: Site) -> bool {
+fn keep_own(program: &mut Program, site: TaskSite) -> bool {
     let rank = program.representatives()[site.0];
     let Collective { group, kind, .. } = collective(program, site).clone();
     let members = program.mesh.group(rank, group);
@@ -260,7 +260,7 @@ fn mutate_collective(program: &Program, draws: &mut Draws) -> Option<(Program, S
 }
 
 /// Two views of a collective in the place of each other, if it has two that differ.
-fn swap_views(mutant: &mut Program, site: Site, draws: &mut Draws) -> bool {
+fn swap_views(mutant: &mut Program, site: TaskSite, draws: &mut Draws) -> bool {
     match &mut collective(mutant, site).kind {
         CollectiveKind::ReduceScatter { sources, .. } => swap_two(sources, draws),
         CollectiveKind::AllGather { targets, .. } => swap_two(targets, draws),
@@ -273,7 +273,7 @@ fn swap_views(mutant: &mut Program, site: Site, draws: &mut Draws) -> bool {
 }
 
 /// Two collectives in the place of each other, with their numbers or without.
-fn swap_works(mutant: &mut Program, [site, there]: [Site; 2], with_numbers: bool) {
+fn swap_works(mutant: &mut Program, [site, there]: [TaskSite; 2], with_numbers: bool) {
     let [mut first, mut second] = [site, there].map(|at| collective(mutant, at).clone());
     if !with_numbers {
         std::mem::swap(&mut first.sequence, &mut second.sequence);
@@ -283,8 +283,8 @@ fn swap_works(mutant: &mut Program, [site, there]: [Site; 2], with_numbers: bool
 }
 
 /// Exchanges of a program by their numbers.
-fn numbered_exchanges(program: &Program) -> BTreeMap<u32, Vec<Site>> {
-    let mut sites: BTreeMap<u32, Vec<Site>> = BTreeMap::new();
+fn numbered_exchanges(program: &Program) -> BTreeMap<u32, Vec<TaskSite>> {
+    let mut sites: BTreeMap<u32, Vec<TaskSite>> = BTreeMap::new();
     for (class, task) in exchanges(program) {
         if let Work::Exchange(exchange) = &program.bodies[class].tasks[task].work {
             sites
@@ -317,7 +317,7 @@ fn adds_up(body: &Body, at: usize) -> Option<BufferId> {
 }
 
 /// Takes an exchange away on all ranks, and with it what adds what came to something else.
-fn drop_exchange(program: &mut Program, sites: &[Site]) {
+fn drop_exchange(program: &mut Program, sites: &[TaskSite]) {
     let mut gone = Vec::new();
     for &(class, task) in sites {
         let receives = exchange(program, (class, task)).receives.clone();
@@ -435,7 +435,7 @@ fn mutate_pipeline(program: &Program, draws: &mut Draws) -> Option<(Program, Str
 }
 
 /// An exchange sends, or receives where it sends nothing, what another micro-batch has there.
-fn exchange_others(mutant: &mut Program, site: Site, body: &Body, seed: u64) -> Option<()> {
+fn exchange_others(mutant: &mut Program, site: TaskSite, body: &Body, seed: u64) -> Option<()> {
     let found = exchange(mutant, site);
     let views: Vec<&mut View> = if found.sends.is_empty() {
         let receives = found.receives.iter_mut();

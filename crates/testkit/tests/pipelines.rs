@@ -13,7 +13,7 @@ use partita_program::{
 };
 use partita_space::{Bytes, Rank, Seconds};
 use partita_testkit::{
-    Case, Finding, Level, Setup, Trial, mismatch, print, random_staged_case, reference_kernels,
+    Case, Level, Setup, Trial, Verdict, mismatch, print, random_staged_case, reference_kernels,
     run, test_levels,
 };
 
@@ -370,9 +370,9 @@ fn fast_kernels_in_pipelines_equal_one_exact_rank() {
             continue;
         };
         let is_equal = |level: Level| match trial.fast(&case.strategy, level) {
-            Finding::Equal => true,
-            Finding::IllConditioned(_) => false,
-            wrong @ (Finding::Refused(_) | Finding::Wrong(_)) => panic!(
+            Verdict::Equal => true,
+            Verdict::IllConditioned(_) => false,
+            wrong @ (Verdict::Refused(_) | Verdict::Wrong(_)) => panic!(
                 "PARTITA_SEED={seed} PARTITA_TEST_VECTORS={} {} batch {}: {wrong:?}\n{}",
                 level.name(),
                 case.strategy,

@@ -6,7 +6,7 @@ use partita_graph::text;
 use partita_program::{Count, Dtype, Kernel, Program, ProgramKind, Work};
 use partita_run::KernelTally;
 use partita_space::{Mesh, Rank};
-use partita_testkit::{Case, Setup, around, reference_kernels, run};
+use partita_testkit::{Case, Setup, reference_kernels, run, wrap_kernels};
 
 const MODEL: &str = "model line
 input x channels=2 extent=8
@@ -20,7 +20,7 @@ loss = mse d
 fn error(more: fn(&Kernel) -> KernelTally) -> Option<String> {
     let honest = reference_kernels(Dtype::F64);
     let kernels = move |mesh: Mesh, rank: Rank| {
-        around(honest(mesh, rank), move |kernel, _, execute| {
+        wrap_kernels(honest(mesh, rank), move |kernel, _, execute| {
             let mut worked = execute(kernel)?;
             worked += more(kernel);
             Ok(worked)

@@ -1,4 +1,4 @@
-//! How long functions are.
+//! Lengths of functions.
 
 use crate::source::{block_start, closing, line_of, words};
 
@@ -6,13 +6,13 @@ use crate::source::{block_start, closing, line_of, words};
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Function<'a> {
     pub(crate) name: &'a str,
-    /// Where it starts.
+    /// Line of its `fn`.
     pub(crate) line: usize,
-    /// From the line with `fn` to that of its last brace; what stands inside of it counts too.
+    /// Lines from `fn` to the closing brace, nested items included.
     pub(crate) lines: usize,
 }
 
-/// All functions of `code`, those inside of others and of tests too.
+/// All functions of `code`, nested ones and tests included.
 pub(crate) fn functions(code: &str) -> impl Iterator<Item = Function<'_>> {
     words(code, "fn").filter_map(|start| {
         let after = &code[start + "fn".len()..];

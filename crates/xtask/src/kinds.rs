@@ -1,17 +1,17 @@
-//! A kernel is described in one place: its name stands in few files.
+//! Limits the number of files that name a kind of kernel: kernels are described in one place.
 
 use crate::Fault;
 use crate::source::words;
 use std::collections::BTreeMap;
 
-/// Where the kinds of kernels are.
+/// The definition of the kinds of kernels.
 pub(crate) const KERNELS: &str = "crates/program/src/kernel.rs";
-/// Files of the product that may name a kind, as the recipe in CONTRIBUTING.md says.
+/// Most product files that may name a kind, by the recipe in CONTRIBUTING.md.
 const FILES_MAX: usize = 10;
-/// What moves data for any layer, and what holds other kernels.
+/// Kinds without limit: `Copy` moves data for any layer, `Fused` contains other kernels.
 const ANYWHERE: [&str; 2] = ["Copy", "Fused"];
 
-/// In which files of the product the kinds of kernels stand.
+/// The product files that name each kind of kernel.
 #[derive(Default)]
 pub(crate) struct Kinds {
     files: BTreeMap<String, Vec<String>>,
@@ -20,7 +20,7 @@ pub(crate) struct Kinds {
 impl Kinds {
     /// The kinds that the code of [`KERNELS`] defines.
     pub(crate) fn of(kernels: &str) -> Self {
-        // A macro in front of them has the same words.
+        // A macro before them uses the same names.
         let body = kernels
             .rsplit_once("pub enum Kernel {")
             .map_or("", |(_, body)| body);
@@ -38,7 +38,7 @@ impl Kinds {
         }
     }
 
-    /// Notes what the code of a file names.
+    /// Adds the kinds that a file names.
     pub(crate) fn note(&mut self, path: &str, code: &str) {
         for (kind, files) in &mut self.files {
             if words(code, &format!("Kernel::{kind}")).next().is_some() {
@@ -47,7 +47,7 @@ impl Kinds {
         }
     }
 
-    /// Kinds that stand in too many files, or none at all.
+    /// Kinds that are named in too many files, or in none.
     pub(crate) fn faults(&self) -> Vec<Fault> {
         let fault = |message| Fault {
             path: KERNELS.to_owned(),

@@ -1,11 +1,11 @@
-//! What the long suite adds.
+//! Additional steps of the long test suite.
 
 use crate::suite::{LONG, Step};
 use std::env;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Flags of stable compilers by which LLVM counts the edges of the control flow for the fuzzer.
+/// Compiler flags for edge coverage, which the fuzzer uses as feedback.
 const COUNT_EDGES: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=3 \
                            -Cllvm-args=-sanitizer-coverage-inline-8bit-counters";
 /// Crates with threads and memory of their own.
@@ -20,16 +20,16 @@ const THREADED: [&str; 8] = [
     "partita-threads",
 ];
 
-/// What the long suite adds.
-pub(crate) struct More {
+/// Additional steps of the long suite.
+pub(crate) struct ExtraSteps {
     pub(crate) steps: Vec<Step>,
-    /// What is not run, and what installs it.
+    /// Steps that cannot run, and how to install what they need.
     pub(crate) left_out: Vec<String>,
 }
 
 /// Ten minutes of each fuzz target with overflow checks and debug assertions; Miri and the thread
-/// sanitizer on what has threads; licenses and advisories of foreign crates.
-pub(crate) fn steps(root: &Path) -> Result<More, String> {
+/// sanitizer on crates with threads; licenses and advisories of foreign crates.
+pub(crate) fn steps(root: &Path) -> Result<ExtraSteps, String> {
     let host = host()?;
     let mut steps = vec![fuzz_tests(root, &host)];
     let mut left_out = Vec::new();
@@ -46,7 +46,7 @@ pub(crate) fn steps(root: &Path) -> Result<More, String> {
     }
     if !succeeds(cargo(root).args(["deny", "--version"])) {
         left_out.push("licenses and advisories; `cargo install cargo-deny --locked`".to_owned());
-        return Ok(More { steps, left_out });
+        return Ok(ExtraSteps { steps, left_out });
     }
     steps.push(Step {
         name: "licenses, bans and sources of foreign crates",
@@ -60,10 +60,10 @@ pub(crate) fn steps(root: &Path) -> Result<More, String> {
     } else {
         left_out.push("advisories; the database of RustSec cannot be fetched".to_owned());
     }
-    Ok(More { steps, left_out })
+    Ok(ExtraSteps { steps, left_out })
 }
 
-/// Fuzzes with all checks on, and prints the table of a record. `arguments` go to the fuzzer.
+/// Fuzzes with all checks, and prints the table of a record. `arguments` are passed to the fuzzer.
 pub(crate) fn fuzz(root: &Path, arguments: &[&str]) -> Result<bool, String> {
     let mut command = checked(root, "run", &host()?);
     command.args(["--bin", "fuzz", "--", "run"]).args(arguments);
@@ -82,10 +82,10 @@ fn fuzz_tests(root: &Path, host: &str) -> Step {
     }
 }
 
-/// Cargo on the fuzzer, with checks and with counters of edges, in a target folder of its own.
+/// Cargo for the fuzzer, with checks and edge coverage, in a separate target folder.
 fn checked(root: &Path, verb: &str, host: &str) -> Command {
     let mut command = cargo(root);
-    // With `--target` the flags do not reach build scripts, which have no use for counters.
+    // With `--target` the flags do not apply to build scripts.
     command
         .args([verb, "--profile", "checked", "--locked", "--target", host])
         .args(["-p", "partita-fuzz"])
@@ -100,8 +100,8 @@ fn miri(root: &Path) -> Step {
         .args(["miri", "test", "--locked", "--no-fail-fast"])
         .args(THREADED)
         .args(["--lib", "--tests"])
-        // Values that kernels round, not those that Miri makes inexact at random. In isolation from the
-        // machine Miri counts its own time, so that watchdogs do not fire where it is slow.
+        // No random rounding errors by Miri. Under isolation Miri has a virtual clock, so that watchdogs do not
+        // fire because it is slow.
         .env("MIRIFLAGS", "-Zmiri-deterministic-floats")
         .env("CARGO_TARGET_DIR", root.join("target/miri"));
     Step {
@@ -112,16 +112,16 @@ fn miri(root: &Path) -> Step {
 
 fn thread_sanitizer(root: &Path, host: &str) -> Step {
     let mut command = nightly(root);
-    // The standard library must be instrumented, too, or its locks look like races.
+    // The standard library must be instrumented too, or its locks are reported as races.
     command
         .args(["test", "--release", "--locked", "--no-fail-fast"])
         .args(["-Zbuild-std", "--target", host])
         .args(THREADED)
         .arg("--lib")
-        // Those with threads; the tests of single kernels take long and have none.
+        // Tests with threads only; those of single kernels take long.
         .args(["--test", "gradients", "--test", "ranks", "--test", "shares"])
         .env("RUSTFLAGS", "-Zsanitizer=thread")
-        // Tests ask for more memory than there is and expect an error, which is how the allocator answers.
+        // Tests allocate too much memory and expect an error, so the allocator must return null.
         .env("TSAN_OPTIONS", "allocator_may_return_null=1")
         .env("CARGO_TARGET_DIR", root.join("target/thread-sanitizer"));
     Step {
@@ -142,7 +142,7 @@ fn cargo(root: &Path) -> Command {
     command
 }
 
-/// The cargo of the nightly toolchain, without what the stable one has set for its children.
+/// The cargo of the nightly toolchain, without the variables that the stable one sets.
 fn nightly(root: &Path) -> Command {
     let mut command = Command::new("rustup");
     command.args(["run", "nightly", "cargo"]).current_dir(root);

@@ -1,11 +1,11 @@
-//! The checks of this repository that a compiler does not make.
+//! Checks of this repository beyond those of the compiler.
 //!
 //! Does: `tidy` (rules on the text), `walls` (which crate may depend on which), `test` (the whole
-//! suite with its sum), `fuzz` (every reader of users' files, and the table of a record).
+//! suite with a summary), `fuzz` (every reader of users' files, and the table of a record).
 //! Knows: the layout of the repository, `cargo metadata`, the table of rooms in ARCHITECTURE.md.
 //! Must not know: any crate of the workspace. No file is exempted by its name from any rule.
 
-mod circles;
+mod cycles;
 mod dependencies;
 mod functions;
 mod kinds;
@@ -31,7 +31,7 @@ struct Fault {
     path: String,
     /// The line, from 1; 0 for the file as a whole.
     line: usize,
-    /// What is wrong, and what would be right.
+    /// The violation, and the fix.
     message: String,
 }
 
@@ -66,9 +66,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The repository that cargo runs this program for.
-///
-/// The path known when it was built comes second: a checkout may have moved with its target folder.
+/// The root of the repository: that of the running cargo, else that of the build.
 fn root() -> PathBuf {
     let built_in = || env!("CARGO_MANIFEST_DIR").into();
     let crate_dir = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(built_in));

@@ -2,14 +2,14 @@
 
 use crate::source::{block_start, closing, line_of, words};
 
-/// Enums over which no match may have a catch-all arm: the vocabulary of the program.
+/// Enums without catch-all arms: the kinds of work of programs.
 const CLOSED: [&str; 2] = ["Work::", "Kernel::"];
 
-/// Lines of arms that catch all in a match of which another arm names a closed enum.
+/// Lines of catch-all arms in a match in which another arm names a closed enum.
 ///
-/// Such an arm would give a new kind of work an answer that nobody thought about. What counts as
-/// catching all is `_`, or a lone lower-case name, guarded or not. An arm that panics gives no answer and
-/// passes: it stands in a second match behind one that names every kind.
+/// Such an arm would handle a new kind of work without a decision. A catch-all arm is `_` or a single lower-case
+/// name, with or without a guard. An arm that panics is allowed: it is in a second match after one that names
+/// every kind.
 pub(crate) fn wildcards(code: &str) -> Vec<usize> {
     let mut lines = Vec::new();
     for start in words(code, "match") {
@@ -29,7 +29,7 @@ pub(crate) fn wildcards(code: &str) -> Vec<usize> {
     lines
 }
 
-/// Offset and pattern of each arm of a match body that stands at `base`, and whether it panics at once.
+/// Offset and pattern of each arm of a match body at offset `base`, and whether it only panics.
 fn arms(body: &str, base: usize) -> Vec<(usize, &str, bool)> {
     let mut arms = Vec::new();
     let mut from = 0;

@@ -1,12 +1,12 @@
 //! Rust files with comments and literals blanked.
 
-/// A Rust file with its comments and literals blanked, so that rules see code and nothing else.
+/// A Rust file with its comments and literals blanked, so that rules see only code.
 ///
 /// Blanking keeps every line break and every byte offset.
 pub(crate) struct Source {
-    /// The text as it stands in the file.
+    /// The text of the file.
     pub(crate) text: String,
-    /// The text with comments and the insides of literals as spaces.
+    /// The text with comments and the contents of literals replaced by spaces.
     pub(crate) code: String,
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn line_of(text: &str, offset: usize) -> usize {
     text[..offset].matches('\n').count() + 1
 }
 
-/// Offsets at which `word` stands in `code` and does not continue an identifier.
+/// Offsets of `word` in `code` as a whole identifier.
 pub(crate) fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     code.match_indices(word)
         .map(|(offset, _)| offset)
@@ -52,7 +52,7 @@ pub(crate) fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = us
         })
 }
 
-/// The offset just behind the bracket that closes the one at `open`; the end if none does.
+/// The offset after the bracket that closes the one at `open`; the end if none does.
 pub(crate) fn closing(code: &str, open: usize) -> usize {
     let mut depth = 0usize;
     for (index, letter) in code[open..].char_indices() {
@@ -84,10 +84,10 @@ pub(crate) fn block_start(code: &str, from: usize) -> Option<usize> {
     None
 }
 
-/// Behind the item that an attribute at `start` stands on: its block, or its semicolon.
+/// The end of the item with the attribute at `start`: after its block or its semicolon.
 fn item_end(code: &str, start: usize) -> usize {
     let mut offset = start;
-    // The attributes themselves hold brackets that are not the item's.
+    // Attributes have brackets of their own.
     while code[offset..].trim_start().starts_with("#[") {
         offset += code[offset..].find('[').unwrap_or(0);
         offset = closing(code, offset);

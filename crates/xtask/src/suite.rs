@@ -1,4 +1,4 @@
-//! Runs the tests and sums up their results.
+//! Runs the tests and sums their results.
 
 use crate::long;
 use std::env;
@@ -6,21 +6,20 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Asks the property tests for many more cases.
+/// Makes the property tests run many more cases.
 pub(crate) const LONG: &str = "PARTITA_TEST_LONG";
-/// How long each fuzz target runs.
+/// Seconds of each fuzz target.
 const FUZZ_SECONDS: &str = "PARTITA_FUZZ_SECONDS";
 
 /// One command of the suite.
 pub(crate) struct Step {
-    /// For people.
+    /// Its title.
     pub(crate) name: &'static str,
-    /// What runs; its output is read.
+    /// The command; its output is parsed.
     pub(crate) command: Command,
 }
 
-/// Runs all tests of the workspace and shows their output as it comes; in the `long` form also what
-/// [`long::steps`] adds.
+/// Runs all tests of the workspace and streams their output; with `long` also the steps of [`long::steps`].
 ///
 /// The closing line is `N passed, M failed`, alone. True if something passed, nothing failed and
 /// nothing was left out.
@@ -68,7 +67,7 @@ fn workspace(root: &Path, long: bool) -> Step {
         .current_dir(root);
     if long {
         command.env(LONG, "1");
-        // Ten minutes of each target are taken by a step of their own, with all checks on.
+        // A separate step runs ten minutes of each target, with all checks.
         if env::var_os(FUZZ_SECONDS).is_none() {
             command.env(FUZZ_SECONDS, "20");
         }
@@ -111,7 +110,7 @@ struct Tally {
     remarks: Vec<String>,
 }
 
-/// What the closing line says, and whether all is well.
+/// The closing line, and whether the suite passed.
 struct Verdict {
     passed: u64,
     failed: u64,
@@ -136,7 +135,7 @@ impl Tally {
         }
     }
 
-    /// Adds the results of a step. One that prints none, like a check of licenses, counts as one test.
+    /// Adds the results of a step. A step without results, like a check of licenses, counts as one test.
     fn take(&mut self, mut step: Tally, name: &str, succeeded: bool) {
         let is_silent = step.passed + step.failed + step.ignored == 0;
         if is_silent && succeeded {

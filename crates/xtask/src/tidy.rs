@@ -4,7 +4,7 @@
 //! under `#[cfg(test)]`, in a file `tests.rs`, or in a folder `tests`, `benches` or `examples`.
 
 use crate::Fault;
-use crate::circles::Crate;
+use crate::cycles::Crate;
 use crate::dependencies;
 use crate::functions::{Function, functions};
 use crate::kinds::{KERNELS, Kinds};

@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Elements of the largest sample that is read: a file of some KiB may say any number of them.
+/// Most elements of a sample that is read: a small file may state any number.
 const ELEMENTS_MAX: usize = 1 << 20;
 /// Samples of a split that are read.
 const SAMPLES_MAX: usize = 8;
@@ -22,13 +22,13 @@ pub(super) fn run_file(bytes: &[u8], _: &Path) -> Result<(), String> {
     })
 }
 
-/// A machine file, calibrated or not, on which a small training is predicted.
+/// A machine file, with which a small training is predicted.
 pub(super) fn machine(bytes: &[u8], folder: &Path) -> Result<(), String> {
     let machine = put(&folder.join("input.toml"), bytes);
     let model = folder.join("net.model").display().to_string();
     let split = ["--ranks", "2", "--batch", "2", "--strategy", "depth=2"];
     let words = [&["predict", &model, "--machine", &machine][..], &split].concat();
-    // Reading is not described of every machine, and what changes would bring takes several simulations.
+    // Not every machine has an input rate, and explanations need several simulations.
     let more: &[&str] = match bytes.len() % 3 {
         0 => &["--json"],
         1 => &["--no-io", "--json"],
@@ -59,7 +59,7 @@ pub(super) fn hdf5(bytes: &[u8], folder: &Path) -> Result<(), String> {
     read_all(&path)
 }
 
-/// All that a dataset holds, as an inspection and as a training read it.
+/// Reads a whole dataset, as an inspection and as a training do.
 fn read_all(path: &Path) -> Result<(), String> {
     let shown = path.display().to_string();
     verb(&["data", "inspect", &shown, "--json"])?;
@@ -130,7 +130,7 @@ pub(super) fn safetensors(bytes: &[u8], folder: &Path) -> Result<(), String> {
                 .values()
                 .zip(read.tensors.values())
                 .all(|(a, b)| {
-                    // By their text: a value may be no number, which equals nothing.
+                    // Compared as texts, because NaN is not equal to itself.
                     format!("{a:?}") == format!("{b:?}")
                 })
     });
@@ -166,7 +166,7 @@ pub(super) fn cache(bytes: &[u8], folder: &Path) -> Result<(), String> {
         let measured = database.measurements(setting);
         fit(&measured);
         database.keep(setting, &measured);
-        // A key of another version stays in the file, and is told of.
+        // A key of another version stays in the file, and is reported of.
         let mut warnings = database.take_warnings();
         warnings.retain(|warning| !matches!(warning, TuneError::OldKeys { .. }));
         assert!(
@@ -190,7 +190,7 @@ fn opened(path: &Path) -> Result<Database, String> {
     }
 }
 
-/// Fits all points. That they cannot be fitted is an error, and fine.
+/// Fits all points. An error is fine.
 fn fit(measured: &Measurements) {
     let line = |points: &Vec<Point>| {
         let points: Vec<_> = points

@@ -1,9 +1,8 @@
-//! The fuzz targets: each takes the bytes of a file as a user may give it and goes as far with it as
-//! `partita` would without running a training.
+//! The fuzz targets: each takes the bytes of a user's file and processes them as
+//! `partita` would, without training.
 //!
-//! A target gives what the reader refuses as an error. It panics where a promise is broken: what is
-//! accepted must print and read back as the same, and a refusal must be an error of the user, never a
-//! failure of a valid request.
+//! A target returns errors of the reader. It panics if an invariant is violated: accepted input must print and
+//! parse back as the same, and an error must be one of the request, never a failure of a valid request.
 
 mod files;
 mod models;
@@ -12,7 +11,7 @@ mod programs;
 use std::io;
 use std::path::Path;
 
-/// What inputs look like, which decides how they are mutated.
+/// Format of inputs, which determines their mutations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Lines of words.
@@ -26,15 +25,15 @@ pub enum Form {
 /// A reader of users' files.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Also the folder of its corpus.
+    /// Its name, and the folder of its corpus.
     pub name: &'static str,
-    /// Of its inputs.
+    /// Format of its inputs.
     pub form: Form,
     /// Writes the files that all inputs share into a folder.
     pub prepare: fn(&Path) -> io::Result<()>,
-    /// Runs one input; files of its own go to that folder.
+    /// Runs one input, with a folder for its files.
     ///
-    /// Errors: the text with which the input is refused. Panics where a promise is broken.
+    /// Errors: the error text. Panics if an invariant is violated.
     pub run: fn(&[u8], &Path) -> Result<(), String>,
 }
 
@@ -91,12 +90,12 @@ fn verb(arguments: &[&str]) -> Result<Vec<u8>, String> {
         })
 }
 
-/// The bytes as a text. Errors: they are none; `fs::read_to_string` refuses such files.
+/// The bytes as UTF-8. Errors: invalid UTF-8, which `fs::read_to_string` refuses too.
 fn text(bytes: &[u8]) -> Result<&str, String> {
     std::str::from_utf8(bytes).map_err(|error| error.to_string())
 }
 
-/// Writes a file of an input. Panics if the disk does not take it: no input could be run.
+/// Writes a file of an input. Panics if that fails.
 fn put(path: &Path, bytes: &[u8]) -> String {
     if let Err(error) = std::fs::write(path, bytes) {
         panic!("{} cannot be written: {error}", path.display());

@@ -6,7 +6,7 @@ use partita_lower::Strategy;
 use std::io;
 use std::path::Path;
 
-/// Splits under which models are lowered, with their ranks: one of each kind.
+/// Strategies under which models are lowered, with their ranks: one of each kind.
 const STRATEGIES: [(&str, &str); 14] = [
     ("1", "data=1"),
     ("2", "data=2"),
@@ -24,7 +24,7 @@ const STRATEGIES: [(&str, &str); 14] = [
     ("2", "stages=[1|1]; micro=2; schedule=gems"),
 ];
 
-/// Lines of a model that is also lowered: with more, inputs take long for no other reason than their size.
+/// Most lines of a model that is also lowered, to limit the time.
 const LINES_MAX: usize = 64;
 
 /// Letters of a name of the zoo that is looked up.

@@ -5,10 +5,10 @@ use partita_program::{Program, live_at_peak};
 use partita_verify::verify;
 use std::path::Path;
 
-/// What stands between the prediction and the trace of an input.
+/// Separator of the prediction and the trace of an input.
 const BOUNDARY: &str = "\n=====\n";
 
-/// A prediction and a trace, held against each other.
+/// Compares a prediction and a trace.
 pub(super) fn trace(bytes: &[u8], folder: &Path) -> Result<(), String> {
     let text = text(bytes)?;
     let (prediction, trace) = text.split_once(BOUNDARY).unwrap_or((text, text));
@@ -23,7 +23,7 @@ pub(super) fn trace(bytes: &[u8], folder: &Path) -> Result<(), String> {
 pub(super) fn program(bytes: &[u8], _: &Path) -> Result<(), String> {
     let program = Program::parse(text(bytes)?).map_err(|error| error.to_string())?;
     let printed = program.to_text();
-    // Compared as texts: a constant may be no number, which equals nothing.
+    // Compared as texts, because NaN is not equal to itself.
     let again = Program::parse(&printed).map(|again| again.to_text());
     assert_eq!(
         again.as_ref(),
@@ -31,7 +31,7 @@ pub(super) fn program(bytes: &[u8], _: &Path) -> Result<(), String> {
         "what is printed reads as another program"
     );
     assert_eq!(program.digest().len(), 16);
-    // Figures of a program that is not sound mean nothing.
+    // Figures of a faulty program are meaningless.
     verify(&program).map_err(|faults| faults.to_string())?;
     program.count();
     program.memory_max();

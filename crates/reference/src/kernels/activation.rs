@@ -1,4 +1,4 @@
-//! Smooth functions of one element.
+//! Smooth activations: GELU, SiLU, sigmoid.
 
 use super::Call;
 use super::pointwise::touched;
@@ -7,7 +7,7 @@ use partita_program::{Activation, View};
 use partita_run::{KernelTally, RunError};
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
-/// Of the standard normal distribution up to `x`, to about 2e-16.
+/// Cumulative distribution function of the standard normal distribution, to about 2e-16.
 ///
 /// Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.6 and 7.1.14.
 fn normal_below(x: f64) -> f64 {

@@ -75,8 +75,8 @@ impl Head {
         1.0 / (self.channels as f64).sqrt()
     }
 
-    /// What position `i` takes of each position of the keys; 0 where it does not see them.
-    fn shares(&self, q: &Values<'_>, k: &Values<'_>, i: usize) -> Vec<f64> {
+    /// Attention weights of position `i` over the positions of the keys; 0 where masked.
+    fn weights(&self, q: &Values<'_>, k: &Values<'_>, i: usize) -> Vec<f64> {
         let seen = |j: usize| !self.causal || j <= i;
         let score = |j: usize| {
             if seen(j) {
@@ -109,12 +109,12 @@ fn forward(
             return Err(RunError::Cancelled);
         }
         for i in 0..q.extent()[3] {
-            let shares = head.shares(&q, &k, i);
+            let weights = head.weights(&q, &k, i);
             for c in 0..head.channels {
-                let parts = shares.iter().enumerate();
+                let parts = weights.iter().enumerate();
                 let sum = parts.map(|(j, share)| share * v.get(head.at(j, c))).sum();
                 y.set(head.at(i, c), sum);
-                flops += 4 * shares.len() as u64;
+                flops += 4 * weights.len() as u64;
             }
         }
     }
@@ -168,15 +168,15 @@ fn head_backward(head: &Head, [q, k, v, dy]: [&Values<'_>; 4]) -> [Vec<f64>; 3] 
     let (outer, inner, channels) = (q.extent()[3], k.extent()[3], head.channels);
     let [mut dq, mut dk, mut dv] = [outer, inner, inner].map(|w| vec![0.0; w * channels]);
     for i in 0..outer {
-        let shares = head.shares(q, k, i);
+        let weights = head.weights(q, k, i);
         let dshares: Vec<f64> = (0..inner).map(|j| head.dot((dy, i), (v, j))).collect();
-        let mean: f64 = shares.iter().zip(&dshares).map(|(a, b)| a * b).sum();
+        let mean: f64 = weights.iter().zip(&dshares).map(|(a, b)| a * b).sum();
         for j in 0..inner {
-            let dscore = head.scale() * shares[j] * (dshares[j] - mean);
+            let dscore = head.scale() * weights[j] * (dshares[j] - mean);
             for c in 0..channels {
                 dq[i * channels + c] += dscore * k.get(head.at(j, c));
                 dk[j * channels + c] += dscore * q.get(head.at(i, c));
-                dv[j * channels + c] += shares[j] * dy.get(head.at(i, c));
+                dv[j * channels + c] += weights[j] * dy.get(head.at(i, c));
             }
         }
     }

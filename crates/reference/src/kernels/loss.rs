@@ -109,7 +109,7 @@ fn softmax_cross_entropy(
             }
         }
     })?;
-    refuse_class(wrong, classes, rank)?;
+    check_class(wrong, classes, rank)?;
     loss.set(entry(0), weight * sum / count as f64);
     let dx_bytes = dx.as_ref().map_or(0, Values::bytes);
     Ok(KernelTally {
@@ -144,8 +144,8 @@ pub(super) fn is_class(class: f64, classes: usize) -> bool {
     class >= 0.0 && class < classes as f64 && class.fract() == 0.0
 }
 
-/// Fails where a target was found that names no class.
-fn refuse_class(wrong: Option<f64>, classes: usize, rank: Rank) -> Result<(), RunError> {
+/// Fails if a target class is out of range.
+fn check_class(wrong: Option<f64>, classes: usize, rank: Rank) -> Result<(), RunError> {
     let Some(class) = wrong else {
         return Ok(());
     };
@@ -190,7 +190,7 @@ fn class_counts(
         totals[class][2] += 1.0;
         visits += classes as u64;
     })?;
-    refuse_class(wrong, classes, rank)?;
+    check_class(wrong, classes, rank)?;
     for (c, total) in totals.iter().enumerate() {
         for (row, count) in total.iter().enumerate() {
             counts.set(cell(row, c), *count);

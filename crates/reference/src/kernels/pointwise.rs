@@ -124,7 +124,7 @@ fn next_index(index: &mut [usize; 5], extent: [usize; 5]) {
     }
 }
 
-/// Bytes read and written of a target: both where it is added to.
+/// Bytes of a target: written, and also read if it accumulates.
 pub(super) fn touched(bytes: u64, accumulate: bool) -> u64 {
     if accumulate { 2 * bytes } else { bytes }
 }
@@ -208,7 +208,7 @@ fn leaky_relu_backward(
     })
 }
 
-/// Where the mask of a dropout comes from.
+/// The key of a dropout mask.
 struct Mask {
     rate: f64,
     operation: u32,

@@ -1,4 +1,4 @@
-//! Embeddings and positions; attention is called from here.
+//! Embeddings and positional encoding; dispatches attention.
 
 use super::loss::is_class;
 use super::pointwise::touched;
@@ -32,8 +32,8 @@ pub(super) fn execute(
     }
 }
 
-/// Fails where a number was found that names no row.
-fn refuse_row(wrong: Option<f64>, rows: usize, rank: Rank) -> Result<(), RunError> {
+/// Fails if an embedding index is out of range.
+fn check_row(wrong: Option<f64>, rows: usize, rank: Rank) -> Result<(), RunError> {
     let Some(number) = wrong else {
         return Ok(());
     };
@@ -62,7 +62,7 @@ fn embedding_forward(
             y.set([n, d, h, wide, c], w.get(cell(row as usize, c)));
         }
     })?;
-    refuse_row(wrong, rows, rank)?;
+    check_row(wrong, rows, rank)?;
     Ok(KernelTally {
         flops: 0,
         bytes: x.bytes() + w.bytes() + y.bytes(),
@@ -87,7 +87,7 @@ fn embedding_backward(
             wrong.get_or_insert(row);
         }
     })?;
-    refuse_row(wrong, rows, rank)?;
+    check_row(wrong, rows, rank)?;
     for (i, &sum) in sums.iter().enumerate() {
         dw.put(cell(i / channels, i % channels), sum, accumulate);
     }

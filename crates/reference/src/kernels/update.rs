@@ -1,4 +1,4 @@
-//! The optimizer.
+//! Optimizers.
 
 use super::Call;
 use crate::values::{Values, each_element, entry};
@@ -70,12 +70,12 @@ fn sum_of_squares(
     Ok(worked)
 }
 
-/// A parameter with all that moves it.
+/// A parameter with gradient, moments and scale.
 struct State<'m> {
     parameter: Values<'m>,
     gradient: Values<'m>,
     moments: Vec<Values<'m>>,
-    /// Factor on the gradient.
+    /// Scale of the gradient.
     scale: f64,
 }
 

@@ -1,4 +1,4 @@
-//! Bodies made by hand, and kernels run on buffers one by one.
+//! Hand-written bodies, and a bench that runs single kernels on buffers.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -11,13 +11,13 @@ use partita_run::{Arena, Inputs, KernelTally, Kernels, RunError};
 use partita_space::{AxisSet, Bytes, Mesh};
 use partita_testkit::{Real, ReferenceKernels};
 
-/// A stream of seeded draws.
-pub struct Dice {
+/// A stream of seeded random numbers.
+pub struct Random {
     seed: u64,
     next: u64,
 }
 
-impl Dice {
+impl Random {
     pub fn new(seed: u64) -> Self {
         Self { seed, next: 0 }
     }
@@ -91,7 +91,7 @@ pub fn exchange(exchange: Exchange) -> Work {
     Work::Exchange(exchange)
 }
 
-/// Buffers with contents, on which kernels run one by one.
+/// Buffers with contents, on which single kernels run.
 pub struct Bench {
     pub body: Body,
     pub arena: Arena,
@@ -127,10 +127,11 @@ impl Bench {
     }
 
     /// A view of this extent somewhere inside a larger buffer, all of it random.
-    pub fn framed(&mut self, dtype: Dtype, extent: [usize; 5], dice: &mut Dice) -> View {
-        let low: [usize; 5] = std::array::from_fn(|_| dice.pick(0, 1));
-        let dims: [usize; 5] = std::array::from_fn(|dim| low[dim] + extent[dim] + dice.pick(0, 1));
-        let values = dice.values(dims.iter().product());
+    pub fn embedded(&mut self, dtype: Dtype, extent: [usize; 5], random: &mut Random) -> View {
+        let low: [usize; 5] = std::array::from_fn(|_| random.pick(0, 1));
+        let dims: [usize; 5] =
+            std::array::from_fn(|dim| low[dim] + extent[dim] + random.pick(0, 1));
+        let values = random.values(dims.iter().product());
         let whole = self.put(dtype, dims, &values);
         View {
             buffer: whole.buffer,

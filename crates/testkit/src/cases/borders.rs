@@ -5,7 +5,7 @@ use crate::Draws;
 use partita_graph::{Convolution, NodeId, Pool, PoolKind};
 use partita_space::Window;
 
-/// What reads a tensor, by what lies around it.
+/// Readers of a tensor, by border.
 #[derive(Clone, Copy)]
 enum Reader {
     Periodic,

@@ -128,7 +128,9 @@ impl Maker {
     fn gate(&mut self, function: Activation, accumulate: bool) -> [Kernel; 2] {
         let extent = self.extent();
         let y = self.view(extent);
-        let x = self.bench.framed(self.dtype, extent, 4.0, &mut self.draws);
+        let x = self
+            .bench
+            .embedded(self.dtype, extent, 4.0, &mut self.draws);
         let [dy, dx] = [0; 2].map(|_| self.view(extent));
         [
             Kernel::ActivationForward { function, x, y },

@@ -4,7 +4,7 @@ use crate::naive;
 use partita_graph::GraphError;
 use partita_lower::{LowerError, Strategy, StrategyError};
 use partita_space::{AXES, Axis};
-use partita_testkit::{Case, Finding, Level, Trial, print, test_levels};
+use partita_testkit::{Case, Level, Trial, Verdict, print, test_levels};
 use std::collections::BTreeMap;
 
 /// The refusals that may be met; each must be predicted.
@@ -43,8 +43,8 @@ impl Refusal {
     }
 }
 
-/// More failures than these are not told in full.
-const TOLD: usize = 4;
+/// More failures than these are not text in full.
+const REPORTED_MAX: usize = 4;
 
 /// Kernels that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,13 +80,13 @@ impl Ledger {
 
     /// Notes a layer that a graph refused, and checks that it was predicted and says which layer.
     pub fn refused(&mut self, layer: &str, predicted: Option<Refusal>, error: &GraphError) {
-        let told = error.to_string();
-        let is_told = told.contains(&format!("`{layer}`")) && told.contains("nearest is");
+        let text = error.to_string();
+        let is_reported = text.contains(&format!("`{layer}`")) && text.contains("nearest is");
         match Refusal::of_graph(error) {
-            Some(refusal) if Some(refusal) == predicted && is_told => {
+            Some(refusal) if Some(refusal) == predicted && is_reported => {
                 *self.refused.entry(refusal).or_default() += 1;
             }
-            _ => self.fail(format!("{predicted:?} was predicted, but: {told}")),
+            _ => self.fail(format!("{predicted:?} was predicted, but: {text}")),
         }
     }
 
@@ -143,30 +143,30 @@ impl Ledger {
         case: &Case,
         strategy: &Strategy,
         kernels: Compared,
-        finding: Finding,
+        finding: Verdict,
     ) {
         let predicted = too_fine(case, strategy).then_some(Refusal::TooFine);
         let what = match finding {
-            Finding::Refused(error) => {
-                let told = error.to_string();
-                let is_told = told.contains(&strategy.to_string()) && told.contains("nearest");
+            Verdict::Refused(error) => {
+                let text = error.to_string();
+                let is_reported = text.contains(&strategy.to_string()) && text.contains("nearest");
                 match Refusal::of_lowering(&error) {
-                    Some(refusal) if Some(refusal) == predicted && is_told => {
+                    Some(refusal) if Some(refusal) == predicted && is_reported => {
                         *self.refused.entry(refusal).or_default() += 1;
                         return;
                     }
-                    Some(_) | None => format!("refused: {told}"),
+                    Some(_) | None => format!("refused: {text}"),
                 }
             }
-            Finding::Wrong(what) => what,
-            Finding::IllConditioned(excuse) if self.strict => format!("far off: {excuse}"),
-            Finding::IllConditioned(excuse) => {
-                let told = format!("{name} {strategy}: {excuse}");
-                self.hard.entry(self.cases).or_insert(told);
+            Verdict::Wrong(what) => what,
+            Verdict::IllConditioned(excuse) if self.strict => format!("far off: {excuse}"),
+            Verdict::IllConditioned(excuse) => {
+                let text = format!("{name} {strategy}: {excuse}");
+                self.hard.entry(self.cases).or_insert(text);
                 return;
             }
-            Finding::Equal if predicted.is_some() => "ran, but is too fine".to_owned(),
-            Finding::Equal => {
+            Verdict::Equal if predicted.is_some() => "ran, but is too fine".to_owned(),
+            Verdict::Equal => {
                 *self.agreed.entry(kernels).or_default() += 1;
                 return;
             }
@@ -194,7 +194,7 @@ impl Ledger {
             self.failures.is_empty(),
             "{title}: {} comparisons differ; the first:\n{}",
             self.failures.len(),
-            self.failures[..self.failures.len().min(TOLD)].join("\n")
+            self.failures[..self.failures.len().min(REPORTED_MAX)].join("\n")
         );
         let reasons: Vec<Refusal> = self.refused.into_keys().collect();
         assert_eq!(

@@ -36,7 +36,13 @@ fn all_meshes(spatial_rank: usize, ranks: &[usize]) -> Vec<Strategy> {
 
 /// Compares a graph under strategies, for as many seeds as asked. Each case has a seed of its own, by
 /// which its level and threads go.
-fn torture(ledger: &mut Ledger, title: &str, graph: &Graph, batch: usize, strategies: &[Strategy]) {
+fn check_all(
+    ledger: &mut Ledger,
+    title: &str,
+    graph: &Graph,
+    batch: usize,
+    strategies: &[Strategy],
+) {
     let (start, rounds) = seeds();
     // The same however many rounds there are, so that a seed repeats a case.
     let number = ledger.cases() / rounds;
@@ -83,7 +89,7 @@ fn a_residual_networks_stem_on_odd_extents_under_all_meshes() {
         let strategies = all_meshes(extent.len(), &[2, 4, 6, 8]);
         for linear in [false, true] {
             let graph = stem(extent, linear);
-            torture(&mut ledger, "stem", &graph, batch, &strategies);
+            check_all(&mut ledger, "stem", &graph, batch, &strategies);
         }
     }
     ledger.close("stem", 250, &[Refusal::TooFine]);
@@ -113,7 +119,7 @@ fn batch_norm_in_training_under_spatial_and_data_splits() {
             .pointwise(2, true)
             .finish(Loss::MeanSquaredError);
         let strategies = all_meshes(rank, &[2, 3, 4, 6]);
-        torture(&mut ledger, "norms", &graph, batch, &strategies);
+        check_all(&mut ledger, "norms", &graph, batch, &strategies);
     }
     ledger.close("batch norm", 90, &[Refusal::TooFine]);
 }
@@ -132,7 +138,7 @@ fn auxiliary_losses() {
                 .early(loss, 1.5)
                 .finish(loss);
             let strategies = all_meshes(rank, &[2, 3, 4, 6]);
-            torture(&mut ledger, "early", &graph, 2, &strategies);
+            check_all(&mut ledger, "early", &graph, 2, &strategies);
         }
     }
     ledger.close("auxiliary losses", 60, &[Refusal::TooFine]);
@@ -161,11 +167,11 @@ fn shards_narrower_than_a_halo_of_nine() {
             for extent in [9, 11, 13, 20] {
                 let strategies = all_meshes(1, &[2, 3, 4, 5, 7, 8]);
                 let graph = between(&[extent], 3, layer(1));
-                torture(&mut ledger, "halo of nine", &graph, 2, &strategies);
+                check_all(&mut ledger, "halo of nine", &graph, 2, &strategies);
             }
             let graph = between(&[9, 11], 2, layer(2));
             let strategies = all_meshes(2, &[3, 4, 6, 8]);
-            torture(&mut ledger, "halo of nine", &graph, 2, &strategies);
+            check_all(&mut ledger, "halo of nine", &graph, 2, &strategies);
         }
     }
     ledger.close("halo of nine", 500, &[]);
@@ -183,11 +189,11 @@ fn strides_beyond_the_kernel() {
                 };
                 let graph = between(&[extent], 2, one(1));
                 let strategies = all_meshes(1, &[2, 3, 5, 7]);
-                torture(&mut ledger, "gaps", &graph, 2, &strategies);
+                check_all(&mut ledger, "gaps", &graph, 2, &strategies);
             }
             let layer = Layer::convolution(2, window(kernel, stride, 0), 3);
             let graph = between(&[5, 7], 2, Layer { operation, ..layer });
-            torture(&mut ledger, "gaps", &graph, 2, &all_meshes(2, &[4, 6]));
+            check_all(&mut ledger, "gaps", &graph, 2, &all_meshes(2, &[4, 6]));
         }
     }
     ledger.close("strides beyond the kernel", 1000, &[Refusal::TooFine]);
@@ -208,10 +214,10 @@ fn extents_smaller_than_the_kernel() {
                         };
                         let graph = between(&[extent], 2, layer(1));
                         let strategies = all_meshes(1, &[2, 3]);
-                        torture(&mut ledger, "small", &graph, 2, &strategies);
+                        check_all(&mut ledger, "small", &graph, 2, &strategies);
                         if extent == 3 && kernel < 7 {
                             let graph = between(&[2, 3], 2, layer(2));
-                            torture(&mut ledger, "small", &graph, 1, &all_meshes(2, &[2, 6]));
+                            check_all(&mut ledger, "small", &graph, 1, &all_meshes(2, &[2, 6]));
                         }
                     }
                 }
@@ -244,7 +250,7 @@ fn periodic_borders_wider_than_a_shard() {
                 let extent = layer.fit(extent.to_vec());
                 let graph = between(&extent, 2, layer);
                 let strategies = all_meshes(extent.len(), ranks);
-                torture(&mut ledger, "periodic", &graph, 2, &strategies);
+                check_all(&mut ledger, "periodic", &graph, 2, &strategies);
             }
         }
     }
@@ -275,7 +281,7 @@ fn groups_up_to_depthwise() {
                     };
                     if layer.refusal(extent).is_none() {
                         let graph = between(extent, channels, layer);
-                        torture(&mut ledger, "groups", &graph, 2, &all_meshes(rank, &[3, 4]));
+                        check_all(&mut ledger, "groups", &graph, 2, &all_meshes(rank, &[3, 4]));
                     }
                 }
             }
@@ -318,7 +324,7 @@ fn extents_of_many_blocks() {
                 tower = tower.then(layer).norm();
             }
             let graph = tower.pointwise(2, true).finish(Loss::MeanSquaredError);
-            torture(&mut ledger, "blocks", &graph, 2, &strategies);
+            check_all(&mut ledger, "blocks", &graph, 2, &strategies);
         }
     }
     ledger.close("many blocks", 12, &[]);
@@ -346,12 +352,12 @@ fn parts_that_run_empty() {
             let wide = Layer::convolution(rank, window(5, 1, 2), 2);
             let graph = reduced().then(wide).norm().finish(Loss::MeanSquaredError);
             let strategies = all_meshes(rank, ranks);
-            torture(&mut ledger, "empty", &graph, 2, &strategies);
+            check_all(&mut ledger, "empty", &graph, 2, &strategies);
             // Padding lets the extents grow again.
             let grown = Layer::convolution(rank, window(2, 1, 3), 2);
             let graph = reduced().then(grown).linear(2);
             let graph = graph.finish(Loss::CROSS_ENTROPY);
-            torture(&mut ledger, "empty", &graph, 1, &strategies);
+            check_all(&mut ledger, "empty", &graph, 1, &strategies);
         }
     }
     ledger.close("empty parts", 150, &[Refusal::TooFine]);
@@ -491,7 +497,7 @@ fn two_readers_of_one_tensor_with_other_borders() {
         for (extent, rank, ranks) in [("9", 1, &[2, 3, 5][..]), ("7x5", 2, &[2, 4, 6])] {
             let graph = two_readers(extent, pair);
             let strategies = all_meshes(rank, ranks);
-            torture(&mut ledger, "readers", &graph, 2, &strategies);
+            check_all(&mut ledger, "readers", &graph, 2, &strategies);
         }
     }
     ledger.close("two readers", 150, &[Refusal::TooFine]);
@@ -541,7 +547,7 @@ fn encoders_and_decoders() {
                 );
                 let graph = parse(&text).unwrap();
                 let strategies = all_meshes(rank, ranks);
-                torture(&mut ledger, "levels", &graph, 2, &strategies);
+                check_all(&mut ledger, "levels", &graph, 2, &strategies);
             }
         }
     }
@@ -557,7 +563,7 @@ fn what_was_flattened_joins_what_was_not() {
              f = flatten p\nk = {joint}\nloss = mse k\n"
         );
         let graph = parse(&text).unwrap();
-        torture(&mut ledger, "joined", &graph, 2, &all_meshes(1, &[2, 4]));
+        check_all(&mut ledger, "joined", &graph, 2, &all_meshes(1, &[2, 4]));
     }
     ledger.close("flattened and not", 6, &[]);
 }
@@ -585,7 +591,7 @@ fn parameters_of_several_layers() {
             );
             let graph = parse(&text).unwrap();
             let strategies = all_meshes(rank, &[2, 4, 5]);
-            torture(&mut ledger, "shared", &graph, 2, &strategies);
+            check_all(&mut ledger, "shared", &graph, 2, &strategies);
         }
     }
     ledger.close("shared parameters", 70, &[]);

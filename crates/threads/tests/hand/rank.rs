@@ -1,6 +1,6 @@
 //! A rank with its arena, and what lies in it.
 
-use super::bodies::Dice;
+use super::bodies::Random;
 use partita_program::{Body, BufferId, Staging, View};
 use partita_run::{Arena, Element, RankRunner, SystemClock, Transport};
 use partita_space::{Mesh, Seconds};
@@ -71,7 +71,7 @@ pub fn whole(body: &Body, buffer: u32) -> View {
     body.buffers[buffer as usize].view(BufferId(buffer))
 }
 
-/// Draws are made as f64.
+/// Conversion of random numbers, which are f64.
 pub trait IntoElement<T> {
     fn into_element(self) -> T;
 }
@@ -93,6 +93,6 @@ pub fn addend<T>(rank: usize, length: usize) -> Vec<T>
 where
     f64: IntoElement<T>,
 {
-    let values = Dice::new(rank as u64 + 1).values(length);
+    let values = Random::new(rank as u64 + 1).values(length);
     values.into_iter().map(f64::into_element).collect()
 }

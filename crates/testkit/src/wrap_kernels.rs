@@ -1,4 +1,4 @@
-//! Kernels with something done before and after each.
+//! Kernels with hooks before and after each.
 
 use partita_program::{Algorithm, Kernel, View};
 use partita_run::{Inputs, KernelTally, Kernels, Memory, RunError};
@@ -6,20 +6,20 @@ use partita_run::{Inputs, KernelTally, Kernels, Memory, RunError};
 /// Runs a kernel, or a part of it.
 pub type Execute<'e> = &'e mut dyn FnMut(&Kernel) -> Result<KernelTally, RunError>;
 
-struct Around<'k, F> {
+struct WrappedKernels<'k, F> {
     kernels: Box<dyn Kernels + 'k>,
     execute: F,
 }
 
-/// Kernels that `execute` runs by those given, with what it does before and after.
-pub fn around<'k, F>(kernels: Box<dyn Kernels + 'k>, execute: F) -> Box<dyn Kernels + 'k>
+/// Kernels with hooks: `execute` runs each through the given ones.
+pub fn wrap_kernels<'k, F>(kernels: Box<dyn Kernels + 'k>, execute: F) -> Box<dyn Kernels + 'k>
 where
     F: FnMut(&Kernel, &Memory<'_>, Execute<'_>) -> Result<KernelTally, RunError> + 'k,
 {
-    Box::new(Around { kernels, execute })
+    Box::new(WrappedKernels { kernels, execute })
 }
 
-impl<F> Kernels for Around<'_, F>
+impl<F> Kernels for WrappedKernels<'_, F>
 where
     F: FnMut(&Kernel, &Memory<'_>, Execute<'_>) -> Result<KernelTally, RunError>,
 {

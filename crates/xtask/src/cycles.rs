@@ -1,18 +1,18 @@
-//! Circles: files of a crate that need each other, so that none can be read without the others.
+//! Dependency cycles between the files of a crate.
 
 use crate::Fault;
 use crate::source::words;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Files that a circle may have.
+/// Most files of a cycle.
 const FILES_MAX: usize = 9;
-/// Re-exports that are followed, one after the other.
+/// Longest chain of re-exports that is followed.
 const REEXPORTS_MAX: usize = 8;
 
-/// The names from a crate's root to a module, none for the root.
+/// The path of a module from the crate's root; empty for the root.
 type Module = Vec<String>;
 
-/// The files of a crate by module, and what they name of each other.
+/// The files of a crate by module, and their dependencies.
 #[derive(Default)]
 pub(crate) struct Crate {
     files: BTreeMap<Module, File>,
@@ -23,12 +23,12 @@ struct File {
     path: String,
     /// Paths in code and in `use`.
     named: Vec<Vec<String>>,
-    /// What `use` brings in, by its name here.
+    /// Imported paths, by local name.
     used: BTreeMap<String, Vec<String>>,
 }
 
 impl Crate {
-    /// Notes a file of the crate by its path below `src`, and its code without tests.
+    /// Adds a file of the crate by its path below `src`, with its code without tests.
     pub(crate) fn note(&mut self, below_src: &str, path: &str, code: &str) {
         let file = self.files.entry(module(below_src)).or_default();
         path.clone_into(&mut file.path);
@@ -43,49 +43,49 @@ impl Crate {
         file.named.extend(paths(code));
     }
 
-    /// Circles of more than [`FILES_MAX`] files.
+    /// Cycles of more than [`FILES_MAX`] files.
     ///
-    /// A module and the modules inside of it may need each other, as the one is told by the others.
+    /// A module and its submodules may depend on each other.
     pub(crate) fn faults(&self) -> Vec<Fault> {
-        let circles = self.circles().into_iter();
-        let large = circles.filter(|circle| circle.len() > FILES_MAX);
-        let fault = |circle: Vec<&str>| Fault {
-            path: circle[0].to_owned(),
+        let cycles = self.cycles().into_iter();
+        let large = cycles.filter(|cycle| cycle.len() > FILES_MAX);
+        let fault = |cycle: Vec<&str>| Fault {
+            path: cycle[0].to_owned(),
             line: 0,
             message: format!(
                 "{} files need each other, at most {FILES_MAX}: move what they share into a file below \
                  them ({})",
-                circle.len(),
-                circle.join(", ")
+                cycle.len(),
+                cycle.join(", ")
             ),
         };
         large.map(fault).collect()
     }
 
-    /// Files that can be reached from each other, each circle in the order of its modules.
-    fn circles(&self) -> Vec<Vec<&str>> {
+    /// Strongly connected components of files, each in the order of its modules.
+    fn cycles(&self) -> Vec<Vec<&str>> {
         let reached: BTreeMap<&Module, BTreeSet<&Module>> = self
             .files
             .keys()
             .map(|from| (from, self.reached(from)))
             .collect();
-        let mut told = BTreeSet::new();
-        let mut circles = Vec::new();
+        let mut reported = BTreeSet::new();
+        let mut cycles = Vec::new();
         for (from, ways) in &reached {
-            let circle: Vec<&Module> = ways
+            let cycle: Vec<&Module> = ways
                 .iter()
                 .copied()
                 .filter(|to| reached[to].contains(from))
                 .collect();
-            if circle.len() > 1 && !told.contains(from) {
-                told.extend(circle.iter().copied());
-                circles.push(circle.iter().map(|at| &*self.files[*at].path).collect());
+            if cycle.len() > 1 && !reported.contains(from) {
+                reported.extend(cycle.iter().copied());
+                cycles.push(cycle.iter().map(|at| &*self.files[*at].path).collect());
             }
         }
-        circles
+        cycles
     }
 
-    /// All modules that a module needs, directly or not.
+    /// All direct and indirect dependencies of a module.
     fn reached(&self, from: &Module) -> BTreeSet<&Module> {
         let mut reached = BTreeSet::new();
         let mut open = self.needs(from);
@@ -105,7 +105,7 @@ impl Crate {
             .collect()
     }
 
-    /// The module in which a path seen from another one ends; none of a foreign one.
+    /// The module that a path in another module refers to; `None` for a foreign one.
     fn resolve(&self, from: &Module, path: &[String], reexports: usize) -> Option<&Module> {
         let mut at = from.clone();
         let mut rest = path;
@@ -154,7 +154,7 @@ fn module(below_src: &str) -> Module {
     parts
 }
 
-/// What stands between each `use` and its semicolon.
+/// The trees of `use` declarations.
 fn use_trees(code: &str) -> impl Iterator<Item = &str> {
     words(code, "use").filter_map(move |offset| {
         let before = code[..offset].rsplit(['\n', ';', '{', '}']).next()?.trim();
@@ -212,26 +212,26 @@ fn paths(code: &str) -> impl Iterator<Item = Vec<String>> {
 mod tests {
     use super::*;
 
-    fn circles(files: &[(&str, &str)]) -> Vec<String> {
+    fn cycles(files: &[(&str, &str)]) -> Vec<String> {
         let mut all = Crate::default();
         for (path, code) in files {
             all.note(path, path, code);
         }
-        let circles = all.circles().into_iter();
-        circles.map(|circle| circle.join(" ")).collect()
+        let cycles = all.cycles().into_iter();
+        cycles.map(|cycle| cycle.join(" ")).collect()
     }
 
     #[test]
     fn files_that_name_each_other_are_a_circle() {
         let one_way = [("a.rs", "use crate::b::B;"), ("b.rs", "struct B;")];
-        assert!(circles(&one_way).is_empty());
+        assert!(cycles(&one_way).is_empty());
         for back in [
             "use crate::a::A;",
             "fn f() -> crate::a::A {}",
             "pub(crate) use super::a::A;",
         ] {
             assert_eq!(
-                circles(&[one_way[0], ("b.rs", back)]),
+                cycles(&[one_way[0], ("b.rs", back)]),
                 ["a.rs b.rs"],
                 "{back}"
             );
@@ -242,7 +242,7 @@ mod tests {
             ("c.rs", ""),
             ("d.rs", "use crate::a;"),
         ];
-        assert_eq!(circles(&three), ["a.rs b.rs d.rs"]);
+        assert_eq!(cycles(&three), ["a.rs b.rs d.rs"]);
     }
 
     #[test]
@@ -253,7 +253,7 @@ mod tests {
             ("b.rs", "mod inner; pub use self::inner::B;"),
             ("b/inner.rs", "fn f(a: super::super::a::A) {}"),
         ];
-        assert_eq!(circles(&files), ["a.rs b/inner.rs"]);
+        assert_eq!(cycles(&files), ["a.rs b/inner.rs"]);
     }
 
     #[test]
@@ -263,11 +263,11 @@ mod tests {
             ("a/mod.rs", "mod inner; use self::inner::I; use crate::C;"),
             ("a/inner.rs", "use super::A; use crate::C;"),
         ];
-        assert!(circles(&files).is_empty());
+        assert!(cycles(&files).is_empty());
     }
 
     #[test]
-    fn large_circles_are_faults() {
+    fn large_cycles_are_faults() {
         for (count, faults) in [(FILES_MAX, 0), (FILES_MAX + 1, 1)] {
             let mut all = Crate::default();
             for at in 0..count {
