@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Longer than any of the jobs takes.
+/// Longer than any of the jobs.
 const LIMIT: Duration = Duration::from_secs(100);
 
 pub const PARTITA: &str = env!("CARGO_BIN_EXE_partita");
@@ -34,7 +34,7 @@ pub struct Case {
     folder: TempDir,
 }
 
-/// Jobs of several tests at a time would stand in each other's way: their watchdogs are short.
+/// Jobs run one at a time, because their watchdogs are short.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -130,7 +130,7 @@ pub fn threads(ranks: usize, strategy: &'static str) -> Trained {
     known.entry((ranks, strategy)).or_insert_with(train).clone()
 }
 
-/// What a training gave.
+/// Results of a training.
 #[derive(Clone, PartialEq)]
 pub struct Trained {
     pub digest: String,
@@ -156,7 +156,7 @@ fn ranks_traced(path: &Path) -> usize {
     ranks.max().unwrap() as usize + 1
 }
 
-/// Runs a command to its end. One that takes too long is ended, and fails the test.
+/// Runs a command with a time limit.
 pub fn run(command: &mut Command) -> Output {
     let child = command
         .stdout(Stdio::piped())

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 const RANKS: usize = 4;
 const WATCHDOG: Duration = Duration::from_secs(3);
-/// Beyond the watchdog's limit, for everything to end.
+/// Time beyond the watchdog's limit for everything to end.
 const MARGIN: Duration = Duration::from_secs(10);
 
-/// Keeps the number and the error output of each rank, as launchers may drop what ranks say last.
+/// Records process id and standard error of each rank, because launchers may drop the last output.
 const RANK: &str = "#!/bin/sh
 rank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
 echo $$ > \"$0.pid.$rank\"
@@ -30,12 +30,12 @@ sh -c 'echo $$ > \"$0\"; exec \"$@\"' \"$0.pid.$rank\" \"$@\" 2> \"$0.error.$ran
 exit 1
 ";
 
-/// A job that trains until something happens to it.
+/// A job that trains until it is disturbed.
 struct Job {
     name: &'static str,
     case: Case,
     child: Child,
-    /// When something was done to it.
+    /// When it was disturbed.
     struck: Instant,
 }
 
@@ -44,7 +44,7 @@ impl Job {
         Self::run(launcher.command(RANKS), launcher.name, RANK, strategy)
     }
 
-    /// One whose launcher lets the others live when a rank dies.
+    /// A job whose launcher does not kill the others when a rank dies.
     fn start_shielded(launcher: &Launcher, strategy: &str) -> Self {
         let mut command = launcher.command(RANKS);
         command.args(launcher.keep_survivors);
@@ -61,7 +61,7 @@ impl Job {
         job
     }
 
-    /// One that has not begun.
+    /// A job that has not started training.
     fn spawn(
         mut command: Command,
         name: &'static str,
@@ -90,7 +90,7 @@ impl Job {
         }
     }
 
-    /// Waits until so many epochs have ended.
+    /// Waits for a number of epochs.
     fn reach(&self, epochs: usize) {
         let start = Instant::now();
         while self.epochs() < epochs {
@@ -124,7 +124,7 @@ impl Job {
         String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
     }
 
-    /// What a rank said in the end.
+    /// The standard error of a rank.
     fn said(&self, rank: usize) -> String {
         let text = self.error(rank);
         let lines = text.lines().filter(|line| line.contains("partita: "));
@@ -184,24 +184,24 @@ impl Drop for Job {
     }
 }
 
-/// Whether a line names a rank as missing. On a busy machine ranks that live may answer too late, and are
-/// named beside it.
-fn accuses(line: &str, victim: usize) -> bool {
+/// Whether a line lists a rank as missing. On a busy machine live ranks may answer too late, and are listed
+/// too.
+fn lists_as_missing(line: &str, missing: usize) -> bool {
     let lists = line.split("rank(s) [").skip(1);
     let mut lists = lists.filter_map(|rest| rest.split(']').next());
     lists.any(|list| {
         let mut ranks = list.split(", ");
-        ranks.any(|rank| rank == victim.to_string())
+        ranks.any(|rank| rank == missing.to_string())
     })
 }
 
-/// Every rank that lives names the one that does not, with task, layer and sequence number, on a line.
-fn assert_named(job: &Job, victim: usize, work: &[&str]) {
-    for rank in (0..RANKS).filter(|&rank| rank != victim) {
+/// Asserts that every live rank names the missing one, with task, layer and sequence number, on a line.
+fn assert_named(job: &Job, missing: usize, work: &[&str]) {
+    for rank in (0..RANKS).filter(|&rank| rank != missing) {
         let said = job.said(rank);
         let names = |line: &str| {
             let where_it_was = ["layer `", "(task ", "sequence "];
-            accuses(line, victim)
+            lists_as_missing(line, missing)
                 && where_it_was.iter().all(|word| line.contains(word))
                 && work.iter().any(|work| line.contains(work))
         };
@@ -213,30 +213,30 @@ fn assert_named(job: &Job, victim: usize, work: &[&str]) {
     }
 }
 
-/// The launchers that are there.
+/// The installed launchers.
 fn launchers(test: &str) -> Vec<Launcher> {
     let found = NAMES.map(|name| launcher(name, test));
     found.into_iter().flatten().collect()
 }
 
-/// What a hung or dead rank may leave the others in, whichever comes first.
+/// Tasks in which a hung or dead rank may leave the others.
 const ANY_WORK: [&str; 4] = ["exchange", "allreduce", "allgather", "alltoall"];
-/// Slabs of all samples are handed over as whole samples, forward, and back.
+/// Slabs of all samples are redistributed to whole samples, forward and back.
 const HAND_OVER: &str = "depth=4; c2..: N=depth,D=-";
 
-/// One job after the other is started and struck, so that they wait for their watchdogs together.
-fn hangs(test: &str, strategy: &str, victim: usize, work: &[&str]) {
+/// Starts and disturbs all jobs, so that their watchdogs run concurrently.
+fn hangs(test: &str, strategy: &str, missing: usize, work: &[&str]) {
     let launchers = launchers(test);
     let _alone = alone();
     let jobs = launchers.iter().map(|launcher| {
         let mut job = Job::start(launcher, strategy);
-        job.strike("STOP", job.pid(victim));
+        job.strike("STOP", job.pid(missing));
         job
     });
     for mut job in jobs.collect::<Vec<_>>() {
-        let (_, status) = job.end(Some(victim));
+        let (_, status) = job.end(Some(missing));
         assert!(!status.success(), "{}: {status}", job.name);
-        assert_named(&job, victim, work);
+        assert_named(&job, missing, work);
         assert!(
             !job.case.path("out").exists(),
             "a failed run leaves nothing"
@@ -251,8 +251,8 @@ fn a_hung_rank_is_named_in_an_exchange_or_a_sum() {
 }
 
 #[test]
-fn a_hung_rank_is_named_where_layers_hand_over() {
-    let test = "a_hung_rank_is_named_where_layers_hand_over";
+fn a_hung_rank_is_named_in_a_redistribution() {
+    let test = "a_hung_rank_is_named_in_a_redistribution";
     hangs(test, HAND_OVER, 1, &ANY_WORK);
 }
 
@@ -426,7 +426,7 @@ fn a_dead_rank_ends_the_job() {
         // The launcher may end the others before they speak; what they say is right.
         for rank in [0, 2, 3] {
             let said = job.said(rank);
-            let is_right = |line: &str| accuses(line, 1) || line.contains("with rank 1");
+            let is_right = |line: &str| lists_as_missing(line, 1) || line.contains("with rank 1");
             assert!(
                 said.lines().all(is_right),
                 "{}: rank {rank} said: {said}",

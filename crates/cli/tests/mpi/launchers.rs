@@ -1,23 +1,23 @@
-//! The launchers that are installed.
+//! Installed launchers.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The launcher of an MPI.
+/// An MPI launcher.
 #[derive(Clone, Debug)]
 pub struct Launcher {
     pub name: &'static str,
     program: PathBuf,
     arguments: &'static [&'static str],
-    /// What keeps it from ending the other ranks when one dies.
+    /// Option that keeps it from killing the other ranks when one dies.
     pub keep_survivors: &'static [&'static str],
 }
 
 /// Debian's Open MPI, Debian's MPICH, and the PyPI package of MPICH, which has the standard ABI.
 pub const NAMES: [&str; 3] = ["Open MPI", "MPICH", "standard ABI"];
 
-/// The launcher of this name; where it is not installed, says so and gives none.
+/// The launcher of this name; reports if it is not installed.
 pub fn launcher(name: &'static str, test: &str) -> Option<Launcher> {
     // The wheel lies beside the build.
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
@@ -62,14 +62,14 @@ pub fn launcher(name: &'static str, test: &str) -> Option<Launcher> {
     None
 }
 
-/// Says that a test has not run. Written past the capture of the tests' output.
+/// Reports that a test has not run, past the capture of the tests' output.
 pub fn not_run(test: &str, reason: &str) {
     let line = format!("NOT RUN: {test}: {reason}\n");
     std::io::stderr().write_all(line.as_bytes()).unwrap();
 }
 
 impl Launcher {
-    /// Starts so many processes; what they are is to be added.
+    /// A command that starts this number of processes; append the program.
     pub fn command(&self, processes: usize) -> Command {
         let mut command = Command::new(&self.program);
         command.args(self.arguments);

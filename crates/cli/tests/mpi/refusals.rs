@@ -1,11 +1,11 @@
-//! What is refused is told once.
+//! Errors are reported once.
 
 use crate::case::{Case, PARTITA, alone, run};
 use crate::launchers::{NAMES, launcher};
 use std::fs;
 use std::process::{Command, Output};
 
-/// What Partita said, without what the launcher adds.
+/// The output of Partita, without that of the launcher.
 fn said(output: &Output) -> Vec<String> {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     let own = text.lines().filter(|line| line.starts_with("partita: "));
@@ -62,7 +62,7 @@ fn ranks_with_different_programs_are_refused() {
 }
 
 #[test]
-fn a_launcher_without_its_library_is_told() {
+fn a_launcher_without_its_library_is_reported() {
     let case = Case::new(1, "20 s");
     let train = |library: &str| {
         let mut command = Command::new(PARTITA);

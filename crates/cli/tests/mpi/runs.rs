@@ -1,4 +1,4 @@
-//! Processes give the bits of threads.
+//! Processes are bitwise equal to threads.
 
 use crate::case::{Case, alone, threads};
 use crate::launchers::launcher;
@@ -53,18 +53,21 @@ fn is_the_same_as_threads(name: &'static str, test: &str) {
 }
 
 #[test]
-fn open_mpi_gives_the_bits_of_threads() {
-    is_the_same_as_threads("Open MPI", "open_mpi_gives_the_bits_of_threads");
+fn open_mpi_is_bitwise_equal_to_threads() {
+    is_the_same_as_threads("Open MPI", "open_mpi_is_bitwise_equal_to_threads");
 }
 
 #[test]
-fn mpich_gives_the_bits_of_threads() {
-    is_the_same_as_threads("MPICH", "mpich_gives_the_bits_of_threads");
+fn mpich_is_bitwise_equal_to_threads() {
+    is_the_same_as_threads("MPICH", "mpich_is_bitwise_equal_to_threads");
 }
 
 #[test]
-fn the_standard_abi_gives_the_bits_of_threads() {
-    is_the_same_as_threads("standard ABI", "the_standard_abi_gives_the_bits_of_threads");
+fn the_standard_abi_is_bitwise_equal_to_threads() {
+    is_the_same_as_threads(
+        "standard ABI",
+        "the_standard_abi_is_bitwise_equal_to_threads",
+    );
 }
 
 #[test]

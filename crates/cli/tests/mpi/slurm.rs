@@ -122,8 +122,8 @@ impl Drop for Cluster {
 }
 
 #[test]
-fn srun_gives_the_bits_of_threads() {
-    let test = "srun_gives_the_bits_of_threads";
+fn srun_is_bitwise_equal_to_threads() {
+    let test = "srun_is_bitwise_equal_to_threads";
     let _alone = alone();
     let Some(cluster) = Cluster::up(test) else {
         return;
