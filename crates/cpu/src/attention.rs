@@ -130,7 +130,7 @@ impl Matrix {
 
 /// One head of one sample.
 ///
-/// Pointers: the matrices, and scratch as `scratch_layout` says; no other thread accesses y or the gradients, whichever
+/// Pointers: the matrices, and scratch as `layout` says; no other thread accesses y or the gradients, whichever
 /// are written, or the scratch.
 struct Head {
     level: Level,
@@ -144,7 +144,7 @@ struct Head {
     outer: usize,
     inner: usize,
     channels: usize,
-    scratch_layout: Scratch,
+    layout: Scratch,
     scratch: *mut f32,
 }
 
@@ -189,9 +189,9 @@ impl<'a> Pass<'a> {
         let [q, k, _] = self.inputs.map(|x| x.grid);
         let (outer, inner) = (q.extent[2], k.extent[2]);
         let is_backward = products > 2;
-        let scratch_layout = Scratch::new(&self.heads, [outer, inner], q.channels, is_backward);
+        let layout = Scratch::new(&self.heads, [outer, inner], q.channels, is_backward);
         let kind = call.team.kind();
-        let needed = kind.threads * scratch_layout.elements();
+        let needed = kind.threads * layout.elements();
         assert!(call.scratch.len() >= needed, "scratch of {needed} elements");
         let scratch = Shared(call.scratch.as_mut_ptr());
         let count = q.samples * self.heads.heads;
@@ -208,8 +208,8 @@ impl<'a> Pass<'a> {
                     // SAFETY: each thread has its part of the scratch, each head its own channels of
                     // boxes that fit each other; what is written is borrowed alone.
                     unsafe {
-                        let scratch = scratch.get().add(thread * scratch_layout.elements());
-                        of_head(&self.head(kind.level, head, scratch_layout, scratch));
+                        let scratch = scratch.get().add(thread * layout.elements());
+                        of_head(&self.head(kind.level, head, layout, scratch));
                     }
                     poll.tick(flops);
                 }
@@ -219,13 +219,7 @@ impl<'a> Pass<'a> {
 
     /// # Safety
     /// There is the head, and the scratch is nobody else's.
-    unsafe fn head(
-        &self,
-        level: Level,
-        number: usize,
-        scratch_layout: Scratch,
-        scratch: *mut f32,
-    ) -> Head {
+    unsafe fn head(&self, level: Level, number: usize, layout: Scratch, scratch: *mut f32) -> Head {
         let (n, head) = (number / self.heads.heads, number % self.heads.heads);
         let channels = self.inputs[0].grid.channels / self.heads.heads;
         let of = |rows: &Rows| Matrix {
@@ -246,7 +240,7 @@ impl<'a> Pass<'a> {
             outer: q.grid.extent[2],
             inner: k.grid.extent[2],
             channels,
-            scratch_layout,
+            layout,
             scratch,
         }
     }
@@ -343,11 +337,11 @@ impl Head {
     /// # Safety
     /// The pointer requirements of [`Head`] hold.
     unsafe fn forward(&self) {
-        // SAFETY: the scratch has scratch_layout for both.
+        // SAFETY: the scratch has layout for both.
         let (turned, scores) = (self.scratch, unsafe {
-            self.scratch.add(self.scratch_layout.turned)
+            self.scratch.add(self.layout.turned)
         });
-        // SAFETY: the keys have their scratch_layout.
+        // SAFETY: the keys have their layout.
         unsafe { self.turn(self.k, turned) };
         for (block, seen) in self.blocks() {
             // SAFETY: blocks of the own matrices.
@@ -401,12 +395,12 @@ impl Head {
     /// # Safety
     /// The pointer requirements of [`Head`] hold.
     unsafe fn backward(&self) {
-        let Scratch { turned, scores, .. } = self.scratch_layout;
-        // SAFETY: the scratch has scratch_layout for all four.
+        let Scratch { turned, scores, .. } = self.layout;
+        // SAFETY: the scratch has layout for all four.
         let [keys, values, shares, slopes] =
             unsafe { [0, turned, 2 * turned, 2 * turned + scores].map(|at| self.scratch.add(at)) };
         let [dq, dk, dv] = self.gradients;
-        // SAFETY: keys and values have their scratch_layout.
+        // SAFETY: keys and values have their layout.
         unsafe {
             self.turn(self.k, keys);
             self.turn(self.v, values);

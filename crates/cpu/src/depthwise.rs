@@ -32,10 +32,7 @@ impl DirectConvolution<'_> {
         let tiles = Tiles { level, f: self.f };
         let block = self.positions_per_unit(team);
         let blocks = positions.div_ceil(block);
-        let shares = self
-            .epilogue
-            .slots
-            .map_or(blocks, |s| s.count().min(blocks));
+        let shares = self.epilogue.shares(blocks);
         let flops = 2 * self.taps_all() * self.f * positions / shares;
         team.units(progress, shares, flops as u64, &|share, poll| {
             // SAFETY: guaranteed by the caller; a share has positions and a slot of its own.

@@ -199,10 +199,7 @@ impl DirectConvolution<'_> {
             Operand::Packed(_) if blocks < 4 * threads => tiles.count(),
             Operand::Packed(_) | Operand::Transposed(..) | Operand::Depthwise(..) => 1,
         };
-        let shares = self
-            .epilogue
-            .slots
-            .map_or(blocks, |s| s.count().min(blocks));
+        let shares = self.epilogue.shares(blocks);
         let flops = 2 * self.taps_all() * self.c * self.f * positions / (split * shares);
         team.units(progress, shares * split, flops as u64, &|unit, poll| {
             let (share, s) = (unit / split, unit % split);

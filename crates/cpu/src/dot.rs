@@ -63,10 +63,7 @@ impl DirectConvolution<'_> {
         };
         let blocks = positions.div_ceil(block);
         let split = if narrow { 1 } else { q_tiles };
-        let shares = self
-            .epilogue
-            .slots
-            .map_or(blocks, |s| s.count().min(blocks));
+        let shares = self.epilogue.shares(blocks);
         let flops = 2 * self.taps_all() * self.c * self.f * positions / (split * shares);
         team.units(progress, shares * split, flops as u64, &|unit, poll| {
             let (share, s) = (unit / split, unit % split);

@@ -271,6 +271,11 @@ impl JobEpilogue<'_> {
         self
     }
 
+    /// Into how many parts that many blocks of positions are cut: one for each slot, if it takes sums.
+    pub(crate) fn shares(&self, blocks: usize) -> usize {
+        self.slots.map_or(blocks, |slots| slots.count().min(blocks))
+    }
+
     /// Whether there is any operation.
     pub(crate) fn is_some(&self) -> bool {
         self.bias.is_some()

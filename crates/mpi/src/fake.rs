@@ -69,6 +69,14 @@ impl State {
     }
 }
 
+macro_rules! unsupported {
+    ($($name:ident($($argument:ty),*);)*) => {
+        $(unsafe fn $name(&self, $(_: $argument),*) -> c_int {
+            panic!("not supported by the fake")
+        })*
+    };
+}
+
 impl Functions for Fake {
     unsafe fn isend(&self, from: Buffer, _: c_int, tag: c_int, _: Raw, new: &mut Raw) -> c_int {
         let mut state = self.state.borrow_mut();
@@ -137,62 +145,19 @@ impl Functions for Fake {
         0
     }
 
-    unsafe fn init_thread(&self, _: c_int, _: &mut c_int) -> c_int {
-        panic!("not supported by the fake")
-    }
-
-    unsafe fn finalize(&self) -> c_int {
-        panic!("not supported by the fake")
-    }
-
-    unsafe fn abort(&self, _: Raw, _: c_int) -> c_int {
-        panic!("not supported by the fake")
-    }
-
-    unsafe fn set_errhandler(&self, _: Raw, _: Raw) -> c_int {
-        panic!("not supported by the fake")
-    }
-
-    unsafe fn get_attr(&self, _: Raw, _: c_int, _: &mut *mut c_int, _: &mut c_int) -> c_int {
-        panic!("not supported by the fake")
-    }
-
-    unsafe fn rank(&self, _: Raw, _: &mut c_int) -> c_int {
-        panic!("not supported by the fake")
-    }
-
-    unsafe fn size(&self, _: Raw, _: &mut c_int) -> c_int {
-        panic!("not supported by the fake")
-    }
-
-    unsafe fn dup(&self, _: Raw, _: &mut Raw) -> c_int {
-        panic!("not supported by the fake")
-    }
-
-    unsafe fn split(&self, _: Raw, _: c_int, _: c_int, _: &mut Raw) -> c_int {
-        panic!("not supported by the fake")
-    }
-
-    unsafe fn iallreduce(&self, _: *const c_void, _: Buffer, _: Raw, _: Raw, _: &mut Raw) -> c_int {
-        panic!("not supported by the fake")
-    }
-
-    unsafe fn iallgatherv(&self, _: Buffer, _: &Parts, _: Raw, _: &mut Raw) -> c_int {
-        panic!("not supported by the fake")
-    }
-
-    unsafe fn ireduce_scatter(
-        &self,
-        _: &Parts,
-        _: *mut c_void,
-        _: Raw,
-        _: Raw,
-        _: &mut Raw,
-    ) -> c_int {
-        panic!("not supported by the fake")
-    }
-
-    unsafe fn ialltoallv(&self, _: &Parts, _: &Parts, _: Raw, _: &mut Raw) -> c_int {
-        panic!("not supported by the fake")
+    unsupported! {
+        init_thread(c_int, &mut c_int);
+        finalize();
+        abort(Raw, c_int);
+        set_errhandler(Raw, Raw);
+        get_attr(Raw, c_int, &mut *mut c_int, &mut c_int);
+        rank(Raw, &mut c_int);
+        size(Raw, &mut c_int);
+        dup(Raw, &mut Raw);
+        split(Raw, c_int, c_int, &mut Raw);
+        iallreduce(*const c_void, Buffer, Raw, Raw, &mut Raw);
+        iallgatherv(Buffer, &Parts, Raw, &mut Raw);
+        ireduce_scatter(&Parts, *mut c_void, Raw, Raw, &mut Raw);
+        ialltoallv(&Parts, &Parts, Raw, &mut Raw);
     }
 }

@@ -56,7 +56,7 @@ fn ranks_with_different_programs_are_refused() {
     let said = said(&output);
     assert!(!output.status.success() && said.len() == 1, "{said:?}");
     assert!(
-        said[0].contains("rank 1 would run something else than rank 0"),
+        said[0].contains("rank 1 has another program than rank 0"),
         "{said:?}"
     );
 }

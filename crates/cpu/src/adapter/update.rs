@@ -74,18 +74,18 @@ fn squares(sources: &[View], total: &View, run: &mut Run<'_, '_>) -> Result<Kern
 }
 
 /// A parameter's blocks while they are in use.
-struct ParameterBlocks<'m> {
+struct Operands<'m> {
     w: Output<'m>,
     g: Block<'m, f32>,
     moments: [Option<Output<'m>>; 2],
 }
 
-impl<'m> ParameterBlocks<'m> {
+impl<'m> Operands<'m> {
     fn new(
         (parameter, gradient, moments): (&View, &View, &[View]),
         run: &Run<'m, '_>,
-    ) -> ParameterBlocks<'m> {
-        ParameterBlocks {
+    ) -> Operands<'m> {
+        Operands {
             w: run.output(parameter),
             g: run.dense(gradient),
             moments: [0, 1].map(|i| moments.get(i).map(|view| run.output(view))),
@@ -123,11 +123,8 @@ fn update<'v>(
     });
     let mut tally = KernelTally { flops: 0, bytes: 0 };
     loop {
-        let mut blocks: [_; BATCH] = std::array::from_fn(|_| {
-            parameters
-                .next()
-                .map(|views| ParameterBlocks::new(views, run))
-        });
+        let mut blocks: [_; BATCH] =
+            std::array::from_fn(|_| parameters.next().map(|views| Operands::new(views, run)));
         if blocks[0].is_none() {
             return Ok(tally);
         }
@@ -136,11 +133,7 @@ fn update<'v>(
             None => Parameter::new(&mut [], &[], [&mut [], &mut []]),
         });
         tally.flops += step(rule, &mut list, scale, run)?.flops;
-        tally.bytes += blocks
-            .iter()
-            .flatten()
-            .map(ParameterBlocks::bytes)
-            .sum::<u64>();
+        tally.bytes += blocks.iter().flatten().map(Operands::bytes).sum::<u64>();
     }
 }
 
