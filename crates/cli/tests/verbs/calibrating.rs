@@ -173,14 +173,14 @@ fn a_calibration_knows_micro_batches_and_every_way_to_store_samples() {
 fn a_calibration_that_cannot_be_says_what_can() {
     let folder = folder();
     for (more, word) in [
-        (["--models", "small.model:none"], "no batch"),
+        (["--models", "small.model:none"], "not a batch size"),
         (["--models", "smal.model"], "smal.model"),
         (["--models", "small.model:2,"], "empty entry"),
         (
             ["--models", "small.model:2, small.model:9999999"],
             "`small.model` with 9999999 samples needs at least",
         ),
-        (["--output", "."], "no regular file"),
+        (["--output", "."], "not a regular file"),
         (["--output", "nowhere/mine.toml"], "nowhere"),
         (["--name", ""], "--name mine"),
         (["--passes", "0"], "--passes"),
