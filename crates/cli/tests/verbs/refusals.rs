@@ -49,7 +49,7 @@ fn axes_and_values_that_do_not_exist_are_refused_with_the_nearest() {
             "depth=2; conv1: recompute=yes",
             "nearest is `recompute=on`",
         ),
-        ("2", "2", "auto", "one of them is `data=2`"),
+        ("2", "2", "auto", "such as `data=2`"),
         ("2", "2", "", "not of the form axis=number"),
         ("4", "2", "depth=2,depth=2", "given twice"),
         ("2", "2", "overlap=maybe", "overlap=maybe"),

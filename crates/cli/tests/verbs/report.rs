@@ -384,7 +384,7 @@ fn a_report_that_cannot_be_written_is_named_and_leaves_nothing() {
     // What is no report outlives any plan.
     fs::write(&path, "model = 'mine'").unwrap();
     let text = refusal(&[&COSMOFLOW[..], &report].concat());
-    assert!(text.contains("no report"), "{text}");
+    assert!(text.contains("not a report"), "{text}");
     assert_eq!(fs::read_to_string(&path).unwrap(), "model = 'mine'");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
