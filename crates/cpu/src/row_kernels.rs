@@ -306,7 +306,7 @@ pub fn row_statistics(call: &mut Call, x: View, sums: &mut [f64]) -> Result<Work
 /// Stores the two sums of a position.
 ///
 /// # Safety
-/// `sums` holds two indices in f64 per position, and no other thread accesses those of this one.
+/// `sums` holds two f64 numbers per position, and no other thread accesses those of this one.
 #[inline(always)]
 unsafe fn put(sums: Shared, position: usize, pair: [f64; 2]) {
     // SAFETY: guaranteed by the caller.
@@ -335,7 +335,7 @@ impl Op for Moments<'_> {
     }
 }
 
-/// Sums of two indices per element of three rows.
+/// Sums of two values per element of three rows.
 #[inline(always)]
 fn sum_pair([a, b, c]: [&[f32]; 3], of: impl Fn([f64; 3]) -> (f64, f64)) -> [f64; 2] {
     let [(a, a_rest), (b, b_rest), (c, c_rest)] = [a, b, c].map(|row| row.as_chunks::<CHUNK>());

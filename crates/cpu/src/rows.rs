@@ -236,7 +236,7 @@ unsafe fn moved(p: [*mut f32; 4], pitch: [usize; 4], w: usize) -> [*mut f32; 4] 
     }
 }
 
-/// `len` elements contiguous, without columns.
+/// `len` contiguous elements, without columns.
 ///
 /// # Safety
 /// The processor has the features of `S`. So many elements of the inputs can be read and of y, the last

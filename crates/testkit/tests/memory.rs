@@ -18,7 +18,7 @@ static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 /// A way to draw cases, and its name.
 type Draw = (&'static str, fn(u64) -> Case);
 
-/// One count for the whole process: cases of two tests must not barrier.
+/// One count for the whole process, so its tests must not run concurrently.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Bytes that the ranks of a case hold at most while they play, and those of their programs.
