@@ -1,6 +1,5 @@
 //! `calibrate`: measures this machine and writes a machine file.
 
-mod day;
 mod error;
 mod machine;
 

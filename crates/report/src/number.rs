@@ -2,12 +2,12 @@
 
 use partita_space::{Bytes, Flops};
 
-/// Flops in the unit of published tables, `1183.42 GFlop`, unless that would show none.
+/// Flops in the unit of published tables, `1183.42 Gflop`, unless that would show none.
 pub fn giga(flops: Flops) -> String {
     let number = flops.0 as f64 / 1e9;
     match number < 0.01 {
         true => flops.to_string(),
-        false => format!("{number:.2} GFlop"),
+        false => format!("{number:.2} Gflop"),
     }
 }
 
@@ -39,8 +39,8 @@ mod tests {
 
     #[test]
     fn small_numbers_show_in_smaller_units() {
-        assert_eq!(giga(Flops(1_183_420_000_000)), "1183.42 GFlop");
-        assert_eq!(giga(Flops(2_500_000)), "2.50 MFlop");
+        assert_eq!(giga(Flops(1_183_420_000_000)), "1183.42 Gflop");
+        assert_eq!(giga(Flops(2_500_000)), "2.50 Mflop");
         assert_eq!(gibi(Bytes(3 << 29)), "1.50 GiB");
         assert_eq!(gibi(Bytes(3 << 19)), "1.50 MiB");
     }

@@ -1,6 +1,5 @@
 //! The machine file of a calibration.
 
-use super::day::today;
 use crate::host::Host;
 use crate::kernel_set::KernelSet;
 use crate::local_machine::{CalibrationRun, Ranks};
@@ -12,6 +11,7 @@ use partita_oracle::Features;
 use partita_oracle::{Errors, LinkFit, Sample, Validation};
 use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Seconds, upper_median};
 use std::collections::BTreeMap;
+use time::OffsetDateTime;
 
 fn fact<T>(value: T, basis: Basis, source: &str) -> Fact<T> {
     Fact {
@@ -184,7 +184,8 @@ fn calibration(
     ];
     let known = collectives.into_iter().filter(|(_, laws)| !laws.is_empty());
     Calibration {
-        date: today(),
+        // In UTC, as in 2026-11-22.
+        date: OffsetDateTime::now_utc().date().to_string(),
         processor: host.processor.clone().unwrap_or_default(),
         cores: ranks.cores.len(),
         simd: host.simd.to_owned(),

@@ -1,7 +1,7 @@
 //! Axes of figures, linear and logarithmic.
 
 use super::svg::{Anchor, Stroke, Svg, color};
-use partita_space::{Bytes, Seconds};
+use partita_space::{Bytes, Seconds, Unit, UnitTable};
 
 /// From values to places in a figure.
 #[derive(Clone, Copy, Debug)]
@@ -158,23 +158,18 @@ pub fn plain(value: f64) -> String {
     }
 }
 
-/// The unit in which times up to this one are told, and how many seconds it has.
+/// The unit in which times up to this one are shown: its seconds and its name.
 pub fn time_unit(most: Seconds) -> (f64, &'static str) {
-    let units = [(1.0, "s"), (1e-3, "ms"), (1e-6, "µs")];
-    units
-        .into_iter()
-        .find(|(size, _)| most.0 >= *size)
-        .unwrap_or((1e-9, "ns"))
+    shown(UnitTable::TIME.shown(most.0))
 }
 
-/// The unit in which sizes up to this one are told, and how many bytes it has.
+/// The unit in which sizes up to this one are shown: its bytes and its name.
 pub fn size_unit(most: Bytes) -> (f64, &'static str) {
-    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
-    let units = units.map(|(power, name)| ((1u64 << power) as f64, name));
-    units
-        .into_iter()
-        .find(|(size, _)| most.0 as f64 >= *size)
-        .unwrap_or((1.0, "B"))
+    shown(UnitTable::BYTES.shown(most.0 as f64))
+}
+
+fn shown(unit: Unit) -> (f64, &'static str) {
+    (unit.factor(), unit.name)
 }
 
 #[cfg(test)]
