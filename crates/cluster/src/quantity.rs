@@ -1,6 +1,6 @@
 //! Numbers with units in machine files.
 
-use crate::machine::{Half, Share};
+use crate::machine::{HalfSaturation, Share};
 use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Seconds, UnitTable, near};
 use toml::Value;
 
@@ -77,11 +77,11 @@ pub(crate) fn bare(value: &Value) -> f64 {
     }
 }
 
-impl Quantity for Half {
+impl Quantity for HalfSaturation {
     fn read(value: &Value) -> Result<Self, String> {
         let number = bare(value);
         if number > 0.0 && number.is_finite() {
-            Ok(Half(number))
+            Ok(HalfSaturation(number))
         } else {
             Err("the extent at which half is reached, such as 24.0, above 0".to_owned())
         }

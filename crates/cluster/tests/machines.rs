@@ -1,7 +1,7 @@
 //! The machine files of the repository: they load, they survive writing, their arithmetic holds.
 
 use partita_cluster::{
-    Basis, Calibration, CalibrationError, ConvPass, Law, LinkKind, Machine, MeasuredKernel,
+    Basis, Calibration, CalibrationError, ConvPass, LinearFit, LinkKind, Machine, MeasuredKernel,
 };
 use partita_space::Seconds;
 use std::path::PathBuf;
@@ -57,11 +57,11 @@ fn within(a: f64, b: f64, tolerance: f64) {
 #[test]
 fn lassen_is_slow_where_its_paper_says() {
     let lassen = load("lassen");
-    let law = lassen.device.efficiency.conv3d.saturation.as_ref();
-    let law = law.unwrap_or_else(|| panic!("a law of shapes"));
+    let fit = lassen.device.efficiency.conv3d.saturation.as_ref();
+    let fit = fit.unwrap_or_else(|| panic!("saturation constants"));
     let reached = |channels: f64, half: f64| channels / (channels + half);
-    let forward = |channels| reached(channels, law.channels_forward.value.0);
-    let backward = |channels| reached(channels, law.channels_backward.value.0);
+    let forward = |channels| reached(channels, fit.channels_forward.value.0);
+    let backward = |channels| reached(channels, fit.channels_backward.value.0);
     assert!(forward(4.0) < forward(16.0) / 2.0);
     let seconds = |channels: f64, flops: f64, pass| {
         let part = match pass {
@@ -82,7 +82,7 @@ fn lassen_is_slow_where_its_paper_says() {
         + weights_and_forward(32.0, third)
         + seconds(32.0, third, ConvPass::BackwardData);
     // Oyama et al., Table 2, 8-way: 73.9 of 142.9 ms are the first layer's. Nothing of that table was
-    // fitted to, and the law gives that layer too much.
+    // fitted to, and the model gives that layer too much.
     within(first / (first + others), 73.9 / 142.9, 0.2);
 }
 
@@ -131,7 +131,7 @@ fn shares_say_how_they_were_come_by() {
 
 /// A machine that was calibrated.
 fn calibrated() -> Machine {
-    let law = Law {
+    let fit = LinearFit {
         latency: 2.5e-6,
         seconds_per_byte: 1.5e-10,
         host_seconds_per_byte: 1e-10,
@@ -163,8 +163,8 @@ fn calibrated() -> Machine {
             mean_by_time: 0.04,
             total: -0.01,
         },
-        message: Some(law),
-        collectives: [("allreduce".to_owned(), [("2".to_owned(), law)].into())].into(),
+        message: Some(fit),
+        collectives: [("allreduce".to_owned(), [("2".to_owned(), fit)].into())].into(),
         coordinates: ["rows", "row", "taps"].map(str::to_owned).to_vec(),
         measured: vec![row("convolution_forward", 1e-3), row("fill", 1e-7)],
     });

@@ -196,11 +196,11 @@ fn files_are_found_by_name_and_by_path() {
 }
 
 #[test]
-fn laws_of_shape_and_of_nodes_are_checked_too() {
+fn saturation_and_allreduce_fits_are_checked_too() {
     let thickness = "device.efficiency.conv3d.saturation.thickness";
     let head = format!("[{thickness}]\nvalue = ");
     let text = include_str!("../../../published/machines/lassen-lbann.toml");
-    let start = text.find(&head).expect("the law of shapes") + head.len();
+    let start = text.find(&head).expect("the saturation table") + head.len();
     let given = text[start..].lines().next().expect("its number");
     for wrong in ["0.0", "-1.0", "nan", "inf", "\"2 planes\"", "true"] {
         let (line, message) = refused(&format!("{head}{given}"), &format!("{head}{wrong}"));

@@ -4,7 +4,7 @@ use crate::machine;
 use crate::planning::PlanningError;
 use partita_lower::{Request, Strategy, lower};
 use partita_oracle::{
-    Costs, Finding, Prediction, Simulation, Turn, explain, simulate, turning_point, what_ifs,
+    Costs, Crossover, Finding, Prediction, Simulation, crossover, explain, simulate, what_ifs,
 };
 use partita_plan::{doubled, ranks_max};
 use partita_program::Program;
@@ -279,7 +279,7 @@ pub fn rival(
     let now = simulated(&program, costs.as_ref())?.makespan;
     let mode = machine::mode(subject.own, program.mesh.ranks());
     let own = (subject.program, subject.own);
-    let turn = turning_point(own, (&program, costs.as_ref()), mode)?;
+    let turn = crossover(own, (&program, costs.as_ref()), mode)?;
     Ok(Some(Rival {
         strategy: strategy.to_string(),
         iteration_seconds: now,
@@ -291,13 +291,13 @@ pub fn rival(
     }))
 }
 
-fn rival_says(strategy: &Strategy, now: Seconds, turn: Option<Turn>) -> String {
+fn rival_says(strategy: &Strategy, now: Seconds, turn: Option<Crossover>) -> String {
     let head = format!("`{strategy}` ({now})");
     match turn {
         None => format!(
             "{head} does not pass it, whether links have 16 times the bandwidth or a 16th of it"
         ),
-        Some(Turn { bandwidth, .. }) => {
+        Some(Crossover { bandwidth, .. }) => {
             format!("{head} passes it where links have {bandwidth:.2} times the bandwidth")
         }
     }

@@ -5,15 +5,17 @@ use crate::error::{ErrorKind, Fault};
 use crate::host::Host;
 use crate::kernel_set::{CoreSlot, KernelSet, Precision, cores, oversubscription, spin};
 use crate::times::NoScratch;
-use partita_oracle::{FitError, MeasuredCosts, Mode, Prediction, Sample, SimulateError, predict};
+use partita_oracle::{
+    FitError, KernelSample, MeasuredCosts, Mode, Prediction, SimulateError, predict,
+};
 use partita_program::{Dtype, Program};
 use partita_run::allocation::name_work;
 use partita_run::{Kernels, RunError, Transport};
 use partita_space::{Bytes, BytesPerSecond, Mesh, Rank};
 use partita_threads::connect;
 use partita_tune::{
-    KernelMaker, LinkTimes, Measured, Measurements, Options, Point, Setting, TuneError, measure,
-    measure_links, measure_load, measure_memory, middle,
+    KernelMaker, LinkTimes, Measured, Measurements, Options, Setting, TransferTime, TuneError,
+    measure, measure_links, measure_load, measure_memory, middle,
 };
 use std::collections::BTreeSet;
 use std::io;
@@ -53,7 +55,7 @@ const READ_SIZES: [Bytes; 5] = [
 /// What a calibration measured.
 pub struct CalibrationRun {
     /// Kernels.
-    pub kernels: Vec<Sample>,
+    pub kernels: Vec<KernelSample>,
     /// With fits of messages, collectives and reads.
     pub costs: MeasuredCosts,
     /// Bandwidth of a copy by each rank, with all at work.
@@ -302,7 +304,7 @@ impl<'c> LocalMachine<'c> {
     }
 
     /// Those of these kernels that are known with all ranks at work and alone.
-    fn samples(&self, measured: &BTreeSet<String>) -> Vec<Sample> {
+    fn samples(&self, measured: &BTreeSet<String>) -> Vec<KernelSample> {
         self.known().samples(&self.measurements.shapes, measured)
     }
 
@@ -580,7 +582,7 @@ pub fn memory(context: &Context<'_>, ranks: usize) -> Bytes {
 }
 
 /// Times reads of a file written for it.
-fn reads(context: &Context<'_>, ranks: usize) -> Result<Vec<Point>, LocalError> {
+fn reads(context: &Context<'_>, ranks: usize) -> Result<Vec<TransferTime>, LocalError> {
     context.status("measuring reads", true);
     let largest = READ_SIZES[READ_SIZES.len() - 1].0;
     let file = context.scratch_file(&vec![1u8; 2 * largest as usize])?;

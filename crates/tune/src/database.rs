@@ -3,7 +3,7 @@
 use crate::old_keys::converted;
 use crate::store::{Store, check_regular, scratch};
 use crate::{KernelKey, Measured, TuneError};
-use partita_oracle::{Features, LinkTimes, Point};
+use partita_oracle::{Features, LinkTimes, TransferTime};
 use partita_program::KernelShape;
 use partita_space::Seconds;
 use serde::{Deserialize, Serialize};
@@ -60,7 +60,7 @@ pub struct Measurements {
     pub links: Option<LinkTimes>,
     /// Reads, by what is read.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub loads: BTreeMap<String, Vec<Point>>,
+    pub loads: BTreeMap<String, Vec<TransferTime>>,
 }
 
 /// Measurements of this and other machines, kept in one JSON file that processes share.
@@ -181,8 +181,8 @@ impl Measurements {
     fn check(&self) -> Result<(), String> {
         let is_possible = |time: &Seconds| (0.0..=DAY.0).contains(&time.0);
         let links = self.links.iter();
-        let of_groups = links.clone().flat_map(LinkTimes::of_groups);
-        if of_groups
+        let collectives = links.clone().flat_map(LinkTimes::collectives);
+        if collectives
             .clone()
             .chain(self.loads.values())
             .any(Vec::is_empty)
@@ -190,7 +190,7 @@ impl Measurements {
             return Err("a list of measured points is empty".to_owned());
         }
         let messages = links.flat_map(|links| &links.message);
-        let points = of_groups.chain(self.loads.values()).flatten();
+        let points = collectives.chain(self.loads.values()).flatten();
         let points = points.chain(messages);
         // Lines are fitted to the relative errors of points, so that none may take no time.
         if let Some(point) = points.clone().find(|point| point.seconds.0 == 0.0) {

@@ -27,6 +27,6 @@ pub use links::{
 };
 pub use load::measure_load;
 pub use measure::{KernelMaker, Measured, Options, measure, middle};
-pub use partita_oracle::{LinkTimes, Point};
+pub use partita_oracle::{LinkTimes, TransferTime};
 pub use store::scratch;
 pub use stream::measure_memory;

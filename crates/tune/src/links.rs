@@ -2,7 +2,7 @@
 
 use crate::TuneError;
 use crate::gate::{Stop, median_of_slowest, memory_of, together};
-use partita_oracle::{LinkTimes, Point};
+use partita_oracle::{LinkTimes, TransferTime};
 use partita_program::{
     Body, Buffer, BufferId, Collective, CollectiveKind, Dtype, Exchange, Origin, Phase, Program,
     ProgramKind, Receive, Role, Send, Staging, Task, TaskId, View, Work,
@@ -114,7 +114,7 @@ pub fn link_times_of_ranks(
     times
 }
 
-fn put(times: &mut LinkTimes, sweep: &Sweep, points: Vec<Point>) {
+fn put(times: &mut LinkTimes, sweep: &Sweep, points: Vec<TransferTime>) {
     let groups = match sweep.kind {
         Kind::Message => {
             times.message = points;
@@ -306,7 +306,7 @@ fn barrier() -> Body {
 }
 
 /// The times of all ranks at each size.
-fn points(trials: &[Trial], all: &[Vec<Times>]) -> Vec<Point> {
+fn points(trials: &[Trial], all: &[Vec<Times>]) -> Vec<TransferTime> {
     let point = |(index, trial): (usize, &Trial)| {
         let column = |part: usize| {
             let of_rank = |rank: &Vec<Times>| -> Vec<f64> {
@@ -316,7 +316,7 @@ fn points(trials: &[Trial], all: &[Vec<Times>]) -> Vec<Point> {
             let all: Vec<&[f64]> = all.iter().map(Vec::as_slice).collect();
             Seconds(median_of_slowest(&all))
         };
-        Point {
+        TransferTime {
             bytes: trial.bytes,
             seconds: column(0),
             host: column(1),

@@ -2,7 +2,7 @@
 
 use crate::TuneError;
 use crate::gate::{median_of_slowest, together};
-use partita_oracle::Point;
+use partita_oracle::TransferTime;
 use partita_space::{Bytes, Rank, Seconds};
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ pub fn measure_load(
     ranks: usize,
     sizes: &[Bytes],
     read: &(dyn Fn(Rank, usize, Bytes) -> Result<(), String> + Sync),
-) -> Result<Vec<Point>, TuneError> {
+) -> Result<Vec<TransferTime>, TuneError> {
     let times = together("reading", vec![(); ranks.max(1)], |gate, rank, ()| {
         let mut all = Vec::with_capacity(sizes.len());
         for (index, &bytes) in sizes.iter().enumerate() {
@@ -36,7 +36,7 @@ pub fn measure_load(
     })?;
     let point = |(index, &bytes): (usize, &Bytes)| {
         let all: Vec<&[f64]> = times.iter().map(|rank| rank[index].as_slice()).collect();
-        Point {
+        TransferTime {
             bytes,
             seconds: Seconds(median_of_slowest(&all)),
             host: Seconds(0.0),

@@ -1,7 +1,7 @@
 //! What was measured, as a machine file has it: each number is refused with its own line.
 
 use super::{Reader, near};
-use crate::calibration::{Calibration, CalibrationError, Law, MeasuredKernel};
+use crate::calibration::{Calibration, CalibrationError, LinearFit, MeasuredKernel};
 use crate::error::MachineError;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -28,9 +28,9 @@ pub(super) struct RawCalibration {
     ranks: Spanned<Value>,
     threads: Spanned<Value>,
     validation: Spanned<CalibrationError>,
-    message: Option<Spanned<Law>>,
+    message: Option<Spanned<LinearFit>>,
     #[serde(default)]
-    collectives: BTreeMap<Spanned<String>, BTreeMap<Spanned<String>, Spanned<Law>>>,
+    collectives: BTreeMap<Spanned<String>, BTreeMap<Spanned<String>, Spanned<LinearFit>>>,
     #[serde(default)]
     coordinates: Vec<String>,
     measured: Vec<Spanned<MeasuredKernel>>,
@@ -50,7 +50,7 @@ impl Reader<'_> {
             validation: self.errors("calibration.validation", &raw.validation)?,
             message: raw
                 .message
-                .map(|law| self.law("calibration.message", &law))
+                .map(|fit| self.fit("calibration.message", &fit))
                 .transpose()?,
             collectives: self.collectives(raw.collectives)?,
             coordinates: raw.coordinates,
@@ -99,18 +99,18 @@ impl Reader<'_> {
         Err(self.bad(key, raw.span().start, &given, expected.to_owned()))
     }
 
-    fn law(&self, key: &str, raw: &Spanned<Law>) -> Result<Law, MachineError> {
-        let law = *raw.get_ref();
+    fn fit(&self, key: &str, raw: &Spanned<LinearFit>) -> Result<LinearFit, MachineError> {
+        let fit = *raw.get_ref();
         let numbers = [
-            ("latency", law.latency),
-            ("seconds_per_byte", law.seconds_per_byte),
-            ("host_seconds_per_byte", law.host_seconds_per_byte),
+            ("latency", fit.latency),
+            ("seconds_per_byte", fit.seconds_per_byte),
+            ("host_seconds_per_byte", fit.host_seconds_per_byte),
         ];
         let mut wrong = numbers
             .into_iter()
             .filter(|(_, number)| !(0.0..=LONGEST).contains(number));
         match wrong.next() {
-            None => Ok(law),
+            None => Ok(fit),
             Some((name, number)) => {
                 let key = format!("{key}.{name}");
                 let expected = format!("seconds from 0 to {LONGEST}");
@@ -121,10 +121,10 @@ impl Reader<'_> {
 
     fn collectives(
         &self,
-        raw: BTreeMap<Spanned<String>, BTreeMap<Spanned<String>, Spanned<Law>>>,
-    ) -> Result<BTreeMap<String, BTreeMap<String, Law>>, MachineError> {
+        raw: BTreeMap<Spanned<String>, BTreeMap<Spanned<String>, Spanned<LinearFit>>>,
+    ) -> Result<BTreeMap<String, BTreeMap<String, LinearFit>>, MachineError> {
         let mut all = BTreeMap::new();
-        for (name, laws) in raw {
+        for (name, fits) in raw {
             let word = name.get_ref();
             if !COLLECTIVES.contains(&word.as_str()) {
                 return Err(MachineError::UnknownKey {
@@ -136,14 +136,14 @@ impl Reader<'_> {
                 });
             }
             let mut of_members = BTreeMap::new();
-            for (members, law) in laws {
+            for (members, fit) in fits {
                 let (text, key) = (members.get_ref(), format!("calibration.collectives.{word}"));
                 if !text.parse().is_ok_and(|members: u32| members > 1) {
                     let expected = "a number of members, at least 2".to_owned();
                     return Err(self.bad(&key, members.span().start, text, expected));
                 }
-                let law = self.law(&format!("{key}.{text}"), &law)?;
-                of_members.insert(members.into_inner(), law);
+                let fit = self.fit(&format!("{key}.{text}"), &fit)?;
+                of_members.insert(members.into_inner(), fit);
             }
             all.insert(name.into_inner(), of_members);
         }

@@ -44,7 +44,7 @@ pub fn write_findings(findings: &[Finding], most: usize, out: &mut dyn Write) ->
         });
         let costs = costs.or_else(|| finding.bytes.map(|bytes| bytes.to_string()));
         table.row(vec![
-            finding.item.to_string(),
+            finding.factor.to_string(),
             finding.nature.to_string(),
             costs.unwrap_or_default(),
             format!("{:.1} % of {of}", 100.0 * finding.share),
@@ -57,7 +57,7 @@ pub fn write_findings(findings: &[Finding], most: usize, out: &mut dyn Write) ->
     }
     table.write(out)?;
     for finding in findings.iter().filter(|one| one.ranks.is_some()) {
-        writeln!(out, "{}: {}", finding.item, finding.says)?;
+        writeln!(out, "{}: {}", finding.factor, finding.message)?;
     }
     Ok(())
 }

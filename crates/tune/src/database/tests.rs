@@ -69,7 +69,7 @@ fn what_is_kept_is_read_again_by_setting() {
     let path = folder.path().join("deep/measured.json");
     let mut database = opened(&path);
     let mut one = times(&[(1, 0.5), (2, 1e-6)]);
-    let point = Point {
+    let point = TransferTime {
         bytes: Bytes(64),
         seconds: Seconds(2e-6),
         host: Seconds(1e-6),
@@ -163,7 +163,7 @@ fn a_corrupt_file_is_renamed_and_named_and_measuring_starts_anew() {
     whole.keep(&setting(1), &one);
     let empty_list = fs::read(&path).unwrap();
     let mut timeless = one.clone();
-    let point = Point {
+    let point = TransferTime {
         bytes: Bytes(64),
         seconds: Seconds(0.0),
         host: Seconds(0.0),
