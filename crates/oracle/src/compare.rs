@@ -73,7 +73,9 @@ pub enum CompareError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PredictionFault {
     /// It has no tasks.
-    #[error("the prediction has no tasks; run `partita predict --tasks --json`")]
+    #[error(
+        "the prediction has no tasks; predict again with tasks: `partita predict --tasks --json`"
+    )]
     NoTasks,
     /// A negative, too long or invalid time.
     #[error(

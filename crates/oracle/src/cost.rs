@@ -73,16 +73,16 @@ pub struct KernelCost {
     pub alone: Seconds,
     /// Time while all of them compute.
     pub together: Seconds,
-    /// Where it comes from.
-    pub source: CostSource,
+    /// What it is based on.
+    pub basis: KernelBasis,
 }
 
-/// Where the cost of a kernel comes from, most reliable first.
+/// What the cost of a kernel is based on, most reliable first.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
-pub enum CostSource {
+pub enum KernelBasis {
     /// A measurement of this kernel.
     Measured,
     /// An estimate from measured kernels of similar shapes.
@@ -101,7 +101,7 @@ impl KernelCost {
         Self {
             alone: seconds,
             together: seconds,
-            source: CostSource::Modelled,
+            basis: KernelBasis::Modelled,
         }
     }
 

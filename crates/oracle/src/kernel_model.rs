@@ -10,7 +10,7 @@ mod trend;
 
 pub use features::Features;
 
-use crate::cost::{CostSource, KernelCost};
+use crate::cost::{KernelBasis, KernelCost};
 use gaussian_process::GaussianProcess;
 use partita_space::{Seconds, upper_median};
 use std::collections::BTreeMap;
@@ -102,13 +102,13 @@ impl KernelModel {
         self.samples
     }
 
-    /// Estimates a kernel, as [`CostSource::Extrapolated`] if no kernel of its family with a similar shape
+    /// Estimates a kernel, as [`KernelBasis::Extrapolated`] if no kernel of its family with a similar shape
     /// was measured.
     pub fn estimate(&self, features: &Features) -> KernelCost {
         match self.families.get(&features.family) {
             Some(model) => model.estimate(features),
             None => KernelCost {
-                source: CostSource::Extrapolated,
+                basis: KernelBasis::Extrapolated,
                 ..KernelCost::uncontended(Seconds(self.pooled.seconds(features)))
             },
         }
@@ -198,10 +198,10 @@ impl FamilyModel {
         KernelCost {
             alone: Seconds(alone),
             together: Seconds(alone * slowdown),
-            source: if self.alone.is_extrapolation(&features.shape) {
-                CostSource::Extrapolated
+            basis: if self.alone.is_extrapolation(&features.shape) {
+                KernelBasis::Extrapolated
             } else {
-                CostSource::Estimated
+                KernelBasis::Estimated
             },
         }
     }
@@ -236,7 +236,7 @@ mod tests {
             cost: KernelCost {
                 alone,
                 together: alone * (1.0 + 4.0 / channels as f64),
-                source: CostSource::Measured,
+                basis: KernelBasis::Measured,
             },
         }
     }
@@ -256,7 +256,7 @@ mod tests {
         let model = KernelModel::fit(&grid()).unwrap();
         for between in [sample(100, 24, 12), sample(500, 96, 7), sample(40, 12, 20)] {
             let estimate = model.estimate(&between.features);
-            assert!(estimate.source == CostSource::Estimated);
+            assert!(estimate.basis == KernelBasis::Estimated);
             let times = [
                 (estimate.alone, between.cost.alone),
                 (estimate.together, between.cost.together),
@@ -275,10 +275,10 @@ mod tests {
     fn a_shape_far_from_all_measured_ones_is_extrapolated() {
         let model = KernelModel::fit(&grid()).unwrap();
         let far = model.estimate(&sample(1 << 20, 2048, 512).features);
-        assert_eq!(far.source, CostSource::Extrapolated);
+        assert_eq!(far.basis, KernelBasis::Extrapolated);
         let mut other = sample(64, 16, 8).features;
         other.family = "pool_forward".to_owned();
-        assert_eq!(model.estimate(&other).source, CostSource::Extrapolated);
+        assert_eq!(model.estimate(&other).basis, KernelBasis::Extrapolated);
         assert!(KernelModel::fit(&[]).is_none());
     }
 }

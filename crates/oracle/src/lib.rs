@@ -30,7 +30,7 @@ pub mod simulate;
 
 pub use compare::{CompareError, Comparison, PredictionFault, compare};
 pub use cost::{
-    AlltoallBlocks, CollectiveCost, CostBasis, CostError, CostSource, Costs, KernelCost,
+    AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelBasis, KernelCost,
     MessageCost,
 };
 pub use cost::{

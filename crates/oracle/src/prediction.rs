@@ -1,6 +1,6 @@
 //! Predictions: time and memory of a program, and what bounds them.
 
-use crate::cost::{CostBasis, CostSource, Costs};
+use crate::cost::{CostBasis, Costs, KernelBasis};
 use crate::simulate::{Breakdown, Category, Mode, Segment, SimulateError, Simulation, simulate};
 use partita_program::{Count, Lane, Phase, Program};
 use partita_run::Footprint;
@@ -34,9 +34,9 @@ pub struct Prediction {
     pub classes: usize,
     /// What the costs are based on.
     pub basis: CostBasis,
-    /// Shares of the time of kernels by where their cost comes from.
+    /// Shares of the time of kernels by what their cost is based on.
     #[serde(default, rename = "known")]
-    pub sources: BTreeMap<CostSource, f64>,
+    pub kernel_bases: BTreeMap<KernelBasis, f64>,
     /// Seconds of kernels by name, on the rank that computes longest.
     pub by_kind: BTreeMap<String, Seconds>,
     /// Every task of every class of the program, if requested.
@@ -108,7 +108,7 @@ impl Prediction {
             limits: limits(program, simulation),
             classes: simulation.participants.len(),
             basis: simulation.basis,
-            sources: sources(simulation),
+            kernel_bases: kernel_bases(simulation),
             by_kind: kernels.into_iter().map(own).collect(),
             tasks: with_tasks.then(|| tasks(program, simulation)),
         }
@@ -127,10 +127,14 @@ fn slowest(simulation: &Simulation) -> Option<usize> {
     (0..simulation.kernels.len()).max_by(|a, b| seconds(a).total_cmp(&seconds(b)))
 }
 
-fn sources(simulation: &Simulation) -> BTreeMap<CostSource, f64> {
-    let whole: f64 = simulation.sources.values().map(|seconds| seconds.0).sum();
-    let share = |(&source, seconds): (&CostSource, &Seconds)| (source, seconds.0 / whole);
-    let all = simulation.sources.iter().filter(|_| whole > 0.0);
+fn kernel_bases(simulation: &Simulation) -> BTreeMap<KernelBasis, f64> {
+    let whole: f64 = simulation
+        .kernel_bases
+        .values()
+        .map(|seconds| seconds.0)
+        .sum();
+    let share = |(&basis, seconds): (&KernelBasis, &Seconds)| (basis, seconds.0 / whole);
+    let all = simulation.kernel_bases.iter().filter(|_| whole > 0.0);
     all.map(share).collect()
 }
 
@@ -206,7 +210,7 @@ fn limits(program: &Program, simulation: &Simulation) -> Vec<String> {
         ));
     }
     communication_limits(program, simulation, slowest, &mut limits);
-    if let Some(share) = sources(simulation).get(&CostSource::Extrapolated) {
+    if let Some(share) = kernel_bases(simulation).get(&KernelBasis::Extrapolated) {
         limits.push(format!(
             "{:.1} % of the time of kernels is outside of what was calibrated: no kernel of about \
              their shape was measured, and a trend stands for them.",

@@ -14,7 +14,7 @@ mod topology;
 pub use classes::{Classes, refine};
 pub use critical_path::{Breakdown, Category, Segment};
 
-use crate::cost::{CostBasis, CostError, CostSource, Costs};
+use crate::cost::{CostBasis, CostError, Costs, KernelBasis};
 use costed_program::CostedProgram;
 use engine::Engine;
 use partita_program::Program;
@@ -110,8 +110,8 @@ pub struct Simulation {
     /// Per participant, seconds of its kernels in one step by kernel name, without host overhead; as
     /// simulated where kernels of a node slow each other down.
     pub kernels: Vec<BTreeMap<&'static str, Seconds>>,
-    /// Seconds of the kernels of all ranks by where their cost comes from.
-    pub sources: BTreeMap<CostSource, Seconds>,
+    /// Seconds of the kernels of all ranks by what their cost is based on.
+    pub kernel_bases: BTreeMap<KernelBasis, Seconds>,
     /// Per participant and task, seconds without host overhead and without waiting for other ranks.
     pub durations: Vec<Vec<Seconds>>,
 }
@@ -158,7 +158,7 @@ pub fn simulate(
             .collect(),
         traces: timeline.traces,
         kernels,
-        sources: costed.sources(),
+        kernel_bases: costed.kernel_bases(),
         durations: costed
             .participants
             .iter()

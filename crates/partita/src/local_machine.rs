@@ -14,8 +14,8 @@ use partita_run::{Kernels, RunError, Transport};
 use partita_space::{Bytes, BytesPerSecond, Mesh, Rank};
 use partita_threads::connect;
 use partita_tune::{
-    KernelMaker, LinkTimes, Measured, Measurements, Options, Setting, TransferTime, TuneError,
-    measure, measure_links, measure_load, measure_memory, middle,
+    KernelMaker, KernelTime, LinkTimes, Measurements, Options, Setting, TransferTime, TuneError,
+    measure, measure_links, measure_load, measure_memory, median_of_passes,
 };
 use std::collections::BTreeSet;
 use std::io;
@@ -382,10 +382,10 @@ impl<'c> LocalMachine<'c> {
         series: &Series,
         anew: Option<usize>,
         pass: usize,
-    ) -> Result<Vec<Measured>, LocalError> {
+    ) -> Result<Vec<KernelTime>, LocalError> {
         let options = Options {
             concurrency: series.setting.at_work,
-            sharing: self.ranks,
+            cache_sharers: self.ranks,
             flush: self.flush,
             family_max: anew.map_or(usize::MAX, |_| FAMILY_MAX),
             repeats: REPEATS,
@@ -421,7 +421,7 @@ impl<'c> LocalMachine<'c> {
             setting, passes, ..
         } in all
         {
-            let measured = middle(&passes);
+            let measured = median_of_passes(&passes);
             signatures.extend(measured.iter().map(|one| one.key.signature.clone()));
             if !measured.is_empty() {
                 let mut new = Measurements::default();
@@ -535,7 +535,7 @@ struct Series {
     setting: Setting,
     /// What was known before.
     known: Measurements,
-    passes: Vec<Vec<Measured>>,
+    passes: Vec<Vec<KernelTime>>,
 }
 
 /// The same with one rank at work.

@@ -4,7 +4,7 @@ use super::collective::{self, AlphaBeta, CommTime};
 use super::io::{self, FileSystem};
 use super::kernel::{self, Pass, RateClass};
 use super::{
-    AlltoallBlocks, CollectiveCost, CostBasis, CostError, CostSource, Costs, KernelCost, LinkFit,
+    AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelBasis, KernelCost, LinkFit,
     MessageCost, link, saturation,
 };
 use crate::kernel_model::{Features, KernelModel, KernelSample};
@@ -280,7 +280,7 @@ fn samples(measured: &[MeasuredKernel]) -> Vec<KernelSample> {
             cost: KernelCost {
                 alone: *alone,
                 together: *together,
-                source: CostSource::Measured,
+                basis: KernelBasis::Measured,
             },
         })
     };

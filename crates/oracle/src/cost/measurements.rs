@@ -1,7 +1,7 @@
 //! Makes costs from measured times.
 
 use super::{
-    CostSource, KernelCost, LinkFit, LinkTimes, MeasuredCosts, TransferTime, host_seconds_per_byte,
+    KernelBasis, KernelCost, LinkFit, LinkTimes, MeasuredCosts, TransferTime, host_seconds_per_byte,
 };
 use crate::fit::{FitError, fit_line};
 use crate::kernel_model::{Features, KernelSample};
@@ -51,7 +51,7 @@ impl MeasuredCosts {
                     // Noise may make a kernel slower alone.
                     alone: alone.min(together),
                     together: together.max(alone * oversubscription),
-                    source: CostSource::Measured,
+                    basis: KernelBasis::Measured,
                 };
                 let key = (signature.clone(), algorithm.clone());
                 costs.kernels.insert(key, cost);

@@ -113,7 +113,7 @@ where
         Ok(KernelCost {
             alone: cost.alone * (1.0 / self.speeds.kernels),
             together: cost.together * (1.0 / self.speeds.kernels),
-            source: cost.source,
+            basis: cost.basis,
         })
     }
 

@@ -2,7 +2,7 @@
 
 use super::topology::Topology;
 use super::{Classes, Participant, SimulateError};
-use crate::cost::{AlltoallBlocks, CollectiveCost, CostSource, Costs, KernelCost, link};
+use crate::cost::{AlltoallBlocks, CollectiveCost, Costs, KernelBasis, KernelCost, link};
 use partita_program::{Body, CollectiveKind, Count, KernelShape, Program, View, Work};
 use partita_run::Trace;
 use partita_space::{Bytes, Rank, Seconds};
@@ -161,18 +161,18 @@ fn co_located(participants: &[RankProgram<'_>]) -> Vec<Vec<usize>> {
 }
 
 impl CostedProgram<'_> {
-    /// Seconds of the kernels of all ranks by where their cost comes from.
-    pub fn sources(&self) -> BTreeMap<CostSource, Seconds> {
-        let mut sources = BTreeMap::new();
+    /// Seconds of the kernels of all ranks by what their cost is based on.
+    pub fn kernel_bases(&self) -> BTreeMap<KernelBasis, Seconds> {
+        let mut kernel_bases = BTreeMap::new();
         for program in &self.participants {
             for (task, cost) in program.body.tasks.iter().zip(&program.costs) {
                 if let (Work::Compute { .. }, TaskCost::Local { cost }) = (&task.work, cost) {
-                    let seconds = sources.entry(cost.source).or_insert(Seconds(0.0));
+                    let seconds = kernel_bases.entry(cost.basis).or_insert(Seconds(0.0));
                     *seconds += cost.together * program.participant.ranks as f64;
                 }
             }
         }
-        sources
+        kernel_bases
     }
 
     /// Seconds of the kernels of a participant in a step, by kernel name; as simulated where co-located

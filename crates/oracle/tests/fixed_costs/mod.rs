@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use partita_oracle::{
-    AlltoallBlocks, CollectiveCost, CostBasis, CostError, CostSource, Costs, KernelCost,
+    AlltoallBlocks, CollectiveCost, CostBasis, CostError, Costs, KernelBasis, KernelCost,
     MessageCost,
 };
 use partita_program::{
@@ -58,7 +58,7 @@ impl Costs for FixedCosts {
                 Ok(KernelCost {
                     alone,
                     together,
-                    source: CostSource::Modelled,
+                    basis: KernelBasis::Modelled,
                 })
             })
             .map_err(|_| CostError::Kernel {
