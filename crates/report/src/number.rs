@@ -5,18 +5,20 @@ use partita_space::{Bytes, Flops};
 /// Flops in the unit of published tables, `1183.42 Gflop`, unless that would show none.
 pub fn giga(flops: Flops) -> String {
     let number = flops.0 as f64 / 1e9;
-    match number < 0.01 {
-        true => flops.to_string(),
-        false => format!("{number:.2} Gflop"),
+    if number < 0.01 {
+        flops.to_string()
+    } else {
+        format!("{number:.2} Gflop")
     }
 }
 
 /// Bytes in the unit of published tables, `52.71 GiB`, unless that would show none.
 pub fn gibi(bytes: Bytes) -> String {
     let number = bytes.0 as f64 / 1_073_741_824.0;
-    match number < 0.01 {
-        true => bytes.to_string(),
-        false => format!("{number:.2} GiB"),
+    if number < 0.01 {
+        bytes.to_string()
+    } else {
+        format!("{number:.2} GiB")
     }
 }
 

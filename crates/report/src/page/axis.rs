@@ -51,9 +51,10 @@ impl Scale {
     /// Where a value lies.
     pub fn at(&self, value: f64) -> f64 {
         let ([least, most], [start, end]) = (self.values, self.places);
-        let part = match self.is_logarithmic {
-            true => (value / least).ln() / (most / least).ln(),
-            false => (value - least) / (most - least),
+        let part = if self.is_logarithmic {
+            (value / least).ln() / (most / least).ln()
+        } else {
+            (value - least) / (most - least)
         };
         start + part * (end - start)
     }
@@ -61,13 +62,12 @@ impl Scale {
     /// Round values between the ends, with their texts.
     pub fn ticks(&self) -> Vec<(f64, String)> {
         let [least, most] = self.values;
-        let values: Vec<f64> = match self.is_logarithmic {
-            true => round_ratios(least, most),
-            false => {
-                let step = round_step(most);
-                let count = (most / step + 1e-9) as usize;
-                (0..=count).map(|tick| tick as f64 * step).collect()
-            }
+        let values: Vec<f64> = if self.is_logarithmic {
+            round_ratios(least, most)
+        } else {
+            let step = round_step(most);
+            let count = (most / step + 1e-9) as usize;
+            (0..=count).map(|tick| tick as f64 * step).collect()
         };
         values
             .into_iter()
@@ -152,9 +152,10 @@ pub fn plain(value: f64) -> String {
         size => (1.0 - size.log10().floor()) as usize,
     };
     let text = format!("{value:.digits$}");
-    match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text,
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
     }
 }
 

@@ -85,9 +85,10 @@ pub fn figure(facts: &Figures) -> String {
     );
     for point in &facts.points {
         let told = format!("{}: {}, {}", point.strategy, point.seconds, point.memory);
-        match point.fits {
-            true => svg.dot(at(point), 4.5, color::SKY, color::BLUE, &told),
-            false => svg.cross(at(point), 4.5, color::VERMILLION, &told),
+        if point.fits {
+            svg.dot(at(point), 4.5, color::SKY, color::BLUE, &told)
+        } else {
+            svg.cross(at(point), 4.5, color::VERMILLION, &told)
         }
     }
     draw_letters(&mut svg, &front, &at);

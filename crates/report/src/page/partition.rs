@@ -101,9 +101,10 @@ impl Partition {
     /// across.
     pub fn figure(&self) -> String {
         let slabs = self.parts(1);
-        let shown: Vec<usize> = match slabs.len() <= SLABS_MAX {
-            true => (0..slabs.len()).collect(),
-            false => (0..SLABS_MAX - 1).chain([slabs.len() - 1]).collect(),
+        let shown: Vec<usize> = if slabs.len() <= SLABS_MAX {
+            (0..slabs.len()).collect()
+        } else {
+            (0..SLABS_MAX - 1).chain([slabs.len() - 1]).collect()
         };
         let [_, depth, height, width, _] = self.place.shape;
         let columns = shown.len().min(COLUMNS_MAX);
@@ -168,9 +169,10 @@ impl Partition {
 
 /// How far a slab of so many planes reaches back at a scale; a picture has no depth.
 fn back(depth: usize, scale: f64, planes: usize) -> f64 {
-    match depth > 1 {
-        true => (0.5 * scale * planes as f64).clamp(BACK[0], BACK[1]),
-        false => 0.0,
+    if depth > 1 {
+        (0.5 * scale * planes as f64).clamp(BACK[0], BACK[1])
+    } else {
+        0.0
     }
 }
 
@@ -447,9 +449,10 @@ fn split(mesh: &Mesh) -> String {
     let words: Vec<String> = axes
         .map(|axis| format!("{}={}", axis.name(), mesh.extent(axis)))
         .collect();
-    match words.is_empty() {
-        true => "not split".to_owned(),
-        false => words.join(","),
+    if words.is_empty() {
+        "not split".to_owned()
+    } else {
+        words.join(",")
     }
 }
 
@@ -469,9 +472,12 @@ fn ranges(ranks: impl IntoIterator<Item = usize>) -> String {
             }
         }
     }
-    let run = |(start, end): (usize, usize)| match start == end {
-        true => start.to_string(),
-        false => format!("{start}–{end}"),
+    let run = |(start, end): (usize, usize)| {
+        if start == end {
+            start.to_string()
+        } else {
+            format!("{start}–{end}")
+        }
     };
     runs.into_iter().map(run).collect::<Vec<_>>().join(", ")
 }

@@ -107,10 +107,7 @@ pub fn counts(facts: &Figures) -> String {
             Some(data) => {
                 let rate = data.samples_per_second;
                 let rate = rate.map(|rate| datum(rate, &format!("{rate:.2}"))).unwrap_or_default();
-                let misfit = match data.fits {
-                    true => String::new(),
-                    false => format!(" needs {}", data.memory),
-                };
+                let misfit = if data.fits { String::new() } else { format!(" needs {}", data.memory) };
                 rate + &misfit
             }
         };

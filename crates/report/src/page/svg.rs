@@ -110,9 +110,10 @@ impl Svg {
     /// A filled box with a thin white border, and what is told of it when it is pointed at.
     pub fn bar(&mut self, frame: Frame, fill: &str, told: &str) {
         let [x, y, width, height] = frame.map(number);
-        let told = match told.is_empty() {
-            true => "/>".to_owned(),
-            false => format!("><title>{}</title></rect>", escape(told)),
+        let told = if told.is_empty() {
+            "/>".to_owned()
+        } else {
+            format!("><title>{}</title></rect>", escape(told))
         };
         self.push(format_args!(
             "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"{fill}\" \
@@ -243,9 +244,10 @@ fn places(points: &[(f64, f64)]) -> String {
 }
 
 fn style(stroke: Stroke) -> String {
-    let dash = match stroke.is_dashed {
-        true => " stroke-dasharray=\"5 3\"",
-        false => "",
+    let dash = if stroke.is_dashed {
+        " stroke-dasharray=\"5 3\""
+    } else {
+        ""
     };
     let width = number(stroke.width);
     format!(

@@ -83,11 +83,12 @@ pub fn figure(best: &Best) -> String {
 
 /// At most so many of the numbers below `all`, first and last among them.
 fn spread(all: usize, most: usize) -> Vec<usize> {
-    match all <= most {
-        true => (0..all).collect(),
-        false => (0..most)
+    if all <= most {
+        (0..all).collect()
+    } else {
+        (0..most)
             .map(|index| index * (all - 1) / (most - 1))
-            .collect(),
+            .collect()
     }
 }
 
@@ -142,9 +143,10 @@ fn draw(svg: &mut Svg, stretches: &[Stretch], y: f64) {
             (one.end - one.start).max(0.3),
             height,
         ];
-        match one.end - one.start < 2.0 {
-            true => svg.area(frame, palette::of(one.category)),
-            false => svg.bar(frame, palette::of(one.category), &one.told),
+        if one.end - one.start < 2.0 {
+            svg.area(frame, palette::of(one.category))
+        } else {
+            svg.bar(frame, palette::of(one.category), &one.told)
         }
     }
 }

@@ -38,9 +38,12 @@ pub fn write_findings(findings: &[Finding], most: usize, out: &mut dyn Write) ->
         } else {
             "step"
         };
-        let costs = finding.seconds.map(|seconds| match seconds.0 > 0.0 {
-            true => seconds.to_string(),
-            false => "hidden".to_owned(),
+        let costs = finding.seconds.map(|seconds| {
+            if seconds.0 > 0.0 {
+                seconds.to_string()
+            } else {
+                "hidden".to_owned()
+            }
         });
         let costs = costs.or_else(|| finding.bytes.map(|bytes| bytes.to_string()));
         table.row(vec![
@@ -71,9 +74,10 @@ pub fn write_changes(explanation: &Explanation, out: &mut dyn Write) -> io::Resu
         .map(|one| format!("{} x{:.2}", one.says, one.speedup))
         .collect();
     if !explanation.what_ifs.is_empty() {
-        let told = match told.is_empty() {
-            true => "none brings anything".to_owned(),
-            false => told.join("; "),
+        let told = if told.is_empty() {
+            "none brings anything".to_owned()
+        } else {
+            told.join("; ")
         };
         writeln!(out, "changes: {told}")?;
     }
@@ -86,9 +90,10 @@ pub fn write_changes(explanation: &Explanation, out: &mut dyn Write) -> io::Resu
             format!("{} ranks x {percent:.0} %", point.ranks)
         });
         let points: Vec<String> = points.collect();
-        let points = match points.is_empty() {
-            true => "not at all".to_owned(),
-            false => points.join(", "),
+        let points = if points.is_empty() {
+            "not at all".to_owned()
+        } else {
+            points.join(", ")
         };
         writeln!(out, "with more ranks: {points}; {}", scaling.end)?;
     }
