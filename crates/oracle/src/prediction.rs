@@ -154,7 +154,7 @@ fn bottleneck(program: &Program, simulation: &Simulation) -> String {
         of(a).total_cmp(&of(b))
     });
     let (Some(most), true) = (most, whole > 0.0) else {
-        return "Nothing takes time.".to_owned();
+        return "The step takes no time.".to_owned();
     };
     let mut by_work: BTreeMap<(&str, &str), f64> = BTreeMap::new();
     for segment in simulation
@@ -192,8 +192,7 @@ fn limits(program: &Program, simulation: &Simulation) -> Vec<String> {
     };
     let compute = compute_seconds(simulation, slowest);
     limits.push(format!(
-        "Rank {} computes longest, {} or {:.0} % of a step; no step is shorter without faster \
-         kernels or less to compute on it.",
+        "Rank {} computes longest: {}, {:.0} % of the step.",
         simulation.participants[slowest].rank,
         Seconds(compute),
         percent(compute, iteration)
@@ -205,15 +204,14 @@ fn limits(program: &Program, simulation: &Simulation) -> Vec<String> {
     let mean = sum / ranks.max(1) as f64;
     if compute > 1.02 * mean {
         limits.push(format!(
-            "Computation is uneven: it computes {:.2} times as long as the mean rank.",
+            "Load imbalance: it computes {:.2} times as long as the mean rank.",
             compute / mean
         ));
     }
     communication_limits(program, simulation, slowest, &mut limits);
     if let Some(share) = kernel_bases(simulation).get(&KernelBasis::Extrapolated) {
         limits.push(format!(
-            "{:.1} % of the time of kernels is outside of what was calibrated: no kernel of about \
-             their shape was measured, and a trend stands for them.",
+            "{:.1} % of the time of kernels is extrapolated: no kernel of a similar shape was measured.",
             100.0 * share
         ));
     }
@@ -245,8 +243,7 @@ fn communication_limits(
         return;
     }
     limits.push(format!(
-        "Exchanges and collectives take {} a step on rank {}, waiting included; {} a step lie on \
-         the critical path.",
+        "Communication takes {} per step on rank {}, waiting included; {} per step are exposed.",
         Seconds(under_way * per_step),
         simulation.participants[slowest].rank,
         Seconds(exposed * per_step)
@@ -259,7 +256,7 @@ fn communication_limits(
             "bandwidth"
         };
         limits.push(format!(
-            "Exposed communication is bound by {bound}: latency makes {latency:.0} % of it."
+            "Exposed communication is {bound}-bound: {latency:.0} % of it is latency."
         ));
     }
 }

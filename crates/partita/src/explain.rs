@@ -294,11 +294,9 @@ pub fn rival(
 fn rival_says(strategy: &Strategy, now: Seconds, turn: Option<Crossover>) -> String {
     let head = format!("`{strategy}` ({now})");
     match turn {
-        None => format!(
-            "{head} does not pass it, whether links have 16 times the bandwidth or a 16th of it"
-        ),
+        None => format!("{head}. It stays slower for any link bandwidth from 1/16x to 16x."),
         Some(Crossover { bandwidth, .. }) => {
-            format!("{head} passes it where links have {bandwidth:.2} times the bandwidth")
+            format!("{head}. It is faster at {bandwidth:.2}x the link bandwidth.")
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Numbers as tables show them.
+//! Formats of numbers in tables.
 
 use partita_space::{Bytes, Flops};
 
-/// Flops in the unit of published tables, `1183.42 Gflop`, unless that would show none.
+/// Flops in the unit of published tables, `1183.42 Gflop`, or a smaller one for small numbers.
 pub fn giga(flops: Flops) -> String {
     let number = flops.0 as f64 / 1e9;
     if number < 0.01 {
@@ -12,7 +12,7 @@ pub fn giga(flops: Flops) -> String {
     }
 }
 
-/// Bytes in the unit of published tables, `52.71 GiB`, unless that would show none.
+/// Bytes in the unit of published tables, `52.71 GiB`, or a smaller one for small numbers.
 pub fn gibi(bytes: Bytes) -> String {
     let number = bytes.0 as f64 / 1_073_741_824.0;
     if number < 0.01 {

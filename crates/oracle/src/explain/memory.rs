@@ -19,8 +19,8 @@ pub(super) fn findings(program: &Program) -> Vec<Finding> {
         LimitingFactor::MemoryRedundancy,
         state + activations + halos,
         format!(
-            "of {} on the largest rank, {state} of parameters and what belongs to them, {activations} of \
-             activations and {halos} of halos are copies of what others hold.",
+            "of {} on the largest rank, {state} of training state, {activations} of activations and {halos} \
+             of halos are replicas.",
             body.memory()
         ),
     );
@@ -29,7 +29,7 @@ pub(super) fn findings(program: &Program) -> Vec<Finding> {
         LimitingFactor::MemoryGaps,
         Bytes(body.arena.0.saturating_sub(live_bytes.0)),
         format!(
-            "buffers of the largest rank hold at most {live_bytes} at a time, in {}.",
+            "live buffers of the largest rank peak at {live_bytes}, in an arena of {}.",
             body.arena
         ),
     );

@@ -40,8 +40,8 @@ pub(super) fn finding(program: &Program, simulation: &Simulation) -> Option<Find
     let step = step(simulation);
     is_significant(path.max(most), step).then(|| {
         let message = format!(
-            "{}: {:.1} % of all arithmetic is done by several ranks alike or a second time, {} a step \
-             where most, {} of the critical path.",
+            "{}: {:.1} % of all flops are redundant, {} per step on the rank with the most, {} on the \
+             critical path.",
             LimitingFactor::ComputationRedundancy,
             100.0 * flops / f64::max(all, 1.0),
             Seconds(most),

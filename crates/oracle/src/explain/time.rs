@@ -44,7 +44,7 @@ pub(super) fn findings(program: &Program, simulation: &Simulation) -> Vec<Findin
         let most = sum.ranks.iter().copied().fold(0.0, f64::max);
         is_significant(sum.path.max(most), step).then(|| {
             let message = format!(
-                "{factor}: {} a step where most, {} of the critical path.",
+                "{factor}: {} per step on the rank with the most, {} on the critical path.",
                 Seconds(most),
                 Seconds(sum.path)
             );
@@ -154,8 +154,8 @@ pub(super) fn congestion(
         return Ok(None);
     }
     let message = format!(
-        "{}: sharing the adapters of a node lengthens messages and collectives by {} a step where \
-         most; a step in which nobody shared would be {} shorter.",
+        "{}: messages and collectives take {} longer on the rank with the most; without contention the \
+         step would be {} shorter.",
         LimitingFactor::Congestion,
         Seconds(most),
         Seconds(lost)
@@ -179,7 +179,7 @@ pub(super) fn waiting(program: &Program, simulation: &Simulation) -> Option<Find
     let mean = sum / f64::max(ranks, 1.0);
     is_significant(most, step).then(|| {
         let message = format!(
-            "{}: ranks wait for others {} a step in the mean, {} where most.",
+            "{}: ranks wait for others {} per step on average, {} at most.",
             LimitingFactor::WorkloadBalance,
             Seconds(mean),
             Seconds(most)

@@ -125,10 +125,10 @@ impl fmt::Display for Category {
             Category::ForwardExchange => "forward exchange",
             Category::BackwardCompute => "backward computation",
             Category::BackwardExchange => "backward exchange",
-            Category::GradientAllreduceExposed => "the sum of gradients over ranks",
+            Category::GradientAllreduceExposed => "exposed gradient allreduce",
             Category::Redistribution => "redistribution",
             Category::Io => "input",
-            Category::Update => "the update",
+            Category::Update => "weight update",
         })
     }
 }

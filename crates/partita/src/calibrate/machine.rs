@@ -224,14 +224,14 @@ fn rounded(value: f64) -> f64 {
     format!("{value:.4e}").parse().unwrap_or(value)
 }
 
-/// The machine file, with what it rests on at its head.
+/// The machine file, with a summary of the calibration at its head.
 pub fn text(machine: &Machine, calibration: &Calibration, passes: usize) -> String {
     let CalibrationError {
         kernels, median, ..
     } = calibration.validation;
     format!(
-        "# Measured by `partita calibrate` on {}, {}, in {passes} pass{}.\n# Of {kernels} kernels that the laws \
-         had not seen, half are estimated within {:.1} %.\n\n{}",
+        "# Measured by `partita calibrate` on {}, {}, in {passes} pass{}.\n# Cross-validation: half of \
+         {kernels} kernels are estimated within {:.1} %.\n\n{}",
         calibration.date,
         calibration.world,
         if passes == 1 { "" } else { "es" },
