@@ -1,4 +1,4 @@
-//! What was measured, as a machine file has it: each number is refused with its own line.
+//! Reads the calibration of a machine file.
 
 use super::{Reader, near};
 use crate::calibration::{Calibration, CalibrationError, LinearFit, MeasuredKernel};
@@ -7,13 +7,13 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use toml::{Spanned, Value};
 
-/// A day in seconds: nothing that is measured takes longer.
-const LONGEST: f64 = 86400.0;
+/// Longest valid time in seconds, a day.
+const SECONDS_MAX: f64 = 86400.0;
 
-/// Natural logarithms of what computers hold are far below.
-const FARTHEST: f64 = 1000.0;
+/// Largest valid feature; features are mostly logarithms.
+const FEATURE_MAX: f64 = 1000.0;
 
-/// The collectives that are measured.
+/// Names of collectives.
 const COLLECTIVES: [&str; 4] = ["allgather", "allreduce", "alltoall", "reduce_scatter"];
 
 #[derive(Deserialize)]
@@ -78,7 +78,7 @@ impl Reader<'_> {
             key,
             raw.span().start,
             &given,
-            "a day such as \"2026-11-22\"".to_owned(),
+            "a date such as \"2026-11-22\"".to_owned(),
         ))
     }
 
@@ -108,12 +108,12 @@ impl Reader<'_> {
         ];
         let mut wrong = numbers
             .into_iter()
-            .filter(|(_, number)| !(0.0..=LONGEST).contains(number));
+            .filter(|(_, number)| !(0.0..=SECONDS_MAX).contains(number));
         match wrong.next() {
             None => Ok(fit),
             Some((name, number)) => {
                 let key = format!("{key}.{name}");
-                let expected = format!("seconds from 0 to {LONGEST}");
+                let expected = format!("seconds from 0 to {SECONDS_MAX}");
                 Err(self.bad(&key, raw.span().start, &number.to_string(), expected))
             }
         }
@@ -161,11 +161,11 @@ impl Reader<'_> {
                 Err(self.bad("calibration.measured", row.span().start, &given, expected))
             };
             if family.trim().is_empty() {
-                return bad("\"\"".to_owned(), "the name of a kernel first".to_owned());
+                return bad("\"\"".to_owned(), "the name of a family".to_owned());
             }
             if shape.len() != coordinates {
-                let expected = format!("{coordinates}, as in the first row");
-                return bad(format!("a shape of {} coordinates", shape.len()), expected);
+                let expected = format!("{coordinates} as in the first row");
+                return bad(format!("a row with {} features", shape.len()), expected);
             }
             let mut counts = [*flops, *bytes].into_iter();
             if let Some(count) = counts.find(|count| !(count.is_finite() && *count >= 0.0)) {
@@ -173,17 +173,16 @@ impl Reader<'_> {
             }
             if let Some(at) = shape
                 .iter()
-                .find(|at| !(0.0..=FARTHEST).contains(&at.abs()))
+                .find(|at| !(0.0..=FEATURE_MAX).contains(&at.abs()))
             {
-                let expected =
-                    format!("coordinates from -{FARTHEST} to {FARTHEST}, most of them logarithms");
+                let expected = format!("features from -{FEATURE_MAX} to {FEATURE_MAX}");
                 return bad(at.to_string(), expected);
             }
             let mut times = [alone.0, together.0].into_iter();
-            if let Some(time) = times.find(|time| !(*time > 0.0 && *time <= LONGEST)) {
+            if let Some(time) = times.find(|time| !(*time > 0.0 && *time <= SECONDS_MAX)) {
                 return bad(
                     time.to_string(),
-                    format!("seconds above 0, at most {LONGEST}"),
+                    format!("seconds above 0, at most {SECONDS_MAX}"),
                 );
             }
         }
