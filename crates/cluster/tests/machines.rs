@@ -220,7 +220,7 @@ fn invalid_values_of_a_calibration_are_refused() {
 
 /// Line and key of the fault in a machine file.
 fn fault(text: &str) -> (usize, String) {
-    match Machine::parse(text, "mine.toml").unwrap_err() {
+    match Machine::parse(text, "mine.toml").expect_err("a fault") {
         MachineError::BadValue { line, key, .. } | MachineError::UnknownKey { line, key, .. } => {
             (line, key)
         }
